@@ -1,8 +1,9 @@
-//! Does the steps of a plan, one by one, and stops at the first that fails; and the loop of looking, planning and doing that
-//! makes a connection true. Blocks: call it on a thread that can be lost.
+//! Runs the steps of a plan one by one and stops at the first that fails. Also holds the loop of
+//! looking, planning and applying that brings a connection up or down. Blocks: call it on a thread
+//! that can be lost.
 //!
-//! What must never happen here: a step on a disk that got the name of the one that was looked at; a step that is done in
-//! another order; a wait without an end.
+//! What must never happen here: a step on a disk that got the name of the one that was looked at; a
+//! step that is done in another order; a wait without an end.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -17,51 +18,54 @@ use crate::plan::{Wanted, plan};
 use crate::view::{Memory, View, view};
 use crate::wire::End;
 
-/// How long a step waits for a login. One that takes longer is learnt from the watch, and holds no thread meanwhile.
+/// Time that a step waits for a login. The watch tells of a longer login, which holds no thread
+/// meanwhile.
 const LOGIN_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a step waits for the end of a session.
+/// Time that a step waits for the end of a session.
 const END_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a scan waits for the block device. `sd` probes asynchronously, in milliseconds; one that takes longer is learnt
-/// from its uevent, and holds no thread meanwhile.
+/// Time that a scan waits for the block device. `sd` probes asynchronously, in milliseconds; a
+/// uevent tells of a longer probe, which holds no thread meanwhile.
 const DEVICE_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the removal of a disk is waited for. The write returns when it is done, or when somebody else is at it.
+/// Time that a step waits for the removal of a disk. The write returns when the disk is removed, or
+/// when another process is removing it.
 const DELETE_WAIT: Duration = Duration::from_secs(5);
 
-/// Looks in one pass. The longest way (a stale session asked for anew, a wrong disk deleted, found again, writable, linked) takes 8.
+/// Maximum number of looks in one pass. The longest way (a stale session asked for anew, a wrong
+/// disk deleted, found again, writable, linked) takes 8.
 const ROUNDS_MAX: usize = 10;
 
-/// Watches the steps of a plan: for stuck calls and fault points.
+/// Observes the steps of a plan: for stuck calls and fault points.
 pub trait Observer {
-    /// Before a look.
+    /// Called before a look.
     fn looking(&mut self) {}
-    /// Before a step; `Break` stops here, with [`Error::Stopped`].
+    /// Called before a step. `Break` stops the plan here, with [`Error::Stopped`].
     fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
-    /// After a step that succeeded.
+    /// Called after a step that succeeded.
     fn after(&mut self, _index: usize, _step: &Step<Op>) {}
-    /// Something newer is wanted: waiting on is of no use.
+    /// Returns `true` if there is a newer spec: waiting on is of no use.
     fn is_stale(&self) -> bool {
         false
     }
 }
 
-/// Watches nothing.
+/// Observes nothing.
 impl Observer for () {}
 
-/// What a pass has left.
+/// Result of a pass.
 #[derive(Debug)]
 pub struct Made {
-    /// What was seen last.
+    /// The last view; `None` if no look succeeded.
     pub view: Option<View>,
-    /// What is left: obstacles, or what went wrong.
+    /// The plan that is left, with its obstacles, or the error that ended the pass.
     pub left: Result<Plan<Op>, Error>,
 }
 
-/// Looks, plans and does until there is nothing left to do, or nothing can be done.
+/// Looks, plans and applies until no step is left, or none can be done.
 pub fn make(parts: &Parts, wanted: &Wanted, memory: &mut Memory, observer: &mut dyn Observer) -> Made {
     memory.begin();
     let mut seen = None;
@@ -88,7 +92,7 @@ pub fn make(parts: &Parts, wanted: &Wanted, memory: &mut Memory, observer: &mut 
     Made { view: seen, left: Err(Error::Restless { rounds: ROUNDS_MAX }) }
 }
 
-/// Does the steps.
+/// Runs the steps in order.
 pub fn apply(
     plan: &Plan<Op>,
     parts: &Parts,
@@ -118,7 +122,8 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
         Op::Scan { unit } => {
             memory.tried.scan = true;
             device::scan(&*parts.sys, *unit)?;
-            // Absent now is absent: the scan was synchronous. Only the block device may still be on its way.
+            // The scan was synchronous: a SCSI device that is absent now is absent. Only the block
+            // device may still be on its way.
             device::wait_until(&parts.arrivals, DEVICE_WAIT, &|| observer.is_stale(), || {
                 Ok::<_, Cause>(device::probe(&*parts.sys, *unit)? != Probe::NoBlock)
             })?;
@@ -148,7 +153,7 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
         Op::StopReadAhead { volume, disk, before } => {
             check(parts, disk)?;
             let kept = ReadAhead { sequence: disk.sequence, sectors: *before };
-            // Before the change: nobody could tell the value of before any more.
+            // Recorded before the change: afterwards nobody could tell the old value any more.
             parts.links.keep_read_ahead(*volume, Some(kept))?;
             parts.disks.set_read_ahead(&disk.path, 0)?;
         }
@@ -186,7 +191,7 @@ fn delete(parts: &Parts, unit: Unit, observer: &dyn Observer) -> Result<(), Caus
     if gone { Ok(()) } else { Err(Cause::Lingers { seconds: DELETE_WAIT.as_secs() }) }
 }
 
-/// A name of the kernel may belong to another disk by now.
+/// Checks the sequence number: the kernel may have given the disk's name to another disk by now.
 fn check(parts: &Parts, disk: &DiskRef) -> Result<(), Cause> {
     if disk.sequence == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Who uses a disk and how, as seen on this host: named for the model, and judged. Pure.
+//! Names the users of a disk on this host for the model, and judges how they use it. Pure.
 //!
 //! What must never happen here: a user that is passed over because its kind is new.
 
@@ -7,26 +7,28 @@ use std::collections::BTreeSet;
 use mooring_host::{DiskAccess, DiskUser, User};
 use mooring_model::{self as model, Cure, DiskUserKind, Problem};
 
-/// The problem of a disk whose cache is off and that somebody uses through the page cache.
+/// Problem of a disk whose cache is off while a user goes through the page cache.
 pub const BUFFERED_IO: &str = "buffered_io";
 
-/// The problem of a disk whose cache is off and that carries what one host alone can use.
+/// Problem of a disk whose cache is off and that carries something which one host alone can use.
 pub const UNSHARED_FILESYSTEM: &str = "unshared_filesystem";
 
-/// File systems that several hosts can mount at once from one disk, as they lock each other out. All others of the kernel keep
-/// what they have read, and write over what others have written.
+/// File systems that several hosts can mount at once from one disk, as they lock each other out.
+/// All others of the kernel keep the data that they have read, and write over the data of other
+/// hosts.
 const SHARED_FILESYSTEMS: [&str; 2] = ["gfs2", "ocfs2"];
 
-/// Users that a problem names; the rest are counted.
+/// Maximum number of users that a problem names; the rest are counted.
 const NAMED_MAX: usize = 3;
 
-/// True if several hosts can mount a file system of this kind at once.
+/// Returns `true` if several hosts can mount a file system of this kind at once.
 fn is_made_for_sharing(filesystem: &str) -> bool {
     SHARED_FILESYSTEMS.contains(&filesystem)
 }
 
-/// True for a process of udev, by its name. udev looks at each new disk and at each that was closed after a write, and lets go by
-/// itself. Its workers are named so since systemd 250, as their parent before.
+/// Returns `true` for a process of udev, by its name. udev looks at each new disk and at each that
+/// was closed after a write, and closes it again by itself. Its workers have this name since
+/// systemd 250; their parent had it before.
 pub fn is_udev(name: &str) -> bool {
     matches!(name.trim_matches(['(', ')']), "udev-worker" | "systemd-udevd")
 }
@@ -39,7 +41,7 @@ fn access_of(access: DiskAccess) -> model::DiskAccess {
     }
 }
 
-/// A user as the wire has it.
+/// Converts a user to the wire's form.
 pub fn disk_user(user: &DiskUser) -> model::DiskUser {
     let blank = model::DiskUser {
         device: user.device.clone(),
@@ -73,7 +75,7 @@ pub fn disk_user(user: &DiskUser) -> model::DiskUser {
     }
 }
 
-/// How a user goes through the page cache, in words; `None` if it does not.
+/// Describes how a user goes through the page cache; `None` if it does not.
 fn buffered(user: &DiskUser) -> Option<String> {
     let device = &user.device;
     match &user.user {
@@ -94,7 +96,7 @@ fn buffered(user: &DiskUser) -> Option<String> {
     }
 }
 
-/// What one host alone can use, in words; `None` for everything else.
+/// Describes a use that one host alone can make of a disk; `None` for every other use.
 fn unshared(user: &DiskUser) -> Option<String> {
     let device = &user.device;
     match &user.user {
@@ -106,7 +108,7 @@ fn unshared(user: &DiskUser) -> Option<String> {
     }
 }
 
-/// True if a user is wrong on a disk whose page cache is off.
+/// Returns `true` if a user is wrong on a disk whose page cache is off.
 pub fn is_wrong(user: &DiskUser) -> bool {
     buffered(user).is_some() || unshared(user).is_some()
 }
@@ -122,7 +124,7 @@ fn problem(object: &str, users: &[String], cure: &str) -> Option<Problem> {
     })
 }
 
-/// The problems of a disk whose page cache is off, by its users.
+/// Returns the problems of a disk whose page cache is off, by its users.
 pub fn problems(users: &BTreeSet<DiskUser>) -> Vec<Problem> {
     let through: Vec<_> = users.iter().filter_map(buffered).collect();
     let alone: Vec<_> = users.iter().filter_map(unshared).collect();

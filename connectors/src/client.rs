@@ -1,10 +1,11 @@
-//! The agent's end of the wire to `mooring-sessiond`: blocking calls with a bound each.
+//! Client for the agent's end of the wire to `mooring-sessiond`: blocking calls with a bound each.
 //!
-//! One [`Client`] is one connection, and its requests are answered in order: a thread that waits in [`Client::ensure`]
-//! holds up nobody else who has a connection of his own. Connections are cheap; the daemon takes
-//! [`CONNECTIONS_MAX`](crate::sessiond::CONNECTIONS_MAX). A call that fails with a [`ClientError`] other than
-//! [`ClientError::Refused`] leaves the connection in an unknown place: drop it and connect again. Connecting again is the
-//! caller's affair, and so is what he does in between; sessions live on without any client.
+//! One [`Client`] is one connection, and its requests are answered in order: a thread that waits in
+//! [`Client::ensure`] holds up nobody who has another connection. Connections are cheap; the daemon
+//! takes [`CONNECTIONS_MAX`](crate::sessiond::CONNECTIONS_MAX). A call that fails with a
+//! [`ClientError`] other than [`ClientError::Refused`] leaves the connection in an unknown state:
+//! drop it and connect again. The caller connects again, and decides what it does in between;
+//! sessions live on without any client.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), mooring_connectors::client::ClientError> {
@@ -40,56 +41,57 @@ use crate::wire::{
     Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SOCKET, SessionStatus, SessionWish,
 };
 
-/// How long the daemon may take to answer what it answers at once. It answers from memory; a machine under load may
-/// schedule it late.
+/// Time that the daemon may take for an immediate answer. It answers from memory; a machine under
+/// load may schedule it late.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Nobody listens at the socket.
     #[error("mooring-sessiond does not answer at {}: systemctl status mooring-sessiond", .path.display())]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The connection broke, or an answer did not come in time.
     #[error("mooring-sessiond at {}: {what}", .path.display())]
     Broken {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What happened.
+        /// Description of the failure.
         what: String,
     },
     /// The daemon refused the request. The connection goes on.
     #[error("mooring-sessiond refused: {text}")]
     Refused {
-        /// What kind of refusal.
+        /// Kind of refusal.
         kind: ErrorKind,
-        /// What failed, and what to do.
+        /// Failed request, and a remedy.
         text: String,
     },
-    /// Not `mooring-sessiond`'s affair: a connection over Fibre Channel.
+    /// The session is none of `mooring-sessiond`: the connection is over Fibre Channel.
     #[error("Fibre Channel on this host: {text}")]
     Fabric {
-        /// What failed, and what to do.
+        /// Failure, and a remedy.
         text: String,
-        /// Who can cure it.
+        /// The party that can cure it.
         cure: Cure,
     },
-    /// An answer that does not fit its request.
+    /// The answer does not fit its request.
     #[error("mooring-sessiond gave an answer that does not fit the request {request}")]
     Answer {
-        /// The request, by name.
+        /// Name of the request.
         request: &'static str,
     },
 }
 
 impl ClientError {
-    /// Who can cure it. A broken connection is tried again; a refusal asks for another spec or another machine.
+    /// Says who can cure it. A broken connection is tried again; a refusal asks for another spec or
+    /// another machine.
     pub fn cure(&self) -> Cure {
         match self {
             Self::Connect { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -106,16 +108,16 @@ impl ClientError {
     }
 }
 
-/// What the daemon said of itself.
+/// The daemon's first answer: facts about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// The protocol of this connection.
+    /// Protocol of this connection.
     pub protocol: u32,
-    /// The daemon's software.
+    /// Software of the daemon.
     pub software: String,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// When it started: another time than before means that it was started again.
+    /// Start of the daemon. A time that differs from the last one means that it was started again.
     pub started: SystemTime,
 }
 
@@ -158,13 +160,13 @@ impl Client {
         }
     }
 
-    /// What the daemon said of itself.
+    /// Returns the daemon's first answer.
     pub fn welcome(&self) -> &Welcome {
         &self.welcome
     }
 
-    /// Asks for a session like this, and waits up to `wait` for it to be logged in or failed for good. The answer tells
-    /// how it stands (look at `state`): a session that is still being made is no error. Idempotent.
+    /// Asks for a session by this spec, and waits up to `wait` for it to be logged in or failed for
+    /// good. The answer has its state: a session that is still being made is no error. Idempotent.
     pub fn ensure(&mut self, session: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
         let request = Request::Ensure { session: session.clone(), wait_ms: millis(wait) };
         match self.ask(&request, wait)? {
@@ -173,8 +175,9 @@ impl Client {
         }
     }
 
-    /// Ends a session and waits up to `wait` until it is gone. `None`: it is gone; else how it stands (`Ending`): ask again.
-    /// Idempotent; `End::Cut` after `End::Logout` hurries a logout that does not come to its end.
+    /// Ends a session and waits up to `wait` until it is gone. `None` if it is gone; otherwise its
+    /// state (`Ending`): ask again. Idempotent; `End::Cut` after `End::Logout` hurries a logout
+    /// that does not come to its end.
     pub fn end(
         &mut self,
         volume: VolumeId,
@@ -189,7 +192,7 @@ impl Client {
         }
     }
 
-    /// One session; `None` when there is none of this volume.
+    /// Returns one session; `None` when this volume has none.
     pub fn get(&mut self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
         match self.ask(&Request::Get { volume }, Duration::ZERO)? {
             Answer::Session { session } => Ok(Some(session)),
@@ -198,7 +201,7 @@ impl Client {
         }
     }
 
-    /// All sessions, by volume.
+    /// Returns all sessions, by volume.
     pub fn list(&mut self) -> Result<Vec<SessionStatus>, ClientError> {
         match self.ask(&Request::List, Duration::ZERO)? {
             Answer::Sessions { sessions } => Ok(sessions),
@@ -206,7 +209,8 @@ impl Client {
         }
     }
 
-    /// From here on only events come: first every session, then [`SessionEvent::Synced`], then every change.
+    /// Turns the connection into a stream of events: first every session, then
+    /// [`SessionEvent::Synced`], then every change.
     pub fn watch(self) -> Result<Watch, ClientError> {
         self.send(&Request::Watch)?;
         Ok(Watch { path: self.path, lines: self.lines })
@@ -236,7 +240,7 @@ pub enum SessionEvent {
     Session(Box<SessionStatus>),
     /// There is no session of this volume any more.
     Gone(VolumeId),
-    /// All that there are were sent; what follows are changes.
+    /// All existing sessions were sent; the events behind it are changes.
     Synced,
 }
 
@@ -248,8 +252,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next change; `None` when none came within `wait`. A watcher that reads too slowly is disconnected by the daemon
-    /// (an error here): connect and watch again, the first events tell everything anew.
+    /// Returns the next change; `None` when none came within `wait`. The daemon disconnects a
+    /// watcher that reads too slowly (an error here): connect and watch again, the first events
+    /// tell everything anew.
     pub fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError> {
         match receive(&self.path, &mut self.lines, wait)? {
             None => Ok(None),
@@ -263,7 +268,7 @@ impl Watch {
         }
     }
 
-    /// Something that ends this watch from another thread.
+    /// Returns a handle that ends this watch from another thread.
     pub fn stopper(&self) -> Result<WatchStopper, ClientError> {
         let stream =
             self.lines.stream().try_clone().map_err(|error| broken(&self.path, &LineError::Io(error)))?;
@@ -278,7 +283,7 @@ pub struct WatchStopper {
 }
 
 impl WatchStopper {
-    /// Ends it: the other thread's [`Watch::next`] returns an error.
+    /// Ends the watch: the other thread's [`Watch::next`] returns an error.
     pub fn stop(&self) {
         // An error means that the other end has closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -289,7 +294,7 @@ fn receive(path: &Path, lines: &mut LineReader, wait: Duration) -> Result<Option
     let Some(line) = lines.next(wait).map_err(|error| broken(path, &error))? else { return Ok(None) };
     match serde_json::from_slice(&line) {
         Ok(answer) => Ok(Some(answer)),
-        // serde_json's message may hold what it read.
+        // serde_json's message may hold the text that it read.
         Err(error) => Err(ClientError::Broken {
             path: path.to_owned(),
             what: format!("an answer that is not understood (column {})", error.column()),

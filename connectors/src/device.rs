@@ -1,11 +1,12 @@
 //! Disks of a session in sysfs, and waiting for them.
 //!
-//! `iscsi_tcp` gives every session a SCSI host of its own, with channel 0 and target 0: what is done below
-//! `host<H>/session<S>` touches no other session (Linux 5.18 and newer). An adapter for Fibre Channel has one SCSI host for
-//! everything that its port sees: there each call names host, channel, target and LUN.
+//! `iscsi_tcp` gives every session a SCSI host of its own, with channel 0 and target 0: the calls
+//! below `host<H>/session<S>` touch no other session (Linux 5.18 and newer). An adapter for Fibre
+//! Channel has one SCSI host for everything that its port sees: there each call names host,
+//! channel, target and LUN.
 //!
-//! What must never happen here: a wildcard scan; a wait without an end; a call on a disk of another session's host, or on
-//! another LUN of a shared one.
+//! What must never happen here: a wildcard scan; a wait without an end; a call on a disk of another
+//! session's host, or on another LUN of a shared one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,26 +20,27 @@ use crate::links::Links;
 use crate::sessions::Sessions;
 use crate::wire::{FcPath, FcTarget, SessionStatus};
 
-/// What one host's connections are made with.
+/// The parts of a host that its connections are made with.
 #[derive(Clone)]
 pub struct Parts {
-    /// `/sys`.
+    /// Tree at `/sys`.
     pub sys: Arc<dyn Tree>,
     /// Block devices.
     pub disks: Arc<dyn Disks>,
-    /// The paths for users.
+    /// Paths for users.
     pub links: Arc<dyn Links>,
-    /// `mooring-sessiond`.
+    /// Client of `mooring-sessiond`.
     pub sessions: Arc<dyn Sessions>,
-    /// Told by uevents.
+    /// Wake-ups from uevents.
     pub arrivals: Arrivals,
-    /// Where device nodes are: `/dev`.
+    /// Folder of the device nodes: `/dev`.
     pub dev: PathBuf,
     /// Seconds that I/O waits for a lost session before it fails.
     pub recovery_timeout_s: u32,
 }
 
-/// Wakes those who wait for a device to come or go. Whoever reads the uevents says [`Arrivals::tell`].
+/// Wakes threads that wait for a device to come or go. The reader of uevents calls
+/// [`Arrivals::tell`].
 #[derive(Debug, Clone, Default)]
 pub struct Arrivals(Arc<(Mutex<u64>, Condvar)>);
 
@@ -47,18 +49,18 @@ impl Arrivals {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A device has come or gone, or events were lost: everybody looks.
+    /// Wakes all waiting threads: a device has come or gone, or events were lost.
     pub fn tell(&self) {
         *self.lock() += 1;
         self.0.1.notify_all();
     }
 
-    /// What was told so far. Read it before the look whose result may be "not yet".
+    /// Returns the number of events so far. Read it before the look whose result may be "not yet".
     pub fn mark(&self) -> u64 {
         *self.lock()
     }
 
-    /// Waits until something was told after `mark`, at most so long.
+    /// Waits until an event came after `mark`, at most for this time.
     pub fn wait(&self, mark: u64, at_most: Duration) {
         let guard = self.lock();
         drop(
@@ -70,10 +72,11 @@ impl Arrivals {
     }
 }
 
-/// A uevent may be lost: sysfs is looked at again after this long, whatever was told.
+/// A uevent may be lost: a waiting thread looks at sysfs again after this time in any case.
 const SAFETY_NET: Duration = Duration::from_secs(1);
 
-/// Waits until `is_so`, at most so long: woken by uevents, and by the safety net. `stop` ends it early.
+/// Waits until `is_so`, at most for this time: uevents and the safety net wake it. `stop` ends it
+/// early.
 pub(crate) fn wait_until<E>(
     arrivals: &Arrivals,
     at_most: Duration,
@@ -94,17 +97,18 @@ pub(crate) fn wait_until<E>(
     }
 }
 
-/// Where a SCSI target hangs on this host.
+/// Place of a SCSI target on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seat {
-    /// `session<sid>` of iSCSI, which has the SCSI host for itself.
+    /// `session<sid>` of iSCSI, which has a SCSI host of its own.
     Session(u32),
-    /// A target of an adapter for Fibre Channel, whose SCSI host is shared by all that this port sees.
+    /// A target of an adapter for Fibre Channel, whose SCSI host is shared by everything that this
+    /// port sees.
     Fabric(FcTarget),
 }
 
 impl Seat {
-    /// The target's address on its SCSI host; a session has one target.
+    /// Returns the target's address on its SCSI host; a session has one target.
     fn target(self) -> FcTarget {
         match self {
             Self::Session(_) => FcTarget { channel: 0, id: 0 },
@@ -113,19 +117,20 @@ impl Seat {
     }
 }
 
-/// A logical unit, where this host has it or would have it.
+/// A logical unit, at the place where this host has it or would have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit {
-    /// `host<host>`.
+    /// Number of the SCSI host, `host<host>`.
     pub host: u32,
-    /// Behind which target of it.
+    /// Target of that host.
     pub seat: Seat,
     /// The LUN.
     pub lun: Lun,
 }
 
 impl Unit {
-    /// The unit of this number in a session; `None` while the session has no place on this host.
+    /// Returns the unit of this number in a session; `None` while the session has no place on this
+    /// host.
     pub(crate) fn of(session: &SessionStatus, lun: Lun) -> Option<Self> {
         let seat = match &session.fc {
             Some(path) => Seat::Fabric(path.used?),
@@ -142,7 +147,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// The folder of a session's one SCSI target.
+/// Path of the folder of a session's one SCSI target.
 fn target(host: u32, sid: u32) -> TreePath {
     TreePath::new("devices/platform")
         .join(format_args!("host{host}"))
@@ -150,7 +155,8 @@ fn target(host: u32, sid: u32) -> TreePath {
         .join(format_args!("target{host}:0:0"))
 }
 
-/// The folder of a SCSI device. That of an adapter's lies wherever the adapter does.
+/// Path of the folder of a SCSI device. The folder of an adapter's device lies wherever the adapter
+/// does.
 fn address(unit: Unit) -> TreePath {
     match unit.seat {
         Seat::Session(sid) => target(unit.host, sid).join(unit),
@@ -158,8 +164,8 @@ fn address(unit: Unit) -> TreePath {
     }
 }
 
-/// The units that this host has of a session: all of iSCSI's, which are nobody else's; over Fibre Channel those with the number
-/// of its own volume alone.
+/// Lists the units that this host has of a session. Over iSCSI these are all units of its SCSI
+/// host, which is nobody else's; over Fibre Channel only those with its own volume's number.
 pub(crate) fn units(sys: &dyn Tree, session: &SessionStatus) -> Result<Vec<Unit>, TreeError> {
     let Some(host) = session.host else { return Ok(Vec::new()) };
     match (&session.fc, session.sid) {
@@ -180,7 +186,7 @@ fn fabric_units(sys: &dyn Tree, host: u32, path: &FcPath) -> Result<Vec<Unit>, T
     Ok(units)
 }
 
-/// A session whose folder is not there has none.
+/// Lists the units of an iSCSI session; a session without a folder has none.
 fn session_units(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Unit>, TreeError> {
     let entries = match sys.list(&target(host, sid)) {
         Ok(entries) => entries,
@@ -197,14 +203,14 @@ fn session_units(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Unit>, TreeE
         .collect())
 }
 
-/// What the kernel has of a LUN.
+/// The kernel's objects for a LUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// Nothing.
+    /// No SCSI device.
     Absent,
-    /// The SCSI device; its block device is not there (yet, or any more).
+    /// A SCSI device without its block device: not there yet, or not any more.
     NoBlock,
-    /// The block device's name.
+    /// Name of the block device.
     Block(String),
 }
 
@@ -224,26 +230,28 @@ pub(crate) fn probe(sys: &dyn Tree, unit: Unit) -> Result<Probe, TreeError> {
     }
 }
 
-/// The kernel's word for the state of a SCSI device: `running`, `blocked`, `offline`, `transport-offline`.
+/// Reads the kernel's word for the state of a SCSI device: `running`, `blocked`, `offline`,
+/// `transport-offline`.
 pub(crate) fn state(sys: &dyn Tree, unit: Unit) -> String {
     sys.read_text(&address(unit).join("state"))
         .unwrap_or_else(|error| format!("unknown: {}", error.errno.desc()))
 }
 
-/// Looks for one LUN of one target. Synchronous: afterwards the SCSI device is there, or the LUN is absent. May block until the
-/// session's recovery timer ends; over Fibre Channel, until the port's `fast_io_fail_tmo` or `dev_loss_tmo` does.
+/// Scans for one LUN of one target. Synchronous: afterwards the SCSI device exists, or the LUN is
+/// absent. May block until the session's recovery timer ends; over Fibre Channel, until the port's
+/// `fast_io_fail_tmo` or `dev_loss_tmo` does.
 pub(crate) fn scan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     let path = TreePath::new("class/scsi_host").join(format_args!("host{}", unit.host)).join("scan");
     let FcTarget { channel, id } = unit.seat.target();
     sys.write(&path, format!("{channel} {id} {}", unit.lun.0).as_bytes())
 }
 
-/// Has size and write protection read again.
+/// Lets the kernel read size and write protection again.
 pub(crate) fn rescan(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     sys.write(&address(unit).join("rescan"), b"1")
 }
 
-/// Removes a disk from this host. One that is gone, or going, is fine.
+/// Removes a disk from this host. A disk that is gone, or going, is accepted.
 pub(crate) fn delete(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     match sys.write(&address(unit).join("delete"), b"1") {
         Err(error) if is_gone(error.errno) => Ok(()),
@@ -251,8 +259,9 @@ pub(crate) fn delete(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     }
 }
 
-/// Makes a disk refuse everything at once, so that what its removal asks of the target does not wait for one that does not
-/// answer. One that cannot be (it is blocked: its removal does not ask then) or is gone, is fine.
+/// Makes a disk refuse everything at once, so that the commands of its removal do not wait for a
+/// target that does not answer. Two other disks are accepted: one that is gone, and a blocked one,
+/// which cannot be set offline but whose removal sends no command then.
 pub(crate) fn offline(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     match sys.write(&address(unit).join("state"), b"offline") {
         Err(error) if is_gone(error.errno) || error.errno == Errno::EINVAL => Ok(()),
@@ -277,7 +286,7 @@ mod tests {
         arrivals.wait(mark, Duration::from_mins(10));
         assert_ne!(arrivals.mark(), mark);
         thread.join().unwrap_or(());
-        // What was told before the wait is not waited for.
+        // A wait returns at once for an event that came before it.
         arrivals.wait(mark, Duration::from_mins(10));
         let never = || Ok::<_, ()>(false);
         assert_eq!(wait_until(&arrivals, Duration::ZERO, &|| false, never), Ok(false));

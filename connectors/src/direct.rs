@@ -1,9 +1,9 @@
-//! A session with a target in user space: over TCP, without the kernel's initiator, so that no disk of it ever comes into being
-//! on this machine. It lives for a few commands. A storage node's agent clears and preempts persistent reservations with it
-//! (decision 44).
+//! Opens a session with a target in user space: over TCP, without the kernel's initiator, so that
+//! no disk of it ever appears on this machine. Such a session lives for a few commands. A storage
+//! node's agent clears and preempts persistent reservations with it (decision 44).
 //!
-//! What must never happen here: a session without mutual CHAP; a command that is sent again although it may have been done;
-//! waiting without an end.
+//! What must never happen here: a session without mutual CHAP; a command that is sent again
+//! although it may have been done; waiting without an end.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,22 +19,22 @@ use crate::iscsi::{
     Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated, discovery_request, logout_request,
 };
 
-/// Under which name a portal is knocked at: no ACL has it.
+/// Initiator name of the test of a portal: no ACL has it.
 const KNOCKS: &str = "iqn.2026-11.dev.mooring:knock";
 
-/// PERSISTENT RESERVE OUT.
+/// Operation code of PERSISTENT RESERVE OUT.
 const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
-/// Its parameter list.
+/// Bytes of its parameter list.
 const PARAMETERS: u8 = 24;
 type Parameters = [u8; PARAMETERS as usize];
-/// Unit attentions that are waited out before one command. LIO keeps one for each thing that happened.
+/// Maximum number of unit attentions to read before one command. LIO keeps one for each event.
 const ATTENTIONS_MAX: usize = 16;
-/// PDUs of the target beside an answer, for one command.
+/// Maximum number of PDUs that the target may send beside an answer, for one command.
 const ASIDES_MAX: usize = 16;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes such sessions.
+/// Opens sessions in user space.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DirectSessions;
 
@@ -67,11 +67,11 @@ impl PrSessions for DirectSessions {
         let answered = link.send(&header, &data).and_then(|()| link.fill(&mut answer));
         drop_connection(link.stream);
         match answered {
-            // A read that has had its time says either, by the system.
+            // A read that reaches its time limit has one of these kinds, depending on the system.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Err(io::ErrorKind::TimedOut.into())
             }
-            // To hang up is an answer, too.
+            // A closed connection is an answer, too.
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -81,7 +81,7 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-/// What came is not what may come.
+/// Makes the error of an unexpected answer.
 fn wrong(what: impl Into<String>) -> Cause {
     what.into().into()
 }
@@ -126,7 +126,7 @@ fn log_in(link: &mut Link, nexus: &PrNexus) -> Result<Negotiated, Cause> {
     }
 }
 
-/// A TCP connection that carries PDUs, until its time is over.
+/// A TCP connection that carries PDUs until a time limit.
 struct Link {
     stream: TcpStream,
     until: Instant,
@@ -157,7 +157,7 @@ impl Link {
         self.stream.write_all(&bytes)
     }
 
-    /// Each read has the time that is left: a peer that sends byte by byte gains nothing.
+    /// Reads with the time that is left at each read: a peer that sends byte by byte gains nothing.
     fn fill(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.stream.set_read_timeout(Some(self.left()?))?;
@@ -182,7 +182,7 @@ impl Link {
         Ok(())
     }
 
-    /// The next PDU; its data without padding.
+    /// Receives the next PDU. The data come without padding.
     fn receive(&mut self) -> Result<([u8; HEADER_BYTES], Vec<u8>), Cause> {
         let mut header = [0; HEADER_BYTES];
         self.fill(&mut header)?;
@@ -210,10 +210,12 @@ struct Direct {
     numbers: Numbers,
 }
 
-/// The command and its parameter list (SPC-4, 6.16). Types are those of one logical unit (scope 0).
+/// Encodes the command and its parameter list (SPC-4, 6.16). Types are those of one logical unit
+/// (scope 0).
 fn encode(command: &PrCommand) -> ([u8; 10], Parameters) {
     let (action, kind, own, other, durable) = match *command {
-        // The kernel wants no key of whoever is not registered yet, and ignores that of whoever is.
+        // The kernel wants no key from an initiator that is not registered yet, and ignores the key
+        // of one that is.
         PrCommand::Register { key, durable } => (6, 0, 0, key, durable),
         PrCommand::Clear { key } => (3, 0, key, 0, false),
         PrCommand::Preempt { key, victim, kind, abort } => (4 + u8::from(abort), kind, key, victim, false),

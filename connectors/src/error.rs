@@ -1,4 +1,4 @@
-//! What can go wrong, and who can cure it.
+//! Errors of this crate, and who can cure each.
 
 use std::path::PathBuf;
 
@@ -9,35 +9,35 @@ use crate::client::ClientError;
 use crate::links::LinkError;
 use crate::op::Op;
 
-/// What was answered.
+/// The cause of an error, by its source.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// By `mooring-sessiond`.
+    /// An error of `mooring-sessiond`.
     #[error(transparent)]
     Sessions(#[from] ClientError),
-    /// By sysfs.
+    /// An error of sysfs.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// By the disk.
+    /// An error of the disk.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// By the run folder.
+    /// An error of the run folder.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The name belongs to another disk than the one that was looked at.
+    /// The device name belongs to another disk than the one that was looked at.
     #[error("{} is not the disk any more that was looked at (sequence {found}, wanted {wanted})", .path.display())]
     Changed {
-        /// The name.
+        /// Name of the device.
         path: PathBuf,
-        /// The sequence number of what has it now.
+        /// Sequence number of the disk that has the name now.
         found: u64,
-        /// That of the disk that is meant.
+        /// Sequence number of the intended disk.
         wanted: u64,
     },
-    /// The disk is still there.
+    /// The disk is still there after its removal.
     #[error("the disk is still there {seconds} s after its removal began")]
     Lingers {
-        /// How long that was waited for.
+        /// Seconds that the step waited.
         seconds: u64,
     },
 }
@@ -58,49 +58,49 @@ impl Cause {
     }
 }
 
-/// An error of making a connection true.
+/// An error of bringing a connection up or down.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A look failed.
     #[error("cannot look at {what}")]
     View {
-        /// At what.
+        /// Object of the look.
         what: &'static str,
-        /// What was answered.
+        /// The cause.
         #[source]
         source: Box<Cause>,
     },
-    /// A step of a plan failed; the steps before it are done, those after it were not begun.
+    /// A step of a plan failed. The steps before it are done; those after it were not begun.
     #[error("step {} of {total} failed ({step})", .index + 1)]
     Step {
-        /// Which one, from 0.
+        /// Index of the step, from 0.
         index: usize,
-        /// Of how many.
+        /// Number of steps in the plan.
         total: usize,
-        /// The step.
+        /// Text of the step.
         step: String,
-        /// What was answered.
+        /// The cause.
         #[source]
         source: Box<Cause>,
     },
-    /// The observer asked to stop before this step.
+    /// The observer stopped the plan before this step.
     #[error("stopped before step {} of {total}", .index + 1)]
     Stopped {
-        /// Before which one, from 0.
+        /// Index of the step that was not begun, from 0.
         index: usize,
-        /// Of how many.
+        /// Number of steps in the plan.
         total: usize,
     },
-    /// Plan after plan, and something is left each time.
+    /// Plan after plan, and steps are left each time.
     #[error("not done after {rounds} looks: somebody else changes it at the same time; tried again")]
     Restless {
-        /// How many.
+        /// Number of plans.
         rounds: usize,
     },
 }
 
 impl Error {
-    /// Who can cure it.
+    /// Says who can cure this error.
     pub fn cure(&self) -> Cure {
         match self {
             Self::View { source, .. } | Self::Step { source, .. } => source.cure(),
@@ -108,7 +108,7 @@ impl Error {
         }
     }
 
-    /// Whether `mooring-sessiond` did not answer: nothing is known of the session then.
+    /// Returns `true` if `mooring-sessiond` did not answer: then nothing is known of the session.
     pub fn is_sessiond_down(&self) -> bool {
         match self {
             Self::View { source, .. } | Self::Step { source, .. } => {

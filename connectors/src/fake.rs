@@ -1,8 +1,10 @@
-//! A host with its sessions, its disks and the targets that it talks to, in memory: what the agent's half of an attachment
-//! is tested on. `mooring-sessiond` is in it as the agent sees it; how the daemon itself works is tested elsewhere.
+//! Fake of a host with its sessions, its disks and the targets that it talks to, in memory: the
+//! agent's half of an attachment is tested on it. It has `mooring-sessiond` as the agent sees it;
+//! the daemon's own tests are elsewhere.
 //!
-//! A [`Door`] is one process's way to it: it counts what the process changes, and can be closed for good at any of these
-//! steps, as a kill -9 does. The world stays, and takes note of everything that must never happen.
+//! A [`Door`] is one process's access to the world. It counts the changes of the process, and can
+//! be closed for good at any of these steps, as a kill -9 does. The world stays, and records
+//! everything that must never happen.
 
 mod disks;
 mod door;
@@ -23,21 +25,21 @@ pub use fabric::{FcDoor, FcWorld, Rport};
 use crate::client::SessionEvent;
 use crate::wire::{End, SessionState, SessionStatus, SessionWish};
 
-/// What a target shows under a LUN.
+/// A logical unit that a target shows under a LUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Its identity.
+    /// Identity of the unit.
     pub naa: Naa,
-    /// Its serial.
+    /// Unit serial.
     pub serial: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// It refuses writes of this host.
+    /// The unit refuses writes of this host.
     pub protected: bool,
 }
 
 impl Unit {
-    /// What a volume of ours shows.
+    /// Makes the unit of a volume of ours.
     pub fn of(volume: VolumeId, size: u64) -> Self {
         let serial = volume.to_string();
         Self { naa: Naa::of_serial(&serial), serial, size, protected: false }
@@ -47,17 +49,17 @@ impl Unit {
 /// A target, as this host meets it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// What stands under LUN 1.
+    /// Unit under LUN 1.
     pub unit: Option<Unit>,
-    /// Somebody listens.
+    /// The portal listens.
     pub reachable: bool,
-    /// The host is let in.
+    /// The host has a grant.
     pub granted: bool,
-    /// The secret that it must know.
+    /// Secret that the host must know.
     pub secret: Option<String>,
 }
 
-/// Sectors that Linux reads ahead of a disk which names no optimal size.
+/// Read-ahead in sectors that Linux sets for a disk which names no optimal size.
 pub(crate) const READ_AHEAD_DEFAULT: u32 = 256;
 
 /// A disk on this host.
@@ -66,16 +68,16 @@ pub(crate) struct Sdev {
     pub(crate) name: String,
     pub(crate) sequence: u64,
     pub(crate) size: u64,
-    /// The target's protection as it was read last, and the host's own flag.
+    /// Write protection: the target's as it was read last, or the host's own flag.
     pub(crate) protected: bool,
     pub(crate) read_only: bool,
-    /// Sectors.
+    /// Read-ahead in sectors.
     pub(crate) read_ahead: u32,
-    /// The page cache has pages of it.
+    /// The page cache has pages of the disk.
     pub(crate) cached: bool,
-    /// The page cache has pages of it that are not written.
+    /// The page cache has unwritten pages of the disk.
     pub(crate) dirty: bool,
-    /// The block device is there.
+    /// The block device exists.
     pub(crate) block: bool,
     pub(crate) holders: Vec<Holder>,
 }
@@ -90,38 +92,38 @@ pub(crate) struct ScsiHost {
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<VolumeId, Target>,
     pub(crate) sessions: BTreeMap<VolumeId, (SessionWish, SessionStatus)>,
-    /// What the agent was answered last about a session.
+    /// Last state of each session that the agent was answered.
     pub(crate) told: BTreeMap<VolumeId, SessionState>,
     pub(crate) hosts: BTreeMap<u32, ScsiHost>,
     pub(crate) events: Vec<SessionEvent>,
     pub(crate) uevents: Vec<Uevent>,
-    /// Of sessiond: raised by every end of it.
+    /// Life of sessiond: raised at each of its ends.
     pub(crate) lives: u64,
     pub(crate) up: bool,
     /// Block devices do not appear.
     pub(crate) no_blocks: bool,
     /// INQUIRYs do not return while this is set.
     pub(crate) hang: bool,
-    /// The change of a disk that is refused.
+    /// Change of a disk that is refused; `None`: all are accepted.
     pub(crate) refused: Option<DiskOp>,
     /// The next write-back fails.
     pub(crate) write_back_fails: bool,
     pub(crate) logins: u64,
-    /// Bytes that every disk's page cache has not written; `None`: the kernel does not say.
+    /// Unwritten bytes in the page cache of every disk. `None`: the kernel does not say.
     pub(crate) unwritten: Option<u64>,
     next: u32,
     violations: Vec<String>,
     run_dir: PathBuf,
 }
 
-/// The world; clones are the same.
+/// A fake host with everything around it; clones share one.
 #[derive(Clone)]
 pub struct World {
     pub(crate) shared: Arc<(Mutex<State>, Condvar)>,
 }
 
 impl World {
-    /// A host without sessions, whose run folder is this.
+    /// Makes a host without sessions, with this run folder.
     pub fn new(run_dir: &Path) -> Self {
         let state = State {
             targets: BTreeMap::new(),
@@ -149,7 +151,7 @@ impl World {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the world, and tells everybody who waits.
+    /// Changes the world, and wakes everybody who waits.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let value = work(&mut self.lock());
         self.shared.1.notify_all();
@@ -160,7 +162,7 @@ impl World {
         self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// A target that exports this volume to this host.
+    /// Adds a target that exports this volume to this host.
     pub fn export(&self, volume: VolumeId, size: u64, secret: Option<&str>) {
         let target = Target {
             unit: Some(Unit::of(volume, size)),
@@ -171,7 +173,7 @@ impl World {
         self.change(|state| state.targets.insert(volume, target));
     }
 
-    /// Changes a target, and has waiting logins tried again.
+    /// Changes a target, and retries waiting logins.
     pub fn target(&self, volume: VolumeId, change: impl FnOnce(&mut Target)) {
         self.change(|state| {
             if let Some(target) = state.targets.get_mut(&volume) {
@@ -181,7 +183,7 @@ impl World {
         });
     }
 
-    /// Block devices appear no more; or those that were held back appear now.
+    /// Holds back new block devices; `false` lets those held back appear.
     pub fn hold_blocks(&self, hold: bool) {
         self.change(|state| {
             state.no_blocks = hold;
@@ -191,22 +193,23 @@ impl World {
         });
     }
 
-    /// INQUIRYs do not return; or they do again.
+    /// Hangs INQUIRYs; `false` lets them return again.
     pub fn hang(&self, hang: bool) {
         self.change(|state| state.hang = hang);
     }
 
-    /// How large this host takes a volume's disk for.
+    /// Returns the size that this host has read from a volume's disk.
     pub fn size_of(&self, volume: VolumeId) -> Option<u64> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.size)
     }
 
-    /// Sets how much the page cache of every disk has not written; `None`: the kernel does not say.
+    /// Sets the number of unwritten bytes in the page cache of every disk. `None`: the kernel does
+    /// not say.
     pub fn set_unwritten(&self, bytes: Option<u64>) {
         self.lock().unwritten = bytes;
     }
 
-    /// Somebody opens a volume's disk, or everybody closes it.
+    /// Lets these holders open a volume's disk; an empty list closes it.
     pub fn hold_open(&self, volume: VolumeId, holders: &[Holder]) {
         self.change(|state| {
             for sdev in state.sdevs_of(volume) {
@@ -215,7 +218,7 @@ impl World {
         });
     }
 
-    /// The connection of a volume's session breaks and is not made again yet, or it is again.
+    /// Breaks the connection of a volume's session; `false` makes it again.
     pub fn lose(&self, volume: VolumeId, lost: bool) {
         self.change(|state| {
             let Some((_, status)) = state.sessions.get_mut(&volume) else { return };
@@ -226,7 +229,7 @@ impl World {
         });
     }
 
-    /// sessiond ends a session by itself: forbidden, or with another disk after a recovery.
+    /// Ends a session on the side of sessiond: forbidden, or with another disk after a recovery.
     pub fn end_as(&self, volume: VolumeId, end: SessionState, problem: &str) {
         self.change(|state| {
             state.drop_host(volume);
@@ -237,7 +240,7 @@ impl World {
         });
     }
 
-    /// sessiond ends, or starts again and adopts what is there.
+    /// Ends sessiond, or starts it again to adopt what exists.
     pub fn set_sessiond(&self, up: bool) {
         self.change(|state| {
             state.lives += u64::from(!up);
@@ -245,20 +248,20 @@ impl World {
         });
     }
 
-    /// Power off and on: sessions, disks and the run folder are gone.
+    /// Turns power off and on: sessions, disks and the run folder are gone.
     pub fn reboot(&self) {
         self.change(|state| {
             state.sessions.clear();
             state.hosts.clear();
             state.lives += 1;
             for folder in ["attachments", "volumes", "connections"] {
-                // One that is not there was never made.
+                // A missing folder was never made.
                 let _ = std::fs::remove_dir_all(state.run_dir.join(folder));
             }
         });
     }
 
-    /// Somebody else deletes a volume's disk.
+    /// Deletes a volume's disk as another process would.
     pub fn lose_disk(&self, volume: VolumeId) {
         self.change(|state| {
             let hosts: Vec<u32> =
@@ -269,72 +272,74 @@ impl World {
         });
     }
 
-    /// The kernel's name of a volume's disk.
+    /// Returns the kernel's name of a volume's disk.
     pub fn disk_of(&self, volume: VolumeId) -> Option<String> {
         self.lock().sdevs_of(volume).find(|sdev| sdev.block).map(|sdev| sdev.name.clone())
     }
 
-    /// Whether writes to a volume's disk are refused by this host or by the target.
+    /// Returns `true` if this host or the target refuses writes to a volume's disk.
     pub fn is_read_only(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_only || sdev.protected)
     }
 
-    /// How far the page cache of a volume's disk reads ahead, in sectors.
+    /// Returns the read-ahead of a volume's disk, in sectors.
     pub fn read_ahead(&self, volume: VolumeId) -> Option<u32> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_ahead)
     }
 
-    /// The kernel, or somebody else, sets the read-ahead of a volume's disk.
+    /// Sets the read-ahead of a volume's disk, as the kernel or another process would.
     pub fn set_read_ahead(&self, volume: VolumeId, sectors: u32) {
         self.change(|state| state.sdevs_of(volume).for_each(|sdev| sdev.read_ahead = sectors));
     }
 
-    /// A process reads a volume's disk through the page cache.
+    /// Reads a volume's disk through the page cache, as a process would.
     pub fn read_buffered(&self, volume: VolumeId) {
         self.change(|state| state.sdevs_of(volume).for_each(|sdev| sdev.cached = true));
     }
 
-    /// A process writes to a volume's disk through the page cache, and does not sync.
+    /// Writes to a volume's disk through the page cache, without a sync.
     pub fn write_buffered(&self, volume: VolumeId) {
         self.change(|state| state.sdevs_of(volume).for_each(|sdev| (sdev.cached, sdev.dirty) = (true, true)));
     }
 
-    /// True if the page cache has pages of a volume's disk that are not written.
+    /// Returns `true` if the page cache has unwritten pages of a volume's disk.
     pub fn is_dirty(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.dirty)
     }
 
-    /// The next write-back fails with EIO. As in the kernel its pages are taken for written then, and the one after it succeeds.
+    /// Lets the next write-back fail with EIO. As in the kernel its pages count as written then,
+    /// and the write-back after it succeeds.
     pub fn fail_write_back(&self) {
         self.change(|state| state.write_back_fails = true);
     }
 
-    /// The kernel's sequence number of a volume's disk.
+    /// Returns the kernel's sequence number of a volume's disk.
     pub fn sequence(&self, volume: VolumeId) -> Option<u64> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.sequence)
     }
 
-    /// Whether the page cache has pages of a volume's disk.
+    /// Returns `true` if the page cache has pages of a volume's disk.
     pub fn is_cached(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.cached)
     }
 
-    /// The kernel refuses this change of a disk with EACCES, as without CAP_SYS_ADMIN; `None`: no longer.
+    /// Refuses this change of a disk with EACCES, as the kernel does without CAP_SYS_ADMIN. `None`
+    /// ends that.
     pub fn refuse(&self, op: Option<DiskOp>) {
         self.change(|state| state.refused = op);
     }
 
-    /// A volume's session.
+    /// Returns a volume's session.
     pub fn session(&self, volume: VolumeId) -> Option<SessionStatus> {
         self.lock().sessions.get(&volume).map(|(_, status)| status.clone())
     }
 
-    /// Logins so far.
+    /// Counts the logins so far.
     pub fn logins(&self) -> u64 {
         self.lock().logins
     }
 
-    /// Everything that must never happen and did.
+    /// Returns everything that must never happen and did.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
@@ -363,7 +368,7 @@ impl State {
         self.events.push(event.unwrap_or(SessionEvent::Gone(volume)));
     }
 
-    /// Links that point to this device.
+    /// Returns the links that point to this device.
     pub(crate) fn links_to(&self, name: &str) -> Vec<PathBuf> {
         let folders = ["attachments", "volumes"].map(|folder| self.run_dir.join(folder));
         let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
@@ -416,7 +421,7 @@ impl State {
         }
     }
 
-    /// A login that waits is tried again.
+    /// Retries a login that waits.
     fn retry(&mut self, volume: VolumeId) {
         let waits = |(_, status): &(SessionWish, SessionStatus)| status.state == SessionState::Connecting;
         if self.sessions.get(&volume).is_some_and(waits) {
@@ -494,7 +499,8 @@ impl State {
     }
 }
 
-/// The target has the secret, or one of two that are being rotated.
+/// Returns `true` if the spec has the target's secret, alone or as one of two that are being
+/// rotated.
 fn fits(secret: Option<&str>, wish: &SessionWish) -> bool {
     let known = || wish.chap.iter().chain(&wish.other_chap).map(|chap| chap.secret.as_str());
     secret.map_or_else(|| wish.chap.is_none(), |secret| known().any(|known| known == secret))

@@ -1,7 +1,7 @@
 //! One JSON object per line, over a stream whose other end may be slow, hostile or gone.
 //!
-//! What must never happen here: more memory for a line than [`LINE_BYTES_MAX`]; a part of a line lost because a read timed
-//! out in its middle; what a line holds printed (it may be a secret).
+//! What must never happen here: more memory for a line than [`LINE_BYTES_MAX`]; a part of a line
+//! lost because a read timed out in its middle; the text of a line printed (it may be a secret).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use crate::wire::LINE_BYTES_MAX;
 
-/// Why there is no line.
+/// Reason why there is no line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LineError {
     /// The other end has closed.
     #[error("the other end has closed the connection")]
     Closed,
-    /// A line longer than [`LINE_BYTES_MAX`].
+    /// The line is longer than [`LINE_BYTES_MAX`].
     #[error("a line longer than {LINE_BYTES_MAX} bytes")]
     TooLong,
     /// Reading or writing failed.
@@ -25,16 +25,16 @@ pub(crate) enum LineError {
     Io(#[source] io::Error),
 }
 
-/// Reads lines. What came of a line before a timeout is kept for the next call.
+/// Reads lines. The part of a line that came before a timeout is kept for the next call.
 pub(crate) struct LineReader {
     stream: UnixStream,
     kept: Vec<u8>,
-    /// Bytes of `kept` that are known to hold no newline.
+    /// Number of bytes of `kept` that are known to hold no newline.
     searched: usize,
 }
 
 impl std::fmt::Debug for LineReader {
-    /// Without what has come: it may hold a secret.
+    /// Leaves out the received bytes: they may hold a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LineReader").field("stream", &self.stream).finish_non_exhaustive()
     }
@@ -45,17 +45,17 @@ impl LineReader {
         Self { stream, kept: Vec::new(), searched: 0 }
     }
 
-    /// The stream that is read.
+    /// Returns the stream.
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// A part of a line has come.
+    /// Returns `true` if a part of a line has come.
     pub(crate) fn is_in_line(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// The next line without its newline; `None` when none was whole within `wait`.
+    /// Returns the next line without its newline; `None` when no line was complete within `wait`.
     pub(crate) fn next(&mut self, wait: Duration) -> Result<Option<Vec<u8>>, LineError> {
         let until = Instant::now() + wait;
         loop {

@@ -1,12 +1,13 @@
-//! The paths for users: links `attachments/<attachment uuid>` and `volumes/<volume uuid>` in the run folder, which point to the
-//! device.
+//! Paths for users: links `attachments/<attachment uuid>` and `volumes/<volume uuid>` in the run
+//! folder, which point to the device.
 //!
-//! Beside them stands a record of which attachments a volume has links of (`connections/<volume uuid>/<attachment uuid>`),
-//! written before the link and taken away after it: so a link that is no longer wanted is found without looking at those
-//! of other volumes. The disk behind the volume's link has a record for udev ([`crate::named`]), which goes with that link.
+//! A record beside them tells which attachments a volume has links of (`connections/<volume
+//! uuid>/<attachment uuid>`). It is written before the link and removed after it: so a link that no
+//! spec has any more is found without looking at other volumes. The disk behind the volume's link
+//! has a record for udev ([`crate::named`]), which goes with that link.
 //!
-//! What must never happen here: something replaced or removed that is not a link of ours; a moment without a link while it
-//! is pointed elsewhere.
+//! What must never happen here: something replaced or removed that is not a link of ours; a moment
+//! without a link while it is pointed elsewhere.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,23 +38,24 @@ impl fmt::Display for LinkName {
     }
 }
 
-/// What stands where a link is wanted.
+/// The object at the place of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkSeen {
-    /// Nothing.
+    /// Nothing stands there.
     Absent,
-    /// A link to a device: ours.
+    /// Target of a link to a device: ours.
     To(PathBuf),
-    /// Something that we have not made; what it is.
+    /// Description of an object that Mooring has not made.
     Foreign(String),
 }
 
-/// Read-ahead that a disk had before its page cache was turned off: what is put back, and the mark that it is off.
+/// Read-ahead that a disk had before its page cache was turned off. It is the value to put back,
+/// and the mark that the cache is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAhead {
-    /// The kernel's sequence number of the disk: of another one it says nothing.
+    /// Sequence number of the disk in the kernel: the record says nothing of another disk.
     pub sequence: u64,
-    /// Sectors of 512 bytes.
+    /// Read-ahead in sectors of 512 bytes.
     pub sectors: u32,
 }
 
@@ -74,36 +76,38 @@ impl fmt::Display for ReadAhead {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {}: {error}", .path.display())]
 pub struct LinkError {
-    /// What was tried.
+    /// Operation that failed.
     pub what: &'static str,
-    /// On which object.
+    /// Path of the object.
     pub path: PathBuf,
-    /// What the system answered.
+    /// Text of the system's error.
     pub error: String,
-    /// Somebody must change the machine: no right, no room, a read-only file system.
+    /// An operator must change the machine: no right, no room, a read-only file system.
     pub operator: bool,
 }
 
 /// The links of one host.
 pub trait Links: Send + Sync {
-    /// Where a link stands.
+    /// Returns the path of a link.
     fn path(&self, link: LinkName) -> PathBuf;
-    /// What stands there.
+    /// Looks at the object in the place of a link.
     fn look(&self, link: LinkName) -> Result<LinkSeen, LinkError>;
-    /// The attachments that this volume has links of, or had when somebody was killed.
+    /// Returns the attachments that this volume has links of, or had when a process was killed.
     fn recorded(&self, volume: VolumeId) -> Result<BTreeSet<AttachmentId>, LinkError>;
-    /// Makes a link, or points it elsewhere, atomically. Something foreign in its place is an error.
+    /// Makes a link, or points it elsewhere, atomically. A foreign object in its place is an error.
     fn make(&self, volume: VolumeId, link: LinkName, device: &Path) -> Result<(), LinkError>;
-    /// The read-ahead to put back; `None`: nothing is recorded, or what is there is no record of ours.
+    /// Returns the read-ahead to put back. `None` if nothing is recorded, or the file is no record
+    /// of ours.
     fn read_ahead(&self, volume: VolumeId) -> Result<Option<ReadAhead>, LinkError>;
-    /// Records the read-ahead to put back, atomically, or forgets it. It outlives the links: their disk may stay.
+    /// Records the read-ahead to put back, atomically; `None` removes the record. It outlives the
+    /// links: their disk may stay.
     fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError>;
     /// Lets udev name a verified disk after the volume: `/dev/disk/by-id/mooring-<volume uuid>`. Kernel 5.15 and newer.
     fn name_disk(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), LinkError>;
-    /// True if udev can name the disk of this sequence number after the volume.
+    /// Returns `true` if udev can name the disk of this sequence number after the volume.
     fn is_disk_named(&self, volume: VolumeId, sequence: u64) -> Result<bool, LinkError>;
-    /// Removes a link and forgets it, with the volume's link its name of the disk; one that is gone is fine. Something foreign in its
-    /// place stays.
+    /// Removes a link and its record; with the volume's link also the disk's name. A missing link
+    /// is accepted. A foreign object in its place stays.
     fn remove(&self, volume: VolumeId, link: LinkName) -> Result<(), LinkError>;
 }
 
@@ -116,13 +120,13 @@ pub struct RunLinks {
 }
 
 impl RunLinks {
-    /// Links below this folder, to devices below `dev` (`/dev`).
+    /// Makes links below this folder, to devices below `dev` (`/dev`).
     pub fn new(run_dir: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         let run_dir = run_dir.into();
         Self { names: DiskNames::new(run_dir.clone()), run_dir, dev: dev.into() }
     }
 
-    /// The same, and udev is told by this sysfs (`/sys`) when a disk gets or loses its name.
+    /// Makes links that also tell udev, by this sysfs (`/sys`), when a disk gets or loses its name.
     #[must_use]
     pub fn telling_udev(self, sys: impl Into<PathBuf>) -> Self {
         Self { names: self.names.telling_udev(sys.into()), ..self }
@@ -136,7 +140,7 @@ impl RunLinks {
         self.records(volume).join("read-ahead")
     }
 
-    /// Removes the folder of records. A record keeps it, and something of somebody else.
+    /// Removes the folder of records. A record in it keeps it, and so does a foreign object.
     fn remove_records(&self, volume: VolumeId) -> Result<(), LinkError> {
         let records = self.records(volume);
         let kept = [ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::NotADirectory];
@@ -148,7 +152,7 @@ impl RunLinks {
             Ok(target) if target.starts_with(&self.dev) => Ok(LinkSeen::To(target)),
             Ok(target) => Ok(LinkSeen::Foreign(format!("a link to {}", target.display()))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(LinkSeen::Absent),
-            // EINVAL: it is no link.
+            // EINVAL: the object is no link.
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 Ok(LinkSeen::Foreign("no link".to_owned()))
             }
@@ -180,7 +184,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LinkErro
     }
 }
 
-/// A link, with the folder it lies in made when that is missing: after a reboot the run folder is empty.
+/// Makes a link, and its folder when that is missing: after a reboot the run folder is empty.
 fn symlink(target: &Path, link: &Path) -> io::Result<()> {
     match std::os::unix::fs::symlink(target, link) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -219,7 +223,7 @@ impl Links for RunLinks {
         let mut found = BTreeSet::new();
         for entry in entries {
             let entry = entry.map_err(failed("list", &folder))?;
-            // What is no attachment's id is not ours.
+            // A name that is no attachment's id is not ours.
             found.extend(entry.file_name().to_str().and_then(|name| name.parse::<AttachmentId>().ok()));
         }
         Ok(found)
@@ -367,7 +371,7 @@ mod tests {
         links.keep_read_ahead(volume, kept).unwrap();
         links.remove(volume, LinkName::Volume(volume)).unwrap();
         assert_eq!(links.read_ahead(volume).unwrap(), kept);
-        // Of one that was killed while it wrote.
+        // Left by a process that was killed while it wrote.
         fs::write(file.with_file_name(".read-ahead.new"), "7").unwrap();
         links.keep_read_ahead(volume, None).unwrap();
         assert!(!links.records(volume).exists());

@@ -1,10 +1,14 @@
-//! The records by which udev names a disk: `/dev/disk/by-id/mooring-<volume uuid>`, partitions with `-part<n>` behind it.
+//! Records by which udev names a disk: `/dev/disk/by-id/mooring-<volume uuid>`, partitions with
+//! `-part<n>` behind it.
 //!
-//! udev's rule (`66-mooring-disks.rules`) takes the volume from the file `disks/<sequence number of the disk>` in the run folder. The
-//! kernel never gives that number twice in one boot, and only a disk whose identity was read and found right gets a file. So the name
-//! does not depend on what a target says of itself, holds for adopted exports too, and a disk that takes another's `sdX` has no name.
+//! udev's rule (`66-mooring-disks.rules`) takes the volume from the file `disks/<sequence number of
+//! the disk>` in the run folder. The kernel never gives that number twice in one boot, and only a
+//! disk whose identity was read and found right gets a file. So the name does not depend on the
+//! target's own words, holds for adopted exports too, and a disk that takes another's `sdX` has no
+//! name.
 //!
-//! What must never happen here: a file for a disk that nobody has verified; a file that a reader finds half written.
+//! What must never happen here: a file for a disk that nobody has verified; a file that a reader
+//! finds half written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,11 +19,11 @@ use mooring_model::VolumeId;
 
 use crate::op::DiskRef;
 
-/// The files below a run folder, and the sysfs by which udev is told of a change.
+/// The files below a run folder, and the sysfs that tells udev of a change.
 #[derive(Debug, Clone)]
 pub(crate) struct DiskNames {
     run_dir: PathBuf,
-    /// `None`: nobody is told.
+    /// Folder of sysfs. `None`: udev is not told.
     sys: Option<PathBuf>,
 }
 
@@ -35,7 +39,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failed {
     move |error| Failed { what, path, error }
 }
 
-/// The disk that a volume has named: its number and the kernel's name of it.
+/// The disk that a volume has named: sequence number and device name.
 struct Named {
     sequence: u64,
     device: String,
@@ -58,17 +62,17 @@ impl DiskNames {
         self
     }
 
-    /// The file for udev.
+    /// Path of the file for udev.
     fn file(&self, sequence: u64) -> PathBuf {
         self.run_dir.join("disks").join(sequence.to_string())
     }
 
-    /// Which disk the volume's file is for.
+    /// Path of the record of the disk that the volume has named.
     fn record(&self, volume: VolumeId) -> PathBuf {
         self.run_dir.join("connections").join(volume.to_string()).join("disk")
     }
 
-    /// True if udev can name this disk after the volume.
+    /// Returns `true` if udev can name this disk after the volume.
     pub(crate) fn has(&self, volume: VolumeId, sequence: u64) -> Result<bool, Failed> {
         let record = self.record(volume);
         let named = read(&record).map_err(failed("read", &record))?;
@@ -79,8 +83,9 @@ impl DiskNames {
         Ok(read(&file).map_err(failed("read", &file))? == Some(text_of(volume)))
     }
 
-    /// Names a verified disk. The record comes first, so that a file is always found again, and udev is told last. A record that is
-    /// there when udev cannot be told is taken back: the next pass tries again.
+    /// Names a verified disk. The record comes first, so that the file can always be found again;
+    /// udev is told last. If udev cannot be told the record is taken back: the next pass tries
+    /// again.
     pub(crate) fn give(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), Failed> {
         let Some(device) = disk.path.file_name().and_then(|name| name.to_str()) else { return Ok(()) };
         self.take(volume)?;
@@ -90,7 +95,7 @@ impl DiskNames {
         self.tell(device).inspect_err(|_| drop(self.forget(volume, disk.sequence)))
     }
 
-    /// Takes the name away; a volume without one is fine.
+    /// Takes the name away; a volume without one is accepted.
     pub(crate) fn take(&self, volume: VolumeId) -> Result<(), Failed> {
         let record = self.record(volume);
         let Some(text) = read(&record).map_err(failed("read", &record))? else { return Ok(()) };
@@ -116,7 +121,8 @@ impl DiskNames {
         fs::read_to_string(sys.join("class/block").join(device).join("diskseq")).ok()?.trim().parse().ok()
     }
 
-    /// Has the kernel send udev a `change` of the disk, and of its partitions after it: udev handles a disk before its partitions.
+    /// Makes the kernel send udev a `change` of the disk, and of its partitions after it: udev
+    /// handles a disk before its partitions.
     fn tell(&self, device: &str) -> Result<(), Failed> {
         let Some(sys) = &self.sys else { return Ok(()) };
         let folder = sys.join("class/block").join(device);
@@ -132,7 +138,8 @@ impl DiskNames {
     }
 }
 
-/// Every disk that has a name, by its sequence number. Some may be gone.
+/// Returns the volume of every disk that has a name, by the disk's sequence number. Some disks may
+/// be gone.
 pub(crate) fn named(run_dir: &Path) -> io::Result<BTreeMap<u64, VolumeId>> {
     let mut found = BTreeMap::new();
     let entries = match fs::read_dir(run_dir.join("disks")) {
@@ -149,15 +156,15 @@ pub(crate) fn named(run_dir: &Path) -> io::Result<BTreeMap<u64, VolumeId>> {
     Ok(found)
 }
 
-/// What udev's rule reads the volume's id from.
+/// Key in the file from which udev's rule reads the volume's id.
 const KEY: &str = "MOORING_VOLUME=";
 
-/// What udev's rule imports.
+/// Text that udev's rule imports.
 fn text_of(volume: VolumeId) -> String {
     format!("{KEY}{volume}\n")
 }
 
-/// `None`: it is not there. What is no text is as good as empty.
+/// Reads a file. `None` if it does not exist. A file that is no text counts as empty.
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -196,7 +203,7 @@ mod tests {
         names: DiskNames,
     }
 
-    /// sda with the partition sda1, whose numbers and uevents are files.
+    /// Makes sda with the partition sda1, whose numbers and uevents are files.
     fn rig() -> Rig {
         let folder = tempfile::tempdir().unwrap();
         let disk = folder.path().join("sys/class/block/sda");
@@ -209,7 +216,7 @@ mod tests {
     }
 
     impl Rig {
-        /// The uevents that were asked for since the last call, of disk and partition.
+        /// Returns the uevents that were asked for since the last call, of disk and partition.
         fn told(&self) -> (bool, bool) {
             let told = |name: &str| {
                 let file = self.folder.path().join("sys/class/block/sda").join(name).join("uevent");

@@ -1,6 +1,7 @@
-//! The operations of a plan: each is one call on a session, a disk or a link.
+//! Operations of a plan: each is one call on a session, a disk or a link.
 //!
-//! What must never happen here: the text of a secret. A login carries credentials; neither `Display` nor `Debug` prints them.
+//! What must never happen here: the text of a secret. A login carries credentials; neither
+//! `Display` nor `Debug` prints them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,11 +15,11 @@ use crate::wire::SessionWish;
 /// A block device, and the sequence number that tells it from another one that got its name later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskRef {
-    /// Where it is.
+    /// Place of the disk.
     pub unit: Unit,
-    /// Its node, as `/dev/sda`.
+    /// Device node, such as `/dev/sda`.
     pub path: PathBuf,
-    /// The kernel's sequence number.
+    /// Sequence number in the kernel; 0 if it was not read.
     pub sequence: u64,
 }
 
@@ -27,93 +28,94 @@ pub struct DiskRef {
 pub enum Op {
     /// Asks `mooring-sessiond` for the session.
     Login {
-        /// As it is wanted.
+        /// Spec of the session.
         wish: Box<SessionWish>,
     },
-    /// Looks for this one LUN, and waits a moment for its block device.
+    /// Scans for this one LUN, and waits a moment for its block device.
     Scan {
-        /// Where.
+        /// Place of the disk.
         unit: Unit,
     },
     /// Reads size and write protection from the target again.
     Rescan {
-        /// Where.
+        /// Place of the disk.
         unit: Unit,
     },
-    /// Removes a disk that is not the wanted one, so that a scan can find what stands there now.
+    /// Removes a wrong disk, so that a scan can find the one that is there now.
     DeleteStale {
-        /// Where.
+        /// Place of the disk.
         unit: Unit,
     },
-    /// Makes the host refuse writes, or take them.
+    /// Makes the host refuse writes, or accept them.
     SetReadOnly {
         /// The disk.
         disk: DiskRef,
-        /// Refuse.
+        /// `true`: the host refuses writes.
         read_only: bool,
     },
-    /// Records how far the page cache reads ahead, and makes it read ahead no more.
+    /// Records the read-ahead of the page cache, and turns it off.
     StopReadAhead {
-        /// Of which volume.
+        /// Volume of the disk.
         volume: VolumeId,
         /// The disk.
         disk: DiskRef,
         /// The read-ahead to put back later, in sectors.
         before: u32,
     },
-    /// Puts back the read-ahead that was recorded, and forgets the record.
+    /// Puts back the recorded read-ahead, and removes the record.
     RestoreReadAhead {
-        /// Of which volume.
+        /// Volume of the disk.
         volume: VolumeId,
         /// The disk.
         disk: DiskRef,
-        /// The read-ahead, in sectors.
+        /// Read-ahead in sectors.
         to: u32,
     },
-    /// Forgets the read-ahead that was recorded.
+    /// Removes the record of the read-ahead.
     ForgetReadAhead {
-        /// Of which volume.
+        /// Volume of the record.
         volume: VolumeId,
     },
-    /// Makes a path for users, or points it here.
+    /// Makes a path for users, or points it to this disk.
     Link {
-        /// Of which volume.
+        /// Volume of the path.
         volume: VolumeId,
         /// The path.
         link: LinkName,
-        /// Where it points.
+        /// Disk that it points to.
         disk: DiskRef,
     },
     /// Removes a path for users.
     Unlink {
-        /// Of which volume.
+        /// Volume of the path.
         volume: VolumeId,
         /// The path.
         link: LinkName,
     },
-    /// Writes out and drops what the page cache holds, before a path is handed out.
+    /// Writes out and drops the disk's pages in the page cache, before a path is handed out.
     DropPages {
         /// The disk.
         disk: DiskRef,
     },
-    /// Writes out and drops what the page cache holds, and has the disk write out its own cache.
+    /// Writes out and drops the disk's pages in the page cache, and makes the disk write out its
+    /// own cache.
     Flush {
         /// The disk.
         disk: DiskRef,
     },
     /// Removes the disk from this host, and waits until it is gone.
     DeleteDisk {
-        /// Where.
+        /// Place of the disk.
         unit: Unit,
     },
     /// Ends the session, whose disk is gone.
     Logout {
-        /// Of which volume.
+        /// Volume of the session.
         volume: VolumeId,
     },
     /// Ends the session at once, whatever is queued.
     Cut {
-        /// Of which volume.
+        /// Volume of the session.
         volume: VolumeId,
     },
 }

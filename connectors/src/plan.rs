@@ -1,13 +1,15 @@
-//! Compares what is wanted of one connection with what is seen. Pure: no clock, no I/O, no error.
+//! Compares the spec of one connection with the view. Pure: no clock, no I/O, no error.
 //!
-//! A plan goes only as far as what is seen allows: the disk can be named when the session is there, its identity is known
-//! when the disk is there. So an attach is a few looks, each with a short plan: log in; scan; flag and link. A detach: unlink;
-//! flush, delete and log out, once nobody is seen to hold the disk.
+//! A plan goes only as far as the view allows: the disk can be named when the session exists, and
+//! its identity is known when the disk exists. So an attach is a few looks, each with a short plan:
+//! log in; scan; flag and link. A detach: unlink; flush, delete and log out, once nobody is seen to
+//! hold the disk.
 //!
-//! What must never happen here: a link to a disk that was not verified; a link to a disk that still takes writes and must
-//! not, or that still shows what its page cache kept and must not; a disk removed before its links, or while somebody holds
-//! it, unless the target has revoked this host; a flush of a disk whose session is lost (it would wait for it); a path taken
-//! away before its pages are written, where the cache is off and they still can be; a step on something foreign.
+//! What must never happen here: a link to a disk that was not verified; a link to a disk that still
+//! takes writes and must not, or that still shows old pages of its cache and must not; a disk
+//! removed before its links, or while somebody holds it, unless the target has revoked this host; a
+//! flush of a disk whose session is lost (it would wait for it); a path taken away before its pages
+//! are written, where the cache is off and they still can be; a step on something foreign.
 
 use std::fmt::Display;
 
@@ -21,31 +23,32 @@ use crate::report::holder_names;
 use crate::view::{Identity, LinkView, SeenBlock, SeenDisk, View};
 use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
 
-/// One connection as it is wanted.
+/// The spec of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is there.
+    /// The connection exists.
     Present {
         /// The spec.
         spec: Box<ConnectionSpec>,
-        /// The spec's generation.
+        /// Generation of the spec.
         generation: Generation,
-        /// Somebody asked for it anew: what failed for good is tried once more.
+        /// Somebody asked for the connection anew: an attempt that failed for good is repeated
+        /// once.
         anew: bool,
         /// Seconds that I/O waits for a lost session.
         recovery_timeout_s: u32,
     },
-    /// A tombstone: nothing of it is there.
+    /// A tombstone: no object of the connection exists.
     Absent {
-        /// Of which volume.
+        /// Volume of the connection.
         volume: VolumeId,
-        /// The target has revoked this host: at once, whoever holds the disk.
+        /// The target has revoked this host: the session ends at once, whoever holds the disk.
         revoked: bool,
     },
 }
 
 impl Wanted {
-    /// The volume.
+    /// Returns the volume.
     pub fn volume(&self) -> VolumeId {
         match self {
             Self::Present { spec, .. } => spec.volume,
@@ -54,7 +57,7 @@ impl Wanted {
     }
 }
 
-/// What to do so that what is seen becomes what is wanted.
+/// Plans the steps from the view to the spec.
 pub fn plan(wanted: &Wanted, view: &View) -> Plan<Op> {
     let mut plan = Plan::default();
     match wanted {
@@ -100,7 +103,7 @@ fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) 
 
 /// The fate of the pages in a disk's cache when a path goes.
 enum Pages {
-    /// The cache is on, or nothing can be written any more.
+    /// They stay: the cache is on, or nothing can be written any more.
     Left,
     /// They are written out to this disk first.
     Flush(DiskRef),
@@ -120,7 +123,7 @@ impl Present<'_> {
         self.unlink_unwanted();
         match &self.view.session {
             None => {
-                // Whatever the links point to, it is not the disk of a session.
+                // The links point to something that is not the disk of a session.
                 self.unlink_all("its session is gone");
                 self.login("no session");
             }
@@ -149,7 +152,7 @@ impl Present<'_> {
                 waits(format!("it does not say who it is ({why})"))
             }
             (SessionState::Recovering, _) => waits("its session is lost".to_owned()),
-            // Nothing can be written to it any more, or must be.
+            // The disk can no longer be written, or must not be.
             (SessionState::LoggedIn, Identity::Wrong(_) | Identity::NotRead)
             | (
                 SessionState::Connecting
@@ -166,7 +169,8 @@ impl Present<'_> {
         self.plan.step(Op::Unlink { volume: self.spec.volume, link }, why);
     }
 
-    /// Links of attachments that are not wanted any more. Where the cache is off, what their users wrote reaches the target first.
+    /// Removes the links of attachments that the spec does not have. Where the cache is off, the
+    /// data of their users reaches the target first.
     fn unlink_unwanted(&mut self) {
         let (spec, view) = (self.spec, self.view);
         let names: Vec<_> = view.links.keys().filter(|name| !is_wanted(spec, **name)).copied().collect();
@@ -225,7 +229,7 @@ impl Present<'_> {
             return self.plan.block(BlockedKind::Foreign, self.object(), why);
         }
         let newer = session.generation < generation;
-        // Of two secrets one could not be written down.
+        // There are two secrets, and one could not be written down.
         let unwritten = session.secrets == 1 && self.spec.other_chap.is_some();
         match session.state {
             SessionState::LoggedIn => {
@@ -236,7 +240,7 @@ impl Present<'_> {
                 }
                 self.disk();
             }
-            // Its I/O waits, and so does everything else: the links stay.
+            // I/O to the disk waits, and so does every step: the links stay.
             SessionState::Recovering => {
                 if newer || unwritten {
                     self.login("a newer spec: portals and credentials for the next login");
@@ -271,7 +275,7 @@ impl Present<'_> {
             _ => "it cannot be logged in",
         };
         let why = match &session.problem {
-            // It is looked at again at every resync.
+            // Every resync looks at the connection again.
             Some(text) if session.fc.is_some() => text.clone(),
             Some(text) => format!("{what} ({text}); not tried again until a newer spec asks for it"),
             None => format!("{what}; not tried again until a newer spec asks for it"),
@@ -355,7 +359,8 @@ impl Present<'_> {
         self.plan.block(BlockedKind::Foreign, node, why);
     }
 
-    /// The kernel keeps the size that it read, whatever becomes of the volume. Who has the path keeps it: it is the right disk.
+    /// Handles a disk that is too small: the kernel keeps the size that it read, whatever becomes
+    /// of the volume. Users keep their paths: it is the right disk.
     fn small(&mut self, disk: &SeenDisk, block: &SeenBlock, how: &str) {
         if !self.view.tried.rescan {
             let op = Op::Rescan { unit: disk.unit };
@@ -368,14 +373,16 @@ impl Present<'_> {
         self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
     }
 
-    /// The page cache of the disk as the attachments want it; `links`: before paths to it are handed out.
+    /// Sets the disk's page cache as the attachments want it. `links`: new paths to the disk are
+    /// about to be handed out.
     fn cache(&mut self, disk: &SeenDisk, block: &SeenBlock, links: bool) {
         let (spec, view, volume) = (self.spec, self.view, self.spec.volume);
         let reference = disk.reference(block);
         let kept = view.kept_read_ahead.filter(|kept| kept.sequence == block.sequence);
         if spec.cache() == Cache::On {
             match (kept, view.kept_read_ahead) {
-                // What was before wins over what the kernel, or somebody, has set meanwhile.
+                // The recorded value wins over one that the kernel, or another process, has set
+                // meanwhile.
                 (Some(kept), _) if kept.sectors != block.read_ahead => {
                     let op = Op::RestoreReadAhead { volume, disk: reference, to: kept.sectors };
                     self.plan.step(op, "no attachment wants the cache off any more");
@@ -417,7 +424,8 @@ impl Present<'_> {
             let why = if want { "no attachment writes" } else { "an attachment writes" };
             self.plan.step(Op::SetReadOnly { disk: reference(), read_only: want }, why);
             if !want {
-                // A rescan raises the read-ahead (6.11 and newer), and the target may protect it still: looked at before a path.
+                // A rescan raises the read-ahead (6.11 and newer), and the target may still protect
+                // the disk: the next look comes before a path.
                 return;
             }
         }
@@ -439,7 +447,7 @@ impl Present<'_> {
     }
 }
 
-/// The path is there, leads to this disk and is recorded.
+/// Returns `true` if the path exists, leads to this disk and is recorded.
 fn stands(link: &LinkView, block: &SeenBlock) -> bool {
     link.recorded && matches!(&link.seen, LinkSeen::To(target) if *target == block.path)
 }
@@ -467,7 +475,7 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
         }
         return;
     }
-    // Who holds the disk is looked at when nobody can open it by a link any more.
+    // Holders are looked at only when nobody can open the disk by a link any more.
     if !plan.steps.is_empty() || view.tried.end {
         return;
     }
@@ -497,7 +505,7 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
             plan.step(Op::Logout { volume }, "its disk is gone");
         }
         SessionState::Ending => plan.step(Op::Logout { volume }, "it is being ended"),
-        // Nobody holds the disk, so nothing is unwritten; and a flush would wait for the session.
+        // Nobody holds the disk, so nothing is unwritten, and a flush would wait for the session.
         SessionState::Connecting
         | SessionState::Recovering
         | SessionState::Forbidden

@@ -1,11 +1,12 @@
-//! Lets go of every attached disk of this host, as a shutdown wants it: swap off, file systems unmounted, what stands on top taken
-//! down, the disk flushed and removed, its session logged out. What is wished stays wished: after the boot everything comes back.
+//! Releases every attached disk of this host at a shutdown: swap off, file systems unmounted, upper
+//! layers taken down, the disk flushed and removed, its session logged out. The specs stay: after
+//! the boot everything comes back.
 //!
-//! Each disk has a thread of its own: one whose target does not answer holds up no other. Users that do not go (services that are
-//! still being stopped) are waited for.
+//! Each disk has a thread of its own: one whose target does not answer holds up no other. The
+//! release waits for users that do not go (services that are still being stopped).
 //!
-//! What must never happen here: a disk removed, or a session ended, that somebody still uses; a disk touched that is not a verified
-//! one of ours; a wait without an end.
+//! What must never happen here: a disk removed, or a session ended, that somebody still uses; a
+//! disk touched that is not a verified one of ours; a wait without an end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,56 +22,59 @@ mod machine;
 
 pub use machine::ThisMachine;
 
-/// Longest that a shutdown waits for attached disks. Longer than systemd gives a service to stop (90 s), whose files may lie on one, and
-/// than I/O waits for a lost session by default (120 s): after that an unmount ends by itself.
+/// Longest time that a shutdown waits for attached disks. It is longer than systemd gives a service
+/// to stop (90 s), whose files may lie on a disk. It is also longer than I/O waits for a lost
+/// session by default (120 s): after that an unmount ends by itself.
 pub const RELEASE_WITHIN: Duration = Duration::from_secs(150);
 
 /// Pause between two looks at a disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// A disk that is ours: named after its volume by the agent, and there.
+/// An existing disk that the agent has named after its volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OurDisk {
     /// The volume.
     pub volume: VolumeId,
-    /// The device.
+    /// Device node.
     pub device: PathBuf,
-    /// The kernel's sequence number of the disk.
+    /// Sequence number of the disk in the kernel.
     pub sequence: u64,
 }
 
-/// What letting go of disks asks of a machine. Calls may hang with a disk.
+/// The machine as the release of disks needs it. Calls may hang with a disk.
 pub trait Door: Send + Sync {
-    /// The disks that the agent has named, as far as they are there.
+    /// Lists the disks that the agent has named and that exist.
     fn disks(&self) -> Result<Vec<OurDisk>, String>;
-    /// What stands on a disk; nothing if it has gone.
+    /// Finds the layers on a disk; none if it has gone.
     fn layers(&self, disk: &OurDisk) -> Result<Layers, String>;
-    /// Who holds a disk open; nobody if it has gone.
+    /// Finds the holders that have a disk open; none if it has gone.
     fn holders(&self, disk: &OurDisk) -> Result<Vec<Holder>, String>;
-    /// Runs a command; its error text if it fails.
+    /// Runs a command. The error is its error text.
     fn run(&self, command: &Command) -> Result<(), String>;
-    /// Writes out what the page cache holds of a disk, and has the disk write out its own cache.
+    /// Writes out the disk's pages in the page cache, and makes the disk write out its own cache.
     fn flush(&self, disk: &OurDisk) -> Result<(), String>;
     /// Waits a moment before the next look.
     fn pause(&self) {
         thread::sleep(LOOK_AGAIN);
     }
-    /// Removes a disk that nobody uses and logs its session out. Nothing of it over Fibre Channel, where there is no session.
+    /// Removes a disk that nobody uses and logs its session out. Over Fibre Channel, where there is
+    /// no session, does nothing.
     fn log_out(&self, disk: &OurDisk) -> Result<(), String>;
 }
 
-/// How it went with one disk.
+/// Result for one disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Released {
-    /// Nothing of it is in use, everything is written, its session is logged out.
+    /// Nobody uses the disk, everything is written, its session is logged out.
     Whole,
-    /// Everything that was written to it by users who are gone is flushed; why its session stays.
+    /// All writes of users who are gone are flushed; the text says why the session stays.
     Flushed(String),
-    /// What did not go, or failed.
+    /// A layer stayed, or a step failed: the text says which.
     Not(String),
 }
 
-/// Lets go of every disk, within this time. How it went, by device; the outer error: nobody knows which disks are ours.
+/// Releases every disk within this time. The results are by device. The error means that nobody
+/// knows which disks are ours.
 pub fn release(door: &Arc<dyn Door>, within: Duration) -> Result<BTreeMap<PathBuf, Released>, String> {
     let until = Instant::now() + within;
     let disks = door.disks()?;
@@ -83,7 +87,7 @@ pub fn release(door: &Arc<dyn Door>, within: Duration) -> Result<BTreeMap<PathBu
         let work = move || {
             let one = One { door: &*door, disk: &disk, until, waits: &waits };
             let went = one.release();
-            // Nobody listens any more: the time is over.
+            // An error means that nobody listens any more: the time is over.
             drop(tell.send((disk.device.clone(), went)));
         };
         drop(
@@ -122,12 +126,12 @@ fn report(device: &Path, how: &Released) {
     }
 }
 
-/// One disk on its way.
+/// One disk on its way out.
 struct One<'a> {
     door: &'a dyn Door,
     disk: &'a OurDisk,
     until: Instant,
-    /// What each disk waits for.
+    /// Reason of each disk's wait.
     waits: &'a Mutex<BTreeMap<PathBuf, String>>,
 }
 
@@ -149,7 +153,8 @@ impl One<'_> {
         self.door.flush(self.disk)
     }
 
-    /// Takes down what stands on the disk until nothing and nobody is left. `Some`: a holder is left that does not go by itself.
+    /// Takes down the layers of the disk until no layer and no holder is left. `Some` is a holder
+    /// that does not go by itself.
     fn clear(&self) -> Result<Option<String>, String> {
         loop {
             let layers = self.door.layers(self.disk)?;
@@ -177,7 +182,7 @@ impl One<'_> {
         }
     }
 
-    /// What failed, in words.
+    /// Takes layers down. Returns the failures in words.
     fn take_down(&self, layers: &Layers) -> Vec<String> {
         let mut failed = Vec::new();
         for area in &layers.swaps {
@@ -187,7 +192,7 @@ impl One<'_> {
             // Not canonicalized: looking at a path may hang with another mount.
             if let Some(why) = self.run("/usr/bin/umount", &["--no-canonicalize", "--"], point) {
                 failed.push(why);
-                // In use: what was written so far is on its way, whatever comes.
+                // The mount is in use: its data so far are at least on their way.
                 failed.extend(self.run("/usr/bin/sync", &["--file-system", "--"], point));
             }
         }
@@ -215,7 +220,7 @@ impl One<'_> {
         self.door.run(&Command { program, args, timeout }).err()
     }
 
-    /// Says what the disk waits for, once.
+    /// Reports once why the disk waits.
     fn wait_for(&self, what: &str) {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = waits.insert(self.disk.device.clone(), what.to_owned());
@@ -225,7 +230,8 @@ impl One<'_> {
     }
 }
 
-/// Exports of the kernel's target do not end at a shutdown: nobody takes them away.
+/// Returns `true` for exports of the kernel's target, which do not end at a shutdown: nobody takes
+/// them away.
 fn stays(holder: &Holder) -> bool {
     matches!(holder, Holder::Device(name) if name.starts_with("LIO "))
 }
@@ -240,7 +246,7 @@ fn name_of(holder: &Holder) -> String {
     }
 }
 
-/// The devices that are still in use.
+/// Returns the devices that are still in use.
 pub fn left(went: &BTreeMap<PathBuf, Released>) -> BTreeSet<&Path> {
     went.iter()
         .filter(|(_, how)| matches!(how, Released::Not(_)))

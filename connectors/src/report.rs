@@ -1,4 +1,4 @@
-//! What is seen, said for the controller and for people. Pure.
+//! Turns views into reports for the controller and for people. Pure.
 //!
 //! What must never happen here: "ready" without a verified disk and every path; a secret.
 
@@ -15,7 +15,7 @@ use crate::plan::Wanted;
 use crate::view::{Identity, SeenBlock, View};
 use crate::wire::{SessionState, SessionStatus};
 
-/// A holder's name for people.
+/// Names a holder for people.
 pub fn holder_name(holder: &Holder) -> String {
     match holder {
         Holder::Process { pid, name } => format!("{name} (pid {pid})"),
@@ -52,16 +52,16 @@ fn disk(block: &SeenBlock) -> Option<HostDisk> {
     })
 }
 
-/// Whose connection it is, for reports of what has neither spec nor session any more.
+/// Names of a connection, for reports of one that has neither spec nor session any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
-    /// This host's name.
+    /// Initiator name of this host.
     pub initiator: Iqn,
-    /// The volume's target.
+    /// Target of the volume.
     pub target: Iqn,
 }
 
-/// The connection as it is. `left` says that steps or obstacles are left.
+/// Reports the connection as it is. `left`: steps or obstacles are left.
 pub fn report(
     wanted: &Wanted,
     generation: Generation,
@@ -103,7 +103,7 @@ pub fn report(
     }
 }
 
-/// A session of ours that no spec names: left alone.
+/// Reports a session of ours that no spec names: it is left alone.
 pub fn orphan(status: &SessionStatus) -> ConnectionReport {
     let names = Names { initiator: status.initiator.clone(), target: status.target.clone() };
     let mut report = of_session(status.volume, Some(status), names);
@@ -115,7 +115,7 @@ pub fn orphan(status: &SessionStatus) -> ConnectionReport {
     report
 }
 
-/// What a session alone says.
+/// Reports the facts that a session alone tells.
 fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> ConnectionReport {
     let lost = seen.filter(|status| status.state != SessionState::LoggedIn);
     let problem = lost.and_then(|status| {
@@ -128,7 +128,7 @@ fn of_session(volume: VolumeId, seen: Option<&SessionStatus>, names: Names) -> C
         generation: Generation::ZERO,
         initiator: seen.map_or(names.initiator, |status| status.initiator.clone()),
         target: seen.map_or(names.target, |status| status.target.clone()),
-        // Not wanted, and there.
+        // The session exists although no spec has it.
         phase: ConnectionPhase::Detaching,
         mode: None,
         cache: None,

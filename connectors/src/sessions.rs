@@ -1,6 +1,8 @@
-//! What the agent asks of `mooring-sessiond`, as a trait: the real daemon behind its socket, or a fake of it.
+//! Agent's interface to `mooring-sessiond`, as a trait: the real daemon behind its socket, or a
+//! fake of it.
 //!
-//! What must never happen here: two calls on one connection at the same time; a call without a bound.
+//! What must never happen here: two calls on one connection at the same time; a call without a
+//! bound.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -13,21 +15,22 @@ use crate::wire::{End, SessionStatus, SessionWish};
 
 /// The keeper of sessions. Every call blocks, and is bounded.
 pub trait Sessions: Send + Sync {
-    /// Asks for a session like this, and waits up to `wait` for it to be logged in or failed for good. Idempotent.
+    /// Asks for a session by this spec, and waits up to `wait` for it to be logged in or failed for
+    /// good. Idempotent.
     fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError>;
-    /// Ends a session and waits up to `wait`. `None`: it is gone. Idempotent.
+    /// Ends a session and waits up to `wait`. `None` if it is gone. Idempotent.
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError>;
-    /// One session; `None` when there is none of this volume.
+    /// Returns one session; `None` when this volume has none.
     fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError>;
-    /// All sessions.
+    /// Returns all sessions.
     fn list(&self) -> Result<Vec<SessionStatus>, ClientError>;
-    /// All sessions, then [`SessionEvent::Synced`], then every change.
+    /// Streams all sessions, then [`SessionEvent::Synced`], then every change.
     fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError>;
 }
 
-/// A stream of changes. One reader.
+/// A stream of changes with one reader.
 pub trait SessionChanges: Send {
-    /// The next change; `None` when none came within `wait`. After an error: watch again.
+    /// Returns the next change; `None` when none came within `wait`. After an error: watch again.
     fn next(&mut self, wait: Duration) -> Result<Option<SessionEvent>, ClientError>;
 }
 
@@ -37,16 +40,17 @@ impl SessionChanges for Watch {
     }
 }
 
-/// Whether two looks at a session tell the same: what only counts down is left out.
+/// Returns `true` if two views of a session tell one state; a countdown does not count.
 pub fn same(one: Option<&SessionStatus>, other: Option<&SessionStatus>) -> bool {
     let facts = |status: &SessionStatus| SessionStatus { retry_in_ms: None, ..status.clone() };
     one.map(facts) == other.map(facts)
 }
 
-/// Connections that stay open for the next call. Connecting costs a round trip more.
+/// Maximum number of idle connections that stay open for the next call. Connecting costs another
+/// round trip.
 const IDLE_MAX: usize = 4;
 
-/// The daemon of a run folder.
+/// Client of the daemon in a run folder.
 #[derive(Debug)]
 pub struct Sessiond {
     run_dir: PathBuf,
@@ -55,7 +59,8 @@ pub struct Sessiond {
 }
 
 impl Sessiond {
-    /// The daemon whose socket lies below this folder (`/run/mooring`). `software` is for its log. Nothing is connected yet.
+    /// Makes a client of the daemon whose socket lies below this folder (`/run/mooring`).
+    /// `software` is for its log. Nothing is connected yet.
     pub fn new(run_dir: &Path, software: &str) -> Self {
         Self { run_dir: run_dir.to_owned(), software: software.to_owned(), idle: Mutex::default() }
     }
@@ -75,8 +80,8 @@ impl Sessiond {
         }
     }
 
-    /// Runs one call on a connection of its own. A kept connection may be that of a daemon that is gone: then the call,
-    /// which is idempotent like all of them, is made once more on a new one.
+    /// Runs one call on a connection of its own. A kept connection may lead to a daemon that is
+    /// gone: then the call, which is idempotent like all of them, is repeated once on a new one.
     fn call<T>(&self, call: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, ClientError> {
         if let Some(mut client) = self.take() {
             match call(&mut client) {

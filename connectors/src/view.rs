@@ -1,9 +1,12 @@
-//! What is seen of one connection: its session, the disks of its SCSI host, the identity that they show now, its links.
+//! Looks at one connection: its session, the disks of its SCSI host, the identity that they show
+//! now, its links.
 //!
-//! Two things are remembered for the length of one pass: how the session stood when `mooring-sessiond` answered last, and
-//! which disk (by its sequence number) was verified. Everything else is read each time.
+//! Two facts are remembered for the length of one pass: the session's state in the last answer of
+//! `mooring-sessiond`, and the disk (by its sequence number) that was verified. Everything else is
+//! read each time.
 //!
-//! What must never happen here: an identity from a cache of the kernel; a call that waits for a disk whose session is lost.
+//! What must never happen here: an identity from a cache of the kernel; a call that waits for a
+//! disk whose session is lost.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,129 +23,135 @@ use crate::plan::Wanted;
 use crate::vpd;
 use crate::wire::{SessionState, SessionStatus};
 
-/// Whether a disk is the wanted one.
+/// Verdict on the identity of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// A fresh INQUIRY has shown what the spec says, and it is large enough.
+    /// A fresh INQUIRY has shown the identity of the spec, and the disk is large enough.
     Right(Naa),
-    /// It is the right one, and too small: the volume has grown, and this host has not seen that yet. How it differs.
+    /// The disk is the right one, and too small: the volume has grown, and this host has not seen
+    /// that yet. The text has the difference.
     Small(String),
-    /// It is another disk; how it differs.
+    /// The disk is another one; the text has the difference.
     Wrong(String),
-    /// It does not say who it is; what went wrong.
+    /// The disk does not tell its identity; the text has the failure.
     Unreadable(String),
-    /// Nobody asked: nobody wants to use it, or its session is lost and an INQUIRY would wait for it.
+    /// Nobody asked: no spec uses the disk, or its session is lost and an INQUIRY would wait for
+    /// it.
     NotRead,
 }
 
 /// The block device of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenBlock {
-    /// Its node, as `/dev/sda`.
+    /// Device node, such as `/dev/sda`.
     pub path: PathBuf,
-    /// The kernel's sequence number; 0 when it was not read.
+    /// Sequence number in the kernel; 0 when it was not read.
     pub sequence: u64,
-    /// Its size.
+    /// Size of the disk.
     pub size: ByteSize,
     /// The host refuses writes.
     pub read_only: bool,
-    /// Sectors that the page cache reads ahead.
+    /// Read-ahead of the page cache in sectors.
     pub read_ahead: u32,
-    /// Whether it is the wanted one.
+    /// Verdict on the identity.
     pub identity: Identity,
-    /// Who holds it open; `None`: nobody asked.
+    /// Holders that have the disk open. `None`: nobody asked.
     pub holders: Option<Vec<Holder>>,
 }
 
 /// A SCSI device of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenDisk {
-    /// Where.
+    /// Place of the disk.
     pub unit: Unit,
-    /// Its block device; else the kernel's word for the SCSI device's state.
+    /// Block device. The error is the kernel's word for the SCSI device's state, if there is no
+    /// block device.
     pub block: Result<SeenBlock, String>,
 }
 
 impl SeenDisk {
-    /// How steps name the block device.
+    /// Returns the reference by which steps name the block device.
     pub fn reference(&self, block: &SeenBlock) -> DiskRef {
         DiskRef { unit: self.unit, path: block.path.clone(), sequence: block.sequence }
     }
 }
 
-/// A link that is there, or is wanted, or was once recorded.
+/// A link that exists, or is in the spec, or was once recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkView {
-    /// What stands in its place.
+    /// Object in the place of the link.
     pub seen: LinkSeen,
-    /// It is recorded as one of this volume. Of the volume's own link, whose name needs no record: udev can name the verified disk.
+    /// The link is recorded as one of this volume. For the volume's own link, whose name needs no
+    /// record: udev can name the verified disk.
     pub recorded: bool,
 }
 
-/// What was tried in this pass and is not tried again in it.
+/// Steps that this pass has tried and does not try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tried {
-    /// Asking for the session.
+    /// A request for the session.
     pub login: bool,
-    /// Ending the session.
+    /// A request to end the session.
     pub end: bool,
     /// A scan.
     pub scan: bool,
-    /// The removal of a wrong disk.
+    /// A removal of a wrong disk.
     pub delete: bool,
-    /// Reading size and write protection from the target again.
+    /// A new reading of size and write protection from the target.
     pub rescan: bool,
 }
 
-/// One connection as it is seen.
+/// One connection as seen by one look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// Its session, as `mooring-sessiond` says.
+    /// Session, as `mooring-sessiond` has it.
     pub session: Option<SessionStatus>,
-    /// The disks of its SCSI host: the wanted LUN's, or all of them when nothing is wanted.
+    /// Disks of its SCSI host: that of the spec's LUN, or all of them for a tombstone.
     pub disks: Vec<SeenDisk>,
-    /// Its links.
+    /// Links.
     pub links: BTreeMap<LinkName, LinkView>,
-    /// The read-ahead to put back when the page cache of the disk may be used again. Read where there is a disk that is wanted, and
-    /// where nothing is wanted and the session is gone.
+    /// Read-ahead to put back when the page cache of the disk may be used again. It is read where
+    /// the spec has a disk that exists, and for a tombstone whose session is gone.
     pub kept_read_ahead: Option<ReadAhead>,
-    /// What this pass has tried.
+    /// Steps that this pass has tried.
     pub tried: Tried,
-    /// For how long the disk has been waited for.
+    /// Time for which the disk has been missing.
     pub waited: Duration,
-    /// Bytes that the page cache had not written, the most since the session was lost. `None` while it is there, and if the
-    /// kernel does not say.
+    /// Unwritten bytes in the page cache: the highest number while the session is lost. `None`
+    /// while the session is there, and if the kernel does not say.
     pub unwritten: Option<u64>,
 }
 
-/// What is remembered from one look to the next, and for how long a disk has been missed.
+/// Facts that are remembered from one look to the next, and the time for which a disk has been
+/// missing.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::option_option, reason = "no answer yet and no session are two things")]
 pub struct Memory {
-    /// What `mooring-sessiond` answered in this pass.
+    /// Answer of `mooring-sessiond` in this pass.
     pub(crate) session: Option<Option<SessionStatus>>,
-    /// The disk that was verified in this pass: its node, sequence number, size and identity.
+    /// Disk that was verified in this pass: its node, sequence number, size and identity.
     verified: Option<SeenBlock>,
     pub(crate) tried: Tried,
-    /// Since when the disk of a session has been missed; where it would be is beside it.
+    /// Time of the first look that missed the disk of a session, and the disk's place.
     missed: Option<(Unit, Instant)>,
-    /// When the login of this pass ended.
+    /// Time at which the login of this pass ended.
     pub(crate) logged_in: Option<Instant>,
-    /// From the end of the login to the verified disk with its links, the last time.
+    /// Time from the end of the last login to the verified disk with its links.
     pub device_took: Option<Duration>,
-    /// Bytes that the page cache had not written, the most since the session was lost: what is not written then fails, bit by
-    /// bit, and is forgotten.
+    /// Unwritten bytes in the page cache: the highest number while the session is lost. Those
+    /// writes then fail one by one, and are forgotten.
     pub unwritten: Option<u64>,
 }
 
 impl Memory {
-    /// A new pass: everything is looked at freshly.
+    /// Begins a new pass: everything is looked at freshly.
     pub fn begin(&mut self) {
         let (missed, device_took, unwritten) = (self.missed, self.device_took, self.unwritten);
         *self = Self { missed, device_took, unwritten, ..Self::default() };
     }
 
-    /// For how long the disk of this session has been missed, from the first look that missed it.
+    /// Returns the time for which the disk of this session has been missing, from the first look
+    /// that missed it.
     fn miss(&mut self, unit: Unit) -> Duration {
         match self.missed {
             Some((missed, since)) if missed == unit => since.elapsed(),
@@ -211,8 +220,8 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
     Ok(view)
 }
 
-/// Bytes that the page cache has not written to the disks of a session. Asks no disk: the session may be lost. A number that
-/// cannot be read stops nothing.
+/// Counts the unwritten bytes in the page cache for the disks of a session. It asks no disk: the
+/// session may be lost. A number that cannot be read stops nothing.
 fn unwritten(parts: &Parts, session: &SessionStatus) -> Option<u64> {
     let mut all = None;
     for unit in device::units(&*parts.sys, session).ok()? {
@@ -235,7 +244,7 @@ fn links(parts: &Parts, wanted: &Wanted) -> Result<BTreeMap<LinkName, LinkView>,
             names.entry(LinkName::Attachment(wish.id)).or_insert(false);
         }
     }
-    // Its name is a function of the volume's: it needs no record.
+    // The link's name is a function of the volume's: it needs no record.
     names.insert(LinkName::Volume(volume), true);
     let look = |(name, recorded)| {
         let seen = parts.links.look(name).map_err(Error::view("the paths for users"))?;
@@ -261,7 +270,7 @@ fn disk(
                 (Wanted::Present { spec, .. }, SessionState::LoggedIn) => {
                     look_at(parts, spec, memory.verified.as_ref(), &path)
                 }
-                // Nobody wants to use it, or an ioctl might wait for the session.
+                // No spec uses the disk. An ioctl might wait for the session.
                 (Wanted::Absent { .. }, SessionState::LoggedIn) => numbered(parts, path),
                 _ => not_read(path),
             };
@@ -277,8 +286,8 @@ fn disk(
     Ok(Some(SeenDisk { unit, block }))
 }
 
-/// Looking for holders walks over all processes: only before a disk is removed, and after its links are gone, so that nobody
-/// opens it by them any more.
+/// Returns `true` if the holders have to be read, which walks over all processes: only before a
+/// disk is removed, and after its links are gone, so that nobody opens it by them any more.
 fn wants_holders(wanted: &Wanted, view: &View, identity: &Identity) -> bool {
     let linked = view.links.values().any(|link| matches!(link.seen, LinkSeen::To(_)));
     match wanted {
@@ -345,7 +354,7 @@ fn identity(spec: &ConnectionSpec, naa: Option<Naa>, serial: Option<&str>, size:
 }
 
 impl View {
-    /// The verified disk.
+    /// Returns the verified disk; `None` if no disk is.
     pub fn right(&self) -> Option<(&SeenDisk, &SeenBlock)> {
         self.disks.iter().find_map(|disk| match &disk.block {
             Ok(block) if matches!(block.identity, Identity::Right(_)) => Some((disk, block)),
@@ -353,33 +362,35 @@ impl View {
         })
     }
 
-    /// True if the page cache of this disk is off: it reads nothing ahead, and what it read ahead before is recorded.
+    /// Returns `true` if the page cache of this disk is off: its read-ahead is 0, and the value
+    /// before is recorded.
     pub fn is_cache_off(&self, block: &SeenBlock) -> bool {
         let kept = self.kept_read_ahead.is_some_and(|kept| kept.sequence == block.sequence);
         kept && block.read_ahead == 0
     }
 
-    /// True if the page cache of this disk was turned off, whatever its read-ahead is now: what it read ahead before is recorded. Of
-    /// a disk whose number was not read, a record of any disk counts.
+    /// Returns `true` if the page cache of this disk was turned off, whatever its read-ahead is
+    /// now: the value before is recorded. For a disk whose number was not read, a record of any
+    /// disk counts.
     pub(crate) fn was_cache_off(&self, block: &SeenBlock) -> bool {
         let of = |sequence| block.sequence == 0 || sequence == block.sequence;
         self.kept_read_ahead.is_some_and(|kept| of(kept.sequence))
     }
 
-    /// Another disk stands where the wanted one belongs.
+    /// Returns `true` if another disk stands where the spec's disk belongs.
     pub fn has_wrong_disk(&self) -> bool {
         let wrong =
             |disk: &SeenDisk| matches!(&disk.block, Ok(SeenBlock { identity: Identity::Wrong(_), .. }));
         self.disks.iter().any(wrong)
     }
 
-    /// Everybody who holds one of the disks.
+    /// Returns all holders of the disks.
     pub fn holders(&self) -> Vec<Holder> {
         let of = |disk: &SeenDisk| disk.block.as_ref().ok().and_then(|block| block.holders.clone());
         self.disks.iter().filter_map(of).flatten().collect()
     }
 
-    /// Nothing of the connection is on this host.
+    /// Returns `true` if this host has nothing of the connection.
     pub fn is_gone(&self, volume: VolumeId) -> bool {
         let linked = |(name, link): (&LinkName, &LinkView)| match &link.seen {
             LinkSeen::To(_) => true,
@@ -389,7 +400,8 @@ impl View {
     }
 }
 
-/// Who holds the disk of a volume's session open now, whatever is wanted; nobody, when there is no session or no disk.
+/// Finds the holders of the disk of a volume's session, whatever the spec is. There are none
+/// without a session or a disk.
 pub fn holders(parts: &Parts, volume: VolumeId) -> Result<Vec<Holder>, Error> {
     let session = parts.sessions.get(volume).map_err(Error::view("the session"))?;
     let Some(session) = session else { return Ok(Vec::new()) };

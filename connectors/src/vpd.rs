@@ -1,13 +1,14 @@
-//! Vital product data pages of a SCSI disk, as a fresh INQUIRY brings them (SPC-4, 7.8): who a disk says that it is.
+//! Parses vital product data pages of a SCSI disk, as a fresh INQUIRY brings them (SPC-4, 7.8): the
+//! identity that a disk claims.
 //!
-//! What must never happen here: a panic on any bytes; an identity taken from a designator of the target port instead of
-//! the logical unit.
+//! What must never happen here: a panic on any bytes; an identity taken from a designator of the
+//! target port instead of the logical unit.
 
 use mooring_model::Naa;
 
-/// Device identification.
+/// Page code of device identification.
 pub const PAGE_IDENTIFICATION: u8 = 0x83;
-/// Unit serial number.
+/// Page code of the unit serial number.
 pub const PAGE_SERIAL: u8 = 0x80;
 
 /// Bytes before the body of a page: peripheral byte, page code, two bytes of length.
@@ -19,8 +20,8 @@ const TYPE_NAA: u8 = 3;
 /// Code set: binary.
 const CODE_BINARY: u8 = 1;
 
-/// The body of a page, if these bytes are that page. A length beyond what came is cut: some targets state more than they
-/// were asked to send.
+/// Returns the body of a page; `None` if these bytes are another page. A length beyond the bytes is
+/// shortened: some targets state more than they were asked to send.
 fn body(bytes: &[u8], page: u8) -> Option<&[u8]> {
     if bytes.len() < HEADER_BYTES || bytes[1] != page {
         return None;
@@ -29,8 +30,8 @@ fn body(bytes: &[u8], page: u8) -> Option<&[u8]> {
     Some(&bytes[HEADER_BYTES..bytes.len().min(HEADER_BYTES + length)])
 }
 
-/// The NAA identifier of the logical unit (type 6, 16 bytes) in page 0x83. `None`: not that page, cut short, or no such
-/// designator.
+/// Returns the NAA identifier of the logical unit (type 6, 16 bytes) in page 0x83. `None` if it is
+/// another page, cut short, or without such a designator.
 pub fn naa_of_page83(bytes: &[u8]) -> Option<Naa> {
     let mut rest = body(bytes, PAGE_IDENTIFICATION)?;
     while let [codes, kind, _, length, tail @ ..] = rest {
@@ -57,7 +58,8 @@ pub fn naa_of_page83(bytes: &[u8]) -> Option<Naa> {
     None
 }
 
-/// The unit serial number in page 0x80, without the blanks and NULs around it. `None`: not that page, empty, or not ASCII.
+/// Returns the unit serial number in page 0x80, without the blanks and NULs around it. `None` if it
+/// is another page, empty, or not ASCII.
 pub fn serial_of_page80(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body(bytes, PAGE_SERIAL)?).ok()?;
     let text = text.trim_matches(|c: char| c == ' ' || c == '\0');
@@ -70,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Page 0x83 as LIO sends it: NAA, T10 vendor id, then the relative port.
+    /// Builds page 0x83 as LIO sends it: NAA, T10 vendor id, then the relative port.
     fn page83(naa: [u8; 16]) -> Vec<u8> {
         let mut body = vec![0x01, 0x03, 0, 16];
         body.extend(naa);

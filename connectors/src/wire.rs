@@ -1,8 +1,9 @@
-//! What an agent and `mooring-sessiond` say to each other: one JSON object per line, each way, over a unix socket.
+//! Protocol between an agent and `mooring-sessiond`: one JSON object per line, each way, over a
+//! unix socket.
 //!
-//! A connection begins with [`Request::Hello`]; after it requests are answered in order, one answer each, except
-//! [`Request::Watch`], after which only events come. Fields are only ever added; unknown ones are ignored; unknown
-//! requests are answered with [`ErrorKind::Unknown`].
+//! A connection begins with [`Request::Hello`]. The requests behind it are answered in order, one
+//! answer each, except [`Request::Watch`], after which only events come. Fields are only ever
+//! added; unknown ones are ignored; unknown requests are answered with [`ErrorKind::Unknown`].
 //!
 //! What must never happen here: a secret in a `Debug`.
 
@@ -15,9 +16,9 @@ use serde::{Deserialize, Serialize};
 pub const PROTOCOL_MAX: u32 = 1;
 /// The oldest protocol that this build speaks: N works with N−1.
 pub const PROTOCOL_MIN: u32 = 1;
-/// Longest line taken, in bytes.
+/// Longest accepted line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1024 * 1024;
-/// Where the socket is, below the run folder (`/run/mooring`).
+/// Path of the socket, below the run folder (`/run/mooring`).
 pub const SOCKET: &str = "sessiond/sessiond.sock";
 
 /// A request.
@@ -25,7 +26,7 @@ pub const SOCKET: &str = "sessiond/sessiond.sock";
 #[serde(tag = "request", rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way")]
 pub enum Request {
-    /// Versions; the first of every connection.
+    /// Exchanges versions; the first request of every connection.
     Hello {
         /// Oldest protocol that the caller speaks.
         protocol_min: u32,
@@ -34,88 +35,93 @@ pub enum Request {
         /// The caller's software, for logs.
         software: String,
     },
-    /// Keep a session like this: written to the journal first, then made. Idempotent. A session of the same volume with
-    /// other parameters is refused, except that portals and CHAP are taken over for the next login. Answered when it is
-    /// logged in, or failed for good, or after `wait_ms` with what is known.
+    /// Keeps a session like this: first written to the journal, then made. Idempotent. A session of
+    /// this volume with other parameters is refused, except that portals and CHAP are taken over
+    /// for the next login. Answered when the session is logged in, or failed for good, or after
+    /// `wait_ms` with its state.
     Ensure {
         /// The session.
         session: SessionWish,
-        /// How long the answer may wait.
+        /// Longest time until the answer, in milliseconds.
         wait_ms: u64,
     },
-    /// End a session. Idempotent. Answered when it is gone, or after `wait_ms`.
+    /// Ends a session. Idempotent. Answered when it is gone, or after `wait_ms`.
     End {
-        /// Of this volume.
+        /// Volume of the session.
         volume: VolumeId,
-        /// How.
+        /// Way of ending it.
         how: End,
-        /// How long the answer may wait.
+        /// Longest time until the answer, in milliseconds.
         wait_ms: u64,
     },
-    /// One session.
+    /// Asks for one session.
     Get {
-        /// Of this volume.
+        /// Volume of the session.
         volume: VolumeId,
     },
-    /// All sessions.
+    /// Asks for all sessions.
     List,
-    /// From here on only events: first all sessions, then `synced`, then every change.
+    /// Asks for events only: first all sessions, then `synced`, then every change.
     Watch,
 }
 
-/// How a session is ended.
+/// Ways of ending a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Its disk is gone already (removed by the agent): log out.
+    /// Logs out: the agent has removed the disk already.
     Logout,
-    /// At once: the target has revoked this host, or nothing answers. What is queued fails, the disk goes.
+    /// Ends it at once: the target has revoked this host, or nothing answers. Queued commands fail,
+    /// the disk goes.
     Cut,
 }
 
-/// A session that is wanted.
+/// The spec of a session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionWish {
-    /// The volume: one session each.
+    /// The volume, which has one session.
     pub volume: VolumeId,
-    /// Of the spec that asks for it; for logs.
+    /// Generation of the spec that asks for the session; for logs.
     pub generation: Generation,
-    /// Under which name.
+    /// Initiator name to use.
     pub initiator: Iqn,
-    /// Which target.
+    /// Name of the target.
     pub target: Iqn,
-    /// Which target portal group must answer.
+    /// Target portal group that must answer.
     pub tpg: u16,
-    /// Where, in the order in which they are tried.
+    /// Portals, in the order in which they are tried.
     pub portals: Vec<Portal>,
-    /// Which LUN is looked at after a recovery.
+    /// LUN that is looked at after a recovery.
     pub lun: Lun,
-    /// What a fresh INQUIRY must show after a recovery; another disk ends the session.
+    /// Identity that a fresh INQUIRY must show after a recovery; another disk ends the session.
     pub naa: Naa,
-    /// The unit serial that it must show beside the NAA, which holds only the first 25 hex digits of it. `None`: an agent of an
-    /// earlier release asks, see [`SessionWish::unit_serial`].
+    /// Unit serial that the disk must show beside the NAA, which holds only the serial's first 25
+    /// hex digits. `None`: the agent is of an earlier release, see [`SessionWish::unit_serial`].
     #[serde(default)]
     pub serial: Option<String>,
     /// Credentials.
     pub chap: Option<WireChap>,
-    /// While secrets are being rotated: other credentials that the target may have instead. An earlier release knows none.
+    /// Second credentials that the target may have instead, while secrets are being rotated. An
+    /// earlier release knows none.
     #[serde(default)]
     pub other_chap: Option<WireChap>,
     /// Seconds that I/O waits for a lost session before it fails (the kernel's `recovery_tmo`).
     pub recovery_timeout_s: u32,
-    /// Over Fibre Channel: no affair of `mooring-sessiond`, and never on this wire.
+    /// Route over Fibre Channel: `mooring-sessiond` has no part in it, and it is never on this
+    /// wire.
     #[serde(skip)]
     pub fc: Option<FcRoute>,
 }
 
 impl SessionWish {
-    /// With how many secrets the session can be logged in.
+    /// Counts the secrets with which the session can be logged in.
     pub fn secrets(&self) -> u32 {
         u32::from(self.chap.is_some()) + u32::from(self.other_chap.is_some())
     }
 
-    /// The unit serial that the disk must show. An export that was not adopted has its volume's id as its serial, which its NAA
-    /// tells. `None`: the export was adopted, and nobody has said its serial.
+    /// Returns the unit serial that the disk must show. An export that was not adopted has its
+    /// volume's id as its serial, which its NAA tells. `None`: the export was adopted, and the spec
+    /// has no serial.
     pub fn unit_serial(&self) -> Option<String> {
         let id = self.volume.to_string();
         self.serial.clone().or_else(|| (self.naa == Naa::of_serial(&id)).then_some(id))
@@ -125,16 +131,16 @@ impl SessionWish {
 /// Credentials on this wire and in the journal.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireChap {
-    /// The initiator's user.
+    /// User of the initiator.
     pub user: String,
-    /// Its secret.
+    /// Secret of the initiator.
     pub secret: String,
-    /// The target's user and secret: mutual CHAP.
+    /// User and secret of the target: mutual CHAP.
     pub mutual: Option<(String, String)>,
 }
 
 impl WireChap {
-    /// The initiator's secret.
+    /// Returns the initiator's secret.
     pub fn secret(&self) -> Secret {
         Secret::new(self.secret.clone())
     }
@@ -160,79 +166,82 @@ impl std::fmt::Debug for SessionWish {
     }
 }
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
-    /// Being made for the first time; tried again after a failure that may pass.
+    /// The daemon makes it for the first time; a failure that may pass is tried again.
     Connecting,
     /// Logged in.
     LoggedIn,
-    /// Lost, being made again. I/O waits.
+    /// The session is lost and being made again. I/O waits.
     Recovering,
-    /// Being ended.
+    /// The daemon ends the session.
     Ending,
-    /// The target has refused this host twice, at least 3 s apart: ended, not tried again until asked anew.
+    /// The target has refused this host twice, at least 3 s apart: ended, not tried again until
+    /// asked anew.
     Forbidden,
-    /// Cannot be made (wrong credentials, wrong answers of the target): not tried again until asked anew.
+    /// No login is possible (wrong credentials, wrong answers of the target): not tried again until
+    /// asked anew.
     Failed,
-    /// After a recovery the disk was another one: ended, not tried again until asked anew.
+    /// A recovery found another disk: ended, not tried again until asked anew.
     WrongDisk,
 }
 
-/// A session as it is.
+/// A session as it is now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Of which volume.
+    /// Volume of the session.
     pub volume: VolumeId,
-    /// Of the spec that asked for it last.
+    /// Generation of the spec that asked for it last.
     pub generation: Generation,
-    /// Its target.
+    /// Name of the target.
     pub target: Iqn,
-    /// Under which name.
+    /// Initiator name in use.
     pub initiator: Iqn,
-    /// Where it stands.
+    /// State of the session.
     pub state: SessionState,
-    /// The portal that it is logged in at, or tried last. `None` over Fibre Channel.
+    /// Portal that the session is logged in at, or tried last. `None` over Fibre Channel.
     pub portal: Option<Portal>,
     /// Initiator session id, 12 hexadecimal digits.
     pub isid: String,
-    /// The kernel's number, when there is a kernel session.
+    /// Session number in the kernel, when there is a kernel session.
     pub sid: Option<u32>,
-    /// The number of its SCSI host (`host<N>`), when there is one.
+    /// Number of the SCSI host (`host<N>`), when there is one.
     pub host: Option<u32>,
-    /// When it was logged in last.
+    /// Time of the last login.
     pub since: Option<SystemTime>,
-    /// How long the last login took, in microseconds.
+    /// Duration of the last login, in microseconds.
     pub login_us: Option<u64>,
-    /// Logins after a loss.
+    /// Number of logins after a loss.
     pub relogins: u32,
-    /// It was there when this process started, and was taken over without a login.
+    /// The session existed when this process started, and was taken over without a login.
     pub adopted: bool,
-    /// Identity checks that were passed after recoveries.
+    /// Number of identity checks that were passed after recoveries.
     pub verified: u32,
-    /// What went wrong last: which portal, what, for how long it was tried.
+    /// Last failure: the portal, the cause, and for how long it was tried.
     pub problem: Option<String>,
-    /// When it is tried again.
+    /// Time until the next attempt, in milliseconds; `None` if there is none.
     pub retry_in_ms: Option<u64>,
-    /// With how many secrets it can be logged in, as the journal has it. 0: with none, or an earlier release is asked.
+    /// Number of secrets with which the session can be logged in, from the journal. 0: none, or the
+    /// daemon is of an earlier release.
     #[serde(default)]
     pub secrets: u32,
-    /// Over Fibre Channel: where the disk is, or would be. Never on this wire.
+    /// Place of the disk over Fibre Channel, where it is or would be. Never on this wire.
     #[serde(skip)]
     pub fc: Option<Box<FcPath>>,
 }
 
-/// How a host reaches a volume over Fibre Channel.
+/// Paths of a host to a volume over Fibre Channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcPath {
-    /// The port of this host.
+    /// Port of this host.
     pub port: Wwpn,
-    /// The SCSI target whose disk is used. `None`: nothing is known of it now.
+    /// SCSI target whose disk is used. `None`: no target is known now.
     pub used: Option<FcTarget>,
-    /// Which one that is, is written down: it stays the one.
+    /// The used target is recorded: it stays the one.
     pub kept: bool,
-    /// Every SCSI target of this port through which the volume may show.
+    /// All SCSI targets of this port through which the volume may show.
     pub all: Vec<FcTarget>,
     /// The LUN.
     pub lun: Lun,
@@ -241,9 +250,9 @@ pub struct FcPath {
 /// A SCSI target of an adapter, as its SCSI host numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FcTarget {
-    /// Its channel.
+    /// Channel on the SCSI host.
     pub channel: u32,
-    /// Its number there.
+    /// Target number in the channel.
     pub id: u32,
 }
 
@@ -251,39 +260,39 @@ pub struct FcTarget {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
-    /// To `Hello`.
+    /// Answers `Hello`.
     Hello {
-        /// The protocol to use.
+        /// Protocol to use.
         protocol: u32,
-        /// The daemon's software.
+        /// Software of the daemon.
         software: String,
-        /// Its process.
+        /// Process id of the daemon.
         pid: u32,
-        /// When it started.
+        /// Start of the daemon.
         started: SystemTime,
     },
-    /// To `Ensure` and `Get`; an event.
+    /// Answers `Ensure` and `Get`; also an event.
     Session {
-        /// As it is.
+        /// Session as it is now.
         session: SessionStatus,
     },
-    /// To `List`.
+    /// Answers `List`.
     Sessions {
-        /// All of them.
+        /// All sessions.
         sessions: Vec<SessionStatus>,
     },
-    /// To `End` and `Get`, and an event: there is no session of this volume (any more).
+    /// Answers `End` and `Get`, and is an event: this volume has no session (any more).
     Gone {
-        /// Of which volume.
+        /// Volume of the session.
         volume: VolumeId,
     },
-    /// An event: everything was sent; what follows are changes.
+    /// Event: everything was sent; the events behind it are changes.
     Synced,
     /// The request was not done.
     Error {
-        /// What kind of failure.
+        /// Kind of failure.
         kind: ErrorKind,
-        /// What failed, and what to do. Never a secret.
+        /// Failure, and a remedy. Never a secret.
         text: String,
     },
 }
@@ -294,11 +303,11 @@ pub enum Answer {
 pub enum ErrorKind {
     /// The request is wrong.
     Invalid,
-    /// The request is not known to this version.
+    /// This version does not know the request.
     Unknown,
-    /// No common protocol.
+    /// The two sides have no common protocol.
     Protocol,
-    /// There is a session of this volume with another target or initiator.
+    /// This volume has a session with another target or initiator.
     Conflict,
     /// The machine refuses: modules missing, rights, no memory.
     Machine,

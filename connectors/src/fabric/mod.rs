@@ -1,12 +1,14 @@
-//! Connections over Fibre Channel, as sessions that need no keeper: the adapter logs in at the ports that it sees, and the kernel
-//! keeps them. What is left is to know which disk is whose: a record for each volume, and a look at sysfs.
+//! Handles connections over Fibre Channel as sessions that need no keeper: the adapter logs in at
+//! the ports that it sees, and the kernel keeps these logins. The task left is to know which volume
+//! each disk belongs to: by a record for each volume, and a look at sysfs.
 //!
-//! One path is used: the one target port that this host's port sees of those that show the volume. Nobody here joins two disks of
-//! one volume; where there would be two, it is refused with the reason (decision 50). The path that was used once stays the
-//! one, whatever comes beside it.
+//! One path is used: the one target port that this host's port sees of those that show the volume.
+//! Mooring does not join two disks of one volume. Where there would be two, it refuses the
+//! connection with the reason (decision 50). The path that was used once stays in use, whatever
+//! comes beside it.
 //!
-//! What must never happen here: a call on a LUN that is not the record's; a remote port, a host or its link touched; a record
-//! that goes before its disks.
+//! What must never happen here: a call on a LUN that is not the record's; a remote port, a host or
+//! its link touched; a record that goes before its disks.
 
 mod ports;
 mod record;
@@ -27,7 +29,7 @@ use crate::device::{self, Probe, Seat, Unit};
 use crate::sessions::{SessionChanges, Sessions};
 use crate::wire::{End, FcPath, FcTarget, SessionState, SessionStatus, SessionWish};
 
-/// How often the end of a disk is looked for.
+/// Pause between two looks for the end of a disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The connections of a host over Fibre Channel.
@@ -41,11 +43,11 @@ fn wrong(error: &TreeError) -> ClientError {
     ClientError::Fabric { text: error.to_string(), cure: Cure::Retry }
 }
 
-/// What is seen of a record's ports.
+/// View of a record's ports.
 struct Seen {
-    /// The SCSI host of this host's port, if it is there.
+    /// SCSI host of this host's port; `None` if the port does not exist.
     host: Option<u32>,
-    /// That port's own state.
+    /// State of this host's port.
     state: String,
     remote: Vec<RemotePort>,
 }
@@ -57,7 +59,7 @@ impl Seen {
     }
 }
 
-/// Which target port is used, and whether that is written down.
+/// Choice of the target port to use: one, none, or several of which none may be used.
 enum Choice<'a> {
     One(&'a RemotePort, FcTarget),
     None,
@@ -65,7 +67,7 @@ enum Choice<'a> {
 }
 
 impl Fabric {
-    /// Looks at this `/sys`, and keeps its records in this folder, which outlives a reboot.
+    /// Looks at this `/sys`, and keeps the records in this folder, which outlives a reboot.
     pub fn new(sys: Arc<dyn Tree>, folder: impl Into<PathBuf>) -> Self {
         Self { sys, records: Records::new(folder.into()) }
     }
@@ -84,7 +86,8 @@ impl Fabric {
         Ok(device::probe(&*self.sys, unit)? != Probe::Absent)
     }
 
-    /// The port that is used already, while it is there or its disk is; else the only one that is there.
+    /// Chooses the port that is used already, as long as it or its disk exists; else the only
+    /// usable port.
     fn choose<'a>(&self, record: &Record, seen: &'a Seen) -> Result<Choice<'a>, TreeError> {
         let Some(host) = seen.host else { return Ok(Choice::None) };
         let used = seen.remote.iter().find(|port| Some(port.name) == record.used);
@@ -111,7 +114,7 @@ impl Fabric {
                 if seen.usable().any(|one| one == port) {
                     (SessionState::LoggedIn, Some(target), kept, None)
                 } else {
-                    // It has its disk, whose I/O waits, or fails once the port's timers have run out.
+                    // The disk exists: its I/O waits, or fails once the port's timers have run out.
                     (SessionState::Recovering, Some(target), kept, Some(why(record, &seen)))
                 }
             }
@@ -141,7 +144,7 @@ impl Fabric {
         })
     }
 
-    /// The connection of a volume; `None`: none was begun over Fibre Channel.
+    /// Returns the connection of a volume; `None` if none was begun over Fibre Channel.
     pub fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
         let Some(record) = self.records.read(volume)? else { return Ok(None) };
         self.status(&record).map(Some).map_err(|error| wrong(&error))
@@ -187,7 +190,7 @@ impl Fabric {
         Ok(None)
     }
 
-    /// Removes the record's disks, whoever holds them. Whether all are gone.
+    /// Removes the record's disks, whoever holds them. Returns `true` if all are gone.
     fn cut(&self, record: &Record, wait: Duration) -> Result<bool, TreeError> {
         let until = Instant::now() + wait;
         let status = self.status(record)?;
@@ -211,7 +214,7 @@ fn names(ports: impl Iterator<Item = Wwpn>) -> String {
     ports.map(|port| port.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is no way now, and what to do.
+/// Explains why there is no path now, with a remedy.
 fn why(record: &Record, seen: &Seen) -> String {
     let own = record.route.port;
     let Some(host) = seen.host else {
@@ -249,14 +252,15 @@ fn many(record: &Record, seen: &Seen) -> String {
     )
 }
 
-/// Sessions of both kinds: `mooring-sessiond` keeps those over iSCSI, and nobody needs to keep the others.
+/// Sessions over both transports: `mooring-sessiond` keeps those over iSCSI, and the others need no
+/// keeper.
 pub struct Ways {
     iscsi: Arc<dyn Sessions>,
     fabric: Fabric,
 }
 
 impl Ways {
-    /// Both.
+    /// Joins the sessions over both transports.
     pub fn new(iscsi: Arc<dyn Sessions>, fabric: Fabric) -> Self {
         Self { iscsi, fabric }
     }
@@ -287,7 +291,8 @@ impl Sessions for Ways {
         Ok(all)
     }
 
-    /// Of `mooring-sessiond`'s alone: what changes of the others is told by uevents, and found by looking.
+    /// Streams the changes of `mooring-sessiond` alone: uevents tell of changes over Fibre Channel,
+    /// and looks find them.
     fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
         self.iscsi.watch()
     }

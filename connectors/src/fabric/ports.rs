@@ -1,7 +1,9 @@
-//! Fibre Channel ports in sysfs: this host's (`fc_host`), and those that they are logged in at (`fc_remote_ports`).
+//! Fibre Channel ports in sysfs: this host's (`fc_host`), and those that they are logged in at
+//! (`fc_remote_ports`).
 //!
-//! The kernel's transport class keeps both (Linux 6.1, `scsi_transport_fc.c`). A remote port that is a target has a number on its
-//! adapter's SCSI host (`scsi_target_id`); −1: it is none, or was none when the two met.
+//! The kernel's transport class keeps both (Linux 6.1, `scsi_transport_fc.c`). A remote port that
+//! is a target has a number on its adapter's SCSI host (`scsi_target_id`). −1 means that it is no
+//! target, or was none when the two ports met.
 //!
 //! What must never happen here: a port that cannot be read taken for one that is there.
 
@@ -13,43 +15,43 @@ use crate::wire::FcTarget;
 /// A port of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcHostPort {
-    /// `host<host>`.
+    /// Number of the SCSI host, `host<host>`.
     pub host: u32,
-    /// Its name.
+    /// Name of the port.
     pub name: Wwpn,
-    /// `Online`, `Linkdown`, …
+    /// State of the port: `Online`, `Linkdown`, …
     pub state: String,
 }
 
 impl FcHostPort {
-    /// It has a link.
+    /// Returns `true` if the port has a link.
     pub fn is_online(&self) -> bool {
         self.state == "Online"
     }
 }
 
-/// A port that one of this host's has met.
+/// A port that one of this host's ports has met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RemotePort {
     pub(super) name: Wwpn,
-    /// `Online`, `Blocked`, `Not Present`, …
+    /// State of the port: `Online`, `Blocked`, `Not Present`, …
     pub(super) state: String,
     pub(super) target: Option<FcTarget>,
 }
 
 impl RemotePort {
-    /// It is there, and a target. A marginal one is there, too (since Linux 5.11).
+    /// Returns `true` if the port is there and a target. A marginal one is there, too (since Linux 5.11).
     pub(super) fn is_usable(&self) -> bool {
         self.target.is_some() && matches!(self.state.as_str(), "Online" | "Marginal")
     }
 }
 
-/// sysfs writes a name as `0x%llx`, without leading zeros.
+/// Parses a name, which sysfs writes as `0x%llx`, without leading zeros.
 fn name_of(text: &str) -> Option<Wwpn> {
     Wwpn::from_u64(u64::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()?)
 }
 
-/// The names in a class folder. A kernel without the class has none.
+/// Lists the names in a class folder. A kernel without the class has none.
 fn names(sys: &dyn Tree, class: &TreePath) -> Result<Vec<String>, TreeError> {
     match sys.list(class) {
         Ok(entries) => {
@@ -62,7 +64,7 @@ fn names(sys: &dyn Tree, class: &TreePath) -> Result<Vec<String>, TreeError> {
     }
 }
 
-/// The ports of this host's adapters. One that goes while it is read is not there.
+/// Lists the ports of this host's adapters. A port that disappears during the reading is left out.
 pub fn fc_host_ports(sys: &dyn Tree) -> Result<Vec<FcHostPort>, TreeError> {
     let class = TreePath::new("class/fc_host");
     let port = |entry: String| {
@@ -76,13 +78,13 @@ pub fn fc_host_ports(sys: &dyn Tree) -> Result<Vec<FcHostPort>, TreeError> {
     Ok(names(sys, &class)?.into_iter().filter_map(port).collect())
 }
 
-/// `rport-<host>:<channel>-<number>`.
+/// Parses the channel in `rport-<host>:<channel>-<number>`.
 fn channel_of(entry: &str, host: u32) -> Option<u32> {
     let (channel, _) = entry.strip_prefix(&format!("rport-{host}:"))?.split_once('-')?;
     channel.parse().ok()
 }
 
-/// Those of these ports that a host's port has met, in the order of the names that are wanted.
+/// Lists those of the `wanted` ports that a host's port has met, in the order of `wanted`.
 pub(super) fn remote_ports(sys: &dyn Tree, host: u32, wanted: &[Wwpn]) -> Result<Vec<RemotePort>, TreeError> {
     let class = TreePath::new("class/fc_remote_ports");
     let port = |entry: String| {

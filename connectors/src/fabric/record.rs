@@ -1,10 +1,12 @@
-//! What this host has begun over Fibre Channel, in files: nobody else knows, when a volume is not wanted any more, under which
-//! number of which port its disk may be.
+//! Records of connections over Fibre Channel, in files. When no spec has a volume any more, only
+//! these records tell under which number of which port its disk may be.
 //!
-//! A record is `<volume>.json`; a claim beside it, a link `<port>-<LUN>` to it, says whose a number is. The claim comes first and
-//! goes last. They outlive a reboot: the kernel finds every LUN again by itself when a port comes back.
+//! A record is `<volume>.json`. A claim beside it, a link `<port>-<LUN>` to it, tells which volume
+//! has a number. The claim comes first and goes last. Both outlive a reboot: the kernel finds every
+//! LUN again by itself when a port comes back.
 //!
-//! What must never happen here: two records with one number of one port; a record forgotten while its disk may be there.
+//! What must never happen here: two records with one number of one port; a record forgotten while
+//! its disk may be there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::ClientError;
 
-/// One volume's.
+/// Record of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) volume: VolumeId,
@@ -25,7 +27,7 @@ pub(super) struct Record {
     pub(super) target: Iqn,
     pub(super) lun: Lun,
     pub(super) route: FcRoute,
-    /// The target port whose disk is used.
+    /// Target port whose disk is used; `None` if none was used yet.
     #[serde(default)]
     pub(super) used: Option<Wwpn>,
 }
@@ -36,7 +38,7 @@ impl Record {
     }
 }
 
-/// The folder. It is made by the first that is written.
+/// The folder of the records. The first record that is written makes it.
 #[derive(Debug, Clone)]
 pub(super) struct Records {
     dir: PathBuf,
@@ -70,7 +72,7 @@ impl Records {
         Self { dir }
     }
 
-    /// One volume's; `None`: nothing was begun.
+    /// Reads a volume's record; `None` if nothing was begun.
     pub(super) fn read(&self, volume: VolumeId) -> Result<Option<Record>, ClientError> {
         let path = self.dir.join(file(volume));
         let bytes = match fs::read(&path) {
@@ -88,7 +90,7 @@ impl Records {
         Ok(Some(record))
     }
 
-    /// All of them. What cannot be taken is left out: its own volume says so.
+    /// Reads all records. Unreadable ones are left out: a look at their own volume reports them.
     pub(super) fn all(&self) -> Result<Vec<Record>, ClientError> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -102,7 +104,8 @@ impl Records {
         Ok(entries.filter_map(volume).filter_map(|id| self.read(id).ok().flatten()).collect())
     }
 
-    /// When this returns, the record is there whatever happens, and its number is nobody else's.
+    /// Writes a record. When this returns, the record outlives any crash, and no other volume has
+    /// its number.
     pub(super) fn write(&self, record: &Record) -> Result<(), ClientError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
         made.map_err(failed("make the folder", &self.dir))?;
@@ -122,7 +125,7 @@ impl Records {
 
     fn claim(&self, record: &Record) -> Result<(), ClientError> {
         let (link, own) = (self.dir.join(record.claim()), file(record.volume));
-        // A claim whose record never came, or went, is nobody's.
+        // A claim whose record never came, or went, belongs to nobody.
         for _ in 0..2 {
             match symlink(&own, &link) {
                 Ok(()) => return Ok(()),
@@ -149,7 +152,7 @@ impl Records {
         Err(ClientError::Fabric { text, cure: Cure::Retry })
     }
 
-    /// Forgets a volume, whose disk is gone.
+    /// Removes the record of a volume, whose disk is gone.
     pub(super) fn forget(&self, record: &Record) -> Result<(), ClientError> {
         remove(&self.dir.join(file(record.volume)))?;
         remove(&self.dir.join(record.claim()))?;

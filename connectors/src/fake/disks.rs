@@ -1,4 +1,4 @@
-//! Block devices of the world, and what must hold when one gets a path.
+//! Block devices of the world, and the checks when one gets a path.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{Sdev, State, Unit};
 use crate::links::LinkName;
 use crate::wire::SessionState;
 
-/// How long an INQUIRY hangs before the world's end is looked at again.
+/// Time that an INQUIRY hangs before it checks again whether the world has ended.
 const HANG_SLICE: Duration = Duration::from_millis(20);
 
 pub(super) fn page(code: u8, body: &[u8]) -> Vec<u8> {
@@ -28,7 +28,7 @@ pub(super) fn page83(unit: &Unit) -> Vec<u8> {
 }
 
 impl State {
-    /// The disk behind a node, with its volume.
+    /// Finds the disk behind a node, with its volume.
     fn disk(&mut self, path: &Path) -> Option<(VolumeId, &mut Sdev)> {
         let name = path.file_name()?.to_str()?.to_owned();
         self.hosts.values_mut().find_map(|host| {
@@ -37,8 +37,9 @@ impl State {
         })
     }
 
-    /// Nobody asks a disk for something that waits when its session is lost and he could know. A session that is lost between
-    /// the answer that it is there and the question can't be known of: the real kernel has that race too.
+    /// Checks that nobody sends a disk a waiting request while its session is lost, if the caller
+    /// could know that. A session may be lost between the answer that it is there and the request,
+    /// and nobody can know that: the real kernel has this race too.
     fn check_not_lost(&mut self, volume: VolumeId, what: &str, device: &Path) {
         let lost = |state: &SessionState| *state != SessionState::LoggedIn;
         let is_lost = self.sessions.get(&volume).is_some_and(|(_, status)| lost(&status.state));
@@ -47,8 +48,8 @@ impl State {
         }
     }
 
-    /// A path for users leads to the right disk and nowhere else; one of a connection that only reads, to a disk that refuses
-    /// writes.
+    /// Checks that a path for users leads to the right disk and nowhere else. A path of a
+    /// connection that only reads must lead to a disk that refuses writes.
     pub(crate) fn check_link(&mut self, volume: VolumeId, link: LinkName, device: &Path) {
         let Some((owner, sdev)) = self.disk(device).map(|(owner, sdev)| (owner, sdev.clone())) else {
             return self.violate(format!("{link} -> {}: there is no such disk", device.display()));
@@ -94,7 +95,7 @@ impl Door {
         self.change_disk(op, device, format!("{word} {}", device.display()), |state| {
             let volume = state.disk(device).ok_or(Errno::ENXIO)?.0;
             state.check_not_lost(volume, "a flush", device);
-            // Only fsync says what came of it.
+            // Only fsync returns the error.
             let fails = op == DiskOp::Flush && std::mem::take(&mut state.write_back_fails);
             let sdev = state.disk(device).ok_or(Errno::ENXIO)?.1;
             (sdev.cached, sdev.dirty) = (false, false);
@@ -107,7 +108,7 @@ impl Disks for Door {
     fn inquiry(&self, device: &Path, code: u8) -> Result<Vec<u8>, DiskError> {
         let world = self.world().clone();
         let mut state = world.lock();
-        // A disk that goes lets go of those who wait for it.
+        // A disk that goes releases the callers that wait for it.
         while state.hang && !self.is_dead() && state.disk(device).is_some() {
             state = world.wait(state, HANG_SLICE);
         }

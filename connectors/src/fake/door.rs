@@ -1,4 +1,4 @@
-//! One process's way to the world: counted, and closed for good when the process is killed.
+//! Door of one process to the world: counted, and closed for good when the process is killed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use crate::op::DiskRef;
 use crate::sessions::{SessionChanges, Sessions};
 use crate::wire::{End, SessionStatus, SessionWish};
 
-/// When a process is killed: at its n-th change of the world, from 1.
+/// Moment at which a process is killed: its n-th change of the world, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
-    /// It is not done.
+    /// The change is not done.
     Before(u64),
-    /// It is done, and nobody is told.
+    /// The change is done, and nobody gets the answer.
     After(u64),
 }
 
@@ -36,14 +36,14 @@ struct Shared {
     links: RunLinks,
 }
 
-/// A process's way to the world; clones are the same process.
+/// A process's access to the world; clones share one process.
 #[derive(Clone)]
 pub struct Door {
     shared: Arc<Shared>,
 }
 
 impl World {
-    /// A new process.
+    /// Starts a new process.
     pub fn door(&self, kill: Option<Kill>) -> Door {
         let links = RunLinks::new(self.lock().run_dir.clone(), "/dev");
         let shared = Shared {
@@ -60,7 +60,7 @@ impl World {
 }
 
 impl Door {
-    /// All parts of a host, behind this door.
+    /// Returns all parts of a host, behind this door.
     pub fn parts(&self) -> Parts {
         Parts {
             sys: Arc::new(self.clone()),
@@ -73,34 +73,34 @@ impl Door {
         }
     }
 
-    /// The stream of uevents from now on.
+    /// Returns the stream of uevents from now on.
     pub fn uevents(&self) -> Box<dyn Uevents> {
         let next = self.world().lock().uevents.len();
         Box::new(UeventReader { door: self.clone(), next })
     }
 
-    /// The process is killed: every call fails from now on.
+    /// Kills the process: every call fails from now on.
     pub fn kill(&self) {
         self.shared.dead.store(true, Ordering::SeqCst);
         self.world().change(|_| ());
     }
 
-    /// Whether it was killed.
+    /// Returns `true` if the process was killed.
     pub fn is_dead(&self) -> bool {
         self.shared.dead.load(Ordering::SeqCst)
     }
 
-    /// Changes of the world by this process.
+    /// Counts the changes of the world by this process.
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::SeqCst)
     }
 
-    /// Calls of any kind by this process.
+    /// Counts the calls of any kind by this process.
     pub fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::SeqCst)
     }
 
-    /// The changes, in order, as words.
+    /// Returns the changes as words, in order.
     pub fn log(&self) -> Vec<String> {
         self.shared.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -109,13 +109,13 @@ impl Door {
         &self.shared.world
     }
 
-    /// A look: an error when the process is dead.
+    /// Counts a look. The error means that the process is dead.
     pub(crate) fn look(&self) -> Result<(), Errno> {
         self.shared.calls.fetch_add(1, Ordering::SeqCst);
         if self.is_dead() { Err(Errno::ESRCH) } else { Ok(()) }
     }
 
-    /// A change: done, unless the process is killed before it.
+    /// Makes a change, unless the process is killed before it.
     pub(crate) fn act<T>(&self, what: String, work: impl FnOnce() -> T) -> Result<T, Errno> {
         self.look()?;
         let number = self.shared.changes.fetch_add(1, Ordering::SeqCst) + 1;

@@ -1,10 +1,12 @@
-//! A host with Fibre Channel ports, in memory: `/sys` as far as ports, remote ports and their disks show there, and the disks.
-//! What must never happen is taken note of: a scan that is not of one LUN, a write anywhere but to a disk's own files, a disk
-//! removed under a link or a holder without need.
+//! Fake of a host with Fibre Channel ports, in memory: `/sys` as far as it shows ports, remote
+//! ports and their disks, and the disks themselves. It records everything that must never happen: a
+//! scan that is not of one LUN, a write anywhere but to a disk's own files, a disk removed under a
+//! link or a holder without need.
 //!
-//! As the kernel does (6.1, `scsi_transport_fc.c`, and the scenario `fc-main-job`): a scan of a port that is not online does
-//! nothing and succeeds; a LUN that exists is not looked at again; a port that comes finds all LUNs that it is shown; a port
-//! that is lost blocks its disks, and loses them when its timer runs out.
+//! It behaves as the kernel (6.1, `scsi_transport_fc.c`, and the scenario `fc-main-job`). A scan of
+//! a port that is not online does nothing and succeeds. A scan of an existing LUN does not read it
+//! again. A port that comes finds all LUNs that it is shown. A port that is lost blocks its disks,
+//! and loses them when its timer runs out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,13 +27,13 @@ type Address = (u32, u32, u32, u16);
 /// A port that this host's port sees, or saw.
 #[derive(Debug, Clone)]
 pub struct Rport {
-    /// Its name.
+    /// Name of the port.
     pub name: Wwpn,
-    /// `Online`, `Blocked`, `Not Present`.
+    /// State: `Online`, `Blocked`, `Not Present`.
     pub state: &'static str,
-    /// Its number as a target; −1: it is none.
+    /// Number as a target; −1 if it is none.
     pub target: i32,
-    /// What it shows to this host.
+    /// Units that it shows to this host, by LUN.
     pub luns: BTreeMap<u16, Unit>,
 }
 
@@ -45,17 +47,17 @@ struct FcState {
     next: u64,
     log: Vec<String>,
     violations: Vec<String>,
-    /// The target has revoked this host: its disks may go whoever holds them.
+    /// The target has revoked this host: its disks may go, whoever holds them.
     revoked: bool,
     run_dir: PathBuf,
 }
 
-/// The host; clones are the same.
+/// The fake host; clones share one.
 #[derive(Debug, Clone)]
 pub struct FcWorld(Arc<Mutex<FcState>>);
 
 impl FcWorld {
-    /// A host with one port that is online and sees nobody.
+    /// Makes a host with one port that is online and sees no other port.
     pub fn new(run_dir: &Path, port: Wwpn) -> Self {
         Self(Arc::new(Mutex::new(FcState {
             host: 3,
@@ -75,7 +77,7 @@ impl FcWorld {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A target port comes, or comes back: the kernel finds everything that it shows.
+    /// Lets a target port come, or come back: the kernel finds everything that it shows.
     pub fn meet(&self, rport: Rport) {
         let mut state = self.lock();
         state.rports.retain(|one| one.name != rport.name);
@@ -91,7 +93,7 @@ impl FcWorld {
         }
     }
 
-    /// What a port shows changes; the host is told nothing.
+    /// Changes a unit that a port shows; the host is told nothing.
     pub fn shows(&self, port: Wwpn, lun: u16, unit: Option<Unit>) {
         let mut state = self.lock();
         let Some(rport) = state.rports.iter_mut().find(|one| one.name == port) else { return };
@@ -101,7 +103,7 @@ impl FcWorld {
         }
     }
 
-    /// A port is lost: its disks wait. With `for_good` its timer has run out, and they are gone.
+    /// Loses a port: its disks wait. With `for_good` its timer has run out, and they are gone.
     pub fn lose(&self, port: Wwpn, for_good: bool) {
         let mut state = self.lock();
         let Some(rport) = state.rports.iter_mut().find(|one| one.name == port) else { return };
@@ -115,29 +117,29 @@ impl FcWorld {
         }
     }
 
-    /// Somebody else deletes a disk.
+    /// Deletes a disk as another process would.
     pub fn lose_disk(&self, lun: u16) {
         self.lock().sdevs.retain(|address, _| address.3 != lun);
     }
 
-    /// This host's own port loses its link, or has it again.
+    /// Sets the link of this host's own port: `false` loses it.
     pub fn set_online(&self, online: bool) {
         self.lock().online = online;
     }
 
-    /// The target has revoked this host.
+    /// Lets the target revoke this host.
     pub fn revoke(&self) {
         self.lock().revoked = true;
     }
 
-    /// Somebody opens a disk, or everybody closes it.
+    /// Lets these holders open a disk; an empty list closes it.
     pub fn hold_open(&self, lun: u16, holders: &[Holder]) {
         for (_, (sdev, _)) in self.lock().sdevs.iter_mut().filter(|(address, _)| address.3 == lun) {
             sdev.holders = holders.to_vec();
         }
     }
 
-    /// The disks that are there, as `host:channel:target:lun`.
+    /// Lists the existing disks, as `host:channel:target:lun`.
     pub fn disks(&self) -> Vec<String> {
         self.lock()
             .sdevs
@@ -146,28 +148,28 @@ impl FcWorld {
             .collect()
     }
 
-    /// Whether this host or the target refuses writes to a disk.
+    /// Returns `true` if this host or the target refuses writes to a disk.
     pub fn is_read_only(&self, lun: u16) -> Option<bool> {
         let state = self.lock();
         state.sdevs.iter().find(|(at, _)| at.3 == lun).map(|(_, (sdev, _))| sdev.read_only || sdev.protected)
     }
 
-    /// The kernel's name of a disk.
+    /// Returns the kernel's name of a disk.
     pub fn name_of(&self, lun: u16) -> Option<String> {
         self.lock().sdevs.iter().find(|(at, _)| at.3 == lun).map(|(_, (sdev, _))| sdev.name.clone())
     }
 
-    /// What was changed since this was asked last.
+    /// Returns the changes after the last call.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().log)
     }
 
-    /// Everything that must never happen and did.
+    /// Returns everything that must never happen and did.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
 
-    /// A process's way to it, which is killed at one of its changes.
+    /// Makes the door of a process, which is killed at one of its changes.
     pub fn door(&self, kill: Option<Kill>) -> FcDoor {
         FcDoor { world: self.clone(), kill, changes: Arc::default(), dead: Arc::default() }
     }
@@ -205,7 +207,7 @@ impl FcState {
         entries.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == target)).count()
     }
 
-    /// What the target shows in a disk's place now.
+    /// Returns the unit that the target shows in a disk's place now.
     fn unit(&self, at: Address) -> Option<Unit> {
         let rport = self.rports.iter().find(|one| i64::from(one.target) == i64::from(at.2))?;
         rport.luns.get(&at.3).cloned()
@@ -303,7 +305,7 @@ impl FcState {
     }
 }
 
-/// `class/scsi_device/H:C:T:L/device[/file]`.
+/// Parses `class/scsi_device/H:C:T:L/device[/file]`.
 fn address(path: &str) -> Option<(Address, &str)> {
     let rest = path.strip_prefix("class/scsi_device/")?;
     let (address, rest) = rest.split_once("/device")?;
@@ -312,7 +314,7 @@ fn address(path: &str) -> Option<(Address, &str)> {
     Some(((*host, *channel, *id, u16::try_from(*lun).ok()?), rest.trim_start_matches('/')))
 }
 
-/// One process.
+/// Access of one process to the fake.
 #[derive(Debug, Clone)]
 pub struct FcDoor {
     world: FcWorld,
@@ -322,17 +324,17 @@ pub struct FcDoor {
 }
 
 impl FcDoor {
-    /// Changes by this process.
+    /// Counts the changes by this process.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Whether it was killed.
+    /// Returns `true` if the process was killed.
     pub fn is_dead(&self) -> bool {
         *self.dead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is killed: every call fails from now on.
+    /// Kills the process: every call fails from now on.
     pub fn kill(&self) {
         let _ = self.die();
     }

@@ -9,7 +9,7 @@ fn fail(op: TreeOp, path: &TreePath, errno: Errno) -> TreeError {
     TreeError { op, root: "/sys".to_owned(), path: path.clone(), errno }
 }
 
-/// `devices/platform/host<H>/session<S>/target<H>:0:0[/<H>:0:0:<lun>[/rest]]`.
+/// Parses `devices/platform/host<H>/session<S>/target<H>:0:0[/<H>:0:0:<lun>[/rest]]`.
 fn parse(path: &TreePath) -> Option<(u32, u32, Option<u16>, String)> {
     let rest = path.as_str().strip_prefix("devices/platform/host")?;
     let mut parts = rest.splitn(5, '/');

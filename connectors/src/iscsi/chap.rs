@@ -1,9 +1,9 @@
-//! CHAP (RFC 7143, 12.1; RFC 1994): we prove that we know our secret, and with mutual CHAP the target proves that it knows
-//! its own.
+//! CHAP (RFC 7143, 12.1; RFC 1994): the initiator proves that it knows its secret, and with mutual
+//! CHAP the target proves that it knows its own.
 //!
-//! What must never happen here: a proof sent with a secret that the other direction shares; a target taken for proven without
-//! having answered our own, fresh challenge; a comparison whose duration tells how much was right; a secret in an error or
-//! a `Debug`.
+//! What must never happen here: a proof sent with a secret that the other direction shares; a
+//! target taken for proven without having answered our own, fresh challenge; a comparison whose
+//! duration tells how much was right; a secret in an error or a `Debug`.
 
 use std::fmt;
 
@@ -17,33 +17,34 @@ use subtle::ConstantTimeEq;
 use super::negotiate::parse_number;
 use super::text::{Text, short};
 
-/// Longest challenge taken, in bytes (RFC 7143, 12.1.3).
+/// Longest accepted challenge, in bytes (RFC 7143, 12.1.3).
 const CHALLENGE_BYTES_MAX: usize = 1024;
 
 /// Random bytes that one login needs: an identifier and the longest challenge.
 const RANDOM_BYTES: usize = 1 + 32;
 
-/// What we and the target prove with. `Debug` shows no secret.
+/// Names and secrets of both sides. `Debug` shows no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Our name.
+    /// Name of the initiator.
     pub user: String,
-    /// Our secret.
+    /// Secret of the initiator.
     pub secret: Secret,
-    /// The target's name and secret: mutual CHAP, without which no login ends well then.
+    /// Name and secret of the target: mutual CHAP, without which no login succeeds then.
     pub mutual: Option<(String, Secret)>,
-    /// Another name and secret that prove the target as well, while secrets are being rotated. Only with `mutual`.
+    /// Second name and secret that prove the target as well, while secrets are being rotated. Only
+    /// with `mutual`.
     pub other_mutual: Option<(String, Secret)>,
 }
 
-/// Who has proved itself in a login.
+/// Sides that have proved themselves in a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Authentication {
     /// Nobody; no credentials were configured.
     None,
-    /// We, to the target.
+    /// The initiator, to the target.
     OneWay,
-    /// We and the target, to each other.
+    /// Both sides, to each other.
     Mutual,
 }
 
@@ -54,16 +55,16 @@ pub enum Algorithm {
     Sha256,
     /// 6.
     Sha1,
-    /// 5, the one that every target has (RFC 7143, 12.1.3).
+    /// 5, which every target has (RFC 7143, 12.1.3).
     Md5,
 }
 
 impl Algorithm {
-    /// In our order of preference: the strongest first, because LIO takes the first that its kernel has. MD5 comes last, for
-    /// targets with nothing else.
+    /// Algorithms in our order of preference: the strongest first, because LIO takes the first that
+    /// its kernel has. MD5 comes last, for targets with nothing else.
     pub const PREFERENCE: [Self; 3] = [Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// Its number in `CHAP_A`.
+    /// Returns the number in `CHAP_A`.
     pub fn number(self) -> u32 {
         match self {
             Self::Md5 => 5,
@@ -72,7 +73,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a response, and of the challenges that we make.
+    /// Returns the number of bytes of a response, and of our challenges.
     pub fn digest_bytes(self) -> usize {
         match self {
             Self::Md5 => 16,
@@ -81,7 +82,7 @@ impl Algorithm {
         }
     }
 
-    /// The response to a challenge: the hash of identifier, secret and challenge.
+    /// Computes the response to a challenge: the hash of identifier, secret and challenge.
     pub fn response(self, id: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         fn hash<D: Digest>(id: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
             let mut hash = D::new();
@@ -98,7 +99,7 @@ impl Algorithm {
     }
 }
 
-/// CHAP that failed. Neither secrets nor responses are part of it.
+/// Failure of CHAP. It contains neither secrets nor responses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChapError {
     /// The credentials cannot be used.
@@ -120,9 +121,9 @@ pub enum ChapError {
     /// A key of the exchange has a wrong value.
     #[error("the target's {key} is wrong: {why}")]
     Value {
-        /// Which one.
+        /// Name of the key.
         key: &'static str,
-        /// In what way.
+        /// Reason why the value is wrong.
         why: &'static str,
     },
     /// Mutual CHAP is configured and the target did not prove itself.
@@ -134,29 +135,29 @@ pub enum ChapError {
     /// The target proves itself under another name.
     #[error("the target proves itself as {got:?}; mutual CHAP is configured for {want:?}")]
     Name {
-        /// The configured name.
+        /// Name in the configuration.
         want: String,
-        /// The name that came.
+        /// Name that the target sent.
         got: String,
     },
     /// The target's proof is wrong.
     #[error("the target's proof is wrong: it has another mutual secret, or is another target")]
     WrongProof,
-    /// The target sent back what we had sent, or proves itself with our secret.
+    /// The target sent our own text back, or proves itself with our secret.
     #[error(
         "the target only reflects what it was sent: it is an impostor, or uses one secret in both directions"
     )]
     Reflected,
 }
 
-/// Shown by the target: it knows the mutual secret. Only the comparison makes one.
+/// Proof of the target: it knows the mutual secret. Only the comparison makes one.
 #[derive(Debug, Clone, Copy)]
 struct Proven(());
 
 /// One exchange, with a challenge of its own.
 pub(super) struct Exchange {
     credentials: Credentials,
-    /// Our identifier, then our challenge as long as the algorithm wants it.
+    /// Our identifier, followed by our challenge; the algorithm decides its length.
     random: [u8; RANDOM_BYTES],
     algorithm: Option<Algorithm>,
     proven: Option<Proven>,
@@ -178,7 +179,8 @@ impl Exchange {
         Self { credentials, random: bytes, algorithm: None, proven: None }
     }
 
-    /// The algorithms that we offer, after a look at the credentials: nothing is proved with bad ones.
+    /// Checks the credentials, then returns the algorithms to offer: nothing is proved with bad
+    /// credentials.
     pub(super) fn algorithms(&self) -> Result<Text, ChapError> {
         self.credentials.check()?;
         let list: Vec<String> = Algorithm::PREFERENCE.iter().map(|a| a.number().to_string()).collect();
@@ -187,7 +189,7 @@ impl Exchange {
         Ok(text)
     }
 
-    /// Our proof, and with mutual CHAP our challenge.
+    /// Returns our proof, and with mutual CHAP our challenge.
     pub(super) fn respond(&mut self, asked: &Text) -> Result<Text, ChapError> {
         let number = asked.get("CHAP_A").ok_or(ChapError::Missing("CHAP_A"))?;
         let algorithm = Algorithm::PREFERENCE
@@ -214,20 +216,20 @@ impl Exchange {
         Ok(text)
     }
 
-    /// Our identifier and our challenge, as long as the algorithm's hash.
+    /// Returns our identifier and our challenge, as long as the algorithm's hash.
     fn challenge(&self, algorithm: Algorithm) -> (u8, &[u8]) {
         let [id, challenge @ ..] = &self.random;
         (*id, &challenge[..algorithm.digest_bytes()])
     }
 
-    /// Looks at the target's proof, if there is one. Without mutual CHAP nobody asked for it.
+    /// Checks the target's proof, if there is one. Without mutual CHAP nobody asked for it.
     pub(super) fn look_at(&mut self, answer: &Text) -> Result<(), ChapError> {
         let (Some(first), Some(algorithm)) = (&self.credentials.mutual, self.algorithm) else {
             return Ok(());
         };
         let known = || std::iter::once(first).chain(&self.credentials.other_mutual);
         let (got_name, response) = match (answer.get("CHAP_N"), answer.get("CHAP_R")) {
-            // Nothing is proven; the end of the stage asks for it.
+            // Nothing is proven; the end of the stage checks that.
             (_, None) => return Ok(()),
             (None, Some(_)) => return Err(ChapError::Missing("CHAP_N")),
             (Some(got), Some(response)) => (got, response),
@@ -253,7 +255,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// At the end: who has proved itself. With mutual CHAP the target must have.
+    /// Returns the sides that have proved themselves, at the end of the stage. With mutual CHAP the
+    /// target must have.
     pub(super) fn authentication(&self) -> Result<Authentication, ChapError> {
         match (&self.credentials.mutual, self.proven, self.algorithm) {
             (None, _, Some(_)) => Ok(Authentication::OneWay),
@@ -277,7 +280,7 @@ impl Credentials {
         }
         let same = |other: &Secret| bool::from(secret.expose().as_bytes().ct_eq(other.expose().as_bytes()));
         if sides().any(|(_, other)| same(other)) {
-            // RFC 7143, 9.2.1: our own responses could be played back to us.
+            // RFC 7143, 9.2.1: the target could play our own responses back to us.
             return Err(ChapError::Unusable("both directions have the same secret"));
         }
         Ok(())
@@ -290,8 +293,8 @@ fn identifier(text: &str) -> Result<u8, ChapError> {
         .ok_or(ChapError::Value { key: "CHAP_I", why: "want a number from 0 to 255" })
 }
 
-/// A binary value: `0x` and hexadecimal digits in pairs, or `0b` and base64 (RFC 7143, 6.1). Neither empty nor longer
-/// than `bytes_max`. The error says why not.
+/// Decodes a binary value: `0x` and hexadecimal digits in pairs, or `0b` and base64 (RFC 7143, 6.1).
+/// It may be neither empty nor longer than `bytes_max`. The error is the reason.
 pub fn decode_binary(text: &str, bytes_max: usize) -> Result<Vec<u8>, &'static str> {
     let (prefix, digits) = text.as_bytes().split_at_checked(2).ok_or("want 0x… or 0b…")?;
     let bytes = match prefix {
@@ -310,7 +313,8 @@ pub fn decode_binary(text: &str, bytes_max: usize) -> Result<Vec<u8>, &'static s
     }
 }
 
-/// A binary value in hexadecimal digits, the form that every target reads (LIO wants exactly two digits per byte).
+/// Encodes a binary value in hexadecimal digits, the form that every target reads (LIO wants
+/// exactly two digits per byte).
 pub fn encode_binary(bytes: &[u8]) -> String {
     format!("0x{}", data_encoding::HEXLOWER.encode(bytes))
 }

@@ -1,4 +1,5 @@
-//! The first request of a discovery login: whoever only wants to know whether somebody answers asks no target for anything.
+//! First request of a discovery login. It serves callers that only test whether a portal answers:
+//! it asks no target for anything.
 
 use mooring_host::HEADER_BYTES;
 use mooring_model::Iqn;
@@ -7,7 +8,7 @@ use super::isid::Isid;
 use super::pdu::{LoginRequest, Stage};
 use super::text::Text;
 
-/// What a discovery session has to agree on: it may be logged in with this one request.
+/// Keys that a discovery session has to agree on: this one request may complete the login.
 const KEYS: [(&str, &str); 6] = [
     ("SessionType", "Discovery"),
     ("HeaderDigest", "None"),
@@ -17,7 +18,7 @@ const KEYS: [(&str, &str); 6] = [
     ("MaxRecvDataSegmentLength", "8192"),
 ];
 
-/// Its header and its data, not padded. No authentication is offered.
+/// Returns the request's header, and its data without padding. It offers no authentication.
 pub fn discovery_request(initiator: &Iqn, isid: Isid) -> ([u8; HEADER_BYTES], Vec<u8>) {
     let mut text = Text::new();
     text.push("InitiatorName", initiator.as_str());

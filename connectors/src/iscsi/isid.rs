@@ -1,7 +1,8 @@
-//! The initiator session id: with the initiator's name it says which session a login replaces.
+//! Initiator session id: with the initiator's name it says which session a login replaces.
 //!
-//! What must never happen here: an id that changes between two logins of the same session (the target would keep the dead
-//! one beside the new one), or one that another initiator of this host uses (each would end the other's session).
+//! What must never happen here: an id that changes between two logins of one session (the target
+//! would keep the dead one beside the new one), or one that another initiator of this host uses
+//! (each would end the other's session).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +11,8 @@ use mooring_model::{Iqn, Portal};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Type "random" (RFC 7143, 11.12.5): top bits 10. open-iscsi's ids begin with 0x00, so neither reinstates the other's session.
+/// Type "random" (RFC 7143, 11.12.5): top bits 10. open-iscsi's ids begin with 0x00, so neither
+/// reinstates the other's session.
 const TYPE_RANDOM: u8 = 0x80;
 
 /// An initiator session id. `Display` and `FromStr` are 12 hexadecimal digits.
@@ -24,9 +26,9 @@ pub struct Isid([u8; 6]);
 pub struct ParseIsidError(String);
 
 impl Isid {
-    /// The id of the session of this initiator with this target over this portal: a function of the three, so that it is the
-    /// same after a restart, a crash or a reboot, and the target drops the dead session at the first login. Sessions over
-    /// two portals have different ids.
+    /// Computes the id of this initiator's session with this target over this portal. As a function
+    /// of the three it is equal after a restart, a crash or a reboot, and the target drops the dead
+    /// session at the first login. Sessions over two portals have different ids.
     pub fn of(initiator: &Iqn, target: &Iqn, portal: Portal) -> Self {
         let mut hash = Sha256::new();
         for part in [initiator.as_str(), target.as_str(), &portal.to_string()] {
@@ -37,7 +39,7 @@ impl Isid {
         Self([TYPE_RANDOM, hash[0], hash[1], hash[2], hash[3], hash[4]])
     }
 
-    /// As it stands in a PDU.
+    /// Returns the bytes as they stand in a PDU.
     pub fn as_bytes(&self) -> &[u8; 6] {
         &self.0
     }

@@ -1,11 +1,12 @@
-//! The login phase of one connection as a state machine (RFC 7143, 6.3): the caller sends what it is given and hands over
-//! what comes back, until the login is done, redirected or failed.
+//! State machine of one connection's login phase (RFC 7143, 6.3). The caller sends the PDUs that it
+//! is given and hands over the answers, until the login is done, redirected or failed.
 //!
-//! With credentials the login begins in the security stage and offers CHAP alone; without them it begins in the operational
-//! stage. Each login object does one login, with one fresh challenge.
+//! With credentials the login begins in the security stage and offers CHAP alone; without them it
+//! begins in the operational stage. Each login object does one login, with one fresh challenge.
 //!
-//! What must never happen here: `Done` although credentials are configured and CHAP was not gone through to its end, or
-//! mutual CHAP is and the target did not prove itself; a stage that we did not ask for; an exchange without end.
+//! What must never happen here: `Done` although credentials are configured and CHAP was not gone
+//! through to its end, or mutual CHAP is and the target did not prove itself; a stage that we did
+//! not ask for; an exchange without end.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,52 +22,52 @@ use super::pdu::{LoginRequest, LoginResponse, PduError, Stage};
 use super::target_address::TargetAddress;
 use super::text::{Assembly, Text, TextError, short};
 
-/// Most answers of a target in one login. LIO itself gives up after 7.
+/// Maximum number of answers of a target in one login. LIO itself gives up after 7.
 pub const PDUS_MAX: usize = 16;
 
-/// Longest alias sent, in bytes (RFC 7143, 6.1: a text value).
+/// Longest alias to send, in bytes (RFC 7143, 6.1: a text value).
 const ALIAS_BYTES_MAX: usize = 255;
 
-/// A login that is wanted.
+/// Parameters of a login.
 #[derive(Debug, Clone)]
 pub struct LoginConfig<'a> {
-    /// Under which name.
+    /// Initiator name to use.
     pub initiator: &'a Iqn,
-    /// At which target.
+    /// Name of the target.
     pub target: &'a Iqn,
-    /// Which target portal group must answer.
+    /// Target portal group that must answer.
     pub tpg: u16,
-    /// Which session this is, or replaces.
+    /// Id of the session that the login makes or replaces.
     pub isid: Isid,
     /// Credentials; `None`: no authentication is offered.
     pub chap: Option<Credentials>,
-    /// This host's name, for people who look at the target. Left out when it cannot be sent.
+    /// Name of this host, for people who look at the target. Left out when it cannot be sent.
     pub alias: Option<String>,
 }
 
-/// What is to be done next.
+/// Next step of the caller.
 #[derive(Clone, PartialEq, Eq)]
 pub enum LoginStep {
     /// Send this PDU and hand over the answer.
     Send {
-        /// Basic header segment; task tag and CmdSN are the kernel's to fill in.
+        /// Basic header segment. The kernel fills in task tag and CmdSN.
         header: [u8; HEADER_BYTES],
-        /// Data, not padded.
+        /// Data without padding.
         data: Vec<u8>,
     },
     /// Logged in: set the parameters and start the connection.
     Done(Negotiated),
-    /// The target is elsewhere: begin again there. The target has not proved anything by saying so.
+    /// The target is elsewhere: begin again there. The redirect proves nothing about the target.
     Redirect {
-        /// Where.
+        /// Address to log in at.
         address: TargetAddress,
-        /// The next login begins here again (0101); otherwise there (0102).
+        /// `true`: the next login begins here again (0101); `false`: it begins there (0102).
         temporary: bool,
     },
 }
 
 impl fmt::Debug for LoginStep {
-    /// Without the data: it has our proof in it.
+    /// Leaves out the data: they contain our proof.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Send { data, .. } => write!(f, "Send {{ {} bytes }}", data.len()),
@@ -78,20 +79,21 @@ impl fmt::Debug for LoginStep {
     }
 }
 
-/// What a failed login means for the next one.
+/// Kind of failure, for the decision on the next login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LoginFailure {
-    /// 0201: the target does not accept our proof; or our credentials cannot be used. Repeating it may lock the account.
+    /// 0201: the target does not accept our proof; or our credentials cannot be used. A repetition
+    /// may lock the account.
     Credentials,
-    /// 0202: the target does not let this initiator in.
+    /// 0202: the target does not admit this initiator.
     Forbidden,
-    /// 0203, 0204: there is no such target. While a target restarts this passes.
+    /// 0203, 0204: there is no such target. This passes if the target is restarting.
     NotFound,
-    /// The rest of class 2: the target does not take such a login.
+    /// Any other status of class 2: the target does not accept such a login.
     Fatal,
     /// Class 3: the target cannot serve now.
     Unavailable,
-    /// The target does not keep to the protocol.
+    /// The target violates the protocol.
     Protocol,
     /// The target does not want CHAP, or did not prove itself.
     Downgrade,
@@ -102,7 +104,7 @@ pub enum LoginFailure {
 /// A login that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
-    /// The target's status says no.
+    /// The target's status is a refusal.
     #[error("the target refuses the login: {} (status {class:02x}{detail:02x})", status_text(*class, *detail))]
     Refused {
         /// Status class: 2 the initiator's fault, 3 the target's.
@@ -116,9 +118,9 @@ pub enum LoginError {
     /// Another portal group answers.
     #[error("portal group {got} of the target answers; {want} is wanted")]
     PortalGroup {
-        /// The wanted one.
+        /// Portal group of the spec.
         want: u16,
-        /// What the target says, shortened.
+        /// Portal group of the target's answer, shortened.
         got: String,
     },
     /// A header is wrong.
@@ -136,12 +138,12 @@ pub enum LoginError {
     /// A key came where it has no meaning.
     #[error("the target does not keep to the login protocol: the key {key:?} has no place in {place}")]
     OutOfPlace {
-        /// Which key, shortened.
+        /// Name of the key, shortened.
         key: String,
-        /// Where it came.
+        /// Place in the login.
         place: &'static str,
     },
-    /// The target goes on and on.
+    /// The target sends answers without end.
     #[error("the target did not end the login within {PDUS_MAX} answers")]
     Endless,
     /// The login had ended before.
@@ -150,7 +152,7 @@ pub enum LoginError {
 }
 
 impl LoginError {
-    /// What it means for the next login.
+    /// Returns the kind of failure, for the decision on the next login.
     pub fn kind(&self) -> LoginFailure {
         match self {
             Self::Refused { class: 2, detail: 1 } | Self::Chap(ChapError::Unusable(_)) => {
@@ -180,7 +182,7 @@ impl LoginError {
         }
     }
 
-    /// Who can cure it.
+    /// Says who can cure the failure.
     pub fn cure(&self) -> Cure {
         match self.kind() {
             LoginFailure::Credentials | LoginFailure::WrongTarget => Cure::FixSpec,
@@ -194,7 +196,7 @@ impl LoginError {
     }
 }
 
-/// RFC 7143, 11.13.5.
+/// Names a status (RFC 7143, 11.13.5).
 fn status_text(class: u8, detail: u8) -> &'static str {
     match (class, detail) {
         (2, 0) => "the initiator made a mistake",
@@ -218,18 +220,18 @@ fn status_text(class: u8, detail: u8) -> &'static str {
     }
 }
 
-/// What our last request asked for.
+/// Content of our last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// CHAP was offered.
+    /// It offered CHAP.
     Method,
-    /// Algorithms were offered.
+    /// It offered algorithms.
     Algorithm,
-    /// Our proof was sent.
+    /// It sent our proof.
     Proof,
-    /// Parameters were offered.
+    /// It offered parameters.
     Parameters,
-    /// There is nothing more to come.
+    /// The login has ended.
     Ended,
 }
 
@@ -241,7 +243,8 @@ impl Phase {
         }
     }
 
-    /// The stage that the last request of the phase asks for. CHAP's first two requests must not (RFC 7143, 12.1.2).
+    /// Returns the stage that the last request of the phase asks for. CHAP's first two requests
+    /// must not ask for one (RFC 7143, 12.1.2).
     fn transit(self) -> Option<Stage> {
         match self {
             Self::Proof => Some(Stage::Operational),
@@ -260,7 +263,7 @@ impl Phase {
         }
     }
 
-    /// Whether a key of the security stage has a meaning here.
+    /// Returns `true` if a key of the security stage has a meaning in this phase.
     fn takes(self, key: &str) -> bool {
         match self {
             Self::Method => key == "AuthMethod",
@@ -271,7 +274,7 @@ impl Phase {
     }
 }
 
-/// A login on its way.
+/// A login in progress.
 #[derive(Debug)]
 pub struct Login {
     tpg: u16,
@@ -280,18 +283,19 @@ pub struct Login {
     phase: Phase,
     chap: Option<Exchange>,
     negotiation: Negotiation,
-    /// What of our text was not sent yet.
+    /// Pieces of our text that were not sent yet.
     outbox: VecDeque<Vec<u8>>,
-    /// What of the target's text has come.
+    /// Pieces of the target's text so far.
     inbox: Assembly,
-    /// The stage that our last text asked for. Asking for the rest of an answer does not take it back.
+    /// Stage that our last text asked for. A request for the rest of an answer does not take it
+    /// back.
     asked: Option<Stage>,
     answers: usize,
 }
 
 impl Login {
-    /// Begins a login. `exp_stat_sn` is 0 on a fresh connection. `random` must fill its slice with unpredictable bytes; it is
-    /// called once, with credentials only.
+    /// Begins a login. `exp_stat_sn` is 0 on a fresh connection. `random` must fill its slice with
+    /// unpredictable bytes; it is called once, with credentials only.
     pub fn start(
         config: LoginConfig<'_>,
         exp_stat_sn: u32,
@@ -320,7 +324,7 @@ impl Login {
         text.push("TargetName", target.as_str());
         text.push("SessionType", "Normal");
         match login.phase {
-            // Never "CHAP,None": a target that takes None would let us in unproven.
+            // Never "CHAP,None": a target that takes None would admit us unproven.
             Phase::Method => text.push("AuthMethod", "CHAP"),
             _ => Negotiation::offer(&mut text),
         }
@@ -328,7 +332,7 @@ impl Login {
         (login, step)
     }
 
-    /// What the target has to say next, for messages ("no answer to …").
+    /// Names the target's next message, for texts ("no answer to …").
     pub fn waits_for(&self) -> &'static str {
         self.phase.text()
     }
@@ -368,13 +372,13 @@ impl Login {
             return Ok(self.send_piece(piece));
         }
         match self.inbox.push(response.data, response.continues)? {
-            // Blank, and without T: there may be something in the rest that has to be answered first.
+            // Blank, and without T: the rest of the text may contain a key to answer first.
             None => Ok(self.request(None, false, Vec::new())),
             Some(text) => self.answer(&text, &response),
         }
     }
 
-    /// The header of an answer that is no refusal.
+    /// Checks the header of an answer that is no refusal.
     fn check(&self, response: &LoginResponse<'_>) -> Result<(), LoginError> {
         let wrong = if response.version_active != 0 {
             "it uses a version of iSCSI that was not offered"
@@ -394,7 +398,7 @@ impl Login {
         Err(LoginError::Protocol(wrong))
     }
 
-    /// A whole text of the target.
+    /// Handles a complete text of the target.
     fn answer(&mut self, text: &Text, response: &LoginResponse<'_>) -> Result<LoginStep, LoginError> {
         let mut reply = self.sort(text)?;
         match self.phase {
@@ -431,8 +435,8 @@ impl Login {
         }
     }
 
-    /// Gives every key of the target to whom it belongs. What is left are keys that we do not know; they get an answer, which
-    /// is lost only if the target goes to the next stage without waiting for it.
+    /// Hands every key of the target to its owner. The returned text answers unknown keys. That
+    /// answer is lost only if the target goes to the next stage without waiting for it.
     fn sort(&mut self, text: &Text) -> Result<Text, LoginError> {
         let mut reply = Text::new();
         let place = self.phase.text();
@@ -465,7 +469,7 @@ impl Login {
     }
 
     fn done(&self, response: &LoginResponse<'_>) -> Result<LoginStep, LoginError> {
-        // Asked again here, so that no way to this place goes around it.
+        // Checked again here, so that no way to this place goes around it.
         let authentication = match &self.chap {
             Some(exchange) => exchange.authentication()?,
             None => Authentication::None,
@@ -482,19 +486,19 @@ impl Login {
         }))
     }
 
-    /// The exchange, which is there in every phase of the security stage.
+    /// Returns the exchange, which exists in every phase of the security stage.
     fn chap(&mut self) -> Result<&mut Exchange, LoginError> {
         self.chap.as_mut().ok_or(LoginError::Ended)
     }
 
-    /// Sends a text, in pieces if it must be.
+    /// Sends a text, split into pieces if it is too long.
     fn send(&mut self, text: &Text) -> LoginStep {
         self.outbox = text.encode().chunks(LOGIN_DATA_BYTES_MAX).map(<[u8]>::to_vec).collect();
         let first = self.outbox.pop_front().unwrap_or_default();
         self.send_piece(first)
     }
 
-    /// Only the last piece asks for the next stage.
+    /// Sends one piece. Only the last one asks for the next stage.
     fn send_piece(&mut self, piece: Vec<u8>) -> LoginStep {
         let more = !self.outbox.is_empty();
         self.asked = if more { None } else { self.phase.transit() };
@@ -513,7 +517,7 @@ impl Login {
     }
 }
 
-/// Status 0101 and 0102 (RFC 7143, 11.13.5): the address is in the text.
+/// Reads a redirect, status 0101 or 0102 (RFC 7143, 11.13.5): the address is in the text.
 fn redirect(response: &LoginResponse<'_>, temporary: bool) -> Result<LoginStep, LoginError> {
     let text = Text::parse(response.data)?;
     let address = text

@@ -1,8 +1,10 @@
-//! The iSCSI protocol of an initiator, without I/O: PDUs, text keys, negotiation, CHAP, login and logout (RFC 7143). Bytes
-//! go in and bytes come out; who sends them, how long an answer may take and what is tried next is the caller's.
+//! iSCSI protocol of an initiator, without I/O: PDUs, text keys, negotiation, CHAP, login and
+//! logout (RFC 7143). Bytes go in and bytes come out. The caller sends them, bounds the time of
+//! each answer, and decides what to try next.
 //!
-//! What must never happen here: a login that ends well without the proof that was asked for; an answer of the target that
-//! is guessed at instead of refused; a secret in an error or a `Debug`; a panic, whatever a peer sends.
+//! What must never happen here: a login that ends well without the proof that was asked for; an
+//! answer of the target that is guessed at instead of refused; a secret in an error or a `Debug`; a
+//! panic, whatever a peer sends.
 
 mod chap;
 mod discovery;

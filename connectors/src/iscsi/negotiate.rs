@@ -1,19 +1,21 @@
-//! Operational parameters: what is offered, and what an answer makes of it (RFC 7143, 13).
+//! Negotiates operational parameters: the offers, and the result of each answer (RFC 7143, 13).
 //!
-//! Every key is offered, so that a target has nothing left to propose. A key that the target does not answer, or answers with
-//! `NotUnderstood` or `Irrelevant`, has the standard's default; the defaults are never bolder than our offers.
+//! Every key is offered, so that a target has nothing left to propose. A key that the target does
+//! not answer, or answers with `NotUnderstood` or `Irrelevant`, has the standard's default; the
+//! defaults are never bolder than our offers.
 //!
-//! What must never happen here: a result that one side did not agree to; a first burst longer than a burst, which the
-//! kernel refuses only when the session is started.
+//! What must never happen here: a result that one side did not agree to; a first burst longer than
+//! a burst, which the kernel refuses only when the session is started.
 
 use super::text::{Text, short};
 
 /// Default of MaxRecvDataSegmentLength (RFC 7143, 13.12), in bytes.
 const SEGMENT_DEFAULT: u32 = 8192;
-/// What is offered of digests: none if the target lets us choose, because TCP and the network below check, and CRC32C costs
-/// more than it finds; but it is the target that decides (a volume type may want them).
+/// Offered digests. `None` comes first, for a target that leaves the choice to us: TCP and the
+/// network below check, and CRC32C costs more than it finds. But the target decides (a volume type
+/// may want them).
 const DIGESTS: &str = "None,CRC32C";
-/// Most bytes in one data segment that we take.
+/// Longest data segment that we accept, in bytes.
 const SEGMENT_OURS: u32 = 262_144;
 /// Upper limit of all byte counts: 24 bits.
 const BYTES_MAX: u32 = 0x00ff_ffff;
@@ -45,22 +47,22 @@ pub enum Key {
     MaxRecvDataSegmentLength,
 }
 
-/// How a key is offered and what follows from an answer. Booleans are 0 and 1.
+/// Rule of a key: its offer, and the value that follows from an answer. Booleans are 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// One of [`DIGESTS`]: the target takes the first that it has, too. 1 is CRC32C.
+    /// One of [`DIGESTS`]: the target, too, takes the first that it has. 1 is CRC32C.
     Digest,
-    /// Yes if either side says Yes.
+    /// `Yes` if either side says `Yes`.
     Or { offer: bool, default: bool },
-    /// Yes if both sides say Yes.
+    /// `Yes` if both sides say `Yes`.
     And { offer: bool, default: bool },
     /// The smaller number.
     Least { offer: u32, default: u32, low: u32, high: u32 },
     /// The greater number.
     Greatest { offer: u32, default: u32, low: u32, high: u32 },
-    /// Each side says its own; the value is the other side's.
+    /// Each side declares its own; the value is the other side's.
     Declared { offer: u32, default: u32, low: u32, high: u32 },
-    /// Markers are no longer part of the standard: No, or nothing.
+    /// Markers are no longer part of the standard: `No`, or no value.
     Obsolete,
 }
 
@@ -85,7 +87,7 @@ impl Key {
         Self::MaxRecvDataSegmentLength,
     ];
 
-    /// As it stands on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::HeaderDigest => "HeaderDigest",
@@ -107,7 +109,7 @@ impl Key {
         }
     }
 
-    /// The key of this name.
+    /// Returns the key of this name; `None` if it is unknown.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|key| key.name() == name)
     }
@@ -140,7 +142,7 @@ impl Key {
         }
     }
 
-    /// What we offer (of the last key: declare), as text.
+    /// Returns our offer as text; for the last key, our declaration.
     pub fn offer(self) -> String {
         match self.rule() {
             Rule::Digest => DIGESTS.to_owned(),
@@ -152,7 +154,7 @@ impl Key {
         }
     }
 
-    /// What holds when the target says nothing of use.
+    /// Returns the value that holds without a usable answer of the target.
     fn default(self) -> u32 {
         match self.rule() {
             Rule::Digest | Rule::Obsolete => 0,
@@ -164,7 +166,7 @@ impl Key {
         }
     }
 
-    /// What an answer makes of our offer.
+    /// Computes the result of an answer to our offer. The error says why there is no agreement.
     fn result(self, answer: &str) -> Result<Answer, &'static str> {
         match (answer, self.rule()) {
             ("NotUnderstood" | "Irrelevant", _) | ("Reject", Rule::Obsolete) => return Ok(Answer::Default),
@@ -222,7 +224,8 @@ fn number(text: &str, low: u32, high: u32) -> Result<u32, &'static str> {
     if (low..=high).contains(&value) { Ok(value) } else { Err("it is outside the standard's limits") }
 }
 
-/// A numerical value: decimal, or hexadecimal behind `0x` (RFC 7143, 6.1). No sign, no blanks.
+/// Parses a numerical value: decimal, or hexadecimal behind `0x` (RFC 7143, 6.1). No sign, no
+/// blanks.
 pub(super) fn parse_number(text: &str) -> Option<u32> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
@@ -235,17 +238,17 @@ pub(super) fn parse_number(text: &str) -> Option<u32> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the target answers {key}={value:?} to {key}={offer}: {why}")]
 pub struct NegotiationError {
-    /// Which key.
+    /// Name of the key.
     pub key: &'static str,
-    /// What we offered.
+    /// Our offer.
     pub offer: String,
-    /// The answer, shortened.
+    /// The target's answer, shortened.
     pub value: String,
-    /// Why that is no agreement.
+    /// Reason why that is no agreement.
     pub why: &'static str,
 }
 
-/// What is known of a key.
+/// State of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Answer {
     /// Not answered.
@@ -253,7 +256,7 @@ enum Answer {
     Open,
     /// Answered, and the default holds.
     Default,
-    /// Agreed on.
+    /// Agreed value.
     Value(u32),
 }
 
@@ -263,16 +266,16 @@ pub struct Negotiation {
     answers: [Answer; Key::ALL.len()],
 }
 
-/// What was agreed on, as the kernel needs it.
+/// Agreed parameters, as the kernel needs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransferParameters {
     /// CRC32C over headers.
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
-    /// Seconds to wait after a loss before the next login.
+    /// Time to wait after a loss before the next login, in seconds.
     pub time2wait: u32,
-    /// Seconds that the target keeps commands in flight after a loss.
+    /// Time for which the target keeps commands in flight after a loss, in seconds.
     pub time2retain: u32,
     /// Error recovery level.
     pub error_recovery_level: u32,
@@ -280,19 +283,19 @@ pub struct TransferParameters {
     pub initial_r2t: bool,
     /// Data of a write may come with the command.
     pub immediate_data: bool,
-    /// Bytes of data in one sequence.
+    /// Maximum bytes of data in one sequence.
     pub max_burst: u32,
-    /// Bytes of data without an R2T.
+    /// Maximum bytes of data without an R2T.
     pub first_burst: u32,
-    /// R2Ts of one command at a time.
+    /// Maximum number of R2Ts of one command at a time.
     pub max_outstanding_r2t: u32,
     /// Data PDUs of a sequence come in order.
     pub pdu_in_order: bool,
     /// Sequences of a command come in order.
     pub sequence_in_order: bool,
-    /// Bytes of data in one PDU to us.
+    /// Maximum bytes of data in one PDU to us.
     pub max_recv_segment: u32,
-    /// Bytes of data in one PDU to the target.
+    /// Maximum bytes of data in one PDU to the target.
     pub max_xmit_segment: u32,
 }
 
@@ -304,7 +307,8 @@ impl Negotiation {
         }
     }
 
-    /// Takes an answer. A second answer to the same key is an error: it would replace what both sides use.
+    /// Records an answer. A second answer to one key is an error: it would replace a value that
+    /// both sides use.
     pub fn answer(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
         let wrong = |why| NegotiationError { key: key.name(), offer: key.offer(), value: short(value), why };
         let slot = &mut self.answers[key as usize];
@@ -322,12 +326,12 @@ impl Negotiation {
         }
     }
 
-    /// The agreement.
+    /// Returns the agreement.
     pub fn finish(&self) -> Result<TransferParameters, NegotiationError> {
         let (max_burst, mut first_burst) =
             (self.value(Key::MaxBurstLength), self.value(Key::FirstBurstLength));
         if first_burst > max_burst {
-            // As an answer it breaks RFC 7143, 13.14; as a default it only follows.
+            // As an answer it violates RFC 7143, 13.14; as a default it only follows.
             if matches!(self.answers[Key::FirstBurstLength as usize], Answer::Value(_)) {
                 return Err(NegotiationError {
                     key: Key::FirstBurstLength.name(),

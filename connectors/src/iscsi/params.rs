@@ -1,7 +1,7 @@
-//! What the kernel is told about a session, before and after its login.
+//! Parameters of a session that are set in the kernel, before and after its login.
 //!
-//! What must never happen here: a secret among the parameters. The kernel's initiator does not use USERNAME and PASSWORD,
-//! and would show them in sysfs.
+//! What must never happen here: a secret among the parameters. The kernel's initiator does not use
+//! USERNAME and PASSWORD, and would show them in sysfs.
 
 use mooring_host::IscsiParam;
 use mooring_model::{Iqn, Portal};
@@ -9,16 +9,18 @@ use mooring_model::{Iqn, Portal};
 use super::chap::Authentication;
 use super::negotiate::TransferParameters;
 
-/// Seconds without traffic after which the kernel sends a NOP-Out, and seconds that it then waits: a silent peer is noticed
-/// after 10 s. Never 0, which leaves it to TCP's retransmissions (15 minutes).
+/// Seconds without traffic after which the kernel sends a NOP-Out, and seconds that it then waits:
+/// a silent peer is noticed after 10 s. Never 0, which leaves it to TCP's retransmissions (15
+/// minutes).
 const NOP_SECONDS: u32 = 5;
 /// Seconds of error handling: abort of one command.
 const ABORT_SECONDS: u32 = 15;
 /// Seconds of error handling: reset of a LUN or of the target.
 const RESET_SECONDS: u32 = 30;
 
-/// The parameters of a session before its login, in the order in which they are set. The interface's name comes first: it
-/// marks a session as ours, and one that is left behind half-made must be recognised.
+/// Returns the parameters of a session before its login, in the order in which they are set. The
+/// interface's name comes first: it marks a session as ours, and one that is left behind half-made
+/// must be recognised.
 pub fn params_before_login(
     target: &Iqn,
     portal: Portal,
@@ -42,24 +44,24 @@ pub fn params_before_login(
     ]
 }
 
-/// A login that is done.
+/// Result of a login that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Negotiated {
-    /// The target's number of the session, never 0.
+    /// Session number of the target, never 0.
     pub tsih: u16,
-    /// The next status number that we expect.
+    /// Next status number that we expect.
     pub exp_stat_sn: u32,
-    /// The target portal group.
+    /// Target portal group.
     pub tpg: u16,
-    /// Who has proved itself.
+    /// Sides that have proved themselves.
     pub authentication: Authentication,
-    /// How data goes.
+    /// Parameters of data transfer.
     pub transfer: TransferParameters,
 }
 
 impl Negotiated {
-    /// The parameters to set after the login and before the connection is started, in that order. Digests take effect at
-    /// once, so none may be set before the last login PDU has come.
+    /// Returns the parameters to set after the login and before the connection is started, in that
+    /// order. Digests take effect at once, so none may be set before the last login PDU has come.
     pub fn params(&self) -> Vec<(IscsiParam, String)> {
         let flag = |value: bool| u32::from(value);
         let transfer = &self.transfer;

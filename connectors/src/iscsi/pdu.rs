@@ -1,6 +1,7 @@
 //! Basic header segments: 48 bytes, big endian (RFC 7143, 11).
 //!
-//! What must never happen here: a length or number of a peer's that is believed before it was checked against what is there.
+//! What must never happen here: a length or number of a peer's that is believed before it was
+//! checked against the bytes that came.
 
 use mooring_host::{HEADER_BYTES, LOGIN_DATA_BYTES_MAX};
 
@@ -14,7 +15,7 @@ const FINAL: u8 = 0x80;
 const TRANSIT: u8 = 0x80;
 const CONTINUE: u8 = 0x40;
 
-/// What kind of PDU a target has sent.
+/// Kinds of PDUs from a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// NOP-In 0x20.
@@ -33,7 +34,7 @@ pub enum Opcode {
     Other(u8),
 }
 
-/// What kind of PDU this is.
+/// Returns the kind of this PDU.
 pub fn opcode(header: &[u8; HEADER_BYTES]) -> Opcode {
     match header[0] & OPCODE_MASK {
         0x20 => Opcode::NopIn,
@@ -46,25 +47,25 @@ pub fn opcode(header: &[u8; HEADER_BYTES]) -> Opcode {
     }
 }
 
-/// A PDU that is not what it should be.
+/// A PDU that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PduError {
     /// Another kind of PDU.
     #[error("the target sent a PDU of kind {got:?} where {want:?} was due")]
     Opcode {
-        /// The kind that was due.
+        /// Expected kind.
         want: Opcode,
-        /// The kind that came.
+        /// Received kind.
         got: Opcode,
     },
-    /// The header says that there is more data than came, or more than a login may have.
+    /// The header announces more data than came, or more than a login may have.
     #[error(
         "the target's PDU announces {announced} bytes of data; {there} are there, {LOGIN_DATA_BYTES_MAX} are allowed"
     )]
     Length {
-        /// Bytes, by the header.
+        /// Bytes of data by the header.
         announced: usize,
-        /// Bytes that came.
+        /// Bytes of data that came.
         there: usize,
     },
     /// There is an additional header segment, which a login does not have.
@@ -105,21 +106,21 @@ impl Stage {
 /// A Login Request but for its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoginRequest {
-    /// The stage that it belongs to.
+    /// Stage of the request.
     pub(super) stage: Stage,
-    /// The stage that it asks for (T bit).
+    /// Stage that the request asks for (T bit).
     pub(super) transit: Option<Stage>,
     /// More text follows (C bit).
     pub(super) continues: bool,
     /// Initiator session id.
     pub(super) isid: Isid,
-    /// The next status number that we expect.
+    /// Next status number that we expect.
     pub(super) exp_stat_sn: u32,
 }
 
 impl LoginRequest {
-    /// The header. TSIH 0: a new session, or the reinstatement of a dead one by its ISID. The kernel fills in the task tag
-    /// and CmdSN.
+    /// Encodes the header. TSIH 0: a new session, or the reinstatement of a dead one by its ISID.
+    /// The kernel fills in the task tag and CmdSN.
     pub(super) fn encode(&self, data_bytes: usize) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[0] = IMMEDIATE | LOGIN_REQUEST;
@@ -146,15 +147,15 @@ pub struct LoginResponse<'a> {
     pub transit: bool,
     /// More text follows (C bit).
     pub continues: bool,
-    /// The stage that it belongs to; `None`: reserved number 2.
+    /// Stage of the response. `None`: reserved number 2.
     pub stage: Option<Stage>,
     /// The next stage; only with `transit`.
     pub next: Option<Stage>,
-    /// The version that the target uses.
+    /// Version of the protocol that the target uses.
     pub version_active: u8,
-    /// The initiator session id, repeated. Not filled in by LIO when it refuses.
+    /// Initiator session id, repeated. LIO does not fill it in when it refuses.
     pub isid: [u8; 6],
-    /// The target's number of the session.
+    /// Session number of the target.
     pub tsih: u16,
     /// The status number.
     pub stat_sn: u32,
@@ -167,7 +168,7 @@ pub struct LoginResponse<'a> {
 }
 
 impl<'a> LoginResponse<'a> {
-    /// Takes a PDU apart. `data` may have padding behind what the header announces.
+    /// Parses a PDU. `data` may have padding behind the announced bytes.
     pub fn parse(header: &[u8; HEADER_BYTES], data: &'a [u8]) -> Result<Self, PduError> {
         want(header, Opcode::LoginResponse)?;
         if header[4] != 0 {
@@ -194,7 +195,7 @@ impl<'a> LoginResponse<'a> {
     }
 }
 
-/// The header of a Logout Request that closes the session (reason 0). It has no data.
+/// Returns the header of a Logout Request that closes the session (reason 0). It has no data.
 pub fn logout_request() -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = IMMEDIATE | LOGOUT_REQUEST;
@@ -202,14 +203,14 @@ pub fn logout_request() -> [u8; HEADER_BYTES] {
     header
 }
 
-/// What came of a logout.
+/// Result of a logout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LogoutOutcome {
     /// 0: the session is closed.
     Closed,
-    /// 1: the target does not know the connection: it is gone already.
+    /// 1: the target does not know the connection, which is gone already.
     ConnectionNotFound,
-    /// 2: the target does not support what was asked (recovery of a connection).
+    /// 2: the target does not support the request (recovery of a connection).
     Unsupported,
     /// 3: cleaning up failed.
     CleanupFailed,
@@ -220,15 +221,15 @@ pub enum LogoutOutcome {
 /// A Logout Response (RFC 7143, 11.15).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LogoutResponse {
-    /// What came of it.
+    /// Result of the logout.
     pub outcome: LogoutOutcome,
-    /// Seconds to wait before the next login, if the session was not closed.
+    /// Time to wait before the next login, in seconds, if the session was not closed.
     pub time2wait: u16,
-    /// Seconds that the target keeps what was in flight.
+    /// Time for which the target keeps commands in flight, in seconds.
     pub time2retain: u16,
 }
 
-/// Takes a Logout Response apart.
+/// Parses a Logout Response.
 pub fn parse_logout_response(header: &[u8; HEADER_BYTES]) -> Result<LogoutResponse, PduError> {
     want(header, Opcode::LogoutResponse)?;
     let outcome = match header[2] {
@@ -241,7 +242,7 @@ pub fn parse_logout_response(header: &[u8; HEADER_BYTES]) -> Result<LogoutRespon
     Ok(LogoutResponse { outcome, time2wait: be16(header, 40), time2retain: be16(header, 42) })
 }
 
-/// What a target says without being asked (RFC 7143, 11.9).
+/// A message that a target sends without being asked (RFC 7143, 11.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AsyncEvent {
     /// 0: a SCSI event.
@@ -249,30 +250,31 @@ pub enum AsyncEvent {
         /// Additional sense code and qualifier; `None` when the sense data is too short or of an unknown format.
         sense: Option<(u8, u8)>,
     },
-    /// 1: log out within so many seconds.
+    /// 1: the target asks for a logout within this time.
     RequestLogout {
-        /// Seconds.
+        /// Time limit in seconds.
         within_s: u16,
     },
     /// 2: the target drops this connection.
     DropConnection {
-        /// Of which connection; ours has only 0.
+        /// Number of the connection; ours has only 0.
         connection: u16,
-        /// Seconds to wait before the next login.
+        /// Time to wait before the next login, in seconds.
         wait_s: u16,
-        /// Seconds that the target keeps what was in flight.
+        /// Time for which the target keeps commands in flight, in seconds.
         retain_s: u16,
     },
     /// 3: the target drops all connections of the session.
     DropSession {
-        /// Seconds to wait before the next login.
+        /// Time to wait before the next login, in seconds.
         wait_s: u16,
-        /// Seconds that the target keeps what was in flight.
+        /// Time for which the target keeps commands in flight, in seconds.
         retain_s: u16,
     },
-    /// 4: the target wants to negotiate again within so many seconds. We do not; a new login does the same.
+    /// 4: the target wants to negotiate again within this time. We do not; a new login has the same
+    /// effect.
     Renegotiate {
-        /// Seconds.
+        /// Time limit in seconds.
         within_s: u16,
     },
     /// 255, or a number that the standard does not have.
@@ -285,13 +287,14 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The list of LUNs has changed (sense 3F/0E, REPORTED LUNS DATA HAS CHANGED).
+    /// Returns `true` if the list of LUNs has changed (sense 3F/0E, REPORTED LUNS DATA HAS
+    /// CHANGED).
     pub fn luns_changed(&self) -> bool {
         matches!(self, Self::Scsi { sense: Some((0x3f, 0x0e)) })
     }
 }
 
-/// Takes an Asynchronous Message apart; `None`: it is another PDU.
+/// Parses an Asynchronous Message; `None` for another PDU.
 pub fn parse_async(header: &[u8; HEADER_BYTES], data: &[u8]) -> Option<AsyncEvent> {
     if opcode(header) != Opcode::Async {
         return None;
@@ -307,7 +310,8 @@ pub fn parse_async(header: &[u8; HEADER_BYTES], data: &[u8]) -> Option<AsyncEven
     })
 }
 
-/// Code and qualifier from the sense data behind its 16-bit length: fixed format 70h/71h, descriptor format 72h/73h (SPC-4, 4.5).
+/// Reads code and qualifier from the sense data behind its 16-bit length: fixed format 70h/71h,
+/// descriptor format 72h/73h (SPC-4, 4.5). `None` for anything else.
 fn sense(data: &[u8]) -> Option<(u8, u8)> {
     let (length, rest) = data.split_first_chunk::<2>()?;
     let sense = rest.get(..usize::from(u16::from_be_bytes(*length)))?;

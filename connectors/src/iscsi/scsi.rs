@@ -1,8 +1,9 @@
-//! SCSI commands over a session in the full feature phase (RFC 7143, 11.3 to 11.8), for a session in user space that sends one
-//! command at a time and no more than one segment of data: headers, and what answers mean.
+//! SCSI commands over a session in the full feature phase (RFC 7143, 11.3 to 11.8): their headers,
+//! and the meaning of answers. It serves a session in user space that sends one command at a time
+//! and no more than one segment of data.
 //!
-//! What must never happen here: a status taken for another command's; a length of a peer's that is believed before it was
-//! checked.
+//! What must never happen here: a status taken for another command's; a length of a peer's that is
+//! believed before it was checked.
 
 use mooring_host::{HEADER_BYTES, LOGIN_DATA_BYTES_MAX};
 
@@ -17,17 +18,17 @@ const SIMPLE: u8 = 0x01;
 const SCSI_RESPONSE: u8 = 0x21;
 const R2T: u8 = 0x31;
 
-/// No task.
+/// Tag value for no task.
 pub const NO_TAG: u32 = u32::MAX;
 
-/// The numbers of a session at this moment.
+/// Current numbers of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
-    /// The task's tag.
+    /// Tag of the task.
     pub tag: u32,
-    /// CmdSN.
+    /// CmdSN of the session.
     pub command: u32,
-    /// ExpStatSN.
+    /// ExpStatSN of the session.
     pub expected: u32,
 }
 
@@ -39,8 +40,8 @@ fn get(header: &[u8; HEADER_BYTES], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// A command that writes `bytes`, `immediate` of them with this PDU and the rest when the target asks for it. `lun` in SAM-5's
-/// peripheral device addressing.
+/// Encodes a command that writes `bytes`: `immediate` of them with this PDU and the rest when the
+/// target asks for it. `lun` is in SAM-5's peripheral device addressing.
 pub fn write_command(
     lun: u8,
     cdb: &[u8],
@@ -63,7 +64,7 @@ pub fn write_command(
     header
 }
 
-/// All of a command's data, asked for by an R2T with this tag.
+/// Encodes the header for all of a command's data, which an R2T with this tag has asked for.
 pub fn data_out(lun: u8, bytes: u16, asked: u32, numbers: Numbers) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = DATA_OUT;
@@ -76,7 +77,7 @@ pub fn data_out(lun: u8, bytes: u16, asked: u32, numbers: Numbers) -> [u8; HEADE
     header
 }
 
-/// The answer to a NOP-In that wants one.
+/// Encodes the answer to a NOP-In that wants one.
 pub fn nop_out(asked: u32, numbers: Numbers) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0] = NOP_OUT;
@@ -88,7 +89,8 @@ pub fn nop_out(asked: u32, numbers: Numbers) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Fills the numbers of a session into a header that was made without, as that of a logout.
+/// Fills the numbers of a session into a header that was made without them, such as that of a
+/// logout.
 pub fn with_numbers(mut header: [u8; HEADER_BYTES], numbers: Numbers) -> [u8; HEADER_BYTES] {
     put(&mut header, 16, numbers.tag);
     put(&mut header, 24, numbers.command);
@@ -96,69 +98,70 @@ pub fn with_numbers(mut header: [u8; HEADER_BYTES], numbers: Numbers) -> [u8; HE
     header
 }
 
-/// How a command has ended.
+/// Outcome of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ended {
     /// GOOD.
     Good,
     /// RESERVATION CONFLICT.
     Conflict,
-    /// CHECK CONDITION with UNIT ATTENTION: it was not done, for something that happened before.
+    /// CHECK CONDITION with UNIT ATTENTION: the command was not done, because of an earlier event.
     UnitAttention,
     /// CHECK CONDITION with another sense key, or none that can be read.
     Check {
         /// Sense key.
         key: u8,
-        /// Additional sense code and its qualifier.
+        /// Additional sense code and qualifier.
         code: (u8, u8),
     },
     /// Another status.
     Status(u8),
-    /// The target could not do it (RFC 7143, 11.4.3).
+    /// The target could not run the command (RFC 7143, 11.4.3).
     Failed(u8),
 }
 
-/// What a target says in the full feature phase.
+/// A message of the target in the full feature phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Said {
     /// The command with this tag has ended.
     Ended {
-        /// The task's tag.
+        /// Tag of the task.
         tag: u32,
-        /// StatSN.
+        /// StatSN of the message.
         number: u32,
-        /// How.
+        /// Outcome of the command.
         how: Ended,
     },
-    /// It is ready for this command's data.
+    /// The target is ready for this command's data.
     Ready {
-        /// The task's tag.
+        /// Tag of the task.
         tag: u32,
-        /// To be said with the data.
+        /// Tag to send with the data.
         asked: u32,
-        /// From which byte on.
+        /// Offset of the first byte to send.
         offset: u32,
-        /// How many.
+        /// Number of bytes to send.
         bytes: u32,
     },
-    /// It wants to know whether we are there.
+    /// The target tests that we are there.
     Nop {
-        /// To be said with the answer; [`NO_TAG`]: none is wanted.
+        /// Tag to send with the answer. [`NO_TAG`]: the target wants none.
         asked: u32,
     },
-    /// A logout's answer.
+    /// The answer to a logout.
     LoggedOut,
     /// Anything else.
     Other(Opcode),
 }
 
-/// Bytes behind a header: additional header segments, and data without its padding. `None`: more than such a session has.
+/// Returns the numbers of bytes behind a header: additional header segments, and data without
+/// padding. `None`: more than such a session has.
 pub fn lengths(header: &[u8; HEADER_BYTES]) -> Option<(usize, usize)> {
     let data = usize::from(header[5]) << 16 | usize::from(header[6]) << 8 | usize::from(header[7]);
     (data <= LOGIN_DATA_BYTES_MAX).then_some((usize::from(header[4]) * 4, data))
 }
 
-/// Reads a PDU of the target; `data` without padding.
+/// Parses a PDU of the target; `data` without padding.
 pub fn read(header: &[u8; HEADER_BYTES], data: &[u8]) -> Said {
     let tag = get(header, 16);
     match (header[0] & 0x3f, opcode(header)) {
@@ -185,8 +188,8 @@ fn ended(header: &[u8; HEADER_BYTES], data: &[u8]) -> Ended {
     }
 }
 
-/// Sense key, code and qualifier behind the 16-bit length: fixed format 70h, descriptor format 72h (SPC-4, 4.5). Zeros where there
-/// is none.
+/// Reads sense key, code and qualifier behind the 16-bit length: fixed format 70h, descriptor
+/// format 72h (SPC-4, 4.5). Zeros where there is none.
 fn sense(data: &[u8]) -> (u8, (u8, u8)) {
     let at = |index: usize| data.get(2 + index).copied().unwrap_or_default();
     match at(0) & 0x7f {
@@ -196,7 +199,8 @@ fn sense(data: &[u8]) -> (u8, (u8, u8)) {
     }
 }
 
-/// CRC32C (RFC 7143, 13.1), as it stands on the wire: of the few bytes of a command, bit by bit.
+/// Computes CRC32C (RFC 7143, 13.1) as it stands on the wire. Bit by bit is enough for the few
+/// bytes of a command.
 pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {

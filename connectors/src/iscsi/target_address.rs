@@ -1,4 +1,4 @@
-//! Where a redirect leads: `host[:port][,portal group]` (RFC 7143, 13.8).
+//! Address of a redirect: `host[:port][,portal group]` (RFC 7143, 13.8).
 //!
 //! What must never happen here: an address that is completed by guessing.
 
@@ -9,7 +9,8 @@ use mooring_model::Portal;
 
 use super::text::short;
 
-/// An address that a target names. A numerical address can be used as it is, see [`portal`](Self::portal).
+/// An address that a target names. A numerical address can be used as it is, see
+/// [`portal`](Self::portal).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetAddress {
     /// A DNS name, an IPv4 address, or an IPv6 address without its brackets.
@@ -26,7 +27,8 @@ pub struct TargetAddress {
 pub struct ParseTargetAddressError(String);
 
 impl TargetAddress {
-    /// The portal, if it is an address and no name: names are not looked up.
+    /// Returns the portal if the host is an address; `None` for a name, because names are not
+    /// looked up.
     pub fn portal(&self) -> Option<Portal> {
         self.to_string().parse().ok()
     }
@@ -58,7 +60,7 @@ fn parse(text: &str) -> Option<TargetAddress> {
     Some(TargetAddress { host: host.to_owned(), port, tpg })
 }
 
-/// Digits only: no sign.
+/// Parses digits only: no sign.
 fn decimal(text: &str) -> Option<u16> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,21 +1,23 @@
-//! Text keys: `key=value`, each with a NUL behind it (RFC 7143, 6.1), split over PDUs with the C bit.
+//! Text keys: `key=value`, each with a NUL behind it (RFC 7143, 6.1), split over PDUs with the C
+//! bit.
 //!
-//! What must never happen here: a text without bound; a key that counts twice; a value that ends its key early and becomes
-//! another key.
+//! What must never happen here: a text without bound; a key that counts twice; a value that ends
+//! its key early and becomes another key.
 
 /// Longest key, in bytes (RFC 7143, 6.1).
 pub const KEY_BYTES_MAX: usize = 63;
 
-/// Longest text taken over several PDUs, in bytes: eight full login PDUs. A target has a few hundred bytes to say.
+/// Longest accepted text over several PDUs, in bytes: eight full login PDUs. A target sends a few
+/// hundred bytes.
 pub const TEXT_BYTES_MAX: usize = 65_536;
 
 /// A text of a peer that is not a list of keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// More than [`TEXT_BYTES_MAX`].
+    /// The text is longer than [`TEXT_BYTES_MAX`].
     #[error("the target's text is longer than {TEXT_BYTES_MAX} bytes")]
     TooLong,
-    /// The last pair has no NUL behind it: something is missing.
+    /// The last pair has no NUL behind it: the text is incomplete.
     #[error("the target's text ends in the middle of a key (no NUL at its end)")]
     Unterminated,
     /// A piece has no `=`.
@@ -37,7 +39,7 @@ pub enum TextError {
 pub struct Text(Vec<(String, String)>);
 
 impl Text {
-    /// Nothing.
+    /// Makes an empty text.
     pub fn new() -> Self {
         Self::default()
     }
@@ -48,22 +50,22 @@ impl Text {
         self.0.push((key.to_owned(), value.to_owned()));
     }
 
-    /// The value of a key.
+    /// Returns the value of a key; `None` if the key is missing.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
-    /// All pairs in order.
+    /// Iterates over all pairs in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Whether there is no pair.
+    /// Returns `true` if there is no pair.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As it goes over the wire.
+    /// Encodes the text as it goes over the wire.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (key, value) in self.iter() {
@@ -75,7 +77,7 @@ impl Text {
         bytes
     }
 
-    /// Reads a whole text. NULs behind the last pair are padding.
+    /// Parses a complete text. NULs behind the last pair are padding.
     pub fn parse(bytes: &[u8]) -> Result<Self, TextError> {
         if bytes.len() > TEXT_BYTES_MAX {
             return Err(TextError::TooLong);
@@ -88,7 +90,7 @@ impl Text {
         if pairs.len() == text.len() {
             return Err(TextError::Unterminated);
         }
-        // Sorted beside the list: a peer may send thousands of keys.
+        // A sorted set beside the list: a peer may send thousands of keys.
         let mut seen = std::collections::BTreeSet::new();
         let mut list = Vec::new();
         for pair in pairs.split('\0') {
@@ -111,7 +113,7 @@ impl Text {
 pub struct Assembly(Vec<u8>);
 
 impl Assembly {
-    /// Takes the next piece; the text when it was the last one.
+    /// Adds the next piece. Returns the text when it was the last one, otherwise `None`.
     pub fn push(&mut self, piece: &[u8], continues: bool) -> Result<Option<Text>, TextError> {
         if self.0.len().saturating_add(piece.len()) > TEXT_BYTES_MAX {
             return Err(TextError::TooLong);
@@ -124,7 +126,7 @@ impl Assembly {
     }
 }
 
-/// So much of a peer's text as an error repeats.
+/// Shortens a peer's text to the length that an error repeats.
 pub(super) fn short(text: &str) -> String {
     text.chars().take(48).collect()
 }

@@ -1,4 +1,4 @@
-//! The machine that this process runs on.
+//! Implements the release of disks on the machine that this process runs on.
 //!
 //! What must never happen here: a name `sdX` that is another disk by now taken for ours.
 
@@ -16,25 +16,25 @@ use crate::device::{self, Probe};
 use crate::named::named;
 use crate::wire::End;
 
-/// How long a session may take to log out.
+/// Time that a session may take to log out.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(10);
-/// How long the kernel may take to remove a disk that nobody uses.
+/// Time that the kernel may take to remove a disk that nobody uses.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// This machine.
+/// The machine of this process.
 #[derive(Debug, Clone)]
 pub struct ThisMachine {
     run_dir: PathBuf,
 }
 
 impl ThisMachine {
-    /// The attachments of the agent with this run folder (`/run/mooring`).
+    /// Makes it for the attachments of the agent with this run folder (`/run/mooring`).
     pub fn new(run_dir: impl Into<PathBuf>) -> Self {
         Self { run_dir: run_dir.into() }
     }
 }
 
-/// `None`: the disk has gone.
+/// Turns the error of a disk that has gone into `None`.
 fn unless_gone<T>(result: Result<T, DiskError>) -> Result<Option<T>, String> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -47,7 +47,7 @@ fn text(error: impl std::error::Error + 'static) -> String {
     mooring_model::Chain(&error).to_string()
 }
 
-/// True if the device is this disk still.
+/// Returns `true` if the device is still this disk.
 fn is_same(disk: &OurDisk) -> Result<bool, String> {
     Ok(unless_gone(KernelDisks.sequence(&disk.device))? == Some(disk.sequence))
 }

@@ -1,4 +1,5 @@
-//! Letting go of disks, on a fake whose users go at their own time. The fake refuses what a kernel would, and what would lose data.
+//! Tests the release of disks on a fake whose users go at their own time. The fake refuses steps
+//! that a kernel would refuse, and steps that would lose data.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use super::*;
@@ -16,9 +17,9 @@ struct FakeDisk {
     number: u128,
     layers: Layers,
     holders: Vec<Holder>,
-    /// So many looks until users let go.
+    /// Number of looks until users close the disk.
     busy: u32,
-    /// Its device never answers.
+    /// The device never answers.
     hangs: bool,
     gone: bool,
 }
