@@ -1,5 +1,5 @@
-//! `mooring-sessiond` as the tests have it: dies at the fault point that `MOORING_SESSIOND_CRASH_AT` names. Built beside the real
-//! one, so that a test replaces the one with the other.
+//! `mooring-sessiond` for tests: dies at the fault point that `MOORING_SESSIOND_CRASH_AT` names. It
+//! is built beside the real one, so that a test replaces the one with the other.
 //!
 //! What must never happen here: a step in a shipped package.
 

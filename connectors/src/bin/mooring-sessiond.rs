@@ -1,4 +1,5 @@
-//! `mooring-sessiond`: keeps this host's iSCSI sessions. All that it does is in [`mooring_connectors::sessiond`].
+//! `mooring-sessiond`: keeps this host's iSCSI sessions. All its work is in
+//! [`mooring_connectors::sessiond`].
 //!
 //! What must never happen here: anything else.
 

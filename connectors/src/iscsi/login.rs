@@ -223,13 +223,13 @@ fn status_text(class: u8, detail: u8) -> &'static str {
 /// Content of our last request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It offered CHAP.
+    /// Offer of CHAP.
     Method,
-    /// It offered algorithms.
+    /// Offer of algorithms.
     Algorithm,
-    /// It sent our proof.
+    /// Our proof.
     Proof,
-    /// It offered parameters.
+    /// Offer of parameters.
     Parameters,
     /// The login has ended.
     Ended,

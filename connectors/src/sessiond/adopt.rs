@@ -1,56 +1,58 @@
-//! What a starting daemon does with what it finds: a pure decision per session, from the journal and the kernel's view.
+//! Decides how a starting daemon handles each session that it finds: a pure decision from the
+//! journal and the kernel's view.
 //!
-//! What must never happen here: a session with devices in use destroyed although it can be recovered; a healthy one logged
-//! in again; one that is not ours touched.
+//! What must never happen here: a session with devices in use destroyed although it can be
+//! recovered; a healthy one logged in again; one that is not ours touched.
 
 use super::journal::EntryState;
 use super::sysfs::{ConnectionAttr, KernelView, SessionAttr, TargetAttr};
 use crate::wire::End;
 
-/// What is done.
+/// Decision on one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// It is healthy: take it over, no login.
+    /// The session is healthy: take it over, no login.
     Adopt,
-    /// It was lost: log in again on the same kernel session.
+    /// The session was lost: log in again on this kernel session.
     Recover,
-    /// It was never whole, or its devices are gone: destroy it, then make it anew.
+    /// The session was never whole, or its devices are gone: destroy it, then make it anew.
     Remake,
-    /// There is none: make it.
+    /// There is no session: make it.
     Make,
-    /// Go on ending it.
+    /// Go on ending the session.
     End(End),
-    /// It is ended: remove the journal's file.
+    /// The session has ended: remove the journal's file.
     Forget,
-    /// It was given up and must not be there: destroy it, keep the file.
+    /// The session was given up and must not exist: destroy it, keep the file.
     Cut,
-    /// It was given up and is gone: keep the file.
+    /// The session was given up and is gone: keep the file.
     Keep,
-    /// It is ours and nobody wants it: leave it, and say so.
+    /// The session is ours and no journal file has it: leave it, and report it.
     Orphan,
-    /// It is ours, was never whole, and nobody wants it: destroy it.
+    /// The session is ours, was never whole, and no journal file has it: destroy it.
     Destroy,
-    /// Nothing.
+    /// Do nothing.
     Nothing,
 }
 
-/// How the kernel's session stands, for this decision.
+/// Health of the kernel's session, for this decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Health {
     /// Never logged in, or stopped for good, or without devices for ever.
     Broken,
-    /// Was logged in once; can be logged in again.
+    /// Was logged in once and can be logged in again.
     Lost,
     /// Logged in.
     Healthy,
 }
 
 fn health(view: &KernelView) -> Health {
-    // Its devices have been taken from it; a session that is unbound never gets any again.
+    // The devices have been taken from the session, and an unbound session never gets any again.
     if view.targets == TargetAttr::Unbound {
         return Health::Broken;
     }
-    // A session in recovery is FAILED; after the recovery time it is FREE, and only its devices tell that it ever lived.
+    // A session in recovery is FAILED; after the recovery time it is FREE, and only its devices
+    // show that it was ever logged in.
     let lived = matches!(view.session, SessionAttr::LoggedIn | SessionAttr::Failed)
         || view.targets == TargetAttr::Scanned
         || view.devices;
@@ -67,12 +69,14 @@ fn health(view: &KernelView) -> Health {
     }
 }
 
-/// Which of several sessions of one volume is its session: the healthiest, of equals the newest.
+/// Chooses one of several sessions of one volume: the healthiest, of equals the newest. `None` if
+/// there is none.
 pub(crate) fn best(views: &[KernelView]) -> Option<&KernelView> {
     views.iter().max_by_key(|view| (health(view), view.sid))
 }
 
-/// What to do with a session that the journal and the kernel show like this.
+/// Decides on a session by its journal entry and the kernel's view of it; each is `None` if it does
+/// not exist.
 pub fn decide(entry: Option<EntryState>, view: Option<&KernelView>) -> Action {
     let Some(view) = view else {
         return match entry {
@@ -90,7 +94,7 @@ pub fn decide(entry: Option<EntryState>, view: Option<&KernelView>) -> Action {
         },
         Some(EntryState::Ending(how)) => Action::End(how),
         Some(EntryState::Forbidden | EntryState::Failed | EntryState::WrongDisk) => Action::Cut,
-        // Somebody may use its disk: a person decides.
+        // A program may use the session's disk: a person decides.
         None if health(view) > Health::Broken || view.devices => Action::Orphan,
         None if view.volume.is_some() || view.unnamed => Action::Destroy,
         None => Action::Nothing,
@@ -159,7 +163,8 @@ mod tests {
         views
     }
 
-    /// Every state of the kernel, every state of the journal. A changed line is a changed decision: look at it.
+    /// Covers every state of the kernel with every state of the journal. A changed line is a
+    /// changed decision: look at it.
     #[test]
     fn the_whole_table() {
         let mut table =
@@ -188,8 +193,8 @@ mod tests {
         for view in all() {
             for entry in ENTRIES {
                 let action = decide(entry, Some(&view));
-                // Nothing that has disks is destroyed unless the journal says that it ends or was given up, or it can never
-                // have any again.
+                // No session with disks is destroyed unless the journal says that it ends or was
+                // given up, or it can never have disks again.
                 let destroys = matches!(action, Action::Remake | Action::Destroy);
                 let hopeless = view.targets == TargetAttr::Unbound
                     || matches!(view.connection, ConnectionAttr::Absent | ConnectionAttr::Down);
@@ -207,7 +212,7 @@ mod tests {
                     "{view:?} {entry:?}"
                 );
             }
-            // Foreign sessions are nobody's.
+            // A foreign session belongs to no journal entry.
             let foreign = KernelView { volume: None, unnamed: false, devices: false, ..view };
             let action = decide(None, Some(&foreign));
             assert!(matches!(action, Action::Nothing | Action::Orphan), "{foreign:?} {action:?}");

@@ -1,7 +1,8 @@
-//! One login: connect, hand the socket to the kernel, exchange login PDUs, start. At every portal in turn.
+//! Performs one login: connect, hand the socket to the kernel, exchange login PDUs, start. Tries
+//! the portals in turn.
 //!
-//! What must never happen here: a kernel session that a failed first login leaves behind; a byte read or written on a
-//! socket that is the kernel's; a login without a bound.
+//! What must never happen here: a kernel session that a failed first login leaves behind; a byte
+//! read or written on a socket that is the kernel's; a login without a bound.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -20,17 +21,18 @@ use crate::iscsi::{
 };
 use crate::wire::{End, SessionWish, WireChap};
 
-/// Commands that the kernel may have in flight on a session; 15 of them are the kernel's own.
+/// Number of commands that the kernel may have in flight on a session; 15 of them are the kernel's
+/// own.
 const COMMANDS_MAX: u16 = 128;
-/// Commands that one disk may have in flight.
+/// Number of commands that one disk may have in flight.
 const QUEUE_DEPTH: u16 = 32;
-/// Redirects that one login follows.
+/// Number of redirects that one login follows.
 const REDIRECTS_MAX: u32 = 4;
 
 /// A PDU: its header and its data.
 type Pdu = ([u8; HEADER_BYTES], Vec<u8>);
 
-/// What a login came to.
+/// Outcome of a login.
 enum Came {
     Through(Negotiated),
     Elsewhere(Portal),
@@ -38,7 +40,7 @@ enum Came {
 
 fn of_kernel(error: &IscsiError) -> Out {
     let kind = match error.errno {
-        // The connection that it was asked about is broken.
+        // The connection of this request is broken.
         Errno::ENOTCONN => FailKind::Unreachable,
         _ => FailKind::Unable,
     };
@@ -59,8 +61,8 @@ fn of_login(error: &LoginError) -> Out {
 }
 
 impl Session {
-    /// Logs in at the first portal that lets us. `recovery`: on the kernel session that there is; else a new one is made, and
-    /// destroyed again when the login fails.
+    /// Logs in at the first portal that admits us. With `recovery` it uses the existing kernel
+    /// session; otherwise it makes a new one, and destroys it again when the login fails.
     pub(crate) fn login_anywhere(&mut self, recovery: bool) -> Result<(), Out> {
         let mut portals = self.entry.wish.portals.clone();
         if recovery && let Some(at) = portals.iter().position(|portal| *portal == self.entry.portal) {
@@ -76,7 +78,7 @@ impl Session {
                     match fail.kind {
                         FailKind::Unreachable => {}
                         FailKind::Unable => kind = fail.kind,
-                        // The answer is the target's, and would be the same at its other portals.
+                        // This answer is the target's, and would be equal at its other portals.
                         FailKind::Refused | FailKind::Wrong | FailKind::HostGone | FailKind::SessionGone => {
                             return Err(Fail::out(fail.kind, failed.join("; ")));
                         }
@@ -91,7 +93,8 @@ impl Session {
         Err(Fail::out(kind, failed.join("; ")))
     }
 
-    /// While secrets are being rotated the target may have the others: what it refuses is its word only when it refuses both.
+    /// Logs in with either credentials. While secrets are being rotated the target may have the
+    /// others: a refusal counts only when it refuses both.
     fn login_with_either(&mut self, portal: Portal, recovery: bool) -> Result<(), Out> {
         match self.login_following(portal, recovery, Which::Wished) {
             Err(Out::Fail(fail))
@@ -127,7 +130,7 @@ impl Session {
         Err(Fail::out(FailKind::Unable, format!("it redirects more than {REDIRECTS_MAX} times")))
     }
 
-    /// One login at one portal; `Some`: the target is there.
+    /// Makes one login at one portal. `Some` is a redirect: the portal where the target is.
     fn login_at(&mut self, portal: Portal, recovery: bool, which: Which) -> Result<Option<Portal>, Out> {
         self.status.portal = Some(portal);
         let began = Instant::now();
@@ -164,12 +167,13 @@ impl Session {
                 self.undo(recovery)?;
                 Err(Out::Fail(fail))
             }
-            // Who ends it destroys it; who stops finds it again.
+            // An order to end destroys the session later; after a stop the next process finds it
+            // again.
             Err(out) => Err(out),
         }
     }
 
-    /// A first login that failed leaves nothing behind.
+    /// Destroys the kernel session of a first login that failed.
     fn undo(&mut self, recovery: bool) -> Result<(), Out> {
         if recovery { Ok(()) } else { self.teardown(End::Cut) }
     }
@@ -181,7 +185,8 @@ impl Session {
         })
     }
 
-    /// A kernel session with this socket and with the parameters before the login.
+    /// Makes a kernel session with this socket and with the parameters before the login. Returns
+    /// its number.
     fn make(&mut self, socket: TcpStream, portal: Portal, recovery: bool) -> Result<u32, Out> {
         let kernel = self.context.kernel.clone();
         let sid = match &self.live {
@@ -213,7 +218,7 @@ impl Session {
         for (param, value) in params {
             match self.context.kernel.set_param(sid, param, &value) {
                 Ok(()) => {}
-                // Not known to this kernel: its own value stays.
+                // This kernel lacks the parameter: its own value stays.
                 Err(error) if error.errno == Errno::ENOSYS => {}
                 Err(error) => return Err(of_kernel(&error)),
             }
@@ -221,7 +226,7 @@ impl Session {
         Ok(())
     }
 
-    /// The kernel's refusal, or that there is no such session any more.
+    /// Turns the kernel's error into a failure: the kernel's refusal, or that the session has gone.
     fn gone_or(&self, sid: u32, error: &IscsiError) -> Out {
         match sysfs::exists(self.context.sys(), sid) {
             Ok(false) => Fail::out(FailKind::SessionGone, "the session has gone from the kernel"),
@@ -257,7 +262,7 @@ impl Session {
         }
     }
 
-    /// The target's next login PDU.
+    /// Waits for the target's next login PDU.
     fn answer(&mut self, sid: u32, what: &str, until: Instant) -> Result<Pdu, Out> {
         let within = self.context.timing.answer_within;
         let until = until.min(self.context.now() + within);
@@ -273,7 +278,7 @@ impl Session {
                 {
                     return Ok((header, data));
                 }
-                // It may be of the connection before this one: the state tells.
+                // The event may be one of an earlier connection: the state tells.
                 Wake::Event(IscsiEvent::ConnectionError { error, .. }) => {
                     suspected = Some((error, self.context.now() + self.context.timing.stale_event));
                 }
@@ -304,8 +309,9 @@ impl Session {
         }
     }
 
-    /// A login PDU that came before the end of its connection. The state shows the end before the kernel's events of both have come here:
-    /// unless the end's own event has `ended` the wait, it is waited for.
+    /// Returns a login PDU that came before the end of its connection. sysfs shows the end before
+    /// the kernel's events of both have come here: so this waits for the end's own event, unless
+    /// that has `ended` the wait already.
     fn last_answer(&mut self, ended: bool) -> Result<Option<Pdu>, Out> {
         let mut until = self.context.now();
         if !ended {
@@ -318,7 +324,7 @@ impl Session {
                 {
                     return Ok(Some((header, data)));
                 }
-                // What came before it is here.
+                // Everything that came before this event is here.
                 Wake::Event(IscsiEvent::ConnectionError { .. }) => until = self.context.now(),
                 Wake::Timeout => return Ok(None),
                 _ => {}
@@ -326,8 +332,8 @@ impl Session {
         }
     }
 
-    /// Stops the connection so that another can take its place: also what clears the kernel's clean-up mark. What the old
-    /// one has still to say is of no interest.
+    /// Stops the connection so that another can take its place; this also clears the kernel's
+    /// clean-up mark. Further messages of the old connection do not matter.
     pub(crate) fn stop_for_recovery(&mut self) -> Result<(), Out> {
         let Some(live) = &mut self.live else {
             return Err(Fail::out(FailKind::SessionGone, "there is no kernel session"));
@@ -344,15 +350,16 @@ impl Session {
     }
 }
 
-/// With which of two credentials a login is tried.
+/// Selects one of two credentials for a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     Wished,
-    /// Those that come or go, while secrets are being rotated.
+    /// The second credentials, while secrets are being rotated.
     Other,
 }
 
-/// The credentials of a login. The target changes its own secret in another step than ours: either proves it, whichever of ours it takes.
+/// Returns the credentials of a login. The target changes its own secret in another step than ours:
+/// either one proves it, whichever of ours it accepts.
 fn credentials(wish: &SessionWish, which: Which) -> Option<Credentials> {
     let (chap, other) = match (&wish.chap, &wish.other_chap, which) {
         (Some(chap), Some(other), Which::Other) => (other, Some(chap)),

@@ -1,7 +1,8 @@
-//! What everybody may see of every session, and the way to its thread. One lock, held for moments: nothing blocks under it.
+//! Board with the public state of every session, and the channel to its thread. One lock, held for
+//! moments: nothing blocks under it.
 //!
-//! What must never happen here: a wait under the lock; a watcher that holds up a session (one that reads too slowly is
-//! dropped); an order that is lost because a session ends at the same moment.
+//! What must never happen here: a wait under the lock; a watcher that holds up a session (one that
+//! reads too slowly is dropped); an order that is lost because a session ends at the same moment.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
@@ -13,21 +14,23 @@ use mooring_model::{Iqn, Lun, Naa, VolumeId};
 
 use crate::wire::{Answer, End, SessionState, SessionStatus, SessionWish};
 
-/// Events that a watcher may be behind beyond the number of sessions; one that is further behind is dropped and asks anew.
+/// Number of events that a watcher may be behind, beyond the number of sessions. One that is
+/// further behind is dropped and asks anew.
 const WATCH_BEHIND_MAX: usize = 1024;
 
-/// What a session's thread is told.
+/// An order to a session's thread.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Keep a session like this.
+    /// Keep a session by this spec.
     Ensure(Box<SessionWish>),
-    /// End it.
+    /// End the session.
     End(End),
-    /// The kernel says.
+    /// An event of the kernel.
     Event(IscsiEvent),
     /// Events may have been lost: look at sysfs.
     Look,
-    /// A check of the disk's identity that this session began has ended.
+    /// Result of a check of the disk's identity that this session began, by the number of the
+    /// check.
     Checked(u64, super::identity::Verdict),
     /// This daemon stops; the session stays.
     Stop,
@@ -36,7 +39,7 @@ pub(crate) enum Order {
 /// An order and its number.
 pub(crate) type Numbered = (u64, Order);
 
-/// What must be the same in two wishes for one session.
+/// The parameters that two specs of one session must share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
     initiator: Iqn,
@@ -65,9 +68,9 @@ struct Slot {
     key: Key,
     status: SessionStatus,
     orders: Sender<Numbered>,
-    /// Told apart from an earlier session of the same volume.
+    /// Number of this session's life, which tells it from an earlier session of this volume.
     life: u64,
-    /// The last order that the thread has taken to heart: `status` shows it.
+    /// Number of the last order that the thread has handled: `status` shows its effect.
     served: u64,
 }
 
@@ -88,25 +91,25 @@ impl State {
     fn tell(&mut self, answer: &Answer) {
         self.watchers.retain(|watcher| match watcher.try_send(answer.clone()) {
             Ok(()) => true,
-            // Its receiver ends when the sender is gone, and its client with it.
+            // The receiver ends when the sender is gone, and its client with it.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
         });
     }
 }
 
-/// The board. Clones are the same board.
+/// Board of all sessions; clones share one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board {
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// Where a session is to be entered.
+/// Place of a session on the board.
 pub(crate) enum Place<'a> {
-    /// There is one: this was sent to it.
+    /// The session exists: this order was sent to it.
     Sent(Sent),
-    /// There is one, and it is another than what is wished.
+    /// The session exists and does not fit the spec.
     Conflict(Box<SessionStatus>),
-    /// There is none: enter one.
+    /// No session exists: enter one.
     Free(Vacancy<'a>),
 }
 
@@ -126,19 +129,19 @@ pub(crate) struct Vacancy<'a> {
 }
 
 impl Sent {
-    /// To the session of which volume.
+    /// Returns the volume of the session.
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
     }
 }
 
 impl Vacancy<'_> {
-    /// How many sessions there are.
+    /// Counts the sessions.
     pub(crate) fn sessions(&self) -> usize {
         self.state.slots.len()
     }
 
-    /// Enters a session. The receiver is its thread's.
+    /// Enters a session. Its thread gets the receiver.
     pub(crate) fn enter(
         mut self,
         key: Key,
@@ -156,11 +159,11 @@ impl Vacancy<'_> {
 
 impl Board {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing under this lock panics half-way through a change.
+        // A poisoned lock does no harm: nothing under it panics half-way through a change.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a wish to the session of its volume, if there is one that it fits.
+    /// Sends a spec to the session of its volume, if one exists that fits it.
     pub(crate) fn ensure(&self, wish: &SessionWish) -> Place<'_> {
         let mut state = self.lock();
         let number = state.number();
@@ -182,12 +185,13 @@ impl Board {
             }
             slot.key = key;
         }
-        // A thread that has gone without leaving the board has panicked, and the process is about to abort.
+        // A thread that ended without leaving the board has panicked, and the process is about to
+        // abort.
         let _ = slot.orders.send((number, Order::Ensure(Box::new(wish.clone()))));
         Place::Sent(Sent { volume, life: slot.life, number })
     }
 
-    /// Sends the order to end to the session of a volume. `None`: there is none.
+    /// Sends the order to end to the session of a volume; `None` if there is none.
     pub(crate) fn end(&self, volume: VolumeId, how: End) -> Option<Sent> {
         let mut state = self.lock();
         let number = state.number();
@@ -203,14 +207,15 @@ impl Board {
         }
     }
 
-    /// A volume's place, for a session that was there before this process.
+    /// Returns a volume's free place, for a session that existed before this process. `None` if the
+    /// place is taken.
     pub(crate) fn vacancy(&self, volume: VolumeId) -> Option<Vacancy<'_>> {
         let state = self.lock();
         let free = !state.slots.contains_key(&volume);
         free.then(|| Vacancy { state, volume, changed: &self.shared.1 })
     }
 
-    /// Hands an event to the session that it is about. Others' are dropped.
+    /// Hands an event to its session. Events of foreign sessions are dropped.
     pub(crate) fn dispatch(&self, sid: u32, event: IscsiEvent) {
         let state = self.lock();
         if let Some(slot) = state.sids.get(&sid).and_then(|volume| state.slots.get(volume)) {
@@ -218,24 +223,25 @@ impl Board {
         }
     }
 
-    /// Tells every session.
+    /// Sends an order to every session.
     pub(crate) fn tell_all(&self, order: impl Fn() -> Order) {
         for slot in self.lock().slots.values() {
             let _ = slot.orders.send((0, order()));
         }
     }
 
-    /// From now on events of this kernel session go to this volume's thread.
+    /// Routes events of this kernel session to this volume's thread from now on.
     pub(crate) fn route(&self, sid: u32, volume: VolumeId) {
         self.lock().sids.insert(sid, volume);
     }
 
-    /// This kernel session is nobody's any more.
+    /// Ends the routing of this kernel session's events.
     pub(crate) fn unroute(&self, sid: u32) {
         self.lock().sids.remove(&sid);
     }
 
-    /// A session has changed, and has taken all orders up to this number to heart (0: as before).
+    /// Shows a changed session whose thread has handled all orders up to this number (0: no further
+    /// ones).
     pub(crate) fn show(&self, status: &SessionStatus, served: u64) {
         let mut state = self.lock();
         let Some(slot) = state.slots.get_mut(&status.volume) else { return };
@@ -247,8 +253,8 @@ impl Board {
         self.shared.1.notify_all();
     }
 
-    /// A session is gone. Its thread ends, unless a new wish came meanwhile: then its thread lives on with it.
-    /// `again`: a wish that came before.
+    /// Takes a session that is gone from the board. Its thread ends, unless a new spec came
+    /// meanwhile: then the thread goes on with that. `again` is a spec that came before.
     pub(crate) fn leave(
         &self,
         volume: VolumeId,
@@ -256,7 +262,7 @@ impl Board {
         mut again: Option<(u64, SessionWish)>,
     ) -> Option<(u64, SessionWish)> {
         let mut state = self.lock();
-        // Orders are sent under this lock: what is not here now goes to a new session.
+        // Orders are sent under this lock: an order that is not here now goes to a new session.
         while let Ok((number, order)) = orders.try_recv() {
             match order {
                 Order::Ensure(wish) => again = Some((number, *wish)),
@@ -277,7 +283,7 @@ impl Board {
         again
     }
 
-    /// A session whose thread could not be started.
+    /// Takes a session off whose thread could not be started.
     pub(crate) fn drop_slot(&self, volume: VolumeId) {
         let mut state = self.lock();
         state.slots.remove(&volume);
@@ -285,17 +291,18 @@ impl Board {
         self.shared.1.notify_all();
     }
 
-    /// One session.
+    /// Returns one session; `None` if this volume has none.
     pub(crate) fn get(&self, volume: VolumeId) -> Option<SessionStatus> {
         self.lock().slots.get(&volume).map(|slot| slot.status.clone())
     }
 
-    /// All sessions.
+    /// Returns all sessions.
     pub(crate) fn list(&self) -> Vec<SessionStatus> {
         self.lock().slots.values().map(|slot| slot.status.clone()).collect()
     }
 
-    /// All sessions, `Synced`, then every change. Ends when its reader is too far behind.
+    /// Streams all sessions, then `Synced`, then every change. Ends when its reader is too far
+    /// behind.
     pub(crate) fn watch(&self) -> Receiver<Answer> {
         let mut state = self.lock();
         let (watcher, changes) = sync_channel(state.slots.len() + 1 + WATCH_BEHIND_MAX);
@@ -308,7 +315,8 @@ impl Board {
         changes
     }
 
-    /// Waits until a session has taken an order to heart and stands (logged in, or given up), or is gone (`None`).
+    /// Waits until a session has handled an order and is settled: logged in, given up, or gone
+    /// (`None`).
     pub(crate) fn wait_settled(&self, sent: Sent, wait: Duration) -> Option<SessionStatus> {
         self.wait(sent.volume, wait, |slot| {
             let settled = !matches!(
@@ -319,7 +327,7 @@ impl Board {
         })
     }
 
-    /// Waits until a session has ended. `None`: it has.
+    /// Waits until a session has ended. `None` if it has; otherwise its state.
     pub(crate) fn wait_gone(&self, sent: Sent, wait: Duration) -> Option<SessionStatus> {
         let status = self.wait(sent.volume, wait, |slot| slot.life != sent.life);
         let state = self.lock();
@@ -328,7 +336,7 @@ impl Board {
     }
 
     fn wait(&self, volume: VolumeId, wait: Duration, done: impl Fn(&Slot) -> bool) -> Option<SessionStatus> {
-        // A client may ask for any time; an hour is as good as for ever, and no overflow.
+        // A client may ask for any time; an hour is as good as for ever, and cannot overflow.
         let until = Instant::now() + wait.min(Duration::from_hours(1));
         let mut state = self.lock();
         loop {

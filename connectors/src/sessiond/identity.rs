@@ -1,7 +1,8 @@
-//! Whether the disk of a session is still the disk that was handed over: asked freshly, after every recovery and takeover.
+//! Checks that the disk of a session still is the disk that was handed over. It asks freshly, after
+//! every recovery and takeover.
 //!
-//! What must never happen here: an answer from a cache; a check that holds up the session's own thread (INQUIRY of a
-//! blocked device hangs for as long as its session is lost).
+//! What must never happen here: an answer from a cache; a check that holds up the session's own
+//! thread (INQUIRY of a blocked device hangs for as long as its session is lost).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,30 +13,31 @@ use mooring_model::{Chain, Lun, Naa};
 use super::sysfs;
 use crate::vpd;
 
-/// What a check has found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The wanted disk.
+    /// The disk has the expected identity.
     Right,
     /// There is no disk: nobody has scanned for it yet.
     Absent,
-    /// Another disk; what it says that it is.
+    /// Another disk; the text has its identity.
     Wrong(String),
-    /// Nothing was found out; why.
+    /// The identity is unknown; the text has the reason.
     Unknown(String),
 }
 
-/// The identity that a disk must show. Both halves count: two volumes may have one NAA, and one host may meet both.
+/// Identity that a disk must show. Both halves count: two volumes may have one NAA, and one host
+/// may meet both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// The NAA identifier of its logical unit.
+    /// NAA identifier of the logical unit.
     pub naa: Naa,
-    /// Its unit serial. `None`: nobody knows it, and the NAA alone decides.
+    /// Unit serial. `None`: nobody knows it, and the NAA alone decides.
     pub serial: Option<String>,
 }
 
 impl Wanted {
-    /// Compares the pages that a disk has sent; page 0x80 is `None` where no serial is wanted.
+    /// Compares the pages that a disk has sent; page 0x80 is `None` where no serial is expected.
     fn verdict(&self, device: &Path, page83: &[u8], page80: Option<&[u8]>) -> Verdict {
         let device = device.display();
         let want = &self.naa;
@@ -58,13 +60,15 @@ impl Wanted {
     }
 }
 
-/// Asks a session's disk who it is.
+/// Asks a session's disk for its identity.
 pub trait Identity: Send + Sync {
-    /// Asks. May hang for as long as the device is blocked: called on a thread that can be lost.
+    /// Checks the identity. May hang for as long as the device is blocked: call it on a thread that
+    /// can be lost.
     fn check(&self, session: KernelSession, lun: Lun, want: &Wanted) -> Verdict;
 }
 
-/// The real check: the disk of (session, LUN) by sysfs, and a fresh INQUIRY of the pages 0x83 and 0x80.
+/// Real check: finds the disk of (session, LUN) by sysfs, and sends a fresh INQUIRY for the pages
+/// 0x83 and 0x80.
 pub struct FreshInquiry {
     sys: Arc<dyn Tree>,
     disks: Arc<dyn Disks>,

@@ -1,11 +1,13 @@
-//! What must survive the daemon's death: one file per session in a folder that only root may open, lost with the machine's
-//! power like the sessions themselves (`/run`).
+//! Journal of everything that must survive the daemon's death: one file per session in a folder
+//! that only root may open. It is lost with the machine's power like the sessions themselves
+//! (`/run`).
 //!
-//! A file is written, flushed and renamed before its session is made, and removed after the session is gone. A file that
-//! cannot be taken is named in the log and moved aside as `*.bad`.
+//! A file is written, flushed and renamed before its session is made, and removed after the session
+//! is gone. An unusable file is named in the log and moved aside as `*.bad`.
 //!
-//! What must never happen here: a half file under a session's name; a file that others can read (it holds the CHAP secret);
-//! an error that shows what a file holds; a start that fails because of one bad file.
+//! What must never happen here: a half file under a session's name; a file that others can read (it
+//! holds the CHAP secret); an error that shows a file's contents; a start that fails because of one
+//! bad file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -26,45 +28,45 @@ const VERSION: u32 = 1;
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Where a session stands on its way through life, as far as it must be remembered.
+/// State of a session in its life, as far as it must be remembered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryState {
-    /// It is to be logged in.
+    /// The session has to be logged in.
     Wanted,
-    /// It is being ended.
+    /// The session is being ended.
     Ending(End),
     /// The target has refused this host: ended, not tried again.
     Forbidden,
-    /// It cannot be made: not tried again.
+    /// No login is possible: not tried again.
     Failed,
-    /// Its disk was another one: ended, not tried again.
+    /// The session led to another disk: ended, not tried again.
     WrongDisk,
 }
 
-/// One session.
+/// Journal entry of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The file format.
+    /// Version of the file format.
     version: u32,
-    /// Of which boot: kernel sessions do not outlive one.
+    /// Id of the boot: kernel sessions do not outlive one.
     pub boot_id: String,
-    /// What is wanted.
+    /// Spec of the session.
     pub wish: SessionWish,
-    /// The initiator session id: one for the life of the session, whatever portal it goes to, so that each login takes the
-    /// place of the one before.
+    /// Initiator session id. It stays for the life of the session, whatever its portal, so that
+    /// each login takes the place of the one before.
     pub isid: Isid,
-    /// The portal that it was logged in at last, or is tried first.
+    /// Portal of the last login, or the first one to try.
     pub portal: Portal,
-    /// Where it stands.
+    /// State of the session.
     pub state: EntryState,
-    /// Why, for `Forbidden`, `Failed` and `WrongDisk`.
+    /// Reason for `Forbidden`, `Failed` and `WrongDisk`.
     #[serde(default)]
     pub problem: Option<String>,
 }
 
 impl Entry {
-    /// A new session that is wanted.
+    /// Makes the entry of a new session.
     pub fn wanted(boot_id: &str, wish: SessionWish, isid: Isid, portal: Portal) -> Self {
         Self {
             version: VERSION,
@@ -92,17 +94,17 @@ fn failed<'a>(op: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Jou
     move |source| JournalError { op, path: path.to_owned(), source }
 }
 
-/// The folder.
+/// The folder of the journal.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
-    /// The folder, as it was opened.
+    /// The folder as it was opened.
     anchor: Anchor,
     steps: Steps,
 }
 
 impl Journal {
-    /// Opens the folder; makes it if it is not there. Its mode is put right.
+    /// Opens the folder, makes it if it is missing, and corrects its mode.
     pub fn open(dir: &Path, steps: Steps) -> Result<Self, JournalError> {
         if let Some(parent) = dir.parent() {
             fs::create_dir_all(parent).map_err(failed("make the folder", parent))?;
@@ -119,8 +121,8 @@ impl Journal {
         Ok(Self { dir: dir.to_owned(), anchor, steps })
     }
 
-    /// Whether the folder is where it was opened. With it the lock and the socket went: what is written into another one in its
-    /// place is that one's daemon's.
+    /// Checks that the folder is where it was opened. Lock and socket went with a folder that was
+    /// moved: files in another folder in its place belong to that folder's daemon.
     pub fn check_place(&self) -> Result<(), JournalError> {
         if self.anchor.holds() {
             return Ok(());
@@ -134,7 +136,7 @@ impl Journal {
         self.dir.join(format!("{volume}.json"))
     }
 
-    /// Everything of this boot, by volume. What cannot be taken is logged and moved aside.
+    /// Loads all entries of this boot, by volume. Unusable files are logged and moved aside.
     pub fn load(&self, boot_id: &str) -> Result<Vec<Entry>, JournalError> {
         let mut entries = Vec::new();
         let mut names = Vec::new();
@@ -144,7 +146,8 @@ impl Journal {
         names.sort();
         for path in names {
             match path.extension().and_then(|extension| extension.to_str()) {
-                // A write that was not finished: its rename never came, so the file before it still stands. It may hold a secret.
+                // A write that was not finished: its rename never came, so the file before it is
+                // still there. It may hold a secret.
                 Some("tmp") => {
                     let _ = fs::remove_file(&path);
                 }
@@ -158,14 +161,15 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Writes a session's file. When this returns, it is there whatever happens.
+    /// Writes a session's file. When this returns, the file outlives any crash of the daemon.
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         self.steps.step(Step::JournalWrite, || {
             self.check_place()?;
             let path = self.path(entry.wish.volume);
             let fresh = path.with_extension("tmp");
             let write = || -> io::Result<()> {
-                // Left by a death in the middle of this: the new file must not get an old file's mode.
+                // Left by a death in the middle of a write: the new file must not get an old file's
+                // mode.
                 match fs::remove_file(&fresh) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
@@ -180,7 +184,7 @@ impl Journal {
         })
     }
 
-    /// Removes a session's file. One that is not there is removed already.
+    /// Removes a session's file. A missing file is accepted.
     pub fn remove(&self, volume: VolumeId) -> Result<(), JournalError> {
         self.steps.step(Step::JournalRemove, || {
             let path = self.path(volume);
@@ -196,7 +200,7 @@ impl Journal {
     }
 }
 
-/// One file, or why it is not taken; without anything that it holds.
+/// Reads one file. The error is the reason why it is unusable, without anything of its contents.
 fn read(path: &Path, boot_id: &str) -> Result<Entry, String> {
     let mut text = Vec::new();
     let mut options = OpenOptions::new();
@@ -272,7 +276,7 @@ mod tests {
         let entry = Entry::wanted("boot", wish, isid, portal);
         journal.write(&entry).unwrap();
         fs::rename(&dir, &aside).unwrap();
-        // Also when another daemon's folder stands there by now.
+        // Also when another daemon's folder is there by now.
         for again in [false, true] {
             if again {
                 Journal::open(&dir, Steps::silent()).unwrap();

@@ -1,7 +1,7 @@
-//! What a session that is logged in does: it waits for what happens to it, and asks its disk who it is.
+//! Keeps a session that is logged in: waits for events, and checks its disk's identity.
 //!
-//! What must never happen here: a healthy session that is logged in anew because of a stale event; a lost one that is
-//! taken for healthy; I/O that goes on to another disk.
+//! What must never happen here: a healthy session that is logged in anew because of a stale event;
+//! a lost one that is taken for healthy; I/O that goes on to another disk.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::iscsi::{
 };
 
 impl Session {
-    /// The portal that was used last.
+    /// Returns the portal that was used last.
     fn portal(&self) -> mooring_model::Portal {
         self.status.portal.unwrap_or(self.entry.portal)
     }
 
-    /// Asks the disk who it is, and waits for the answer or for something more urgent.
+    /// Asks the disk for its identity, and waits for the answer or for something more urgent.
     pub(super) fn check(&mut self) -> Phase {
         let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Phase::Connect };
         self.checks += 1;
@@ -56,7 +56,7 @@ impl Session {
                     }
                 },
                 Wake::Checked(..) | Wake::Changed => {}
-                // The thread that asks is still at it: no second one.
+                // The thread of the check is still at work: no second one.
                 Wake::Timeout => {
                     self.status.problem =
                         Some(format!("the disk has not said who it is for {} s", within.as_secs()));
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// A second's pause between two checks.
+    /// Pauses between two checks.
     fn pause_or_phase(&mut self) -> Option<Phase> {
         let until = self.context.now() + self.context.timing.recheck;
         loop {
@@ -99,8 +99,9 @@ impl Session {
         }
     }
 
-    /// A disk that error handling has switched off does not come back by itself; nor one that we have switched off before we
-    /// died. While it is off it cannot be asked who it is.
+    /// Sets the disk's device to `running`. A disk that error handling has set offline does not
+    /// come back by itself; nor does one that this daemon has set offline before it died. An
+    /// offline disk cannot be asked for its identity.
     fn set_running(&self, kernel: KernelSession) {
         let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
         if self.context.sys().read_text(&state).is_ok_and(|state| state == "offline") {
@@ -108,7 +109,8 @@ impl Session {
         }
     }
 
-    /// The kernel compares the word with the line feed after it: without one it is EINVAL (6.1).
+    /// Writes a state. The kernel compares the word with the line feed after it: without one it is
+    /// EINVAL (6.1).
     fn set_device(&self, kernel: KernelSession, line: &[u8]) {
         let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
         let written = self.context.steps.step(Step::DeviceState, || self.context.sys().write(&state, line));
@@ -119,7 +121,7 @@ impl Session {
 
     fn wrong_disk(&mut self, kernel: KernelSession, text: String) -> Phase {
         tracing::error!(volume = %self.volume(), sid = kernel.sid, text, "another disk answers");
-        // What is queued for the disk that was there must not reach this one.
+        // Commands that are queued for the former disk must not reach this one.
         self.set_device(kernel, b"offline\n");
         self.give_up(EntryState::WrongDisk, text)
     }
@@ -139,7 +141,7 @@ impl Session {
         }
     }
 
-    /// An event of a session that is logged in.
+    /// Handles an event of a session that is logged in.
     fn happened(&mut self, event: &IscsiEvent) -> Option<Phase> {
         let kernel = self.live.as_ref()?.kernel;
         match event {
@@ -172,7 +174,7 @@ impl Session {
         }
     }
 
-    /// The target says something without being asked.
+    /// Handles a message that the target sends without being asked.
     fn told(&mut self, event: AsyncEvent) -> Option<Phase> {
         tracing::info!(volume = %self.volume(), ?event, "the target says");
         match event {
@@ -187,7 +189,7 @@ impl Session {
         }
     }
 
-    /// The target asks for a logout, to be logged in anew.
+    /// Logs out because the target asks for it, to log in anew.
     fn log_out_as_asked(&mut self, within_s: u16) -> Phase {
         let Some(sid) = self.live.as_ref().map(|live| live.kernel.sid) else { return Phase::Connect };
         self.status.problem = Some("the target has asked for a new login".to_owned());
@@ -201,7 +203,7 @@ impl Session {
                 Ok(Wake::Event(IscsiEvent::Pdu { header, .. }))
                     if opcode(&header) == Opcode::LogoutResponse =>
                 {
-                    // What is closed need not be waited for.
+                    // A closed session needs no wait.
                     let wait_s = match parse_logout_response(&header) {
                         Ok(response) if response.outcome != LogoutOutcome::Closed => response.time2wait,
                         _ => 0,
@@ -226,7 +228,7 @@ impl Session {
         match sysfs::state(self.context.sys(), kernel.sid) {
             Ok(Some((SessionAttr::LoggedIn, ConnectionAttr::Up))) => None,
             Ok(Some((session, connection))) => {
-                // The state may be seen before the event that says why.
+                // sysfs may show the state before the event with its reason comes.
                 if let Some(phase) = self.told_why() {
                     return Some(phase);
                 }
@@ -261,12 +263,13 @@ impl Session {
         }
     }
 
-    /// Whether the connection really is lost. The event comes before the kernel's own work has changed the state, and an
-    /// error of the connection before may come late: so look for some moments.
+    /// Returns `true` if the connection really is lost. The event comes before the kernel's own
+    /// work has changed the state, and an error of an earlier connection may come late: so it looks
+    /// for some moments.
     fn is_lost(&self, sid: u32) -> bool {
         let until = self.context.now() + self.context.timing.stale_event;
         loop {
-            // What cannot be read cannot be trusted.
+            // A state that cannot be read cannot be trusted.
             if !matches!(
                 sysfs::state(self.context.sys(), sid),
                 Ok(Some((SessionAttr::LoggedIn, ConnectionAttr::Up)))

@@ -1,17 +1,22 @@
-//! The session daemon: makes iSCSI sessions, keeps them, recovers them, ends them. It knows wishes, the kernel and a journal;
-//! no volumes, no controller, no database.
+//! The session daemon: makes iSCSI sessions, keeps them, recovers them, ends them. It knows specs
+//! of sessions, the kernel and a journal; no volumes, no controller, no database.
 //!
-//! Threads: one that reads the kernel's events and hands them out by session; one per session with all its decisions
-//! (`session`); one that accepts clients and one per client (`server`); one that looks at sysfs each second for what no
-//! event told. They share a board with every session's status, and nothing else.
+//! Threads:
+//! - one that reads the kernel's events and hands them out by session;
+//! - one per session with all its decisions (`session`);
+//! - one that accepts clients and one per client (`server`);
+//! - one that looks at sysfs each second for changes without an event.
 //!
-//! It is crash-only. A panic in any thread aborts the process: the others could not know what the one that died held to be
-//! true. systemd starts it again at once, and it takes over what it finds ([`adopt`]); sessions and their I/O go on
-//! meanwhile, because they live in the kernel. For the same reason there is nothing to do at a stop.
+//! They share a board with every session's status, and nothing else.
 //!
-//! What must never happen here: a session dropped because this process ends or begins; a kernel session without a journal
-//! file; a session of somebody else touched; a step without a bound; a path for users that outlives the session of its disk
-//! (the agent, who makes them, may be down).
+//! It is crash-only. A panic in any thread aborts the process: the others could not know what the
+//! dead thread held to be true. systemd starts it again at once, and it takes over the sessions
+//! that it finds ([`adopt`]). Sessions and their I/O go on meanwhile, because they live in the
+//! kernel. For the same reason there is nothing to do at a stop.
+//!
+//! What must never happen here: a session dropped because this process ends or begins; a kernel
+//! session without a journal file; a session of somebody else touched; a step without a bound; a
+//! path for users that outlives the session of its disk (the agent, who makes them, may be down).
 
 pub mod adopt;
 mod attempt;
@@ -53,47 +58,48 @@ use self::sysfs::{ConnectionAttr, KernelView, SessionAttr};
 use crate::links::RunLinks;
 use crate::wire::{SOCKET, SessionState, SessionWish};
 
-/// Most connections of clients at a time; one more is refused with a reason.
+/// Maximum number of connections of clients at a time; one more is refused with a reason.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Most sessions; a thread and about 0.3 MiB of locked memory each.
+/// Maximum number of sessions; each takes a thread and about 0.3 MiB of locked memory.
 pub const SESSIONS_MAX: usize = 4096;
-/// The stack of every thread: all of it may be locked into memory.
+/// Bytes of every thread's stack: all of it may be locked into memory.
 pub const STACK_BYTES: usize = 256 * 1024;
-/// The folder of the socket, the lock and the journal, below the run folder.
+/// Folder of the socket, the lock and the journal, below the run folder.
 pub const FOLDER: &str = "sessiond";
-/// How long the threads that only read wait at a time.
+/// Time that the threads which only read wait at once.
 const TICK: Duration = Duration::from_secs(1);
-/// The events' thread must have come round within this time, or the watchdog is not fed.
+/// Seconds within which the events' thread must have come round, or the watchdog is not fed.
 const BEAT_WITHIN: u64 = 10;
 
-/// How long things may take.
+/// Time limits and pauses.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// A TCP connection to one portal.
+    /// Limit of a TCP connection to one portal.
     pub connect_within: Duration,
-    /// One answer of a target during a login.
+    /// Limit of one answer of a target during a login.
     pub answer_within: Duration,
-    /// One login after the connection was made. LIO gives up after 15 s.
+    /// Limit of one login after the connection was made. LIO gives up after 15 s.
     pub login_within: Duration,
-    /// The kernel's removal of a session's disks. They are gone already as a rule.
+    /// Limit of the kernel's removal of a session's disks. As a rule they are gone already.
     pub unbind_within: Duration,
-    /// The answer to a logout.
+    /// Limit of the answer to a logout.
     pub logout_within: Duration,
-    /// The kernel's destruction of a session, before it is asked again.
+    /// Limit of the kernel's destruction of a session, before it is asked again.
     pub destroy_within: Duration,
-    /// The identity of a disk, before that is a problem to show.
+    /// Time that a check of a disk's identity may take before it shows as a problem.
     pub check_within: Duration,
-    /// The pause before something is looked at again.
+    /// Pause between two looks or checks.
     pub recheck: Duration,
-    /// How long the state must contradict an error event before the event is taken for one of an earlier connection.
+    /// Time for which the state must contradict an error event before the event counts as one of an
+    /// earlier connection.
     pub stale_event: Duration,
-    /// The pause after the first failure of a login; doubled by each further one.
+    /// Pause after the first failure of a login; each further failure doubles it.
     pub retry_first: Duration,
     /// The longest pause.
     pub retry_longest: Duration,
-    /// A second refusal counts when it comes this long after the first.
+    /// Time between two refusals after which the second one counts.
     pub refused_for: Duration,
-    /// How often sysfs is looked at.
+    /// Interval of the looks at sysfs.
     pub look_every: Duration,
 }
 
@@ -123,48 +129,48 @@ impl Timing {
     }
 }
 
-/// The machine that the daemon works on.
+/// Machine that the daemon works on.
 #[derive(Clone)]
 pub struct Machine {
-    /// The kernel's initiator.
+    /// Initiator of the kernel.
     pub kernel: Arc<dyn IscsiKernel>,
-    /// `/sys`.
+    /// Tree at `/sys`.
     pub sys: Arc<dyn Tree>,
-    /// Who a disk is.
+    /// Check of a disk's identity.
     pub identity: Arc<dyn Identity>,
-    /// The time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
 }
 
-/// How many sessions there are.
+/// Number of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
-    /// All.
+    /// All sessions.
     pub sessions: usize,
-    /// Logged in.
+    /// Sessions that are logged in.
     pub logged_in: usize,
 }
 
-/// How the daemon works.
+/// Settings of the daemon.
 pub struct Config {
-    /// `/run/mooring`.
+    /// Run folder, `/run/mooring`.
     pub run_dir: PathBuf,
-    /// Of this boot; kernel sessions do not outlive one.
+    /// Id of this boot; kernel sessions do not outlive one.
     pub boot_id: String,
-    /// This host's name, for people who look at a target.
+    /// Name of this host, for people who look at a target.
     pub alias: Option<String>,
-    /// How long things may take.
+    /// Time limits and pauses.
     pub timing: Timing,
-    /// Who listens at the fault points.
+    /// Listener at the fault points.
     pub steps: Steps,
     /// Called after a panic of any thread. The daemon's is [`std::process::abort`].
     pub on_panic: Arc<dyn Fn() + Send + Sync>,
-    /// Called about each second while everything goes round.
+    /// Called about each second while all threads come round.
     pub alive: Box<dyn Fn(Pulse) + Send>,
 }
 
 impl Config {
-    /// The daemon's configuration: aborts after a panic, tells nobody that it lives.
+    /// Makes the daemon's configuration: aborts after a panic, reports its life to nobody.
     pub fn new(run_dir: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
         Self {
             run_dir: run_dir.into(),
@@ -178,15 +184,15 @@ impl Config {
     }
 }
 
-/// Why the daemon does not start.
+/// Reason why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another one works here.
+    /// Another daemon works here.
     #[error("another mooring-sessiond{} works on {}: there can be only one", with_pid(*.pid), .folder.display())]
     Another {
-        /// The other's process.
+        /// Process id of the other.
         pid: Option<u32>,
-        /// The folder.
+        /// Folder of both.
         folder: PathBuf,
     },
     /// The lock cannot be taken.
@@ -201,9 +207,9 @@ pub enum StartError {
     /// The socket cannot be made.
     #[error("cannot listen on {}", .path.display())]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -216,7 +222,7 @@ fn with_pid(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
-/// What all threads share.
+/// State that all threads share.
 pub(crate) struct Context {
     kernel: Arc<dyn IscsiKernel>,
     sys: Arc<dyn Tree>,
@@ -233,7 +239,7 @@ pub(crate) struct Context {
     stopping: AtomicBool,
     clients: AtomicU64,
     beat: AtomicU64,
-    /// Sessions of ours that nobody had asked for at the start.
+    /// Sessions of ours that no journal file had at the start.
     orphans: Mutex<BTreeMap<VolumeId, Vec<KernelView>>>,
     on_panic: Arc<dyn Fn() + Send + Sync>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -256,7 +262,7 @@ impl Context {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Starts a thread. A panic in it is the end of the process.
+    /// Starts a thread. A panic in it ends the process.
     fn spawn(
         self: &Arc<Self>,
         name: String,
@@ -279,7 +285,7 @@ impl Context {
         Ok(())
     }
 
-    /// Asks on a thread that can be lost who a disk is; the answer goes to the session.
+    /// Checks a disk's identity on a thread that can be lost; the answer goes to the session.
     fn check_identity(
         self: &Arc<Self>,
         kernel: KernelSession,
@@ -304,7 +310,7 @@ impl Context {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The orphans of a volume, as they are now. Whoever asks has to do with them.
+    /// Takes the orphans of a volume, as they are now. The caller has to handle them.
     fn take_orphans(&self, volume: VolumeId) -> Vec<KernelView> {
         let found = self.orphans().remove(&volume).unwrap_or_default();
         let now = found.iter().filter_map(|view| sysfs::view(self.sys(), view.sid).ok().flatten());
@@ -329,15 +335,16 @@ impl Context {
     }
 }
 
-/// A running daemon.
+/// A daemon at work.
 pub struct Daemon {
     context: Arc<Context>,
     _lock: LockFile,
 }
 
 impl Daemon {
-    /// Starts: takes the lock, takes over what the journal and the kernel hold, and listens. `events` must have been opened
-    /// before this, so that nothing is lost between the look at the kernel and the first event.
+    /// Starts the daemon: takes the lock, takes over the sessions of journal and kernel, and
+    /// listens. `events` must have been opened before this, so that nothing is lost between the
+    /// look at the kernel and the first event.
     pub fn start(config: Config, machine: Machine, events: Box<dyn IscsiEvents>) -> Result<Self, StartError> {
         let folder = config.run_dir.join(FOLDER);
         let journal = Journal::open(&folder, config.steps.clone())?;
@@ -367,7 +374,8 @@ impl Daemon {
             on_panic: config.on_panic,
             threads: Mutex::default(),
         });
-        // From here on threads run: whatever fails now must not leave them to a daemon that is not there.
+        // From here on threads run: a later failure must not leave them to a daemon that does not
+        // exist.
         let daemon = Self { context, _lock: lock };
         let started = daemon.begin(entries, events, config.alive, &config.run_dir.join(SOCKET));
         match started {
@@ -403,14 +411,15 @@ impl Daemon {
             .map_err(StartError::Thread)
     }
 
-    /// Ends the threads of this process; sessions go on in the kernel. The daemon itself is only ever killed.
+    /// Ends the threads of this process; sessions go on in the kernel. The real daemon is only ever
+    /// killed.
     pub fn stop(self) {
         self.context.stopping.store(true, Ordering::Relaxed);
         self.context.board.tell_all(|| Order::Stop);
         loop {
             let thread = self.context.threads.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(thread) = thread else { return };
-            // A thread that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
@@ -423,7 +432,7 @@ impl Daemon {
     }
 }
 
-/// Hands out the kernel's events.
+/// Hands the kernel's events to the sessions.
 fn read_events(context: &Context, mut events: Box<dyn IscsiEvents>) {
     while !context.is_stopping() {
         context.beat.fetch_add(1, Ordering::Relaxed);
@@ -447,7 +456,7 @@ fn read_events(context: &Context, mut events: Box<dyn IscsiEvents>) {
     }
 }
 
-/// Looks at sysfs for what no event told; and tells that everything goes round.
+/// Looks at sysfs for changes without an event, and reports that all threads come round.
 fn look_around(context: &Context, alive: &dyn Fn(Pulse)) {
     let (mut beat, mut still, mut in_place) = (0, 0, true);
     while !context.is_stopping() {
@@ -477,7 +486,7 @@ fn look_around(context: &Context, alive: &dyn Fn(Pulse)) {
     }
 }
 
-/// Takes over what the journal and the kernel hold.
+/// Takes over the sessions of journal and kernel.
 fn take_over(context: &Arc<Context>, entries: Vec<Entry>) -> Result<(), StartError> {
     let mut views: BTreeMap<Option<VolumeId>, Vec<KernelView>> = BTreeMap::new();
     for view in sysfs::views(context.sys())? {
@@ -492,7 +501,7 @@ fn take_over(context: &Arc<Context>, entries: Vec<Entry>) -> Result<(), StartErr
             (Some(begin), Some(vacancy)) => {
                 context.enter(vacancy, entry, begin).map_err(StartError::Thread)?;
             }
-            // Ending, and ended.
+            // The session was being ended, and has ended.
             (None, _) => context.journal.remove(volume)?,
             (_, None) => {}
         }
@@ -503,13 +512,14 @@ fn take_over(context: &Arc<Context>, entries: Vec<Entry>) -> Result<(), StartErr
     Ok(())
 }
 
-/// How a session begins for which the kernel has these; and those of them that it does not take over. `None`: it has ended.
+/// Decides how a session begins for which the kernel has these. Returns the beginning (`None`: it
+/// has ended), and those kernel sessions that it does not take over.
 fn begin_with(entry: &mut Entry, mut ours: Vec<KernelView>) -> (Option<Begin>, Vec<KernelView>) {
     let chosen = adopt::best(&ours).cloned();
     let mut action = adopt::decide(Some(entry.state), chosen.as_ref());
     let mut begin = None;
     if let Some(view) = chosen {
-        // It was made for another target; its place is needed.
+        // The kernel session was made for another target, and its place is needed.
         if matches!(action, Action::Adopt | Action::Recover)
             && view.target.as_deref() != Some(entry.wish.target.as_str())
         {
@@ -536,7 +546,7 @@ fn begin_with(entry: &mut Entry, mut ours: Vec<KernelView>) -> (Option<Begin>, V
     (begin, ours)
 }
 
-/// A kernel session of ours that no journal file is about.
+/// Handles a kernel session of ours without a journal file.
 fn unwanted(context: &Arc<Context>, view: KernelView) -> Result<(), StartError> {
     let (sid, volume) = (view.sid, view.volume);
     match adopt::decide(None, Some(&view)) {

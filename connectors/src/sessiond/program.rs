@@ -1,8 +1,9 @@
-//! The daemon as a program: its arguments, its log and its sockets. Both binaries are this and nothing else; the one with
-//! the feature `faults` can be told where to die.
+//! Program of the daemon: its arguments, its log and its sockets. Both binaries are this and
+//! nothing else; the one with the feature `faults` can be told where to die.
 //!
-//! What must never happen here: a log line that a session waits for (the log may go to a disk behind one of our sessions:
-//! when nobody takes lines, they are dropped and counted); a signal that tears anything down.
+//! What must never happen here: a log line that a session waits for (the log may go to a disk
+//! behind one of our sessions: when nobody takes lines, they are dropped and counted); a signal
+//! that tears anything down.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,9 +28,9 @@ use super::{Config, Daemon, FOLDER, Machine, Pulse, STACK_BYTES};
 
 /// Keeps this host's iSCSI sessions
 ///
-/// Runs as root, normally under systemd (mooring-sessiond.service). mooring-agent tells it which sessions are wanted. It logs
-/// in, recovers what is lost, and takes over what it finds when it starts. Stopping or killing it drops no session and no
-/// I/O.
+/// Runs as root, normally under systemd (mooring-sessiond.service). mooring-agent tells it which
+/// sessions to keep. It logs in, recovers lost sessions, and takes over existing ones when it
+/// starts. Stopping or killing it drops no session and no I/O.
 #[derive(Debug, Parser)]
 #[command(
     name = "mooring-sessiond",
@@ -37,13 +38,13 @@ use super::{Config, Daemon, FOLDER, Machine, Pulse, STACK_BYTES};
     after_help = "Example:\n  mooring-sessiond --run-dir /run/mooring\n\nWhat it does:  journalctl -u mooring-sessiond"
 )]
 struct Args {
-    /// The folder of the socket, the lock and the journal (in its folder "sessiond")
+    /// Run folder; the socket, the lock and the journal are in its folder "sessiond"
     #[arg(long, default_value = "/run/mooring")]
     run_dir: PathBuf,
-    /// What is logged, as "info" or "mooring_connectors=debug"
+    /// Log filter, such as "info" or "mooring_connectors=debug"
     #[arg(long, default_value = "info", env = "MOORING_SESSIOND_LOG")]
     log: String,
-    /// Say whether it could start on this machine, and do nothing else
+    /// Check that the daemon could start on this machine, and do nothing else
     #[arg(long)]
     check: bool,
     /// List the fault points, with their numbers for MOORING_SESSIOND_CRASH_AT
@@ -52,12 +53,13 @@ struct Args {
     print_steps: bool,
 }
 
-/// The command line as clap reads it, for the man page.
+/// Returns the command line as clap reads it, for the man page.
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the daemon as its arguments say. Returns when it could not start, or had only something to say.
+/// Runs the daemon by its arguments. Returns when it could not start, or only had to print
+/// something.
 pub fn main() -> ExitCode {
     if let Err(warning) = cores::leave_none() {
         eprintln!("mooring-sessiond: {warning}");
@@ -86,7 +88,7 @@ fn run(args: &Args) -> Result<()> {
         println!("ok");
         return Ok(());
     }
-    // Before any thread: what they map later is locked as well.
+    // Before any thread: memory that threads map later is locked as well.
     let unprotected = harden();
     start_log(filter)?;
     for warning in unprotected {
@@ -103,11 +105,11 @@ fn start(args: &Args) -> Result<Daemon> {
     config.alias = host_name();
     config.alive = Box::new(watched());
     config.steps = steps()?;
-    // Before the sockets: who comes second is told the first one's pid by the lock.
+    // Before the sockets: for a second daemon the lock has the first one's pid.
     let folder = args.run_dir.join(FOLDER);
     Journal::open(&folder, Steps::silent())?;
     let early = only_one(&folder)?;
-    // Subscribed before anything is looked at, so that no event falls in between.
+    // Subscribed before any look, so that no event falls in between.
     let events = KernelIscsiEvents::open().context("listen to the kernel's iSCSI events")?;
     let kernel = KernelIscsi::open(PortId::Kernel).map_err(named(&args.run_dir))?;
     let sys = Arc::new(KernelTree::new("/sys"));
@@ -117,7 +119,8 @@ fn start(args: &Args) -> Result<Daemon> {
         identity: Arc::new(FreshInquiry::new(sys, Arc::new(KernelDisks))),
         clock: Arc::new(SystemClock),
     };
-    // The daemon takes it itself; the netlink port, which only one process can have, covers the moment between.
+    // The daemon takes the lock itself; the netlink port, which only one process can have, covers
+    // the moment between.
     drop(early);
     Ok(Daemon::start(config, machine, Box::new(events))?)
 }
@@ -136,7 +139,7 @@ fn only_one(folder: &Path) -> Result<LockFile> {
     }
 }
 
-/// Adds what the port's owner may be.
+/// Adds a hint on the owner of the netlink port to an error.
 fn named(run_dir: &Path) -> impl FnOnce(IscsiOpenError) -> anyhow::Error {
     let run_dir = run_dir.display().to_string();
     move |error| {
@@ -162,7 +165,7 @@ fn steps() -> Result<Steps> {
     Ok(Steps::silent())
 }
 
-/// What would keep the daemon from starting.
+/// Checks everything that would keep the daemon from starting.
 fn check(run_dir: &Path) -> Result<()> {
     boot_id()?;
     if let Some(module) = iscsi_modules().missing() {
@@ -177,13 +180,13 @@ fn check(run_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Of this boot.
+/// Reads the id of this boot.
 fn boot_id() -> Result<String> {
     let text = KernelTree::new("/proc").read_text(&TreePath::new("sys/kernel/random/boot_id"))?;
     Ok(text.trim().to_owned())
 }
 
-/// This host's name, for people who look at a target.
+/// Reads this host's name, for people who look at a target. `None` if it has none.
 fn host_name() -> Option<String> {
     let name = KernelTree::new("/proc").read_text(&TreePath::new("sys/kernel/hostname")).ok()?;
     let name = name.trim();
@@ -204,7 +207,7 @@ fn watched() -> impl Fn(Pulse) {
     }
 }
 
-/// Lines that wait for the log's thread.
+/// Maximum number of lines that wait for the log's thread.
 const LINES_MAX: usize = 4096;
 
 /// Hands lines to a thread that writes them, and never waits for it.
@@ -247,7 +250,7 @@ fn start_log(filter: EnvFilter) -> Result<()> {
 fn write_lines(lines: &Receiver<Vec<u8>>, dropped: &AtomicU64) {
     let mut out = io::stderr();
     while let Ok(line) = lines.recv() {
-        // Nobody reads the log: the daemon goes on.
+        // If nobody reads the log, the daemon goes on.
         let _ = out.write_all(&line);
         match dropped.swap(0, Ordering::Relaxed) {
             0 => {}

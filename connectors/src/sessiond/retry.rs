@@ -1,38 +1,39 @@
-//! When a lost session is tried again, and when it is given up: a pure decision.
+//! Decides when a lost session is tried again, and when it is given up. Pure.
 //!
-//! What must never happen here: a host that is revoked and tries for ever (its users' I/O would hang for the recovery
-//! time); a host given up because of one refusal, which a target that is being restored may give.
+//! What must never happen here: a host that is revoked and tries for ever (its users' I/O would
+//! hang for the recovery time); a host given up because of one refusal, which a target that is
+//! being restored may give.
 
 use std::time::{Duration, Instant};
 
-/// How an attempt failed, as far as that decides when the next one comes.
+/// Kind of an attempt's failure, for the time of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Nobody answered, or the connection broke.
     Unreachable,
-    /// The target answered that it is not (yet) able.
+    /// The target answered that it is not able, or not yet.
     Unable,
     /// The target refused this host: status 0x0201 or 0x0202.
     Refused,
 }
 
-/// What is next.
+/// Next step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Try again after this time.
     After(Duration),
-    /// The target means it: end the session.
+    /// The target's refusal counts: end the session.
     GiveUp,
 }
 
 /// Times of the retry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryTimes {
-    /// The pause after the first failure; doubled by each further one.
+    /// Pause after the first failure; each further failure doubles it.
     pub(crate) first: Duration,
     /// The longest pause.
     pub(crate) longest: Duration,
-    /// A second refusal counts when it comes this long after the first.
+    /// Time between two refusals after which the second one counts.
     pub(crate) refused_for: Duration,
 }
 
@@ -44,17 +45,17 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// An attempt failed at this time. `jitter` (any number) spreads the pauses of many sessions between a half and the
-    /// whole of what they would be.
+    /// Records a failed attempt at this time, and decides. `jitter` (any number) spreads the pauses
+    /// of many sessions between half and all of their length.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant, times: &RetryTimes, jitter: u8) -> Next {
         let doubled = times.first.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = self.failures.saturating_add(1);
         let whole = doubled.min(times.longest);
         let pause = whole / 2 + whole / 2 * u32::from(jitter) / 255;
         match failure {
-            // Says nothing about whether this host may.
+            // The failure does not tell whether the target admits this host.
             Failure::Unreachable => Next::After(pause),
-            // The target is being changed: what it refused before is no longer its word.
+            // The target is being changed: its earlier refusal no longer counts.
             Failure::Unable => {
                 self.refused_since = None;
                 Next::After(pause)
@@ -71,7 +72,7 @@ impl Retry {
         }
     }
 
-    /// How many attempts failed.
+    /// Counts the attempts that failed.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(run(&[(0, Refused), (2999, Refused)]), after(1));
         assert_eq!(run(&[(0, Refused), (2999, Refused), (3000, Refused)]), Some(Next::GiveUp));
         assert_eq!(run(&[(0, Refused), (100, Unreachable), (3000, Refused)]), Some(Next::GiveUp));
-        // In between the target said something else: it counts from anew.
+        // The target answered something else in between: the count starts anew.
         assert_eq!(run(&[(0, Refused), (100, Unable), (3000, Refused)]), after(400));
         assert_eq!(run(&[(0, Unreachable), (60_000, Refused)]), after(200));
         assert_eq!(run(&[(0, Unable), (60_000, Unable)]), after(200));

@@ -1,7 +1,8 @@
-//! The unix socket: who may come in, how long a line may be, and what each request means.
+//! Server at the unix socket: admits clients, bounds their lines, and handles their requests.
 //!
-//! What must never happen here: a client that holds up a session or another client; a secret in an answer or a log (what
-//! a client sent is never repeated); a socket that others than root may open.
+//! What must never happen here: a client that holds up a session or another client; a secret in an
+//! answer or a log (the text of a client is never repeated); a socket that others than root may
+//! open.
 
 use std::fs;
 use std::io;
@@ -24,18 +25,19 @@ use super::{CONNECTIONS_MAX, Context, SESSIONS_MAX, TICK, begin_with, kernel_of,
 use crate::line::{self, LineError, LineReader};
 use crate::wire::{Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SessionWish, WireChap};
 
-/// The requests that this build knows, by their names on the wire.
+/// Requests that this build knows, by their names on the wire.
 const REQUESTS: [&str; 6] = ["hello", "ensure", "end", "get", "list", "watch"];
-/// How long a client may take for its first line, and for the rest of a line that it has begun.
+/// Seconds that a client may take for its first line, and for the rest of a line that it has begun.
 const LINE_WITHIN: u32 = 30;
-/// How long a client may leave an answer unread before it is disconnected.
+/// Time that a client may leave an answer unread before it is disconnected.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
-/// The longest that an answer is waited for, whatever the client asks.
+/// Longest time until an answer, whatever the client asks for.
 const WAIT_MAX: Duration = Duration::from_mins(2);
 /// Longest recovery time, in seconds: a day.
 const RECOVERY_SECONDS_MAX: u32 = 86_400;
 
-/// Makes the socket. The lock is ours, so what is there was left by a process that is gone.
+/// Makes the socket. This process has the lock, so an existing socket was left by a process that is
+/// gone.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
@@ -61,13 +63,13 @@ pub(super) fn accept(context: &Arc<Context>, listener: &UnixListener) {
     let tick = u16::try_from(context.timing.look_every.as_millis()).unwrap_or(1000);
     while !context.is_stopping() {
         let mut waited = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        // An interrupted or failed wait is tried again; accepting shows what is wrong.
+        // An interrupted or failed wait is repeated; accepting shows the error.
         let _ = poll(&mut waited, PollTimeout::from(tick));
         match listener.accept() {
             Ok((stream, _)) => admit(context, stream),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {
-                // Out of descriptors or memory: others may close some.
+                // Out of descriptors or memory: other clients may close some.
                 tracing::warn!(%error, "a client cannot be accepted");
                 std::thread::sleep(TICK);
             }
@@ -93,7 +95,7 @@ fn admit(context: &Arc<Context>, stream: UnixStream) {
         context.clients.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!(pid, uid, "a client more than {CONNECTIONS_MAX} is refused");
         let text = format!("more than {CONNECTIONS_MAX} connections; close some");
-        // Whoever does not read it is refused all the same.
+        // A client that does not read the answer is refused all the same.
         let _ = line::write(&stream, &Answer::Error { kind: ErrorKind::Machine, text });
         return;
     }
@@ -115,7 +117,7 @@ struct Client<'a> {
     lines: LineReader,
 }
 
-/// A request that is not done.
+/// Refusal of a request.
 struct Refusal {
     kind: ErrorKind,
     text: String,
@@ -136,7 +138,8 @@ fn error(kind: ErrorKind, text: impl Into<String>) -> Answer {
 }
 
 impl Client<'_> {
-    /// Serves until the client goes, or is sent away; says why if not by its own wish.
+    /// Serves until the client goes, or is sent away. `Some` is the reason if the client did not
+    /// end it itself.
     fn serve(mut self) -> Option<LineError> {
         match self.greet().and_then(|greeted| if greeted { self.answer_all() } else { Ok(()) }) {
             Ok(()) | Err(LineError::Closed) => None,
@@ -154,7 +157,8 @@ impl Client<'_> {
         line::write(self.lines.stream(), answer)
     }
 
-    /// The next line; `None` when the daemon stops, or the client is too slow and was told so.
+    /// Returns the next line; `None` when the daemon stops, or the client is too slow and was told
+    /// so.
     fn line(&mut self, first: bool) -> Result<Option<Vec<u8>>, LineError> {
         let mut waited = 0;
         while !self.context.is_stopping() {
@@ -218,9 +222,9 @@ impl Client<'_> {
         while !self.context.is_stopping() {
             match changes.recv_timeout(TICK) {
                 Ok(change) => self.say(&change)?,
-                // Too far behind: it asks anew and gets everything.
+                // The watcher is too far behind: it asks anew and gets everything.
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                // Nothing is to be said by a watcher; this finds out that it has gone.
+                // A watcher sends nothing; this read finds out that it has gone.
                 Err(RecvTimeoutError::Timeout) => {
                     self.lines.next(Duration::from_millis(1))?;
                 }
@@ -230,7 +234,7 @@ impl Client<'_> {
     }
 }
 
-/// A request from its line. The answer to a wrong one repeats nothing of it: it may hold a secret.
+/// Parses a request. The answer to a wrong one repeats nothing of it: it may hold a secret.
 fn parse(line: &[u8]) -> Result<Request, Refusal> {
     #[derive(Deserialize)]
     struct Named {
@@ -305,7 +309,8 @@ fn ensure(context: &Arc<Context>, wish: &SessionWish) -> Result<Sent, Refusal> {
     let Some(mut entry) = new_entry(&context.boot_id, wish.clone()) else {
         return Err(refusal(ErrorKind::Invalid, "portals is empty"));
     };
-    // One that was left from a life whose journal is lost is as good as a new one. Looked at before the board is locked.
+    // An orphan from a life whose journal is lost is as good as a new session. The look comes
+    // before the board is locked.
     let orphans = context.take_orphans(volume);
     let (begin, others) = begin_with(&mut entry, orphans.clone());
     let keep = |left: Vec<KernelView>| {
@@ -342,7 +347,7 @@ fn ensure(context: &Arc<Context>, wish: &SessionWish) -> Result<Sent, Refusal> {
     }
 }
 
-/// Checks what the types alone do not hold.
+/// Checks rules that the types alone do not enforce.
 fn check(wish: &SessionWish) -> Result<(), String> {
     if wish.portals.is_empty() || wish.portals.len() > PORTALS_PER_EXPORT_MAX {
         return Err(format!("portals: want 1 to {PORTALS_PER_EXPORT_MAX}"));

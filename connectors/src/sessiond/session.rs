@@ -1,9 +1,10 @@
-//! The life of one session, on a thread of its own: made, kept, recovered, ended. What is decided here is what comes next;
-//! how a login and an end go is in `attempt` and `teardown`, and what a session
-//! that is logged in waits for in `keep`.
+//! Runs the life of one session on a thread of its own: made, kept, recovered, ended. This module
+//! decides the next phase. `attempt` makes a login, `teardown` ends a session, and `keep` waits for
+//! the events of a session that is logged in.
 //!
-//! What must never happen here: a wait that an order to end does not interrupt; a kernel session without its journal file;
-//! "logged in" shown before the disk's identity was checked after a loss; one session's trouble that another notices.
+//! What must never happen here: a wait that an order to end does not interrupt; a kernel session
+//! without its journal file; "logged in" shown before the disk's identity was checked after a loss;
+//! one session's trouble that another notices.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -25,58 +26,58 @@ use crate::wire::{End, SessionState, SessionStatus, SessionWish};
 /// The kernel's number of a connection error: the session's host goes away.
 pub(super) const INVALID_HOST: u32 = 1018;
 
-/// How a session begins in this process.
+/// Beginning of a session in this process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Begin {
-    /// It is made.
+    /// The session has to be made.
     Make,
-    /// The kernel has a whole, healthy one.
+    /// The kernel has a whole, healthy session.
     Adopt(KernelSession),
-    /// The kernel has one that was lost.
+    /// The kernel has a session that was lost.
     Recover(KernelSession),
-    /// The kernel has one that is of no use.
+    /// The kernel has a session that is of no use.
     Remake(KernelSession),
-    /// It is being ended.
+    /// The session is being ended.
     End(KernelSession, End),
-    /// It was given up; what is left of it goes.
+    /// The session was given up; the kernel session that is left of it goes.
     Cut(KernelSession),
-    /// It was given up and is gone.
+    /// The session was given up and is gone.
     Keep,
 }
 
-/// What comes next.
+/// Next phase of a session.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Make a kernel session and log in.
     Connect,
     /// Log in again on the kernel session, not before this time has passed.
     Recover(Duration),
-    /// Ask the disk who it is.
+    /// Ask the disk for its identity.
     Check,
-    /// Logged in: wait for what happens.
+    /// Logged in: wait for events.
     Up,
-    /// Destroy what is there, then make it anew.
+    /// Destroy the kernel session, then make it anew.
     Remake,
-    /// End it.
+    /// End the session.
     End(End),
-    /// Given up: wait for a newer wish.
+    /// Given up: wait for a newer spec.
     Parked,
     /// This process stops; the session goes on.
     Stop,
 }
 
-/// Why work was left.
+/// Reason why work was left.
 #[derive(Debug)]
 pub(crate) enum Out {
     /// This process stops.
     Stop,
-    /// The session is to be ended.
+    /// The session has to end.
     End(End),
-    /// It failed.
+    /// The work failed.
     Fail(Fail),
 }
 
-/// A failure, as far as it decides what comes next.
+/// A failure, as far as it decides on the next phase.
 #[derive(Debug)]
 pub(crate) struct Fail {
     pub(crate) kind: FailKind,
@@ -89,13 +90,13 @@ pub(crate) enum FailKind {
     Unreachable,
     /// The target or this machine is not able now.
     Unable,
-    /// The target does not let this host in.
+    /// The target does not admit this host.
     Refused,
-    /// The target does not do what it must: another try would end the same.
+    /// The target violates the protocol: another try would end alike.
     Wrong,
     /// The SCSI host goes away.
     HostGone,
-    /// There is no kernel session any more.
+    /// The kernel session does not exist any more.
     SessionGone,
 }
 
@@ -105,22 +106,22 @@ impl Fail {
     }
 }
 
-/// What has woken the thread.
+/// Event that has woken the thread.
 #[derive(Debug)]
 pub(crate) enum Wake {
     Event(IscsiEvent),
     Look,
     Checked(u64, Verdict),
-    /// The wish has changed.
+    /// The spec has changed.
     Changed,
     Timeout,
 }
 
-/// A kernel session and our hold of its connection.
+/// A kernel session, and the socket of its connection.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) kernel: KernelSession,
-    /// The connection's socket; `None` for one of a process before this.
+    /// Socket of the connection; `None` if an earlier process has made it.
     pub(crate) socket: Option<TcpStream>,
 }
 
@@ -129,22 +130,22 @@ pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) status: SessionStatus,
     pub(crate) live: Option<Live>,
-    /// The journal has the wish as it is here.
+    /// The journal has this spec.
     written: bool,
-    /// Its connection is started: a logout can be sent.
+    /// The connection is started: a logout can be sent.
     pub(crate) started: bool,
     orders: Receiver<Numbered>,
     pub(super) to_self: Sender<Numbered>,
     served: u64,
-    /// Asked for while it was being ended.
+    /// Spec that came while the session was being ended, with the number of its order.
     again: Option<(u64, SessionWish)>,
     retry: Retry,
-    /// When the first of the failures since the last login began.
+    /// Time of the first failure after the last login.
     trying_since: Option<Instant>,
     pub(super) checks: u64,
 }
 
-/// What a session shows at first.
+/// Returns the first status of a session.
 pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
     SessionStatus {
         volume: entry.wish.volume,
@@ -174,7 +175,7 @@ pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
     }
 }
 
-/// The journal's entry of a new wish. `None`: it names no portal.
+/// Makes the journal entry of a new spec; `None` if it names no portal.
 pub(crate) fn new_entry(boot_id: &str, wish: SessionWish) -> Option<Entry> {
     let portal = *wish.portals.first()?;
     let isid = Isid::of(&wish.initiator, &wish.target, portal);
@@ -210,7 +211,7 @@ impl Session {
         self.entry.wish.volume
     }
 
-    /// Lives until the session is gone or this process stops.
+    /// Runs until the session is gone or this process stops.
     pub(crate) fn run(mut self, begin: Begin) {
         let mut phase = self.begin(begin);
         loop {
@@ -237,11 +238,13 @@ impl Session {
     fn begin(&mut self, begin: Begin) -> Phase {
         let (phase, kernel) = match begin {
             Begin::Make => {
-                // Written before anything else, and again and again if it cannot be: without it no kernel session is made.
+                // `connect` writes the journal before anything else, and again and again if that
+                // fails: without it no kernel session is made.
                 return Phase::Connect;
             }
             Begin::Keep => {
-                // Who gave it up may have died before the last of its paths was gone.
+                // The process that gave the session up may have died before the last of its paths
+                // was gone.
                 self.remove_links();
                 return Phase::Parked;
             }
@@ -264,12 +267,13 @@ impl Session {
                     volume = %self.volume(), target = %self.entry.wish.target, sid = kernel.sid,
                     portal = %self.entry.portal, "session adopted, no login"
                 );
-                // It may have been lost between the look at it and the first event that comes here.
+                // The session may have been lost between the look at it and the first event that
+                // comes here.
                 if let Some(phase) = self.look() {
                     return phase;
                 }
             }
-            // A logout is tried when the session still is logged in.
+            // A logout is tried if the session is still logged in.
             Begin::End(..) => {
                 let state = sysfs::state(self.context.sys(), kernel.sid);
                 self.started = matches!(state, Ok(Some((SessionAttr::LoggedIn, ConnectionAttr::Up))));
@@ -290,7 +294,7 @@ impl Session {
         phase
     }
 
-    /// From here on this kernel session is ours to keep or to destroy.
+    /// Takes hold of a kernel session: from here on it is ours to keep or to destroy.
     pub(crate) fn hold(&mut self, kernel: KernelSession, socket: Option<TcpStream>) {
         self.context.board.route(kernel.sid, self.volume());
         self.live = Some(Live { kernel, socket });
@@ -307,7 +311,7 @@ impl Session {
         self.show();
     }
 
-    /// Writes the journal; says whether that went well.
+    /// Writes the journal. Returns `true` if that succeeded.
     pub(crate) fn record(&mut self) -> bool {
         match self.context.journal.write(&self.entry) {
             Ok(()) => {
@@ -317,7 +321,7 @@ impl Session {
             }
             Err(error) => {
                 self.written = false;
-                // Whoever comes after this process may know but one.
+                // A process that comes after this one may know only one secret.
                 self.status.secrets = self.status.secrets.min(1);
                 let problem = Chain(&error).to_string();
                 tracing::error!(volume = %self.volume(), problem, "the journal cannot be written");
@@ -339,13 +343,13 @@ impl Session {
         }
     }
 
-    /// The next thing that happens until this time. Wishes are taken to heart here.
+    /// Returns the next event until this time. It handles new specs itself.
     pub(crate) fn next(&mut self, until: Instant) -> Result<Wake, Out> {
         let wait = until.saturating_duration_since(self.context.now());
         let (number, order) = match self.orders.recv_timeout(wait) {
             Ok(numbered) => numbered,
             Err(RecvTimeoutError::Timeout) => return Ok(Wake::Timeout),
-            // We hold a sender ourselves; nobody is left to want anything.
+            // The thread holds a sender itself; otherwise nobody would be left to give orders.
             Err(RecvTimeoutError::Disconnected) => return Err(Out::Stop),
         };
         self.served = self.served.max(number);
@@ -359,7 +363,7 @@ impl Session {
                 self.again = None;
                 Err(Out::End(how))
             }
-            // One of a kernel session that was ours before.
+            // An event of a kernel session that was ours before.
             Order::Event(event) if !self.is_ours(&event) => Ok(Wake::Look),
             Order::Event(event) => Ok(Wake::Event(event)),
             Order::Look => Ok(Wake::Look),
@@ -372,7 +376,7 @@ impl Session {
         sid_of(event).is_none_or(|sid| self.live.as_ref().is_some_and(|live| live.kernel.sid == sid))
     }
 
-    /// Waits, for nothing but orders.
+    /// Waits for this time, for nothing but orders.
     fn pause(&mut self, time: Duration) -> Result<(), Out> {
         let until = self.context.now() + time;
         loop {
@@ -389,7 +393,7 @@ impl Session {
         }
     }
 
-    /// Events of the connection before the one that comes now mean nothing any more.
+    /// Drops events of the connection before the next one: they mean nothing any more.
     pub(crate) fn forget_events(&mut self) -> Result<(), Out> {
         let now = self.context.now();
         while !matches!(self.next(now)?, Wake::Timeout) {}
@@ -416,7 +420,7 @@ impl Session {
         let recovery_changed = wish.recovery_timeout_s != kept.recovery_timeout_s;
         self.entry.wish = wish;
         self.status.generation = self.entry.wish.generation;
-        // Fewer count at once; more when they are written down.
+        // A smaller number of secrets counts at once; a greater one when it is written down.
         self.status.secrets = self.status.secrets.min(self.entry.wish.secrets());
         tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new wish, for the next login");
         self.record();
@@ -429,7 +433,7 @@ impl Session {
         }
     }
 
-    /// Begins anew with another wish.
+    /// Begins anew with another spec.
     fn renew(&mut self, wish: SessionWish) {
         let Some(entry) = new_entry(&self.entry.boot_id, wish) else { return };
         self.entry = entry;
@@ -496,7 +500,7 @@ impl Session {
                 }
                 FailKind::Unreachable => Failure::Unreachable,
                 FailKind::Refused => Failure::Refused,
-                // A target that is being restored may answer anything; and I/O waits for it.
+                // A target that is being restored may answer anything, and I/O waits for it.
                 FailKind::Unable | FailKind::Wrong => Failure::Unable,
             };
             match self.wait_after(failure, &fail.text) {
@@ -515,7 +519,8 @@ impl Session {
         }
     }
 
-    /// After a failure: waits until the next try is due. `false`: the target means it.
+    /// Waits after a failure until the next try is due. `false`: the target's refusal counts, so
+    /// there is none.
     fn wait_after(&mut self, failure: Failure, text: &str) -> Result<bool, Out> {
         let now = self.context.now();
         let since = *self.trying_since.get_or_insert(now);
@@ -525,7 +530,7 @@ impl Session {
             self.retry.failures(),
             now.saturating_duration_since(since).as_secs_f64()
         );
-        // The first failure, and then each that says something else, is worth a line.
+        // Logged for the first failure, and then for each with another text.
         tracing::warn!(volume = %self.volume(), problem, "no login");
         self.status.problem = Some(problem);
         let Next::After(pause) = next else { return Ok(false) };
@@ -536,7 +541,7 @@ impl Session {
         Ok(true)
     }
 
-    /// The login is done and its disk, if any, is the right one.
+    /// Shows the session as logged in: the login is done, and its disk, if any, is the right one.
     pub(super) fn logged_in(&mut self) {
         self.retry = Retry::default();
         self.trying_since = None;
@@ -545,7 +550,7 @@ impl Session {
         self.show_state(SessionState::LoggedIn);
     }
 
-    /// Ends the session for good, and stays to say why.
+    /// Ends the session for good, and stays to show why.
     pub(super) fn give_up(&mut self, state: EntryState, problem: String) -> Phase {
         tracing::error!(volume = %self.volume(), ?state, problem, "session given up");
         self.entry.state = state;
@@ -553,7 +558,7 @@ impl Session {
         self.record();
         self.status.retry_in_ms = None;
         self.status.problem = Some(problem.clone());
-        // Shown as what it is only when the kernel's session has gone with its disk.
+        // The final state shows only when the kernel's session has gone with its disk.
         if let Err(out) = self.teardown(End::Cut) {
             return self.left(out);
         }
@@ -575,12 +580,12 @@ impl Session {
         }
     }
 
-    /// Ends the session. `None`: it is gone, and nobody wants it again.
+    /// Ends the session. `None`: it is gone, and no new spec has come.
     fn end(&mut self, how: End) -> Option<Phase> {
         let mut how = how;
         loop {
             self.entry.state = EntryState::Ending(how);
-            // Ending goes on without the journal: a revoked session must go.
+            // The end goes on without the journal: a revoked session must go.
             self.record();
             self.status.retry_in_ms = None;
             self.show_state(SessionState::Ending);
@@ -588,7 +593,7 @@ impl Session {
                 Ok(()) => break,
                 Err(Out::Stop) => return Some(Phase::Stop),
                 Err(Out::End(End::Cut)) => how = End::Cut,
-                // The same again; and what is gone already goes no further.
+                // Repeats the end; steps that are done already do nothing.
                 Err(Out::End(End::Logout) | Out::Fail(_)) => {}
             }
         }
@@ -608,7 +613,7 @@ impl Session {
     }
 }
 
-/// Which session an event is about.
+/// Returns the kernel session of an event; `None` if it has none.
 pub(crate) fn sid_of(event: &IscsiEvent) -> Option<u32> {
     match event {
         IscsiEvent::Pdu { sid, .. } | IscsiEvent::ConnectionError { sid, .. } => Some(*sid),
@@ -619,12 +624,12 @@ pub(crate) fn sid_of(event: &IscsiEvent) -> Option<u32> {
     }
 }
 
-/// A portal that a kernel session was logged in at goes before the journal's.
+/// Chooses the portal: one that a kernel session was logged in at goes before the journal's.
 pub(crate) fn portal_of(entry: &Entry, view: &KernelView) -> Portal {
     view.portal.filter(|portal| entry.wish.portals.contains(portal)).unwrap_or(entry.portal)
 }
 
-/// Any number; a predictable one does no harm.
+/// Returns any number; a predictable one does no harm.
 fn jitter() -> u8 {
     let mut byte = [0];
     let _ = getrandom::fill(&mut byte);

@@ -1,11 +1,11 @@
-//! Fault points: every step that changes the kernel or the journal says that it begins and that it has ended. Tests kill
-//! the daemon there, and find out whether what it left is taken up again.
+//! Fault points: every step that changes the kernel or the journal announces its begin and its end.
+//! Tests kill the daemon there, and check that the next process takes up what is left.
 //!
-//! In a shipped binary nobody listens, and a step costs one branch. A build with the feature `faults` aborts at the step
-//! that `MOORING_SESSIOND_CRASH_AT` names.
+//! In a shipped binary nobody listens, and a step costs one branch. A build with the feature
+//! `faults` aborts at the step that `MOORING_SESSIOND_CRASH_AT` names.
 //!
-//! What must never happen here: a request to the kernel that passes by without its step (that is why the steps wrap the
-//! kernel itself).
+//! What must never happen here: a request to the kernel that passes by without its step (that is
+//! why the steps wrap the kernel itself).
 
 use std::fmt;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use mooring_host::{HEADER_BYTES, IscsiError, IscsiKernel, IscsiParam, KernelSess
 
 macro_rules! steps {
     ($($step:ident => $name:literal),* $(,)?) => {
-        /// What the daemon does to the kernel and to its journal.
+        /// A step of the daemon that changes the kernel or its journal.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(missing_docs, reason = "the names say it")]
         pub enum Step {
@@ -23,10 +23,10 @@ macro_rules! steps {
         }
 
         impl Step {
-            /// All of them.
+            /// All steps.
             pub const ALL: &'static [Self] = &[$(Self::$step),*];
 
-            /// As `MOORING_SESSIOND_CRASH_AT` and logs name it.
+            /// Name of the step, as in `MOORING_SESSIOND_CRASH_AT` and in logs.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$step => $name),*
@@ -52,26 +52,26 @@ steps! {
     DeviceState => "device_state",
 }
 
-/// Before or after a step.
+/// Side of a step: before or after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
-    /// It has not been done.
+    /// The step has not been done.
     Before,
-    /// It has been done, and nobody knows yet.
+    /// The step has been done, and nobody knows yet.
     After,
 }
 
 /// A place where the daemon may die. Prints as `before create_session`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FaultPoint {
-    /// On which side.
+    /// Side of the step.
     pub side: Side,
-    /// Of which step.
+    /// The step.
     pub step: Step,
 }
 
 impl FaultPoint {
-    /// All of them: `number - 1` is the index that `--print-steps` shows.
+    /// Iterates over all fault points: `number - 1` is the index that `--print-steps` shows.
     pub fn all() -> impl Iterator<Item = Self> {
         Step::ALL.iter().flat_map(|step| [Side::Before, Side::After].map(|side| Self { side, step: *step }))
     }
@@ -89,22 +89,22 @@ impl fmt::Display for FaultPoint {
 
 type Hook = dyn Fn(FaultPoint) + Send + Sync;
 
-/// Who listens at the steps. Clones are the same listener.
+/// Listener at the steps; clones share one.
 #[derive(Clone, Default)]
 pub struct Steps(Option<Arc<Hook>>);
 
 impl Steps {
-    /// Nobody.
+    /// Makes a listener that does nothing.
     pub fn silent() -> Self {
         Self::default()
     }
 
-    /// Calls this at every fault point, on the thread that is there. It may not return.
+    /// Calls this hook at every fault point, on the thread that is there. The hook may not return.
     pub fn listened(hook: impl Fn(FaultPoint) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(hook)))
     }
 
-    /// Does one step between its two fault points.
+    /// Runs one step between its two fault points.
     pub fn step<T>(&self, step: Step, does: impl FnOnce() -> T) -> T {
         let Some(hook) = &self.0 else { return does() };
         hook(FaultPoint { side: Side::Before, step });
@@ -120,13 +120,14 @@ impl fmt::Debug for Steps {
     }
 }
 
-/// Where to die: `before create_session` (the first time), `before create_session#3` (the third time), or `N` (the N-th
-/// fault point of the list that `--print-steps` shows, the first time).
+/// Fault point to die at: `before create_session` (the first time), `before create_session#3` (the
+/// third time), or `N` (the N-th fault point of the list that `--print-steps` shows, the first
+/// time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CrashAt {
-    /// Where.
+    /// The fault point.
     pub point: FaultPoint,
-    /// The how-manieth time, from 1.
+    /// Number of the passage at which to die, from 1.
     pub time: u64,
 }
 
@@ -153,7 +154,7 @@ impl std::str::FromStr for CrashAt {
 
 #[cfg(feature = "faults")]
 impl Steps {
-    /// Listens for the step that the environment names, and aborts the process there.
+    /// Makes a listener for the step that the environment names, which aborts the process there.
     pub fn from_environment() -> Result<Self, String> {
         use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -169,7 +170,7 @@ impl Steps {
     }
 }
 
-/// The kernel, each request a step.
+/// The kernel with each request as a step.
 pub(crate) struct SteppedKernel {
     kernel: Arc<dyn IscsiKernel>,
     steps: Steps,

@@ -1,19 +1,20 @@
-//! What the kernel says of iSCSI sessions in sysfs: whose they are, and how they stand.
+//! Reads the kernel's iSCSI sessions from sysfs: their owners and their states.
 //!
-//! Attributes of a session that is just going answer with ENOENT, ENODEV or ENOTCONN; an attribute that was never set reads
-//! `(null)`: all of these are `None` here.
+//! Attributes of a session that is just going answer with ENOENT, ENODEV or ENOTCONN; an attribute
+//! that was never set reads `(null)`: all of these are `None` here.
 //!
 //! What must never happen here: a session taken for ours that is not.
 
 use mooring_host::{Errno, Tree, TreeError, TreePath};
 use mooring_model::{Portal, VolumeId};
 
-/// What the kernel answers as the creator of a session that was made over our socket: its port id 0xFFFFFFFF as a signed
-/// number. Sessions of hardware initiators, which the kernel makes by itself, read the same.
+/// Creator that the kernel shows for a session that was made over our socket: its port id
+/// 0xFFFFFFFF as a signed number. Sessions of hardware initiators, which the kernel makes by
+/// itself, read alike.
 const CREATOR: &str = "-1";
-/// The driver of ours.
+/// Driver of our sessions.
 const DRIVER: &str = "iscsi_tcp";
-/// What stands before the volume in `ifacename`.
+/// Prefix of the volume in `ifacename`.
 pub(crate) const MARK: &str = "mooring-";
 
 /// `iscsi_session/…/state`.
@@ -25,14 +26,14 @@ pub enum SessionAttr {
     Failed,
     /// `FREE`: never logged in, or given up after the recovery time.
     Free,
-    /// Something else, or not readable.
+    /// Another word, or not readable.
     Unknown,
 }
 
 /// `iscsi_connection/…/state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ConnectionAttr {
-    /// There is none.
+    /// There is no connection.
     Absent,
     /// `down`: made, or stopped for good.
     Down,
@@ -42,14 +43,14 @@ pub enum ConnectionAttr {
     Up,
     /// `failed`.
     Failed,
-    /// Something else, or not readable.
+    /// Another word, or not readable.
     Unknown,
 }
 
 /// `iscsi_session/…/target_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TargetAttr {
-    /// `ALLOCATED`: never scanned. Also where a kernel does not have the attribute.
+    /// `ALLOCATED`: never scanned. Also where a kernel lacks the attribute.
     Allocated,
     /// `SCANNED`.
     Scanned,
@@ -60,25 +61,26 @@ pub enum TargetAttr {
 /// A session as the kernel shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelView {
-    /// `session<sid>`.
+    /// Number of the session, `session<sid>`.
     pub sid: u32,
-    /// `host<host>`.
+    /// Number of the SCSI host, `host<host>`.
     pub host: u32,
-    /// The volume that its `ifacename` names.
+    /// Volume that its `ifacename` names.
     pub volume: Option<VolumeId>,
-    /// It has no name at all and was made over a socket like ours, by the driver of ours: we died between making and naming it.
+    /// The session has no name at all and was made over a socket like ours, by the driver of ours:
+    /// the daemon died between making and naming it.
     pub unnamed: bool,
-    /// Its target.
+    /// Name of the target.
     pub target: Option<String>,
-    /// The portal of its login.
+    /// Portal of the login.
     pub portal: Option<Portal>,
-    /// Its state.
+    /// State of the session.
     pub session: SessionAttr,
-    /// Its connection's state.
+    /// State of the connection.
     pub connection: ConnectionAttr,
-    /// Its devices' state.
+    /// State of the devices.
     pub targets: TargetAttr,
-    /// It has at least one disk.
+    /// The session has at least one disk.
     pub devices: bool,
 }
 
@@ -97,12 +99,12 @@ fn target_path(host: u32, sid: u32) -> TreePath {
         .join(format_args!("target{host}:0:0"))
 }
 
-/// The folder of one LUN's SCSI device.
+/// Path of the folder of one LUN's SCSI device.
 pub(crate) fn unit_path(host: u32, sid: u32, lun: u16) -> TreePath {
     target_path(host, sid).join(format_args!("{host}:0:0:{lun}"))
 }
 
-/// `None` for what is not there or going.
+/// Turns the error of an object that is missing or going into `None`.
 fn gone_is_none<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -120,7 +122,7 @@ fn attribute(sys: &dyn Tree, path: &TreePath, name: &str) -> Result<Option<Strin
     Ok(text.filter(|text| !text.is_empty() && text != "(null)"))
 }
 
-/// The session's and its connection's state; `None` when there is no such session.
+/// Reads the state of a session and its connection; `None` when there is no such session.
 pub(crate) fn state(sys: &dyn Tree, sid: u32) -> Result<Option<(SessionAttr, ConnectionAttr)>, TreeError> {
     let Some(session) = gone_is_none(sys.read_text(&session_path(sid).join("state")))? else {
         return Ok(None);
@@ -142,21 +144,21 @@ pub(crate) fn state(sys: &dyn Tree, sid: u32) -> Result<Option<(SessionAttr, Con
     Ok(Some((session, connection)))
 }
 
-/// Whether there is such a session, in whatever state.
+/// Returns `true` if there is such a session, in any state.
 pub(crate) fn exists(sys: &dyn Tree, sid: u32) -> Result<bool, TreeError> {
     sys.is_dir(&session_path(sid))
 }
 
-/// Whether a session has lost its devices for good, or is gone itself.
+/// Returns `true` if a session has lost its devices for good, or is gone itself.
 pub(crate) fn is_unbound(sys: &dyn Tree, sid: u32) -> Result<bool, TreeError> {
     match attribute(sys, &session_path(sid), "target_state")? {
         Some(state) => Ok(state == "UNBOUND"),
-        // A kernel without the attribute, unless there is no session.
+        // The kernel lacks the attribute, unless there is no session.
         None => Ok(!exists(sys, sid)?),
     }
 }
 
-/// The numbers of all sessions, anybody's.
+/// Lists the numbers of all sessions, also foreign ones.
 fn sids(sys: &dyn Tree) -> Result<Vec<u32>, TreeError> {
     let entries = gone_is_none(sys.list(&TreePath::new("class/iscsi_session")))?.unwrap_or_default();
     let mut sids: Vec<u32> =
@@ -165,7 +167,7 @@ fn sids(sys: &dyn Tree) -> Result<Vec<u32>, TreeError> {
     Ok(sids)
 }
 
-/// The SCSI host of a session: its link leads to `…/host<H>/session<S>/…`.
+/// Finds the SCSI host of a session: its link leads to `…/host<H>/session<S>/…`.
 fn host_of(sys: &dyn Tree, sid: u32) -> Result<Option<u32>, TreeError> {
     let link = gone_is_none(sys.read_link(&session_path(sid)))?;
     Ok(link.and_then(|path| {
@@ -173,7 +175,7 @@ fn host_of(sys: &dyn Tree, sid: u32) -> Result<Option<u32>, TreeError> {
     }))
 }
 
-/// All sessions that are ours or could be.
+/// Looks at all sessions that are ours or could be.
 pub fn views(sys: &dyn Tree) -> Result<Vec<KernelView>, TreeError> {
     let mut views = Vec::new();
     for sid in sids(sys)? {
@@ -184,7 +186,7 @@ pub fn views(sys: &dyn Tree) -> Result<Vec<KernelView>, TreeError> {
     Ok(views)
 }
 
-/// One session, if it is ours or could be.
+/// Looks at one session; `None` if it is foreign or gone.
 pub(crate) fn view(sys: &dyn Tree, sid: u32) -> Result<Option<KernelView>, TreeError> {
     let path = session_path(sid);
     let name = attribute(sys, &path, "ifacename")?;
@@ -224,7 +226,7 @@ pub(crate) fn view(sys: &dyn Tree, sid: u32) -> Result<Option<KernelView>, TreeE
     Ok(Some(KernelView { sid, host, volume, unnamed, target, portal, session, connection, targets, devices }))
 }
 
-/// The kernel's name of a LUN's disk (`sda`), when there is one.
+/// Finds the kernel's name of a LUN's disk (`sda`); `None` if there is no disk.
 pub(crate) fn disk(sys: &dyn Tree, host: u32, sid: u32, lun: u16) -> Result<Option<String>, TreeError> {
     let entries = gone_is_none(sys.list(&unit_path(host, sid, lun).join("block")))?.unwrap_or_default();
     Ok(entries.into_iter().map(|entry| entry.name).next())

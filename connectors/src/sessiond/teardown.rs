@@ -1,11 +1,11 @@
-//! How a kernel session ends: with a logout, or at once. Each step may have been done already, by us before a crash or by
-//! somebody else.
+//! Ends a kernel session: with a logout, or at once. Each step may have been done already, by this
+//! daemon before a crash or by another process.
 //!
-//! The paths for users go first: the agent, who makes them, may be down, and the kernel gives the name of a disk that is gone to
-//! another one.
+//! The paths for users go first: the agent, which makes them, may be down, and the kernel gives the
+//! name of a disk that is gone to another one.
 //!
-//! What must never happen here: a flush or a wait for I/O (the disk may be blocked); "gone" said while the kernel still has
-//! the session; a path for users to a disk that is gone.
+//! What must never happen here: a flush or a wait for I/O (the disk may be blocked); "gone" said
+//! while the kernel still has the session; a path for users to a disk that is gone.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::iscsi::{Opcode, logout_request, opcode};
 use crate::links::{LinkName, Links};
 use crate::wire::End;
 
-/// How long between two looks whether the session has gone, where no event says it.
+/// Pause between two looks for the end of the session, where no event tells it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Something that is gone already is as good as destroyed; so is a connection that is stopped already.
+/// Accepts the error of an object that is gone or a connection that is stopped; logs any other.
 fn tolerate(done: Result<(), IscsiError>) {
     match done {
         Ok(()) => {}
@@ -30,14 +30,14 @@ fn tolerate(done: Result<(), IscsiError>) {
     }
 }
 
-/// Begins to destroy whatever there is of a kernel session.
+/// Begins to destroy all parts of a kernel session.
 pub(crate) fn destroy(context: &Context, sid: u32) {
     tolerate(context.kernel.stop_connection(sid, StopMode::Terminate));
     tolerate(context.kernel.destroy_connection(sid));
     tolerate(context.kernel.destroy_session(sid));
 }
 
-/// Destroys a kernel session that no thread keeps, and waits some time until it is gone.
+/// Destroys a kernel session that no thread keeps. Returns `true` if it is gone in time.
 pub(crate) fn reap(context: &Context, kernel: KernelSession) -> bool {
     destroy(context, kernel.sid);
     let until = context.now() + context.timing.destroy_within;
@@ -51,8 +51,9 @@ pub(crate) fn reap(context: &Context, kernel: KernelSession) -> bool {
 }
 
 impl Session {
-    /// Ends the kernel session, if there is one. Returns when it is gone, or on an order to stop. An order to
-    /// cut ends the logout at once; an order to end that comes later is returned when the session is gone.
+    /// Ends the kernel session, if there is one. Returns when it is gone, or on an order to stop.
+    /// An order to cut ends the logout at once; an order to end that comes later is returned when
+    /// the session is gone.
     pub(crate) fn teardown(&mut self, how: End) -> Result<(), Out> {
         self.remove_links();
         let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Ok(()) };
@@ -69,7 +70,8 @@ impl Session {
             }
             if self.is_gone_soon(kernel, &mut asked)? {
                 self.let_go();
-                // Not lost: whoever destroyed for another reason goes on with it.
+                // The order is not lost: a caller that destroyed for another reason goes on with
+                // it.
                 return asked.map_or(Ok(()), |how| Err(Out::End(how)));
             }
             let problem = format!(
@@ -83,7 +85,7 @@ impl Session {
         }
     }
 
-    /// The kernel session is gone.
+    /// Forgets the kernel session, which is gone.
     pub(crate) fn let_go(&mut self) {
         if let Some(live) = self.live.take() {
             self.context.board.unroute(live.kernel.sid);
@@ -94,11 +96,12 @@ impl Session {
         self.started = false;
         self.status.sid = None;
         self.status.host = None;
-        // Again: an agent that had looked before may have made one since.
+        // Once more: an agent that had looked before may have made a path meanwhile.
         self.remove_links();
     }
 
-    /// Takes the paths for users away. One that cannot be removed holds up nothing: a revoked session must go.
+    /// Removes the paths for users. A path that cannot be removed holds up nothing: a revoked
+    /// session must go.
     pub(super) fn remove_links(&self) {
         let (links, volume) = (&self.context.links, self.volume());
         let attachments = links.recorded(volume).unwrap_or_else(|error| {
@@ -113,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Takes the devices from the session and says goodbye to the target; both bounded.
+    /// Takes the devices from the session and logs out at the target; both bounded.
     fn log_out(&mut self, kernel: KernelSession) -> Result<(), Out> {
         let timing = self.context.timing;
         match self.context.kernel.unbind_session(kernel.sid) {
@@ -133,7 +136,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the session has lost its devices. The kernel tells that once: when whoever was told has died, sysfs says it.
+    /// Waits until the session has lost its devices. The kernel tells that once; if the process
+    /// that was told has died, sysfs shows it.
     fn wait_unbound(&mut self, kernel: KernelSession) -> Result<(), Out> {
         let until = self.context.now() + self.context.timing.unbind_within;
         loop {
@@ -165,7 +169,7 @@ impl Session {
             if now >= until {
                 return Ok(false);
             }
-            // Whatever wakes us, the kernel is asked again.
+            // Whatever wakes the thread, it asks the kernel again.
             match self.next(until.min(now + LOOK_EVERY)) {
                 Ok(_) | Err(Out::Fail(_)) => {}
                 Err(Out::End(how)) => *asked = Some(how),
@@ -174,7 +178,8 @@ impl Session {
         }
     }
 
-    /// Waits for one of these events. `false`: none came in time. An order to log out changes nothing.
+    /// Waits for one of these events. `false`: none came in time. An order to log out changes
+    /// nothing.
     fn wait_for(&mut self, within: Duration, this: impl Fn(&IscsiEvent) -> bool) -> Result<bool, Out> {
         let until = self.context.now() + within;
         loop {
