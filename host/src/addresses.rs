@@ -1,7 +1,8 @@
-//! The addresses of this machine with their links, listed over rtnetlink (`RTM_GETLINK`, `RTM_GETADDR`).
+//! Lists the addresses of this machine with their links, over rtnetlink (`RTM_GETLINK`,
+//! `RTM_GETADDR`).
 //!
-//! What must never happen here: half of a list that passes for all of it; a link of which nothing is known that passes for one
-//! that is down.
+//! What must never happen here: half of a list that passes for all of it; a link of which nothing
+//! is known that passes for one that is down.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -19,17 +20,19 @@ use nix::sys::socket::SockProtocol;
 use crate::net::LocalAddress;
 use crate::netlink::{MESSAGE_BYTES_MAX, Netlink};
 
-/// The kernel lists out of its memory.
+/// Time limit of one answer. The kernel lists out of its memory.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Times that a list is begun anew because something changed in the middle of it.
+/// Maximum number of attempts at a list, each begun because the list changed in the middle.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// Bytes of a message's head (`struct nlmsghdr`); each message begins at a multiple of four.
 const HEAD_BYTES: usize = 16;
 
-/// Lists the addresses of this machine's interfaces, loopback included, in order. EINTR: they change faster than they can be listed.
-/// EBADMSG: the kernel's answer is not understood. ETIMEDOUT: there was no answer within 5 s.
+/// Lists the addresses of this machine's interfaces, loopback included, in order.
+///
+/// EINTR: they change faster than they can be listed. EBADMSG: the kernel's answer is not
+/// understood. ETIMEDOUT: there was no answer within 5 s.
 pub fn local_addresses() -> Result<Vec<LocalAddress>, Errno> {
     let socket = Netlink::open(SockProtocol::NetlinkRoute, 0, 0)?;
     for _ in 0..ATTEMPTS_MAX {
@@ -42,7 +45,8 @@ pub fn local_addresses() -> Result<Vec<LocalAddress>, Errno> {
     Err(Errno::EINTR)
 }
 
-/// The kernel's list of one kind. `None`: the list changed while it was read (`NLM_F_DUMP_INTR`).
+/// Reads the kernel's list of one kind. `None`: the list changed while it was read
+/// (`NLM_F_DUMP_INTR`).
 fn dump(socket: &Netlink, request: RouteNetlinkMessage) -> Result<Option<Vec<RouteNetlinkMessage>>, Errno> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | NLM_F_DUMP;
@@ -61,7 +65,7 @@ fn dump(socket: &Netlink, request: RouteNetlinkMessage) -> Result<Option<Vec<Rou
     }
 }
 
-/// What a list has said so far.
+/// The part of a list that has come so far.
 #[derive(Default)]
 struct Listed {
     messages: Vec<RouteNetlinkMessage>,
@@ -69,7 +73,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Takes one datagram. `true`: the list has ended.
+    /// Adds one datagram. Returns `true` if the list has ended.
     fn take(&mut self, datagram: &[u8]) -> Result<bool, Errno> {
         let mut rest = datagram;
         while !rest.is_empty() {
@@ -88,7 +92,7 @@ impl Listed {
         let message = match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
             Ok(message) => message,
             Err(error) if is_link(bytes) => {
-                // Its addresses are listed all the same.
+                // The link's addresses are listed all the same.
                 tracing::debug!(%error, "a link is not understood");
                 return Ok(false);
             }
@@ -111,13 +115,13 @@ impl Listed {
     }
 }
 
-/// A message of the type `RTM_NEWLINK`.
+/// Returns `true` for a message of the type `RTM_NEWLINK`.
 fn is_link(bytes: &[u8]) -> bool {
     const RTM_NEWLINK: u16 = 16;
     bytes.get(4..6).is_some_and(|kind| kind == RTM_NEWLINK.to_ne_bytes())
 }
 
-/// An interface.
+/// A network interface.
 struct Link {
     name: String,
     up: bool,
@@ -163,7 +167,7 @@ fn joined(links: &[RouteNetlinkMessage], addresses: &[RouteNetlinkMessage]) -> V
     all.into_iter().collect()
 }
 
-/// This machine's own address. On a link with a peer the other attribute is the peer's.
+/// Finds this machine's own address. On a link with a peer the other attribute is the peer's.
 fn local(message: &AddressMessage) -> Option<IpAddr> {
     let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
     find(|attribute| match attribute {
@@ -268,7 +272,8 @@ mod tests {
         let mut short = whole;
         short[0] = 17;
         assert_eq!(Listed::default().take(&short), Err(Errno::EBADMSG));
-        // The name of a link must end within its attribute: the link is left out, the list goes on.
+        // The name of a link must end within its attribute: this link is left out, the list goes
+        // on.
         let mut odd =
             bytes(NetlinkPayload::InnerMessage(link(2, LinkFlags::Up, vec![LinkAttribute::Mtu(1500)])), 0);
         let cut = u16::try_from(odd.len()).unwrap();

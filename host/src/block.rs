@@ -1,8 +1,8 @@
-//! Block devices: size, zeroing, discarding, whole pieces read and written, whether they can discard, and what device-mapper
-//! calls them.
+//! Block devices: size, zeroing, discarding, reading and writing of whole pieces, discard support,
+//! and the facts that device-mapper has of them.
 //!
-//! What must never happen: zeros, data or a discard on a device that something else holds (a LUN, a mount): all three open it
-//! exclusively.
+//! What must never happen: zeros, data or a discard on a device that something else holds (a LUN, a
+//! mount): all three open it exclusively.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,65 +15,71 @@ use nix::sys::stat::{major, minor};
 
 use crate::{Followed, flow, sys};
 
-/// What sysfs counts sizes in.
+/// Bytes of a sector, the unit of sizes in sysfs.
 const SECTOR: u64 = 512;
 
-/// What transfers past the kernel's memory are multiples of, and lie at multiples of, on every disk.
+/// Alignment in bytes of direct transfers: on every disk their length and place may be multiples of
+/// this.
 const PAGE: usize = 4096;
 
 /// An operation on a block device that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} {}: {} ({errno:?})", .path.display(), .errno.desc())]
 pub struct BlockError {
-    /// What was tried.
+    /// Operation that failed.
     pub op: &'static str,
-    /// On which device node.
+    /// Path of the device node.
     pub path: PathBuf,
     /// The kernel's answer.
     pub errno: Errno,
 }
 
-/// What the kernel says of a device that device-mapper has made (`/sys/block/dm-N`).
+/// Facts that sysfs has of a device made by device-mapper (`/sys/block/dm-N`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapped {
-    /// `dm/uuid`, as whoever made it has said. LVM's are `LVM-`, the group's uuid and the LV's, both without dashes; nothing but the
-    /// LV's own device has exactly that.
+    /// `dm/uuid`, as the maker of the device has set it. LVM's are `LVM-`, the group's uuid and the
+    /// LV's, both without dashes; nothing but the LV's own device has exactly that.
     pub uuid: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// `dm/suspended`: commands to it wait, because its table is being exchanged.
+    /// `dm/suspended`: commands to the device wait, because its table is being exchanged.
     pub suspended: bool,
 }
 
 /// Works on block devices.
 pub trait BlockDevices: Send + Sync {
-    /// The device's size in bytes; `None` when there is no such node.
+    /// Reads the device's size in bytes; `None` when there is no such node.
     fn size(&self, path: &Path) -> Result<Option<u64>, BlockError>;
-    /// Whether the device takes discards (`queue/discard_max_bytes` is above 0). `false` when there is no such node.
+    /// Returns `true` if the device takes discards (`queue/discard_max_bytes` is above 0). `false`
+    /// also when there is no such node.
     fn discards(&self, path: &Path) -> Result<bool, BlockError>;
-    /// What device-mapper says of the device behind this node, from sysfs alone: nothing is opened, and no disk is asked. `None`
-    /// when there is no such node, or device-mapper has not made its device.
+    /// Reads device-mapper's facts of the device behind this node, from sysfs alone: nothing is
+    /// opened, and no disk is asked. `None` when there is no such node, or device-mapper has not
+    /// made its device.
     fn mapped(&self, path: &Path) -> Result<Option<Mapped>, BlockError>;
-    /// Follows what the device behind this node has in flight. ENOENT when there is no such node.
+    /// Follows the commands in flight of the device behind this node. ENOENT when there is no such
+    /// node.
     fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError>;
     /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
     /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
     /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
-    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They may read as
-    /// anything afterwards**, also as what they held before: a disk may do nothing, and round to its own units.
-    /// EOPNOTSUPP when the device takes no discards (`queue/discard_max_bytes` is 0); else it fails as
-    /// [`zero`](Self::zero) does.
+    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They
+    /// may read as anything afterwards**, also as their old contents: a disk may do nothing, and
+    /// round to its own units. EOPNOTSUPP when the device takes no discards
+    /// (`queue/discard_max_bytes` is 0); otherwise fails as [`zero`](Self::zero) does.
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
-    /// Writes these bytes from `offset`, durably. Opened exclusively, and fails as [`zero`](Self::zero) does; beyond the end
-    /// ENOSPC.
+    /// Writes these bytes from `offset`, durably. Opens the device exclusively, and fails as
+    /// [`zero`](Self::zero) does; beyond the end ENOSPC.
     fn write(&self, path: &Path, offset: u64, bytes: &[u8]) -> Result<(), BlockError>;
-    /// What was written to the disks below this device outlives a power cut from here on (`fsync`, which has the disk flush its own
-    /// cache): LVM's metadata, too, which LVM writes past the kernel's cache and does not flush. Nothing is held exclusively.
-    /// ENOENT when there is no such node.
+    /// Makes all earlier writes to the disks below this device outlive a power cut (`fsync`, which
+    /// makes the disk flush its own cache). That includes LVM's metadata, which LVM writes past the
+    /// kernel's cache and does not flush. Nothing is held exclusively. ENOENT when there is no such
+    /// node.
     fn flush(&self, path: &Path) -> Result<(), BlockError>;
-    /// Fills `buffer` with what is at `offset` on the disk, past the kernel's memory of it: LIO writes past that, too, so what an
-    /// earlier read has left there may be old. Within the device, whose size is whole pages (as every LV's), else EIO.
+    /// Fills `buffer` with the disk's bytes from `offset`, past the kernel's cache: LIO writes past
+    /// that, too, so the pages of an earlier read may be old. The range must lie within the device,
+    /// whose size is whole pages (as every LV's), else EIO.
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
 }
 
@@ -111,7 +117,7 @@ impl BlockDevices for KernelBlocks {
             let folder = sysfs(path)?;
             let uuid = read(&folder.join("dm/uuid"))?;
             let suspended = read(&folder.join("dm/suspended"))? != "0";
-            // Always in units of 512 bytes, whatever the device's own blocks are.
+            // This number counts units of 512 bytes, whatever the device's own blocks are.
             let sectors: u64 = read(&folder.join("size"))?.parse().map_err(|_| Errno::EIO)?;
             let size = sectors.checked_mul(SECTOR).ok_or(Errno::EIO)?;
             io::Result::Ok(Mapped { uuid, size, suspended })
@@ -173,7 +179,7 @@ impl BlockDevices for KernelBlocks {
     }
 }
 
-/// The folder in sysfs of the block device behind this node.
+/// Finds the folder in sysfs of the block device behind this node.
 pub(crate) fn sysfs(path: &Path) -> io::Result<PathBuf> {
     let meta = std::fs::metadata(path)?;
     if !meta.file_type().is_block_device() {
@@ -183,12 +189,13 @@ pub(crate) fn sysfs(path: &Path) -> io::Result<PathBuf> {
     Ok(PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number))))
 }
 
-/// One line of sysfs.
+/// Reads one line of sysfs.
 fn read(path: &Path) -> io::Result<String> {
     Ok(std::fs::read_to_string(path)?.trim_end().to_owned())
 }
 
-/// Reads whole pages into whole pages, as `O_DIRECT` wants it of every disk, and gives what was asked for.
+/// Reads whole pages into whole pages, as `O_DIRECT` requires on every disk, and copies the
+/// requested bytes.
 fn read_direct(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     let lead = usize::try_from(offset % PAGE as u64).unwrap_or(0);
     let length = (lead + buffer.len()).next_multiple_of(PAGE);
@@ -244,7 +251,7 @@ mod tests {
         let all: Vec<u8> = (0..16384_u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
         std::fs::write(&path, &all).unwrap();
         for flags in [0, O_DIRECT] {
-            // A file system without direct reads shows half of it.
+            // A file system without direct reads shows half of the behaviour.
             let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else { continue };
             for (offset, length) in [(0, 4096), (0, 16384), (512, 512), (4095, 2), (5000, 9000), (16383, 1)] {
                 let mut piece = vec![0; length];

@@ -1,10 +1,12 @@
-//! TCP connections to ports of this machine: who has come, and who has gone.
+//! Follows TCP connections to ports of this machine: which have come, and which have gone.
 //!
-//! The kernel tells nobody of a connection that was accepted inside of it, as LIO's are. It counts what it opens and what stands, for
-//! all ports together, and lists what stands. The numbers are one short file; the list, which costs more with every
-//! connection of the machine, is read only when they have moved.
+//! The kernel reports no connection that it accepted itself, as LIO's are. It counts opened and
+//! existing connections, for all ports together, and lists the existing ones. The counts are one
+//! short file. The list costs more with every connection of the machine; it is read only when the
+//! counts have moved.
 //!
-//! What must never happen here: a list taken for one moment's truth. It is read again until it is the same twice.
+//! What must never happen here: a list taken for one moment's truth. It is read again until it is
+//! equal twice.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -17,36 +19,37 @@ use std::sync::{Mutex, PoisonError};
 use procfs::net::{TcpNetEntry, TcpState};
 use procfs::{ProcError, ProcResult};
 
-/// What has changed between two looks.
+/// Changes between two looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallerChanges {
-    /// Other ends of connections that are new.
+    /// Peers of new connections.
     pub come: BTreeSet<IpAddr>,
-    /// Other ends of connections that stand no more. One with several connections may be in both.
+    /// Peers of connections that have ended. A peer with several connections may be in both sets.
     pub gone: BTreeSet<IpAddr>,
-    /// How many connections stand.
+    /// Number of existing connections.
     pub standing: usize,
 }
 
 /// Follows the connections to some ports.
 pub trait Callers: Debug + Send + Sync {
-    /// What has changed since the last call, which may have been an error; at the first, all that stand are new. `ports` is asked
-    /// only if the connections are listed. An error is worth another try.
+    /// Returns the changes after the last call, which may have been an error. At the first call all
+    /// existing connections are new. `ports` is called only if the connections are listed. After an
+    /// error another try is worth it.
     fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges>;
 }
 
-/// A connection: our end and the other one.
+/// A connection: our address and the peer's.
 pub(crate) type Connection = (SocketAddr, SocketAddr);
 
-/// What stood at the last look.
+/// Connections at the last look.
 #[derive(Debug, Default)]
 pub(crate) struct Standing(BTreeSet<Connection>);
 
 impl Standing {
-    /// Takes note of what stands now.
+    /// Replaces the connections by the present ones. Returns the changes.
     pub(crate) fn becomes(&mut self, now: BTreeSet<Connection>) -> CallerChanges {
         let before = std::mem::replace(&mut self.0, now);
-        // An IPv4 caller of a socket for both families is one.
+        // An IPv4 peer of a socket for both families counts as one.
         let others = |all: &BTreeSet<Connection>, but: &BTreeSet<Connection>| {
             all.difference(but).map(|(_, other)| other.ip().to_canonical()).collect()
         };
@@ -58,38 +61,42 @@ impl Standing {
     }
 }
 
-/// The kernel's counts of TCP.
+/// File of the kernel's TCP counts.
 const COUNTS: &str = "/proc/net/snmp";
 
-/// As a rule all of it: half of that, as of 6.12.
+/// First size of the buffer for that file, in bytes. As a rule the file fits: it has half of that,
+/// as of 6.12.
 const COUNTS_BYTES: usize = 4096;
 
-/// Openings by others and by ourselves, and what stands: whatever comes or goes moves one of them.
+/// Names of the counts: opened by others, opened by this machine, and existing. Every connection
+/// that comes or goes moves one of them.
 const NUMBERS: [&str; 3] = ["PassiveOpens", "ActiveOpens", "CurrEstab"];
 
 type Numbers = [u64; NUMBERS.len()];
 
-/// The connections of this process's network namespace, by `/proc/net` (`snmp`, `tcp` and `tcp6`; proc_pid_net(5)).
+/// Connections of this process's network namespace, from `/proc/net` (`snmp`, `tcp` and `tcp6`;
+/// proc_pid_net(5)).
 #[derive(Debug, Default)]
 pub struct KernelCallers(Mutex<Followed>);
 
 #[derive(Debug, Default)]
 struct Followed {
     standing: Standing,
-    /// The numbers before the last list; `None`: it is to be read again.
+    /// Counts before the last list. `None`: the list has to be read again.
     numbers: Option<Numbers>,
-    /// The kernel's counts. Stays open: to find it costs more than to read it, and it is read each second.
+    /// The file of the kernel's counts. It stays open: finding it costs more than reading it, and
+    /// it is read each second.
     counts: Option<File>,
 }
 
 impl Followed {
-    /// The kernel's counts as they are now.
+    /// Reads the kernel's counts.
     fn counts(&mut self) -> io::Result<String> {
         let file = match self.counts.take() {
             Some(open) => open,
             None => File::open(COUNTS)?,
         };
-        // It has no size that could be asked for.
+        // The file has no size to ask for.
         let (mut text, mut read) = (vec![0; COUNTS_BYTES], 0);
         loop {
             match file.read_at(&mut text[read..], u64::try_from(read).map_err(io::Error::other)?)? {
@@ -101,7 +108,7 @@ impl Followed {
             }
         }
         text.truncate(read);
-        // Only one that could be read is kept.
+        // Only a readable file is kept.
         self.counts = Some(file);
         String::from_utf8(text).map_err(io::Error::other)
     }
@@ -120,14 +127,15 @@ impl Callers for KernelCallers {
         }
         let ports = ports();
         let callers = followed.standing.becomes(established(&ports).map_err(io::Error::other)?);
-        // What comes and goes while it is read may be missing in a list, or be there twice.
+        // A connection that comes or goes during the reading may be missing in a list, or be in it
+        // twice.
         followed.numbers = (callers.come.is_empty() && callers.gone.is_empty()).then_some(numbers);
         Ok(callers)
     }
 }
 
-/// Out of the two lines about TCP, names and values. This is read each second, and the other hundred numbers of the file are nobody's
-/// here.
+/// Parses the two lines about TCP, names and values. This runs each second, and nobody here needs
+/// the other hundred numbers of the file.
 fn numbers(counts: &str) -> Option<Numbers> {
     let mut lines = counts.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -141,13 +149,14 @@ fn numbers(counts: &str) -> Option<Numbers> {
     Some([passive, active, standing])
 }
 
-/// Whether this machine has come from loopback to another address of its own ([`dial_here`](crate::dial_here)): that is no host.
+/// Returns `true` for a test of a portal by this machine itself: from loopback to another of its
+/// own addresses ([`dial_here`](crate::dial_here)). That is no host.
 fn is_knock(own: SocketAddr, other: SocketAddr) -> bool {
     other.ip().to_canonical().is_loopback() && !own.ip().to_canonical().is_loopback()
 }
 
 fn established(ports: &BTreeSet<u16>) -> ProcResult<BTreeSet<Connection>> {
-    // A kernel without IPv6 has no list of it.
+    // A kernel without IPv6 has no such list.
     let v6 = match procfs::net::tcp6() {
         Err(ProcError::NotFound(_)) => Vec::new(),
         other => other?,

@@ -1,12 +1,12 @@
-//! The time of day and a clock that never goes back, behind a trait so that tests can hold them.
+//! Wall clock and a clock that never goes back, behind a trait so that tests can hold them.
 
 use std::time::{Instant, SystemTime};
 
 /// Reads the time.
 pub trait Clock: Send + Sync {
-    /// The time of day.
+    /// Returns the time of day.
     fn now(&self) -> SystemTime;
-    /// Monotonic time.
+    /// Returns monotonic time.
     fn instant(&self) -> Instant;
 }
 

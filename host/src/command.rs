@@ -1,7 +1,7 @@
-//! Commands of the system: absolute path, clean environment, time limit, output limit.
+//! Runs commands of the system: absolute path, clean environment, time limit, output limit.
 //!
-//! What must never happen: a command that outlives its limit unnoticed, one that sees our environment, input or
-//! descriptors, or a full pipe on one stream that stops the other.
+//! What must never happen: a command that outlives its limit unnoticed, one that sees our
+//! environment, input or descriptors, or a full pipe on one stream that stops the other.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -15,18 +15,20 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
-/// Most bytes that a command may write to each of its standard output and standard error; one that writes more is killed.
+/// Maximum number of bytes that a command may write to each of its standard output and standard
+/// error; one that writes more is killed.
 pub const OUTPUT_BYTES_MAX: usize = 16 << 20;
 
-/// The whole environment of a command. The locale keeps texts stable; the last keeps `lvm` from warning about
-/// descriptors that it did not open.
+/// Complete environment of a command. The locale keeps texts stable; the last variable keeps `lvm`
+/// from warning about descriptors that it did not open.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C"), ("LVM_SUPPRESS_FD_WARNINGS", "1")];
 
-/// How long the output is awaited once the command has ended: something that it left behind may hold the pipes for ever.
+/// Time to wait for output once the command has ended: a process that it left behind may hold the
+/// pipes for ever.
 const AFTER_EXIT: Duration = Duration::from_secs(1);
 
-/// How long a killed command may take to die; one in an uninterruptible system call may never.
+/// Time that a killed command may take to die; one in an uninterruptible system call may never die.
 const AFTER_KILL: Duration = Duration::from_secs(2);
 
 /// One command to run.
@@ -34,16 +36,16 @@ const AFTER_KILL: Duration = Duration::from_secs(2);
 pub struct Command {
     /// Absolute path of the program.
     pub program: &'static str,
-    /// Its arguments. Never a secret: arguments stand in the process list.
+    /// Arguments. Never a secret: arguments are in the process list.
     pub args: Vec<String>,
-    /// The command's process group is killed after this time.
+    /// Time limit, after which the command's process group is killed.
     pub timeout: Duration,
 }
 
-/// What a command that ran to its end left.
+/// Result of a command that ran to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommandOutput {
-    /// Its exit status; a signal counts as 128 + its number, as in a shell.
+    /// Exit status; a signal counts as 128 + its number, as in a shell.
     pub status: i32,
     /// Standard output.
     pub stdout: Vec<u8>,
@@ -54,29 +56,29 @@ pub struct CommandOutput {
 /// A command that could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The program is not there or cannot be executed.
+    /// The program does not exist or cannot be executed.
     #[error("cannot run {program}")]
     Start {
-        /// The program.
+        /// Path of the program.
         program: &'static str,
-        /// Why.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// It did not end in time and was killed.
+    /// The command did not end in time and was killed.
     #[error("{program} {args} did not end within {}s and was killed", .timeout.as_secs())]
     Timeout {
-        /// The program.
+        /// Path of the program.
         program: &'static str,
-        /// Its arguments, joined.
+        /// Arguments, joined.
         args: String,
-        /// The limit.
+        /// Time limit.
         timeout: Duration,
     },
-    /// It wrote more than the limit.
+    /// The command wrote more than the limit.
     #[error("{program} wrote more than {limit} bytes and was killed")]
     Output {
-        /// The program.
+        /// Path of the program.
         program: &'static str,
         /// The limit in bytes.
         limit: usize,
@@ -88,8 +90,8 @@ pub trait Commands: Send + Sync {
     /// Runs one command to its end. An exit status other than 0 is no error here.
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError>;
 
-    /// Runs commands one after the other, up to the first that fails: the outputs of those that ran. Whoever can keep others
-    /// from coming in between does.
+    /// Runs commands one after the other, up to the first that fails. Returns the outputs of those
+    /// that ran. An implementation that can keep other commands from coming in between does so.
     fn run_in_a_row(&self, commands: &[Command]) -> Result<Vec<CommandOutput>, CommandError> {
         let mut outputs = Vec::new();
         for command in commands {
@@ -104,7 +106,7 @@ pub trait Commands: Send + Sync {
     }
 }
 
-/// Runs commands of this machine.
+/// Runs commands on this machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostCommands;
 
@@ -114,7 +116,7 @@ impl Commands for HostCommands {
     }
 }
 
-/// What the threads around a child tell.
+/// Report of a thread around a child.
 enum Event {
     Exited,
     /// One stream has ended.
@@ -123,14 +125,14 @@ enum Event {
     TooMuch,
 }
 
-/// How it went.
+/// Outcome of a child.
 enum Ending {
     Exited,
     TimedOut,
     TooMuch,
 }
 
-/// One stream's bytes, shared with the thread that reads it: that thread may be lost.
+/// Bytes of one stream, shared with the thread that reads it: that thread may be lost.
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
 fn run(command: &Command, limit: usize) -> Result<CommandOutput, CommandError> {
@@ -188,8 +190,8 @@ fn spawn(command: &Command) -> io::Result<Child> {
         .spawn()
 }
 
-/// Waits for a child on a thread, and reaps it when told (or when dropped): until then its process id, and so its
-/// group's, belongs to nobody else and may be killed.
+/// Waits for a child on a thread, and reaps it when told (or when dropped). Until then its process
+/// id, and so its group's, belongs to nobody else and may be killed.
 struct Watch {
     reap: Sender<()>,
     status: Receiver<io::Result<ExitStatus>>,
@@ -267,7 +269,7 @@ fn await_end(seen: &Receiver<Event>, mut deadline: Instant) -> Ending {
 }
 
 fn kill(group: Pid) {
-    // ESRCH: it has gone already.
+    // ESRCH: the group has gone already.
     let _ = killpg(group, Signal::SIGKILL);
 }
 
@@ -306,7 +308,7 @@ mod tests {
         lines.sort_unstable();
         assert_eq!(lines, ["LC_ALL=C", "LVM_SUPPRESS_FD_WARNINGS=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
         assert_eq!(HostCommands.run(&sh("cat | wc -c")).unwrap().stdout.trim_ascii(), b"0");
-        // Leader of a group of its own.
+        // The command leads a group of its own.
         let leads = "read -r pid name state parent group rest < /proc/$$/stat; test $group = $$";
         assert_eq!(HostCommands.run(&sh(leads)).unwrap().status, 0);
     }

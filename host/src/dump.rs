@@ -1,15 +1,15 @@
-//! A tree as text, one object a line, in a stable order: for golden files, bug reports, and as what a failed test on a
-//! real kernel leaves.
+//! Prints a tree as text, one object a line, in a stable order: for golden files, for bug reports,
+//! and after a failed test on a real kernel.
 //!
-//! What must never happen: a secret in it (passwords read `***`), a link followed, or a stop at an object that cannot be
-//! read: the error stands in its place. Listing an `acls` folder waits while the kernel removes one of its ACLs (lio.md,
-//! d): dump from a thread that may be lost.
+//! What must never happen: a secret in it (passwords read `***`), a link followed, or a stop at an
+//! object that cannot be read: the error stands in its place. Listing an `acls` folder waits while
+//! the kernel removes one of its ACLs (lio.md, d): dump from a thread that may be lost.
 
 use std::fmt::Write as _;
 
 use crate::{EntryKind, Tree, TreeError, TreePath};
 
-/// The whole tree.
+/// Prints the whole tree.
 ///
 /// ```text
 /// dir  core/iblock_0
@@ -21,7 +21,7 @@ pub fn dump(tree: &dyn Tree) -> String {
     dump_below(tree, &TreePath::root())
 }
 
-/// The part of a tree below one folder.
+/// Prints the part of a tree below one folder.
 pub fn dump_below(tree: &dyn Tree, folder: &TreePath) -> String {
     let mut text = String::new();
     walk(tree, folder, &mut text);

@@ -1,5 +1,6 @@
-//! Whether a block device answers, read again and again: how much it has in flight, and whether any of that ends. All of it is
-//! read from sysfs, which asks no disk; the files stay open, because to find one costs several times what a read of it does.
+//! Follows a block device and tells again and again if it answers: the number of commands in
+//! flight, and the number of those that ended. All of it comes from sysfs, which asks no disk. The
+//! files stay open, because finding one costs several times as much as reading it.
 //!
 //! What must never happen here: a wait for the device.
 
@@ -13,31 +14,33 @@ use nix::errno::Errno;
 use crate::BlockError;
 use crate::block::{failed, sysfs};
 
-/// As long as each of these files is, and more: two numbers, or one digit.
+/// Bytes that each of these files has at most, and more: two numbers, or one digit.
 const SHORT: usize = 128;
 
-/// Of the numbers in `stat`, those that count what has ended: reads, writes, discards and flushes (the kernel's
-/// Documentation/block/stat.rst; bio-based devices count an operation when it ends since 6.1.16).
+/// Indexes of the numbers in `stat` that count ended operations: reads, writes, discards and
+/// flushes (the kernel's Documentation/block/stat.rst; bio-based devices count an operation when it
+/// ends since 6.1.16).
 const ENDED: [usize; 4] = [0, 4, 11, 15];
 
-/// What a block device does at one moment.
+/// Activity of a block device at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Nothing is in flight.
+    /// No command is in flight.
     Idle,
-    /// Something is in flight.
+    /// Commands are in flight.
     Busy {
-        /// Moves whenever something ends.
+        /// Number that moves whenever a command ends.
         ended: u64,
     },
-    /// Device-mapper holds back whatever comes (`dmsetup suspend`), and does not count it as in flight.
+    /// Device-mapper holds back all commands (`dmsetup suspend`), and does not count them as in
+    /// flight.
     Suspended,
 }
 
-/// A block device that is followed. It is the device that stood behind its path at the beginning: when that is gone, each
-/// look is an error.
+/// A block device that is followed. It is the device that was behind its path at the beginning:
+/// when that is gone, each look is an error.
 pub trait Followed: Send {
-    /// What it does now. Asks no disk.
+    /// Reads the present activity. Asks no disk.
     fn flow(&self) -> Result<Flow, BlockError>;
 }
 
@@ -46,9 +49,9 @@ pub trait Followed: Send {
 struct KernelFollowed {
     path: PathBuf,
     in_flight: File,
-    /// `None`: device-mapper has not made it.
+    /// File of `dm/suspended`. `None`: device-mapper has not made the device.
     suspended: Option<File>,
-    /// Read only while something is in flight.
+    /// Path of `stat`, which is read only while commands are in flight.
     stat: PathBuf,
 }
 
@@ -68,7 +71,7 @@ pub(crate) fn follow(path: &Path) -> Result<Box<dyn Followed>, BlockError> {
     Ok(Box::new(followed))
 }
 
-/// The numbers of a short file, added up.
+/// Adds up the numbers of a short file.
 fn sum(file: &File) -> io::Result<u64> {
     let mut text = [0; SHORT];
     let length = file.read_at(&mut text, 0)?;
@@ -76,10 +79,10 @@ fn sum(file: &File) -> io::Result<u64> {
     text.split_whitespace().map(|number| number.parse::<u64>().map_err(io::Error::other)).sum()
 }
 
-/// How many operations have ended, by what `stat` says.
+/// Counts the ended operations in the text of `stat`.
 fn ended(text: &str) -> Option<u64> {
     let numbers: Vec<u64> = text.split_whitespace().map_while(|number| number.parse().ok()).collect();
-    // Discards and flushes are newer than the rest.
+    // Older kernels lack discards and flushes.
     let all = ENDED.iter().filter_map(|at| numbers.get(*at)).fold(0, |all, one| one.wrapping_add(all));
     numbers.get(ENDED[1]).map(|_| all)
 }

@@ -1,8 +1,9 @@
-//! Folders of a tree that are watched: who makes, removes or writes something there by a system call is told of. On configfs the
-//! kernel tells of every mkdir, rmdir, symlink, unlink and write (inotify; docs/kernel/lio.md), and of nothing that it changes
-//! by itself: a login, a counter.
+//! Watches folders of a tree: reports every object that somebody makes, removes or writes there by
+//! a system call. On configfs the kernel reports every mkdir, rmdir, symlink, unlink and write
+//! (inotify; docs/kernel/lio.md). It reports none of its own changes: a login, a counter.
 //!
-//! What must never happen here: a change in a watched folder that is not told; a lock held across a system call.
+//! What must never happen here: a change in a watched folder that is not reported; a lock held
+//! across a system call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
@@ -16,42 +17,43 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::{Entry, Tree, TreeError, TreePath};
 
-/// A folder that is watched. The same folder has the same id as long as it is there; one that is made anew under its name has
-/// another.
+/// Id of a watched folder. A folder keeps its id as long as it exists; one that is made anew under
+/// its name has another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FolderId(pub(crate) i32);
 
-/// What has changed since it was asked last.
+/// Changes after the last call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FolderChanges {
-    /// The folders, and whether each is gone (then it is not watched any more).
+    /// The folders that have changed. `true`: the folder is gone, and not watched any more.
     pub folders: Vec<(FolderId, bool)>,
-    /// More has changed than could be told.
+    /// More changes happened than could be reported.
     pub lost: bool,
 }
 
 /// Watches folders of one tree.
 pub trait Folders: Send + Sync {
-    /// Has a folder watched. Again, it is the same watch.
+    /// Begins to watch a folder. A second call for one folder returns the first watch.
     ///
     /// # Errors
-    /// `ENOENT`: it is not there. `ENOSPC`: `fs.inotify.max_user_watches` folders are watched already.
+    /// `ENOENT`: it is not there. `ENOSPC`: `fs.inotify.max_user_watches` folders are watched
+    /// already.
     fn watch(&self, folder: &TreePath) -> Result<FolderId, Errno>;
 
-    /// Has a folder not watched any more; of one that is gone, nothing is done.
+    /// Stops watching a folder. Does nothing if it is gone.
     fn unwatch(&self, folder: FolderId);
 
-    /// Waits for changes, for so long at most.
+    /// Waits for changes, at most for this time.
     fn changes(&self, within: Duration) -> Result<FolderChanges, Errno>;
 }
 
-/// What is done in a folder by somebody. Reading is nothing.
+/// Events of a folder that count: every change. A read is none.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_MODIFY
     .union(AddWatchFlags::IN_CREATE)
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_ONLYDIR);
 
-/// The folders of the running kernel's tree.
+/// Folders of the running kernel's tree.
 pub struct KernelFolders {
     root: PathBuf,
     inotify: Inotify,
@@ -59,7 +61,7 @@ pub struct KernelFolders {
 }
 
 impl KernelFolders {
-    /// Those below this folder.
+    /// Watches folders below this one.
     ///
     /// # Errors
     /// `EMFILE`: `fs.inotify.max_user_instances` are in use.
@@ -84,7 +86,7 @@ impl Folders for KernelFolders {
     fn unwatch(&self, folder: FolderId) {
         let descriptor = self.watched().remove(&folder);
         if let Some(descriptor) = descriptor {
-            // It may have gone with its folder a moment ago.
+            // The watch may have gone with its folder a moment ago.
             let _gone = self.inotify.rm_watch(descriptor);
         }
     }
@@ -107,7 +109,7 @@ impl Folders for KernelFolders {
             changes.lost |= event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
             let id = FolderId(event.wd.as_raw());
             let gone = event.mask.contains(AddWatchFlags::IN_IGNORED);
-            // One that nobody wants any more tells its end, too.
+            // A watch that was given up reports its end, too.
             let known = if gone { watched.remove(&id).is_some() } else { watched.contains_key(&id) };
             if known {
                 changes.folders.push((id, gone));
@@ -117,19 +119,20 @@ impl Folders for KernelFolders {
     }
 }
 
-/// A tree that takes note of the folders whose content was read through it: what was seen stays true until one of them changes.
+/// A tree that records the folders whose content was read through it: the view stays true until one
+/// of them changes.
 pub struct Noted<T> {
     tree: T,
     folders: Mutex<BTreeSet<TreePath>>,
 }
 
 impl<T: Tree> Noted<T> {
-    /// Nothing was read yet.
+    /// Wraps a tree of which nothing was read yet.
     pub const fn new(tree: T) -> Self {
         Self { tree, folders: Mutex::new(BTreeSet::new()) }
     }
 
-    /// The folders.
+    /// Returns the recorded folders.
     pub fn into_folders(self) -> BTreeSet<TreePath> {
         self.folders.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

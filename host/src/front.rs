@@ -1,10 +1,12 @@
-//! What another agent needs of this one: the lock of its state folder and the sockets that it listens on. The kernel closes a table
-//! of files with the last thread that has it, and a thread in a call that does not return (lio.md, m) cannot be killed. So these are
-//! in the table of one thread, which makes no such call: killed, it is gone at once, and all of them with it. Who connects is handed
-//! over to the others' table.
+//! Keeps the files that the next agent needs of this one: the lock of its state folder and the
+//! sockets that it listens on. The kernel closes a table of files with the last thread that has it,
+//! and a thread in a call that does not return (lio.md, m) cannot be killed. So these files are in
+//! the table of one thread, which makes no such call: killed, it is gone at once, and all of them
+//! with it. It hands each connection over to the other threads' table.
 //!
-//! What must never happen here: the lock let go of while this process does anything else; a call that waits for a disk of a volume;
-//! one of these files in the table of the others, or one of theirs in this.
+//! What must never happen here: the lock released while this process does anything else; a call
+//! that waits for a disk of a volume; one of these files in the table of the others, or one of
+//! theirs in this.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -25,10 +27,10 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use crate::lock::{LockError, LockFile};
 use crate::sys;
 
-/// How long an accept that failed (no memory, no place for a file) is not tried again.
+/// Pause after an accept that failed (no memory, no place for a file).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
-/// Why there is no such thread.
+/// Reason why there is no such thread.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
     /// The thread or its socket could not be made.
@@ -39,7 +41,7 @@ pub enum FrontError {
     Table(#[source] Errno),
 }
 
-/// A socket that is listened on.
+/// A socket that listens.
 #[derive(Debug)]
 pub enum Listener {
     /// A unix socket.
@@ -75,21 +77,21 @@ impl AsFd for Listener {
 
 type Order = Box<dyn FnOnce(&mut Inside) + Send>;
 
-/// What the thread has.
+/// Files and state of the thread.
 struct Inside {
     out: OwnedFd,
     lock: Option<LockFile>,
     listeners: Vec<Listener>,
 }
 
-/// The thread, until the last of these is dropped.
+/// Handle of the thread, which ends when the last handle is dropped.
 #[derive(Clone)]
 pub struct Front(Arc<Shared>);
 
 struct Shared {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
-    /// The end of the socket that is in everybody's table, until it is asked for.
+    /// End of the socket that is in the common table; `None` after it was taken.
     incoming: Mutex<Option<UnixStream>>,
 }
 
@@ -103,7 +105,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         *self.incoming.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.orders = None;
-        // Whoever drops this finds the lock free.
+        // The one that drops the last handle finds the lock free.
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
@@ -120,14 +122,14 @@ impl Front {
         let work = move || {
             let ran = catch_unwind(AssertUnwindSafe(|| run(number, |table| ready.send(table), &taken)));
             if ran.is_err() {
-                // The lock is free, and everything else goes on as if it were not.
+                // The lock is free, and everything else would go on as if it were not.
                 std::process::abort();
             }
         };
         let thread = Builder::new().name("front".to_owned()).spawn(work).map_err(FrontError::Start)?;
         let gone = |_| FrontError::Start(io::ErrorKind::BrokenPipe.into());
         started.recv().map_err(gone)?.map_err(FrontError::Table)?;
-        // It has its own copy by now.
+        // The thread has its own copy by now.
         drop(its);
         let incoming = Mutex::new(Some(ours));
         Ok(Self(Arc::new(Shared { orders: Some(orders), thread: Some(thread), incoming })))
@@ -141,14 +143,15 @@ impl Front {
         }
     }
 
-    /// Does this there and waits for it.
+    /// Runs this on the thread, and waits for it.
     fn inside<T: Send + 'static>(&self, work: impl FnOnce(&mut Inside) -> T + Send + 'static) -> T {
         let (done, answer) = sync_channel(1);
         self.order(Box::new(move |inside| drop(done.send(work(inside)))));
         answer.recv().unwrap_or_else(|_| std::process::abort())
     }
 
-    /// Takes a lock, or says at once who holds it: [`LockFile::acquire`]. Answers with who has held it last.
+    /// Takes a lock, or returns its holder at once: [`LockFile::acquire`]. Returns the process that
+    /// has held it last.
     pub fn lock(&self, path: &Path) -> Result<Option<u32>, LockError> {
         let path = path.to_owned();
         self.inside(move |inside| {
@@ -159,8 +162,8 @@ impl Front {
         })
     }
 
-    /// Listens on what `bind` makes, and answers with its number: they are counted from 0. Connections wait until
-    /// [`Front::open`].
+    /// Listens at the socket that `bind` makes. Returns its number, counted from 0. Connections
+    /// wait until [`Front::open`].
     ///
     /// # Errors
     /// Those of `bind`; EMFILE beyond 256 sockets.
@@ -178,8 +181,8 @@ impl Front {
         })
     }
 
-    /// From here on whoever connects is handed over, until this is dropped: then nobody listens any more. `None`: it was asked for
-    /// before.
+    /// Begins to hand connections over, until the result is dropped: then nobody listens any more.
+    /// `None` if it was called before.
     pub fn open(&self) -> Option<Incoming> {
         let socket = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         self.order(Box::new(Inside::accept));
@@ -200,7 +203,7 @@ fn run<E>(out: RawFd, ready: impl FnOnce(Result<(), Errno>) -> Result<(), E>, or
 }
 
 impl Inside {
-    /// Until the other end is closed.
+    /// Accepts until the other end is closed.
     fn accept(&mut self) {
         let listeners = std::mem::take(&mut self.listeners);
         loop {
@@ -222,7 +225,7 @@ impl Inside {
             for ((number, listener), _) in ready {
                 match listener.accept() {
                     Ok(caller) => self.hand_over(number, &caller),
-                    // Who has come is gone again.
+                    // The caller has gone again.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => {
                         tracing::warn!(%error, "cannot take a connection");
@@ -252,16 +255,17 @@ impl Inside {
     }
 }
 
-/// Those who connect. Closed first of its fields: the thread ends when nobody has the front, and it has heard of this.
+/// The stream of connections. `socket` is closed first of its fields: the thread ends when nobody
+/// has the front, and by then it has seen that.
 #[derive(Debug)]
 pub struct Incoming {
-    /// What they are read from by [`next_caller`], when it can be read.
+    /// Socket for [`next_caller`], to be read when it is readable.
     pub socket: UnixStream,
-    /// To be kept for longer than the socket.
+    /// Handle to keep for longer than the socket.
     pub front: Front,
 }
 
-/// The next one who connects, and the number of the socket that it came by; `None` at the end. Never waits.
+/// Returns the next connection, and the number of its listener; `None` at the end. Never waits.
 ///
 /// # Errors
 /// `WouldBlock`: nobody is there. EMFILE: one was lost, this process has too many files.
@@ -294,7 +298,7 @@ mod tests {
         next_caller(&incoming.socket).unwrap().unwrap()
     }
 
-    /// Names that this thread has open.
+    /// Lists the names that this thread has open.
     fn open_here() -> Vec<String> {
         let links = std::fs::read_dir("/proc/thread-self/fd").unwrap();
         let name = |link: io::Result<std::fs::DirEntry>| std::fs::read_link(link.unwrap().path()).ok();
@@ -335,7 +339,7 @@ mod tests {
         assert_eq!(next(&incoming).0, 0);
         assert_eq!(next_caller(&incoming.socket).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(incoming);
-        // It is told, and closes them.
+        // The thread is told, and closes them.
         front.inside(|inside| assert!(inside.listeners.is_empty()));
         assert!(TcpStream::connect(first).is_err());
     }

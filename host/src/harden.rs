@@ -1,7 +1,9 @@
-//! Protects a process that disks depend on: while it is needed to bring a disk back, the kernel must neither swap it out, nor
-//! kill it for memory, nor make it wait for a write to that very disk.
+//! Protects a process that disks depend on. While it is needed to bring a disk back, the kernel
+//! must neither swap it out, nor kill it for memory, nor make it wait for a write to that very
+//! disk.
 //!
-//! What must never happen here: a protection that is missing without a word; a daemon that does not start because of one.
+//! What must never happen here: a protection that is missing without a word; a daemon that does not
+//! start because of one.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,27 +15,28 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::sys;
 
-/// Descriptors that the process may have open: a socket and some files for each of thousands of sessions.
+/// Number of descriptors that the process may have open: a socket and some files for each of
+/// thousands of sessions.
 const DESCRIPTORS: u64 = 65_536;
 
-/// Where the kernel takes this process's rank among those that it kills for memory.
+/// File of this process's rank among those that the kernel kills for memory.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
-/// The rank of a process that is never killed for memory (OOM_SCORE_ADJ_MIN).
+/// Rank of a process that is never killed for memory (OOM_SCORE_ADJ_MIN).
 const NEVER_KILLED: &str = "-1000";
 
 /// A protection that this process does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {what}: {} ({errno:?})", .errno.desc())]
 pub struct HardenWarning {
-    /// What was tried.
+    /// Protection that failed.
     pub what: &'static str,
     /// The kernel's answer. EPERM and ENOMEM: a capability (CAP_IPC_LOCK, CAP_SYS_RESOURCE) or a limit is missing.
     pub errno: Errno,
 }
 
-/// Takes every protection and returns those that were refused. Call it once, at the start, before threads are made: memory
-/// that is mapped later is locked too, so give threads small stacks.
+/// Takes every protection and returns those that were refused. Call it once, at the start, before
+/// threads are made: memory that is mapped later is locked too, so give threads small stacks.
 #[must_use = "what is not protected has to be said"]
 pub fn harden() -> Vec<HardenWarning> {
     let lock = || mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE);
@@ -54,12 +57,12 @@ pub fn harden() -> Vec<HardenWarning> {
 
 fn spare(file: &Path) -> Result<(), Errno> {
     let failed = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-    // Not made where it is missing.
+    // A missing file is not made.
     let mut file = fs::OpenOptions::new().write(true).open(file).map_err(failed)?;
     file.write_all(NEVER_KILLED.as_bytes()).map_err(failed)
 }
 
-/// Raises the soft limit, and the hard one where it is in the way. Never lowers either.
+/// Raises the soft limit, and the hard one if it is lower. Never lowers either.
 fn raise_descriptors(wanted: u64) -> Result<(), Errno> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= wanted {

@@ -1,13 +1,16 @@
-//! Images: files that volumes are copied from and to, and the sandbox in which one of a format is read and written.
+//! Images: files that volumes are copied from and to, and the sandbox that reads and writes images
+//! of a format.
 //!
-//! A raw image is read as it is. Any other one is opened by QEMU's own code, `qemu-nbd`, which has read and mistaken many files
-//! before. It runs where a mistake gains nothing: without a network, and with no file but its own program's and the image, which
-//! it holds by the descriptor that was opened here: read-only, and then it writes to nothing; or a new one, which is all that it
-//! can write to. Its blocks are asked for, or put, over a socket (NBD), and whoever asks writes them: when that one dies, nothing
-//! goes on writing.
+//! A raw image is read as it is. QEMU's own code, `qemu-nbd`, opens any other one; it has read and
+//! mistaken many files before. It runs where a mistake gains nothing: without a network, and with
+//! no file but its own program's and the image. It holds the image by the descriptor that was
+//! opened here: read-only, and then it can write to nothing; or a new file, and then it can write
+//! to nothing else. This process reads or writes its blocks over a socket (NBD), and writes them to
+//! the volume: when this process dies, nothing goes on writing.
 //!
-//! What must never happen here: a file opened that is not the regular one in the folder (a link, a device, a pipe); a path of
-//! the machine inside the sandbox; a program that outlives whoever started it.
+//! What must never happen here: a file opened that is not the regular one in the folder (a link, a
+//! device, a pipe); a path of the machine inside the sandbox; a program that outlives whoever
+//! started it.
 
 mod nbd;
 mod part;
@@ -46,18 +49,19 @@ const BWRAP: &str = "/usr/bin/bwrap";
 const PRLIMIT: &str = "/usr/bin/prlimit";
 const CHOOM: &str = "/usr/bin/choom";
 
-/// Bytes of address space that the program has: what it maps of its libraries, and ten times what its caches take.
+/// Limit of the program's address space in bytes: its libraries, and ten times the size of its
+/// caches.
 const ADDRESS_SPACE: &str = "--as=1073741824";
 
-/// How long the program may take until it answers.
+/// Time that the program may take until it answers.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long it may take to answer one request: far more than a slow disk needs for 16 MiB.
+/// Time that it may take to answer one request: far more than a slow disk needs for 16 MiB.
 const ANSWERS_WITHIN: Duration = Duration::from_mins(2);
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What the program says is repeated in errors up to here, in bytes.
+/// Maximum number of bytes of the program's output that an error repeats.
 const SAID_BYTES_MAX: u64 = 400;
 
 /// An image that cannot be read or written.
@@ -66,83 +70,83 @@ pub enum ImageError {
     /// There is no such file.
     #[error("{} is not there", .path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is a link, a folder, a device or a pipe.
+    /// The object is a link, a folder, a device or a pipe.
     #[error("{} is not a regular file: links, folders, devices and pipes are not opened", .path.display())]
     NotAFile {
-        /// The path.
+        /// Path of the object.
         path: PathBuf,
     },
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("cannot read the image")]
     Read(#[source] io::Error),
-    /// Something has the name that the file is to have.
+    /// Another object has the name of the new file.
     #[error("{} is there already: it is left as it is; say another name, or take it away first", .path.display())]
     Exists {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
     /// There is no room for the file.
     #[error("the file system of {} is full (or a quota is used up): make room, and begin again", .folder.display())]
     Full {
-        /// The folder.
+        /// Folder of the file.
         folder: PathBuf,
     },
     /// The file cannot be written.
     #[error("cannot write in {} (is it writable for the agent's unit, see ReadWritePaths=?)", .folder.display())]
     Write {
-        /// The folder.
+        /// Folder of the file.
         folder: PathBuf,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// A program's end cannot be waited for.
+    /// Waiting for a program's end failed.
     #[error("cannot wait for a program in its sandbox")]
     Program(#[source] io::Error),
     /// A program did not make the file, or did not close it.
     #[error("QEMU does not write the image in its sandbox: {said}")]
     NotWritten {
-        /// Its words.
+        /// Output of the program.
         said: String,
     },
-    /// The program says that a part cannot be written.
+    /// The program answers that a part cannot be written.
     #[error("qemu-nbd cannot write {length} bytes of the image at {offset} (errno {errno})")]
     NotPut {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// How much.
+        /// Length in bytes.
         length: usize,
-        /// What it says.
+        /// Error number in its answer.
         errno: u32,
     },
-    /// A program that reads it is not there.
+    /// A program that reads the format is missing.
     #[error("{program} is not installed: install the package {package}")]
     NoProgram {
-        /// The program.
+        /// Path of the program.
         program: &'static str,
-        /// Debian's package.
+        /// Debian's package of it.
         package: &'static str,
     },
     /// The sandbox did not come up, or the program in it ended.
     #[error("qemu-nbd cannot open the image in its sandbox: {said}")]
     NotServed {
-        /// Its words.
+        /// Output of the program.
         said: String,
     },
-    /// The program answers what no such program answers.
+    /// The program gives an answer that no such program gives.
     #[error("qemu-nbd answers with something else than was asked for: {0}")]
     Answer(&'static str),
-    /// The program says that a part cannot be read.
+    /// The program answers that a part cannot be read.
     #[error("qemu-nbd cannot read {length} bytes of the image at {offset} (errno {errno}): is it damaged?")]
     Damaged {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// How much.
+        /// Length in bytes.
         length: usize,
-        /// What it says.
+        /// Error number in its answer.
         errno: u32,
     },
 }
@@ -154,8 +158,8 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// Opens the file of this name in a folder. No link is followed, and what is not a regular file is never opened: an open
-    /// alone can hang (a pipe) or do something (a device).
+    /// Opens the file of this name in a folder. No link is followed. An object that is not a
+    /// regular file is never opened: an open alone can hang (a pipe) or have an effect (a device).
     pub fn open(folder: &Path, name: &str) -> Result<Self, ImageError> {
         let path = folder.join(name);
         let failed = |error: io::Error| match error.kind() {
@@ -171,24 +175,25 @@ impl ImageFile {
         is_file(std::fs::symlink_metadata(&path).map_err(failed)?)?;
         let flags = O_NOFOLLOW | O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(failed)?;
-        // It may have been exchanged in between: what was opened counts.
+        // The file may have been exchanged in between: the opened one counts.
         is_file(file.metadata().map_err(failed)?)?;
         Ok(Self { file })
     }
 
-    /// Bytes of the file.
+    /// Returns the file's size in bytes.
     pub fn size(&self) -> Result<u64, ImageError> {
         Ok(self.file.metadata().map_err(ImageError::Read)?.len())
     }
 
-    /// Which file it is, and its state: another text when it was exchanged or written to.
+    /// Returns a text of the file's identity and state: it changes when the file is exchanged or
+    /// written to.
     pub fn state(&self) -> Result<String, ImageError> {
         let meta = self.file.metadata().map_err(ImageError::Read)?;
         let (changed, nanos) = (meta.mtime(), meta.mtime_nsec());
         Ok(format!("{}:{}:{}:{changed}.{nanos:09}", meta.dev(), meta.ino(), meta.len()))
     }
 
-    /// Reads from `offset` as much as there is; the rest of `buffer` is zeros.
+    /// Reads the bytes that exist from `offset`; the rest of `buffer` becomes zeros.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
         let mut done = 0;
         while done < buffer.len() {
@@ -205,9 +210,9 @@ impl ImageFile {
     }
 }
 
-/// An image of a format, read for as long as this lives.
+/// An image of a format that can be read as long as this value lives.
 pub trait ServedImage: Send {
-    /// Bytes of the disk that is in it.
+    /// Returns the size of the disk in the image, in bytes.
     fn size(&self) -> u64;
 
     /// Fills the buffer with the disk's bytes from `offset`, within its size; 16 MiB at most.
@@ -216,14 +221,14 @@ pub trait ServedImage: Send {
 
 /// Reads images of a format.
 pub trait ImageServers: Send + Sync {
-    /// The first program that is needed for that and is not there, with its package.
+    /// Returns the first needed program that is missing, with its package; `None` if all are there.
     fn missing(&self) -> Option<(&'static str, &'static str)>;
 
-    /// Begins to read this qcow2 image. `scratch`: a folder of our own, which is made.
+    /// Begins to read this qcow2 image. `scratch` is a folder of our own, which this call makes.
     fn serve_qcow2(&self, image: &ImageFile, scratch: &Path) -> Result<Box<dyn ServedImage>, ImageError>;
 
-    /// Makes the part of a new file of this disk size, which is to be of this format. `place`: the folder, and whose it is, see
-    /// [`part_name`].
+    /// Makes the part of a new file of this format and disk size. `place` is the folder and the
+    /// owner of the part, see [`part_name`].
     fn make_part(
         &self,
         place: (&Path, &str),
@@ -232,8 +237,8 @@ pub trait ImageServers: Send + Sync {
         scratch: &Path,
     ) -> Result<Box<dyn ImagePart>, ImageError>;
 
-    /// Opens a part that an earlier process has left, to go on with it. `None`: it is not as one is that was left so, and is to be made
-    /// anew.
+    /// Opens a part that an earlier process has left, to go on with it. `None`: the part is not in
+    /// such a state, and has to be made anew.
     fn open_part(
         &self,
         place: (&Path, &str),
@@ -242,23 +247,24 @@ pub trait ImageServers: Send + Sync {
         scratch: &Path,
     ) -> Result<Option<Box<dyn ImagePart>>, ImageError>;
 
-    /// Says beside a part, durably, how far it has come, for [`mark_of`]. What was put so far was flushed. `mark`: a line of less than
-    /// 512 bytes.
+    /// Records beside a part, durably, its progress, for [`mark_of`]. All writes so far were
+    /// flushed. `mark` is a line of less than 512 bytes.
     fn mark_part(&self, folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
         put_mark(folder, of, mark)
     }
 
-    /// Takes away what is said beside a part, durably.
+    /// Removes the record beside a part, durably.
     fn unmark_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
         remove_mark(folder, of)
     }
 
-    /// Gives a part that is finished its name as well, which nothing has ([`ImageError::Exists`]), durably.
+    /// Gives a finished part its name as well, durably. If the name is taken:
+    /// [`ImageError::Exists`].
     fn publish_part(&self, folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
         publish(folder, of, name)
     }
 
-    /// Takes a part away, durably; a file that has its name as well keeps that.
+    /// Removes a part, durably; a file that has its name as well keeps that.
     fn remove_part(&self, folder: &Path, of: &str) -> Result<(), ImageError> {
         remove(folder, of)
     }
@@ -268,7 +274,7 @@ pub trait ImageServers: Send + Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QemuServers;
 
-/// A folder for one socket, and for no longer than until both ends have it.
+/// A folder for one socket, which exists only until both ends have the socket.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -292,17 +298,17 @@ impl Drop for Scratch {
     }
 }
 
-/// What a program sees of the file that it is for.
+/// View of the file that a program gets.
 #[derive(Debug, Clone, Copy)]
 enum Sees {
     ToRead,
-    /// It may be so many bytes long.
+    /// Maximum length of the file in bytes.
     ToWrite {
         most: u64,
     },
 }
 
-/// The program in its sandbox. Dropped, it is killed.
+/// The program in its sandbox. A drop kills it.
 struct Sandboxed(Child);
 
 impl Sandboxed {
@@ -314,7 +320,7 @@ impl Sandboxed {
         };
         let mut command = std::process::Command::new(CHOOM);
         command
-            // The agent is the last to go when memory is short. This one is not.
+            // The agent is the last to be killed when memory is short. This program is not.
             .args([
                 "-n",
                 "500",
@@ -351,7 +357,7 @@ impl Sandboxed {
                 "usr/lib64",
                 "/lib64",
             ])
-            // The file that was opened and looked at, not what has its name by then.
+            // The file that was opened and checked, not the one that has its name by then.
             .args([bind, "0", "/image"]);
         if let Some(scratch) = socket {
             command.arg("--bind").arg(scratch).arg("/socket");
@@ -374,12 +380,12 @@ impl Sandboxed {
 
     fn kill(&mut self) {
         if let Ok(pid) = i32::try_from(self.0.id()) {
-            // ESRCH: it has gone already.
+            // ESRCH: the group has gone already.
             let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 
-    /// What it has said, when it has come to its end or is brought there.
+    /// Returns the program's output, after it has ended or was ended here.
     fn said(&mut self) -> String {
         self.kill();
         let mut said = Vec::new();
@@ -394,7 +400,7 @@ impl Sandboxed {
         if said.is_empty() { "it says nothing".to_owned() } else { said.join("; ") }
     }
 
-    /// The connection, as soon as it listens.
+    /// Connects as soon as the program listens.
     fn connect(&mut self, socket: &Path) -> Result<UnixStream, ImageError> {
         let until = Instant::now() + STARTS_WITHIN;
         loop {
@@ -425,8 +431,9 @@ struct Served {
 
 impl Served {
     fn start(file: &File, sees: Sees, scratch: &Path) -> Result<Self, ImageError> {
-        // The graph is said in full: nothing of the image's own words about other files is followed. Whoever writes holds QEMU's lock:
-        // what is left of a part is not gone on with while a program whose agent was killed has not gone yet.
+        // The graph is given in full, so no reference in the image to other files is followed. A
+        // writer holds QEMU's lock: a part is not continued while a program whose agent was killed
+        // still has it.
         let (program, graph) = match sees {
             Sees::ToRead => (
                 &[QEMU_NBD, "--shared=1", "--socket=/socket/nbd", "--read-only"][..],
@@ -437,7 +444,8 @@ impl Served {
                 r#"json:{"driver":"qcow2","backing":null,"file":{"driver":"file","filename":"/image","locking":"auto"}}"#,
             ),
         };
-        // Gone as soon as the connection stands: from then on the sandbox has nowhere to make a file in.
+        // Removed as soon as the connection exists: from then on the sandbox has nowhere to make a
+        // file in.
         let scratch = Scratch::make(scratch).map_err(ImageError::Read)?;
         let program = [program, &[graph]].concat();
         let mut program = Sandboxed::start(file, sees, Some(&scratch.0), &program)?;
@@ -539,7 +547,7 @@ mod tests {
         symlink("/dev/null", folder.path().join("null")).unwrap();
         symlink("nowhere", folder.path().join("dangling")).unwrap();
         std::fs::create_dir(folder.path().join("folder")).unwrap();
-        // To open it would hang: nobody writes to it.
+        // An open would hang: nobody writes to the pipe.
         nix::unistd::mkfifo(&folder.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         for name in ["link", "null", "dangling", "folder", "pipe"] {
             let error = ImageFile::open(folder.path(), name).unwrap_err();

@@ -1,9 +1,10 @@
-//! The kernel's half of an iSCSI initiator (`iscsi_tcp` under `scsi_transport_iscsi`), as NETLINK_ISCSI shows it: requests that
-//! are answered one by one, and events. The login itself, and every decision, is the caller's.
+//! Kernel's half of an iSCSI initiator (`iscsi_tcp` under `scsi_transport_iscsi`), as NETLINK_ISCSI
+//! shows it: requests that are answered one by one, and events. The caller does the login itself,
+//! and makes every decision.
 //!
-//! What must never happen here: `GET_STATS` (it spins in the kernel without a listener); a synchronous
-//! `DESTROY_SESSION` (it holds the one mutex of all iSCSI management while it waits for I/O); a request without a deadline
-//! for its answer.
+//! What must never happen here: `GET_STATS` (it spins in the kernel without a listener); a
+//! synchronous `DESTROY_SESSION` (it holds the one mutex of all iSCSI management while it waits for
+//! I/O); a request without a deadline for its answer.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -20,10 +21,10 @@ pub use kernel::{IscsiModules, IscsiOpenError, KernelIscsi, PortId, iscsi_module
 /// Bytes of a basic header segment (RFC 7143, 11.2.1).
 pub const HEADER_BYTES: usize = 48;
 
-/// Most data bytes of a login or text PDU that the kernel takes (its login buffer).
+/// Maximum number of data bytes of a login or text PDU that the kernel takes (its login buffer).
 pub const LOGIN_DATA_BYTES_MAX: usize = 8192;
 
-/// The requests, as errors name them.
+/// Requests, as errors name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IscsiOp {
     /// Open the netlink sockets, or read the transport's handle.
@@ -83,7 +84,7 @@ pub enum IscsiParam {
     TgtResetTmo = 35,
 }
 
-/// How a connection is stopped.
+/// Way of stopping a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StopMode {
     /// `STOP_CONN_TERM` 1: for good.
@@ -93,12 +94,12 @@ pub enum StopMode {
     Recover,
 }
 
-/// A session and its SCSI host, as the kernel has numbered them.
+/// A session and its SCSI host, by the kernel's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelSession {
-    /// `session<sid>`.
+    /// Number of the session, `session<sid>`.
     pub sid: u32,
-    /// `host<host>`.
+    /// Number of the SCSI host, `host<host>`.
     pub host: u32,
 }
 
@@ -106,15 +107,15 @@ pub struct KernelSession {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("iSCSI {op:?} (session {sid:?}): {} ({errno:?})", .errno.desc())]
 pub struct IscsiError {
-    /// What was asked.
+    /// Request that failed.
     pub op: IscsiOp,
-    /// Of which session.
+    /// Session of the request; `None` if it had none.
     pub sid: Option<u32>,
     /// The kernel's answer. ETIME: no answer came in time.
     pub errno: Errno,
 }
 
-/// Something that happened to a session, from multicast group 1.
+/// Event of a session, from multicast group 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IscsiEvent {
     /// A login, logout, text response or async message arrived.
@@ -128,17 +129,17 @@ pub enum IscsiEvent {
         /// Data segment, without padding.
         data: Vec<u8>,
     },
-    /// The connection broke; the kernel's number (1000 + `enum iscsi_err`), such as 1020 TCP closed, 1011 failed, 1022 NOP
-    /// timed out, 1018 its host goes away.
+    /// The connection broke. `error` is the kernel's number (1000 + `enum iscsi_err`), such as 1020
+    /// TCP closed, 1011 failed, 1022 NOP timed out, 1018 its host goes away.
     ConnectionError {
         /// Session.
         sid: u32,
         /// Connection.
         cid: u32,
-        /// The kernel's number.
+        /// Number of the error.
         error: u32,
     },
-    /// A session was made (by anybody).
+    /// A session was made, by any process.
     Created(KernelSession),
     /// A session is gone.
     Destroyed(KernelSession),
@@ -148,34 +149,35 @@ pub enum IscsiEvent {
     Overrun,
 }
 
-/// The kernel's initiator. Every call is one request and its answer; any of them may block for as long as another process's
-/// request does, because the kernel serves them one at a time.
+/// The kernel's initiator. Every call is one request and its answer. Any of them may block for as
+/// long as another process's request does, because the kernel serves them one at a time.
 pub trait IscsiKernel: Send + Sync {
     /// Makes a session and its SCSI host.
     fn create_session(&self, commands_max: u16, queue_depth: u16) -> Result<KernelSession, IscsiError>;
     /// Makes connection 0 of a session.
     fn create_connection(&self, sid: u32) -> Result<(), IscsiError>;
-    /// Hands a connected TCP socket to connection 0. The kernel takes its own reference; from here nobody else may read or
-    /// write the socket, and it must not hold unread bytes.
+    /// Hands a connected TCP socket to connection 0. The kernel takes its own reference. From here
+    /// on nobody else may read or write the socket, and it must not hold unread bytes.
     fn bind_connection(&self, sid: u32, socket: &TcpStream) -> Result<(), IscsiError>;
     /// Sets one parameter.
     fn set_param(&self, sid: u32, param: IscsiParam, value: &str) -> Result<(), IscsiError>;
     /// Sends one PDU through the kernel, which fills in ITT and CmdSN.
     fn send_pdu(&self, sid: u32, header: &[u8; HEADER_BYTES], data: &[u8]) -> Result<(), IscsiError>;
-    /// Full feature phase: the session is logged in, its devices run.
+    /// Enters the full feature phase: the session is logged in, its devices run.
     fn start_connection(&self, sid: u32) -> Result<(), IscsiError>;
     /// Stops connection 0.
     fn stop_connection(&self, sid: u32, mode: StopMode) -> Result<(), IscsiError>;
     /// Destroys connection 0. EINVAL: it is gone already.
     fn destroy_connection(&self, sid: u32) -> Result<(), IscsiError>;
-    /// Begins to remove the session's devices; [`IscsiEvent::Unbound`] says when that is done.
+    /// Begins to remove the session's devices; [`IscsiEvent::Unbound`] reports the end.
     fn unbind_session(&self, sid: u32) -> Result<(), IscsiError>;
-    /// Begins to destroy the session; [`IscsiEvent::Destroyed`] says when that is done. EINVAL: it is gone already.
+    /// Begins to destroy the session; [`IscsiEvent::Destroyed`] reports the end. EINVAL: it is gone
+    /// already.
     fn destroy_session(&self, sid: u32) -> Result<(), IscsiError>;
 }
 
-/// The stream of events. One reader.
+/// The stream of events, with one reader.
 pub trait IscsiEvents: Send {
-    /// The next event; `None` when none came within `wait`.
+    /// Returns the next event; `None` when none came within `wait`.
     fn next(&mut self, wait: Duration) -> Result<Option<IscsiEvent>, IscsiError>;
 }

@@ -1,9 +1,10 @@
-//! The one door to the machine: configfs and sysfs trees, commands, the kernel's iSCSI initiator, SCSI disks, kernel events,
-//! block-device ioctls, locks, addresses, TCP connections and the clock. Everything above works on the traits of this crate,
-//! so that the same code runs on the kernel and on the behaving fakes (feature `fake`).
+//! One door to the machine: configfs and sysfs trees, commands, the kernel's iSCSI initiator, SCSI
+//! disks, kernel events, block-device ioctls, locks, addresses, TCP connections and the clock.
+//! Everything above works on the traits of this crate, so the code runs on the kernel as well as on
+//! the behaving fakes (feature `fake`).
 //!
-//! What must never happen here: a decision. This crate does what it is told, once, and says exactly what failed.
-//! `unsafe` lives in the module `sys` alone.
+//! What must never happen here: a decision. This crate does what it is told, once, and says exactly
+//! what failed. `unsafe` lives in the module `sys` alone.
 
 #[cfg(feature = "addresses")]
 mod addresses;

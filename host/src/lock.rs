@@ -1,32 +1,32 @@
-//! The lock on a state folder: two agents on one store would each undo the other's work.
+//! Lock on a state folder: two agents on one store would each undo the other's work.
 //!
-//! What must never happen: two holders; a lock that stays after its holder has died (the kernel lets go of it); a lock
-//! file that is removed while another process waits for its name.
+//! What must never happen: two holders; a lock that stays after its holder has died (the kernel
+//! releases it); a lock file that is removed while another process waits for its name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Why a lock was not got.
+/// Reason why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process holds it.
     #[error("{} is locked by {}", .path.display(), holder(*.pid))]
     Held {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// The holder's process id, if it had written it already.
+        /// Process id of the holder; `None` if it has not written it yet.
         pid: Option<u32>,
     },
     /// The file cannot be made, locked or written.
     #[error("cannot {op} the lock file {}", .path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         op: &'static str,
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -36,8 +36,8 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// An exclusive lock on a file, held until it is dropped or the process ends. The file stays, with the holder's process
-/// id inside.
+/// An exclusive lock on a file, held until it is dropped or the process ends. The file stays, with
+/// the holder's process id inside.
 #[derive(Debug)]
 pub struct LockFile {
     _file: File,
@@ -46,7 +46,7 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Takes the lock, or says at once who holds it. Makes the file (mode 600), not its folder.
+    /// Takes the lock, or returns its holder at once. Makes the file (mode 600), not its folder.
     pub fn acquire(path: impl AsRef<Path>) -> Result<Self, LockError> {
         let path = path.as_ref();
         let failed = |op| move |source| LockError::Io { op, path: path.to_owned(), source };
@@ -76,12 +76,12 @@ impl LockFile {
         Ok(Self { _file: file, path: path.to_owned(), before })
     }
 
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The process that has held it last, as far as that is known.
+    /// Returns the process that has held the lock last; `None` if it is not known.
     pub fn before(&self) -> Option<u32> {
         self.before
     }

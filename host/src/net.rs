@@ -1,7 +1,7 @@
 //! TCP connections to portals.
 //!
-//! What must never happen here: a connection attempt without an end; bytes that are still sent after a connection was
-//! dropped.
+//! What must never happen here: a connection attempt without an end; bytes that are still sent
+//! after a connection was dropped.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -20,36 +20,36 @@ use nix::sys::time::{TimeVal, TimeValLike as _};
 pub struct LocalAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The interface that has it.
+    /// Interface that has the address.
     pub interface: String,
-    /// The interface is up, and its link, too.
+    /// The interface and its link are up.
     pub up: bool,
-    /// Bytes of the interface's largest packet. `None`: it is not known.
+    /// Largest packet of the interface in bytes. `None`: unknown.
     pub mtu: Option<u32>,
 }
 
 impl From<IpAddr> for LocalAddress {
-    /// Of an interface without a name that is up, as fakes have it.
+    /// Makes the address of an interface without a name that is up, as fakes have it.
     fn from(ip: IpAddr) -> Self {
         Self { ip, interface: String::new(), up: true, mtu: None }
     }
 }
 
-/// A portal that could not be connected to. Worth another try, or another portal.
+/// Failure to connect to a portal. Another try, or another portal, is worth it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to portal {portal} (tried for {:.1}s)", .took.as_secs_f64())]
 pub struct DialError {
     /// The portal.
     pub portal: SocketAddr,
-    /// How long it was tried.
+    /// Time of the attempt.
     pub took: Duration,
-    /// Why; `TimedOut` when the deadline passed without an answer.
+    /// The system's error; `TimedOut` when the deadline passed without an answer.
     #[source]
     pub source: io::Error,
 }
 
-/// Connects to a portal within `deadline`. Small segments are sent at once (TCP_NODELAY): a SCSI command that waits for the
-/// acknowledgement of the one before costs tens of milliseconds.
+/// Connects to a portal within `deadline`. Small segments are sent at once (TCP_NODELAY): a SCSI
+/// command that waits for the acknowledgement of an earlier one costs tens of milliseconds.
 pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialError> {
     let begun = Instant::now();
     let dial = || -> io::Result<TcpStream> {
@@ -57,8 +57,8 @@ pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialErr
             return Err(io::ErrorKind::TimedOut.into());
         }
         let stream = TcpStream::connect_timeout(&portal, deadline)?;
-        // On this machine a connection to a port that nobody listens on may get the very same number as its own and so meet
-        // itself.
+        // On this machine a connection to a port without a listener may get that very number as its
+        // own and so meet itself.
         if stream.local_addr()? == portal {
             return Err(Errno::ECONNREFUSED.into());
         }
@@ -68,14 +68,14 @@ pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialErr
     dial().map_err(|source| DialError { portal, took: begun.elapsed(), source })
 }
 
-/// Connects to a portal of this very machine within `deadline`, from loopback: nobody else's portal answers, should the address be
-/// another machine's.
+/// Connects to a portal of this very machine within `deadline`, from loopback: no foreign portal
+/// answers, even if the address is another machine's.
 pub fn dial_here(portal: SocketAddr, deadline: Duration) -> io::Result<TcpStream> {
     let family = if portal.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let own: IpAddr = if portal.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(own, 0)))?;
-    // connect(2) keeps to it (socket(7)).
+    // connect(2) observes this timeout (socket(7)).
     let within = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
     setsockopt(&socket, sockopt::SendTimeout, &within)?;
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(portal)) {
@@ -85,8 +85,9 @@ pub fn dial_here(portal: SocketAddr, deadline: Duration) -> io::Result<TcpStream
     }
 }
 
-/// Ends a connection at once, with a reset: what is not sent yet is thrown away instead of reaching the target later. A
-/// socket that the kernel's initiator still holds stays open for it: stop the connection first.
+/// Ends a connection at once, with a reset: unsent bytes are thrown away instead of reaching the
+/// target later. A socket that the kernel's initiator still holds stays open for it: stop the
+/// connection first.
 pub fn drop_connection(stream: TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     if let Err(errno) = setsockopt(&stream, sockopt::Linger, &linger) {
@@ -165,7 +166,7 @@ mod tests {
             let error = dial_here(portal, WAIT).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         }
-        // An address of nobody here is not reached, whoever has it.
+        // An address that this machine does not have is not reached, whoever has it.
         let begun = Instant::now();
         assert!(dial_here("192.0.2.1:3260".parse().unwrap(), Duration::from_secs(1)).is_err());
         assert!(begun.elapsed() < WAIT);

@@ -1,7 +1,7 @@
-//! Netlink sockets: open, send to the kernel, receive what the kernel sent.
+//! Netlink sockets: open, send to the kernel, receive the kernel's messages.
 //!
-//! What must never happen here: a datagram of another process that passes for the kernel's; a receive without a limit of
-//! time; a descriptor that a child process inherits.
+//! What must never happen here: a datagram of another process that passes for the kernel's; a
+//! receive without a limit of time; a descriptor that a child process inherits.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use nix::sys::socket::{
     self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, setsockopt, sockopt,
 };
 
-/// Bytes of a receive buffer: more than any message of the protocols used here (an iSCSI event with a full login PDU is
-/// less than 9 KiB, a uevent less than 4 KiB).
+/// Bytes of a receive buffer: more than any message of the protocols used here (an iSCSI event with
+/// a full login PDU is less than 9 KiB, a uevent less than 4 KiB).
 pub(crate) const MESSAGE_BYTES_MAX: usize = 32 << 10;
 
-/// The receive buffer of a socket that hears events, in bytes: a burst of events of hundreds of sessions fits.
+/// Receive buffer of a socket for events, in bytes: a burst of events of hundreds of sessions fits.
 pub(crate) const EVENT_BUFFER_BYTES: usize = 4 << 20;
 
-/// A netlink socket, never inherited, never blocking by itself.
+/// A netlink socket that is never inherited and never blocks by itself.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: OwnedFd,
 }
 
 impl Netlink {
-    /// A socket of this protocol with this port id (0: the kernel chooses), subscribed to these groups (a bit mask).
-    /// EADDRINUSE: another socket has the port id.
+    /// Opens a socket of this protocol with this port id (0: the kernel chooses), subscribed to
+    /// these groups (a bit mask). EADDRINUSE: another socket has the port id.
     pub(crate) fn open(protocol: SockProtocol, port_id: u32, groups: u32) -> Result<Self, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket::socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
@@ -51,7 +51,8 @@ impl Netlink {
         }
     }
 
-    /// The next datagram of the kernel; `None` when none came within `wait`. ENOBUFS: some were lost.
+    /// Returns the next datagram of the kernel; `None` when none came within `wait`. ENOBUFS: some
+    /// were lost.
     pub(crate) fn receive<'b>(
         &self,
         buffer: &'b mut [u8],
@@ -63,7 +64,8 @@ impl Netlink {
                 Ok((length, Some(sender))) if sender.pid() == 0 => {
                     return Ok(Some(buffer.get(..length).unwrap_or_default()));
                 }
-                // Another process's. A flood of these must not hold us for longer than `wait` either.
+                // The datagram is another process's. A flood of these must not hold us for longer
+                // than `wait` either.
                 Ok(_) if begun.elapsed() < wait => continue,
                 Err(Errno::EINTR) => continue,
                 Ok(_) => return Ok(None),
@@ -82,13 +84,13 @@ impl Netlink {
         }
     }
 
-    /// The port id that the socket has.
+    /// Returns the port id of the socket.
     #[cfg(test)]
     pub(crate) fn port_id(&self) -> u32 {
         socket::getsockname::<NetlinkAddr>(self.socket.as_raw_fd()).unwrap().pid()
     }
 
-    /// Sends to another process's socket: what a stranger can do to ours.
+    /// Sends to another process's socket, as a stranger can send to ours.
     #[cfg(test)]
     pub(crate) fn send_to(&self, port_id: u32, message: &[u8]) -> Result<usize, Errno> {
         let address = NetlinkAddr::new(port_id, 0);
@@ -100,7 +102,7 @@ impl Netlink {
 mod tests {
     use super::*;
 
-    /// A protocol between processes: the kernel keeps it for them and says nothing there.
+    /// A protocol between processes: the kernel provides it for them and sends nothing there.
     const USER: SockProtocol = SockProtocol::NetlinkUserSock;
 
     #[test]

@@ -1,26 +1,27 @@
-//! What is left of a process that has ended, or was killed: threads in calls of the kernel that have not returned.
+//! Finds the remains of a process that has ended, or was killed: threads in calls of the kernel
+//! that have not returned.
 //!
-//! What must never happen here: another program's process taken for one of ours, because it has its number now; a thread that may
-//! run again called a dying one.
+//! What must never happen here: another program's process taken for one of ours, because it has its
+//! number now; a thread that may run again called a dying one.
 
 use procfs::process::{Process, Task};
 
-/// SIGKILL among the signals that wait for a thread.
+/// Bit of SIGKILL in the set of signals that wait for a thread.
 const KILLED: u64 = 1 << (9 - 1);
 
 /// linux/sched.h: PF_EXITING.
 const EXITING: u32 = 0x4;
 
-/// The threads that a process still has.
+/// Threads that a process still has.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Remains {
-    /// Their names; empty when it is gone.
+    /// Names of the threads; empty when the process is gone.
     pub threads: Vec<String>,
-    /// None of them will run a line of the program again: each ends with the call that it is in.
+    /// No thread will run a line of the program again: each ends with its present call.
     pub dying: bool,
 }
 
-/// What is left of a process, if it runs the same program as this one and is another.
+/// Finds the remains of a process, if it runs the program of this process and is another process.
 pub fn remains_of(pid: u32) -> Remains {
     let Ok(number) = i32::try_from(pid) else { return Remains::default() };
     if pid == std::process::id() {
@@ -37,7 +38,7 @@ pub fn remains_of(pid: u32) -> Remains {
     Remains { threads, dying: dying.into_iter().all(|dying| dying) }
 }
 
-/// Its name, and whether it is dying; `None` when it is dead.
+/// Returns the thread's name, and `true` if it is dying. `None` when it is dead.
 fn of_thread(task: &Task) -> Option<(String, bool)> {
     let stat = task.stat().ok()?;
     if matches!(stat.state, 'Z' | 'X' | 'x') {
@@ -79,7 +80,7 @@ mod tests {
         }
         assert!(!remains_of(same.id()).dying, "it lives");
         same.kill().unwrap();
-        // Not waited for yet: what is left is a zombie.
+        // Nobody has waited for the process yet: the rest is a zombie.
         while !remains_of(same.id()).threads.is_empty() {
             assert!(begun.elapsed().as_secs() < 40, "it is never gone");
         }

@@ -1,7 +1,8 @@
-//! The system calls that Rust cannot check: ioctls on block devices, SG_IO, prctl, a thread's own table of files, files that come
-//! over a socket. The only `unsafe` of the project.
+//! System calls that Rust cannot check: ioctls on block devices, SG_IO, prctl, a thread's own table
+//! of files, files that come over a socket. The only `unsafe` of the project.
 //!
-//! What must never happen: a pointer that outlives its call, or a buffer that is not what the kernel's header says.
+//! What must never happen: a pointer that outlives its call, or a buffer that differs from the
+//! kernel's header.
 #![allow(unsafe_code, reason = "ioctls take raw pointers; each is wrapped here in a safe function")]
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
@@ -21,10 +22,11 @@ mod raw {
     // linux/fs.h: BLKGETSIZE64 = _IOR(0x12, 114, size_t), which fills in a u64 all the same.
     nix::ioctl_read!(block_get_size_64, 0x12, 114, usize);
 
-    // linux/fs.h: BLKZEROOUT = _IO(0x12, 127), which takes a pointer to two u64: start and length in bytes.
+    // linux/fs.h: BLKZEROOUT = _IO(0x12, 127), which takes a pointer to two u64: start and length
+    // in bytes.
     nix::ioctl_write_ptr_bad!(block_zero_out, nix::request_code_none!(0x12, 127), [u64; 2]);
 
-    // linux/fs.h: BLKDISCARD = _IO(0x12, 119) 0x1277, which takes the same.
+    // linux/fs.h: BLKDISCARD = _IO(0x12, 119) 0x1277, which takes such a pointer, too.
     nix::ioctl_write_ptr_bad!(block_discard, nix::request_code_none!(0x12, 119), [u64; 2]);
 
     // linux/fs.h: BLKROSET = _IO(0x12, 93) 0x125d and BLKROGET = _IO(0x12, 94) 0x125e, which take a pointer to an int.
@@ -77,23 +79,23 @@ const _: () = assert!(size_of::<SgHeader>() == 88, "the kernel's struct sg_io_hd
 /// SG_DXFER_FROM_DEV.
 const FROM_DEVICE: c_int = -3;
 
-/// How a SCSI command that reads ended.
+/// Result of a SCSI command that reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScsiOutcome {
-    /// Bytes of the buffer that were filled.
+    /// Number of bytes of the buffer that were filled.
     pub(crate) filled: usize,
     /// The SCSI status; 0 is GOOD.
     pub(crate) status: u8,
-    /// What the host adapter's driver says (DID_…); 0 is OK.
+    /// Status of the host adapter's driver (DID_…); 0 is OK.
     pub(crate) host_status: u16,
-    /// What the middle layer says, without its hint that there is sense data (0x08).
+    /// Status of the middle layer, without its hint that there is sense data (0x08).
     pub(crate) driver_status: u16,
-    /// Sense data, as much as there is.
+    /// Sense data; empty if there are none.
     pub(crate) sense: Vec<u8>,
 }
 
-/// Sends a SCSI command that reads into `data`, past every cache, and waits for its end. ENOTTY or EINVAL for what is no
-/// SCSI device.
+/// Sends a SCSI command that reads into `data`, past every cache, and waits for its end. ENOTTY or
+/// EINVAL if the file is no SCSI device.
 pub(crate) fn scsi_read(
     file: &File,
     command: &[u8],
@@ -141,7 +143,7 @@ pub(crate) fn scsi_read(
     })
 }
 
-/// Whether the host refuses writes to a block device.
+/// Returns `true` if the host refuses writes to a block device.
 pub(crate) fn read_only(file: &File) -> Result<bool, Errno> {
     let mut flag: c_int = 0;
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one int to a live int, and keeps no
@@ -150,7 +152,8 @@ pub(crate) fn read_only(file: &File) -> Result<bool, Errno> {
     Ok(flag != 0)
 }
 
-/// Makes the host refuse writes to a block device, or take them again. EACCES without CAP_SYS_ADMIN.
+/// Makes the host refuse writes to a block device, or accept them again. EACCES without
+/// CAP_SYS_ADMIN.
 pub(crate) fn set_read_only(file: &File, read_only: bool) -> Result<(), Errno> {
     let flag = c_int::from(read_only);
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads one int from a live int, and keeps no
@@ -159,7 +162,8 @@ pub(crate) fn set_read_only(file: &File, read_only: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes out and drops what the page cache holds of a block device. EACCES without CAP_SYS_ADMIN.
+/// Writes out and drops the pages of a block device in the page cache. EACCES without
+/// CAP_SYS_ADMIN.
 pub(crate) fn flush_buffers(file: &File) -> Result<(), Errno> {
     // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes no pointer.
     unsafe { raw::block_flush(file.as_raw_fd()) }?;
@@ -169,8 +173,8 @@ pub(crate) fn flush_buffers(file: &File) -> Result<(), Errno> {
 /// linux/fs.h: BLKRASET = _IO(0x12, 98), which takes an unsigned long itself.
 const SET_READ_AHEAD: u32 = 0x1262;
 
-/// Sets the read-ahead of a block device's page cache, in sectors of 512 bytes; the kernel rounds it down to pages. EACCES without
-/// CAP_SYS_ADMIN.
+/// Sets the read-ahead of a block device's page cache, in sectors of 512 bytes; the kernel rounds
+/// it down to pages. EACCES without CAP_SYS_ADMIN.
 pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
     let number = c_ulong::from(sectors);
     // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes a number and no pointer.
@@ -178,7 +182,8 @@ pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The read-ahead of a block device's page cache, in sectors of 512 bytes; what is larger than the number is the largest.
+/// Reads the read-ahead of a block device's page cache, in sectors of 512 bytes. A number beyond
+/// `u32` becomes `u32::MAX`.
 pub(crate) fn read_ahead(file: &File) -> Result<u32, Errno> {
     let mut sectors: c_long = 0;
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one long into a live long, and keeps no
@@ -187,12 +192,12 @@ pub(crate) fn read_ahead(file: &File) -> Result<u32, Errno> {
     Ok(saturated(sectors))
 }
 
-/// The kernel takes any number of sectors: 2 TiB and more are as good as all.
+/// Limits a number of sectors. The kernel takes any number: 2 TiB and more are as good as all.
 fn saturated(sectors: c_long) -> u32 {
     u32::try_from(sectors.max(0)).unwrap_or(u32::MAX)
 }
 
-/// The kernel's sequence number of a disk. ENOTTY before 5.15.
+/// Reads the kernel's sequence number of a disk. ENOTTY before 5.15.
 pub(crate) fn disk_sequence(file: &File) -> Result<u64, Errno> {
     let mut sequence = 0_u64;
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 to a live u64, and keeps no
@@ -204,8 +209,8 @@ pub(crate) fn disk_sequence(file: &File) -> Result<u64, Errno> {
 /// linux/prctl.h: PR_SET_IO_FLUSHER.
 const SET_IO_FLUSHER: c_int = 57;
 
-/// Marks this process as one that writes to disks depend on: memory that it asks for is never got by waiting for such a
-/// write (PR_SET_IO_FLUSHER, 5.6 and newer). EPERM without CAP_SYS_RESOURCE.
+/// Marks this process as one that writes to disks depend on: the kernel never waits for such a
+/// write to get memory for it (PR_SET_IO_FLUSHER, 5.6 and newer). EPERM without CAP_SYS_RESOURCE.
 pub(crate) fn set_io_flusher() -> Result<(), Errno> {
     let (one, zero): (c_ulong, c_ulong) = (1, 0);
     // SAFETY: this request takes numbers only; the unused arguments have to be 0.
@@ -213,7 +218,7 @@ pub(crate) fn set_io_flusher() -> Result<(), Errno> {
     Errno::result(result).map(|_| ())
 }
 
-/// A block device's size in bytes. ENOTTY when the file is none.
+/// Reads a block device's size in bytes. ENOTTY when the file is none.
 pub(crate) fn block_size(file: &File) -> Result<u64, Errno> {
     let mut size = 0_u64;
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 (on every architecture,
@@ -232,8 +237,8 @@ pub(crate) fn zero_out(file: &File, offset: u64, length: u64) -> Result<(), Errn
     Ok(())
 }
 
-/// Tells a block device that nobody needs a byte range any more: what it reads as afterwards is not defined. EOPNOTSUPP for a
-/// device that takes no discards, EINVAL and EBADF as [`zero_out`].
+/// Tells a block device that nobody needs a byte range any more: its contents afterwards are not
+/// defined. EOPNOTSUPP for a device that takes no discards, EINVAL and EBADF as [`zero_out`].
 pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     let range = [offset, length];
     // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a live array, and
@@ -245,12 +250,12 @@ pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno
 /// linux/close_range.h: CLOSE_RANGE_UNSHARE.
 const OWN_TABLE: c_int = 1 << 1;
 
-/// The standard streams are below this.
+/// Lowest descriptor above the standard streams.
 const FIRST: c_uint = 3;
 
-/// Gives the calling thread a table of files of its own. In it are the standard streams and the file with this number, which was
-/// opened in the table that the thread has shared so far and stays open there. To be called by a new thread that owns no file yet.
-/// ENOSYS before 5.9.
+/// Gives the calling thread a table of files of its own. It holds the standard streams and the file
+/// with this number, which was opened in the table that the thread has shared so far and stays open
+/// there. Call it on a new thread that owns no file yet. ENOSYS before 5.9.
 pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
     let number = c_uint::try_from(kept).ok().filter(|number| *number >= FIRST).ok_or(Errno::EBADF)?;
     let close = |first: c_uint, last: c_uint, flags: c_int| {
@@ -262,14 +267,15 @@ pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
     if number > FIRST {
         close(FIRST, number - 1, 0)?;
     }
-    // SAFETY: it takes numbers only.
+    // SAFETY: the call takes numbers only.
     Errno::result(unsafe { libc::fcntl(kept, libc::F_GETFD) })?;
     // SAFETY: the number is open in this thread's table, and whoever owns it in the other one cannot close it here.
     Ok(unsafe { OwnedFd::from_raw_fd(kept) })
 }
 
-/// The next byte that another thread has sent over a socket, and the file with it; `None` when the other end is closed. EAGAIN: none
-/// is there yet. EMFILE: the file was lost, there was no place for it.
+/// Returns the next byte that another thread has sent over a socket, and the file with it; `None`
+/// when the other end is closed. EAGAIN: none is there yet. EMFILE: the file was lost, there was no
+/// place for it.
 pub(crate) fn receive_file(socket: BorrowedFd<'_>) -> Result<Option<(u8, OwnedFd)>, Errno> {
     let mut byte = [0];
     let mut space = nix::cmsg_space!(RawFd);

@@ -1,7 +1,8 @@
 //! A tree of folders, attribute files and links: configfs or sysfs, rooted anywhere.
 //!
-//! Every call is one system call on one object (`write` and `read` are open, one transfer, close), because configfs
-//! gives each of them its own meaning. Nothing here is recursive, and nothing creates parents.
+//! Every call is one system call on one object (`write` and `read` are open, one transfer, close),
+//! because configfs gives each of them its own meaning. Nothing here is recursive, and nothing
+//! creates parents.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -20,28 +21,30 @@ use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-/// Longest attribute that is read: configfs and sysfs attributes are at most one page; PR lists and `info` included.
+/// Maximum number of bytes read from an attribute: configfs and sysfs attributes are at most one
+/// page; PR lists and `info` included.
 const ATTRIBUTE_BYTES_MAX: u64 = 64 * 1024;
 
-/// More than most attributes have: what is shorter is read by one call.
+/// Bytes of the first read, more than most attributes have: a shorter attribute takes one call.
 const ATTRIBUTE_BYTES: usize = 1024;
 
-/// A path below a tree's root. Made from components that hold no `/` and are not `.` or `..`, so that a name from a
+/// A path below a tree's root. Its components hold no `/` and are not `.` or `..`, so a name from a
 /// request can never lead out of the tree.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TreePath(String);
 
-/// Bytes that a path has room for beyond what it was made of: a path is made once, and longer once or twice. To build paths is
-/// most of what a plan costs, and to move them while they grow was most of that.
+/// Bytes of spare capacity in a new path: a path is made once, and extended once or twice. Building
+/// paths is most of a plan's cost, and moving them while they grow was most of that.
 const ROOM: usize = 128;
 
 impl TreePath {
-    /// The root itself.
+    /// Returns the root itself.
     pub const fn root() -> Self {
         Self(String::new())
     }
 
-    /// A path from a text of our own such as `core/iblock_1000`; empty, `.` and `..` components are dropped.
+    /// Makes a path from a text of our own such as `core/iblock_1000`; empty, `.` and `..`
+    /// components are dropped.
     pub fn new(text: &str) -> Self {
         let mut path = Self(String::with_capacity(text.len() + ROOM));
         for name in text.split('/') {
@@ -50,8 +53,9 @@ impl TreePath {
         path
     }
 
-    /// The path with one more component. A component that is empty, `.`, `..` or holds a `/` or NUL is replaced by one
-    /// that names no object (configfs refuses it), rather than walking elsewhere.
+    /// Returns the path with one more component. A component that is empty, `.`, `..` or holds a
+    /// `/` or NUL is replaced by one that names no object (configfs refuses it), rather than
+    /// walking elsewhere.
     #[must_use]
     pub fn join(&self, name: impl fmt::Display) -> Self {
         let mut path = String::with_capacity(self.0.len() + ROOM);
@@ -79,23 +83,23 @@ impl TreePath {
         }
     }
 
-    /// The path as text, without a leading `/`.
+    /// Returns the path as text, without a leading `/`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The last component.
+    /// Returns the last component.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The folder that holds this object; the root's is the root.
+    /// Returns the folder that holds this object; the root's is the root.
     #[must_use]
     pub fn parent(&self) -> Self {
         Self(self.0.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default())
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Returns `true` if this is `other` or lies below it.
     pub fn is_within(&self, other: &Self) -> bool {
         other.0.is_empty()
             || self == other
@@ -115,7 +119,7 @@ impl fmt::Debug for TreePath {
     }
 }
 
-/// What kind of object a folder holds.
+/// Kinds of objects in a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntryKind {
     /// A folder.
@@ -129,13 +133,13 @@ pub enum EntryKind {
 /// One object in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// What it is.
+    /// Kind of the object.
     pub kind: EntryKind,
 }
 
-/// The operations of a tree, as errors name them.
+/// Operations of a tree, as errors name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TreeOp {
     /// `mkdir(2)`.
@@ -171,15 +175,15 @@ impl fmt::Display for TreeOp {
     }
 }
 
-/// An operation that the kernel refused. Values that were written are never part of it: they may be secrets.
+/// An operation that the kernel refused. Written values are never part of it: they may be secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} {root}/{path}: {} ({errno:?})", .errno.desc())]
 pub struct TreeError {
-    /// What was tried.
+    /// Operation that failed.
     pub op: TreeOp,
-    /// The tree's root folder.
+    /// Root folder of the tree.
     pub root: String,
-    /// On which object.
+    /// Path of the object.
     pub path: TreePath,
     /// The kernel's answer.
     pub errno: Errno,
@@ -199,11 +203,11 @@ pub trait Tree: Send + Sync {
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError>;
     /// Reads an attribute.
     fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError>;
-    /// The objects of a folder, sorted by name.
+    /// Lists the objects of a folder, sorted by name.
     fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError>;
-    /// Where a link points, as a path of this tree.
+    /// Reads the target of a link, as a path of this tree.
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError>;
-    /// Whether there is a folder (one `stat(2)`).
+    /// Returns `true` if there is a folder (one `stat(2)`).
     fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError>;
 
     /// Reads an attribute as text without its trailing newlines.
@@ -261,7 +265,8 @@ thread_local! {
     static OPERATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Operations on kernel trees by this thread so far: what a pass costs is a difference of two of these.
+/// Counts the operations on kernel trees by this thread so far: the cost of a pass is a difference
+/// of two counts.
 pub fn tree_operations() -> u64 {
     OPERATIONS.get()
 }
@@ -269,18 +274,19 @@ pub fn tree_operations() -> u64 {
 /// `CONFIGFS_MAGIC` of the kernel's linux/magic.h.
 const CONFIGFS: FsType = FsType(0x6265_6570);
 
-/// The folder that configfs is mounted at, held open: the kernel walks half of a path for each call, with the questions of each of its
-/// security modules at each component. Not the tree's own root, which is another folder when its module was loaded anew; there is one
-/// configfs, whatever is mounted where.
+/// The folder that configfs is mounted at, held open. Otherwise the kernel walks a longer path for
+/// each call, with a check by each of its security modules at each component. This is not the
+/// tree's own root, which is another folder when its module was loaded anew; there is one configfs,
+/// wherever it is mounted.
 #[derive(Debug)]
 struct Mount {
     folder: OwnedFd,
-    /// The tree's root below it.
+    /// Root of the tree below configfs.
     root: PathBuf,
 }
 
 impl Mount {
-    /// `None`: the tree's root is not right below configfs.
+    /// Opens it for a tree. `None`: the tree's root is not right below configfs.
     fn of(root: &Path) -> Option<Self> {
         let (parent, name) = (root.parent()?, root.file_name()?);
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -290,7 +296,7 @@ impl Mount {
     }
 }
 
-/// A path as the kernel wants it, made at once.
+/// Builds a path for the kernel.
 fn below(root: &Path, path: &TreePath) -> CString {
     let (root, path) = (root.as_os_str().as_bytes(), path.as_str().as_bytes());
     let mut text = Vec::with_capacity(root.len() + path.len() + 2);
@@ -299,15 +305,15 @@ fn below(root: &Path, path: &TreePath) -> CString {
         text.push(b'/');
         text.extend_from_slice(path);
     }
-    // Only the root can have a NUL, which names nothing: nor does an empty path.
+    // Only the root can have a NUL, which names nothing; an empty path names nothing either.
     CString::new(text).unwrap_or_default()
 }
 
-/// The real thing: a folder of the running kernel.
+/// A real tree: a folder of the running kernel.
 #[derive(Debug, Clone)]
 pub struct KernelTree {
     root: PathBuf,
-    /// Looked for at the first call.
+    /// Found at the first call.
     mount: Arc<OnceLock<Option<Mount>>>,
 }
 
@@ -315,22 +321,22 @@ impl KernelTree {
     /// The LIO tree of a stock system.
     pub const TARGET: &'static str = "/sys/kernel/config/target";
 
-    /// A tree rooted at this folder.
+    /// Makes a tree rooted at this folder.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), mount: Arc::default() }
     }
 
-    /// The root folder.
+    /// Returns the root folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The whole path of an object.
+    /// Builds the whole path of an object.
     fn whole(&self, path: &TreePath) -> CString {
         below(&self.root, path)
     }
 
-    /// Where an object is: a folder that is open, and a path from there.
+    /// Locates an object: an open folder, and a path from there.
     fn at(&self, path: &TreePath) -> (BorrowedFd<'_>, CString) {
         match self.mount.get_or_init(|| Mount::of(&self.root)) {
             Some(mount) => (mount.folder.as_fd(), below(&mount.root, path)),
@@ -373,7 +379,8 @@ impl Tree for KernelTree {
 
     fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError> {
         let (folder, at) = self.count().at(link);
-        // configfs looks for the target at once, from the process's working folder: its whole path leads there.
+        // configfs looks for the target at once, from the process's working folder: only its whole
+        // path leads there.
         symlinkat(self.whole(target).as_c_str(), folder, at.as_c_str())
             .map_err(self.fail(TreeOp::Symlink, link))
     }
@@ -386,7 +393,8 @@ impl Tree for KernelTree {
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
         let write = || -> io::Result<()> {
             let mut file = self.open(path, OFlag::O_WRONLY)?;
-            // One write(2): configfs stores what one call brings. A short write would store half a value.
+            // One write(2): configfs stores the bytes of one call. A short write would store half a
+            // value.
             match file.write(value)? {
                 n if n == value.len() => Ok(()),
                 _ => Err(io::Error::from_raw_os_error(Errno::EIO as i32)),
@@ -401,7 +409,8 @@ impl Tree for KernelTree {
             let mut first = [0; ATTRIBUTE_BYTES];
             let count = file.read(&mut first)?;
             let mut bytes = first[..count].to_vec();
-            // The kernel makes the whole text at the first read and gives as much of it as there is room for: less is all of it.
+            // The kernel makes the whole text at the first read and returns as much of it as fits:
+            // a shorter answer is all of it.
             if count == first.len() {
                 file.take(ATTRIBUTE_BYTES_MAX).read_to_end(&mut bytes)?;
             }
@@ -424,7 +433,7 @@ impl Tree for KernelTree {
                 let kind = match entry.file_type() {
                     Some(Type::Directory) => EntryKind::Dir,
                     Some(Type::Symlink) => EntryKind::Link,
-                    // configfs and sysfs always say what an entry is.
+                    // configfs and sysfs always tell an entry's kind.
                     Some(_) | None => EntryKind::File,
                 };
                 entries.push(Entry { name: name.into_owned(), kind });
@@ -436,7 +445,8 @@ impl Tree for KernelTree {
     }
 
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
-        // configfs answers with a relative path (`../../../../target/core/…`), whatever the link was made with.
+        // configfs answers with a relative path (`../../../../target/core/…`), whatever the link
+        // was made with.
         let (folder, at) = self.count().at(path);
         let target = fcntl::readlinkat(folder, at.as_c_str()).map_err(self.fail(TreeOp::ReadLink, path))?;
         let mut whole = self.root.join(path.parent().as_str());
@@ -501,7 +511,7 @@ mod tests {
             error.to_string(),
             format!("mkdir {}/none/x: No such file or directory (ENOENT)", folder.path().display())
         );
-        // An attribute that is missing is not made.
+        // A write does not make a missing attribute.
         assert_eq!(tree.write(&path("core/attribute"), b"1").unwrap_err().errno, Errno::ENOENT);
         fs::write(folder.path().join("core/attribute"), b"old\n").unwrap();
         tree.write(&path("core/attribute"), b"new").unwrap();

@@ -1,6 +1,7 @@
 //! Kernel uevents: block devices that come, go and change.
 //!
-//! What must never happen here: a message taken that the kernel did not send; a malformed one that stops the stream.
+//! What must never happen here: a message taken that the kernel did not send; a malformed one that
+//! stops the stream.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,21 +11,21 @@ use nix::sys::socket::SockProtocol;
 
 use crate::netlink::{EVENT_BUFFER_BYTES, MESSAGE_BYTES_MAX, Netlink};
 
-/// The multicast group of the kernel's own events; group 2 is udev's.
+/// Multicast group of the kernel's own events; group 2 is udev's.
 const GROUP: u32 = 1;
 
 /// One kernel event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uevent {
-    /// `add`, `remove`, `change`, …
+    /// Action: `add`, `remove`, `change`, …
     pub action: String,
-    /// Below `/sys`, with its leading `/`.
+    /// Path below `/sys`, with its leading `/`.
     pub devpath: String,
-    /// All keys, `ACTION` and `DEVPATH` included.
+    /// Values of all keys, `ACTION` and `DEVPATH` included.
     pub keys: BTreeMap<String, String>,
 }
 
-/// What a stream brings.
+/// Item of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UeventItem {
     /// An event.
@@ -33,15 +34,17 @@ pub enum UeventItem {
     Overrun,
 }
 
-/// The stream of kernel events. One reader.
+/// The stream of kernel events, with one reader.
 pub trait Uevents: Send {
-    /// The next event; `None` when none came within `wait`. Malformed and foreign messages are skipped.
+    /// Returns the next event; `None` when none came within `wait`. Malformed and foreign messages
+    /// are skipped.
     fn next(&mut self, wait: Duration) -> Result<Option<UeventItem>, Errno>;
 }
 
-/// The event in a datagram, `add@/devices/…\0ACTION=add\0DEVPATH=/devices/…\0…\0`; `None` for one that is malformed, cut,
-/// of udev's other format, or contradicts itself. Bytes that are no UTF-8 become U+FFFD; of two equal keys the first counts,
-/// which is the kernel's own (drivers add theirs behind it).
+/// Parses a datagram, `add@/devices/…\0ACTION=add\0DEVPATH=/devices/…\0…\0`. `None` for one that is
+/// malformed, cut short, of udev's other format, or contradicts itself. Bytes that are no UTF-8
+/// become U+FFFD. Of two equal keys the first counts, which is the kernel's own (drivers add theirs
+/// behind it).
 pub fn parse_uevent(datagram: &[u8]) -> Option<Uevent> {
     let mut parts = datagram.strip_suffix(b"\0")?.split(|byte| *byte == 0);
     let head = String::from_utf8_lossy(parts.next()?);
@@ -61,7 +64,7 @@ pub fn parse_uevent(datagram: &[u8]) -> Option<Uevent> {
     })
 }
 
-/// The events of this machine's kernel.
+/// Events of this machine's kernel.
 #[derive(Debug)]
 pub struct KernelUevents {
     socket: Netlink,
@@ -69,8 +72,9 @@ pub struct KernelUevents {
 }
 
 impl KernelUevents {
-    /// Subscribes; from here no event is missed without an [`UeventItem::Overrun`]. Needs no capability, but a network
-    /// namespace that belongs to the initial user namespace: elsewhere it hears little.
+    /// Subscribes; from here on no event is missed without an [`UeventItem::Overrun`]. Needs no
+    /// capability, but a network namespace that belongs to the initial user namespace: elsewhere it
+    /// hears little.
     pub fn open() -> Result<Self, Errno> {
         let socket = Netlink::open(SockProtocol::NetlinkKObjectUEvent, 0, GROUP)?;
         socket.widen(EVENT_BUFFER_BYTES)?;
@@ -164,7 +168,7 @@ mod tests {
     #[test]
     fn the_stream_opens_and_its_wait_ends() {
         let mut events = KernelUevents::open().unwrap();
-        // Whatever this machine does meanwhile: an answer, not an error.
+        // Whatever events come meanwhile: each is an answer, not an error.
         for _ in 0..3 {
             events.next(Duration::from_millis(1)).unwrap();
         }

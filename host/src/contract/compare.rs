@@ -1,7 +1,8 @@
-//! One export as this project makes it, and the comparison of two trees that hold it: the fake's and a kernel's.
+//! Builds one export as this project makes it, and compares two trees that hold it: the fake's and
+//! a kernel's.
 //!
-//! What must never happen: a difference hidden because an attribute is thought to be volatile but is not; each mask says
-//! why.
+//! What must never happen: a difference hidden because an attribute is thought to be volatile but
+//! is not; each mask says why.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,8 @@ use super::Env;
 use super::script::{HBA, PORTAL, Script, TARGET};
 use crate::{Tree, TreeError, TreePath, dump_below};
 
-/// Attributes whose values belong to the machine or the moment: ids that the kernel hands out, counters, times, limits
-/// of the device below, versions.
+/// Attributes whose values belong to the machine or the moment: ids that the kernel hands out,
+/// counters, times, limits of the device below, versions.
 const VOLATILE: &[&str] = &[
     "cpus_allowed_list",
     "creation_time",
@@ -39,8 +40,8 @@ const VOLATILE: &[&str] = &[
     "version",
 ];
 
-/// Attributes by which Linux 6.12 differs from 6.1, which the fake is: five new ones, one that went. Nothing of this
-/// project reads them.
+/// Attributes by which Linux 6.12 differs from 6.1, which the fake models: five new ones, one that
+/// went. Nothing of this project reads them.
 const LATER: &[&str] = &[
     "default_submit_type",
     "direct_submit_supported",
@@ -50,8 +51,9 @@ const LATER: &[&str] = &[
     "submit_type",
 ];
 
-/// Builds a complete export (backstore, target, group, LUN, portal, ACL with credentials, mapped LUN, enabled), dumps
-/// these objects and no others, and removes them again. Returns the dump and what could not be removed.
+/// Builds a complete export (backstore, target, group, LUN, portal, ACL with credentials, mapped
+/// LUN, enabled), dumps these objects and no others, and removes them again. Returns the dump and
+/// the objects that could not be removed.
 pub fn standard_dump(tree: &dyn Tree, env: &Env) -> Result<(String, Vec<TreeError>), TreeError> {
     let script = Script::new(tree, env);
     let built = build(&script).map(|()| {
@@ -77,8 +79,8 @@ fn build(script: &Script<'_>) -> Result<(), TreeError> {
     script.write(&tpg.join("enable"), 1)
 }
 
-/// A dump with the volatile values masked, without what only some kernels have, and without NULs (the kernel copies those
-/// of its own strings in `members`).
+/// Masks the volatile values of a dump. It also leaves out objects that only some kernels have, and
+/// NULs (the kernel copies those of its own strings in `members`).
 pub fn masked(dump: &str) -> String {
     let mut text = String::new();
     for line in dump.lines() {
@@ -98,12 +100,14 @@ pub fn masked(dump: &str) -> String {
     text.replace("\\0", "")
 }
 
-/// `file core/…/info` names the device; the `info` of an ACL is compared.
+/// Returns `true` if this file's value is volatile. `file core/…/info` names the device; the `info`
+/// of an ACL is compared.
 fn is_volatile(object: &str, name: &str) -> bool {
     VOLATILE.contains(&name) || (name == "info" && !object.contains("/acls/"))
 }
 
-/// The lines in which two dumps differ once masked: `-` only in the first, `+` only in the second.
+/// Returns the lines in which two masked dumps differ: `-` only in the first, `+` only in the
+/// second.
 pub fn differences(first: &str, second: &str) -> Vec<String> {
     let (first, second) = (masked(first), masked(second));
     let mut count: BTreeMap<&str, i32> = BTreeMap::new();

@@ -12,13 +12,13 @@ fn core(name: &str) -> TreePath {
 
 const BARE_INFO: &str = "Status: DEACTIVATED  Max Queue Depth: 0  SectorSize: 0  HwMaxSectors: 0\n          readonly: 0\n        Major: 0 Minor: 0\n";
 
-/// The word after `Status:` in a backstore's `info`.
+/// Reads the word after `Status:` in a backstore's `info`.
 fn status(s: &Script<'_>, store: &TreePath) -> Result<Answer, TreeError> {
     let info = s.read(&store.join("info"))?;
     Ok(Ok(info.split_whitespace().nth(1).unwrap_or_default().to_owned()))
 }
 
-/// A backstore that has a device open which takes no discards.
+/// Makes a backstore that has opened a device which takes no discards.
 fn without_discards(s: &Script<'_>) -> Result<TreePath, TreeError> {
     let store = s.bare_store()?;
     let device = s.env.no_discards_device.as_deref().unwrap_or(&s.env.device);

@@ -227,7 +227,8 @@ pub(super) const ROWS: &[Row] = &[
         s.write(&tpg.join("attrib").join("default_cmdsn_depth"), 32)?;
         s.try_read(&acl.join("cmdsn_depth"))
     }),
-    // The rest of `param`: taken from the kernel's source, of 6.1 and 6.12, and not observed first.
+    // The rest of `param`: taken from the kernel's source, of 6.1 and 6.12, without an earlier
+    // observation.
     Row::reads("source: HeaderDigest=CRC32C of an enabled group", "CRC32C\n", |s| {
         param(s, "HeaderDigest", "CRC32C")
     }),

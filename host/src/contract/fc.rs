@@ -1,5 +1,5 @@
-//! Rows on Fibre Channel, with tcm_fc: names, what a portal group lacks, LUNs of one's own, and the shutting of a LUN. The
-//! ports of these rows are nobody's, which tcm_fc takes.
+//! Rows on Fibre Channel, with tcm_fc: names, attributes that a portal group lacks, LUNs of one's
+//! own, and the shutting of a LUN. No adapter has the ports of these rows; tcm_fc accepts them.
 
 use nix::errno::Errno;
 
@@ -58,7 +58,7 @@ fn acl(s: &Script<'_>, group: &TreePath, name: &str) -> Result<TreePath, TreeErr
     Ok(path)
 }
 
-/// A LUN of one's own on the backstore, mapped as LUN 1: (LUN, mapped LUN).
+/// Makes a LUN of one's own on the backstore, mapped as LUN 1. Returns LUN and mapped LUN.
 fn nexus(
     s: &Script<'_>,
     store: &TreePath,
@@ -80,7 +80,7 @@ fn one(s: &Script<'_>) -> Result<[TreePath; 2], TreeError> {
     nexus(s, &store, &group, HOST, 257)
 }
 
-/// Two nexuses on one backstore.
+/// Makes two nexuses on one backstore.
 fn two(s: &Script<'_>) -> Result<[[TreePath; 2]; 2], TreeError> {
     let (store, group) = (s.store()?, group(s)?);
     Ok([nexus(s, &store, &group, HOST, 257)?, nexus(s, &store, &group, HOST2, 513)?])

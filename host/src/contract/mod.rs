@@ -1,9 +1,10 @@
-//! The contract of LIO's configfs: what Linux answers to each operation that this project relies on, or must not be
-//! misled by, as rows that run on the fake and on a kernel (lio.md, b, c, e, m). A row that a kernel answers otherwise
-//! means that the fake, and with it every law that was shown on it, is wrong.
+//! Contract of LIO's configfs: Linux's answer to each operation that this project relies on, or
+//! must not be misled by. It consists of rows that run on the fake and on a kernel (lio.md, b, c,
+//! e, m). A row that a kernel answers otherwise means that the fake, and with it every law that was
+//! shown on it, is wrong.
 //!
-//! What must never happen: a row that passes because its preparation failed, one that leaves something behind unnoticed,
-//! or one that touches an object which it did not make.
+//! What must never happen: a row that passes because its preparation failed, one that leaves
+//! something behind unnoticed, or one that touches an object which it did not make.
 
 mod acl;
 mod compare;
@@ -24,32 +25,33 @@ use crate::{Tree, TreeError};
 pub use self::compare::{differences, masked, standard_dump};
 pub use self::script::Script;
 
-/// What the rows may use. Nothing on the devices is read or written, but they are opened exclusively.
+/// Devices and files that the rows may use. Nothing on the devices is read or written, but they are
+/// opened exclusively.
 #[derive(Debug, Clone)]
 pub struct Env {
-    /// A block device that nothing holds.
+    /// A block device without holders.
     pub device: PathBuf,
-    /// Another one.
+    /// Another block device without holders.
     pub device2: PathBuf,
-    /// A read-only one (`lvchange -pr`); rows that need it are skipped without.
+    /// A read-only device (`lvchange -pr`). `None` skips the rows that need it.
     pub read_only_device: Option<PathBuf>,
-    /// One that takes no discards (0 in its `queue/discard_max_bytes`); rows that need it are skipped without. The others
-    /// take discards.
+    /// A device that takes no discards (0 in its `queue/discard_max_bytes`). `None` skips the rows
+    /// that need it. The other devices take discards.
     pub no_discards_device: Option<PathBuf>,
     /// A regular file.
     pub regular_file: PathBuf,
-    /// A path in an existing folder where nothing stands; a fileio backstore makes a file of 1 MiB there.
+    /// A free path in an existing folder; a fileio backstore makes a file of 1 MiB there.
     pub new_file: PathBuf,
 }
 
-/// What a row expects.
+/// Expectation of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// The operation succeeds.
     Accepted,
-    /// A read brings exactly this.
+    /// A read returns exactly this text.
     Reads(&'static str),
-    /// The operation fails so.
+    /// The operation fails with this error.
     Refused(Errno),
 }
 
@@ -63,27 +65,28 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What the operation under test answered: a text that was read (empty for other operations), or an errno.
+/// Answer of the operation under test: the text of a read (empty for other operations), or an
+/// errno.
 pub type Answer = Result<String, Errno>;
 
-/// Prepares and acts. An `Err` is a preparation that failed.
+/// Prepares, then runs the operation. `Err` is a failed preparation.
 pub type Act = fn(&Script<'_>) -> Result<Answer, TreeError>;
 
-/// What a row needs and a machine may not have.
+/// Requirement of a row that a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// None.
+    /// No requirement.
     Nothing,
     /// [`Env::read_only_device`]
     ReadOnly,
     /// [`Env::no_discards_device`]
     NoDiscards,
-    /// A kernel whose portal groups have `rtpi`. On another one the row says nothing.
+    /// A kernel whose portal groups have `rtpi`. On another one the row is skipped.
     PortIds,
 }
 
 impl Needs {
-    /// What is missing, if so.
+    /// Returns the missing requirement; `None` if nothing is missing.
     fn missing(self, tree: &dyn Tree, env: &Env) -> Option<&'static str> {
         match self {
             Self::ReadOnly if env.read_only_device.is_none() => Some("no read-only device was given"),
@@ -96,7 +99,8 @@ impl Needs {
     }
 }
 
-/// Whether a portal group has `rtpi`. Where none can be made the rows shall say so.
+/// Returns `true` if a portal group has `rtpi`. Also if none can be made: the rows shall report
+/// that.
 fn has_port_ids(tree: &dyn Tree, env: &Env) -> bool {
     let script = Script::new(tree, env);
     let read = script.tpg().map(|tpg| script.read(&ports::port_id(&tpg)));
@@ -107,13 +111,13 @@ fn has_port_ids(tree: &dyn Tree, env: &Env) -> bool {
 /// One row of the contract.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// What is done.
+    /// Name of the operation.
     pub name: &'static str,
-    /// Does it.
+    /// Preparation and operation.
     pub act: Act,
-    /// What Linux 6.1 and 6.12 answer; with [`Needs::PortIds`] 6.12 alone.
+    /// Answer of Linux 6.1 and 6.12; with [`Needs::PortIds`] of 6.12 alone.
     pub expected: Expected,
-    /// What it needs beside the two devices and a kernel.
+    /// Requirement beside the two devices and a kernel.
     pub needs: Needs,
 }
 
@@ -147,12 +151,12 @@ impl Row {
     }
 }
 
-/// All rows.
+/// Returns all rows.
 pub fn rows() -> Vec<Row> {
     [core::ROWS, fabric::ROWS, acl::ROWS, reservations::ROWS, ports::ROWS].concat()
 }
 
-/// Facts of lio.md, b, that a tree alone cannot show, and where they are shown instead.
+/// Facts of lio.md, b, that a tree alone cannot show, and the tests that show them instead.
 pub const ELSEWHERE: &[(&str, &str)] = &[
     (
         "lvremove, lvchange -an, lvrename of an exported LV",
@@ -166,32 +170,34 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("port_ident and info with a live session", "needs an initiator: VM scenarios; fake: its own tests"),
 ];
 
-/// How one row went.
+/// Result of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The row.
+    /// Name of the row.
     pub name: &'static str,
-    /// What it expects.
+    /// Expected answer.
     pub expected: String,
-    /// What came.
+    /// Received answer.
     pub got: String,
-    /// Whether both agree and nothing was left behind.
+    /// Both agree, and nothing was left behind.
     pub ok: bool,
-    /// Why it did not run; `ok` is then `false`, unless the row is about what this kernel does not have.
+    /// Reason why the row did not run. Then `ok` is `false`, unless the row is about a feature that
+    /// this kernel lacks.
     pub skipped: Option<String>,
 }
 
-/// Runs every row; each removes what it has made, whatever happened.
+/// Runs every row. Each removes the objects that it has made, in any case.
 pub fn run(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
     rows().iter().map(|row| run_row(row, tree, env)).collect()
 }
 
-/// The rows on Fibre Channel. They stand alone because a kernel needs its module (`tcm_fc`) for them; it needs no port.
+/// Returns the rows on Fibre Channel. They are separate because a kernel needs its module
+/// (`tcm_fc`) for them; it needs no port.
 pub fn fc_rows() -> Vec<Row> {
     fc::ROWS.to_vec()
 }
 
-/// The same for the rows on Fibre Channel.
+/// Runs the rows on Fibre Channel as [`run`] does the others.
 pub fn run_fc(tree: &dyn Tree, env: &Env) -> Vec<Outcome> {
     fc_rows().iter().map(|row| run_row(row, tree, env)).collect()
 }

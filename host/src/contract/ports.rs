@@ -1,5 +1,6 @@
-//! Rows on the relative port id of a portal group, `rtpi`, which 6.12 has and 6.1 has not. The kernel has one table of them for all
-//! groups of all fabrics: these rows are for a machine where nothing else is enabled.
+//! Rows on the relative port id of a portal group, `rtpi`, which 6.12 has and 6.1 has not. The
+//! kernel has one table of them for all groups of all fabrics: these rows are for a machine where
+//! nothing else is enabled.
 
 use nix::errno::Errno;
 
@@ -7,20 +8,20 @@ use super::reservations::{disabled, line, metadata};
 use super::{Answer, Row, Script};
 use crate::{TreeError, TreePath};
 
-/// Far from those that the kernel hands out by itself.
+/// An id far from those that the kernel hands out by itself.
 const OWN: &str = "4660";
 
 pub(super) fn port_id(tpg: &TreePath) -> TreePath {
     tpg.join("rtpi")
 }
 
-/// Writes it to a group that is not enabled.
+/// Writes the id to a group that is not enabled.
 fn written(s: &Script<'_>, value: &str) -> Result<Answer, TreeError> {
     let tpg = s.tpg()?;
     s.try_write(&port_id(&tpg), value)
 }
 
-/// A group with this id, enabled.
+/// Enables a group with this id.
 fn enabled(s: &Script<'_>, tpg: TreePath, id: Option<&str>) -> Result<TreePath, TreeError> {
     if let Some(id) = id {
         s.write(&port_id(&tpg), id)?;
@@ -29,7 +30,8 @@ fn enabled(s: &Script<'_>, tpg: TreePath, id: Option<&str>) -> Result<TreePath, 
     Ok(tpg)
 }
 
-/// A group that was enabled and disabled while another one gave its own id back: what it reads when it is enabled again.
+/// Enables and disables a group, while another one gives its own id back. Returns the id that the
+/// group has when it is enabled again.
 fn drawn_again(s: &Script<'_>, id: Option<&str>) -> Result<Answer, TreeError> {
     let other = enabled(s, s.other_tpg()?, None)?;
     let tpg = enabled(s, s.tpg()?, id)?;

@@ -1,5 +1,5 @@
-//! Rows on persistent reservations that are put back (lio.md, f). What needs an initiator's commands: the scenario
-//! `reservations`.
+//! Rows on persistent reservations that are put back (lio.md, f). The scenario `reservations`
+//! covers facts that need an initiator's commands.
 
 use nix::errno::Errno;
 
@@ -9,7 +9,8 @@ use crate::{TreeError, TreePath};
 
 const SERIAL: &str = "11112222-3333-4444-5555-666677778888";
 
-/// A registration of HOST that holds the reservation, with these words in the place of those of the same name.
+/// Builds a registration of HOST that holds the reservation. Words in `instead` replace those of
+/// equal name.
 pub(super) fn line(instead: &[(&str, &str)]) -> String {
     let words = [
         ("initiator_fabric", "iSCSI"),
@@ -38,7 +39,7 @@ pub(super) fn metadata(store: &TreePath) -> TreePath {
     store.join("pr").join("res_aptpl_metadata")
 }
 
-/// A backstore with a device and a serial, not enabled yet.
+/// Makes a backstore with a device and a serial, not enabled yet.
 pub(super) fn disabled(s: &Script<'_>) -> Result<TreePath, TreeError> {
     let store = s.bare_store()?;
     s.write(&store.join("control"), control(&s.env.device))?;
@@ -46,18 +47,19 @@ pub(super) fn disabled(s: &Script<'_>) -> Result<TreePath, TreeError> {
     Ok(store)
 }
 
-/// Puts these lines back to a backstore that is not enabled yet.
+/// Puts this line back to a backstore that is not enabled yet.
 fn put(s: &Script<'_>, line: &str) -> Result<Answer, TreeError> {
     let store = disabled(s)?;
     s.try_write(&metadata(&store), line)
 }
 
-/// Puts lines back before `enable`, exports the backstore and maps HOST to it; then the backstore.
+/// Puts lines back before `enable`, exports the backstore and maps HOST to it. Returns the
+/// backstore.
 fn revived(s: &Script<'_>, lines: &[String]) -> Result<TreePath, TreeError> {
     revived_in(s, lines, false)
 }
 
-/// The same, with the portal group enabled before.
+/// Does as [`revived`], with the portal group enabled before if `enabled`.
 fn revived_in(s: &Script<'_>, lines: &[String], enabled: bool) -> Result<TreePath, TreeError> {
     let store = disabled(s)?;
     for line in lines {
@@ -74,13 +76,13 @@ fn revived_in(s: &Script<'_>, lines: &[String], enabled: bool) -> Result<TreePat
     Ok(store)
 }
 
-/// What `pr/` shows after that.
+/// Reads a file in `pr/` after that.
 fn shows(s: &Script<'_>, lines: &[String], name: &str) -> Result<Answer, TreeError> {
     let store = revived(s, lines)?;
     s.try_read(&store.join("pr").join(name))
 }
 
-/// The same when the mapped LUN is unlinked.
+/// Reads a file in `pr/` after the mapped LUN was unlinked.
 fn unmapped(s: &Script<'_>, name: &str) -> Result<Answer, TreeError> {
     let store = revived(s, &[line(&[])])?;
     let tpg = TreePath::new("iscsi").join(TARGET).join("tpgt_1");
@@ -136,7 +138,7 @@ pub(super) const ROWS: &[Row] = &[
         "its relative port id, in a group that is enabled: the LUN's own, not the one that was put back",
         "SPC-3 Reservation: iSCSI Target Node Endpoint: iqn.2026-11.dev.mooring.contract:a\nSPC-3 Reservation: Relative \
          Port Identifier Tag: 1 iSCSI Portal Group Tag: 1 iSCSI Logical Unit: 1\n",
-        // 6.12 gives a group its id when it is enabled, and says 0 of one that is not.
+        // 6.12 gives a group its id when it is enabled, and shows 0 for one that is not.
         |s| {
             let store = revived_in(s, &[line(&[])], true)?;
             s.try_read(&store.join("pr").join("res_pr_holder_tg_port"))

@@ -1,4 +1,5 @@
-//! What a row does to a tree, with a memory of what it made, so that all of it goes again.
+//! Operations of a row on a tree, with a record of the objects that it made, so that all of them go
+//! again.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -9,7 +10,7 @@ use nix::errno::Errno;
 use super::{Answer, Env};
 use crate::{Tree, TreeError, TreePath};
 
-/// The HBA, the targets and the initiators of the contract: names that nobody else uses.
+/// HBA, targets and initiators of the contract: names that nobody else uses.
 pub(super) const HBA: &str = "core/iblock_99001";
 pub(super) const TARGET: &str = "iqn.2026-11.dev.mooring.contract:a";
 const TARGET2: &str = "iqn.2026-11.dev.mooring.contract:b";
@@ -27,7 +28,7 @@ enum Made {
     File(std::path::PathBuf),
 }
 
-/// A row at work: operations on the tree that remember what they made.
+/// A row at work: operations on the tree with a record of the made objects.
 pub struct Script<'a> {
     tree: &'a dyn Tree,
     pub(super) env: &'a Env,
@@ -77,7 +78,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The operation under test: its errno is the answer. `Result` all the same, for a row ends with one of these.
+/// Operations under test: their errno is the answer. They return `Result` all the same, because a
+/// row ends with one of them.
 #[expect(clippy::unnecessary_wraps, reason = "the tail of a row, which returns a Result")]
 impl Script<'_> {
     pub(super) fn try_mkdir(&self, path: &TreePath) -> Result<Answer, TreeError> {
@@ -115,7 +117,7 @@ impl Script<'_> {
         Ok(self.tree.read_link(path).map(|target| target.as_str().to_owned()).map_err(|error| error.errno))
     }
 
-    /// Writes, then reads back.
+    /// Writes an attribute and reads it back.
     pub(super) fn write_read(&self, path: &TreePath, value: impl Display) -> Result<Answer, TreeError> {
         self.write(path, value)?;
         self.try_read(path)
@@ -130,14 +132,14 @@ impl Script<'_> {
         Ok(path)
     }
 
-    /// A backstore that is not configured.
+    /// Makes a backstore that is not configured.
     pub(super) fn bare_store(&self) -> Result<TreePath, TreeError> {
         let path = self.hba()?.join("vol");
         self.mkdir(&path)?;
         Ok(path)
     }
 
-    /// An enabled backstore on a device.
+    /// Makes an enabled backstore on a device.
     pub(super) fn store_on(&self, device: &Path) -> Result<TreePath, TreeError> {
         let path = self.bare_store()?;
         self.write(&path.join("control"), control(device))?;
@@ -150,7 +152,7 @@ impl Script<'_> {
         self.store_on(&self.env.device)
     }
 
-    /// The iSCSI fabric, made if it is not there.
+    /// Returns the iSCSI fabric, and makes it if it does not exist.
     pub(super) fn fabric(&self) -> Result<TreePath, TreeError> {
         let path = TreePath::new("iscsi");
         match self.mkdir(&path) {
@@ -171,7 +173,7 @@ impl Script<'_> {
         Ok(path)
     }
 
-    /// A group of another target.
+    /// Makes a group of another target.
     pub(super) fn other_tpg(&self) -> Result<TreePath, TreeError> {
         let path = self.fabric()?.join(TARGET2);
         self.mkdir(&path)?;
@@ -179,14 +181,14 @@ impl Script<'_> {
         Ok(path.join("tpgt_1"))
     }
 
-    /// A LUN without its link.
+    /// Makes a LUN without its link.
     pub(super) fn bare_lun(&self, tpg: &TreePath) -> Result<TreePath, TreeError> {
         let path = tpg.join("lun").join("lun_1");
         self.mkdir(&path)?;
         Ok(path)
     }
 
-    /// A LUN of a backstore in a group.
+    /// Makes a LUN of a backstore in a group.
     pub(super) fn lun(&self, tpg: &TreePath, store: &TreePath) -> Result<TreePath, TreeError> {
         let path = self.bare_lun(tpg)?;
         self.symlink(store, &path.join("store"))?;
@@ -199,14 +201,14 @@ impl Script<'_> {
         Ok(path)
     }
 
-    /// A mapped LUN without its link.
+    /// Makes a mapped LUN without its link.
     pub(super) fn bare_mapped(&self, tpg: &TreePath) -> Result<TreePath, TreeError> {
         let path = self.acl(tpg)?.join("lun_1");
         self.mkdir(&path)?;
         Ok(path)
     }
 
-    /// Store, group, LUN and mapped LUN, linked: (store, group, LUN, mapped LUN).
+    /// Makes store, group, LUN and mapped LUN, linked, and returns them in this order.
     pub(super) fn export(&self) -> Result<[TreePath; 4], TreeError> {
         let store = self.store()?;
         let tpg = self.tpg()?;
@@ -216,12 +218,13 @@ impl Script<'_> {
         Ok([store, tpg, lun, mapped])
     }
 
-    /// Notes a file that an operation made outside the tree.
+    /// Records a file that an operation made outside the tree.
     pub(super) fn file_was_made(&self, path: &Path) {
         self.note(Made::File(path.to_owned()));
     }
 
-    /// Removes everything that was made, newest first. What cannot be removed is returned.
+    /// Removes all recorded objects, newest first. Returns the errors of those that cannot be
+    /// removed.
     pub(super) fn clean_up(self) -> Vec<TreeError> {
         let mut left = Vec::new();
         for made in self.made.into_inner().into_iter().rev() {
@@ -230,7 +233,7 @@ impl Script<'_> {
                 Made::Link(path) => self.tree.unlink(path),
                 Made::Enabled(path) => self.tree.write(path, b"0"),
                 Made::File(path) => {
-                    // A file that a fake made is not there.
+                    // A file that a fake made does not exist.
                     let _ = std::fs::remove_file(path);
                     Ok(())
                 }
@@ -246,7 +249,7 @@ fn answer(result: Result<(), TreeError>) -> Answer {
     result.map(|()| String::new()).map_err(|error| error.errno)
 }
 
-/// The `control` line of an iblock backstore.
+/// Returns the `control` line of an iblock backstore.
 pub(super) fn control(device: &Path) -> String {
     format!("udev_path={}", device.display())
 }

@@ -1,4 +1,4 @@
-//! The contract on the fake, and the comparison itself.
+//! Runs the contract on the fake, and tests the comparison itself.
 
 use super::*;
 use crate::dump;
@@ -71,7 +71,7 @@ fn without_the_devices_that_they_need_rows_are_skipped_and_not_ok() {
     let skipped: Vec<_> =
         run(&machine.lio(), &env).into_iter().filter(|outcome| outcome.skipped.is_some()).collect();
     assert_eq!(skipped.len(), rows().iter().filter(|row| row.needs != Needs::Nothing).count());
-    // What this kernel does not have at all is no device that was forgotten.
+    // A feature that this kernel lacks is no device that was forgotten.
     let failed = skipped.iter().filter(|outcome| !outcome.ok).count();
     let devices = |row: &&Row| matches!(row.needs, Needs::ReadOnly | Needs::NoDiscards);
     assert!(failed > 0);
@@ -87,7 +87,7 @@ fn a_wrong_answer_and_a_failed_preparation_are_seen() {
     let of = |name: &str| outcomes.iter().find(|outcome| outcome.name == name).unwrap();
     assert_eq!(of("rmdir acls").got.split(':').next(), Some("preparation failed"));
     assert!(!of("rmdir acls").ok && of("rmdir core").ok);
-    // With no tree at all, nothing but the errors that say so may pass.
+    // With no tree at all, only rows that expect its errors may pass.
     machine.unload_configfs();
     let passed: Vec<_> = run(&machine.lio(), &env).into_iter().filter(|outcome| outcome.ok).collect();
     assert!(passed.iter().all(|outcome| outcome.expected == "ENOENT"), "{passed:#?}");

@@ -1,10 +1,12 @@
-//! Who holds a disk open: devices on top, mounts, swap areas, the kernel's targets, processes.
+//! Finds the holders that have a disk open: devices on top, mounts, swap areas, the kernel's
+//! targets, processes.
 //!
-//! What must never happen here: a holder that is passed over because a look failed. A look that fails fails the question,
-//! unless what was looked at has just gone.
+//! What must never happen here: a holder that is passed over because a look failed. A look that
+//! fails fails the question, unless its object has just gone.
 //!
-//! Not seen here: a process that keeps only a memory mapping of the device, a thread that has descriptors of its own
-//! (unshare), and mounts of other mount namespaces. The last refuses an exclusive open, which the caller tries.
+//! Not seen here: a process that keeps only a memory mapping of the device, a thread that has
+//! descriptors of its own (unshare), and mounts of other mount namespaces. The last make an
+//! exclusive open fail, which the caller tries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -27,15 +29,15 @@ mod users;
 /// CAP_SYS_PTRACE 19, as a bit of a capability set.
 const SYS_PTRACE: u64 = 1 << 19;
 
-/// Where the machine shows itself. Another in a test.
+/// Folders in which the machine shows itself; other ones in a test.
 pub(super) struct Machine {
     sys: PathBuf,
     proc: PathBuf,
-    /// This process, which looks at disks but never keeps one.
+    /// Id of this process, which looks at disks but never keeps one.
     own: u32,
-    /// The number of the block device at a path; `None` when there is none.
+    /// Reads the number of the block device at a path; `None` when there is none.
     number: fn(&Path) -> Option<u64>,
-    /// The inode number of the initial process namespace.
+    /// Inode number of the initial process namespace.
     initial: u64,
 }
 
@@ -47,7 +49,8 @@ fn block_number(path: &Path) -> Option<u64> {
     found.file_type().is_block_device().then(|| found.rdev())
 }
 
-/// What has gone while it was looked at: a process, a device, a feature that this machine lacks.
+/// Turns the error of an object that has gone meanwhile into `None`: a process, a device, a feature
+/// that this machine lacks.
 fn unless_gone<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     match looked {
         Ok(found) => Ok(Some(found)),
@@ -63,7 +66,7 @@ fn unless_gone<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The paths in a folder; none when it is not there.
+/// Lists the paths in a folder; none when it does not exist.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in unless_gone(fs::read_dir(folder))?.into_iter().flatten() {
@@ -85,7 +88,7 @@ fn name_of(path: &Path) -> String {
 }
 
 impl Machine {
-    /// This machine.
+    /// Returns this machine.
     pub(super) fn this() -> Self {
         Self {
             sys: "/sys".into(),
@@ -96,7 +99,7 @@ impl Machine {
         }
     }
 
-    /// Everybody who can be named. ENODEV when the disk has gone.
+    /// Finds every holder that has a name. ENODEV when the disk has gone.
     pub(super) fn holders(&self, disk: u64) -> Result<BTreeSet<Holder>, Failure> {
         let parts = self.parts(disk)?;
         let numbers: BTreeSet<u64> = parts.keys().copied().collect();
@@ -118,7 +121,7 @@ impl Machine {
         Ok(holders)
     }
 
-    /// The disk and its partitions: number and folder in sysfs.
+    /// Finds the disk and its partitions: number and folder in sysfs.
     fn parts(&self, disk: u64) -> Result<BTreeMap<u64, PathBuf>, Failure> {
         let link = self.sys.join(format!("dev/block/{}:{}", major(disk), minor(disk)));
         let Some(folder) = unless_gone(fs::canonicalize(link))? else { return Err(Errno::ENODEV.into()) };
@@ -134,12 +137,13 @@ impl Machine {
         Ok(parts)
     }
 
-    /// Whether the path is one of these devices.
+    /// Returns `true` if the path is one of these devices.
     fn is_one(&self, path: &Path, numbers: &BTreeSet<u64>) -> bool {
         (self.number)(path).is_some_and(|number| numbers.contains(&number))
     }
 
-    /// Loop devices stand in no `holders`. Their folders in sysfs, with the number of the device behind each.
+    /// Lists the loop devices, which are in no `holders`: their folders in sysfs, with the number
+    /// of the device behind each.
     fn loops(&self) -> io::Result<Vec<(PathBuf, u64)>> {
         let mut found = Vec::new();
         for block in entries(&self.sys.join("block"))? {
@@ -150,7 +154,8 @@ impl Machine {
         Ok(found)
     }
 
-    /// Backstores of the kernel's target neither. The enabled ones, as `iblock_0/NAME`, with their device's number.
+    /// Lists the enabled backstores of the kernel's target, which are in no `holders` either:
+    /// `iblock_0/NAME`, with the number of the device.
     fn targets(&self) -> io::Result<Vec<(String, u64)>> {
         let mut found = Vec::new();
         for adapter in entries(&self.sys.join("kernel/config/target/core"))? {
@@ -170,7 +175,7 @@ impl Machine {
         Ok(found)
     }
 
-    /// Mounts of this process's namespace and of the first process's.
+    /// Adds the mounts of this process's namespace and of the first process's.
     fn mounts(&self, numbers: &BTreeSet<u64>, holders: &mut BTreeSet<Holder>) -> io::Result<()> {
         for process in ["self", "1"] {
             let Some(bytes) = unless_gone(fs::read(self.proc.join(process).join("mountinfo")))? else {
@@ -189,7 +194,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The numbers of the devices that are swap areas.
+    /// Lists the numbers of the devices that are swap areas.
     fn swaps(&self) -> io::Result<Vec<u64>> {
         let bytes = unless_gone(fs::read(self.proc.join("swaps")))?.unwrap_or_default();
         let lines = bytes.split(|byte| *byte == b'\n').skip(1);
@@ -197,14 +202,15 @@ impl Machine {
         Ok(areas.filter_map(|area| (self.number)(&area)).collect())
     }
 
-    /// The capabilities in effect.
+    /// Reads the capabilities in effect.
     fn rights(&self) -> io::Result<u64> {
         let status = text(&self.proc.join("self/status"))?.unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         Ok(effective.and_then(|field| u64::from_str_radix(field.trim(), 16).ok()).unwrap_or(0))
     }
 
-    /// Fails without CAP_SYS_PTRACE: other users' processes then hide what they have open, or (`hidepid`) that they exist.
+    /// Fails without CAP_SYS_PTRACE: other users' processes then hide their open files, or
+    /// (`hidepid`) that they exist.
     fn sees_processes(&self) -> Result<(), Failure> {
         if self.rights()? & SYS_PTRACE == 0 {
             let detail = ": CAP_SYS_PTRACE is needed to see what other processes have open".to_owned();
@@ -213,7 +219,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Processes with a descriptor of one of these devices, under whatever name they opened it. This process does not count.
+    /// Adds processes with a descriptor of one of these devices, under whatever name they opened
+    /// it. This process does not count.
     fn processes(&self, numbers: &BTreeSet<u64>, holders: &mut BTreeSet<Holder>) -> Result<(), Failure> {
         self.sees_processes()?;
         for process in entries(&self.proc)? {
@@ -230,7 +237,8 @@ impl Machine {
         Ok(self.descriptors(process, |number| numbers.contains(&number))?.next().transpose()?.is_some())
     }
 
-    /// The descriptors of a process that lead to block devices which are `meant`, with the devices' numbers.
+    /// Lists the descriptors of a process that lead to block devices which are `meant`, with the
+    /// devices' numbers.
     fn descriptors(
         &self,
         process: &Path,
@@ -238,7 +246,8 @@ impl Machine {
     ) -> io::Result<impl Iterator<Item = io::Result<(PathBuf, u64)>>> {
         let mut descriptors = entries(&process.join("fd"))?;
         if descriptors.is_empty() {
-            // Of a process whose first thread has ended only the other threads show them.
+            // A process whose first thread has ended shows its descriptors only at the other
+            // threads.
             for thread in entries(&process.join("task"))? {
                 descriptors.extend(entries(&thread.join("fd"))?);
             }
@@ -248,31 +257,31 @@ impl Machine {
                 Ok(target) => target?,
                 Err(error) => return Some(Err(error)),
             };
-            // Sockets, pipes and the like have a name that is no path. A device is asked for its number through the
-            // descriptor: its name may be another namespace's.
+            // The name of a socket or a pipe is no path. The number of a device is read through the
+            // descriptor: the name may be another namespace's.
             let number = if target.is_absolute() { (self.number)(&descriptor) } else { None };
             number.filter(|number| meant(*number)).map(|number| Ok((descriptor, number)))
         }))
     }
 }
 
-/// A process that does not show its descriptors may hold the disk.
+/// Makes the error of a process that hides its descriptors: it may hold the disk.
 fn hidden(pid: u32, error: io::Error) -> Failure {
     Failure { detail: format!(": process {pid} does not show what it has open"), ..Failure::from(error) }
 }
 
-/// An adapter's own attributes stand beside its backstores.
+/// Accepts a file in a folder of backstores: an adapter's own attributes are beside them.
 fn not_a_folder(error: io::Error) -> io::Result<Option<String>> {
     if error.kind() == io::ErrorKind::NotADirectory { Ok(None) } else { Err(error) }
 }
 
-/// `8:16`, with or without a newline.
+/// Parses `8:16`, with or without a newline.
 fn parse_number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// One line of `mountinfo`, as far as it matters.
+/// The fields of a line of `mountinfo` that matter here.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     number: u64,
@@ -282,7 +291,8 @@ struct Mount {
 }
 
 impl Mount {
-    /// `36 35 8:17 / /mnt rw,noatime shared:1 - ext4 /dev/sdb1 rw`: any number of optional fields before the dash.
+    /// Parses `36 35 8:17 / /mnt rw,noatime shared:1 - ext4 /dev/sdb1 rw`: any number of optional
+    /// fields before the dash.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let number = parse_number(std::str::from_utf8(fields.nth(2)?).ok()?)?;
@@ -294,7 +304,7 @@ impl Mount {
     }
 }
 
-/// A path as /proc prints it: blanks, backslashes and line ends as `\040`.
+/// Decodes a path as /proc prints it: blanks, backslashes and line ends as `\040`.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -329,7 +339,7 @@ pub(super) mod tests {
     }
 
     impl Fixture {
-        /// sdb with partition sdb1, and the disk sda of somebody else; process 100 has neither open.
+        /// Makes sdb with partition sdb1, and the foreign disk sda; process 100 has neither open.
         pub(super) fn new() -> Self {
             let fixture = Self { folder: tempfile::tempdir().unwrap() };
             for (name, number) in [("sda", "8:0"), ("sdb", "8:16"), ("sdb1", "8:17")] {
@@ -503,7 +513,7 @@ pub(super) mod tests {
 
     #[test]
     fn this_machine_shows_itself() {
-        // Whatever block devices there are here: every look at this machine ends well.
+        // This machine may have any block devices: every look at it ends well.
         let numbers = BTreeSet::from([makedev(4095, 1_048_575)]);
         let (machine, mut holders) = (Machine::this(), BTreeSet::new());
         machine.loops().unwrap();

@@ -1,7 +1,7 @@
-//! The SCSI disks of this machine: ioctls on a device node that was resolved and checked once.
+//! SCSI disks of this machine: ioctls on a device node that was resolved and checked once.
 //!
-//! What must never happen here: a command that waits without an end; an answer that is shorter than it says, or of another
-//! page than was asked for, passed on as identity.
+//! What must never happen here: a command that waits without an end; an answer that is shorter than
+//! it says, or of another page than was asked for, passed on as identity.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,10 +16,11 @@ use super::holders::Machine;
 use super::{DiskError, DiskOp, Disks, Holder, Layers, Usage};
 use crate::sys::{self, ScsiOutcome};
 
-/// How long an INQUIRY may take.
+/// Time limit of an INQUIRY.
 const INQUIRY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much is asked for first: every device takes a length that fits into one byte, and nearly every page fits into this.
+/// Number of bytes to ask for first: every device takes a length that fits into one byte, and
+/// nearly every page fits into this.
 const FIRST_BYTES: u16 = 252;
 
 /// Bytes of a page's header: peripheral, page code, length.
@@ -32,15 +33,15 @@ pub struct KernelDisks;
 /// A block device that is open, for reading.
 struct Opened {
     file: File,
-    /// Its node, without symbolic links.
+    /// Path of the node, without symbolic links.
     node: PathBuf,
-    /// Its device number.
+    /// Number of the device.
     number: u64,
 }
 
-/// Opens a block device. The path may be a symbolic link: it is resolved once, and the device that is open is the one that
-/// the path led to before and leads to after; ESTALE when it was changed meanwhile. ENOTBLK for anything else than a block
-/// device, which is not opened at all.
+/// Opens a block device. The path may be a symbolic link. It is resolved once, and the path leads
+/// to the opened device before and after; ESTALE when it was changed meanwhile. ENOTBLK for
+/// anything else than a block device, which is not opened at all.
 fn open(device: &Path) -> io::Result<Opened> {
     let node = fs::canonicalize(device)?;
     let found = fs::symlink_metadata(&node)?;
@@ -55,8 +56,8 @@ fn open(device: &Path) -> io::Result<Opened> {
     Ok(Opened { file, node, number })
 }
 
-/// Does one thing to each partition of a disk, and to the disk at last: each has a page cache of its own, whose pages are nobody
-/// else's.
+/// Runs `work` on each partition of a disk, and on the disk at last: each has a page cache of its
+/// own, whose pages are in no other.
 fn with_parts(disk: &Opened, work: impl Fn(&File) -> Result<(), Failure>) -> Result<(), Failure> {
     let open = |node: &Path| open(node).map(|part| (part.file, part.number));
     for part in Machine::this().partitions(disk.number, &disk.node, open)? {
@@ -65,7 +66,7 @@ fn with_parts(disk: &Opened, work: impl Fn(&File) -> Result<(), Failure>) -> Res
     work(&disk.file)
 }
 
-/// Does one thing to an open disk.
+/// Runs `work` on an open disk.
 fn with<T>(
     op: DiskOp,
     device: &Path,
@@ -75,7 +76,7 @@ fn with<T>(
     work(&opened).map_err(|failure| failure.at(op, device))
 }
 
-/// An error number and what is known beside it.
+/// An error number and its details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) errno: Errno,
@@ -164,7 +165,8 @@ impl Disks for KernelDisks {
             if !named.is_empty() {
                 return Ok(named.into_iter().collect());
             }
-            // Asked only when nobody is known: for its moment the exclusive open would keep others from mounting.
+            // Tried only when no holder is known: for its moment the exclusive open would keep
+            // others from mounting.
             let probe =
                 OpenOptions::new().read(true).custom_flags(O_EXCL | O_NONBLOCK | O_NOFOLLOW).open(&disk.node);
             match probe {
@@ -186,7 +188,7 @@ impl Disks for KernelDisks {
     }
 }
 
-/// As [`super::layers`].
+/// Does as [`super::layers`].
 pub(super) fn layers(device: &Path) -> Result<Layers, DiskError> {
     match fs::metadata(device) {
         Ok(found) if found.file_type().is_block_device() => {
@@ -198,8 +200,8 @@ pub(super) fn layers(device: &Path) -> Result<Layers, DiskError> {
     }
 }
 
-/// Reads a page of vital product data by `inquire`, which asks for so many bytes: first for what usually is enough, then
-/// for what the page's header says. The result ends where the page does.
+/// Reads a page of vital product data by `inquire`, which takes a number of bytes: first the number
+/// that usually suffices, then the one in the page's header. The result ends where the page does.
 fn read_page(page: u8, mut inquire: impl FnMut(u16) -> Result<Vec<u8>, Failure>) -> Result<Vec<u8>, Failure> {
     let mut data = inquire(FIRST_BYTES)?;
     let length = page_length(page, &data)?;
@@ -216,7 +218,7 @@ fn read_page(page: u8, mut inquire: impl FnMut(u16) -> Result<Vec<u8>, Failure>)
     Ok(data)
 }
 
-/// The whole length of the page in an answer, with its header.
+/// Returns the whole length of the page in an answer, with its header.
 fn page_length(page: u8, data: &[u8]) -> Result<usize, Failure> {
     match data.first_chunk::<PAGE_HEADER_BYTES>() {
         None => Err(Failure::io(format!(": the answer has {} bytes", data.len()))),
@@ -227,7 +229,7 @@ fn page_length(page: u8, data: &[u8]) -> Result<usize, Failure> {
     }
 }
 
-/// What went wrong with a command; `None` when it is GOOD.
+/// Describes the failure of a command; `None` when it is GOOD.
 fn fault(outcome: &ScsiOutcome) -> Option<String> {
     // The connection's trouble explains the rest.
     match outcome.host_status {
@@ -252,7 +254,8 @@ fn fault(outcome: &ScsiOutcome) -> Option<String> {
     }
 }
 
-/// Sense key, additional sense code and its qualifier, of either format (SPC-4, 4.5).
+/// Reads sense key, additional sense code and its qualifier, of either format (SPC-4, 4.5). `None`
+/// if there is no such sense data.
 fn sense_of(sense: &[u8]) -> Option<[u8; 3]> {
     let byte = |at: usize| sense.get(at).copied();
     match byte(0)? & 0x7f {
@@ -268,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A device that answers with this page, cut at what is asked for and at `most`.
+    /// Makes a device that answers with this page, cut at the requested length and at `most`.
     fn device(page: Vec<u8>, most: usize) -> impl FnMut(u16) -> Result<Vec<u8>, Failure> {
         move |length| {
             let mut data = page.clone();
@@ -289,7 +292,7 @@ mod tests {
         for length in [0, 16, 247, 248, 249, 1000, u16::MAX - 4] {
             let whole = page(0x83, length);
             assert_eq!(read_page(0x83, device(whole.clone(), usize::MAX)).unwrap(), whole, "{length}");
-            // What stands behind the page is no part of it.
+            // Bytes behind the page are no part of it.
             let mut longer = whole.clone();
             longer.extend([0xee; 8]);
             assert_eq!(read_page(0x83, device(longer, usize::MAX)).unwrap(), whole, "{length}");
@@ -338,7 +341,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, [7; 512]).unwrap();
-        // Opening this one would wait for a writer.
+        // An open would wait for a writer.
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let link = folder.path().join("link");

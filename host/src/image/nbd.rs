@@ -1,8 +1,8 @@
-//! A client of the Network Block Device protocol, as far as reading and writing go (the protocol's `doc/proto.md`: fixed newstyle
-//! handshake, `NBD_OPT_GO`, simple replies).
+//! Client of the Network Block Device protocol, as far as reading and writing go (the protocol's
+//! `doc/proto.md`: fixed newstyle handshake, `NBD_OPT_GO`, simple replies).
 //!
-//! What must never happen here: a length of the server's that decides how much is kept; an answer to one request taken for
-//! another's.
+//! What must never happen here: a length of the server's that decides how much is kept; an answer
+//! to one request taken for another's.
 
 use std::io::{Read, Write};
 
@@ -30,11 +30,12 @@ const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 
-/// Most bytes of one answer to an option, and most answers: what a server says of itself is short.
+/// Maximum bytes of one answer to an option, and maximum number of answers: a server's description
+/// of itself is short.
 const OPTION_BYTES_MAX: usize = 4096;
 const OPTION_REPLIES_MAX: usize = 16;
 
-/// A connection on which blocks are asked for.
+/// A connection for requests on blocks.
 pub(super) struct Client<S> {
     stream: S,
     size: u64,
@@ -74,14 +75,14 @@ impl<S: Read + Write> Client<S> {
         let mut hello = ours.to_be_bytes().to_vec();
         hello.extend(OPTION_MAGIC.to_be_bytes());
         hello.extend(OPTION_GO.to_be_bytes());
-        // A name of no bytes, and no wish for further information.
+        // A name of no bytes, and no request for further information.
         hello.extend([0, 0, 0, 6, 0, 0, 0, 0, 0, 0]);
         stream.write_all(&hello).map_err(ImageError::Read)?;
         let (size, flags) = Self::agreed(&mut stream)?;
         Ok(Self { stream, size, read_only: flags & READ_ONLY != 0, requests: 0 })
     }
 
-    /// The size of the export and its flags, once the server agrees.
+    /// Reads the size of the export and its flags, once the server agrees.
     fn agreed(stream: &mut S) -> Result<(u64, u16), ImageError> {
         let mut size = None;
         for _ in 0..OPTION_REPLIES_MAX {
@@ -128,7 +129,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(&request).map_err(ImageError::Read)
     }
 
-    /// What the server says of the last request: 0, or an errno.
+    /// Reads the server's answer to the last request: 0, or an errno.
     fn answer(&mut self) -> Result<u32, ImageError> {
         let cookie = self.requests;
         if u32_of(&mut self.stream)? != SIMPLE_REPLY_MAGIC {
@@ -141,7 +142,7 @@ impl<S: Read + Write> Client<S> {
         Ok(errno)
     }
 
-    /// Fills the buffer from `offset`.
+    /// Reads into the buffer from `offset`.
     pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), ImageError> {
         self.send(READ, offset, buffer.len())?;
         match self.answer()? {
@@ -151,7 +152,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn put(&mut self, command: u16, offset: u64, bytes: &[u8]) -> Result<(), ImageError> {
-        // A flush says no length.
+        // A flush has no length.
         self.send(command, offset, bytes.len())?;
         self.stream.write_all(bytes).map_err(ImageError::Read)?;
         match self.answer()? {
@@ -165,12 +166,12 @@ impl<S: Read + Write> Client<S> {
         self.put(WRITE, offset, bytes)
     }
 
-    /// Brings what was written to the file.
+    /// Makes the server bring all writes to the file.
     pub(super) fn flush(&mut self) -> Result<(), ImageError> {
         self.put(FLUSH, 0, &[])
     }
 
-    /// Says that nothing comes any more. There is no answer to that.
+    /// Ends the connection. The server gives no answer to that.
     pub(super) fn disconnect(&mut self) -> Result<(), ImageError> {
         self.send(DISCONNECT, 0, 0)
     }
@@ -182,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that has said everything beforehand, and listens to nothing.
+    /// A server with answers prepared in advance, which reads nothing.
     struct Said(Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Said {

@@ -1,10 +1,12 @@
-//! Files that volumes are copied to. Until it is whole, a file has a hidden name of its own: its part. Then it gets its name as
-//! well, by a link, which the file system refuses where the name is taken; with both names it is known whose file it is, also by
-//! an agent that was killed in between. The part goes when nobody asks any more. How much of it is on the disk stands beside it, in
-//! its *mark*, a file of one block, so that whoever comes after a crash goes on there.
+//! Files that volumes are copied to. Until it is complete, a file has a hidden name of its own: its
+//! part. Then it gets its name as well, by a link, which the file system refuses where the name is
+//! taken. With both names its owner is known, also after an agent was killed in between. The part
+//! goes when nobody asks for it any more. The progress that is on the disk is in its *mark* beside
+//! it, a file of one block, so that the next process goes on there after a crash.
 //!
-//! What must never happen here: a file that is there written to or replaced; a file with its name that is not whole on the disk;
-//! another file than a part or a mark removed; a mark of a part that was there before.
+//! What must never happen here: an existing file written to or replaced; a file with its name that
+//! is not whole on the disk; another file than a part or a mark removed; a mark of a part that was
+//! there before.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -17,44 +19,49 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
 use super::{ImageError, ImageFile};
 
-/// What the name of a part begins and ends with. No image has such a name: those begin with a letter or a digit.
+/// Prefix and suffix of a part's name. No image has such a name: those begin with a letter or a
+/// digit.
 const BEGINS: &str = ".mooring-";
 const ENDS: &str = ".part";
 
-/// What the name of its mark ends with.
+/// Suffix of a mark's name.
 const MARK_ENDS: &str = ".mark";
 
-/// The size of a mark: one block of any disk, so that it is written as one.
+/// Bytes of a mark: one block of any disk, so that it is written as one.
 const MARK_BYTES: usize = 512;
 
-/// Runs of zeros of so many bytes, at multiples of that, are not written: they are holes.
+/// Bytes of a run of zeros that is not written: at a multiple of this it becomes a hole.
 const HOLE_BYTES: usize = 65536;
 
-/// So much is on the disk at the latest when so much more is written: the last flush is short, and no memory is full of it.
+/// Maximum number of unflushed bytes: so the last flush is short, and memory does not fill with
+/// them.
 pub(super) const FLUSH_BYTES: u64 = 256 << 20;
 
-/// What a file becomes.
+/// Format of the finished file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartFormat {
-    /// The bytes of the disk.
+    /// The plain bytes of the disk.
     Raw,
-    /// As QEMU writes it.
+    /// A qcow2 image, written by QEMU.
     Qcow2,
 }
 
 /// A file in the making.
 pub trait ImagePart: Send {
-    /// Puts these bytes at `offset`, within the disk's size; 16 MiB at most. What is never put reads as zeros.
+    /// Writes these bytes at `offset`, within the disk's size; 16 MiB at most. Bytes that are never
+    /// written read as zeros.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ImageError>;
 
-    /// Brings what was put so far to the disk: whoever opens the part after a crash finds it there.
+    /// Brings all writes so far to the disk: a process that opens the part after a crash finds them
+    /// there.
     fn flush(&mut self) -> Result<(), ImageError>;
 
-    /// All of it was put: closes it, and brings it to the disk. Nothing comes behind this.
+    /// Ends the file after the last write: closes it, and brings it to the disk. No call may
+    /// follow.
     fn finish(&mut self) -> Result<(), ImageError>;
 }
 
-/// The name of a part. `of`: whose it is; letters, digits and `-`.
+/// Returns the name of a part. `of` names its owner: letters, digits and `-`.
 pub fn part_name(of: &str) -> String {
     format!("{BEGINS}{of}{ENDS}")
 }
@@ -63,7 +70,7 @@ fn mark_name(of: &str) -> String {
     format!("{BEGINS}{of}{MARK_ENDS}")
 }
 
-/// Whose parts, or marks of parts, lie in this folder.
+/// Lists the owners of the parts, and of marks of parts, in this folder.
 pub fn parts(folder: &Path) -> Result<Vec<String>, ImageError> {
     let mut all = BTreeSet::new();
     for entry in std::fs::read_dir(folder).map_err(ImageError::Read)? {
@@ -77,7 +84,7 @@ pub fn parts(folder: &Path) -> Result<Vec<String>, ImageError> {
     Ok(all.into_iter().collect())
 }
 
-/// What the mark of a part says. `None`: there is none, or something else has its name.
+/// Reads the mark of a part. `None`: there is none, or another object has its name.
 pub fn mark_of(folder: &Path, of: &str) -> Option<Vec<u8>> {
     let file = ImageFile::open(folder, &mark_name(of)).ok()?;
     if file.size().ok()? != u64::try_from(MARK_BYTES).ok()? {
@@ -90,7 +97,8 @@ pub fn mark_of(folder: &Path, of: &str) -> Option<Vec<u8>> {
     Some(mark)
 }
 
-/// Says beside a part how far it has come, in the place of what was said before, durably. `mark`: a line of less than a block.
+/// Records the progress of a part in its mark, durably, in the place of an earlier one. `mark` is a
+/// line of less than a block.
 pub(crate) fn put_mark(folder: &Path, of: &str, mark: &[u8]) -> Result<(), ImageError> {
     let mut block = [0; MARK_BYTES];
     let too_long = || failed(folder)(io::ErrorKind::InvalidInput.into());
@@ -102,7 +110,7 @@ pub(crate) fn put_mark(folder: &Path, of: &str, mark: &[u8]) -> Result<(), Image
     sync_folder(folder)
 }
 
-/// Takes a file away; whether it was there.
+/// Removes a file. Returns `true` if it existed.
 fn unlink(folder: &Path, name: &str) -> Result<bool, ImageError> {
     match std::fs::remove_file(folder.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -111,7 +119,7 @@ fn unlink(folder: &Path, name: &str) -> Result<bool, ImageError> {
     }
 }
 
-/// Takes the mark of a part away, durably. One that is not there is gone.
+/// Removes the mark of a part, durably. A missing one is accepted.
 pub(crate) fn remove_mark(folder: &Path, of: &str) -> Result<(), ImageError> {
     if unlink(folder, &mark_name(of))? { sync_folder(folder) } else { Ok(()) }
 }
@@ -124,7 +132,7 @@ fn look(path: &Path) -> Result<Option<std::fs::Metadata>, ImageError> {
     }
 }
 
-/// Whether anything has this name, and whether it is this part.
+/// Returns two values: `true` if any object has this name, and `true` if that object is this part.
 pub fn has_name(folder: &Path, name: &str, of: &str) -> Result<(bool, bool), ImageError> {
     let named = look(&folder.join(name))?;
     let part = look(&folder.join(part_name(of)))?;
@@ -133,7 +141,7 @@ pub fn has_name(folder: &Path, name: &str, of: &str) -> Result<(bool, bool), Ima
     Ok((named.is_some(), same))
 }
 
-/// What a write that failed is called. The folder: whose file system it is.
+/// Makes the error of a write that failed. `folder` is on the file system that was written to.
 pub(super) fn failed(folder: &Path) -> impl Fn(io::Error) -> ImageError + '_ {
     |error| match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => ImageError::Full { folder: folder.to_owned() },
@@ -141,9 +149,9 @@ pub(super) fn failed(folder: &Path) -> impl Fn(io::Error) -> ImageError + '_ {
     }
 }
 
-/// A new part, empty. One that is there is an error.
+/// Makes a new, empty part. An existing one is an error.
 pub(crate) fn create(folder: &Path, of: &str) -> Result<File, ImageError> {
-    // Of one that was there before, and of which a power cut has left this.
+    // A mark without its part, which a power cut has left.
     remove_mark(folder, of)?;
     let path = folder.join(part_name(of));
     let mut options = OpenOptions::new();
@@ -151,8 +159,8 @@ pub(crate) fn create(folder: &Path, of: &str) -> Result<File, ImageError> {
     options.open(path).map_err(failed(folder))
 }
 
-/// A part that is there, as an earlier process has left it. `None`: it is not there, is no regular file, or has another name as well,
-/// under which nobody expects it to be written to.
+/// Opens an existing part, as an earlier process has left it. `None`: it does not exist, is no
+/// regular file, or has another name as well, under which nobody expects writes to it.
 pub(crate) fn reopen(folder: &Path, of: &str) -> Result<Option<File>, ImageError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(O_NOFOLLOW | O_NONBLOCK);
@@ -168,7 +176,7 @@ fn sync_folder(folder: &Path) -> Result<(), ImageError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))
 }
 
-/// Gives a part that is finished its name. The part stays beside it.
+/// Gives a finished part its name. The part stays beside it.
 pub(crate) fn publish(folder: &Path, of: &str, name: &str) -> Result<(), ImageError> {
     let path = folder.join(name);
     match std::fs::hard_link(folder.join(part_name(of)), &path) {
@@ -181,7 +189,7 @@ pub(crate) fn publish(folder: &Path, of: &str, name: &str) -> Result<(), ImageEr
     sync_folder(folder)
 }
 
-/// Takes a part away, and its mark before it. One that is not there is gone.
+/// Removes a part, and its mark before it. Missing ones are accepted.
 pub(crate) fn remove(folder: &Path, of: &str) -> Result<(), ImageError> {
     let marked = unlink(folder, &mark_name(of))?;
     let there = unlink(folder, &part_name(of))?;
@@ -202,7 +210,7 @@ impl RawPart {
         Ok(Self { file, folder: folder.to_owned(), unflushed: 0 })
     }
 
-    /// One that is there, if it has this size.
+    /// Opens an existing part, if it has this size; `None` otherwise.
     pub(crate) fn open(folder: &Path, of: &str, size: u64) -> Result<Option<Self>, ImageError> {
         let Some(file) = reopen(folder, of)? else { return Ok(None) };
         let has = file.metadata().map_err(ImageError::Read)?.len();
@@ -210,14 +218,14 @@ impl RawPart {
     }
 }
 
-/// Whether these are zeros only. By comparison with zeros, which is the C library's: what is not optimized, as in tests, would take long
-/// for all bytes of a volume by a loop of ours.
+/// Returns `true` if the bytes are all zeros. It compares them with zeros by the C library: a loop
+/// of ours, which is not optimized in tests, would take long for all bytes of a volume.
 pub fn is_zeros(bytes: &[u8]) -> bool {
     static ZEROS: [u8; 4096] = [0; 4096];
     bytes.chunks(ZEROS.len()).all(|part| ZEROS.starts_with(part))
 }
 
-/// The runs that are not zeros: from where, and their bytes.
+/// Returns the runs that are not zeros: offset and bytes.
 pub(super) fn runs(offset: u64, bytes: &[u8]) -> Vec<(u64, &[u8])> {
     let mut all = Vec::new();
     let mut from = None;
@@ -304,10 +312,11 @@ mod tests {
         assert_eq!(mark_of(folder, "a"), None, "what is whole needs none");
         let bytes = std::fs::read(folder.join("new")).unwrap();
         assert!(bytes[..100] == [7; 100] && bytes[100..200] == [8; 100] && bytes.len() as u64 == size);
-        // What has a name is not written to any more.
+        // A part with a name of its own is not written to any more.
         assert!(RawPart::open(folder, "a", size).unwrap().is_none());
         remove(folder, "a").unwrap();
-        // A mark alone, as a power cut may leave it, is a part to be removed, and never of the next part.
+        // A mark alone, as a power cut may leave it, counts as a part to remove, and never belongs
+        // to the next part.
         put_mark(folder, "a", b"1").unwrap();
         assert_eq!(parts(folder).unwrap(), ["a"]);
         drop(RawPart::make(folder, "a", size).unwrap());
@@ -316,7 +325,7 @@ mod tests {
         assert_eq!(parts(folder).unwrap(), ["a"]);
         remove(folder, "a").unwrap();
         assert_eq!((parts(folder).unwrap(), mark_of(folder, "a")), (Vec::new(), None));
-        // What is no file of ours is not followed.
+        // A link is no file of ours and is not followed.
         std::os::unix::fs::symlink("new", folder.join(part_name("a"))).unwrap();
         std::os::unix::fs::symlink("new", folder.join(mark_name("a"))).unwrap();
         assert!(RawPart::open(folder, "a", size).unwrap().is_none() && mark_of(folder, "a").is_none());
@@ -338,7 +347,7 @@ mod tests {
             assert!(matches!(error, ImageError::Exists { .. }), "{name}: {error}");
         }
         assert_eq!(std::fs::read(folder.join("file")).unwrap(), b"theirs");
-        // Also a part is made once.
+        // A part is made only once, too.
         assert!(matches!(RawPart::make(folder, "a", 512), Err(ImageError::Write { .. })));
     }
 

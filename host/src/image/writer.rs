@@ -1,7 +1,8 @@
-//! A qcow2 file that is written: made by `qemu-img`, filled through `qemu-nbd`, both in the sandbox of the readers, with that file
-//! and nothing else to write to.
+//! Writes a qcow2 file: `qemu-img` makes it, `qemu-nbd` fills it, both in the sandbox of the
+//! readers, with that file and nothing else to write to.
 //!
-//! What must never happen here: a file called finished whose program has not said that it closed it.
+//! What must never happen here: a file called finished whose program has not said that it closed
+//! it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,14 @@ use std::time::Instant;
 use super::part::{self, FLUSH_BYTES, ImagePart, runs};
 use super::{ANSWERS_WITHIN, ImageError, LOOK_EVERY, QEMU_IMG, Sandboxed, Sees, Served, nbd};
 
-/// What a qcow2 file has beside the disk's bytes: tables of 8 and 2 bytes for each cluster of 64 KiB, headers, and room.
+/// Bytes of a qcow2 file beside the disk's: tables of 8 and 2 bytes for each cluster of 64 KiB,
+/// headers, and room.
 const BESIDE_BYTES: u64 = 64 << 20;
 
-/// errno of NBD (its doc/proto.md), which are Linux's.
+/// Error numbers of NBD (its doc/proto.md), which are Linux's.
 const ENOSPC: u32 = 28;
 
-/// How long the file of a disk of this size may become.
+/// Returns the maximum length of the file for a disk of this size.
 const fn most(size: u64) -> u64 {
     size.saturating_add(size / 1024).saturating_add(BESIDE_BYTES)
 }
@@ -42,8 +44,9 @@ impl Qcow2Part {
         Ok(Self { file, folder: folder.to_owned(), served: Some(served), unflushed: 0 })
     }
 
-    /// One that an earlier process has left. What it had written behind its last flush may have left clusters that nobody refers to,
-    /// which go. `None`: it is not there, not whole in itself, or that process still writes to it.
+    /// Opens a part that an earlier process has left. Its writes behind the last flush may have
+    /// left clusters without a reference, which are removed. `None`: the part does not exist, is
+    /// damaged, or that process still writes to it.
     pub(super) fn open(
         folder: &Path,
         of: &str,
@@ -96,14 +99,15 @@ impl ImagePart for Qcow2Part {
         self.flush()?;
         let mut served = self.served.take().ok_or(ImageError::Answer("it was closed"))?;
         served.client.disconnect()?;
-        // It closes the image when its one client has gone, and says by its exit whether it could.
+        // The program closes the image when its one client has gone, and its exit status tells if
+        // that succeeded.
         served.program.ended()?;
         self.file.sync_all().map_err(part::failed(&self.folder))
     }
 }
 
 impl Sandboxed {
-    /// Waits until the program has ended well.
+    /// Waits until the program has ended with success.
     pub(super) fn ended(&mut self) -> Result<(), ImageError> {
         let until = Instant::now() + ANSWERS_WITHIN;
         loop {

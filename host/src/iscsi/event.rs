@@ -1,6 +1,7 @@
 //! Events of NETLINK_ISCSI, multicast group 1: the parser and the stream.
 //!
-//! What must never happen here: a malformed message that ends the stream; lost events that nobody is told of.
+//! What must never happen here: a malformed message that ends the stream; lost events that nobody
+//! is told of.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +18,15 @@ use crate::netlink::{EVENT_BUFFER_BYTES, MESSAGE_BYTES_MAX, Netlink};
 /// The multicast group of all events (`ISCSI_NL_GRP_ISCSID` 1), as a bit mask.
 const GROUP: u32 = 1;
 
-/// The numbers of the events (`enum iscsi_kevent_e`, base 100).
+/// Numbers of the events (`enum iscsi_kevent_e`, base 100).
 const RECV_PDU: u32 = 101;
 const CONN_ERROR: u32 = 102;
 const DESTROY_SESSION: u32 = 104;
 const UNBIND_SESSION: u32 = 105;
 const CREATE_SESSION: u32 = 106;
 
-/// The event in a datagram; `None` for one that is malformed, cut, an answer to a request, or of a kind that only offload
-/// adapters send (107 to 111).
+/// Parses the event in a datagram. `None` for one that is malformed, cut short, an answer to a
+/// request, or of a kind that only offload adapters send (107 to 111).
 pub fn parse_event(datagram: &[u8]) -> Option<IscsiEvent> {
     let message = whole(datagram)?;
     // Events have type 0; answers have their request's.
@@ -43,13 +44,14 @@ pub fn parse_event(datagram: &[u8]) -> Option<IscsiEvent> {
         }),
         CREATE_SESSION => Some(IscsiEvent::Created(KernelSession { sid: first, host: second })),
         UNBIND_SESSION => Some(IscsiEvent::Unbound(KernelSession { sid: first, host: second })),
-        // Here alone the host stands before the session.
+        // Here alone the host comes before the session.
         DESTROY_SESSION => Some(IscsiEvent::Destroyed(KernelSession { sid: second, host: first })),
         _ => None,
     }
 }
 
-/// The message's own length is rounded up, so the data's is read from the PDU's header (DataSegmentLength, 24 bits).
+/// Parses a PDU. The message's own length is rounded up, so the data's length is read from the
+/// PDU's header (DataSegmentLength, 24 bits).
 fn parse_pdu(sid: u32, cid: u32, message: &[u8]) -> Option<IscsiEvent> {
     let (header, rest) = message.get(PAYLOAD..)?.split_first_chunk::<HEADER_BYTES>()?;
     let length = u32::from_be_bytes([0, header[5], header[6], header[7]]);
@@ -57,7 +59,7 @@ fn parse_pdu(sid: u32, cid: u32, message: &[u8]) -> Option<IscsiEvent> {
     Some(IscsiEvent::Pdu { sid, cid, header: *header, data: rest.get(..length)?.to_vec() })
 }
 
-/// The events of this machine's iSCSI sessions, of everybody's.
+/// Events of all iSCSI sessions of this machine, also foreign ones.
 #[derive(Debug)]
 pub struct KernelIscsiEvents {
     socket: Netlink,
@@ -65,8 +67,8 @@ pub struct KernelIscsiEvents {
 }
 
 impl KernelIscsiEvents {
-    /// Subscribes; from here no event is missed without an [`IscsiEvent::Overrun`]. Needs CAP_NET_ADMIN, and the initial
-    /// network namespace: elsewhere it hears nothing.
+    /// Subscribes; from here on no event is missed without an [`IscsiEvent::Overrun`]. Needs
+    /// CAP_NET_ADMIN, and the initial network namespace: elsewhere it hears nothing.
     pub fn open() -> Result<Self, IscsiOpenError> {
         let refused = |what| move |errno| IscsiOpenError::Refused { what, errno };
         let socket =
@@ -104,7 +106,8 @@ mod tests {
 
     use super::*;
 
-    /// An event as the kernel lays it out; the union r follows at 40, the payload at 56, rounded up to 4.
+    /// Builds an event as the kernel lays it out; the union r follows at 40, the payload at 56,
+    /// rounded up to 4.
     fn event(number: u32, answered: &[u32], payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0xa5; 72];
         bytes[4..16].fill(0);

@@ -1,7 +1,7 @@
-//! The kernel's initiator behind a netlink socket: one request, its answer, the next.
+//! Requests to the kernel's initiator over a netlink socket: one request, its answer, the next.
 //!
-//! What must never happen here: two requests at once on one socket; an answer that came too late for its own request and is
-//! taken for the next one's; a wait for an answer without an end.
+//! What must never happen here: two requests at once on one socket; an answer that came too late
+//! for its own request and is taken for the next one's; a wait for an answer without an end.
 
 use std::fs;
 use std::io;
@@ -19,22 +19,25 @@ use super::message::{Answer, Request};
 use super::{HEADER_BYTES, IscsiError, IscsiKernel, IscsiOp, IscsiParam, KernelSession, StopMode};
 use crate::netlink::{MESSAGE_BYTES_MAX, Netlink};
 
-/// Where the kernel shows the transports that are loaded.
+/// Folder of the loaded transports.
 const TRANSPORTS: &str = "/sys/class/iscsi_transport";
 
 /// The transport of `iscsi_tcp`.
 const TRANSPORT: &str = "tcp";
 
-/// How long an answer is awaited once a request was handed over. The kernel handles a request inside of `sendmsg(2)`, so an
-/// answer is there when that returns, or never comes: to a malformed request there is none.
+/// Time to wait for an answer once a request was handed over. The kernel handles a request inside
+/// of `sendmsg(2)`, so an answer is there when that returns, or never comes: a malformed request
+/// gets none.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// How long SEND_PDU waits before it tries again, and how often. The kernel reports a login response before it frees the one
-/// login task, so a very quick next PDU finds it taken and gets EPERM from the transport.
+/// Pause of SEND_PDU before another try, and number of tries. The kernel reports a login response
+/// before it frees the one login task, so a very quick next PDU finds it taken and gets EPERM from
+/// the transport.
 const LOGIN_TASK_WAIT: Duration = Duration::from_millis(1);
 const LOGIN_TASK_TRIES: u32 = 10;
 
-/// Most stale datagrams that are thrown away before a request: more are never there, since every answer is read.
+/// Maximum number of stale datagrams to throw away before a request: more are never there, since
+/// every answer is read.
 const STALE_MAX: usize = 64;
 
 /// The netlink port id of the socket that makes sessions. The kernel shows it as a session's `creator`.
@@ -43,7 +46,8 @@ pub enum PortId {
     /// 0xFFFFFFFF: `creator` reads -1, as for sessions that the kernel made at boot, which a distribution's `iscsid` leaves
     /// alone when it starts. Only one socket of the machine can have it.
     Kernel,
-    /// One that the kernel chooses. An `iscsid` that starts takes the sessions over: for the control of a test only.
+    /// One that the kernel chooses. An `iscsid` that starts takes the sessions over: only for the
+    /// control of a test.
     Ordinary,
 }
 
@@ -56,7 +60,7 @@ impl PortId {
     }
 }
 
-/// Why the kernel's initiator is not at hand.
+/// Reason why the kernel's initiator cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IscsiOpenError {
     /// Another process has the port id [`PortId::Kernel`]: a second session daemon. Not retried before that one ends.
@@ -70,10 +74,10 @@ pub enum IscsiOpenError {
         /// The module to load.
         module: &'static str,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot {what}: {} ({errno:?})", .errno.desc())]
     Refused {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// The kernel's answer. EACCES or EPERM: CAP_SYS_ADMIN in the initial user namespace is missing.
         errno: Errno,
@@ -90,16 +94,16 @@ impl IscsiOpenError {
         }
     }
 
-    /// The error of a socket for events, whose port id the kernel chooses.
+    /// Makes the error of a socket for events, whose port id the kernel chooses.
     pub(super) fn of_event_socket(errno: Errno) -> Self {
         Self::of_socket("open a netlink socket for iSCSI events", errno)
     }
 }
 
-/// The module of the initiator; it brings `scsi_transport_iscsi` along.
+/// Module of the initiator; it brings `scsi_transport_iscsi` along.
 const MODULE: &str = "iscsi_tcp";
 
-/// Which parts of the kernel's initiator are loaded.
+/// Loaded parts of the kernel's initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IscsiModules {
     /// `scsi_transport_iscsi`: NETLINK_ISCSI and the classes in sysfs.
@@ -109,13 +113,13 @@ pub struct IscsiModules {
 }
 
 impl IscsiModules {
-    /// The module to load; `None` when nothing is missing.
+    /// Returns the module to load; `None` when nothing is missing.
     pub fn missing(self) -> Option<&'static str> {
         (!self.transport_class || !self.tcp).then_some(MODULE)
     }
 }
 
-/// Looks which modules of the initiator this machine has loaded.
+/// Finds the initiator's modules that this machine has loaded.
 pub fn iscsi_modules() -> IscsiModules {
     modules_at(Path::new(TRANSPORTS))
 }
@@ -124,7 +128,8 @@ fn modules_at(transports: &Path) -> IscsiModules {
     IscsiModules { transport_class: transports.is_dir(), tcp: transports.join(TRANSPORT).is_dir() }
 }
 
-/// The handle that every request to a transport carries. It is another one after the module was loaded anew.
+/// Reads the handle that every request to a transport carries. It changes when the module is loaded
+/// anew.
 fn read_handle(transports: &Path) -> Result<u64, IscsiOpenError> {
     let refused =
         |errno| IscsiOpenError::Refused { what: "read the handle of the iSCSI transport tcp", errno };
@@ -137,7 +142,7 @@ fn read_handle(transports: &Path) -> Result<u64, IscsiOpenError> {
     text.trim().parse().map_err(|_| refused(Errno::EBADMSG))
 }
 
-/// What carries messages: the socket, or a script in a test.
+/// Carrier of messages: the socket, or a script in a test.
 trait Wire {
     fn send(&mut self, message: &[u8]) -> Result<(), Errno>;
     fn receive<'b>(&mut self, buffer: &'b mut [u8], wait: Duration) -> Result<Option<&'b [u8]>, Errno>;
@@ -153,7 +158,7 @@ impl Wire for Netlink {
     }
 }
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     /// No answer, or the interface refused it.
@@ -170,7 +175,7 @@ impl Failure {
     }
 }
 
-/// The socket with what belongs to it.
+/// The socket with the state of its requests.
 #[derive(Debug)]
 struct Channel<W> {
     wire: W,
@@ -186,7 +191,7 @@ impl<W: Wire> Channel<W> {
         Ok(Self { wire, handle, transports, buffer: vec![0; MESSAGE_BYTES_MAX], answer_wait: ANSWER_WAIT })
     }
 
-    /// One request and its answer: the two numbers of the union r.
+    /// Sends one request and waits for its answer. Returns the first two numbers of the union r.
     fn ask(&mut self, request: &mut Request) -> Result<[u32; 2], Failure> {
         self.drain(request.op);
         self.wire.send(request.message(self.handle)).map_err(Failure::Refused)?;
@@ -210,7 +215,7 @@ impl<W: Wire> Channel<W> {
         }
     }
 
-    /// Throws away what is left of requests that were given up: equal requests have equal answers.
+    /// Throws away the answers to requests that were given up: equal requests have equal answers.
     fn drain(&mut self, op: IscsiOp) {
         for _ in 0..STALE_MAX {
             match self.wire.receive(&mut self.buffer, Duration::ZERO) {
@@ -222,9 +227,10 @@ impl<W: Wire> Channel<W> {
         }
     }
 
-    /// A request that makes something for the transport itself. EINVAL may mean that the module was loaded anew: then the
-    /// handle differs, and one more try is due. Requests about a session are not tried again: a session that was made
-    /// through another handle has gone with it, and its number may be another's now.
+    /// Sends a request that makes an object of the transport itself. EINVAL may mean that the
+    /// module was loaded anew: then the handle differs, and one more try is due. Requests about a
+    /// session are not tried again. A session that was made through another handle has gone with
+    /// it, and its number may be another session's now.
     fn ask_transport(&mut self, request: &mut Request) -> Result<[u32; 2], Failure> {
         let asked = self.ask(request);
         if asked != Err(Failure::Refused(Errno::EINVAL)) {
@@ -277,7 +283,8 @@ fn failed(request: &Request, failure: Failure) -> IscsiError {
     error
 }
 
-/// Sends a PDU, again while the transport says EPERM: `ask` is one try. Between the tries others may ask.
+/// Sends a PDU, and repeats that while the transport answers EPERM: `ask` is one try. Between the
+/// tries other requests may come.
 fn send(mut ask: impl FnMut() -> Result<[u32; 2], Failure>, wait: Duration) -> Result<[u32; 2], Failure> {
     let mut tries = 1;
     loop {
@@ -358,15 +365,15 @@ mod tests {
 
     use super::*;
 
-    /// What the scripted kernel does with the next request.
+    /// Reaction of the scripted kernel to the next request.
     enum Next {
-        /// Answers it: iferror, then the union r.
+        /// Answers: iferror, then the union r.
         Answer(i32, [u32; 2]),
-        /// Says nothing, as to a malformed request.
+        /// Gives no answer, as to a malformed request.
         Silence,
-        /// Says nothing now; this answer comes before the next request.
+        /// Gives no answer now; this answer comes before the next request.
         Late,
-        /// Answers it, but something else comes first.
+        /// Answers behind these bytes.
         Behind(Vec<u8>, [u32; 2]),
         /// The send fails.
         Fail(Errno),
@@ -422,7 +429,7 @@ mod tests {
         }
     }
 
-    /// A channel whose kernel follows a script, and the folder that stands for sysfs.
+    /// Makes a channel whose kernel follows a script, and the folder that stands for sysfs.
     fn channel(next: impl IntoIterator<Item = Next>) -> (Channel<Script>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("tcp")).unwrap();
@@ -484,7 +491,7 @@ mod tests {
         assert_eq!(channel.ask_transport(&mut create), Err(Failure::Refused(Errno::EINVAL)));
         fs::write(folder.path().join("tcp/handle"), "77\n").unwrap();
         assert_eq!(channel.ask_transport(&mut create), Ok([1, 2]));
-        // Once, not until it works; and not at all when the module has gone.
+        // One more try, not until it works; and none when the module has gone.
         fs::write(folder.path().join("tcp/handle"), "78\n").unwrap();
         fs::remove_file(folder.path().join("tcp/handle")).unwrap();
         assert_eq!(channel.ask_transport(&mut create), Err(Failure::Refused(Errno::EINVAL)));

@@ -1,11 +1,12 @@
 //! Requests of NETLINK_ISCSI and their answers as bytes. Pure: no socket.
 //!
-//! A message is a `struct nlmsghdr` (16 bytes) and a `struct iscsi_uevent` (56 bytes: type 0, iferror 4, transport handle 8,
-//! union u 16, union r 40), then a payload. Numbers are in the machine's byte order; every field has a fixed width and the
-//! union is aligned to 8, so the offsets are the same on every architecture (`include/scsi/iscsi_if.h`, 6.1).
+//! A message is a `struct nlmsghdr` (16 bytes) and a `struct iscsi_uevent` (56 bytes: type 0,
+//! iferror 4, transport handle 8, union u 16, union r 40), then a payload. Numbers are in the
+//! machine's byte order. Every field has a fixed width and the union is aligned to 8, so all
+//! architectures share the offsets (`include/scsi/iscsi_if.h`, 6.1).
 //!
-//! What must never happen here: a request whose length differs from what it holds (the kernel drops it without a word); an
-//! answer of another request that is taken for this one's.
+//! What must never happen here: a request whose length differs from its contents (the kernel drops
+//! it without a word); an answer of another request that is taken for this one's.
 
 use nix::errno::Errno;
 
@@ -17,7 +18,7 @@ pub(super) const NLMSG_BYTES: usize = 16;
 /// Bytes of `struct iscsi_uevent`.
 pub(super) const EVENT_BYTES: usize = 56;
 
-/// Where the payload of a message begins.
+/// Offset of a message's payload.
 pub(super) const PAYLOAD: usize = NLMSG_BYTES + EVENT_BYTES;
 
 /// `nlmsg_type`.
@@ -30,19 +31,19 @@ const AT_HANDLE: usize = NLMSG_BYTES + 8;
 const AT_ASKED: usize = NLMSG_BYTES + 16;
 pub(super) const AT_ANSWERED: usize = NLMSG_BYTES + 40;
 
-/// Most bytes of a parameter's value with its NUL (the kernel's page).
+/// Maximum bytes of a parameter's value with its NUL (the kernel's page).
 const PARAM_BYTES_MAX: usize = 4096;
 
 /// `ISCSI_KEVENT_IF_ERROR`: the type of an answer that is an error.
 const IF_ERROR: u32 = 103;
 
-/// The first CmdSN of a session.
+/// First CmdSN of a session.
 const INITIAL_CMDSN: u32 = 1;
 
-/// The only connection of our sessions.
+/// Number of our sessions' only connection.
 const CID: u32 = 0;
 
-/// The numbers of the requests (`enum iscsi_uevent_e`, base 10).
+/// Returns the number of a request (`enum iscsi_uevent_e`, base 10).
 fn number(op: IscsiOp) -> u16 {
     match op {
         // Never sent. 0 is no request: the kernel would answer ENOSYS.
@@ -60,7 +61,7 @@ fn number(op: IscsiOp) -> u16 {
     }
 }
 
-/// One request, ready to send but for the transport's handle.
+/// One request, ready to send except for the transport's handle.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) op: IscsiOp,
@@ -69,7 +70,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// A request with an empty union.
+    /// Makes a request with an empty union.
     fn new(op: IscsiOp, sid: Option<u32>, payload: &[&[u8]]) -> Self {
         let mut bytes = vec![0; PAYLOAD];
         for part in payload {
@@ -84,14 +85,14 @@ impl Request {
         request
     }
 
-    /// A request about a session: `sid` stands first in the union for all of them.
+    /// Makes a request about a session: `sid` comes first in the union of all of them.
     fn of(op: IscsiOp, sid: u32, payload: &[&[u8]]) -> Self {
         let mut request = Self::new(op, Some(sid), payload);
         request.asked_u32(0, sid);
         request
     }
 
-    /// A request about a session's connection 0.
+    /// Makes a request about a session's connection 0.
     fn of_connection(op: IscsiOp, sid: u32, payload: &[&[u8]]) -> Self {
         let mut request = Self::of(op, sid, payload);
         request.asked_u32(4, CID);
@@ -104,7 +105,7 @@ impl Request {
         }
     }
 
-    /// Writes a field of the union `u`, `at` bytes from its begin.
+    /// Writes a field of the union `u`, `at` bytes from its start.
     fn asked_u32(&mut self, at: usize, value: u32) {
         self.put(AT_ASKED + at, &value.to_ne_bytes());
     }
@@ -121,7 +122,8 @@ impl Request {
         Self::of_connection(IscsiOp::CreateConnection, sid, &[])
     }
 
-    /// `descriptor` is a number of the calling process's table: the kernel looks it up while it handles the request.
+    /// Makes BIND_CONN. `descriptor` is a number of the calling process's table: the kernel looks
+    /// it up while it handles the request.
     pub(super) fn bind_connection(sid: u32, descriptor: u32) -> Self {
         let mut request = Self::of_connection(IscsiOp::BindConnection, sid, &[]);
         request.put(AT_ASKED + 8, &u64::from(descriptor).to_ne_bytes());
@@ -129,7 +131,7 @@ impl Request {
         request
     }
 
-    /// EINVAL for a value with a NUL or one that is too long.
+    /// Makes SET_PARAM. EINVAL for a value with a NUL or one that is too long.
     pub(super) fn set_param(sid: u32, param: IscsiParam, value: &str) -> Result<Self, Errno> {
         let length = value.len() + 1;
         if value.contains('\0') || length > PARAM_BYTES_MAX {
@@ -141,7 +143,7 @@ impl Request {
         Ok(request)
     }
 
-    /// EINVAL for more data than the kernel takes.
+    /// Makes SEND_PDU. EINVAL for more data than the kernel takes.
     pub(super) fn send_pdu(sid: u32, header: &[u8; HEADER_BYTES], data: &[u8]) -> Result<Self, Errno> {
         if data.len() > LOGIN_DATA_BYTES_MAX {
             return Err(Errno::EINVAL);
@@ -159,7 +161,7 @@ impl Request {
 
     pub(super) fn stop_connection(sid: u32, mode: StopMode) -> Self {
         let mut request = Self::of_connection(IscsiOp::StopConnection, sid, &[]);
-        // Behind sid and cid stands a u64 connection handle, which the kernel ignores.
+        // Behind sid and cid is a u64 connection handle, which the kernel ignores.
         request.asked_u32(
             16,
             match mode {
@@ -182,17 +184,17 @@ impl Request {
         Self::of(IscsiOp::DestroySession, sid, &[])
     }
 
-    /// The whole message, for the transport with this handle.
+    /// Returns the whole message, for the transport with this handle.
     pub(super) fn message(&mut self, handle: u64) -> &[u8] {
         self.put(AT_HANDLE, &handle.to_ne_bytes());
         &self.bytes
     }
 
-    /// What a datagram is to this request, as it was sent last.
+    /// Reads a datagram as an answer to this request, as it was sent last.
     ///
-    /// The kernel's answers carry neither a sequence number nor ours: they are the request's event as we sent it, with the
-    /// error or the result filled in. So an answer is this request's only if the type, the transport handle and the whole
-    /// union u are the same as sent.
+    /// The kernel's answers carry neither a sequence number nor ours: they are the request's event
+    /// as we sent it, with the error or the result filled in. So an answer is this request's only
+    /// if the type, the transport handle and the whole union u are as sent.
     pub(super) fn answer(&self, datagram: &[u8]) -> Answer {
         let Some(message) = whole(datagram) else { return Answer::Foreign };
         let same = |from: usize, to: usize| matches!((message.get(from..to), self.bytes.get(from..to)), (Some(got), Some(sent)) if got == sent);
@@ -216,32 +218,34 @@ impl Request {
     }
 }
 
-/// What a datagram is to a request.
+/// Meaning of a datagram for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Not its answer.
+    /// The datagram answers another request, or none.
     Foreign,
-    /// Done; the first two numbers of the union r.
+    /// The request was done; the first two numbers of the union r.
     Done([u32; 2]),
-    /// The interface refused it (`iferror`).
+    /// The interface refused the request (`iferror`).
     Refused(Errno),
-    /// The transport refused it (`retcode` of BIND_CONN, START_CONN and SEND_PDU).
+    /// The transport refused the request (`retcode` of BIND_CONN, START_CONN and SEND_PDU).
     Transport(Errno),
 }
 
-/// The message at the begin of a datagram, cut to its own length; `None` when it is shorter than an event or not all there.
+/// Cuts the message at the start of a datagram to its own length; `None` when it is shorter than an
+/// event or incomplete.
 pub(super) fn whole(datagram: &[u8]) -> Option<&[u8]> {
     let length = usize::try_from(u32_at(datagram, 0)?).ok()?;
     datagram.get(..length).filter(|message| message.len() >= PAYLOAD)
 }
 
-/// A number at an offset, in the machine's byte order.
+/// Reads a number at an offset, in the machine's byte order.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     field.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// An error number as the kernel returns it: negative. Anything else that is no success is EIO.
+/// Decodes an error number as the kernel returns it: negative. Any other number that is no success
+/// becomes EIO.
 fn errno_of(code: u32) -> Errno {
     match code.cast_signed().checked_neg() {
         Some(number) if number > 0 => Errno::from_raw(number),
@@ -265,7 +269,7 @@ mod tests {
         u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
     }
 
-    /// Every kind of request, with its number.
+    /// Returns every kind of request, with its number.
     fn every() -> Vec<(u16, Request)> {
         vec![
             (11, Request::create_session(128, 32)),
@@ -281,7 +285,7 @@ mod tests {
         ]
     }
 
-    /// The answer as the kernel makes it: the request's event without its payload.
+    /// Builds the answer as the kernel does: the request's event without its payload.
     fn echo(request: &Request, kind: Option<u32>, iferror: i32, answered: [u32; 2]) -> Vec<u8> {
         let mut bytes = request.bytes[..PAYLOAD].to_vec();
         bytes[..4].copy_from_slice(&72_u32.to_ne_bytes());

@@ -1,6 +1,8 @@
-//! What must go before a disk can: swap areas, mounts and devices on top of it, in the order in which they can go.
+//! Finds the layers that must go before a disk can: swap areas, mounts and devices on top of it, in
+//! the order in which they can go.
 //!
-//! What must never happen here: a mount or a device named that does not stand on the disk; the root file system named.
+//! What must never happen here: a mount or a device named that is not on the disk; the root file
+//! system named.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +15,7 @@ use super::super::{Layers, Top};
 use super::{Machine, Mount, entries, name_of, text, unescape, unless_gone};
 
 impl Machine {
-    /// What stands on this disk now. Nothing if the disk has gone.
+    /// Finds the present layers of this disk; none if the disk has gone.
     pub(in crate::disk) fn layers(&self, disk: u64) -> Result<Layers, Failure> {
         let loops = self.loops()?;
         let stacked = match self.stacked(disk, &loops) {
@@ -33,8 +35,8 @@ impl Machine {
         Ok(layers)
     }
 
-    /// Points of this process's namespace at which one of these devices is mounted, with everything that is mounted below them. What
-    /// was mounted last comes first.
+    /// Lists the mount points of these devices in this process's namespace, with all mounts below
+    /// them. The latest mount comes first.
     fn mounted_on(&self, stacked: &BTreeMap<u64, PathBuf>) -> Result<Vec<PathBuf>, Failure> {
         let bytes = unless_gone(fs::read(self.proc.join("self/mountinfo")))?.unwrap_or_default();
         let mut found: Vec<PathBuf> = Vec::new();
@@ -52,7 +54,7 @@ impl Machine {
         Ok(found)
     }
 
-    /// Swap areas that are one of these devices, or a file below one of these points.
+    /// Lists swap areas that are one of these devices, or a file below one of these points.
     fn swaps_on(
         &self,
         stacked: &BTreeMap<u64, PathBuf>,
@@ -69,7 +71,7 @@ impl Machine {
     }
 }
 
-/// How a device on top is taken down.
+/// Tells the kind of a device on top, which decides how it is taken down.
 fn top(folder: &Path) -> Result<Top, Failure> {
     let name = name_of(folder);
     if let Some(map) = text(&folder.join("dm/name"))? {
@@ -89,7 +91,7 @@ mod tests {
 
     const DISK: u64 = 8 << 8 | 16;
 
-    /// A device on top of another one of the fixture.
+    /// Adds a device on top of another one to the fixture.
     fn on_top(fixture: &Fixture, name: &str, number: &str, below: &str) {
         fixture.put(&format!("dev/{name}"), number);
         fixture.put(&format!("sys/devices/{name}/dev"), &format!("{number}\n"));

@@ -1,6 +1,8 @@
-//! The partitions of a disk, opened: the page cache of each is its own, and is reached through its own node only.
+//! Opens the partitions of a disk: the page cache of each is its own, and is reached through its
+//! own node only.
 //!
-//! What must never happen here: a partition that is passed over while the kernel has it; another device taken for one.
+//! What must never happen here: a partition that is passed over while the kernel has it; another
+//! device taken for one.
 
 use std::io;
 use std::path::Path;
@@ -11,9 +13,9 @@ use super::super::kernel::Failure;
 use super::{Machine, name_of, parse_number, text};
 
 impl Machine {
-    /// The partitions of a disk, opened by `open`, which gives the number of what it has opened too. Their nodes stand beside the
-    /// disk's, under the names that the kernel gives them. ENODEV when the disk has gone; a partition that has gone meanwhile is
-    /// none.
+    /// Opens the partitions of a disk by `open`, which also returns the number of the opened
+    /// device. Their nodes are beside the disk's, under the names that the kernel gives them.
+    /// ENODEV when the disk has gone; a partition that has gone meanwhile is left out.
     pub(in crate::disk) fn partitions<T>(
         &self,
         disk: u64,
@@ -76,7 +78,7 @@ mod tests {
         let fixture = Fixture::new();
         let error = opened(&fixture, |node| fs::remove_file(node).unwrap()).unwrap_err();
         assert_eq!((error.errno, error.detail.ends_with("dev/sdb1")), (Errno::ENOENT, true), "{error:?}");
-        // Another device stands under its name.
+        // Another device has its name.
         fixture.put("dev/sdb1", "8:0");
         assert_eq!(opened(&fixture, |_| ()).unwrap_err().errno, Errno::ESTALE);
         let gone = |_: &Path| drop(fs::remove_dir_all(fixture.at("sys/devices/sdb/sdb1")));

@@ -1,6 +1,8 @@
-//! Who uses some disks, and how: one walk over the machine for all of them, and over all mount namespaces.
+//! Finds the users of some disks, and their way of access: one walk over the machine for all of
+//! them, and over all mount namespaces.
 //!
-//! What must never happen here: a part that could not be looked at and is not named; a device that is opened.
+//! What must never happen here: a part that could not be looked at and is not named; a device that
+//! is opened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -21,25 +23,26 @@ const SEES_MAPPINGS: u64 = 1 << 21 | 1 << 40;
 /// A block device that is one of the disks, a partition of one, or on top of one.
 struct Layer {
     name: String,
-    /// The disks below it, by their numbers.
+    /// Disks below it, by their numbers.
     disks: BTreeSet<u64>,
 }
 
-/// What one walk has found so far.
+/// Findings of one walk so far.
 struct Walk<'a> {
     machine: &'a Machine,
     layers: BTreeMap<u64, Layer>,
     users: BTreeMap<u64, BTreeSet<DiskUser>>,
     unseen: BTreeSet<String>,
-    /// Files that processes have mapped, by their file system and inode: their number as a block device.
+    /// Numbers of block devices that processes have mapped, by file system and inode of the file;
+    /// `None` for other files.
     mapped: HashMap<(String, String), Option<u64>>,
 }
 
-/// The users of each disk, by its number; and what could not be looked at.
+/// Users of each disk, by its number; and the objects that could not be looked at.
 type Found = (BTreeMap<u64, BTreeSet<DiskUser>>, BTreeSet<String>);
 
 impl Machine {
-    /// The users of these disks, by the disks' numbers. A disk that has gone has no entry.
+    /// Finds the users of these disks, by the disks' numbers. A disk that has gone has no entry.
     pub(in crate::disk) fn usage(&self, disks: &BTreeSet<u64>) -> Result<Found, Failure> {
         let mut walk = Walk {
             machine: self,
@@ -66,7 +69,8 @@ impl Machine {
         Ok((walk.users, walk.unseen))
     }
 
-    /// Bytes of a disk and of what is on top that wait to be written. `None`: the kernel does not say.
+    /// Counts the bytes of a disk and of devices on top that wait to be written. `None`: the kernel
+    /// does not tell.
     pub(in crate::disk) fn unwritten(&self, device: &Path) -> Result<Option<u64>, Failure> {
         let disk = (self.number)(device).ok_or(Errno::ENODEV)?;
         let mut all = None;
@@ -80,7 +84,8 @@ impl Machine {
         Ok(all)
     }
 
-    /// The disk, its partitions, and what is on top of them, with their folders in sysfs. `loops` as [`Machine::loops`] gives.
+    /// Finds the disk, its partitions, and the devices on top of them, with their folders in sysfs.
+    /// `loops` is the result of [`Machine::loops`].
     pub(super) fn stacked(
         &self,
         disk: u64,
@@ -110,7 +115,7 @@ impl Machine {
     }
 }
 
-/// `BdiReclaimable` (dirty) and `BdiWriteback` (on its way) of a `stats` file, in bytes.
+/// Adds up `BdiReclaimable` (dirty) and `BdiWriteback` (on its way) of a `stats` file, in bytes.
 fn waiting(stats: &str) -> u64 {
     let kib = |name: &str| -> u64 {
         let line = stats.lines().find_map(|line| line.strip_prefix(name));
@@ -119,15 +124,15 @@ fn waiting(stats: &str) -> u64 {
     (kib("BdiReclaimable:") + kib("BdiWriteback:")) << 10
 }
 
-/// How a driver on top hands requests on. dm and md hand on what they get; a loop device reads through the page cache of what
-/// is below, unless it was told not to.
+/// Tells how a driver on top hands requests on. dm and md pass their requests on. A loop device
+/// reads through the page cache of the device below, unless it was told not to.
 fn driver(folder: &Path) -> io::Result<DiskAccess> {
     let direct = text(&folder.join("loop/dio"))?;
     Ok(if direct.is_some_and(|dio| dio.trim() == "0") { DiskAccess::Buffered } else { DiskAccess::Direct })
 }
 
 impl Walk<'_> {
-    /// Enters a disk with everything that stands on it.
+    /// Enters a disk with all layers on it.
     fn stack(&mut self, disk: u64, loops: &[(PathBuf, u64)]) -> Result<(), Failure> {
         let stacked = match self.machine.stacked(disk, loops) {
             Ok(stacked) => stacked,
@@ -148,7 +153,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Enters a user of a device, if the device is one of those that are looked at.
+    /// Enters a user of a device, if the device is one of those in the walk.
     fn add(&mut self, number: u64, user: &User) {
         let Some(layer) = self.layers.get(&number) else { return };
         for disk in &layer.disks {
@@ -157,7 +162,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Processes, and the mounts of each of their mount namespaces.
+    /// Enters processes, and the mounts of each of their mount namespaces.
     fn processes(&mut self) -> Result<(), Failure> {
         let machine = self.machine;
         let rights = machine.rights()?;
@@ -187,10 +192,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The mounts that a process sees, if nobody of its namespace was asked yet.
+    /// Enters the mounts that a process sees, if no process of its namespace was asked yet.
     fn mounts(&mut self, process: &Path, namespaces: &mut BTreeSet<u64>) -> io::Result<()> {
         let namespace = unless_gone(fs::metadata(process.join("ns/mnt")))?.map(|namespace| namespace.ino());
-        // A process that ends has none any more.
+        // A process that ends has no mounts any more.
         if !namespace.is_some_and(|namespace| namespaces.insert(namespace)) {
             return Ok(());
         }
@@ -255,13 +260,14 @@ fn name_of_process(process: &Path) -> String {
     name.trim_end().to_owned()
 }
 
-/// The `fdinfo` of a descriptor, which stands beside its folder; `None` if it has gone.
+/// Reads the `fdinfo` of a descriptor, which is beside its folder; `None` if it has gone.
 fn flags_of(descriptor: &Path) -> io::Result<Option<String>> {
     let Some(owner) = descriptor.parent().and_then(Path::parent) else { return Ok(None) };
     text(&owner.join("fdinfo").join(name_of(descriptor)))
 }
 
-/// How a descriptor of this `fdinfo` reads and writes; `None` if it does neither (O_PATH), or has gone.
+/// Tells how a descriptor of this `fdinfo` reads and writes; `None` if it does neither (O_PATH), or
+/// has gone.
 fn access(info: &str) -> Option<DiskAccess> {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
     let flags = i64::from_str_radix(flags.trim(), 8).ok()?;
@@ -275,14 +281,15 @@ fn access(info: &str) -> Option<DiskAccess> {
 /// One line of `maps` that names a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping<'a> {
-    /// As `map_files` names it.
+    /// Range of addresses, as `map_files` names it.
     range: String,
     filesystem: &'a str,
     inode: &'a str,
 }
 
 impl<'a> Mapping<'a> {
-    /// `7f2e8a600000-7f2e8a700000 rw-s 00000000 00:05 312   /dev/sda`. Without a path, or with one in brackets, it is no file.
+    /// Parses `7f2e8a600000-7f2e8a700000 rw-s 00000000 00:05 312   /dev/sda`. `None` without a
+    /// path, or with one in brackets: that is no file.
     fn parse(line: &'a str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
@@ -296,7 +303,7 @@ impl<'a> Mapping<'a> {
 }
 
 impl Usage {
-    /// From the users by number to those by the path that was asked for.
+    /// Turns the users by number into users by the path that was asked for.
     pub(in crate::disk) fn of(machine: &Machine, devices: &[PathBuf]) -> Result<Self, Failure> {
         let numbers: BTreeMap<&PathBuf, u64> =
             devices.iter().filter_map(|device| Some((device, (machine.number)(device)?))).collect();
@@ -318,7 +325,7 @@ mod tests {
 
     const DISK: u64 = 8 << 8 | 16;
 
-    /// The machine of the holders' tests, with all rights and the initial process namespace.
+    /// Makes the machine of the holders' tests, with all rights and the initial process namespace.
     fn fixture() -> Fixture {
         let fixture = Fixture::new();
         fixture.put("proc/self/status", "CapEff:\t000001ffffffffff\n");
@@ -348,7 +355,7 @@ mod tests {
         User::Process { pid, name: name.to_owned(), access }
     }
 
-    /// Process `pid` has a device open with these flags.
+    /// Lets process `pid` have a device open with these flags.
     fn open(fixture: &Fixture, pid: u32, device: &str, flags: &str) {
         fixture.link(device, &format!("proc/{pid}/fd/7"));
         fixture.put(&format!("proc/{pid}/fdinfo/7"), &format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t24\n"));
