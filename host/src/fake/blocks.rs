@@ -1,5 +1,5 @@
-//! The fake machine's block devices. What must never happen: a range counted as zeroed that was not, or that was discarded
-//! since.
+//! Block devices of the fake machine. What must never happen: a range counted as zeroed that was
+//! not, or that was discarded later.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use crate::{BlockDevices, BlockError, Flow, Followed, Mapped};
 /// Smallest unit of an I/O, in bytes.
 const SECTOR: u64 = 512;
 
-/// What stands in blocks that somebody else had before.
+/// Byte that blocks of an earlier owner hold.
 pub const OLD: u8 = 0xa5;
 
-/// The block devices of a [`FakeMachine`](super::FakeMachine); clones are the same devices.
+/// Block devices of a [`FakeMachine`](super::FakeMachine); clones share them.
 #[derive(Debug, Clone)]
 pub struct FakeBlocks {
     handle: Handle,
@@ -25,19 +25,20 @@ impl FakeBlocks {
         Self { handle }
     }
 
-    /// Whether the whole device reads as zeros; `false` when there is no such device.
+    /// Returns `true` if the whole device reads as zeros; `false` also when there is no such
+    /// device.
     pub fn is_zeroed(&self, path: impl AsRef<Path>) -> bool {
         self.handle.lock().devices.get(path.as_ref()).is_some_and(super::state::Device::is_zeroed)
     }
 
-    /// The ranges that read as zeros, in bytes: start, end (exclusive).
+    /// Returns the ranges that read as zeros, in bytes: start, end (exclusive).
     pub fn zeroed_ranges(&self, path: impl AsRef<Path>) -> Vec<(u64, u64)> {
         let machine = self.handle.lock();
         let device = machine.devices.get(path.as_ref());
         device.map(|device| device.zeroed.iter().map(|(from, to)| (*from, *to)).collect()).unwrap_or_default()
     }
 
-    /// The ranges that were discarded, in bytes: start, end (exclusive).
+    /// Returns the ranges that were discarded, in bytes: start, end (exclusive).
     pub fn discarded_ranges(&self, path: impl AsRef<Path>) -> Vec<(u64, u64)> {
         let machine = self.handle.lock();
         let device = machine.devices.get(path.as_ref());
@@ -46,7 +47,8 @@ impl FakeBlocks {
             .unwrap_or_default()
     }
 
-    /// What this machine has written to it since it is there, and what reads as zeros now: `OLD` stands where neither is so.
+    /// Returns the device's bytes: all writes of this machine to it, zeros where it reads as zeros,
+    /// and `OLD` elsewhere.
     pub fn contents(&self, path: impl AsRef<Path>) -> Vec<u8> {
         let machine = self.handle.lock();
         let Some(device) = machine.devices.get(path.as_ref()) else { return Vec::new() };
@@ -61,7 +63,7 @@ impl FakeBlocks {
         all
     }
 
-    /// Somebody's data lies everywhere on it.
+    /// Fills the device with foreign data.
     pub fn fill(&self, path: impl AsRef<Path>) {
         if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
             device.mark_written(0, device.size);
@@ -83,7 +85,7 @@ impl FakeBlocks {
 struct FakeFollowed {
     handle: Handle,
     path: PathBuf,
-    /// Its number: another device may come to stand at the path.
+    /// Minor number of the device: another device may later be at its path.
     minor: u32,
 }
 
@@ -194,7 +196,7 @@ impl BlockDevices for FakeBlocks {
         let length = u64::try_from(buffer.len()).unwrap_or(u64::MAX);
         let end =
             offset.checked_add(length).filter(|end| *end <= device.size).ok_or_else(|| fail(Errno::EIO))?;
-        // What nobody has written here is somebody's data.
+        // Bytes that nobody has written here are foreign data.
         buffer.fill(if device.reads_zeros(offset, end) { 0 } else { OLD });
         if let Some(piece) = device.pieces.get(&offset).filter(|_| !device.reads_zeros(offset, end)) {
             let both = buffer.len().min(piece.len());
@@ -205,7 +207,8 @@ impl BlockDevices for FakeBlocks {
 }
 
 impl FakeBlocks {
-    /// Does it as the kernel does both: exclusively, in whole sectors, within the device.
+    /// Zeroes or discards a range as the kernel does both: exclusively, in whole sectors, within
+    /// the device.
     fn wipe(
         &self,
         op: &'static str,

@@ -23,7 +23,7 @@ impl FakeCallers {
 
 impl Callers for FakeCallers {
     fn changes(&self, ports: &dyn Fn() -> BTreeSet<u16>) -> io::Result<CallerChanges> {
-        // Who asks for them may look at the machine.
+        // The caller's function may look at the machine.
         let ports = ports();
         let machine = self.handle.lock();
         let sessions = machine.sessions.iter().filter_map(|(id, session)| match session.endpoint {

@@ -1,7 +1,8 @@
-//! Fibre Channel initiators against the fake target: ports, logins (PLOGI and PRLI in one), and writes whose data come late.
+//! Fibre Channel initiators against the fake target: ports, logins (PLOGI and PRLI in one), and
+//! writes whose data come late.
 //!
-//! What must never happen: an initiator refused here that the kernel would let in, or a command that is executed here and
-//! would not be there: the laws of exposure rest on it.
+//! What must never happen: an initiator refused here that the kernel would admit, or a command that
+//! is executed here and would not be there: the laws of exposure rest on it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,11 +12,11 @@ use super::lio::{FabricKind, TargetKey, TpgKey};
 use super::session::{Answer, Endpoint, InFlight, IoRefusal, LoginRefusal, Session, SessionId, admit};
 use super::state::Machine;
 
-/// A write that the target has taken and whose data are on their way.
+/// A write that the target has taken while its data are on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LateWrite(u64);
 
-/// `fc/20:00:52:54:00:14:00:0a`.
+/// Parses `fc/20:00:52:54:00:14:00:0a`.
 fn port(text: &str) -> Option<TargetKey> {
     let (folder, name) = text.split_once('/')?;
     let fabric = FabricKind::of(folder).filter(|kind| *kind != FabricKind::Iscsi)?;
@@ -33,7 +34,7 @@ impl Machine {
         let tpg = self.lio.tpg(&key).ok_or(LoginRefusal::NoTarget)?;
         let (dynamic, authenticated) = admit(tpg, initiator, None)?;
         let blind = dynamic && !tpg.shows_strangers();
-        // A port logs in once; its older login ends.
+        // A port has one login; its older one ends.
         self.cut_sessions(|old| old.tpg == key && old.initiator == initiator);
         self.next_session += 1;
         let session = Session {
@@ -62,7 +63,8 @@ impl Machine {
         Ok(late)
     }
 
-    /// The data are there: only now the command is executed, by what its LUN says now and its mapping said then.
+    /// Executes the command, now that its data have come: by the present state of its LUN, and by
+    /// its mapping when it was looked up.
     fn end_late(&mut self, late: u64) -> Result<Answer, IoRefusal> {
         let at = self.in_flight.iter().position(|command| command.late == Some(late));
         let at = at.ok_or(IoRefusal::SessionGone)?;
@@ -81,8 +83,8 @@ impl Machine {
 }
 
 impl FakeMachine {
-    /// Adds a Fibre Channel port to this machine's adapters: `fc/20:00:52:54:00:14:00:0a`, or with the driver `qla2xxx` or
-    /// `efct`. `false`: no such driver.
+    /// Adds a Fibre Channel port to this machine's adapters: `fc/20:00:52:54:00:14:00:0a`, or with
+    /// the driver `qla2xxx` or `efct`. `false`: no such driver.
     pub fn add_fc_port(&self, at: &str) -> bool {
         let Some(target) = port(at) else { return false };
         self.handle.lock().fc_ports.insert((target.fabric, target.name));
@@ -96,7 +98,8 @@ impl FakeMachine {
         id.map(SessionId)
     }
 
-    /// Sends a write and keeps its data back. Until they are sent the command is in flight and not executed.
+    /// Sends a write and holds its data back. Until they are sent the command is in flight and not
+    /// executed.
     pub fn begin_write(&self, session: SessionId, lun: u64) -> Result<LateWrite, IoRefusal> {
         self.handle.lock().begin_late(session.0, lun).map(LateWrite)
     }
@@ -126,7 +129,7 @@ mod tests {
         TreePath::new(text)
     }
 
-    /// A machine with one port of a driver, and a backstore.
+    /// Makes a machine with one port of a driver, and a backstore.
     fn machine(fabric: &str) -> (FakeMachine, FakeLio) {
         let machine = FakeMachine::new();
         machine.add_device(DEVICE, 1 << 30);
@@ -143,7 +146,7 @@ mod tests {
         (machine, lio)
     }
 
-    /// A LUN of one's own, mapped as LUN 1.
+    /// Makes a LUN of one's own, mapped as LUN 1.
     fn grant(lio: &FakeLio, initiator: &str, number: u32) {
         let group = path("fc").join(PORT).join("tpgt_1");
         let lun = group.join("lun").join(format!("lun_{number}"));
@@ -176,7 +179,8 @@ mod tests {
         assert!(!machine.is_live(first) && machine.is_live(second));
     }
 
-    /// lio.md, d and o: what is a barrier and what is not, with a write in flight on a disk that does not answer.
+    /// lio.md, d and o: the calls that are a barrier and those that are not, with a write in flight
+    /// on a disk that does not answer.
     #[test]
     fn only_the_lun_and_the_acl_drain() {
         let (machine, lio) = machine("fc");
@@ -189,7 +193,7 @@ mod tests {
         lio.write(&at(&format!("acls/{ONE}/lun_1/write_protect")), b"1").unwrap();
         lio.unlink(&at(&format!("acls/{ONE}/lun_1/l"))).unwrap();
         assert_eq!((machine.in_flight(DEVICE), machine.landed(DEVICE)), (1, 0), "no barrier");
-        // The other's LUN has nothing in flight, and goes at once.
+        // The other initiator's LUN has nothing in flight, and goes at once.
         lio.unlink(&at(&format!("acls/{TWO}/lun_1/l"))).unwrap();
         lio.unlink(&at("lun/lun_513/l")).unwrap();
         std::thread::scope(|scope| {
@@ -198,7 +202,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert!(!drain.is_finished());
-            // Nothing else of the port waits with it.
+            // Nothing else of the port waits for it.
             lio.mkdir(&at("lun/lun_514")).unwrap();
             lio.list(&at("acls")).unwrap();
             assert_eq!(machine.landed(DEVICE), 0);
@@ -220,7 +224,8 @@ mod tests {
         assert_eq!(machine.write(session, 1), Err(IoRefusal::Shut));
         assert_eq!(machine.send_data(late), Err(IoRefusal::Shut));
         assert_eq!(machine.reachable(), vec![]);
-        // What was looked up while it was writable is executed if the LUN is open when its data come.
+        // A command that was looked up while its LUN was writable is executed if the LUN is open
+        // when its data come.
         let late = machine.begin_write(session, 1).unwrap();
         lio.write(&at(&format!("acls/{ONE}/lun_1/write_protect")), b"1").unwrap();
         lio.write(&shut, b"0").unwrap();

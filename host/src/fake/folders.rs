@@ -1,7 +1,9 @@
-//! Folders of the fake LIO tree that are watched, as inotify on configfs was seen to do it on Linux 6.1 (docs/kernel/lio.md): a
-//! watch is of the folder and not of its name, and goes with it; making, removing and writing are told, reading is not.
+//! Watches folders of the fake LIO tree, as inotify on configfs does it on Linux 6.1
+//! (docs/kernel/lio.md). A watch is of the folder and not of its name, and goes with it. Making,
+//! removing and writing are reported, reading is not.
 //!
-//! What must never happen: a change that the kernel tells and this does not, or the other way round.
+//! What must never happen: a change that the kernel reports and this does not, or the other way
+//! round.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,23 +18,23 @@ use crate::{FolderChanges, FolderId, Folders, Tree, TreeOp, TreePath};
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     next: i32,
-    /// By whom, and of which folder.
+    /// Watcher and folder of each watch.
     watched: BTreeMap<FolderId, (u32, TreePath)>,
-    /// What was not asked for yet, by whom.
+    /// Changes that were not fetched yet, by watcher.
     told: BTreeMap<u32, FolderChanges>,
     watchers: u32,
-    /// So many folders can be watched. `None`: any number.
+    /// Maximum number of watched folders. `None`: any number.
     most: Option<usize>,
 }
 
 impl Watches {
-    /// Something was done.
+    /// Records a change.
     pub(super) fn tell(&mut self, op: TreeOp, path: &TreePath) {
         match op {
             TreeOp::Mkdir | TreeOp::Symlink | TreeOp::Unlink | TreeOp::Write => self.changed(&path.parent()),
             TreeOp::Rmdir => {
                 self.changed(&path.parent());
-                // With it the folders go that the kernel made in it.
+                // The folders that the kernel made in it go with it.
                 let ids = self.watched.iter().filter(|(_, (_, folder))| folder.is_within(path));
                 for id in ids.map(|(id, _)| *id).collect::<Vec<_>>() {
                     let Some((watcher, _)) = self.watched.remove(&id) else { continue };
@@ -104,24 +106,24 @@ impl Folders for FakeFolders {
             if Instant::now() >= until {
                 return Ok(FolderChanges::default());
             }
-            // The lock of the fake is waited for by others: no long sleep on it.
+            // Other threads wait for the lock of the fake: no long sleep on it.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
 impl FakeMachine {
-    /// So many folders can be watched from now on (`fs.inotify.max_user_watches`).
+    /// Limits the number of watched folders from now on (`fs.inotify.max_user_watches`).
     pub fn set_watches_max(&self, most: usize) {
         self.handle.lock().folders.most = Some(most);
     }
 
-    /// How many are watched.
+    /// Counts the watched folders.
     pub fn watched_folders(&self) -> usize {
         self.handle.lock().folders.watched.len()
     }
 
-    /// More has changed than could be told.
+    /// Lets more changes happen than can be reported.
     pub fn lose_folder_changes(&self) {
         let mut machine = self.handle.lock();
         let watches = &mut machine.folders;

@@ -1,5 +1,6 @@
-//! A program that reads images of a format, without the program: it believes the header's size and takes the disk's bytes from
-//! behind the first cluster. What a real `qemu-nbd` does with other files that an image names is not here: nothing may get so far.
+//! Fake of the program that reads images of a format: it believes the header's size and takes the
+//! disk's bytes from behind the first cluster. It does not model how a real `qemu-nbd` handles
+//! other files that an image names: no reference may get so far.
 //!
 //! What must never happen: an image served that has no header.
 
@@ -13,41 +14,42 @@ use nix::errno::Errno;
 use crate::image::{RawPart, create, publish, put_mark, remove, remove_mark, reopen};
 use crate::{ImageError, ImageFile, ImagePart, ImageServers, PartFormat, ServedImage};
 
-/// Bytes of the first cluster: the header's.
+/// Bytes of the first cluster, which holds the header.
 const CLUSTER: u64 = 65536;
 
-/// Where the header has the disk's size.
+/// Offset of the disk's size in the header.
 const SIZE_AT: usize = 24;
 
 #[derive(Debug, Default)]
 struct State {
     missing: bool,
-    /// Reads that still succeed; `None`: all.
+    /// Number of reads that still succeed. `None`: all.
     reads: Option<u64>,
     served: u64,
-    /// Calls so far that change a folder or a file.
+    /// Number of calls so far that change a folder or a file.
     changes: u64,
     dies: Option<PartDeath>,
-    /// Bytes that the file system still takes; `None`: all.
+    /// Number of bytes that the file system still takes. `None`: any number.
     room: Option<u64>,
-    /// Something was put into a part and not flushed since.
+    /// A part has writes that were not flushed.
     unflushed: bool,
-    /// Marks so far of what was not flushed.
+    /// Number of marks so far that count unflushed writes.
     untrue: u64,
-    /// Pieces that were put into parts.
+    /// Number of writes to parts.
     puts: u64,
 }
 
-/// When whoever changes files is killed: around its n-th change, from 1. It changes nothing afterwards.
+/// Moment at which the writer of files is killed: around its n-th change, from 1. It changes
+/// nothing afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartDeath {
     /// The change is not made.
     Before(u64),
-    /// It is made, and nothing comes after it.
+    /// The change is made, and nothing comes after it.
     After(u64),
 }
 
-/// Programs that read images. Clones are the same.
+/// Programs that read images; clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct FakeImages(Arc<Mutex<State>>);
 
@@ -56,7 +58,8 @@ impl FakeImages {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A qcow2 image, as this reads it: of a disk of so many bytes, which begins with these.
+    /// Builds a qcow2 image as this fake reads it: of a disk of this size, which begins with these
+    /// bytes.
     pub fn qcow2(size: u64, begins: &[u8]) -> Vec<u8> {
         let mut image = vec![0; usize::try_from(CLUSTER).unwrap_or_default()];
         image[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
@@ -68,38 +71,38 @@ impl FakeImages {
         image
     }
 
-    /// Whether the programs are not installed.
+    /// Removes or installs the programs.
     pub fn set_missing(&self, missing: bool) {
         self.state().missing = missing;
     }
 
-    /// The program dies after so many reads; `None`: it does not.
+    /// Lets the program die after this number of reads. `None`: it does not.
     pub fn dies_after(&self, reads: Option<u64>) {
         self.state().reads = reads;
     }
 
-    /// Whoever changes files is killed there; `None`: another one works from now on.
+    /// Lets the writer of files be killed there. `None`: another one works from now on.
     pub fn dies(&self, at: Option<PartDeath>) {
         let mut state = self.state();
         (state.dies, state.changes) = (at, 0);
     }
 
-    /// Changes of files since [`Self::dies`] was last called.
+    /// Counts the changes of files after the last call of [`Self::dies`].
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Marks so far that say more of a part than is on the disk.
+    /// Counts the marks that claim more of a part than is on the disk.
     pub fn untrue_marks(&self) -> u64 {
         self.state().untrue
     }
 
-    /// Pieces so far that were put into parts.
+    /// Counts the writes to parts.
     pub fn puts(&self) -> u64 {
         self.state().puts
     }
 
-    /// The file system takes so many bytes more; `None`: it has room.
+    /// Limits the file system to this number of further bytes. `None`: it has room.
     pub fn set_room(&self, room: Option<u64>) {
         self.state().room = room;
     }
@@ -119,7 +122,7 @@ impl FakeImages {
         }
     }
 
-    /// Images that it was given to read.
+    /// Counts the images that it was given to read.
     pub fn served(&self) -> u64 {
         self.state().served
     }
@@ -269,7 +272,7 @@ impl ImagePart for Part {
     }
 }
 
-/// As [`FakeImages::qcow2`] has it: the header's cluster, then the disk.
+/// A part in the form of [`FakeImages::qcow2`]: the header's cluster, then the disk.
 struct Qcow2Part {
     file: File,
     size: u64,
@@ -284,7 +287,7 @@ impl Qcow2Part {
         Ok(Self { file, size })
     }
 
-    /// One that is there, as far as its header and its length say so.
+    /// Opens an existing part, if its header and its length fit; `None` otherwise.
     fn open(folder: &Path, of: &str, size: u64) -> Result<Option<Self>, ImageError> {
         let Some(file) = reopen(folder, of)? else { return Ok(None) };
         let mut header = vec![0; usize::try_from(CLUSTER).unwrap_or_default()];

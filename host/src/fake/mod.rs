@@ -1,9 +1,11 @@
-//! Behaving fakes of the machine, for laws and whole-system tests without a kernel: LIO's configfs tree, initiators that
-//! log in and do I/O, LVM, block devices; and wrappers that count and that fail.
+//! Behaving fakes of the machine, for laws and whole-system tests without a kernel: LIO's configfs
+//! tree, initiators that log in and do I/O, LVM, block devices; and wrappers that count and that
+//! fail.
 //!
-//! A [`FakeMachine`] is one storage node. Its parts see each other: a created volume is a device that LIO can open, an
-//! exported volume cannot be removed, a session sees what is mapped at that moment. What must never happen: a panic,
-//! whatever is done in whatever order; and an answer that is kinder than a real machine's.
+//! A [`FakeMachine`] is one storage node. Its parts see each other: a created volume is a device
+//! that LIO can open, an exported volume cannot be removed, a session sees the LUNs that are mapped
+//! at that moment. What must never happen: a panic, whatever is done in whatever order; and an
+//! answer that is kinder than a real machine's.
 
 mod blocks;
 mod callers;
@@ -36,20 +38,20 @@ pub use self::lvm::FakeLvm;
 pub use self::session::{Access, Answer, IO_BYTES, Identity, IoRefusal, LoginRefusal, Reach, SessionId};
 pub use self::wrap::{Counted, Faulty};
 
-/// A storage node. Clones are the same machine.
+/// A storage node; clones share one machine.
 #[derive(Debug, Clone, Default)]
 pub struct FakeMachine {
     handle: Handle,
 }
 
 impl FakeMachine {
-    /// A machine with the target core loaded, no backstore, no fabric, no volume group, no device; every IP address is
-    /// taken for its own until [`FakeMachine::set_addresses`].
+    /// Makes a machine with the target core loaded, no backstore, no fabric, no volume group, no
+    /// device. Every IP address counts as its own until [`FakeMachine::set_addresses`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its `/sys/kernel/config/target`.
+    /// Returns its `/sys/kernel/config/target`.
     pub fn lio(&self) -> FakeLio {
         FakeLio::new(self.handle.clone())
     }
@@ -59,22 +61,22 @@ impl FakeMachine {
         FakeFolders::new(self.handle.clone())
     }
 
-    /// Who connects to its portals, for one process.
+    /// Follows the connections to its portals, for one process.
     pub fn callers(&self) -> FakeCallers {
         FakeCallers::new(self.handle.clone())
     }
 
-    /// Its `/sbin/lvm`.
+    /// Returns its `/sbin/lvm`.
     pub fn lvm(&self) -> FakeLvm {
         FakeLvm::new(self.handle.clone())
     }
 
-    /// Its block devices.
+    /// Returns its block devices.
     pub fn blocks(&self) -> FakeBlocks {
         FakeBlocks::new(self.handle.clone())
     }
 
-    /// Its programs that read images.
+    /// Returns its programs that read images.
     pub fn images(&self) -> FakeImages {
         self.handle.lock().images.clone()
     }
@@ -94,7 +96,7 @@ impl FakeMachine {
         self.handle.lock().add_device(path.as_ref(), Node::File, bytes);
     }
 
-    /// Takes a device node away (its user keeps it, as with a real one).
+    /// Removes a device node (its user keeps the device, as with a real one).
     pub fn remove_device(&self, path: impl AsRef<Path>) {
         self.handle.lock().devices.remove(path.as_ref());
     }
@@ -106,15 +108,15 @@ impl FakeMachine {
         }
     }
 
-    /// Whether a device takes discards. At first one that was added does, and an LV does as its group
-    /// ([`FakeLvm::set_discards`]).
+    /// Sets if a device takes discards. At first a device that was added does, and an LV does as
+    /// its group ([`FakeLvm::set_discards`]).
     pub fn set_discards(&self, path: impl AsRef<Path>, discards: bool) {
         if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
             device.discards = discards;
         }
     }
 
-    /// Makes something other than LIO hold a device (a mount, a dm table), or let it go.
+    /// Lets a holder other than LIO (a mount, a dm table) open a device, or close it.
     pub fn set_busy(&self, path: impl AsRef<Path>, busy: bool) {
         if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
             device.busy = busy;
@@ -129,8 +131,9 @@ impl FakeMachine {
         self.handle.wake();
     }
 
-    /// The power fails and comes back: configfs is empty, sessions and commands in flight are gone, held devices answer
-    /// again. Logical volumes are activated again unless [`FakeMachine::set_autoactivation`] said no.
+    /// Fails the power and brings it back: configfs is empty, sessions and commands in flight are
+    /// gone, held devices answer again. Logical volumes are activated again unless
+    /// [`FakeMachine::set_autoactivation`] turned that off.
     pub fn reboot(&self) {
         let mut machine = self.handle.lock();
         machine.lio = lio::Lio { has_port_ids: machine.lio.has_port_ids, ..lio::Lio::default() };
@@ -150,28 +153,30 @@ impl FakeMachine {
         self.handle.wake();
     }
 
-    /// Calls that wait at this moment, for a held device or for a folder that such a call holds.
+    /// Counts the calls that wait at this moment, for a held device or for a folder that such a
+    /// call holds.
     pub fn waiting(&self) -> usize {
         self.handle.waiting()
     }
 
-    /// Whether a reboot activates logical volumes (it does at first).
+    /// Sets if a reboot activates logical volumes (it does at first).
     pub fn set_autoactivation(&self, on: bool) {
         self.handle.lock().lvm.autoactivation = on;
     }
 
-    /// The IP addresses of this machine. A portal on another address exists, but nobody reaches it.
+    /// Sets the IP addresses of this machine. A portal on another address exists, but nobody
+    /// reaches it.
     pub fn set_addresses(&self, addresses: impl IntoIterator<Item = IpAddr>) {
         self.handle.lock().addresses = Some(addresses.into_iter().collect());
     }
 
-    /// The addresses that it was given, as a machine lists them.
+    /// Returns the addresses that were set, as a machine lists them.
     pub fn local_addresses(&self) -> Vec<LocalAddress> {
         let machine = self.handle.lock();
         machine.addresses.iter().flatten().map(|ip| LocalAddress::from(*ip)).collect()
     }
 
-    /// Whether the machine has this address.
+    /// Returns `true` if the machine has this address.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.handle.lock().has_address(address)
     }
@@ -181,13 +186,14 @@ impl FakeMachine {
         self.handle.lock().occupied.insert(socket);
     }
 
-    /// Makes its kernel a later one, whose portal groups have their relative port ids themselves, in `rtpi` (6.12); or one as 6.1,
-    /// which it is at first. For a machine with nothing exported yet.
+    /// Makes its kernel a later one, whose portal groups have their own relative port ids, in
+    /// `rtpi` (6.12); or one like 6.1, which it is at first. Only for a machine with nothing
+    /// exported yet.
     pub fn set_port_ids(&self, on: bool) {
         self.handle.lock().lio.has_port_ids = on;
     }
 
-    /// Takes configfs' target folder away: every path is ENOENT. What stood in it is gone.
+    /// Removes configfs' target folder: every path is ENOENT, and its objects are gone.
     pub fn unload_configfs(&self) {
         let mut machine = self.handle.lock();
         let has_port_ids = machine.lio.has_port_ids;

@@ -1,6 +1,7 @@
 //! Sessions of the machine's own with its targets, for commands on persistent reservations.
 //!
-//! What must never happen: a session that the kernel would refuse, or that a target without the right proof gets.
+//! What must never happen: a session that the kernel would refuse, or that a target without the
+//! right proof gets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ struct Session {
     lun: u64,
 }
 
-/// The target proves itself with what its ACL has for that.
+/// The target fails to prove itself with the credentials of its ACL.
 #[derive(Debug, thiserror::Error)]
 #[error("the target did not prove itself")]
 struct NoProof;
@@ -52,7 +53,7 @@ impl PrSessions for FakeMachine {
         if !machine.lio.tpgs().any(|(_, tpg)| listens(tpg)) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        // Nobody waits for a fake that will not answer.
+        // A caller never waits for a fake that will not answer.
         if machine.login_waits_for(portal).is_empty() { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 }

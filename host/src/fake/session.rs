@@ -1,7 +1,8 @@
-//! Initiators against the fake target: logins, reads and writes, commands that stay in flight, and everything that any
-//! initiator could reach at this moment.
+//! Initiators against the fake target: logins, reads and writes, commands that stay in flight, and
+//! everything that any initiator could reach at this moment.
 //!
-//! What must never happen: an initiator refused here that the kernel would let in, for the laws of exposure rest on it.
+//! What must never happen: an initiator refused here that the kernel would admit, for the laws of
+//! exposure rest on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,14 +12,14 @@ use super::FakeMachine;
 use super::lio::{Acl, AclKey, FabricKind, LunKey, TargetKey, Tpg, TpgKey, credentials, portal_address};
 use super::state::Machine;
 
-/// Bytes that one read or write moves.
+/// Bytes of one read or write.
 pub const IO_BYTES: u64 = 4096;
 
-/// A session, as long as it lives.
+/// Id of a session, valid as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub(super) u64);
 
-/// Why a login was refused.
+/// Reason why a login was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoginRefusal {
     /// Nothing listens at this portal, or the machine does not have its address.
@@ -30,11 +31,11 @@ pub enum LoginRefusal {
     /// There is no ACL for this initiator.
     #[error("initiator is not authorized")]
     NotAuthorized,
-    /// Credentials were demanded and did not match.
+    /// Credentials were required and did not match.
     #[error("authentication failed")]
     Authentication,
-    /// Nothing comes back: the portal's login thread waits for commands of a session that this login, or one before it, was to
-    /// replace (lio.md, u).
+    /// No answer comes: the portal's login thread waits for commands of a session that this login,
+    /// or an earlier one, was to replace (lio.md, u).
     #[error("the portal does not answer")]
     NoAnswer,
     /// The target wants a digest that a stock initiator does not offer.
@@ -42,16 +43,16 @@ pub enum LoginRefusal {
     NoDigest,
 }
 
-/// What answered a command.
+/// Object that answered a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// This device.
     Device(PathBuf),
-    /// LIO's virtual LUN 0, which stands in when no LUN 0 is mapped: reads bring zeros.
+    /// LIO's virtual LUN 0, which replaces a LUN 0 that is not mapped: reads return zeros.
     VirtualLun,
 }
 
-/// Why a command was refused.
+/// Reason why a command was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IoRefusal {
     /// DATA PROTECT, "Write protected".
@@ -63,7 +64,8 @@ pub enum IoRefusal {
     /// NOT READY, "target port in offline state": the LUN is shut (`alua_tg_pt_offline`).
     #[error("the LUN is shut")]
     Shut,
-    /// RESERVATION CONFLICT: somebody else has reserved the LUN, or the key is not the registered one.
+    /// RESERVATION CONFLICT: another initiator has reserved the LUN, or the key is not the
+    /// registered one.
     #[error("reservation conflict")]
     ReservationConflict,
     /// NOT READY: the kernel could not write its file of reservations. The command has taken effect all the same.
@@ -89,26 +91,27 @@ pub enum Access {
     ReadWrite,
 }
 
-/// One thing that an initiator could do right now: log in (or go on with its session) and reach this LUN.
+/// One access that an initiator could have right now: log in (or go on with its session) and reach
+/// this LUN.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reach {
-    /// The target's name.
+    /// Name of the target.
     pub target: String,
-    /// Its target portal group.
+    /// Target portal group.
     pub tpg: u16,
     /// The initiator; `*` is any name (demo mode).
     pub initiator: String,
-    /// The LUN as the initiator numbers it.
+    /// LUN as the initiator numbers it.
     pub lun: u64,
-    /// What it may do, a copy from another LUN of its own included.
+    /// Permitted access, a copy from another LUN of its own included.
     pub mode: Access,
-    /// Whether it must show (or has shown) matching credentials.
+    /// The initiator must show (or has shown) matching credentials.
     pub authenticated: bool,
-    /// The device behind the LUN.
+    /// Device behind the LUN.
     pub device: PathBuf,
 }
 
-/// The identity that INQUIRY shows for a LUN.
+/// Identity that INQUIRY shows for a LUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// VPD page 80h.
@@ -121,13 +124,13 @@ pub struct Identity {
     pub write_protected: bool,
 }
 
-/// How a session came.
+/// Origin of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Ip {
         portal: SocketAddr,
         isid: [u8; 6],
-        /// The initiator's own address.
+        /// Address of the initiator.
         address: IpAddr,
     },
     Fc,
@@ -138,15 +141,15 @@ pub(super) enum Endpoint {
 pub(super) struct Session {
     pub(super) tpg: TpgKey,
     pub(super) initiator: String,
-    /// Let in by demo mode.
+    /// Demo mode has admitted the session.
     pub(super) dynamic: bool,
-    /// Let in by demo mode, without a LUN (`demo_mode_login_only`).
+    /// Demo mode has admitted the session without a LUN (`demo_mode_login_only`).
     pub(super) blind: bool,
     pub(super) authenticated: bool,
     pub(super) endpoint: Endpoint,
     pub(super) commands: u64,
     pub(super) read_bytes: u64,
-    /// What was agreed on at the login, as `param` of the ACL shows it; of Fibre Channel nothing.
+    /// Values agreed at the login, as `param` of the ACL shows them; none over Fibre Channel.
     pub(super) agreed: BTreeMap<&'static str, u64>,
 }
 
@@ -155,7 +158,7 @@ impl Session {
         !self.dynamic && self.tpg == key.tpg && self.initiator == key.initiator
     }
 
-    /// The ISID in hex, its bytes separated as given; empty for Fibre Channel.
+    /// Formats the ISID in hex with this separator between its bytes; empty for Fibre Channel.
     pub(super) fn isid_text(&self, separator: &str) -> String {
         match self.endpoint {
             Endpoint::Ip { isid, .. } => isid.map(|byte| format!("{byte:02x}")).join(separator),
@@ -163,7 +166,7 @@ impl Session {
         }
     }
 
-    /// The initiator's own address.
+    /// Returns the initiator's address.
     pub(super) fn address(&self) -> IpAddr {
         match self.endpoint {
             Endpoint::Ip { address, .. } => address,
@@ -184,21 +187,21 @@ pub(super) struct InFlight {
     pub(super) lun: LunKey,
     pub(super) device: PathBuf,
     pub(super) writes: bool,
-    /// A write that was looked up and is not executed yet: its data are on their way.
+    /// Number of a write that was looked up and not executed yet: its data are on their way.
     pub(super) late: Option<u64>,
 }
 
-/// What a session finds at one of its LUNs.
+/// The unit that a session finds at one of its LUNs.
 pub(super) struct Unit {
     pub(super) lun: LunKey,
     access: Access,
-    /// `None`: a RAM disk.
+    /// Device of the unit. `None`: a RAM disk.
     pub(super) device: Option<PathBuf>,
 }
 
 impl Machine {
-    /// Ends sessions. Returns these, and those of the same kind that had ended with commands still in flight: whoever
-    /// drains waits for both.
+    /// Ends sessions. Returns these, and matching ones that ended earlier with commands still in
+    /// flight: a drain waits for both.
     pub(super) fn cut_sessions(&mut self, which: impl Fn(&Session) -> bool) -> Vec<u64> {
         let mut ids: BTreeSet<u64> =
             self.sessions.iter().filter(|(_, session)| which(session)).map(|(id, _)| *id).collect();
@@ -224,20 +227,22 @@ impl Machine {
         }
     }
 
-    /// The sessions that the login thread of this portal waits for: it answers nobody meanwhile, whatever the target.
+    /// Returns the sessions that the login thread of this portal waits for: it answers nobody
+    /// meanwhile, whatever the target.
     pub(super) fn login_waits_for(&self, at: SocketAddr) -> Vec<u64> {
         let waits = |id: &&u64| self.in_flight.iter().any(|command| command.session == **id);
         self.login_threads.get(&at).into_iter().flatten().filter(waits).copied().collect()
     }
 
-    /// The same of all portals of a group.
+    /// Returns the sessions that the login threads of all portals of a group wait for.
     pub(super) fn logins_wait_for(&self, key: &TpgKey) -> Vec<u64> {
         let portals = self.lio.tpg(key).into_iter().flat_map(|tpg| tpg.portals.values());
         portals.flat_map(|portal| self.login_waits_for(portal.address)).collect()
     }
 
-    /// Begins to answer a login by ending the session that it replaces; `Err`: the thread waits for that one's commands. Not for
-    /// those of one that was ending before (`iscsi_check_for_session_reinstatement`).
+    /// Begins to answer a login by ending the session that it replaces. `Err`: the thread waits for
+    /// that session's commands. It does not wait for a session that was ending before
+    /// (`iscsi_check_for_session_reinstatement`).
     fn reinstate(&mut self, at: SocketAddr, key: &TpgKey, initiator: &str) -> Result<(), LoginRefusal> {
         let is_same = |old: &Session| old.tpg == *key && old.initiator == initiator && old.is_at(at);
         let replaced = self.sessions.iter().filter(|(_, old)| is_same(old)).map(|(id, _)| *id).collect();
@@ -266,7 +271,7 @@ impl Machine {
     ) -> Result<u64, LoginRefusal> {
         let at = portal_address(portal).ok_or(LoginRefusal::Unreachable)?;
         let target = &TargetKey { fabric: FabricKind::Iscsi, name: target.to_owned() };
-        // A socket listens as long as a portal stands on it, whatever its group's state.
+        // A socket listens as long as it has a portal, whatever its group's state.
         let socket = self.has_address(at.ip()) && self.lio.tpgs().any(|(_, tpg)| self.listens(tpg, Some(at)));
         if !socket {
             return Err(LoginRefusal::Unreachable);
@@ -286,7 +291,7 @@ impl Machine {
             .ok_or(LoginRefusal::NoTarget)
             .and_then(|tpg| Ok((admit(tpg, initiator, shown)?, agree(tpg)?)));
         if verdict.is_ok() {
-            // The same initiator port at the same portal replaces its older session.
+            // One initiator port at one portal: its login replaces its older session.
             self.reinstate(at, &key, initiator)?;
         }
         if let Some(found) = self.lio.target_mut(target) {
@@ -325,7 +330,7 @@ impl Machine {
         Ok(id)
     }
 
-    /// The LUNs of a session, by the numbers it uses.
+    /// Returns the LUNs of an initiator, by the numbers it uses.
     fn units(&self, key: &TpgKey, initiator: &str, dynamic: bool) -> BTreeMap<u64, Unit> {
         let Some(tpg) = self.lio.tpg(key) else { return BTreeMap::new() };
         let unit = |lun: LunKey, protected: bool| {
@@ -346,7 +351,7 @@ impl Machine {
             .collect()
     }
 
-    /// The LUNs of a session.
+    /// Returns the LUNs of a session.
     pub(super) fn units_of(&self, session: &Session) -> BTreeMap<u64, Unit> {
         if session.blind {
             return BTreeMap::new();
@@ -354,7 +359,8 @@ impl Machine {
         self.units(&session.tpg, &session.initiator, session.dynamic)
     }
 
-    /// A command arrives: its LUN is looked up, it is counted, and its access is judged. `None`: there is no such LUN.
+    /// Handles the arrival of a command: its LUN is looked up, it is counted, and its access is
+    /// judged. `None`: there is no such LUN.
     pub(super) fn look_up(
         &mut self,
         id: u64,
@@ -411,7 +417,8 @@ impl Machine {
         Ok(Answer::Device(path))
     }
 
-    /// One command when no bytes are given, else its bytes: on the mapped LUN, the LUN and the backstore.
+    /// Counts one command when no bytes are given, else its bytes: on the mapped LUN, the LUN and
+    /// the backstore.
     fn count(&mut self, session: &Session, number: u64, lun: &LunKey, read: u64, written: u64) {
         let commands = u64::from(read + written == 0);
         let add = |counters: &mut super::lio::Counters| {
@@ -442,14 +449,15 @@ impl Machine {
     ) {
         let open = |unit: &Unit| !self.lio.is_shut(&unit.lun);
         let units = self.units(key, name, dynamic);
-        // EXTENDED COPY to one that may be written copies to any LUN of the same ACL, whatever its `write_protect` says.
+        // EXTENDED COPY to a writable LUN copies to any LUN of this ACL, whatever its
+        // `write_protect` is.
         let copies = |unit: &Unit| unit.access == Access::ReadWrite && self.lio.takes_copies(&unit.lun);
         let copied = units.values().any(copies);
-        // A command that claims to read and has data behind it is done a second time, with those.
+        // A command that claims to read and has data behind it runs a second time, with that data.
         let immediate = key.target.fabric == FabricKind::Iscsi
             && self.lio.tpg(key).is_some_and(|tpg| tpg.param("ImmediateData") == "Yes");
         for (lun, unit) in units.into_iter().filter(|(_, unit)| open(unit)) {
-            // `write_protect` is asked by the direction that the initiator claims, not by the opcode.
+            // The claimed direction of data decides if `write_protect` is checked, not the opcode.
             let passed = copied || immediate || self.lio.takes_false_reads(&unit.lun);
             all.insert(Reach {
                 target: key.target.name.clone(),
@@ -464,7 +472,8 @@ impl Machine {
     }
 }
 
-/// Whether a login to this group succeeds: as (let in by demo mode, credentials matched).
+/// Decides on a login to this group. Returns two values: demo mode has admitted it; credentials
+/// matched.
 pub(super) fn admit(
     tpg: &Tpg,
     initiator: &str,
@@ -484,8 +493,9 @@ pub(super) fn admit(
     if matches { Ok((dynamic, true)) } else { Err(LoginRefusal::Authentication) }
 }
 
-/// What a login of a stock initiator is agreed on, from what `param` says at that moment (`iscsi_check_acceptor_state`). It
-/// offers no digest, `InitialR2T=No`, `ImmediateData=Yes`, and the bursts of open-iscsi.
+/// Computes the values that a login of a stock initiator agrees on, from the present `param`
+/// (`iscsi_check_acceptor_state`). It offers no digest, `InitialR2T=No`, `ImmediateData=Yes`, and
+/// the bursts of open-iscsi.
 fn agree(tpg: &Tpg) -> Result<BTreeMap<&'static str, u64>, LoginRefusal> {
     let param = |name: &str| tpg.param(name);
     for digest in ["HeaderDigest", "DataDigest"] {
@@ -497,14 +507,16 @@ fn agree(tpg: &Tpg) -> Result<BTreeMap<&'static str, u64>, LoginRefusal> {
     let burst = bytes("MaxBurstLength", 16_776_192);
     Ok(BTreeMap::from([
         ("MaxBurstLength", burst),
-        // A first burst that would be longer than a burst is made as long (`iscsi_enforce_integrity_rules`).
+        // A first burst longer than a burst is made as long as that
+        // (`iscsi_enforce_integrity_rules`).
         ("FirstBurstLength", bytes("FirstBurstLength", 262_144).min(burst)),
         ("ImmediateData", u64::from(param("ImmediateData") == "Yes")),
         ("InitialR2T", u64::from(param("InitialR2T") == "Yes")),
     ]))
 }
 
-/// How an initiator may log in: `None` not at all, else whether credentials are demanded.
+/// Returns the way in which an initiator may log in. `None`: not at all; `true`: with credentials;
+/// `false`: without.
 fn way_in(acl: &Acl, group: bool) -> Option<bool> {
     if acl.dying {
         return None;
@@ -528,7 +540,7 @@ impl FakeMachine {
         id.map(SessionId)
     }
 
-    /// Ends a session in order. Its commands in flight go on.
+    /// Ends a session by a logout. Its commands in flight go on.
     pub fn logout(&self, session: SessionId) {
         let mut machine = self.handle.lock();
         if let Some(ended) = machine.sessions.remove(&session.0)
@@ -538,7 +550,7 @@ impl FakeMachine {
         }
     }
 
-    /// Whether a session lives.
+    /// Returns `true` if a session lives.
     pub fn is_live(&self, session: SessionId) -> bool {
         self.handle.lock().sessions.contains_key(&session.0)
     }
@@ -554,20 +566,20 @@ impl FakeMachine {
         self.handle.lock().command(session.0, lun, true, false)
     }
 
-    /// Sends a write without waiting for its end: on a held device it is in flight afterwards, and lands at
-    /// [`FakeMachine::release`].
+    /// Sends a write without waiting for its end: on a held device it is in flight afterwards, and
+    /// lands at [`FakeMachine::release`].
     pub fn start_write(&self, session: SessionId, lun: u64) -> Result<Answer, IoRefusal> {
         self.handle.lock().command(session.0, lun, true, true)
     }
 
-    /// REPORT LUNS: the LUNs that the session sees now.
+    /// Sends REPORT LUNS. Returns the LUNs that the session sees now.
     pub fn report_luns(&self, session: SessionId) -> Result<Vec<u64>, IoRefusal> {
         let machine = self.handle.lock();
         let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
         Ok(machine.units_of(live).into_keys().collect())
     }
 
-    /// INQUIRY, READ CAPACITY and MODE SENSE of one LUN.
+    /// Sends INQUIRY, READ CAPACITY and MODE SENSE to one LUN.
     pub fn inquire(&self, session: SessionId, lun: u64) -> Result<Identity, IoRefusal> {
         let machine = self.handle.lock();
         let live = machine.sessions.get(&session.0).ok_or(IoRefusal::SessionGone)?;
@@ -583,8 +595,9 @@ impl FakeMachine {
         })
     }
 
-    /// Everything that any initiator could reach right now, with or without credentials: by a new login (an enabled
-    /// group with a portal on an address of this machine), or by a session that lives. Sorted.
+    /// Returns everything that any initiator could reach right now, with or without credentials: by
+    /// a new login (an enabled group with a portal on an address of this machine), or by a session
+    /// that lives. Sorted.
     pub fn reachable(&self) -> Vec<Reach> {
         let machine = self.handle.lock();
         let mut all = BTreeSet::new();
@@ -619,7 +632,8 @@ impl FakeMachine {
         all.into_iter().collect()
     }
 
-    /// Whether a target has an ACL for this initiator, and no portal where it could log in.
+    /// Returns `true` if a target has an ACL for this initiator, and no portal where it could log
+    /// in.
     pub fn is_withheld(&self, target: &str, initiator: &str) -> bool {
         let machine = self.handle.lock();
         machine.lio.tpgs().any(|(key, tpg)| {
@@ -635,7 +649,8 @@ impl FakeMachine {
         }
     }
 
-    /// Makes a held device answer: what was in flight on it completes, and calls that waited for it return.
+    /// Lets a held device answer: its commands in flight complete, and calls that waited for it
+    /// return.
     pub fn release(&self, device: impl AsRef<Path>) {
         let mut machine = self.handle.lock();
         if let Some(device) = machine.devices.get_mut(device.as_ref()) {
@@ -646,13 +661,13 @@ impl FakeMachine {
         self.handle.wake();
     }
 
-    /// Commands in flight on a device.
+    /// Counts the commands in flight on a device.
     pub fn in_flight(&self, device: impl AsRef<Path>) -> usize {
         let machine = self.handle.lock();
         machine.in_flight.iter().filter(|command| command.device == device.as_ref()).count()
     }
 
-    /// Writes of initiators that have reached a device.
+    /// Counts the writes of initiators that have reached a device.
     pub fn landed(&self, device: impl AsRef<Path>) -> u64 {
         self.handle.lock().devices.get(device.as_ref()).map_or(0, |device| device.landed)
     }

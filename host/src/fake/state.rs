@@ -1,7 +1,7 @@
-//! The state of a fake machine, behind one lock: LIO's objects, sessions, devices, volume groups.
+//! State of a fake machine, behind one lock: LIO's objects, sessions, devices, volume groups.
 //!
-//! What must never happen: a panic, or two truths about one thing (who holds a device, who is logged in): every fact is
-//! kept once, and what the kernel derives is derived.
+//! What must never happen: a panic, or two truths about one thing (who holds a device, who is
+//! logged in): every fact is kept once, and facts that the kernel derives are derived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,16 +13,16 @@ use super::lio::{FabricKind, Lio};
 use super::lvm::LvmState;
 use super::session::{InFlight, Session};
 
-/// What all handles of one fake machine share.
+/// State that all handles of one fake machine share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     machine: Mutex<Machine>,
     changed: Condvar,
-    /// Threads that wait for a change, or are about to.
+    /// Number of threads that wait for a change, or are about to.
     waiting: AtomicUsize,
 }
 
-/// A handle on the shared machine; clones are the same machine.
+/// A handle on the shared machine; clones share one machine.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Handle(Arc<Shared>);
 
@@ -41,7 +41,7 @@ impl Handle {
         guard
     }
 
-    /// Calls that wait.
+    /// Counts the calls that wait.
     pub(super) fn waiting(&self) -> usize {
         self.0.waiting.load(Ordering::SeqCst)
     }
@@ -54,7 +54,7 @@ impl Handle {
     }
 }
 
-/// A machine.
+/// State of the machine.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
     pub(super) lio: Lio,
@@ -64,21 +64,21 @@ pub(super) struct Machine {
     pub(super) devices: BTreeMap<PathBuf, Device>,
     pub(super) next_minor: u32,
     pub(super) lvm: LvmState,
-    /// `None`: every address is one of this machine's.
+    /// Addresses of the machine. `None`: every address is one of them.
     pub(super) addresses: Option<BTreeSet<IpAddr>>,
-    /// Every zeroing fails with this.
+    /// Error of every zeroing; `None`: it succeeds.
     pub(super) zeroing_fails: Option<nix::errno::Errno>,
-    /// Every discard fails with this.
+    /// Error of every discard; `None`: it succeeds.
     pub(super) discarding_fails: Option<nix::errno::Errno>,
     /// Fibre Channel ports of this machine's adapters.
     pub(super) fc_ports: BTreeSet<(FabricKind, String)>,
-    /// What stands for `/`, for the files that LIO writes.
+    /// Folder in the place of `/`, for the files that LIO writes.
     pub(super) root: Option<PathBuf>,
     /// Programs that read images.
     pub(super) images: super::images::FakeImages,
-    /// Folders of LIO's tree that somebody watches.
+    /// Watched folders of LIO's tree.
     pub(super) folders: super::folders::Watches,
-    /// The login threads of portals that wait for commands, and the sessions whose commands those are.
+    /// Login threads of portals that wait for commands, and the sessions of those commands.
     pub(super) login_threads: BTreeMap<SocketAddr, BTreeSet<u64>>,
     /// Sockets that another program listens on.
     pub(super) occupied: BTreeSet<SocketAddr>,
@@ -101,7 +101,7 @@ impl Machine {
     }
 }
 
-/// What stands at a path.
+/// Object at a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Node {
     #[default]
@@ -116,29 +116,29 @@ pub(super) struct Device {
     pub(super) size: u64,
     pub(super) minor: u32,
     pub(super) read_only: bool,
-    /// Commands stay in flight.
+    /// Commands to the device stay in flight.
     pub(super) held: bool,
-    /// Opened exclusively by LIO.
+    /// LIO has opened the device exclusively.
     pub(super) claimed: bool,
-    /// Opened by something else that we did not make: a mount, a dm table.
+    /// A foreign holder has opened the device: a mount, a dm table.
     pub(super) busy: bool,
-    /// Of an LV: whoever exchanges its table has stopped half-way.
+    /// For an LV: an exchange of its table has stopped half-way.
     pub(super) suspended: bool,
-    /// Of an LV: its table is one of errors.
+    /// For an LV: its table consists of errors.
     pub(super) errors: bool,
-    /// Such a table waits to be put in force.
+    /// For an LV: such a table waits to come into force.
     pub(super) errors_wait: bool,
-    /// Its disk takes discards.
+    /// The disk takes discards.
     pub(super) discards: bool,
     /// Byte ranges that read as zeros: start → end, disjoint and not adjacent.
     pub(super) zeroed: BTreeMap<u64, u64>,
     /// Byte ranges that were discarded, in the same form.
     pub(super) discarded: BTreeMap<u64, u64>,
-    /// Writes of initiators that have reached it.
+    /// Number of writes of initiators that have reached the device.
     pub(super) landed: u64,
-    /// Commands of initiators that have ended.
+    /// Number of commands of initiators that have ended.
     pub(super) ended: u64,
-    /// What was written by this machine, in the pieces in which it was, by their offsets.
+    /// Writes of this machine, in their original pieces, by offset.
     pub(super) pieces: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -147,25 +147,25 @@ impl Device {
         self.claimed || self.busy
     }
 
-    /// Notes that a range reads as zeros.
+    /// Records that a range reads as zeros.
     pub(super) fn mark_zeroed(&mut self, start: u64, end: u64) {
         add(&mut self.zeroed, start, end);
         remove(&mut self.discarded, start, end);
     }
 
-    /// Notes that a range was discarded: it may read as anything.
+    /// Records that a range was discarded: it may read as anything.
     pub(super) fn mark_discarded(&mut self, start: u64, end: u64) {
         remove(&mut self.zeroed, start, end);
         add(&mut self.discarded, start, end);
     }
 
-    /// Notes that a range holds data again.
+    /// Records that a range holds data again.
     pub(super) fn mark_written(&mut self, start: u64, end: u64) {
         remove(&mut self.zeroed, start, end);
         remove(&mut self.discarded, start, end);
     }
 
-    /// Whether this range reads as zeros.
+    /// Returns `true` if this range reads as zeros.
     pub(super) fn reads_zeros(&self, start: u64, end: u64) -> bool {
         start >= end || self.zeroed.range(..=start).next_back().is_some_and(|(_, stop)| *stop >= end)
     }
@@ -191,7 +191,7 @@ fn add(ranges: &mut BTreeMap<u64, u64>, mut start: u64, mut end: u64) {
     ranges.insert(start, end);
 }
 
-/// Takes a range out of such ranges.
+/// Removes a range from such ranges.
 fn remove(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
     if start >= end {
         return;

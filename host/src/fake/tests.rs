@@ -1,4 +1,4 @@
-//! The fake against the facts: sessions, exposure, draining calls, LVM, zeroing.
+//! Tests the fake against the facts: sessions, exposure, draining calls, LVM, zeroing.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -29,7 +29,7 @@ fn acl(initiator: &str) -> TreePath {
     tpg().join("acls").join(initiator)
 }
 
-/// A machine with one export of `DEVICE`, LUN 1, for two hosts with CHAP.
+/// Makes a machine with one export of `DEVICE`, LUN 1, for two hosts with CHAP.
 fn exported() -> (FakeMachine, FakeLio) {
     let machine = FakeMachine::new();
     machine.add_device(DEVICE, 1 << 30);
@@ -184,7 +184,7 @@ fn removing_an_acl_waits_for_its_commands_and_blocks_only_its_folder() {
     assert_eq!(machine.in_flight(DEVICE), 9);
     let info = lio.read_text(&acl(HOST1).join("info")).unwrap();
     assert!(info.contains("\n 0x00000040   0x00000037   0x0000000a   0x00000040   0x"), "{info}");
-    // Unmapping alone is no fence: it returns, and the writes are still to land.
+    // Unmapping alone is no fence: it returns, and the writes have still to land.
     lio.unlink(&acl(HOST1).join("lun_1").join("lun")).unwrap();
     lio.rmdir(&acl(HOST1).join("lun_1")).unwrap();
     assert_eq!((machine.in_flight(DEVICE), machine.landed(DEVICE)), (9, 0));
@@ -348,7 +348,7 @@ fn what_is_reachable_follows_every_switch() {
     assert_eq!(seen(), []);
 }
 
-/// Another target without a disk on the same portal, for the second host.
+/// Makes another target without a disk on this portal, for the second host.
 fn other_target(lio: &FakeLio) -> &'static str {
     const OTHER: &str = "iqn.2026-01.lab.storage:t1";
     let tpg = path("iscsi").join(OTHER).join("tpgt_1");
@@ -361,7 +361,7 @@ fn other_target(lio: &FakeLio) -> &'static str {
     OTHER
 }
 
-/// lio.md, u: one backing device that does not answer.
+/// lio.md, u: one backing device does not answer.
 #[test]
 fn a_relogin_beside_a_hung_device_blocks_the_portal_s_login_thread() {
     let (machine, lio) = exported();
@@ -389,7 +389,7 @@ fn a_relogin_beside_a_hung_device_blocks_the_portal_s_login_thread() {
     login(TARGET, HOST1).unwrap();
 }
 
-/// The cure in time.
+/// The cure comes in time.
 #[test]
 fn a_hung_target_without_its_portal_blocks_nobody() {
     let (machine, lio) = exported();

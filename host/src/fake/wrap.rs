@@ -1,5 +1,6 @@
-//! Trees around a tree: one that counts operations, one that fails. What must never happen: a failing tree that does
-//! half of an operation; a call either reaches the inner tree or it does not.
+//! Wrappers of a tree: one that counts operations, one that fails. What must never happen: a
+//! failing tree that does half of an operation; a call either reaches the inner tree or it does
+//! not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,27 +23,27 @@ pub struct Counted<T> {
 }
 
 impl<T> Counted<T> {
-    /// Counts from zero. `is_dir` counts as a [`TreeOp::Read`].
+    /// Starts counting from zero. `is_dir` counts as a [`TreeOp::Read`].
     pub fn new(inner: T) -> Self {
         Self { inner, counts: Arc::default() }
     }
 
-    /// Operations of each kind since the start or the last reset.
+    /// Returns the number of operations of each kind after the start or the last reset.
     pub fn counts(&self) -> BTreeMap<TreeOp, u64> {
         lock(&self.counts).clone()
     }
 
-    /// Operations of one kind.
+    /// Returns the number of operations of one kind.
     pub fn count(&self, op: TreeOp) -> u64 {
         lock(&self.counts).get(&op).copied().unwrap_or_default()
     }
 
-    /// All operations.
+    /// Returns the number of all operations.
     pub fn total(&self) -> u64 {
         lock(&self.counts).values().sum()
     }
 
-    /// Operations that change the tree.
+    /// Returns the number of operations that change the tree.
     pub fn mutations(&self) -> u64 {
         lock(&self.counts).iter().filter(|(op, _)| is_mutating(**op)).map(|(_, count)| count).sum()
     }
@@ -134,12 +135,12 @@ pub struct Faulty<T> {
 }
 
 impl<T> Faulty<T> {
-    /// Without faults at first.
+    /// Wraps a tree, without faults at first.
     pub fn new(inner: T) -> Self {
         Self { inner, faults: Arc::default() }
     }
 
-    /// The tree below, which never fails on purpose.
+    /// Returns the tree below, which never fails on purpose.
     pub fn inner(&self) -> &T {
         &self.inner
     }
@@ -150,7 +151,8 @@ impl<T> Faulty<T> {
         faults.nth = Some((faults.mutations + n, errno));
     }
 
-    /// Lets `n` more mutating calls through, then fails every one with EIO: a process that was killed.
+    /// Lets `n` more mutating calls through, then fails every one with EIO, as after the death of
+    /// the process.
     pub fn halt_after(&self, n: u64) {
         let mut faults = lock(&self.faults);
         faults.halt_after = Some(faults.mutations + n);
@@ -172,7 +174,7 @@ impl<T> Faulty<T> {
         *faults = Faults { mutations: faults.mutations, ..Faults::default() };
     }
 
-    /// Mutating calls so far, failed ones included.
+    /// Counts the mutating calls so far, failed ones included.
     pub fn mutations(&self) -> u64 {
         lock(&self.faults).mutations
     }

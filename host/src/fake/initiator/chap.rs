@@ -1,6 +1,7 @@
-//! The target's half of CHAP (RFC 7143, 12.1; RFC 1994), with MD5, SHA1 and SHA-256.
+//! Target's half of CHAP (RFC 7143, 12.1; RFC 1994), with MD5, SHA1 and SHA-256.
 //!
-//! What must never happen here: a secret in a `Debug`; a login let through whose response does not match.
+//! What must never happen here: a secret in a `Debug`; a login admitted whose response does not
+//! match.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +16,14 @@ use super::pdu::{Pair, value};
 /// A user and a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// `CHAP_N`.
+    /// User, as `CHAP_N` has it.
     pub user: String,
-    /// What is hashed.
+    /// Secret, which is hashed.
     pub secret: String,
 }
 
 impl Credentials {
-    /// From a user and a secret.
+    /// Makes credentials from a user and a secret.
     pub fn new(user: impl Into<String>, secret: impl Into<String>) -> Self {
         Self { user: user.into(), secret: secret.into() }
     }
@@ -34,7 +35,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// The digest of an algorithm by its number: MD5 5, SHA1 6, SHA-256 7.
+/// Computes the digest of an algorithm by its number: MD5 5, SHA1 6, SHA-256 7. `None` for any
+/// other.
 pub(super) fn digest(algorithm: u8, id: u8, secret: &str, challenge: &[u8]) -> Option<Vec<u8>> {
     fn hash<D: Digest>(id: u8, secret: &str, challenge: &[u8]) -> Vec<u8> {
         let mut hash = D::new();
@@ -71,7 +73,7 @@ pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
 }
 
-/// A challenge that no other login gets; nobody has to be unable to guess it.
+/// Makes a challenge that no other login gets; it need not be unpredictable.
 fn challenge(bytes: usize) -> Vec<u8> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
@@ -80,7 +82,7 @@ fn challenge(bytes: usize) -> Vec<u8> {
     all
 }
 
-/// How the target misbehaves in CHAP.
+/// Misbehaviour of the target in CHAP.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tricks {
     pub(super) no_response: bool,
@@ -88,7 +90,7 @@ pub(super) struct Tricks {
     pub(super) reflect: bool,
 }
 
-/// Where a CHAP exchange stands.
+/// State of a CHAP exchange.
 #[derive(Debug, Default)]
 pub(super) enum Chap {
     #[default]
@@ -102,12 +104,12 @@ pub(super) enum Chap {
     Done,
 }
 
-/// What a step of CHAP came to.
+/// Result of a step of CHAP.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Go on with these keys.
     Answer(Vec<Pair>),
-    /// The initiator is who it says.
+    /// The initiator has proved itself.
     Passed(Vec<Pair>),
     /// Status 0x0201.
     Failed,
@@ -120,7 +122,7 @@ fn pair(key: &str, value: impl Into<String>) -> Pair {
 }
 
 impl Chap {
-    /// One request's keys. `allowed` are the algorithms that the target can do.
+    /// Handles one request's keys. `allowed` are the algorithms that the target supports.
     pub(super) fn step(
         &mut self,
         keys: &[Pair],
@@ -173,8 +175,9 @@ impl Chap {
     }
 }
 
-/// The target's own proof, when the initiator asks for one. Like LIO it answers one-way, silently, when it has no
-/// credentials of its own; `None`: the initiator sent the target's challenge back.
+/// Computes the target's own proof, when the initiator asks for one. Like LIO it answers one-way,
+/// silently, when it has no credentials of its own. `None`: the initiator sent the target's
+/// challenge back.
 fn prove(
     keys: &[Pair],
     algorithm: u8,

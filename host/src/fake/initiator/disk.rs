@@ -1,6 +1,7 @@
-//! What stands behind a LUN: bytes, identity, size, write protection.
+//! Disk behind a LUN: bytes, identity, size, write protection.
 //!
-//! What must never happen here: a byte read that nobody wrote; a write past the end or through the protection.
+//! What must never happen here: a byte read that nobody wrote; a write past the end or through the
+//! protection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const BLOCK_BYTES: u64 = 512;
 type Block = [u8; 512];
 
-/// A disk. Clones are the same disk, so that two targets can show one volume.
+/// A disk; clones share one disk, so that two targets can show one volume.
 #[derive(Debug, Clone)]
 pub struct FakeDisk(Arc<Mutex<State>>);
 
@@ -23,14 +24,14 @@ struct State {
     flushes: u64,
 }
 
-/// A SCSI command, as far as the fakes know any.
+/// A SCSI command that the fakes know.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command<'a> {
-    /// INQUIRY without a page: is there such a LUN.
+    /// INQUIRY without a page, as a test for the LUN.
     Probe,
     /// INQUIRY of a vital product data page.
     Inquiry(u8),
-    /// READ CAPACITY and the WP bit of MODE SENSE, with whether the session may write.
+    /// READ CAPACITY and the WP bit of MODE SENSE; the target knows if the session may write.
     Capacity,
     Read {
         offset: u64,
@@ -43,7 +44,7 @@ pub(super) enum Command<'a> {
     Flush,
 }
 
-/// What a target answers to a command.
+/// Answer of a target to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     Good(Vec<u8>),
@@ -61,14 +62,14 @@ const OUT_OF_RANGE: Outcome = Outcome::Sense(5, 0x21, 0);
 const INVALID_FIELD: Outcome = Outcome::Sense(5, 0x24, 0);
 
 impl FakeDisk {
-    /// A disk of zeros with this unit serial; its NAA name is what LIO makes of the serial.
+    /// Makes a disk of zeros with this unit serial; its NAA name is LIO's for the serial.
     pub fn new(serial: impl Into<String>, size: u64) -> Self {
         let serial = serial.into();
         let naa = crate::fake::naa(&serial);
         Self::with_naa(naa, serial, size)
     }
 
-    /// A disk of zeros with this NAA name (32 hexadecimal digits) and unit serial.
+    /// Makes a disk of zeros with this NAA name (32 hexadecimal digits) and unit serial.
     pub fn with_naa(naa: impl Into<String>, serial: impl Into<String>, size: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             naa: naa.into(),
@@ -85,22 +86,22 @@ impl FakeDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The NAA name, 32 hexadecimal digits.
+    /// Returns the NAA name, 32 hexadecimal digits.
     pub fn naa(&self) -> String {
         self.lock().naa.clone()
     }
 
-    /// The unit serial.
+    /// Returns the unit serial.
     pub fn serial(&self) -> String {
         self.lock().serial.clone()
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.lock().size
     }
 
-    /// Grows or shrinks it. Hosts see that after a rescan.
+    /// Grows or shrinks the disk. Hosts see that after a rescan.
     pub fn set_size(&self, bytes: u64) {
         self.lock().size = bytes;
     }
@@ -110,17 +111,17 @@ impl FakeDisk {
         self.lock().write_protect = on;
     }
 
-    /// Writes that have landed.
+    /// Counts the writes that have landed.
     pub fn writes(&self) -> u64 {
         self.lock().writes
     }
 
-    /// SYNCHRONIZE CACHE commands that it got.
+    /// Counts the SYNCHRONIZE CACHE commands.
     pub fn flushes(&self) -> u64 {
         self.lock().flushes
     }
 
-    /// Reads bytes, whatever sessions there are. Beyond the end there is nothing.
+    /// Reads bytes without a session. Returns none beyond the end.
     pub fn peek(&self, offset: u64, length: u64) -> Vec<u8> {
         self.lock().read(offset, length)
     }
@@ -172,7 +173,8 @@ impl State {
         self.writes += 1;
     }
 
-    /// A vital product data page as LIO makes it: the serial with its NUL, the NAA designator before the T10 one.
+    /// Builds a vital product data page as LIO does: the serial with its NUL, the NAA designator
+    /// before the T10 one.
     fn page(&self, page: u8) -> Option<Vec<u8>> {
         let body = match page {
             0x00 => vec![0x00, 0x80, 0x83],

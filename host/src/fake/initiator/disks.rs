@@ -1,6 +1,8 @@
-//! `/dev/sdX` of a fake host: identity, size, read-only flag, flush, holders, reads and writes.
+//! Disks `/dev/sdX` of a fake host: identity, size, read-only flag, flush, holders, reads and
+//! writes.
 //!
-//! What must never happen here: an answer about identity from a cache; a disk found by a name that it no longer has.
+//! What must never happen here: an answer about identity from a cache; a disk found by a name that
+//! it no longer has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,10 @@ use super::scsi::{Failure, Sender};
 use super::state::Queue;
 use crate::{DiskError, DiskOp, DiskUser, Disks, Holder, UeventItem, Uevents, Usage, User};
 
-/// Sectors of a page: the kernel keeps a read-ahead in pages.
+/// Sectors of a page: the kernel rounds a read-ahead to pages.
 const PAGE_SECTORS: u32 = 8;
 
-/// Symbolic links that are followed on the way to a device.
+/// Maximum number of symbolic links on the way to a device.
 const LINKS_MAX: u32 = 8;
 
 /// A disk that was opened.
@@ -29,7 +31,7 @@ struct Open {
     sequence: u64,
 }
 
-/// The `sd<x>` that a path leads to.
+/// Returns the `sd<x>` that a path leads to.
 fn block_name(path: &Path) -> Result<String, Errno> {
     let mut path: PathBuf = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -79,7 +81,7 @@ impl FakeHost {
         self.command(disk.sid, disk.lun, Sender::Disk(disk.sequence), command)
     }
 
-    /// What the kernel holds of a disk now.
+    /// Accesses the kernel's present state of a disk.
     fn field<T>(
         &self,
         disk: Open,
@@ -116,17 +118,17 @@ impl FakeHost {
         self.send(disk, Command::Write { offset, data }).map(|_| ()).map_err(Failure::errno)
     }
 
-    /// A process holds a disk open, until [`FakeHost::close`].
+    /// Lets a process hold a disk open, until [`FakeHost::close`].
     pub fn hold_open(&self, device: impl AsRef<Path>, pid: u32, name: &str) -> Result<(), Errno> {
         self.hold(device.as_ref(), Holder::Process { pid, name: name.to_owned() })
     }
 
-    /// A file system of a disk is mounted, until [`FakeHost::close`].
+    /// Mounts a file system of a disk, until [`FakeHost::close`].
     pub fn mount(&self, device: impl AsRef<Path>, at: impl Into<PathBuf>) -> Result<(), Errno> {
         self.hold(device.as_ref(), Holder::Mount(at.into()))
     }
 
-    /// A device (`dm-0`) stands on a disk, until [`FakeHost::close`].
+    /// Puts a device (`dm-0`) on top of a disk, until [`FakeHost::close`].
     pub fn stack(&self, device: impl AsRef<Path>, above: &str) -> Result<(), Errno> {
         self.hold(device.as_ref(), Holder::Device(above.to_owned()))
     }
@@ -143,8 +145,8 @@ impl FakeHost {
         Ok(())
     }
 
-    /// Somebody uses a disk in a way of his own, until [`FakeHost::close`]: as a process with O_DIRECT, or one that keeps only
-    /// a mapping, which holds nothing.
+    /// Adds a user of a disk with a kind of access of its own, until [`FakeHost::close`]: such as a
+    /// process with O_DIRECT, or one that keeps only a mapping, which holds nothing.
     pub fn use_as(&self, device: impl AsRef<Path>, user: User) -> Result<(), Errno> {
         let name = block_name(device.as_ref())?;
         let disk = self.open(device.as_ref()).map_err(|(_, errno)| errno)?;
@@ -156,21 +158,22 @@ impl FakeHost {
         Ok(())
     }
 
-    /// The page cache holds so many bytes of a disk that are not written.
+    /// Sets the number of unwritten bytes of a disk in the page cache.
     pub fn set_unwritten(&self, device: impl AsRef<Path>, bytes: u64) -> Result<(), Errno> {
         let disk = self.open(device.as_ref()).map_err(|(_, errno)| errno)?;
         self.inner.change(|kernel| kernel.unwritten.insert(disk.sequence, bytes));
         Ok(())
     }
 
-    /// Everybody lets the disk of this name go, also one that has been deleted meanwhile.
+    /// Ends all holders and users of the disk of this name, also of one that has been deleted
+    /// meanwhile.
     pub fn close(&self, device: impl AsRef<Path>) -> Result<(), Errno> {
         let name = block_name(device.as_ref())?;
         self.inner.change(|kernel| kernel.holders.retain(|_, held| held.name != name));
         Ok(())
     }
 
-    /// Makes every operation of a kind on disks fail; `None`: no longer.
+    /// Makes every operation of a kind on disks fail. `None` ends that.
     pub fn fail_disks(&self, op: DiskOp, errno: Option<Errno>) {
         self.inner.change(|kernel| match errno {
             Some(errno) => {
@@ -240,7 +243,8 @@ impl Disks for FakeHost {
     }
 
     fn holders(&self, device: &Path) -> Result<Vec<Holder>, DiskError> {
-        // No open here: the real one looks through /proc and must not be refused by a dead session.
+        // No open here: the real call looks through /proc and must not be refused by a dead
+        // session.
         let failed =
             |errno| DiskError { op: DiskOp::Holders, path: device.to_owned(), errno, detail: String::new() };
         let name = block_name(device).map_err(failed)?;

@@ -1,4 +1,5 @@
-//! A whole login by hand, for tests of what comes after one: it makes the kernel's requests in their order, without CHAP.
+//! Performs a whole login by hand, for tests of the time after it: it makes the kernel's requests
+//! in their order, without CHAP.
 //!
 //! What must never happen here: its use for anything but tests; it neither recovers nor cleans up.
 
@@ -12,13 +13,13 @@ use crate::{IscsiError, IscsiEvent, IscsiEvents, IscsiKernel, IscsiParam, Kernel
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// A login by hand that did not come off.
+/// Failure of a login by hand.
 #[derive(Debug, thiserror::Error)]
 pub enum HandError {
-    /// The TCP connection.
+    /// The TCP connection failed.
     #[error("connect")]
     Connect(#[from] std::io::Error),
-    /// A request to the kernel.
+    /// A request to the kernel failed.
     #[error(transparent)]
     Kernel(#[from] IscsiError),
     /// The target refused with this status class and detail.
@@ -46,7 +47,7 @@ impl FakeHost {
         Ok(session)
     }
 
-    /// Logs a session in that has a connection without a socket, as [`FakeHost::log_in`] does.
+    /// Logs in a session that has a connection without a socket, as [`FakeHost::log_in`] does.
     fn log_in_on(
         &self,
         sid: u32,

@@ -1,7 +1,8 @@
-//! The requests of NETLINK_ISCSI on a fake kernel, with the rules and error numbers of 6.1, and the thread that reads a
-//! bound socket as `iscsi_tcp` does.
+//! Requests of NETLINK_ISCSI on a fake kernel, with the rules and error numbers of 6.1, and the
+//! thread that reads a bound socket as `iscsi_tcp` does.
 //!
-//! What must never happen here: an answer that is kinder than the kernel's; a lock held while a socket is written.
+//! What must never happen here: an answer that is kinder than the kernel's; a lock held while a
+//! socket is written.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -33,7 +34,7 @@ const TRANSMIT_FAILED: u32 = 1019;
 const TCP_CLOSED: u32 = 1020;
 
 impl FakeHost {
-    /// One request: the hook, the faults, then what it does.
+    /// Runs one request: the hook, the faults, then its work.
     fn request<T>(
         &self,
         op: IscsiOp,
@@ -58,7 +59,7 @@ impl FakeHost {
             .map_err(|errno| IscsiError { op, sid, errno })
     }
 
-    /// Counts a request, waits while it is paused, and fails it if it is to fail.
+    /// Counts a request, waits while it is paused, and fails it if a fault says so.
     fn admit(&self, op: IscsiOp) -> Result<u64, Errno> {
         let name = format!("{op:?}");
         let number = self.inner.change(|kernel| {
@@ -104,7 +105,7 @@ impl IscsiKernel for FakeHost {
             }
             kernel.last_sid += 1;
             let sid = kernel.last_sid;
-            // The lowest number that no SCSI host has; 0 and 1 are the machine's own disks.
+            // The lowest number that no SCSI host has; 0 and 1 belong to the machine's own disks.
             let taken = |host: u32| kernel.sessions.values().any(|session| session.ids.host == host);
             let host = (2..u32::MAX).find(|host| !taken(*host)).ok_or(Errno::ENOMEM)?;
             let ids = KernelSession { sid, host };
@@ -141,7 +142,8 @@ impl IscsiKernel for FakeHost {
             if connection.cleanup {
                 return Err(Errno::ENOTCONN);
             }
-            // The kernel would take the new socket and forget the old one, readers and all: a mistake of the caller.
+            // The kernel would take the new socket and forget the old one with its readers: a
+            // mistake of the caller.
             if connection.socket.is_some() {
                 return Err(Errno::EINVAL);
             }
@@ -195,7 +197,8 @@ impl IscsiKernel for FakeHost {
             if connection.cleanup {
                 return Err(Errno::ENOTCONN);
             }
-            // The kernel does not look; a session without a connection would be a mistake of the caller.
+            // The kernel does not check this; a session without a connection would be a mistake of
+            // the caller.
             if connection.state != ConnectionState::Bound {
                 return Err(Errno::EINVAL);
             }
@@ -251,7 +254,7 @@ impl IscsiKernel for FakeHost {
             let host = self.clone();
             if matches!(session.target_state, TargetState::Allocated | TargetState::Scanned) {
                 session.target_state = TargetState::Unbinding;
-                // As the kernel does: work of its own, the request does not wait for it.
+                // The kernel does this in work of its own; the request does not wait for it.
                 thread::spawn(move || host.unbind(sid));
             }
             Ok(())
@@ -328,7 +331,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Fills in what the kernel fills in, and gives the socket to write to.
+    /// Fills in the kernel's fields of a PDU, and returns the socket to write to.
     fn prepare(&mut self, sid: u32, pdu: &mut Pdu) -> Result<(Arc<TcpStream>, u64), Errno> {
         let connection = self.connection(sid)?;
         if connection.cleanup {
@@ -366,8 +369,8 @@ impl Kernel {
         Ok((stream, id))
     }
 
-    /// A connection breaks: the kernel stops it for recovery, blocks its session and tells. Only the connection with this
-    /// socket, if one is named.
+    /// Breaks a connection: the kernel stops it for recovery, blocks its session and sends an
+    /// event. With `socket` only the connection that has this socket breaks.
     pub(super) fn fail_connection(&mut self, sid: u32, socket: Option<u64>, error: u32) {
         let Ok(session) = self.session(sid) else { return };
         let logging_out = session.logging_out;
@@ -386,7 +389,7 @@ impl Kernel {
         self.tell(&IscsiEvent::ConnectionError { sid, cid: 0, error });
     }
 
-    /// What the kernel does with a PDU that came in. What has to be sent comes back.
+    /// Handles a received PDU as the kernel does. Returns a PDU to send; `None` if there is none.
     fn receive(&mut self, sid: u32, id: u64, pdu: Pdu) -> Option<Pdu> {
         let command_number = self.session(sid).ok()?.command_number;
         let connection = self.connection(sid).ok()?;
@@ -427,7 +430,7 @@ impl Kernel {
     }
 }
 
-/// Takes a reference of a socket, and reads it from a thread of its own.
+/// Takes a reference of a socket, and reads the socket on a thread of its own.
 fn take_socket(socket: &TcpStream, id: u64, sid: u32, inner: Weak<Inner>) -> io::Result<Socket> {
     let stream = Arc::new(socket.try_clone()?);
     // The kernel would not look at bytes that came before it had the socket, until more come.

@@ -13,7 +13,7 @@
 //!   its own [`FakeHost::process`], so that threads of a dead one stay dead.
 //! * [`FakeHost::expire_recovery`] is the kernel's `recovery_tmo` timer, by hand; [`FakeHost::break_connection`] any
 //!   error that the kernel may find.
-//! * [`FakeTarget::behave`] makes the target misbehave, [`FakeTarget::seen`] is what it saw.
+//! * [`FakeTarget::behave`] makes the target misbehave, [`FakeTarget::seen`] returns its logins.
 //!
 //! A stopped connection is given up by the kernel, not closed: as long as the daemon keeps its own descriptor of the
 //! socket, the TCP connection stays. So it is with `iscsi_tcp`.
@@ -73,10 +73,10 @@ pub use self::kernel::FakeIscsiEvents;
 pub use self::pdu::Pdu;
 pub use self::target::{Acl, Behaviour, FakeTarget, LoginEnd, SeenLogin, Tamper, TargetSession};
 
-/// What is called before each request: [`FakeHost::set_before`].
+/// Hook before each request: [`FakeHost::set_before`].
 pub type BeforeRequest = Box<dyn Fn(&IscsiOp) + Send + Sync>;
 
-/// A host with the modules of the iSCSI initiator loaded. Clones are the same host.
+/// A host with the modules of the iSCSI initiator loaded; clones share one host.
 #[derive(Clone, Default)]
 pub struct FakeHost {
     inner: Arc<Inner>,
@@ -90,14 +90,14 @@ impl fmt::Debug for FakeHost {
 }
 
 impl FakeHost {
-    /// A host without sessions.
+    /// Makes a host without sessions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same host, seen by a process of its own: clones of what this returns die together in a crash, and what is left
-    /// of a dead process (its threads) can do nothing, also after [`FakeHost::uncrash`] of another. `new` and `clone`
-    /// are one process.
+    /// Returns a handle of this host for a process of its own: its clones die together in a crash.
+    /// The remains of a dead process (its threads) can do nothing, also after [`FakeHost::uncrash`]
+    /// of another. `new` and `clone` share one process.
     #[must_use]
     pub fn process(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), process: Arc::default() }
@@ -121,31 +121,32 @@ impl FakeHost {
         FakeUevents { queue }
     }
 
-    /// Numbers of the sessions that are there.
+    /// Lists the numbers of the existing sessions.
     pub fn sessions(&self) -> Vec<u32> {
         self.inner.lock().sessions.keys().copied().collect()
     }
 
-    /// What `state` of a session reads; `None`: there is no such session.
+    /// Returns the `state` of a session. `None`: there is no such session.
     pub fn session_state(&self, sid: u32) -> Option<String> {
         use crate::Tree as _;
         let path = crate::TreePath::new(&format!("class/iscsi_session/session{sid}/state"));
         self.read_text(&path).ok()
     }
 
-    /// Names of the disks that are there (`sda`).
+    /// Lists the names of the existing disks (`sda`).
     pub fn disks(&self) -> Vec<String> {
         let kernel = self.inner.lock();
         let all = kernel.sessions.values().flat_map(|session| session.disks.values());
         all.filter_map(|disk| disk.block.clone()).collect()
     }
 
-    /// Everything that was written to any host's `scan`.
+    /// Returns everything that was written to any host's `scan`.
     pub fn scans(&self) -> Vec<String> {
         self.inner.lock().scans.clone()
     }
 
-    /// What `creator` of a session reads; -1 at first, which is what a socket bound to port id 0xFFFFFFFF gives.
+    /// Sets the `creator` of a session. It is -1 at first, as for a socket bound to port id
+    /// 0xFFFFFFFF.
     pub fn set_creator(&self, sid: u32, creator: i64) {
         self.inner.change(|kernel| {
             if let Some(session) = kernel.sessions.get_mut(&sid) {
@@ -154,8 +155,9 @@ impl FakeHost {
         });
     }
 
-    /// The recovery timer of a session ends: if the session is blocked, it is given up, its disks go offline, and what
-    /// waits for them fails. Session and disks stay, and a later login brings them back.
+    /// Ends the recovery timer of a session: a blocked session is given up, its disks go offline,
+    /// and commands that wait for them fail. Session and disks stay, and a later login brings them
+    /// back.
     pub fn expire_recovery(&self, sid: u32) {
         self.inner.change(|kernel| {
             if let Some(session) = kernel.sessions.get_mut(&sid)
@@ -166,7 +168,8 @@ impl FakeHost {
         });
     }
 
-    /// The kernel finds an error of a connection: 1011 failed, 1020 TCP closed, 1022 NOP timed out, 1018 its host goes away.
+    /// Lets the kernel find an error of a connection: 1011 failed, 1020 TCP closed, 1022 NOP timed
+    /// out, 1018 its host goes away.
     pub fn break_connection(&self, sid: u32, error: u32) {
         self.inner.change(|kernel| kernel.fail_connection(sid, None, error));
     }
@@ -201,8 +204,8 @@ impl FakeHost {
         });
     }
 
-    /// The power fails and comes back: no sessions, no disks, their connections closed. Who listened hears nothing more; what
-    /// was set to fail, to wait and to crash is forgotten.
+    /// Fails the power and brings it back: no sessions, no disks, their connections closed. Streams
+    /// that were open get nothing more. Faults, pauses and crashes that were set are forgotten.
     pub fn reboot(&self) {
         self.inner.change(|kernel| {
             for session in kernel.sessions.values() {
@@ -218,7 +221,7 @@ impl FakeHost {
         });
     }
 
-    /// Waits until something holds; `false`: it did not within 20 s.
+    /// Waits until the condition holds. `false`: it did not within 20 s.
     #[must_use]
     pub fn wait_for(&self, holds: impl Fn(&Self) -> bool) -> bool {
         let deadline = Instant::now() + PATIENCE;
@@ -240,7 +243,7 @@ impl FakeHost {
 
 /// Faults.
 impl FakeHost {
-    /// Requests to [`IscsiKernel`](crate::IscsiKernel) so far, failed ones included.
+    /// Counts the requests to [`IscsiKernel`](crate::IscsiKernel) so far, failed ones included.
     pub fn ops(&self) -> u64 {
         self.inner.lock().faults.ops
     }
@@ -250,7 +253,7 @@ impl FakeHost {
         self.inner.change(|kernel| kernel.faults.failing.push((op, nth.max(1), errno)));
     }
 
-    /// Requests of this kind wait, until [`FakeHost::resume`].
+    /// Makes requests of this kind wait, until [`FakeHost::resume`].
     pub fn pause(&self, op: IscsiOp) {
         self.inner.change(|kernel| kernel.faults.paused.insert(format!("{op:?}")));
     }
@@ -260,39 +263,43 @@ impl FakeHost {
         self.inner.change(|kernel| kernel.faults.paused.remove(&format!("{op:?}")));
     }
 
-    /// Whether a request of this kind waits at a [`FakeHost::pause`].
+    /// Returns `true` if a request of this kind waits at a [`FakeHost::pause`].
     pub fn is_paused(&self, op: IscsiOp) -> bool {
         self.inner.lock().faults.waiting.contains(&format!("{op:?}"))
     }
 
-    /// Calls this before each request, on the thread that makes it; it may panic. `None`: nothing.
+    /// Sets a hook that runs before each request, on the thread that makes it; it may panic. `None`
+    /// removes it.
     pub fn set_before(&self, hook: Option<BeforeRequest>) {
         *self.inner.hook.lock().unwrap_or_else(PoisonError::into_inner) = hook.map(Arc::from);
     }
 
-    /// The daemon dies before its `nth` request from now on (1 is the next): that and all later requests do nothing and give
-    /// ECANCELED, until [`FakeHost::uncrash`]. The process ([`FakeHost::process`]) that made the request is dead: its
-    /// streams are deaf, and its writes below `/sys` give ECANCELED too.
+    /// Lets the daemon die before its `nth` request from now on (1 is the next). That and all later
+    /// requests do nothing and return ECANCELED, until [`FakeHost::uncrash`]. The process
+    /// ([`FakeHost::process`]) that made the request is dead: its streams are deaf, and its writes
+    /// below `/sys` return ECANCELED too.
     pub fn crash_at(&self, nth: u64) {
         self.inner.change(|kernel| kernel.faults.crash_at = Some(kernel.faults.ops + nth.max(1)));
     }
 
-    /// The daemon dies right after its `nth` request from now on, which is done; else as [`FakeHost::crash_at`].
+    /// Lets the daemon die right after its `nth` request from now on, which is done; otherwise as
+    /// [`FakeHost::crash_at`].
     pub fn crash_after(&self, nth: u64) {
         self.inner.change(|kernel| kernel.faults.crash_after = Some(kernel.faults.ops + nth.max(1)));
     }
 
-    /// This process dies now.
+    /// Lets this process die now.
     pub fn crash(&self) {
         self.inner.change(|kernel| kernel.crash(&self.process));
     }
 
-    /// Whether a crash has happened.
+    /// Returns `true` if a crash has happened.
     pub fn crashed(&self) -> bool {
         self.inner.lock().faults.crashed
     }
 
-    /// A new daemon may begin, on this handle or on one of a new process; a crash that has not happened yet is called off.
+    /// Lets a new daemon begin, on this handle or on one of a new process; a crash that has not
+    /// happened yet is called off.
     pub fn uncrash(&self) {
         self.inner.change(|kernel| {
             self.process.dead.store(false, Ordering::SeqCst);

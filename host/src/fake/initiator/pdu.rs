@@ -33,14 +33,14 @@ pub struct Pdu {
 }
 
 impl Pdu {
-    /// A PDU with this first byte and no data.
+    /// Makes a PDU with this first byte and no data.
     pub(super) fn new(first: u8) -> Self {
         let mut header = [0; HEADER_BYTES];
         header[0] = first;
         Self { header, data: Vec::new() }
     }
 
-    /// The opcode without the immediate bit.
+    /// Returns the opcode without the immediate bit.
     pub fn opcode(&self) -> u8 {
         self.header[0] & 0x3f
     }
@@ -59,7 +59,7 @@ impl Pdu {
         self.word(16).to_be_bytes()
     }
 
-    /// On the wire: header with its data length, data, padding to 4 bytes.
+    /// Returns the bytes on the wire: header with its data length, data, padding to 4 bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.header.to_vec();
         let length = u32::try_from(self.data.len()).unwrap_or(u32::MAX).to_be_bytes();
@@ -69,8 +69,8 @@ impl Pdu {
         bytes
     }
 
-    /// Reads one. `UnexpectedEof`: the connection was closed. `InvalidData`: more data than `max`, or an additional
-    /// header, which nothing here sends.
+    /// Reads one PDU. `UnexpectedEof`: the connection was closed. `InvalidData`: more data than
+    /// `max`, or an additional header, which neither fake sends.
     pub(super) fn read(stream: &mut impl Read, max: usize) -> io::Result<Self> {
         let mut header = [0; HEADER_BYTES];
         stream.read_exact(&mut header)?;
@@ -88,7 +88,7 @@ impl Pdu {
 /// Key and value of a text segment.
 pub(super) type Pair = (String, String);
 
-/// A text segment's pairs; `None` when it is none.
+/// Parses a text segment; `None` when it is malformed.
 pub(super) fn pairs(text: &[u8]) -> Option<Vec<Pair>> {
     text.split(|byte| *byte == 0)
         .filter(|part| !part.is_empty())
@@ -99,12 +99,12 @@ pub(super) fn pairs(text: &[u8]) -> Option<Vec<Pair>> {
         .collect()
 }
 
-/// Pairs as a text segment.
+/// Encodes pairs as a text segment.
 pub(super) fn text(pairs: &[Pair]) -> Vec<u8> {
     pairs.iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect()
 }
 
-/// The value of a key.
+/// Returns the value of a key; `None` if the key is missing.
 pub(super) fn value<'a>(pairs: &'a [Pair], key: &str) -> Option<&'a str> {
     pairs.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }

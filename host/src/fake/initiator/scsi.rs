@@ -1,7 +1,7 @@
-//! Disks come and go: scans, probes, removal, rescans, and the SCSI commands of a session.
+//! Disks that come and go: scans, probes, removal, rescans, and the SCSI commands of a session.
 //!
-//! What must never happen here: a command that passes a blocked session; a scan that repairs a disk which is there
-//! already (no kernel does).
+//! What must never happen here: a command that passes a blocked session; a scan that repairs a disk
+//! which is there already (no kernel does).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::disk::{Command, Outcome};
 use super::state::{ConnectionState, Kernel, ScsiDisk, Session, SessionState, TargetState};
 use crate::{Uevent, UeventItem};
 
-/// Sectors that Linux reads ahead of a disk which names no optimal size.
+/// Read-ahead in sectors that Linux sets for a disk which names no optimal size.
 const READ_AHEAD_DEFAULT: u32 = 256;
 
-/// Why a command did not come back with data.
+/// Reason why a command did not return data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     /// CHECK CONDITION.
@@ -26,17 +26,18 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// What a read or write gets.
+    /// Returns the error number of a read or write.
     pub(super) fn errno(self) -> Errno {
         match self {
-            // DATA PROTECT is a target error (EREMOTEIO), "logical unit not supported" too, but seen as EIO.
+            // DATA PROTECT is a target error (EREMOTEIO); so is "logical unit not supported", but
+            // it was observed as EIO.
             Self::Sense(7, ..) => Errno::EREMOTEIO,
             Self::Sense(..) | Self::Transport => Errno::EIO,
         }
     }
 }
 
-/// Who sends a command: a scan, or a disk that may have been deleted or set offline meanwhile.
+/// Sender of a command: a scan, or a disk that may have been deleted or set offline meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     Scan,
@@ -70,7 +71,7 @@ impl FakeHost {
                 continue;
             };
             drop(kernel);
-            // A socket to something that is no fake target: nothing that could answer.
+            // A socket to a peer that is no fake target: nothing could answer.
             let Some(target) = target else { return Err(Failure::Transport) };
             match target.command(local, lun, command) {
                 Outcome::Gone => {}
@@ -90,7 +91,8 @@ impl FakeHost {
         }
     }
 
-    /// `<channel> <id> <lun>` written to a host's `scan`. Returns when the scan is over; what it found is in sysfs.
+    /// Handles `<channel> <id> <lun>` written to a host's `scan`. Returns when the scan is over;
+    /// the disks that it found are in sysfs.
     pub(super) fn scan(&self, host: u32, text: &str) -> Result<(), Errno> {
         let mut numbers = text.split_whitespace().map(|word| match word {
             "-" => Ok(None),
@@ -168,7 +170,7 @@ impl FakeHost {
         });
     }
 
-    /// What a disk shows of itself now.
+    /// Reads a disk's own present answers; `None` if a command fails.
     fn look(&self, sid: u32, lun: u64, sender: Sender) -> Option<Look> {
         let page = |page| match self.command(sid, lun, sender, Command::Inquiry(page)) {
             Ok(Outcome::Good(bytes)) => Some(bytes),
@@ -181,7 +183,7 @@ impl FakeHost {
         Some(Look { size, write_protected, page_83: page(0x83)?, page_80: page(0x80)? })
     }
 
-    /// `delete`: flushes the disk unless it is blocked, and takes it away.
+    /// Handles `delete`: flushes the disk unless it is blocked, and removes it.
     pub(super) fn delete(&self, sid: u32, lun: u64) {
         let flush = self.inner.change(|kernel| {
             let session = kernel.sessions.get_mut(&sid)?;
@@ -203,7 +205,7 @@ impl FakeHost {
         });
     }
 
-    /// Takes all disks of a session away.
+    /// Removes all disks of a session.
     pub(super) fn remove_disks(&self, sid: u32) {
         loop {
             let lun =
@@ -213,7 +215,7 @@ impl FakeHost {
         }
     }
 
-    /// `rescan`: reads size, write protection and identity again, if the disk runs.
+    /// Handles `rescan`: reads size, write protection and identity again, if the disk runs.
     pub(super) fn rescan(&self, sid: u32, lun: u64) {
         let sequence = {
             let kernel = self.inner.lock();
@@ -253,7 +255,7 @@ struct Look {
     page_80: Vec<u8>,
 }
 
-/// A number as `strtoull` with base 0 reads it.
+/// Parses a number as `strtoull` with base 0 does.
 fn number(word: &str) -> Result<u64, Errno> {
     let parsed = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -264,7 +266,7 @@ fn number(word: &str) -> Result<u64, Errno> {
 }
 
 impl Session {
-    /// Whether a command may still come through, now or later.
+    /// Returns `true` if a command may still come through, now or later.
     fn takes_commands(&self, lun: u64, sender: Sender) -> bool {
         if self.terminated || self.doomed || self.state == SessionState::Free {
             return false;
@@ -277,7 +279,7 @@ impl Session {
         }
     }
 
-    /// The SCSI device's path below `/sys`, with its `/`.
+    /// Returns the SCSI device's path below `/sys`, with its `/`.
     pub(super) fn path(&self, lun: u64) -> String {
         let (host, sid) = (self.ids.host, self.ids.sid);
         format!("/devices/platform/host{host}/session{sid}/target{host}:0:0/{}", self.address(lun))
@@ -295,7 +297,7 @@ fn block_keys(name: &str, sequence: u64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The first minor number of a disk: sixteen each.
+/// Returns the first minor number of a disk: sixteen each.
 pub(super) fn minor(name: &str) -> u32 {
     let letters = name.trim_start_matches("sd").bytes();
     letters.fold(0, |index, letter| index * 26 + u32::from(letter.saturating_sub(b'a')) + 1).saturating_sub(1)
@@ -303,7 +305,7 @@ pub(super) fn minor(name: &str) -> u32 {
 }
 
 impl Kernel {
-    /// The disk driver takes a scanned device: it gets a name and a sequence number.
+    /// Lets the disk driver take a scanned device: it gets a name and a sequence number.
     pub(super) fn probe(&mut self, sid: u32, lun: u64) {
         let name = self.free_name();
         self.last_sequence += 1;
@@ -336,7 +338,7 @@ impl Kernel {
     }
 }
 
-/// Keeps the compiler's eye on what threads share.
+/// Makes the compiler check the types that threads share.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<Arc<super::state::Inner>>();

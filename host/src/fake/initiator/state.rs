@@ -1,7 +1,7 @@
-//! The state of a fake host's kernel, behind one lock: sessions, connections, disks, and who listens.
+//! State of a fake host's kernel, behind one lock: sessions, connections, disks, listeners.
 //!
-//! What must never happen here: two truths about one thing. A device's state follows from its session's; a path below
-//! `/sys` follows from both.
+//! What must never happen here: two truths about one thing. A device's state follows from its
+//! session's; a path below `/sys` follows from both.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use super::target::Shared as Target;
 use crate::{DiskOp, Holder, IscsiEvent, IscsiOp, IscsiParam, KernelSession, UeventItem, User};
 
-/// What all handles of one fake host share.
+/// State that all handles of one fake host share.
 #[derive(Default)]
 pub(super) struct Inner {
     kernel: Mutex<Kernel>,
@@ -47,7 +47,7 @@ impl Inner {
         Some(self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Changes the kernel's state and wakes whoever waits for that.
+    /// Changes the kernel's state and wakes all threads that wait for that.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Kernel) -> T) -> T {
         let mut kernel = self.lock();
         let result = change(&mut kernel);
@@ -58,7 +58,7 @@ impl Inner {
     }
 }
 
-/// A process of the host. Once dead it can do nothing more, whatever threads of it are left.
+/// A process of the host. Once dead it can do nothing more, even if threads of it are left.
 #[derive(Default)]
 pub(super) struct Process {
     pub(super) dead: AtomicBool,
@@ -70,13 +70,13 @@ impl Process {
     }
 }
 
-/// Who listens: a queue, and the process that reads it.
+/// A listener: a queue, and the process that reads it.
 pub(super) type Listener<T> = (Weak<Queue<T>>, Arc<Process>);
 
 /// The kernel of a host.
 #[derive(Default)]
 pub(super) struct Kernel {
-    /// Every session that has a SCSI host, destroyed ones until their work is done.
+    /// Every session that has a SCSI host; destroyed ones until their work is done.
     pub(super) sessions: BTreeMap<u32, Session>,
     pub(super) last_sid: u32,
     pub(super) last_sequence: u64,
@@ -86,9 +86,9 @@ pub(super) struct Kernel {
     pub(super) uevent_listeners: Vec<Listener<UeventItem>>,
     pub(super) losing: bool,
     pub(super) faults: Faults,
-    /// By the sequence number of the disk, so that a disk which takes over a name has none.
+    /// Holders by the disk's sequence number, so that a disk which takes over a name has none.
     pub(super) holders: BTreeMap<u64, Held>,
-    /// Bytes in the page cache that are not written, by the disk's sequence number.
+    /// Unwritten bytes in the page cache, by the disk's sequence number.
     pub(super) unwritten: BTreeMap<u64, u64>,
     pub(super) disk_faults: BTreeMap<String, Errno>,
     pub(super) probes_held: bool,
@@ -116,7 +116,7 @@ pub(super) struct Faults {
     pub(super) waiting: BTreeSet<String>,
 }
 
-/// The class's state of a session.
+/// State of a session in the transport class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionState {
     /// Never logged in, or given up after `recovery_tmo`.
@@ -147,7 +147,7 @@ pub(super) struct Session {
     pub(super) ids: KernelSession,
     pub(super) state: SessionState,
     pub(super) target_state: TargetState,
-    /// Destroyed, its work still runs: nobody finds it any more.
+    /// The session is destroyed and its work still runs: nobody finds it any more.
     pub(super) doomed: bool,
     /// A Logout was sent: commands wait, and a closed connection is no error.
     pub(super) logging_out: bool,
@@ -171,7 +171,7 @@ impl Session {
         self.params.get(&(param as u32)).map(String::as_str)
     }
 
-    /// What [`ScsiDisk`]s of this session say of themselves.
+    /// Returns the state that the [`ScsiDisk`]s of this session show.
     pub(super) fn disk_state(&self, disk: &ScsiDisk) -> &'static str {
         match self.state {
             _ if disk.offline => "offline",
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// `<host>:0:0:<lun>`.
+    /// Returns the address `<host>:0:0:<lun>`.
     pub(super) fn address(&self, lun: u64) -> String {
         format!("{}:0:0:{lun}", self.ids.host)
     }
@@ -193,7 +193,7 @@ pub(super) struct Connection {
     pub(super) socket: Option<Socket>,
     /// The kernel has cleaned up by itself: ENOTCONN until `STOP_CONN` with RECOVER.
     pub(super) cleanup: bool,
-    /// Stopped for recovery and not started since: a further stop does not block the session again.
+    /// Stopped for recovery and not started again: a further stop does not block the session again.
     pub(super) recovering: bool,
     pub(super) next_tag: u32,
     /// A Login or Text request is on its way: the kernel has one task for them.
@@ -201,28 +201,28 @@ pub(super) struct Connection {
     pub(super) status_number: u32,
 }
 
-/// The kernel's reference of a TCP socket. Dropping it ends the thread that reads; the connection is closed when nobody else
-/// holds the socket.
+/// The kernel's reference of a TCP socket. Dropping it ends the thread that reads. The connection
+/// is closed when nobody else holds the socket.
 pub(super) struct Socket {
     pub(super) id: u64,
     pub(super) stream: Arc<TcpStream>,
     pub(super) target: Option<Arc<Target>>,
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Its end wakes the reader by being closed.
+    /// Closing this end wakes the reader.
     pub(super) _wake: UnixStream,
 }
 
 /// A SCSI disk, as it was scanned.
 #[derive(Debug, Clone)]
 pub(super) struct ScsiDisk {
-    /// `sd<x>`; `None` until the driver has probed it.
+    /// Name `sd<x>`; `None` until the driver has probed the disk.
     pub(super) block: Option<String>,
     pub(super) sequence: u64,
     pub(super) size: u64,
     pub(super) write_protected: bool,
     pub(super) set_read_only: bool,
-    /// Sectors.
+    /// Read-ahead in sectors.
     pub(super) read_ahead: u32,
     pub(super) offline: bool,
     pub(super) page_83: Vec<u8>,
@@ -230,17 +230,17 @@ pub(super) struct ScsiDisk {
 }
 
 impl Kernel {
-    /// A session that requests find.
+    /// Returns a session that requests can find.
     pub(super) fn session(&mut self, sid: u32) -> Result<&mut Session, Errno> {
         self.sessions.get_mut(&sid).filter(|session| !session.doomed).ok_or(Errno::EINVAL)
     }
 
-    /// Its connection.
+    /// Returns the connection of such a session.
     pub(super) fn connection(&mut self, sid: u32) -> Result<&mut Connection, Errno> {
         self.session(sid)?.connection.as_mut().ok_or(Errno::EINVAL)
     }
 
-    /// The session and LUN of a block device.
+    /// Finds the session and LUN of a block device.
     pub(super) fn disk(&self, block: &str) -> Option<(&Session, u64, &ScsiDisk)> {
         self.sessions.values().find_map(|session| {
             let (lun, disk) = session.disks.iter().find(|(_, disk)| disk.block.as_deref() == Some(block))?;
@@ -248,7 +248,7 @@ impl Kernel {
         })
     }
 
-    /// Tells every listener; `false`: there is none.
+    /// Sends an event to every listener. `false`: there is none.
     pub(super) fn tell(&mut self, event: &IscsiEvent) -> bool {
         self.listeners.retain(|(queue, _)| queue.strong_count() > 0);
         if !self.losing {
@@ -262,13 +262,14 @@ impl Kernel {
         queues(&self.uevent_listeners).for_each(|queue| queue.push(event.clone()));
     }
 
-    /// Every listener has lost something.
+    /// Makes every listener lose events.
     pub(super) fn overrun(&mut self) {
         queues(&self.listeners).for_each(|queue| queue.overrun(IscsiEvent::Overrun));
         queues(&self.uevent_listeners).for_each(|queue| queue.overrun(UeventItem::Overrun));
     }
 
-    /// A process that drove this kernel dies: it listens no longer, and every request fails until the next one begins.
+    /// Lets a process that drove this kernel die: it listens no longer, and every request fails
+    /// until the next one begins.
     pub(super) fn crash(&mut self, process: &Arc<Process>) {
         process.dead.store(true, Ordering::SeqCst);
         self.faults.crashed = true;
@@ -278,7 +279,8 @@ impl Kernel {
         self.uevent_listeners.retain(|(_, owner)| !Arc::ptr_eq(owner, process));
     }
 
-    /// The first free `sd<x>`. The kernel gives a name away again once nobody holds the old disk open.
+    /// Returns the first free `sd<x>`. The kernel gives a name away again once nobody holds the old
+    /// disk open.
     pub(super) fn free_name(&self) -> String {
         let taken = |name: &str| {
             self.disk(name).is_some()
@@ -297,7 +299,7 @@ fn queues<T>(listeners: &[Listener<T>]) -> impl Iterator<Item = Arc<Queue<T>>> {
     listeners.iter().filter_map(|(queue, _)| queue.upgrade())
 }
 
-/// `sda` … `sdz`, `sdaa` …
+/// Returns the name of this index: `sda` … `sdz`, `sdaa` …
 fn disk_name(mut index: u32) -> String {
     let mut letters = Vec::new();
     loop {
@@ -334,7 +336,7 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
-    /// Loses what is queued and says so.
+    /// Drops the queued events and queues `mark`.
     pub(super) fn overrun(&self, mark: T) {
         let mut items = self.lock();
         items.clear();

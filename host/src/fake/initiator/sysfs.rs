@@ -1,5 +1,6 @@
-//! `/sys` of a fake host, as far as iSCSI sessions and their disks show there: real folders below `devices`, links to them
-//! below `class` and `block`, made up from the kernel's state at every call.
+//! Tree `/sys` of a fake host, as far as it shows iSCSI sessions and their disks: real folders
+//! below `devices`, links to them below `class` and `block`, derived from the kernel's state at
+//! every call.
 //!
 //! What must never happen here: a path or a value that 6.1 would not show.
 
@@ -12,15 +13,15 @@ use super::scsi::minor;
 use super::state::{Connection, ConnectionState, Kernel, ScsiDisk, Session, SessionState, TargetState};
 use crate::{Entry, EntryKind, Holder, IscsiParam, Tree, TreeError, TreeOp, TreePath};
 
-/// What stands at a path.
+/// Object at a path.
 enum Node {
     Dir(Vec<Entry>),
     File(Result<Vec<u8>, Errno>),
-    /// To this path of the tree.
+    /// A link to this path of the tree.
     Link(String),
 }
 
-/// What a write does.
+/// Effect of a write.
 enum Action {
     Scan(u32),
     Delete(u32, u64),
@@ -75,13 +76,13 @@ fn line(value: impl std::fmt::Display) -> Node {
     Node::File(Ok(format!("{value}\n").into_bytes()))
 }
 
-/// The number after a prefix.
+/// Parses the number after a prefix.
 fn numbered<T: std::str::FromStr>(name: &str, prefix: &str) -> Option<T> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
 impl Kernel {
-    /// Links of a class folder: name and target.
+    /// Lists the links of a class folder: name and target.
     fn class(&self, class: &str) -> Option<Vec<(String, String)>> {
         let live = || self.sessions.values();
         let home = |session: &Session| format!("devices/platform/host{}", session.ids.host);
@@ -288,7 +289,8 @@ impl Kernel {
         }
     }
 
-    /// The canonical path: links are followed in the middle, and at the end if asked for.
+    /// Resolves a path to its canonical form: links are followed in the middle, and at the end if
+    /// `follow_last`.
     fn resolve(&self, path: &TreePath, follow_last: bool) -> Result<(Vec<String>, Node), Errno> {
         let mut canonical: Vec<String> = Vec::new();
         let names: Vec<&str> = path.as_str().split('/').filter(|name| !name.is_empty()).collect();
@@ -312,7 +314,7 @@ impl Kernel {
         self.node(&names).ok_or(Errno::ENOENT)
     }
 
-    /// What a write to this file does.
+    /// Returns the effect of a write to this file.
     fn action(&self, path: &TreePath) -> Result<Action, Errno> {
         let (canonical, node) = self.resolve(path, true)?;
         if matches!(node, Node::Dir(_)) {
@@ -335,7 +337,8 @@ impl Kernel {
 
     fn set_disk_state(&mut self, sid: u32, lun: u64, text: &str) -> Result<(), Errno> {
         let session = self.sessions.get_mut(&sid).ok_or(Errno::ENODEV)?;
-        // The kernel (6.1) compares with the line feed that `echo` puts there: without one it knows no word.
+        // The kernel (6.1) compares with the line feed that `echo` adds: without one it knows no
+        // word.
         let offline = match text.split_once('\n') {
             Some(("offline", _)) => true,
             Some(("running", _)) => false,
@@ -371,7 +374,7 @@ impl ScsiDisk {
     }
 }
 
-/// The cached designator, as udev and people see it.
+/// Returns the cached designator, as udev and people see it.
 fn wwid(disk: &ScsiDisk) -> String {
     let naa = disk.page_83.get(8..24).unwrap_or_default();
     naa.iter().fold("naa.".to_owned(), |text, byte| format!("{text}{byte:02x}"))

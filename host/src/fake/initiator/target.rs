@@ -1,8 +1,10 @@
-//! A scripted iSCSI target on a real TCP port of 127.0.0.1: it answers logins as LIO does, or as a test wants it to
-//! misbehave. SCSI commands do not travel on the connection: the fake kernel asks for them by the connection's addresses,
-//! so that a command gets through exactly as long as its session lives here.
+//! A scripted iSCSI target on a real TCP port of 127.0.0.1: it answers logins as LIO does, or
+//! misbehaves as a test wants. SCSI commands do not travel on the connection: the fake kernel sends
+//! them by the connection's addresses, so that a command gets through exactly as long as its
+//! session lives here.
 //!
-//! What must never happen here: a command answered for a session that has been cut; a panic on any bytes.
+//! What must never happen here: a command answered for a session that has been cut; a panic on any
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,26 +21,26 @@ use super::disk::{Command, FakeDisk, NO_SUCH_UNIT, Outcome};
 use super::pdu::{NO_TAG, Pdu, opcode};
 use super::target_login::{Login, Verdict};
 
-/// Longest data segment taken from an initiator.
+/// Longest accepted data segment of an initiator.
 const DATA_BYTES_MAX: usize = 64 * 1024;
-/// How long [`FakeTarget::wait_for`] and [`super::FakeHost::wait_for`] wait before they give up.
+/// Time that [`FakeTarget::wait_for`] and [`super::FakeHost::wait_for`] wait before they give up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Changes an answer on its way out: the number of the answer within its login (1 is the first), and the answer.
 pub type Tamper = Arc<dyn Fn(u32, &mut Pdu) + Send + Sync>;
 
-/// What an initiator is granted: LIO's ACL.
+/// Grant of an initiator: LIO's ACL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acl {
-    /// What it must show; `None`: no authentication.
+    /// Credentials that the initiator must show. `None`: no authentication.
     pub chap: Option<Credentials>,
-    /// What the target shows of itself, if the initiator asks for it.
+    /// Credentials by which the target proves itself, if the initiator asks for that.
     pub mutual: Option<Credentials>,
     /// Writes are refused.
     pub read_only: bool,
 }
 
-/// How the target misbehaves; by default it does not.
+/// Misbehaviour of the target; by default there is none.
 #[derive(Clone)]
 pub struct Behaviour {
     /// Refuse every first login request with this status class and detail.
@@ -61,17 +63,17 @@ pub struct Behaviour {
     pub wrong_chap_r: bool,
     /// Send the initiator's own `CHAP_R` back as the target's.
     pub reflect: bool,
-    /// Choose `AuthMethod=None` and let everybody in whom an ACL names, whatever was offered.
+    /// Choose `AuthMethod=None` and admit everybody whom an ACL names, whatever was offered.
     pub downgrade: bool,
-    /// The CHAP algorithms that the target can do.
+    /// CHAP algorithms that the target supports.
     pub algorithms: Vec<u8>,
-    /// Keys that the target brings up by itself, once a login.
+    /// Keys that the target proposes by itself, once a login.
     pub extra_keys: Vec<(String, String)>,
     /// The digests that the target agrees to, of headers and of data: LIO's `param/HeaderDigest` and `param/DataDigest`.
     pub digests: [String; 2],
     /// Answer these operational keys with these values, whatever was offered.
     pub forced_keys: BTreeMap<String, String>,
-    /// So many times answer T=0 to a request with T=1 that could have been granted.
+    /// Number of times to answer T=0 to a request with T=1 that could have been granted.
     pub refuse_transits: u32,
     /// Send a Reject PDU in place of the nth answer of a login.
     pub reject_at: Option<u32>,
@@ -81,7 +83,7 @@ pub struct Behaviour {
     pub ignore_logout: bool,
     /// Answer a Logout request with this response code (0: done).
     pub logout_response: u8,
-    /// Anything else.
+    /// Any other change of an answer.
     pub tamper: Option<Tamper>,
 }
 
@@ -119,7 +121,7 @@ impl Behaviour {
     }
 }
 
-/// What a login is answered by.
+/// Settings by which a login is answered.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) name: String,
@@ -132,17 +134,17 @@ pub(super) struct Settings {
 /// A session that lives on the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetSession {
-    /// The initiator's name.
+    /// Name of the initiator.
     pub initiator: String,
     /// Initiator session id.
     pub isid: [u8; 6],
     /// Target session identifying handle.
     pub tsih: u16,
-    /// The initiator's end of the connection.
+    /// Address of the initiator's end of the connection.
     pub peer: SocketAddr,
 }
 
-/// How a login ended.
+/// End of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginEnd {
     /// With a session, of this handle.
@@ -156,17 +158,17 @@ pub enum LoginEnd {
 /// A login attempt that the target has seen. Holds no secret, challenge or response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenLogin {
-    /// Empty when the connection was closed before a name came.
+    /// Name of the initiator; empty when the connection was closed before it came.
     pub initiator: String,
     /// Initiator session id.
     pub isid: [u8; 6],
-    /// The initiator's end of the connection.
+    /// Address of the initiator's end of the connection.
     pub peer: SocketAddr,
     /// Keys in the order in which they came.
     pub keys: Vec<(String, String)>,
-    /// Login requests that came.
+    /// Number of login requests.
     pub requests: u32,
-    /// How it ended; `None` while it runs.
+    /// End of the login; `None` while it runs.
     pub end: Option<LoginEnd>,
 }
 
@@ -190,14 +192,14 @@ pub(super) struct Shared {
     address: SocketAddr,
     inner: Mutex<Inner>,
     changed: Condvar,
-    /// Bound but never listening: keeps the port ours while the target does not listen.
+    /// Bound but never listening: reserves the port while the target does not listen.
     _reservation: OwnedFd,
 }
 
 /// Targets by the address that they listen on.
 static TARGETS: Mutex<BTreeMap<SocketAddr, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
-/// The target that listens, or listened, on this address.
+/// Returns the target that listens, or listened, on this address.
 pub(super) fn target_at(address: SocketAddr) -> Option<Arc<Shared>> {
     TARGETS.lock().unwrap_or_else(PoisonError::into_inner).get(&address)?.upgrade()
 }
@@ -216,14 +218,14 @@ impl Drop for Owner {
     }
 }
 
-/// A target. Clones are the same target; with the last one it is gone, its connections too.
+/// A target; clones share one. With the last one it is gone, with its connections.
 #[derive(Clone)]
 pub struct FakeTarget {
     owner: Arc<Owner>,
 }
 
 impl FakeTarget {
-    /// A target of this name, TPG 1, without ACLs and LUNs, that listens on a free port of 127.0.0.1.
+    /// Starts a target of this name, TPG 1, without ACLs and LUNs, that listens on a free port of 127.0.0.1.
     pub fn start(name: impl Into<String>) -> io::Result<Self> {
         let reservation =
             socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -273,12 +275,12 @@ impl FakeTarget {
         self.shared().change(change)
     }
 
-    /// Its portal.
+    /// Returns the address of its portal.
     pub fn address(&self) -> SocketAddr {
         self.shared().address
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> String {
         self.shared().lock().settings.name.clone()
     }
@@ -302,13 +304,13 @@ impl FakeTarget {
         self.change(Inner::stop_listening);
     }
 
-    /// Lets an initiator in, or changes how.
+    /// Gives an initiator an ACL, or changes it.
     pub fn allow(&self, initiator: impl Into<String>, acl: Acl) {
         self.change(|inner| inner.settings.acls.insert(initiator.into(), acl));
     }
 
-    /// Takes an initiator's ACL away and cuts its sessions, as LIO does by `rmdir`: later logins get 0x0202. Returns
-    /// how many sessions were cut.
+    /// Removes an initiator's ACL and cuts its sessions, as LIO does by `rmdir`: later logins get
+    /// 0x0202. Returns the number of sessions that were cut.
     pub fn revoke(&self, initiator: &str) -> usize {
         self.change(|inner| {
             inner.settings.acls.remove(initiator);
@@ -316,19 +318,19 @@ impl FakeTarget {
         })
     }
 
-    /// Cuts the sessions of one initiator, which may log in again. Returns how many.
+    /// Cuts the sessions of one initiator, which may log in again. Returns their number.
     pub fn cut(&self, initiator: &str) -> usize {
         self.change(|inner| {
             inner.cut(|_, session| session.is_some_and(|session| session.initiator == initiator))
         })
     }
 
-    /// Closes all connections, of logins too. Returns how many were sessions.
+    /// Closes all connections, of logins too. Returns the number of those that were sessions.
     pub fn cut_all(&self) -> usize {
         self.change(|inner| inner.cut(|_, _| true))
     }
 
-    /// Enables or disables the TPG: disabled, sessions are cut and logins get 0x0301.
+    /// Enables or disables the TPG: when it is disabled, sessions are cut and logins get 0x0301.
     pub fn set_enabled(&self, on: bool) {
         self.change(|inner| {
             inner.settings.enabled = on;
@@ -338,27 +340,27 @@ impl FakeTarget {
         });
     }
 
-    /// The portal group tag that logins are told; `None`: none.
+    /// Sets the portal group tag in login answers. `None`: they have none.
     pub fn set_tpgt(&self, tpgt: Option<u16>) {
         self.change(|inner| inner.settings.tpgt = tpgt);
     }
 
-    /// Changes how it behaves; takes effect with the next PDU.
+    /// Changes the behaviour from the next PDU on.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         self.change(|inner| change(&mut inner.settings.behaviour));
     }
 
-    /// Puts a disk behind a LUN, or another one: initiators are not told.
+    /// Puts a disk behind a LUN, or exchanges it: initiators are not told.
     pub fn set_disk(&self, lun: u64, disk: FakeDisk) {
         self.change(|inner| inner.luns.insert(lun, disk));
     }
 
-    /// The disk behind a LUN.
+    /// Returns the disk behind a LUN.
     pub fn disk(&self, lun: u64) -> Option<FakeDisk> {
         self.shared().lock().luns.get(&lun).cloned()
     }
 
-    /// Takes a LUN away.
+    /// Removes a LUN.
     pub fn remove_lun(&self, lun: u64) {
         self.change(|inner| inner.luns.remove(&lun));
     }
@@ -368,33 +370,34 @@ impl FakeTarget {
         self.change(|inner| inner.io_held = on);
     }
 
-    /// SCSI commands that were answered.
+    /// Counts the SCSI commands that were answered.
     pub fn commands(&self) -> u64 {
         self.shared().lock().commands
     }
 
-    /// Logout requests that were answered.
+    /// Counts the Logout requests that were answered.
     pub fn logouts(&self) -> u64 {
         self.shared().lock().logouts
     }
 
-    /// Answers to [`FakeTarget::ping`].
+    /// Counts the answers to [`FakeTarget::ping`].
     pub fn pings_answered(&self) -> u64 {
         self.shared().lock().pings_answered
     }
 
-    /// Its sessions.
+    /// Returns the sessions.
     pub fn sessions(&self) -> Vec<TargetSession> {
         self.shared().lock().sessions.values().cloned().collect()
     }
 
-    /// Every login that it has seen, oldest first.
+    /// Returns every login so far, oldest first.
     pub fn seen(&self) -> Vec<SeenLogin> {
         self.shared().lock().seen.clone()
     }
 
-    /// Sends an async message (0 SCSI event, 1 log out, 2 and 3 connections will be dropped, 4 negotiate anew) with its
-    /// three parameters to every session of an initiator. Returns to how many.
+    /// Sends an async message (0 SCSI event, 1 log out, 2 and 3 connections will be dropped, 4
+    /// negotiate anew) with its three parameters to every session of an initiator. Returns the
+    /// number of sessions.
     pub fn send_async(&self, initiator: &str, event: u8, parameters: [u16; 3]) -> usize {
         let mut pdu = Pdu::new(opcode::ASYNC);
         pdu.header[1] = 0x80;
@@ -412,7 +415,8 @@ impl FakeTarget {
         self.shared().send_to(initiator, &pdu)
     }
 
-    /// Sends a NOP-In that wants an answer to every session of an initiator. Returns to how many.
+    /// Sends a NOP-In that wants an answer to every session of an initiator. Returns the number of
+    /// sessions.
     pub fn ping(&self, initiator: &str) -> usize {
         let mut pdu = Pdu::new(opcode::NOP_IN);
         pdu.header[1] = 0x80;
@@ -421,7 +425,7 @@ impl FakeTarget {
         self.shared().send_to(initiator, &pdu)
     }
 
-    /// Waits until something holds; `false`: it did not within 20 s.
+    /// Waits until the condition holds. `false`: it did not within 20 s.
     #[must_use]
     pub fn wait_for(&self, holds: impl Fn(&Self) -> bool) -> bool {
         let deadline = Instant::now() + PATIENCE;
@@ -451,7 +455,7 @@ impl Inner {
         }
     }
 
-    /// Closes the connections that match; counts those that were sessions.
+    /// Closes the connections that match. Returns the number of those that were sessions.
     fn cut(&mut self, matches: impl Fn(SocketAddr, Option<&TargetSession>) -> bool) -> usize {
         let peers: Vec<_> = self.connections.keys().copied().collect();
         let doomed: Vec<_> =
@@ -499,7 +503,7 @@ impl Shared {
         streams.iter().filter(|stream| (&***stream).write_all(&pdu.bytes()).is_ok()).count()
     }
 
-    /// A SCSI command of the session whose initiator's end is `peer`.
+    /// Handles a SCSI command of the session whose initiator's end is `peer`.
     pub(super) fn command(&self, peer: SocketAddr, lun: u64, command: Command<'_>) -> Outcome {
         let mut inner = self.lock();
         loop {
@@ -516,14 +520,15 @@ impl Shared {
         let initiator = inner.sessions.get(&peer).map(|session| session.initiator.clone());
         let acl = initiator.and_then(|initiator| inner.settings.acls.get(&initiator));
         let may_write = acl.is_some_and(|acl| !acl.read_only);
-        // Answered under the lock: once a session has been cut nothing of it lands any more.
+        // Answered under the lock: once a session has been cut, none of its commands lands any
+        // more.
         let outcome = inner.luns.get(&lun).map_or(NO_SUCH_UNIT, |disk| disk.answer(command, may_write));
         drop(inner);
         self.changed.notify_all();
         outcome
     }
 
-    /// The LUNs that a session sees: REPORT LUNS.
+    /// Handles REPORT LUNS: returns the LUNs that a session sees.
     pub(super) fn report_luns(&self, peer: SocketAddr) -> Vec<u64> {
         let inner = self.lock();
         if inner.sessions.contains_key(&peer) { inner.luns.keys().copied().collect() } else { Vec::new() }
@@ -557,7 +562,7 @@ fn serve(shared: &Shared, stream: &Arc<TcpStream>, peer: SocketAddr) {
         full_feature(shared, stream, peer, status);
     }
     shared.change(|inner| {
-        // Only this connection: another one may have got the same port since it was cut.
+        // Removes only this connection: another one may have got this port after the cut.
         if inner.connections.get(&peer).is_some_and(|current| Arc::ptr_eq(current, stream)) {
             inner.forget(peer);
         }
@@ -573,7 +578,7 @@ fn send(stream: &TcpStream, bytes: &[u8], split: bool) -> io::Result<()> {
     stream.write_all(bytes)
 }
 
-/// The login phase; `None`: no session came of it. Else the next status number.
+/// Runs the login phase. Returns the next status number; `None` if no session was made.
 fn log_in(shared: &Shared, stream: &Arc<TcpStream>, peer: SocketAddr) -> Option<u32> {
     let (tsih, at) = shared.change(|inner| {
         let tsih = inner.next_tsih;
@@ -618,7 +623,8 @@ fn converse(
             Verdict::Answer(answer) => (answer, None),
             Verdict::Refuse(answer, class, detail) => {
                 let end = LoginEnd::Refused(class, detail);
-                // Noted before the initiator knows, so that whoever asks after its answer finds it.
+                // Recorded before the initiator knows, so that a test which asks after its answer
+                // finds it.
                 shared.change(|inner| inner.note_end(at, end));
                 (answer, Some(end))
             }
@@ -657,7 +663,8 @@ fn converse(
     LoginEnd::Dropped
 }
 
-/// Waits as long as the nth answer is to be delayed or held back; `false`: the connection was cut meanwhile.
+/// Waits as long as the nth answer has to be delayed or held back. `false`: the connection was cut
+/// meanwhile.
 fn let_pass(shared: &Shared, peer: SocketAddr, stream: &Arc<TcpStream>, number: u32) -> bool {
     if let Some((_, delay)) = shared.lock().settings.behaviour.delay.filter(|(at, _)| *at == number) {
         thread::sleep(delay);
@@ -675,8 +682,8 @@ fn let_pass(shared: &Shared, peer: SocketAddr, stream: &Arc<TcpStream>, number: 
 }
 
 impl Inner {
-    /// Makes the session, and ends an older one of the same initiator and ISID. `false`: the connection was cut, or
-    /// the initiator's ACL taken away, meanwhile.
+    /// Makes the session, and ends an older one of this initiator and ISID. `false`: the connection
+    /// was cut, or the initiator's ACL removed, meanwhile.
     fn admit(
         &mut self,
         login: &Login,

@@ -1,13 +1,13 @@
-//! The target's half of a login, PDU by PDU: stages, authentication, negotiation, as LIO answers.
+//! Target's half of a login, PDU by PDU: stages, authentication, negotiation, as LIO answers.
 //!
-//! What must never happen here: a session granted whose initiator has not shown what its ACL demands, unless a test has
-//! asked for just that.
+//! What must never happen here: a session granted whose initiator has not shown the credentials
+//! that its ACL demands, unless a test has asked for just that.
 
 use super::chap::{Chap, Step};
 use super::pdu::{NO_TAG, Pair, Pdu, opcode, pairs, text, value};
 use super::target::Settings;
 
-/// The target's operational values (LIO's defaults), and how each is agreed on.
+/// Operational values of the target (LIO's defaults), and the rule of each agreement.
 const RULES: [(&str, Rule); 13] = [
     ("ErrorRecoveryLevel", Rule::Least(0)),
     ("InitialR2T", Rule::Or(true)),
@@ -33,7 +33,7 @@ enum Rule {
 }
 
 impl Rule {
-    /// The agreed value; `None`: what was offered is no such value.
+    /// Computes the agreed value. `None`: the offer is no valid value.
     fn agree(self, offered: &str) -> Option<String> {
         let yes = match offered {
             "Yes" => Some(true),
@@ -50,24 +50,25 @@ impl Rule {
     }
 }
 
-/// The most data in one PDU that the target takes.
+/// Maximum bytes of data in one PDU that the target accepts.
 const SEGMENT: &str = "262144";
 
-/// The first digest of the initiator's list that the target has, too. Without one the login fails
-/// (`iscsi_check_valuelist_for_support`). What is agreed on covers no bytes here: PDUs after the login do not travel.
+/// Chooses the first digest of the initiator's list that the target also has. Without one the login
+/// fails (`iscsi_check_valuelist_for_support`). The agreed digest covers no bytes here: PDUs after
+/// the login do not travel.
 fn digest(own: &str, offered: &str) -> Result<String, Refusal> {
     let known = offered.split(',').find(|digest| own.split(',').any(|other| other == *digest));
     known.map(str::to_owned).ok_or(INITIATOR_ERROR)
 }
 
-/// What the target answers to one login request.
+/// Answer of the target to one login request.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// This; the login goes on.
+    /// Send this; the login goes on.
     Answer(Pdu),
-    /// This, and then the connection is closed.
+    /// Send this, then close the connection.
     Refuse(Pdu, u8, u8),
-    /// This: full feature phase.
+    /// Send this: full feature phase.
     Done(Pdu),
 }
 
@@ -76,7 +77,7 @@ pub(super) enum Verdict {
 pub(super) struct Login {
     pub(super) initiator: String,
     pub(super) isid: [u8; 6],
-    /// Every key that came, secrets blotted out.
+    /// Every key that came, without secrets.
     pub(super) keys: Vec<Pair>,
     status_number: u32,
     /// Text of requests with the C bit so far.
@@ -89,7 +90,7 @@ pub(super) struct Login {
     tpgt_told: bool,
     extra_told: bool,
     transits_refused: u32,
-    /// The handle that the session gets.
+    /// Handle that the session gets.
     tsih: u16,
 }
 
@@ -106,12 +107,12 @@ const INVALID_REQUEST: Refusal = (2, 0x0b);
 const OUT_OF_SERVICE: Refusal = (3, 0x01);
 
 impl Login {
-    /// A login whose session, if it comes to one, gets this handle.
+    /// Begins a login. Its session, if one is made, gets this handle.
     pub(super) fn new(tsih: u16) -> Self {
         Self { tsih, ..Self::default() }
     }
 
-    /// The status number that comes next on this connection.
+    /// Returns the next status number on this connection.
     pub(super) fn next_status(&self) -> u32 {
         self.status_number
     }
@@ -209,7 +210,7 @@ impl Login {
         }
     }
 
-    /// The first request: who, whither, and whether at all.
+    /// Handles the first request: initiator, target, and the decision on both.
     fn first(&mut self, settings: &Settings, request: &Pdu, keys: &[Pair]) -> Result<(), Refusal> {
         self.isid.copy_from_slice(&request.header[8..14]);
         value(keys, "InitiatorName").ok_or(MISSING)?.clone_into(&mut self.initiator);
@@ -236,14 +237,14 @@ impl Login {
         if settings.acls.contains_key(&self.initiator) { Ok(()) } else { Err(FORBIDDEN) }
     }
 
-    /// The answer's keys, and whether the stage may end.
+    /// Returns the answer's keys, and `true` if the stage may end.
     fn keys_of(
         &mut self,
         settings: &Settings,
         stage: u8,
         keys: &[Pair],
     ) -> Result<(Vec<Pair>, bool), Refusal> {
-        // Revoked while it was logging in.
+        // The ACL was removed during the login.
         let acl = settings.acls.get(&self.initiator).ok_or(FORBIDDEN)?;
         if stage == 1 {
             if acl.chap.is_some() && !self.authenticated && !settings.behaviour.downgrade {
@@ -280,7 +281,8 @@ impl Login {
         }
     }
 
-    /// The security stage of an initiator whose ACL asks for no credentials: only `None` can be agreed on.
+    /// Handles the security stage of an initiator whose ACL asks for no credentials: only `None`
+    /// can be agreed on.
     fn without_chap(&mut self, keys: &[Pair]) -> Result<(Vec<Pair>, bool), Refusal> {
         match value(keys, "AuthMethod") {
             Some(offer) if !offer.split(',').any(|method| method == "None") => Err(AUTHENTICATION),
@@ -297,11 +299,12 @@ impl Login {
         for (key, offered) in keys {
             let agreed = match key.as_str() {
                 "InitiatorName" | "InitiatorAlias" | "TargetName" | "SessionType" => continue,
-                // Declared by each side for itself; LIO declares its `param/MaxXmitDataSegmentLength` (lio.md, p).
+                // Each side declares its own; LIO declares its `param/MaxXmitDataSegmentLength`
+                // (lio.md, p).
                 "MaxRecvDataSegmentLength" => SEGMENT.to_owned(),
                 "HeaderDigest" => digest(&settings.behaviour.digests[0], offered)?,
                 "DataDigest" => digest(&settings.behaviour.digests[1], offered)?,
-                // An answer to a key that the target brought up.
+                // An answer to a key that the target has proposed.
                 _ if settings.behaviour.extra_keys.iter().any(|(name, _)| name == key) => continue,
                 _ => match RULES.iter().find(|(name, _)| name == key) {
                     Some((_, rule)) => rule.agree(offered).unwrap_or_else(|| "Reject".to_owned()),

@@ -1,5 +1,5 @@
-//! Initiators' ACLs and mapped LUNs. What must never happen: a mapped LUN without its write protection when the kernel
-//! would have set it, or with one that the kernel would not.
+//! ACLs of initiators, and mapped LUNs. What must never happen: a mapped LUN without its write
+//! protection when the kernel would have set it, or with one that the kernel would not.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ use crate::fake::state::Machine;
 const DEPTH_MAX: u64 = 512;
 
 impl Acl {
-    /// Whether a login must bring credentials: the ACL's own `authentication`, -1 inherits.
+    /// Returns `true` if a login must bring credentials: the ACL's own `authentication`, where -1
+    /// inherits.
     pub(crate) fn requires_authentication(&self, tpg: bool) -> bool {
         match self.values.text(&tables::ACL, "attrib", "authentication").as_str() {
             "0" => false,
@@ -25,12 +26,12 @@ impl Acl {
     }
 }
 
-/// The credentials that a login must match, if any login can match them.
+/// Returns the credentials that a login must match; `None` if no login can match any.
 pub(crate) fn credentials(values: &Values) -> Option<(String, String)> {
     both(values, "userid", "password")
 }
 
-/// What the target proves itself with, if it can.
+/// Returns the credentials that prove the target; `None` if it cannot prove itself.
 pub(crate) fn mutual_credentials(values: &Values) -> Option<(String, String)> {
     both(values, "userid_mutual", "password_mutual")
 }
@@ -113,7 +114,7 @@ impl Machine {
         let acl =
             Acl { values: Values::default(), depth, mapped: std::collections::BTreeMap::new(), dying: false };
         tpg.acls.insert(name.to_owned(), acl);
-        // A session that demo mode let in becomes the ACL's (lio.md, m).
+        // A session that demo mode has admitted becomes the ACL's (lio.md, m).
         for session in self.sessions.values_mut() {
             if session.tpg == *key && session.initiator == name {
                 session.dynamic = false;
@@ -123,8 +124,9 @@ impl Machine {
         Ok(())
     }
 
-    /// Another depth drops the ACL's sessions and waits for their commands; the same changes nothing. Sessions that had ended by
-    /// themselves are not waited for (lio.md, d).
+    /// Sets the depth. Another number drops the ACL's sessions and waits for their commands; an
+    /// equal one changes nothing. It does not wait for sessions that had ended by themselves
+    /// (lio.md, d).
     pub(super) fn put_depth(&mut self, key: &AclKey, value: &[u8]) -> Result<Drain, Errno> {
         let depth = super::number(value)?;
         if depth > DEPTH_MAX {

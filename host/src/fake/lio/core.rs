@@ -1,4 +1,5 @@
-//! HBAs and backstores: `core/…`. What must never happen: a device opened twice, or let go while it is a LUN.
+//! HBAs and backstores: `core/…`. What must never happen: a device opened twice, or closed while it
+//! is a LUN.
 
 use std::path::PathBuf;
 
@@ -11,8 +12,8 @@ use crate::fake::state::{Machine, Node};
 const HBA_NAME_MAX: usize = 63;
 const SERIAL_MAX: usize = 254;
 
-/// The NAA name, 32 hex digits, that LIO builds from a unit serial: `6001405`, then the serial's first 25 hex digits,
-/// other characters skipped, filled up with zeros (lio.md, e).
+/// Returns the NAA name, 32 hex digits, that LIO builds from a unit serial: `6001405`, then the
+/// serial's first 25 hex digits, other characters skipped, filled up with zeros (lio.md, e).
 pub fn naa(serial: &str) -> String {
     let digits = serial.chars().filter(char::is_ascii_hexdigit).take(25);
     format!("{:0<32}", "6001405".chars().chain(digits).collect::<String>().to_ascii_lowercase())
@@ -110,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Whether initiators may unmap: only what lies on a device that takes discards.
+    /// Sets if initiators may unmap: only possible on a device that takes discards.
     fn put_provisioning(&mut self, key: &StoreKey, name: &str, value: &[u8]) -> Result<(), Errno> {
         let on = super::flag(value)?;
         if on && !self.discards(key) {
@@ -121,14 +122,14 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether the device that a backstore has open takes discards.
+    /// Returns `true` if the open device of a backstore takes discards.
     pub(super) fn discards(&self, key: &StoreKey) -> bool {
         let open = self.lio.store(key).and_then(|store| store.open.as_ref());
         let device = open.and_then(|open| self.devices.get(open.device.as_ref()?));
         device.is_some_and(|device| device.discards)
     }
 
-    /// `control`: comma-separated `key=value`; unknown keys are accepted and ignored.
+    /// Writes `control`: comma-separated `key=value`; unknown keys are accepted and ignored.
     fn control(&mut self, key: &StoreKey, value: &[u8]) -> Result<(), Errno> {
         let plugin = self.lio.hbas.get(&key.hba).ok_or(Errno::ENOENT)?.plugin;
         let store = self.lio.store_mut(key).ok_or(Errno::ENOENT)?;
@@ -172,7 +173,7 @@ impl Machine {
         };
         let store = self.lio.store_mut(key).ok_or(Errno::ENOENT)?;
         store.open = Some(open);
-        // It becomes what the device can do.
+        // The value becomes the device's own limit.
         store.values.unset("attrib", "max_write_same_len");
         Ok(())
     }
@@ -192,7 +193,7 @@ impl Machine {
         Ok(Opened { device: Some(path), read_only: readonly })
     }
 
-    /// fileio opens its file without excluding others and creates a missing one.
+    /// Opens a file for fileio, which does not exclude other openers and creates a missing file.
     fn open_file(&mut self, path: PathBuf, size: Option<u64>) -> Result<Opened, Errno> {
         if !self.devices.contains_key(&path) {
             let size = size.ok_or(Errno::EINVAL)?;

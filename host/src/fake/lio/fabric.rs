@@ -60,8 +60,9 @@ impl Lio {
         Ok(())
     }
 
-    /// A group that is enabled gets its relative port id, of all groups of all fabrics the only one: the one that was written,
-    /// else the lowest that no other enabled one has. A group of tcm_fc is never enabled, and gets none (by the source).
+    /// Gives a group its relative port id when it is enabled, unique among all groups of all
+    /// fabrics: the id that was written, else the lowest that no other enabled group has. A group
+    /// of tcm_fc is never enabled, and gets none (by the source).
     fn take_port_id(&mut self, key: &TpgKey) -> Result<(), Errno> {
         let tpg = self.tpg(key).ok_or(Errno::ENOENT)?;
         if !self.has_port_ids || tpg.enabled {
@@ -82,7 +83,7 @@ impl Lio {
         Ok(())
     }
 
-    /// `rtpi`: of a group that is not enabled it is remembered until then.
+    /// Writes `rtpi`: a group that is not enabled remembers it until then.
     pub(super) fn put_port_id(&mut self, key: &TpgKey, value: &[u8]) -> Result<(), Errno> {
         let id = u16::try_from(super::number(value)?).map_err(|_| Errno::ERANGE)?;
         let tpg = self.tpg_mut(key).ok_or(Errno::ENOENT)?;
@@ -93,7 +94,7 @@ impl Lio {
         Ok(())
     }
 
-    /// Whether a mapped LUN points to this LUN, live or stale.
+    /// Returns `true` if a mapped LUN points to this LUN, live or stale.
     pub(super) fn is_mapped(&self, key: &LunKey) -> bool {
         self.tpg(&key.tpg).is_some_and(|tpg| {
             let mut all = tpg.acls.values().flat_map(|acl| acl.mapped.values());
@@ -101,7 +102,7 @@ impl Lio {
         })
     }
 
-    /// Every initiator loses this LUN; the links stay, stale.
+    /// Takes this LUN from every initiator; the links stay, stale.
     pub(super) fn unmap_everywhere(&mut self, key: &LunKey) {
         self.forget_registrations(key, None);
         let Some(tpg) = self.tpg_mut(&key.tpg) else { return };
@@ -161,7 +162,7 @@ impl Machine {
         let taken = match kind {
             FabricKind::Iscsi => name.len() <= TARGET_NAME_MAX,
             FabricKind::Fc => kind.takes_initiator(name),
-            // These ask their adapters for the port.
+            // These drivers ask their adapters for the port.
             FabricKind::Qla2xxx | FabricKind::Efct => self.has_fc_port(kind, name),
         };
         if !taken {
@@ -175,7 +176,7 @@ impl Machine {
     pub(super) fn make_portal(&mut self, key: &TpgKey, name: &str) -> Result<(), Errno> {
         let address = portal_address(name).ok_or(Errno::EINVAL)?;
         let target = self.lio.target(&key.target).ok_or(Errno::ENOENT)?;
-        // On another group, or on this one under another spelling.
+        // The portal is in another group, or in this one under another spelling.
         let in_same_target =
             target.tpgs.values().any(|tpg| tpg.portals.values().any(|other| other.address == address));
         if in_same_target {
@@ -183,7 +184,8 @@ impl Machine {
         }
         let listening: Vec<SocketAddr> =
             self.lio.tpgs().flat_map(|(_, tpg)| tpg.portals.values().map(|other| other.address)).collect();
-        // Shared with another target: no second socket. Else the kernel binds one, which may collide.
+        // Shared with another target: no second socket. Otherwise the kernel binds one, which may
+        // collide.
         if !listening.contains(&address)
             && listening.iter().chain(&self.occupied).any(|other| collide(*other, address))
         {
@@ -215,7 +217,7 @@ impl Machine {
         Ok(Drain { sessions, lun: None })
     }
 
-    /// What the kernel does behind a plain attribute.
+    /// Does the kernel's work behind a plain attribute.
     pub(super) fn after_write(&mut self, dir: &Dir, name: &str) {
         let (Owner::Tpg(key), "attrib") = (&dir.owner, dir.part.as_str()) else { return };
         if key.target.fabric != FabricKind::Iscsi {
@@ -234,7 +236,7 @@ impl Machine {
 }
 
 impl Tpg {
-    /// What a login is answered by.
+    /// Returns the value by which a login is answered.
     pub(crate) fn param(&self, name: &str) -> String {
         self.values.text(self.kind.tpg_shape(), "param", name)
     }
@@ -243,28 +245,28 @@ impl Tpg {
         self.kind == FabricKind::Iscsi && self.is_on("authentication")
     }
 
-    /// Whether an initiator without an ACL may log in. efct does not ask.
+    /// Returns `true` if an initiator without an ACL may log in. efct does not check.
     pub(crate) fn admits_strangers(&self) -> bool {
         self.kind == FabricKind::Efct || self.is_on("generate_node_acls")
     }
 
-    /// Whether such an initiator sees LUNs.
+    /// Returns `true` if such an initiator sees LUNs.
     pub(crate) fn shows_strangers(&self) -> bool {
         self.admits_strangers() && !self.is_on("demo_mode_login_only")
     }
 
-    /// A flag in `attrib`.
+    /// Returns a flag in `attrib`.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.values.is_on(self.kind.tpg_shape(), "attrib", name)
     }
 }
 
-/// Whether a credential is set: the kernel takes the word NULL for "none".
+/// Returns `true` if a credential is set: the kernel takes the word NULL for "none".
 pub(super) fn is_set(value: &[u8]) -> bool {
     !value.is_empty() && !value.starts_with(b"NULL")
 }
 
-/// Whether two listening sockets exclude each other.
+/// Returns `true` if two listening sockets exclude each other.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let any = |address: IpAddr| address == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     let any4 = |address: IpAddr| address == IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -277,7 +279,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
             || (same_family && (any4(one.ip()) || any4(other.ip()))))
 }
 
-/// The socket address that a portal's name stands for: `IPv4:PORT` or `[IPv6]:PORT`.
+/// Parses the socket address in a portal's name: `IPv4:PORT` or `[IPv6]:PORT`.
 pub(crate) fn portal_address(name: &str) -> Option<SocketAddr> {
     let (address, port) = if let Some(rest) = name.strip_prefix('[') {
         let (address, port) = rest.split_once("]:")?;

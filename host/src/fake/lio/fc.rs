@@ -1,8 +1,9 @@
-//! The fabrics, and by what the Fibre Channel ones differ from iSCSI: their names, what their objects look like, what they
-//! refuse. tcm_fc as seen (lio.md, h); qla2xxx and efct, which need adapters, by the kernel's source.
+//! Fabrics, and the differences of the Fibre Channel ones from iSCSI: names, shapes of objects,
+//! refusals. tcm_fc as observed (lio.md, h); qla2xxx and efct, which need adapters, by the kernel's
+//! source.
 //!
-//! What must never happen: a name taken that the driver refuses; a lock (an `enable`, an attribute) that a driver does not
-//! have.
+//! What must never happen: a name accepted that the driver refuses; a lock (an `enable`, an
+//! attribute) that a driver does not have.
 
 use super::tables::{self, Attr, Rule, Shape, bare_ro, part, ro, rw, tag};
 
@@ -18,12 +19,12 @@ pub(crate) enum FabricKind {
 }
 
 impl FabricKind {
-    /// The fabric of this folder.
+    /// Returns the fabric of this folder; `None` if it is none.
     pub(crate) fn of(folder: &str) -> Option<Self> {
         [Self::Iscsi, Self::Fc, Self::Qla2xxx, Self::Efct].into_iter().find(|kind| kind.folder() == folder)
     }
 
-    /// Its folder below the root.
+    /// Returns its folder below the root.
     pub(crate) fn folder(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",
@@ -33,7 +34,7 @@ impl FabricKind {
         }
     }
 
-    /// Its name inside the kernel, as attributes show it.
+    /// Returns its name inside the kernel, as attributes show it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Iscsi => "iSCSI",
@@ -41,22 +42,23 @@ impl FabricKind {
         }
     }
 
-    /// The SCSI protocol identifier.
+    /// Returns the SCSI protocol identifier.
     pub(super) fn protocol(self) -> u8 {
         if self == Self::Iscsi { 5 } else { 0 }
     }
 
-    /// Whether a portal group has to be enabled; one of tcm_fc answers from its birth.
+    /// Returns `true` if a portal group has to be enabled; one of tcm_fc answers from its birth.
     pub(super) fn has_enable(self) -> bool {
         self != Self::Fc
     }
 
-    /// Whether a portal group may have this number.
+    /// Returns `true` if a portal group may have this number.
     pub(super) fn takes_group(self, tpg: u16) -> bool {
         matches!(self, Self::Iscsi | Self::Efct) || tpg == 1
     }
 
-    /// Whether an ACL (and a port of tcm_fc) may have this name: eight pairs of lower-case digits, for all but iSCSI.
+    /// Returns `true` if an ACL (and a port of tcm_fc) may have this name: eight pairs of
+    /// lower-case digits, for all but iSCSI.
     pub(super) fn takes_initiator(self, name: &str) -> bool {
         let pair = |pair: &str| {
             pair.len() == 2 && pair.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -171,5 +173,5 @@ static FC_ACL: Shape = Shape {
     parts: ACL_PARTS,
 };
 
-/// The same of the others.
+/// `acls/WWPN` of the other drivers.
 static OTHER_ACL: Shape = Shape { name: "", attrs: &[], parts: ACL_PARTS };

@@ -1,9 +1,9 @@
-//! A fake of `/sys/kernel/config/target` that answers as Linux 6.1 does: every errno of lio.md, b; the text of every
-//! attribute (lio-tree.txt); write protection and its gaps (c, m); calls that wait for I/O in flight, and what waits
-//! behind them (d).
+//! Fake of `/sys/kernel/config/target` that answers as Linux 6.1 does: every errno of lio.md, b;
+//! the text of every attribute (lio-tree.txt); write protection and its gaps (c, m); calls that
+//! wait for I/O in flight, and the calls that wait behind them (d).
 //!
-//! What must never happen: an answer that is kinder than the kernel's. Where the kernel's answer was not observed, the
-//! code says so.
+//! What must never happen: an answer that is kinder than the kernel's. Where the kernel's answer
+//! was not observed, the code says so.
 
 mod acl;
 mod core;
@@ -35,13 +35,13 @@ pub use self::reservations::PrOut;
 /// configfs hands at most one page less a byte to an attribute by one `write(2)`.
 const WRITE_BYTES_MAX: usize = 4095;
 
-/// The LIO tree of a [`FakeMachine`](super::FakeMachine); clones are the same tree.
+/// LIO tree of a [`FakeMachine`](super::FakeMachine); clones share one tree.
 #[derive(Debug, Clone)]
 pub struct FakeLio {
     handle: Handle,
 }
 
-/// What still has to end before a call may return.
+/// I/O that still has to end before a call may return.
 #[derive(Debug, Default)]
 struct Drain {
     /// Commands of these sessions.
@@ -91,7 +91,8 @@ impl FakeLio {
         machine
     }
 
-    /// Ends an operation: lets the machine go, wakes whoever waits, names the object in an error.
+    /// Ends an operation: unlocks the machine, wakes all waiting threads, names the object in an
+    /// error.
     fn leave<T>(
         &self,
         mut machine: MutexGuard<'_, Machine>,
@@ -144,7 +145,8 @@ impl Tree for FakeLio {
         let mut machine = self.enter(TreeOp::Unlink, path, false);
         let result = match machine.lio.find(path, false) {
             Ok(Found::Link(Dir { owner: Owner::Lun(key), .. }, ..)) => {
-                // As the kernel: every initiator loses the LUN first, then what is in flight drains, then the link goes.
+                // As the kernel: every initiator loses the LUN first, then its commands in flight
+                // drain, then the link goes.
                 machine.lio.unmap_everywhere(&key);
                 let drain = Drain { sessions: Vec::new(), lun: Some(key.clone()) };
                 machine = self.drain(machine, &drain, Some((&path.parent(), None)));
@@ -219,8 +221,9 @@ impl Tree for FakeLio {
 }
 
 impl Lio {
-    /// Whether a call that waits holds what this operation needs (lio.md, d; each of these was seen on Linux 6.1). It is
-    /// the kernel's path walk: a name that is not cached, or lies in the folder that goes, needs the folder's lock.
+    /// Returns `true` if a waiting call holds a folder that this operation needs (lio.md, d; each
+    /// of these was observed on Linux 6.1). It follows the kernel's path walk: a name that is not
+    /// cached, or lies in the folder that goes, needs the folder's lock.
     fn is_blocked(&self, op: TreeOp, path: &TreePath, stat: bool) -> bool {
         self.locked.iter().any(|(folder, victim)| {
             let folder = TreePath::new(folder);
@@ -354,7 +357,8 @@ impl Machine {
                 waits.extend(self.cut_sessions(|session| session.tpg == *key));
                 waits
             }
-            // The kernel has the portal's login thread begin anew, and waits until it has (`iscsit_reset_np_thread`).
+            // The kernel restarts the portal's login thread, and waits until that is done
+            // (`iscsit_reset_np_thread`).
             Owner::Portal(key, name) => {
                 let portal = self.lio.tpg(key).and_then(|tpg| tpg.portals.get(name));
                 portal.map(|portal| self.login_waits_for(portal.address)).unwrap_or_default()
@@ -410,8 +414,8 @@ impl Machine {
         if attr.mode == Mode::ReadOnly {
             return Err(Errno::EACCES);
         }
-        // configfs refuses a write of no bytes, and cuts a long one short: what came through takes effect all the same,
-        // and a tree that wants whole writes answers EIO.
+        // configfs refuses a write of no bytes, and shortens a long one: the part that came through
+        // takes effect all the same, and a tree that wants whole writes answers EIO.
         if value.is_empty() {
             return Err(Errno::EFAULT);
         }
@@ -463,7 +467,8 @@ impl Machine {
                 self.lio.put_auth(dir, name, value).map(|()| Drain::default())
             }
             Owner::Mapped(key) => self.lio.put_write_protect(key, value).map(|()| Drain::default()),
-            // `iser`, `cxgbit` and the ALUA group of a LUN are not modelled: they refuse what they do not have.
+            // `iser`, `cxgbit` and the ALUA group of a LUN are not modelled: writes to them are
+            // refused.
             _ => Err(Errno::EINVAL),
         }
     }
@@ -505,7 +510,7 @@ fn judge(rule: &Rule, value: &[u8], exported: bool) -> Result<Option<Vec<u8>>, E
     }
 }
 
-/// A yes or no as `kstrtobool` takes it: by its first characters.
+/// Parses a yes or no as `kstrtobool` does: by its first characters.
 fn flag(value: &[u8]) -> Result<bool, Errno> {
     match value.strip_suffix(b"\n").unwrap_or(value) {
         [b'y' | b'Y' | b'1', ..] | [b'o' | b'O', b'n' | b'N', ..] => Ok(true),
@@ -514,8 +519,8 @@ fn flag(value: &[u8]) -> Result<bool, Errno> {
     }
 }
 
-/// A number as `kstrtoul` takes it with base 0: decimal, `0x` hexadecimal or `0` octal, one `+` before and one newline
-/// after it, nothing else.
+/// Parses a number as `kstrtoul` does with base 0: decimal, `0x` hexadecimal or `0` octal, one `+`
+/// before and one newline after it, nothing else.
 fn number(value: &[u8]) -> Result<u64, Errno> {
     let line = value.strip_suffix(b"\n").unwrap_or(value);
     let text = std::str::from_utf8(line).map_err(|_| Errno::EINVAL)?;

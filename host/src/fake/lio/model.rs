@@ -1,4 +1,5 @@
-//! LIO's objects as the fake keeps them. What must never happen: a fact kept twice; who uses what is found by looking.
+//! LIO's objects as the fake keeps them. What must never happen: a fact kept twice; users of an
+//! object are found by looking.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ impl Values {
         self.0.get(&Self::key(part, name)).map(Vec::as_slice)
     }
 
-    /// What a read of a plain attribute brings.
+    /// Reads a plain attribute.
     pub(super) fn read(&self, part: &str, attr: &Attr) -> Vec<u8> {
         let written = self.get(part, attr.name);
         let mut text = written.unwrap_or(attr.text.as_bytes()).to_vec();
@@ -39,7 +40,7 @@ impl Values {
         text
     }
 
-    /// A value as text: the written one, else the first value of the shape.
+    /// Returns a value as text: the written one, else the first value of the shape.
     pub(super) fn text(&self, shape: &Shape, part: &str, name: &str) -> String {
         let first =
             || shape.part(part).and_then(|found| found.attr(name)).map_or(&b""[..], |a| a.text.as_bytes());
@@ -51,49 +52,49 @@ impl Values {
     }
 }
 
-/// `core/iblock_0/NAME`.
+/// Key of a backstore, `core/iblock_0/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StoreKey {
     pub(crate) hba: String,
     pub(crate) name: String,
 }
 
-/// `FABRIC/NAME`.
+/// Key of a target, `FABRIC/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TargetKey {
     pub(crate) fabric: FabricKind,
     pub(crate) name: String,
 }
 
-/// `FABRIC/NAME/tpgt_N`.
+/// Key of a target portal group, `FABRIC/NAME/tpgt_N`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TpgKey {
     pub(crate) target: TargetKey,
     pub(crate) tpg: u16,
 }
 
-/// `…/lun/lun_N`.
+/// Key of a LUN, `…/lun/lun_N`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LunKey {
     pub(crate) tpg: TpgKey,
     pub(crate) lun: u64,
 }
 
-/// `…/acls/INITIATOR`.
+/// Key of an ACL, `…/acls/INITIATOR`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AclKey {
     pub(crate) tpg: TpgKey,
     pub(crate) initiator: String,
 }
 
-/// `…/acls/INITIATOR/lun_N`.
+/// Key of a mapped LUN, `…/acls/INITIATOR/lun_N`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MappedKey {
     pub(crate) acl: AclKey,
     pub(crate) lun: u64,
 }
 
-/// Commands and bytes that passed.
+/// Numbers of commands and bytes that passed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub(crate) commands: u64,
@@ -109,7 +110,8 @@ pub(crate) struct Lio {
     pub(crate) values: Values,
     pub(crate) hbas: BTreeMap<String, Hba>,
     pub(crate) fabrics: BTreeMap<FabricKind, Fabric>,
-    /// Folders whose inode lock is held by a call that waits, each with the child that it removes.
+    /// Folders with an inode lock that a waiting call holds, each with the child that the call
+    /// removes.
     pub(crate) locked: Vec<(String, Option<String>)>,
     pub(crate) next_index: u32,
     /// The kernel has `rtpi`: a portal group has a relative port id, not a backstore's link.
@@ -153,16 +155,17 @@ pub(crate) enum Plugin {
 pub(crate) struct Store {
     pub(crate) index: u32,
     pub(crate) values: Values,
-    /// From `control`: `udev_path` or `fd_dev_name`.
+    /// Path from `control`: `udev_path` or `fd_dev_name`.
     pub(crate) path: Option<String>,
     pub(crate) readonly: bool,
     pub(crate) file_size: Option<u64>,
     pub(crate) pages: Option<u64>,
-    /// The device that it has opened, once enabled.
+    /// Device that the backstore has opened, once enabled.
     pub(crate) open: Option<Opened>,
     pub(crate) serial: Vec<u8>,
     pub(crate) pr: Pr,
-    /// LUNs that it was linked into so far: the kernel numbers them so (relative target port ids).
+    /// Number of LUNs that it was linked into so far: the kernel numbers them so (relative target
+    /// port ids).
     pub(crate) ports: u16,
     pub(crate) counters: Counters,
 }
@@ -170,7 +173,7 @@ pub(crate) struct Store {
 /// An enabled backstore's device.
 #[derive(Debug, Clone)]
 pub(crate) struct Opened {
-    /// `None` for a RAM disk.
+    /// Device of the backstore; `None` for a RAM disk.
     pub(crate) device: Option<PathBuf>,
     pub(crate) read_only: bool,
 }
@@ -190,7 +193,7 @@ pub(crate) struct Target {
     pub(crate) accepts: u64,
     pub(crate) authenticate_fails: u64,
     pub(crate) authorize_fails: u64,
-    /// Logins without a digest in common.
+    /// Number of logins without a digest in common.
     pub(crate) negotiate_fails: u64,
     pub(crate) normal_logouts: u64,
     pub(crate) last_failed: Option<String>,
@@ -202,9 +205,10 @@ pub(crate) struct Tpg {
     pub(crate) kind: FabricKind,
     pub(crate) values: Values,
     pub(crate) enabled: bool,
-    /// Relative port id, where the kernel has `rtpi`: the one that was written, or that it was enabled with last.
+    /// Relative port id, where the kernel has `rtpi`: the one that was written, or the last one
+    /// that it was enabled with.
     pub(crate) port_id: u16,
-    /// It was written.
+    /// The id was written.
     pub(crate) port_id_is_written: bool,
     pub(crate) portals: BTreeMap<String, Portal>,
     pub(crate) luns: BTreeMap<u64, Lun>,
@@ -235,7 +239,7 @@ pub(crate) struct Acl {
     pub(crate) values: Values,
     pub(crate) depth: u32,
     pub(crate) mapped: BTreeMap<u64, Mapped>,
-    /// Being removed: no login, no command.
+    /// The ACL is being removed: no login, no command.
     pub(crate) dying: bool,
 }
 
@@ -243,9 +247,9 @@ pub(crate) struct Acl {
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     pub(crate) values: Values,
-    /// Link names and where they point; only `live` makes a LUN.
+    /// Names and targets of links; only `live` makes a LUN.
     pub(crate) links: BTreeMap<String, LunKey>,
-    /// What the initiator reaches: gone when the link, or the LUN's own link, was removed.
+    /// LUN that the initiator reaches: gone when the link, or the LUN's own link, was removed.
     pub(crate) live: Option<LunKey>,
     pub(crate) write_protect: bool,
     pub(crate) index: u32,
@@ -306,7 +310,7 @@ impl Lio {
         self.acl_mut(&key.acl)?.mapped.get_mut(&key.lun)
     }
 
-    /// Every target portal group.
+    /// Iterates over all target portal groups.
     pub(crate) fn tpgs(&self) -> impl Iterator<Item = (TpgKey, &Tpg)> {
         let targets = self.fabrics.iter().flat_map(|(kind, fabric)| {
             fabric
@@ -319,7 +323,7 @@ impl Lio {
         })
     }
 
-    /// The LUNs that a backstore is linked into.
+    /// Returns the LUNs that a backstore is linked into.
     pub(crate) fn exports(&self, key: &StoreKey) -> Vec<LunKey> {
         let mut found = Vec::new();
         for (tpg, group) in self.tpgs() {
@@ -332,7 +336,7 @@ impl Lio {
         found
     }
 
-    /// The relative target port id that a LUN has at this moment.
+    /// Returns the present relative target port id of a LUN.
     pub(crate) fn port_id(&self, lun: &LunKey) -> u16 {
         if self.has_port_ids {
             self.tpg(&lun.tpg).map_or(0, |tpg| tpg.port_id)
@@ -341,18 +345,19 @@ impl Lio {
         }
     }
 
-    /// The backstore behind a LUN, if it is linked.
+    /// Returns the backstore behind a LUN; `None` if it is not linked.
     pub(crate) fn store_of(&self, lun: &LunKey) -> Option<&Store> {
         self.store(&self.lun(lun)?.link.as_ref()?.1)
     }
 
-    /// Whether the disk of a LUN carries out EXTENDED COPY.
+    /// Returns `true` if the disk of a LUN carries out EXTENDED COPY.
     pub(crate) fn takes_copies(&self, lun: &LunKey) -> bool {
         let is_on = |store: &Store| store.values.is_on(&super::tables::STORE, "attrib", "emulate_3pc");
         self.store_of(lun).is_some_and(is_on)
     }
 
-    /// Whether an initiator can change the disk of a LUN by a command that claims to read (lio.md, t).
+    /// Returns `true` if an initiator can change the disk of a LUN by a command that claims to read
+    /// (lio.md, t).
     pub(crate) fn takes_false_reads(&self, lun: &LunKey) -> bool {
         let shape = &super::tables::STORE;
         let takes = |store: &Store| {
@@ -363,7 +368,8 @@ impl Lio {
         self.store_of(lun).is_some_and(takes)
     }
 
-    /// Whether a LUN is shut (`alua_tg_pt_offline`): commands to it fail when they are about to be executed.
+    /// Returns `true` if a LUN is shut (`alua_tg_pt_offline`): commands to it fail when they are
+    /// about to be executed.
     pub(crate) fn is_shut(&self, lun: &LunKey) -> bool {
         self.lun(lun).is_some_and(|lun| lun.values.is_on(&super::tables::LUN, "", "alua_tg_pt_offline"))
     }

@@ -1,4 +1,5 @@
-//! From a path to an object: which folder of which LIO object it names, following links as the kernel's path walk does.
+//! Resolves a path to an object: the folder of the LIO object that it names, following links as the
+//! kernel's path walk does.
 
 use nix::errno::Errno;
 
@@ -43,7 +44,7 @@ impl Owner {
 #[derive(Debug, Clone)]
 pub(super) struct Dir {
     pub(super) owner: Owner,
-    /// Path below the object: ``, `attrib`, `statistics/scsi_lu`.
+    /// Path below the object: empty, `attrib`, `statistics/scsi_lu`.
     pub(super) part: String,
     pub(super) shape: &'static Shape,
 }
@@ -59,12 +60,12 @@ impl Dir {
     }
 }
 
-/// What a path names.
+/// Object that a path names.
 #[derive(Debug, Clone)]
 pub(super) enum Found {
     Dir(Dir),
     Attr(Dir, &'static Attr),
-    /// A link in this folder, its name and where it points.
+    /// A link in this folder: its name and its target.
     Link(Dir, String, TreePath),
 }
 
@@ -82,15 +83,15 @@ pub(super) fn lun_name(lun: u64) -> String {
     format!("lun_{lun}")
 }
 
-/// The number in `lun_N`; ERANGE for one beyond 64 bits.
+/// Parses the number in `lun_N`; ERANGE for one beyond 64 bits.
 pub(super) fn lun_number(name: &str) -> Result<u64, Errno> {
     let digits = name.strip_prefix("lun_").ok_or(Errno::EINVAL)?;
     super::number(digits.as_bytes())?;
     number_after(name, "lun_").ok_or(Errno::EINVAL)
 }
 
-/// The number in `PREFIXn`, only in its plain decimal form: the kernel takes `tpgt_01`, `lun_0x5` as names of their own,
-/// too; the fake refuses them, so that one object has one name.
+/// Parses the number in `PREFIXn`, only in its plain decimal form. The kernel takes `tpgt_01` and
+/// `lun_0x5` as names of their own, too; the fake refuses them, so that one object has one name.
 pub(super) fn number_after<T: std::str::FromStr + ToString>(name: &str, prefix: &str) -> Option<T> {
     let digits = name.strip_prefix(prefix)?;
     let number: T = digits.parse().ok()?;
@@ -98,7 +99,7 @@ pub(super) fn number_after<T: std::str::FromStr + ToString>(name: &str, prefix: 
 }
 
 impl Lio {
-    /// What stands at a path. A link at its end is followed if `follow`.
+    /// Finds the object at a path. A link at its end is followed if `follow`.
     pub(super) fn find(&self, path: &TreePath, follow: bool) -> Result<Found, Errno> {
         self.walk(path, follow, 0)
     }
@@ -127,7 +128,7 @@ impl Lio {
         Ok(at)
     }
 
-    /// One component below a folder.
+    /// Steps to one component below a folder; `None` if it does not exist.
     pub(super) fn step(&self, dir: &Dir, name: &str) -> Option<Found> {
         if let Some(attr) = dir.shape.attr(name).or_else(|| self.later(dir).find(|attr| attr.name == name)) {
             return Some(Found::Attr(dir.clone(), attr));
@@ -142,13 +143,13 @@ impl Lio {
         self.child(dir, name).map(|owner| Found::Dir(Dir::of(owner)))
     }
 
-    /// Attributes of a folder that this kernel has, and an older one has not.
+    /// Iterates over the attributes of a folder that this kernel has, and an older one lacks.
     pub(super) fn later(&self, dir: &Dir) -> impl Iterator<Item = &'static Attr> {
         let is_group = matches!(dir.owner, Owner::Tpg(_)) && dir.is_object();
         Some(&tables::PORT_ID).filter(|_| is_group && self.has_port_ids).into_iter()
     }
 
-    /// The object of this name that a `mkdir` has made in a folder.
+    /// Returns the object of this name that a `mkdir` has made in a folder.
     fn child(&self, dir: &Dir, name: &str) -> Option<Owner> {
         let owner = match (&dir.owner, dir.part.as_str()) {
             (Owner::Root, "") => {
@@ -196,7 +197,7 @@ impl Lio {
         Some(owner)
     }
 
-    /// The names of the objects that `mkdir` has made in a folder.
+    /// Lists the names of the objects that `mkdir` has made in a folder.
     pub(super) fn children(&self, dir: &Dir) -> Vec<String> {
         fn names<V>(map: Option<&std::collections::BTreeMap<String, V>>) -> Vec<String> {
             map.map(|map| map.keys().cloned().collect()).unwrap_or_default()
@@ -222,7 +223,7 @@ impl Lio {
         }
     }
 
-    /// The links in a folder.
+    /// Lists the links in a folder.
     pub(super) fn links(&self, dir: &Dir) -> Vec<(String, TreePath)> {
         match &dir.owner {
             Owner::Lun(key) if dir.is_object() => {

@@ -1,5 +1,6 @@
-//! The text of the attributes that LIO derives: labels, counters, session tables. Formats are the kernel's own, to the
-//! newline (lio-tree.txt). What must never happen: a number where the kernel answers with an error or an empty file.
+//! Text of the attributes that LIO derives: labels, counters, session tables. Formats are the
+//! kernel's own, to the newline (lio-tree.txt). What must never happen: a number where the kernel
+//! answers with an error or an empty file.
 
 use std::fmt::Write as _;
 
@@ -28,10 +29,10 @@ const UNKNOWN: [&str; 10] = [
     "unmap_granularity",
 ];
 
-/// Those that stay so where the device takes no discards.
+/// Values of these that stay 0 where the device takes no discards.
 const UNMAP: [&str; 3] = ["max_unmap_block_desc_count", "max_unmap_lba_count", "unmap_granularity"];
 
-/// What the derived attribute says; `None` when the attribute is a plain stored one.
+/// Text of a derived attribute; `None` when the attribute is a plain stored one.
 type Derived = Option<Result<String, Errno>>;
 
 #[expect(clippy::unnecessary_wraps, reason = "an arm of the matches below")]
@@ -288,7 +289,7 @@ impl Machine {
         }
     }
 
-    /// The ACL's newest session: the kernel shows no other.
+    /// Returns the ACL's newest session: the kernel shows no other.
     fn session_of(&self, key: &AclKey) -> Option<(u64, &Session)> {
         self.sessions
             .iter()

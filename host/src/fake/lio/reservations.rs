@@ -1,7 +1,8 @@
-//! Persistent reservations of a backstore, as the kernel keeps them: those that live, and those that were put back and wait
-//! for their initiator to be mapped (lio.md, f).
+//! Persistent reservations of a backstore, as the kernel keeps them: those that live, and those
+//! that were put back and wait for their initiator to be mapped (lio.md, f).
 //!
-//! What must never happen: a registration that outlives its mapped LUN; one that comes alive for another LUN than its own.
+//! What must never happen: a registration that outlives its mapped LUN; one that comes alive for
+//! another LUN than its own.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,57 +14,57 @@ use crate::fake::session::{IoRefusal, Session};
 use crate::fake::state::Machine;
 use crate::fake::{FakeMachine, SessionId};
 
-/// A listing is cut at a page.
+/// Length in bytes at which a listing is cut: a page.
 const PAGE: usize = 4096;
 
-/// Types that let everybody read.
+/// Types that let every initiator read.
 const READABLE: [u8; 3] = [1, 5, 7];
 
 /// A PERSISTENT RESERVE OUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrOut {
-    /// REGISTER: `key` is the one that is registered, `new` the next one; 0 unregisters.
+    /// REGISTER: `key` is the registered key, `new` the next one; 0 unregisters.
     Register {
         /// The key that is registered, or 0.
         key: u64,
         /// The key from now on, or 0.
         new: u64,
-        /// It outlives a loss of power.
+        /// The registration outlives a loss of power.
         durable: bool,
     },
     /// REGISTER AND IGNORE EXISTING KEY
     RegisterAnyway {
         /// The key from now on, or 0.
         new: u64,
-        /// It outlives a loss of power.
+        /// The registration outlives a loss of power.
         durable: bool,
     },
     /// RESERVE
     Reserve {
-        /// The sender's key.
+        /// Key of the sender.
         key: u64,
-        /// The type.
+        /// Type of the reservation.
         kind: u8,
     },
     /// RELEASE
     Release {
-        /// The sender's key.
+        /// Key of the sender.
         key: u64,
-        /// The type.
+        /// Type of the reservation.
         kind: u8,
     },
     /// CLEAR
     Clear {
-        /// The sender's key.
+        /// Key of the sender.
         key: u64,
     },
     /// PREEMPT
     Preempt {
-        /// The sender's key.
+        /// Key of the sender.
         key: u64,
-        /// The key of those who lose their registration.
+        /// Key of the initiators that lose their registration.
         victim: u64,
-        /// The type that the sender holds then, if a victim held the reservation.
+        /// Type that the sender holds then, if a victim held the reservation.
         kind: u8,
     },
 }
@@ -75,7 +76,7 @@ pub(crate) struct Reg {
     initiator: String,
     isid: Option<String>,
     key: u64,
-    /// It holds the reservation, of this type.
+    /// Type of the reservation that it holds; `None` if it holds none.
     holds: Option<u8>,
     all_ports: bool,
     mapped_lun: u64,
@@ -101,7 +102,7 @@ impl Reg {
     }
 }
 
-/// The older RESERVE(6): it ends with its session.
+/// The older RESERVE(6), which ends with its session.
 #[derive(Debug, Clone)]
 struct Old {
     session: u64,
@@ -109,7 +110,7 @@ struct Old {
     initiator: String,
 }
 
-/// What a backstore has of them.
+/// Reservations of a backstore.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pr {
     old: Option<Old>,
@@ -136,7 +137,7 @@ impl Pr {
         self.live.iter().find_map(|reg| Some((reg, reg.holds?)))
     }
 
-    /// What an attribute of `pr/` shows.
+    /// Returns the text of an attribute of `pr/`; `None` if there is no such attribute.
     pub(super) fn show(&self, name: &str) -> Option<String> {
         let held = |text: &dyn Fn(&Reg, u8) -> String| {
             self.holder()
@@ -188,7 +189,7 @@ impl Pr {
         text
     }
 
-    /// The kernel's file.
+    /// Returns the text of the kernel's file.
     fn file(&self) -> String {
         if !self.active || self.live.is_empty() {
             return "No Registrations or Reservations".to_owned();
@@ -267,7 +268,7 @@ impl Pr {
         self.generation = self.generation.wrapping_add(1);
     }
 
-    /// One goes; a reservation of all registrants passes on to the next.
+    /// Removes one registration; a reservation of all registrants passes on to the next.
     fn remove(&mut self, index: usize) {
         let gone = self.live.remove(index);
         if let (Some(kind @ (7 | 8)), Some(next)) = (gone.holds, self.live.first_mut()) {
@@ -275,7 +276,8 @@ impl Pr {
         }
     }
 
-    /// Whether somebody who is not registered there may do this.
+    /// Returns `true` if the reservation forbids this access to an initiator that is not registered
+    /// there.
     fn conflicts(&self, session: &Session, writes: bool) -> bool {
         let Some((holder, kind)) = self.holder() else { return false };
         let may = if matches!(kind, 1 | 3) {
@@ -320,7 +322,7 @@ impl Pr {
         match command {
             PrOut::Register { new, durable, .. } | PrOut::RegisterAnyway { new, durable } => {
                 if new == 0 {
-                    // PRGENERATION does not move for it.
+                    // PRGENERATION does not move for this.
                     self.remove(own);
                 } else {
                     self.live[own].key = new;
@@ -343,7 +345,8 @@ impl Pr {
                 self.generation = self.generation.wrapping_add(1);
             }
             PrOut::Preempt { victim, kind, .. } => {
-                // `core_scsi3_pro_preempt`: whoever is preempted without holding it may be the sender itself, but where all hold it.
+                // `core_scsi3_pro_preempt`: a preempted key without the reservation may be the
+                // sender's own, but not where all registrants hold it.
                 let held = self.holder().map(|(reg, held)| (reg.key, held));
                 let takes = held.is_some_and(|(key, _)| key == victim);
                 let spares = takes || held.is_some_and(|(_, held)| matches!(held, 7 | 8));
@@ -363,7 +366,7 @@ impl Pr {
 }
 
 impl Lio {
-    /// An initiator is mapped: what waits for it comes alive.
+    /// Revives the registrations that wait for an initiator, which is being mapped.
     pub(super) fn revive(&mut self, key: &MappedKey, lun: &LunKey) {
         let fabric = key.acl.tpg.target.fabric.name();
         let rtpi = self.port_id(lun);
@@ -386,7 +389,8 @@ impl Lio {
         }
     }
 
-    /// An initiator is no longer mapped to a LUN: its registrations are gone, and what it held.
+    /// Drops the registrations of an initiator that is no longer mapped to a LUN, and its
+    /// reservation.
     pub(super) fn forget_registrations(&mut self, lun: &LunKey, initiator: Option<&str>) {
         let Some((_, store)) = self.lun(lun).and_then(|lun| lun.link.clone()) else { return };
         let Some(store) = self.store_mut(&store) else { return };
@@ -403,7 +407,7 @@ impl Lio {
 }
 
 impl Machine {
-    /// Whether a reservation keeps this session from what it wants to do.
+    /// Returns `true` if a reservation forbids this session its command.
     pub(in crate::fake) fn is_reserved(
         &self,
         id: u64,
@@ -421,7 +425,7 @@ impl Machine {
         pr.old.as_ref().filter(|old| self.sessions.contains_key(&old.session))
     }
 
-    /// What an attribute of `pr/` shows.
+    /// Returns the text of an attribute of `pr/`; `None` if there is no such attribute.
     pub(super) fn show_reservations(&self, pr: &Pr, name: &str) -> Option<String> {
         match self.old_holder(pr) {
             Some(Old { fabric, initiator, .. }) if name == "res_holder" => {
@@ -432,7 +436,7 @@ impl Machine {
     }
 
     fn reserve_6(&mut self, id: u64, lun: u64) -> Result<(), IoRefusal> {
-        // It claims to move nothing: `write_protect` lets it pass.
+        // The command claims to move no data: `write_protect` lets it pass.
         let Some((session, unit)) = self.look_up(id, lun, false)? else { return Err(IoRefusal::NoLun) };
         if self.is_reserved(id, &session, &unit.lun, true) {
             return Err(IoRefusal::ReservationConflict);
@@ -483,7 +487,8 @@ impl Machine {
         self.write_aptpl(&file.0, &file.1)
     }
 
-    /// The command has taken effect, and is answered with an error where the folder is missing.
+    /// Writes the file. The command has taken effect, and is answered with an error where the
+    /// folder is missing.
     fn write_aptpl(&self, serial: &str, text: &str) -> Result<(), IoRefusal> {
         let Some(root) = &self.root else { return Ok(()) };
         let dbroot = self.lio.values.get("", "dbroot").map_or("/var/target".into(), String::from_utf8_lossy);
@@ -493,18 +498,18 @@ impl Machine {
 }
 
 impl FakeMachine {
-    /// The folder that stands for `/`: LIO writes its files of reservations below it, where their folder is. Without one they
-    /// are written nowhere.
+    /// Sets the folder in the place of `/`: LIO writes its files of reservations below it, where
+    /// their folder is. Without one they are not written.
     pub fn set_root(&self, root: impl Into<PathBuf>) {
         self.handle.lock().root = Some(root.into());
     }
 
-    /// RESERVE(6) by a session.
+    /// Sends RESERVE(6) in a session.
     pub fn reserve_6(&self, session: SessionId, lun: u64) -> Result<(), IoRefusal> {
         self.handle.lock().reserve_6(session.0, lun)
     }
 
-    /// PERSISTENT RESERVE OUT by a session.
+    /// Sends PERSISTENT RESERVE OUT in a session.
     pub fn persistent_reserve(&self, session: SessionId, lun: u64, command: PrOut) -> Result<(), IoRefusal> {
         self.handle.lock().persistent_reserve(session.0, lun, command)
     }

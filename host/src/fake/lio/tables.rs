@@ -1,10 +1,11 @@
-//! The fixed shape of LIO's configfs objects: the attributes and default folders that a `mkdir` makes, their modes, their
-//! first values, and the rule by which a write is judged. Source: `docs/kernel`, lio-tree.txt and lio.md, a and e (Linux
-//! 6.1). What must never happen: an attribute here that the kernel does not have.
+//! Fixed shape of LIO's configfs objects: the attributes and default folders that a `mkdir` makes,
+//! their modes, their first values, and the rule by which a write is judged. Source: `docs/kernel`,
+//! lio-tree.txt and lio.md, a and e (Linux 6.1). What must never happen: an attribute here that the
+//! kernel does not have.
 
 use nix::errno::Errno;
 
-/// How an attribute may be opened.
+/// Access mode of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// 644
@@ -15,16 +16,16 @@ pub(super) enum Mode {
     WriteOnly,
 }
 
-/// Whether the kernel ends the value with a newline of its own.
+/// Rule for the newline that the kernel adds to a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newline {
     Always,
-    /// Only once something was written.
+    /// Only after something was written.
     WhenSet,
     Never,
 }
 
-/// What a write does.
+/// Effect of a write.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rule {
     /// The object's own code decides.
@@ -41,7 +42,7 @@ pub(super) enum Rule {
     List(&'static [&'static str]),
     /// Any text, without its final newline.
     Free,
-    /// A text of up to 63 bytes, exactly as written; what begins with `NULL` is none.
+    /// A text of up to 63 bytes, exactly as written; a text that begins with `NULL` is none.
     Tag,
     /// Accepted and ignored.
     Ignored,
@@ -56,13 +57,13 @@ pub(super) enum Rule {
 pub(super) struct Attr {
     pub(super) name: &'static str,
     pub(super) mode: Mode,
-    /// The value of a new object, without the newline.
+    /// Value of a new object, without the newline.
     pub(super) text: &'static str,
     pub(super) newline: Newline,
     pub(super) rule: Rule,
 }
 
-/// A folder that comes with its object, and what it holds.
+/// A folder that comes with its object, and its contents.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
@@ -88,12 +89,12 @@ pub(super) const fn rw(name: &'static str, text: &'static str, rule: Rule) -> At
     Attr { name, mode: Mode::ReadWrite, text, newline: Newline::Always, rule }
 }
 
-/// Read-only, without a newline (most of these are empty files).
+/// Makes a read-only attribute without a newline (most of these are empty files).
 pub(super) const fn bare_ro(name: &'static str, text: &'static str) -> Attr {
     Attr { name, mode: Mode::ReadOnly, text, newline: Newline::Never, rule: Rule::Refused(Errno::EACCES) }
 }
 
-/// Empty until written.
+/// Makes an attribute that is empty until written.
 const fn bare(name: &'static str, rule: Rule) -> Attr {
     Attr { name, mode: Mode::ReadWrite, text: "", newline: Newline::WhenSet, rule }
 }
@@ -101,7 +102,7 @@ const fn bare(name: &'static str, rule: Rule) -> Attr {
 /// `MAX_ACL_TAG_SIZE`.
 pub(super) const TAG_BYTES: usize = 64;
 
-/// An ACL's tag: comes back as it was written.
+/// Makes an ACL's tag, which reads as it was written.
 pub(super) const fn tag() -> Attr {
     Attr { name: "tag", mode: Mode::ReadWrite, text: "", newline: Newline::Never, rule: Rule::Tag }
 }
@@ -402,7 +403,7 @@ pub(super) static TPG: Shape = Shape {
     ],
 };
 
-/// Of a portal group of every fabric, where the kernel has it (6.12 does).
+/// Attribute of a portal group of every fabric, where the kernel has it (6.12 does).
 pub(super) static PORT_ID: Attr = rw("rtpi", "0x0", Rule::Own);
 
 static TPG_ATTRIB: &[Attr] = &[
@@ -565,8 +566,8 @@ static ACL_PARAM: &[Attr] = &[
     ro("MaxOutstandingR2T", NO_SESSION),
 ];
 
-/// The same, with a session: name and value as negotiated by a stock initiator. What follows from the portal group's own
-/// `param` stands with the session.
+/// Parameters of an ACL with a session: name and value as negotiated by a stock initiator. The
+/// session has the values that follow from the portal group's own `param`.
 pub(super) static ACL_PARAM_LIVE: &[(&str, &str)] = &[
     ("DataPDUInOrder", "1"),
     ("DataSequenceInOrder", "1"),

@@ -1,5 +1,5 @@
-//! The command line of the fake `lvm`. What must never happen: an option accepted that the agent's calls do not have,
-//! for then a typing error would pass here and fail on a machine.
+//! Command line of the fake `lvm`. What must never happen: an option accepted that the agent's
+//! calls do not have, for then a typing error would pass here and fail on a machine.
 
 /// A parsed command line.
 #[derive(Debug, Default)]
@@ -9,12 +9,12 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The same command for one name.
+    /// Copies the command for one name.
     pub(super) fn with_name(&self, name: &str) -> Self {
         Self { options: self.options.clone(), names: vec![name.to_owned()] }
     }
 
-    /// Splits by the options that the command knows: with a value, and without.
+    /// Parses by the options that the command knows: `valued` take a value, `flags` none.
     pub(super) fn parse(args: &[String], valued: &[&str], flags: &[&str]) -> Result<Self, String> {
         let mut parsed = Self::default();
         let mut rest = args.iter();
@@ -51,7 +51,8 @@ impl Arguments {
 /// The last line of a refused command line.
 pub(super) const PARSING: &str = "  Error during parsing of command line.\n";
 
-/// A size such as `1073741824b`, `4m`, `1g`, in bytes; without a suffix MiB, as `lvcreate` takes it.
+/// Parses a size such as `1073741824b`, `4m`, `1g`, into bytes; without a suffix in MiB, as
+/// `lvcreate` takes it.
 pub(super) fn bytes(text: &str) -> Option<u64> {
     let (digits, unit) = match text.char_indices().last()? {
         (at, suffix) if suffix.is_ascii_alphabetic() => (&text[..at], suffix.to_ascii_lowercase()),

@@ -1,6 +1,6 @@
-//! The fake `/sbin/dmsetup`: the calls of the agent, as dmsetup 1.02.185 and Linux 6.1 answer them (`docs/kernel/lio.md`, "Cutting
-//! an LV off"). What must never happen: a table exchanged while commands are in flight below it; one that LVM puts back where
-//! the kernel would not.
+//! Fake of `/sbin/dmsetup`: the calls of the agent, as dmsetup 1.02.185 and Linux 6.1 answer them
+//! (`docs/kernel/lio.md`, "Cutting an LV off"). What must never happen: a table exchanged while
+//! commands are in flight below it; one that LVM puts back where the kernel would not.
 
 use super::arguments::Arguments;
 use super::run::Failure;
@@ -9,10 +9,10 @@ use crate::fake::state::Machine;
 
 const SECTOR: u64 = 512;
 
-/// What a command came to.
+/// Outcome of a command.
 pub(super) enum Ended {
     Output(CommandOutput),
-    /// It waits for what is in flight, until it is killed.
+    /// The command waits for commands in flight, until it is killed.
     Waits,
 }
 
@@ -34,7 +34,7 @@ impl Machine {
         })
     }
 
-    /// The node of an active LV that it names.
+    /// Returns the node of the active LV in the arguments.
     fn dm_node(&self, rest: &[String], flags: &[&str]) -> Result<(std::path::PathBuf, Arguments), Failure> {
         let args = Arguments::parse(rest, &[], flags).map_err(|text| (1, text))?;
         let [node] = args.names.as_slice() else {
@@ -79,7 +79,8 @@ impl Machine {
         Ok(String::new())
     }
 
-    /// LVM has suspended an LV's device and resumes it: what waits there is in force, else LVM's own table.
+    /// Resumes an LV's device after LVM has suspended it: a table that waits there comes into
+    /// force, else LVM's own table.
     pub(super) fn lvm_resumes(&mut self, path: &std::path::Path) {
         if let Some(device) = self.devices.get_mut(path) {
             device.errors = std::mem::take(&mut device.errors_wait);

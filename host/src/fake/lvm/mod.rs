@@ -1,6 +1,6 @@
-//! A fake `/sbin/lvm`: the calls of the agent, with the JSON, the texts and the exit statuses of lvm2 2.03. What must
-//! never happen: a new volume that reads as zeros, extents that read as zeros and were not zeroed where they lie, or a
-//! volume removed while something holds it.
+//! Fake of `/sbin/lvm`: the calls of the agent, with the JSON, the texts and the exit statuses of
+//! lvm2 2.03. What must never happen: a new volume that reads as zeros, extents that read as zeros
+//! and were not zeroed where they lie, or a volume removed while something holds it.
 
 mod arguments;
 mod dmsetup;
@@ -17,13 +17,13 @@ use crate::{Command, CommandError, CommandOutput, Commands};
 /// Bytes of a physical extent.
 pub(super) const EXTENT: u64 = 4 << 20;
 
-/// The LVM of a [`FakeMachine`](super::FakeMachine); clones are the same.
+/// LVM of a [`FakeMachine`](super::FakeMachine); clones share it.
 #[derive(Debug, Clone)]
 pub struct FakeLvm {
     handle: Handle,
 }
 
-/// Volume groups and how the tool misbehaves.
+/// Volume groups, and the misbehaviour of the tool.
 #[derive(Debug)]
 pub(super) struct LvmState {
     groups: BTreeMap<String, Group>,
@@ -56,13 +56,13 @@ impl Default for LvmState {
     }
 }
 
-/// The program that shows and changes tables. It reads no disk, and goes on where LVM hangs.
+/// Program that shows and changes tables. It reads no disk, and goes on where LVM hangs.
 const DMSETUP: &str = "/sbin/dmsetup";
 
-/// The disk of the group `vg0`; those of others have longer names.
+/// Disk of the group `vg0`; those of other groups have longer names.
 const DISK: &str = "/dev/sdb";
 
-/// The one disk of a group, as LVM names it.
+/// Returns the one disk of a group, as LVM names it.
 fn disk_of(vg: &str) -> String {
     if vg == "vg0" { DISK.to_owned() } else { format!("{DISK}-{vg}") }
 }
@@ -72,20 +72,20 @@ struct Group {
     uuid: String,
     extents: u64,
     volumes: BTreeMap<String, Volume>,
-    /// From here on all extents are free.
+    /// Number of the first extent that was never used: from here on all are free.
     fresh: u64,
-    /// Free ones before that.
+    /// Free extents before that one.
     returned: BTreeSet<u64>,
     /// Free extents that read as zeros, as long as nobody takes them.
     zeros: BTreeSet<u64>,
-    /// Its disk takes discards.
+    /// The group's disk takes discards.
     discards: bool,
-    /// The device node of its disk, if a test has a file for one.
+    /// Device node of its disk, if a test has a file for one.
     node: Option<String>,
-    /// Bytes that are taken of its thin pool. Nobody counts them here: a test says so.
+    /// Used bytes of its thin pool. Nobody counts them here: a test sets them.
     pool_used: u64,
-    /// Its thin pool takes no discards (`lvchange --discards ignore`). The kernel's thin volumes take them whatever the disk
-    /// does, unless the pool ignores them.
+    /// The thin pool takes no discards (`lvchange --discards ignore`). The kernel's thin volumes
+    /// take discards whatever the disk does, unless the pool ignores them.
     pool_ignores_discards: bool,
 }
 
@@ -98,13 +98,13 @@ impl Group {
         (self.fresh..self.extents).contains(&extent) || self.returned.contains(&extent)
     }
 
-    /// The first free extents: that many, if there are so many.
+    /// Returns the first free extents: `count` of them, or all if there are fewer.
     fn first_free(&self, count: u64) -> Vec<u64> {
         let all = self.returned.iter().copied().chain(self.fresh..self.extents);
         all.take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
     }
 
-    /// These are not free any more.
+    /// Takes these extents: they are not free any more.
     fn take(&mut self, extents: &[u64]) {
         for extent in extents {
             if *extent >= self.fresh {
@@ -120,34 +120,37 @@ impl Group {
 #[derive(Debug)]
 struct Volume {
     uuid: String,
-    /// Where it lies, in its own order.
+    /// Extents in the volume's own order.
     extents: Vec<u64>,
     tags: BTreeSet<String>,
-    /// Its tags as the disk has them for sure: what LVM writes, nobody has flushed. `None`: it may not be there after a power cut.
+    /// Tags that the disk has for sure, while nobody has flushed LVM's later writes. `None`: after
+    /// a power cut the volume may not be there.
     flushed: Option<BTreeSet<String>>,
     active: bool,
     read_only: bool,
-    /// The device's content while the volume is not active.
+    /// Content of the device while the volume is not active.
     parked: Option<Device>,
     form: Form,
 }
 
-/// What LVM calls the type of its segment.
+/// Type of its segment in LVM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Form {
     Linear,
-    /// Extents for data, and beside them two for metadata. It has no device node. Without `zeroes` its volumes may show what it
-    /// held before.
+    /// Extents for data, and beside them two for metadata. A pool has no device node. Without
+    /// `zeroes` its volumes may show old contents of the pool.
     Pool {
         zeroes: bool,
     },
-    /// It has no extents of its own. With `skip` only `--ignoreactivationskip` activates it.
+    /// A thin volume, without extents of its own. With `skip` only `--ignoreactivationskip`
+    /// activates it.
     Thin {
         pool: String,
         bytes: u64,
         skip: bool,
     },
-    /// Somebody else's, of a type that the agent never makes: its segment type, and the first letter of its attributes.
+    /// A foreign LV, of a type that the agent never makes: its segment type, and the first letter
+    /// of its attributes.
     Other {
         segtype: String,
         kind: char,
@@ -167,7 +170,7 @@ impl Volume {
         }
     }
 
-    /// Its segments, as `first-last`.
+    /// Returns its segments, as `first-last`.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for extent in &self.extents {
@@ -180,18 +183,19 @@ impl Volume {
     }
 }
 
-/// The device node of a logical volume.
+/// Returns the device node of a logical volume.
 fn device_path(vg: &str, lv: &str) -> std::path::PathBuf {
     std::path::Path::new("/dev").join(vg).join(lv)
 }
 
 impl LvmState {
-    /// Whether this is the disk of a group, and takes discards.
+    /// Returns `true` if this is the disk of a group, and takes discards.
     pub(super) fn disk_discards(&self, path: &std::path::Path) -> bool {
         self.groups.iter().any(|(vg, group)| path == std::path::Path::new(&disk_of(vg)) && group.discards)
     }
 
-    /// What device-mapper calls the LV that has this node: as LVM makes it, whatever the LV's name is.
+    /// Returns device-mapper's uuid of the LV with this node: as LVM makes it, whatever the LV's
+    /// name is.
     pub(super) fn mapping(&self, path: &std::path::Path) -> Option<String> {
         let named = self.groups.iter().flat_map(|(vg, group)| {
             group.volumes.iter().map(move |(lv, volume)| (device_path(vg, lv), group, volume))
@@ -200,7 +204,7 @@ impl LvmState {
         Some(format!("LVM-{}{}", group.uuid.replace('-', ""), volume.uuid.replace('-', "")))
     }
 
-    /// What was written to the disk of the group that has this LV is there after a power cut.
+    /// Makes all writes to the disk of this LV's group outlive a power cut.
     pub(super) fn flush(&mut self, path: &std::path::Path) {
         let has =
             |(vg, group): &(&String, &mut Group)| group.volumes.keys().any(|lv| device_path(vg, lv) == path);
@@ -216,7 +220,7 @@ impl LvmState {
         self.groups.insert(name.to_owned(), group);
     }
 
-    /// An id in LVM's form: 6-4-4-4-4-4-6 characters.
+    /// Returns an id in LVM's form: 6-4-4-4-4-4-6 characters.
     fn uuid(&mut self) -> String {
         self.next_uuid += 1;
         format!("fAkE00-0000-0000-0000-0000-0000-{:06}", self.next_uuid)
@@ -224,7 +228,7 @@ impl LvmState {
 }
 
 impl Machine {
-    /// After a reboot: volumes get their device nodes again, or wait for `lvchange --activate y`.
+    /// Handles a reboot: volumes get their device nodes again, or wait for `lvchange --activate y`.
     pub(super) fn reactivate_volumes(&mut self) {
         let on = self.lvm.autoactivation;
         let volumes: Vec<(String, String)> = (self.lvm.groups.iter())
@@ -273,8 +277,8 @@ impl FakeLvm {
         Self { handle }
     }
 
-    /// Makes a volume as somebody else would: active, holding data, with these tags. `false` when there is no such
-    /// group, no room, or the name is taken.
+    /// Makes a volume as a foreign program would: active, holding data, with these tags. `false`
+    /// when there is no such group, no room, or the name is taken.
     pub fn add_volume(&self, vg: &str, lv: &str, bytes: u64, tags: &[&str]) -> bool {
         let mut machine = self.handle.lock();
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
@@ -283,7 +287,8 @@ impl FakeLvm {
         made
     }
 
-    /// What somebody else made is of this type: `raid1` with `r`, for one. The letter is the first of its attributes (lvs(8)).
+    /// Gives a foreign volume this type: `raid1` with `r`, for one. The letter is the first of its
+    /// attributes (lvs(8)).
     pub fn set_type(&self, vg: &str, lv: &str, segtype: &str, kind: char) {
         let mut machine = self.handle.lock();
         if let Some(volume) = machine.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv)) {
@@ -291,8 +296,9 @@ impl FakeLvm {
         }
     }
 
-    /// A power cut takes what the disks have not flushed: volumes that were made since, and changes of tags. (What was removed or
-    /// has grown since does not come back here.) Call it before [`FakeMachine::reboot`](super::FakeMachine::reboot).
+    /// Drops everything that the disks have not flushed, as a power cut does: volumes that were
+    /// made later, and changes of tags. (Removals and growth are not undone here.) Call it before
+    /// [`FakeMachine::reboot`](super::FakeMachine::reboot).
     pub fn forget_unflushed(&self) {
         let mut machine = self.handle.lock();
         let mut lost = Vec::new();
@@ -310,7 +316,7 @@ impl FakeLvm {
         }
     }
 
-    /// Removes a volume as somebody else would, even one in use (a disk that was pulled).
+    /// Removes a volume as a foreign program would, even one in use (a disk that was pulled).
     pub fn lose_volume(&self, vg: &str, lv: &str) {
         let mut machine = self.handle.lock();
         if let Some(group) = machine.lvm.groups.get_mut(vg) {
@@ -325,7 +331,8 @@ impl FakeLvm {
         self.handle.lock().lvm.groups.remove(vg);
     }
 
-    /// The disk below a group is not there (yet): nobody sees the group, and its LVs have no devices. Data stays.
+    /// Hides the disk below a group: nobody sees the group, and its LVs have no devices. Data
+    /// stays.
     pub fn hide_group(&self, vg: &str) {
         let mut machine = self.handle.lock();
         let lvs = machine.lvm.groups.get(vg).map(|group| group.volumes.keys().cloned().collect::<Vec<_>>());
@@ -337,7 +344,7 @@ impl FakeLvm {
         }
     }
 
-    /// That disk comes. Nobody activates its LVs.
+    /// Brings that disk back. Nobody activates its LVs.
     pub fn show_group(&self, vg: &str) {
         let mut machine = self.handle.lock();
         if let Some(group) = machine.lvm.late.remove(vg) {
@@ -345,7 +352,8 @@ impl FakeLvm {
         }
     }
 
-    /// Whether the disk below a group, and so every thick LV on it, takes discards. At first it takes none.
+    /// Sets if the disk below a group, and so every thick LV on it, takes discards. At first it
+    /// takes none.
     pub fn set_discards(&self, vg: &str, discards: bool) {
         let mut guard = self.handle.lock();
         let machine = &mut *guard;
@@ -358,14 +366,15 @@ impl FakeLvm {
         }
     }
 
-    /// The disk below a group has its device node here. Whoever writes to it tells what LVM's own writes tell on a kernel.
+    /// Sets the device node of the disk below a group. A write to it raises the events that LVM's
+    /// own writes raise on a kernel.
     pub fn set_disk(&self, vg: &str, node: &std::path::Path) {
         if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
             group.node = Some(node.display().to_string());
         }
     }
 
-    /// Whether a group's thin pool ignores discards. At first it passes them down.
+    /// Sets if a group's thin pool ignores discards. At first it passes them down.
     pub fn set_pool_ignores_discards(&self, vg: &str, ignores: bool) {
         let mut guard = self.handle.lock();
         let machine = &mut *guard;
@@ -378,14 +387,15 @@ impl FakeLvm {
         }
     }
 
-    /// So many bytes of a group's thin pool are taken.
+    /// Sets the number of used bytes of a group's thin pool.
     pub fn set_pool_used(&self, vg: &str, bytes: u64) {
         if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
             group.pool_used = bytes;
         }
     }
 
-    /// Whether an LV reads as zeros everywhere, with or without a device. `false` when it is not there.
+    /// Returns `true` if an LV reads as zeros everywhere, with or without a device. `false` also
+    /// when it does not exist.
     pub fn reads_zeros(&self, vg: &str, lv: &str) -> bool {
         let machine = self.handle.lock();
         let volume = machine.lvm.groups.get(vg).and_then(|group| group.volumes.get(lv));
@@ -393,37 +403,38 @@ impl FakeLvm {
         parked.or_else(|| machine.devices.get(&device_path(vg, lv))).is_some_and(Device::is_zeroed)
     }
 
-    /// The program is not installed.
+    /// Removes or installs the program.
     pub fn set_missing(&self, missing: bool) {
         self.handle.lock().lvm.missing = missing;
     }
 
-    /// Every command runs into its time limit (it does not really wait).
+    /// Lets every command run into its time limit (it does not really wait).
     pub fn set_hanging(&self, hanging: bool) {
         self.handle.lock().lvm.hanging = hanging;
     }
 
-    /// Every command takes so long, and really does.
+    /// Lets every command really take this time.
     pub fn set_slow(&self, takes: Duration) {
         self.handle.lock().lvm.takes = takes;
     }
 
-    /// Every command fails with exit status 5 and this text, until `None`: unreadable metadata, lost disks.
+    /// Lets every command fail with exit status 5 and this text, until `None`: unreadable metadata,
+    /// lost disks.
     pub fn set_broken(&self, stderr: Option<&str>) {
         self.handle.lock().lvm.broken = stderr.map(str::to_owned);
     }
 
-    /// The next command of this kind (`lvcreate`) fails so, and does nothing.
+    /// Lets the next command of this kind (`lvcreate`) fail so, and do nothing.
     pub fn fail_next(&self, verb: &str, status: i32, stderr: &str) {
         self.handle.lock().lvm.failures.push((verb.to_owned(), status, stderr.to_owned()));
     }
 
-    /// The command lines that were run, oldest first, without the program.
+    /// Returns the command lines so far, oldest first, without the program.
     pub fn log(&self) -> Vec<String> {
         self.handle.lock().lvm.log.clone()
     }
 
-    /// Forgets the log.
+    /// Clears the log.
     pub fn clear_log(&self) {
         self.handle.lock().lvm.log.clear();
     }

@@ -1,5 +1,5 @@
-//! The commands: `vgs`, `pvs`, `lvs`, `lvcreate`, `lvextend`, `lvrename`, `lvchange`, `lvremove`. What must never happen: a
-//! change by a command that ends with an error.
+//! Commands of the fake: `vgs`, `pvs`, `lvs`, `lvcreate`, `lvextend`, `lvrename`, `lvchange`,
+//! `lvremove`. What must never happen: a change by a command that ends with an error.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::fake::state::{Device, Machine};
 /// A command that failed: exit status, standard error.
 pub(super) type Failure = (i32, String);
 
-/// What a report command says: its rows, and what it could not find.
+/// Result of a report command: its rows, and the names that it could not find.
 type Listed = (String, Vec<String>);
 
 const REPORT_OPTIONS: [&str; 5] = ["--reportformat", "--units", "-o", "-S", "--select"];
@@ -49,7 +49,7 @@ impl Machine {
         Ok(report("vg", &rows?))
     }
 
-    /// Each group lies on one disk.
+    /// Runs `pvs`: each group lies on one disk.
     fn pvs(&self, rest: &[String]) -> Result<String, Failure> {
         let args = report_arguments(rest)?;
         if let Some(name) = args.names.first() {
@@ -65,7 +65,7 @@ impl Machine {
         Ok(report("pv", &rows.collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// LVs that are not there are an error, and those that are there are listed all the same.
+    /// Runs `lvs`: missing LVs are an error, and existing ones are listed all the same.
     fn lvs_output(&self, rest: &[String]) -> CommandOutput {
         match self.lvs(rest) {
             Ok((stdout, missing)) => CommandOutput {
@@ -80,7 +80,7 @@ impl Machine {
     fn lvs(&self, rest: &[String]) -> Result<Listed, Failure> {
         let args = report_arguments(rest)?;
         let segments = args.get("--segments").is_some();
-        // A field of segments makes a line of each, also without that option.
+        // A field of segments makes a line of each segment, also without that option.
         let each = segments || args.all("-o").any(|fields| fields.split(',').any(|field| field == "segtype"));
         let tag = match args.get("-S").or_else(|| args.get("--select")) {
             None => None,
@@ -177,7 +177,7 @@ impl Machine {
         Ok(format!("{rounded}  Logical volume \"{name}\" created.\n"))
     }
 
-    /// A new volume shows what the disk held before.
+    /// Makes a volume, which shows the old contents of the disk.
     pub(super) fn create_volume(
         &mut self,
         vg: &str,
@@ -225,7 +225,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Only onto extents that are named: what else LVM would take, the agent never asks for.
+    /// Runs `lvextend`, only onto extents that are named: the agent never lets LVM choose.
     fn lvextend(&mut self, rest: &[String]) -> Result<String, Failure> {
         let valued = ["--alloc", "--extents", "--size"];
         let args = Arguments::parse(rest, &valued, &["--yes"]).map_err(|text| (3, text))?;
@@ -285,7 +285,8 @@ impl Machine {
         }
     }
 
-    /// Also of one that is in use: whoever has it open goes on (lvrename(8)); its node has the new name.
+    /// Runs `lvrename`, also for an LV in use: its users go on (lvrename(8)); its node has the new
+    /// name.
     fn lvrename(&mut self, rest: &[String]) -> Result<String, Failure> {
         let args = Arguments::parse(rest, &[], &["--yes"]).map_err(|text| (3, text))?;
         let [old, new] = args.names.as_slice() else {
@@ -323,7 +324,8 @@ impl Machine {
         if args.names.len() < 2 {
             return self.lvchange_one(&args, one_volume(&args)?);
         }
-        // One that cannot be changed keeps no other from it; the status says that there was one.
+        // An LV that cannot be changed does not stop the others; the status tells that there was
+        // one.
         let mut said: Result<String, Failure> = Ok(String::new());
         for name in &args.names {
             let one = args.with_name(name);
@@ -388,7 +390,7 @@ impl Machine {
         if let Some(group) = self.lvm.groups.get_mut(&vg)
             && let Some(volume) = group.volumes.remove(&lv)
         {
-            // Where a site lets LVM discard what is freed, nobody knows what it reads as.
+            // Where a site lets LVM discard freed extents, nobody knows how they read.
             let kept = args.get("--config") == Some("devices/issue_discards=0");
             let device = device.or(volume.parked).filter(|_| kept);
             let zeroed = |at: u64| {
@@ -413,7 +415,7 @@ fn report_arguments(rest: &[String]) -> Result<Arguments, Failure> {
     let exact = args.get("--reportformat") == Some("json")
         && args.get("--units") == Some("b")
         && args.get("--nosuffix").is_some();
-    // A machine would print a table or other units; the agent could not read them.
+    // A machine would print a table or other units, which the agent could not read.
     if exact {
         Ok(args)
     } else {
@@ -499,7 +501,7 @@ fn volume_field(vg: &str, lv: &str, volume: &Volume, device: Option<&Device>, fi
     })
 }
 
-/// What of a report is about thin pools; of other LVs most of it is empty.
+/// Returns a field of a report that concerns thin pools; for other LVs most of these are empty.
 fn thin_field(group: &Group, volume: &Volume, field: &str) -> Option<String> {
     let form = &volume.form;
     let percent = |used: u64, of: u64| {
@@ -535,7 +537,7 @@ fn extents_of(vg: &str, (first, last): (u64, u64)) -> String {
     format!("{}:{first}-{last}", disk_of(vg))
 }
 
-/// One report row: every value a string, as lvm2 2.03 writes them.
+/// Builds one report row: every value a string, as lvm2 2.03 writes them.
 fn row(args: &Arguments, value: impl Fn(&str) -> Option<String>) -> Result<String, Failure> {
     let mut text = String::new();
     for field in args.all("-o").flat_map(|fields| fields.split(',')) {

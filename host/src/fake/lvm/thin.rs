@@ -1,5 +1,5 @@
-//! Thin pools, thin volumes, their snapshots and clones. What must never happen: a thin volume that reads as zeros where its pool
-//! does not zero; a snapshot that changes with its origin.
+//! Thin pools, thin volumes, their snapshots and clones. What must never happen: a thin volume that
+//! reads as zeros where its pool does not zero; a snapshot that changes with its origin.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::run::{Failure, no_group, one_volume, valid_tag};
 use super::{EXTENT, Form, Group, Volume, device_path};
 use crate::fake::state::{Device, Machine, Node};
 
-/// What LVM takes for metadata beside a small pool: one extent, and one in reserve for repairs.
+/// Extents that LVM takes for metadata beside a small pool: one, and one in reserve for repairs.
 pub(super) const METADATA_EXTENTS: u64 = 2;
 
 /// A new LV.
@@ -22,7 +22,8 @@ struct New<'a> {
 }
 
 impl Machine {
-    /// `lvcreate --type thin-pool`: whether it zeroes what it gives to volumes is said.
+    /// Runs `lvcreate --type thin-pool`: the call has to say if the pool zeroes the extents of its
+    /// volumes.
     pub(super) fn lvcreate_pool(&mut self, args: &Arguments) -> Result<String, Failure> {
         let (vg, name) = (group_of(args)?, name_of(args)?);
         let zeroes = yes(args, "--zero")?;
@@ -35,7 +36,7 @@ impl Machine {
         Ok(format!("  Logical volume \"{name}\" created.\n"))
     }
 
-    /// `lvcreate --type thin`.
+    /// Runs `lvcreate --type thin`.
     pub(super) fn lvcreate_thin(&mut self, args: &Arguments) -> Result<String, Failure> {
         let (vg, name) = (group_of(args)?, name_of(args)?);
         let pool = args.get("--thinpool").ok_or((3, PARSING.to_owned()))?;
@@ -59,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// `lvcreate --snapshot` of a thin LV: the same blocks at this moment.
+    /// Runs `lvcreate --snapshot` for a thin LV: it has the origin's blocks of this moment.
     pub(super) fn lvcreate_snapshot(&mut self, args: &Arguments) -> Result<String, Failure> {
         let ((vg, from), name) = (one_volume(args)?, name_of(args)?);
         let group = self.lvm.groups.get(&vg).ok_or_else(|| no_group(&vg))?;
@@ -105,7 +106,7 @@ impl Machine {
         Ok(format!("  Logical volume \"{name}\" created.\n"))
     }
 
-    /// `lvextend --size`: a thin LV reads as zeros where it is new, if its pool zeroes.
+    /// Runs `lvextend --size`: a thin LV reads as zeros where it is new, if its pool zeroes.
     pub(super) fn lvextend_thin(&mut self, args: &Arguments) -> Result<String, Failure> {
         let (vg, lv) = one_volume(args)?;
         let pool = match &self.volume(&vg, &lv)?.form {
@@ -135,7 +136,8 @@ impl Machine {
         Ok(format!("  Logical volume {vg}/{lv} successfully resized.\n"))
     }
 
-    /// `lvchange --zero` of a pool, `lvchange --setactivationskip` of a thin LV: what has a device keeps it, and what it reads as.
+    /// Runs `lvchange --zero` for a pool, `lvchange --setactivationskip` for a thin LV: a device
+    /// stays, and its contents too.
     pub(super) fn lvchange_thin(&mut self, args: &Arguments, vg: &str, lv: &str) -> Result<String, Failure> {
         let volume = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(lv));
         match volume.map(|volume| &mut volume.form) {
@@ -150,7 +152,7 @@ impl Machine {
 }
 
 impl Group {
-    /// Whether the thin pool of this name zeroes what it gives to volumes.
+    /// Returns `true` if the thin pool of this name zeroes the extents of its volumes.
     pub(super) fn pool_zeroes(&self, pool: &str) -> bool {
         matches!(self.volumes.get(pool).map(|pool| &pool.form), Some(Form::Pool { zeroes: true }))
     }

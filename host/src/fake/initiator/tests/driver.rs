@@ -1,4 +1,4 @@
-//! A login made by hand through the kernel's requests, with CHAP.
+//! Makes a login by hand through the kernel's requests, with CHAP.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) const SIZE: u64 = 1 << 20;
 /// Waits that always end by an event.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
-/// How a login ended that was no success.
+/// Failure of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lost {
     Status(u8, u8),
@@ -42,7 +42,7 @@ pub(super) fn with_chap(mutual: bool) -> FakeTarget {
     target
 }
 
-/// What a daemon would be: it has a stream of events, and dies by being dropped.
+/// Stand-in for a daemon: it has a stream of events, and dies when it is dropped.
 pub(super) struct Driver {
     pub(super) host: FakeHost,
     pub(super) events: FakeIscsiEvents,
@@ -86,7 +86,7 @@ impl Driver {
 
     pub(super) fn recover(&mut self, sid: u32, target: &FakeTarget) -> Result<(), Lost> {
         self.host.stop_connection(sid, StopMode::Recover).unwrap();
-        // What was told of the connection that is over.
+        // Events of the connection that is over.
         while self.events.next(Duration::ZERO).unwrap().is_some() {}
         self.bind(sid, target);
         self.login(sid).map(|_| ())
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// One request of a login and its answer, halves with the C bit put together.
+    /// Sends one request of a login and returns its answer, with halves of the C bit joined.
     pub(super) fn exchange(&mut self, sid: u32, flags: u8, list: &[Pair]) -> Result<(u8, Vec<Pair>), Lost> {
         let (mut bytes, mut request) = (Vec::new(), text(list));
         loop {
@@ -138,7 +138,7 @@ impl Driver {
         }
     }
 
-    /// A login up to START; the operational answer.
+    /// Runs a login up to START. Returns the operational answer.
     pub(super) fn login(&mut self, sid: u32) -> Result<Vec<Pair>, Lost> {
         let mut first =
             keys(&[("InitiatorName", INITIATOR), ("TargetName", TARGET), ("SessionType", "Normal")]);

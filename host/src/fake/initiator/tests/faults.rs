@@ -1,4 +1,4 @@
-//! Faults that tests ask for: failures, crashes, overruns, reboots.
+//! Tests the faults that tests can ask for: failures, crashes, overruns, reboots.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -44,7 +44,7 @@ fn a_paused_request_waits_and_the_hook_sees_each() {
     assert_eq!(*seen.lock().unwrap(), [IscsiOp::CreateSession, IscsiOp::CreateConnection]);
 }
 
-/// A login as a daemon makes it, which dies where the kernel says.
+/// Makes a login as a daemon does, which dies where the kernel says.
 fn attach(host: &FakeHost, target: &FakeTarget) -> Result<u32, Errno> {
     let mut driver = Driver::new(host);
     let sid = host.create_session(128, 32).map_err(|error| error.errno)?.sid;
@@ -102,7 +102,7 @@ fn a_dead_daemons_session_lives_on() {
     host.uncrash();
     assert_eq!(host.session_state(sid).as_deref(), Some("LOGGED_IN"));
     assert_eq!(target.sessions().len(), 1);
-    // Lost while nobody listens: the state says so.
+    // Lost while nobody listens: the state shows it.
     target.cut_all();
     assert!(host.wait_for(|host| host.session_state(sid).as_deref() == Some("FAILED")));
     let mut driver = Driver::new(&host);

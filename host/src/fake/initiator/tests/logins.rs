@@ -1,4 +1,4 @@
-//! What a target answers to logins, good and bad.
+//! Tests a target's answers to logins, good and bad.
 
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -250,7 +250,7 @@ fn the_same_isid_ends_the_older_session() {
 }
 
 proptest::proptest! {
-    /// Whatever an initiator sends that does not know the secret: no session, and no panic.
+    /// An initiator that does not know the secret may send anything: no session, and no panic.
     #[test]
     fn nobody_gets_in_without_the_secret(
         requests in proptest::collection::vec(
@@ -309,7 +309,7 @@ fn bytes_that_are_no_pdu_do_a_target_no_harm() {
     for bytes in [vec![0xff; 48], vec![0x43; 500], vec![0; 48], b"GET / HTTP/1.1\r\n\r\n".repeat(10)] {
         let mut stream = TcpStream::connect(target.address()).unwrap();
         stream.write_all(&bytes).unwrap();
-        // It may have been reset already.
+        // The connection may have been reset already.
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
         // A reset is an answer, too.

@@ -1,4 +1,4 @@
-//! Both fakes against the facts, by logins made by hand.
+//! Tests both fakes against the facts, by logins made by hand.
 
 mod driver;
 mod faults;

@@ -1,4 +1,4 @@
-//! What the kernel keeps: sessions, their disks, `/sys`, and what survives.
+//! Tests the kernel's objects: sessions, their disks, `/sys`, and the ones that survive.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn scan(host: &FakeHost, sid: u32, what: &str) {
     host.write(&path("class/scsi_host").join(number).join("scan"), what.as_bytes()).unwrap();
 }
 
-/// A host with a session and its disk, `/dev/sda`.
+/// Makes a host with a session and its disk, `/dev/sda`.
 fn attached(target: &FakeTarget) -> (FakeHost, Driver, u32) {
     let host = FakeHost::new();
     let mut driver = Driver::new(&host);
@@ -201,7 +201,7 @@ fn recovery_that_comes_too_late_still_brings_the_disk_back() {
     assert_eq!(host.size(Path::new(SDA)).unwrap_err().errno, Errno::ENXIO);
     driver.recover(sid, &target).unwrap();
     assert_eq!(host.size(Path::new(SDA)).unwrap(), SIZE);
-    // What was set offline stays so.
+    // A disk that was set offline stays so.
     host.write(&path("block/sda/device/state"), b"offline\n").unwrap();
     host.break_connection(sid, 1020);
     driver.recover(sid, &target).unwrap();
@@ -326,12 +326,12 @@ fn writes_are_refused_by_the_target_and_by_the_host() {
     assert_eq!(host.write_disk(SDA, 0, b"x"), Err(Errno::EROFS));
     host.set_read_only(Path::new(SDA), false).unwrap();
     assert!(host.read_only(Path::new(SDA)).unwrap(), "the target's protection stays");
-    // Allowed on the target, and learnt by a rescan only.
+    // The target allows writes; the host learns that only by a rescan.
     target.allow(INITIATOR, Acl::default());
     assert_eq!(host.write_disk(SDA, 0, b"x"), Err(Errno::EROFS));
     host.write(&path("block/sda/device/rescan"), b"1").unwrap();
     host.write_disk(SDA, 0, b"x").unwrap();
-    // Protected on the target, before the host knows.
+    // The target is write-protected before the host knows.
     target.disk(1).unwrap().set_write_protect(true);
     assert_eq!(host.write_disk(SDA, 0, b"y"), Err(Errno::EREMOTEIO));
     target.disk(1).unwrap().set_write_protect(false);
@@ -391,7 +391,7 @@ fn a_logout_ends_in_order() {
     let IscsiEvent::Pdu { header, .. } = event else { unreachable!() };
     assert_eq!((header[0], header[2]), (0x26, 0));
     assert_eq!((target.sessions(), target.logouts()), (vec![], 1));
-    // The connection that the target closes after it is no error.
+    // The target closes the connection after it; that is no error.
     driver.destroy(sid);
     assert!(driver.events.next(std::time::Duration::ZERO).unwrap().is_none());
 }
