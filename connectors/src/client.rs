@@ -130,7 +130,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon of this run folder (`/run/mooring`) and agrees on a protocol. `software` is for its log.
+    /// Connects to the daemon of this run folder (`/run/mooring`) and agrees on a protocol.
+    /// `software` is for its log.
     pub fn connect(run_dir: &Path, software: &str) -> Result<Self, ClientError> {
         let path = run_dir.join(SOCKET);
         let failed = |source| ClientError::Connect { path: path.clone(), source };

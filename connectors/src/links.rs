@@ -102,7 +102,8 @@ pub trait Links: Send + Sync {
     /// Records the read-ahead to put back, atomically; `None` removes the record. It outlives the
     /// links: their disk may stay.
     fn keep_read_ahead(&self, volume: VolumeId, kept: Option<ReadAhead>) -> Result<(), LinkError>;
-    /// Lets udev name a verified disk after the volume: `/dev/disk/by-id/mooring-<volume uuid>`. Kernel 5.15 and newer.
+    /// Lets udev name a verified disk after the volume: `/dev/disk/by-id/mooring-<volume uuid>`.
+    /// Kernel 5.15 and newer.
     fn name_disk(&self, volume: VolumeId, disk: &DiskRef) -> Result<(), LinkError>;
     /// Returns `true` if udev can name the disk of this sequence number after the volume.
     fn is_disk_named(&self, volume: VolumeId, sequence: u64) -> Result<bool, LinkError>;

@@ -267,7 +267,8 @@ mod tests {
         let volume = VolumeId::from_u128(1);
         rig.names.give(volume, &disk("/dev/sda", 6)).ok().unwrap();
         assert_eq!(rig.told(), (true, true));
-        // sda is disk 7 meanwhile: udev finds nothing under that number, and is told nothing of disk 6.
+        // sda is disk 7 meanwhile: udev finds nothing under that number, and is told nothing of
+        // disk 6.
         assert_eq!(rig.files().len(), 1);
         assert!(!rig.names.has(volume, 7).ok().unwrap());
         rig.names.take(volume).ok().unwrap();

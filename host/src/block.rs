@@ -60,9 +60,10 @@ pub trait BlockDevices: Send + Sync {
     /// Follows the commands in flight of the device behind this node. ENOENT when there is no such
     /// node.
     fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError>;
-    /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload to the disk, then a
-    /// flush). Both are multiples of the logical block size (512 at least), else EINVAL; EBUSY when something holds the
-    /// device exclusively: a LUN, a mount, device-mapper. Nothing is done for a length of 0.
+    /// Makes `length` bytes from `offset` read as zeros, durably (`BLKZEROOUT`, which may offload
+    /// to the disk, then a flush). Both are multiples of the logical block size (512 at least),
+    /// else EINVAL; EBUSY when something holds the device exclusively: a LUN, a mount,
+    /// device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
     /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They
     /// may read as anything afterwards**, also as their old contents: a disk may do nothing, and

@@ -31,7 +31,8 @@ const NEVER_KILLED: &str = "-1000";
 pub struct HardenWarning {
     /// Protection that failed.
     pub what: &'static str,
-    /// The kernel's answer. EPERM and ENOMEM: a capability (CAP_IPC_LOCK, CAP_SYS_RESOURCE) or a limit is missing.
+    /// The kernel's answer. EPERM and ENOMEM: a capability (CAP_IPC_LOCK, CAP_SYS_RESOURCE) or a
+    /// limit is missing.
     pub errno: Errno,
 }
 

@@ -89,8 +89,8 @@ pub enum IscsiParam {
 pub enum StopMode {
     /// `STOP_CONN_TERM` 1: for good.
     Terminate,
-    /// `STOP_CONN_RECOVER` 3: the session stays and waits for a new connection. Also clears the kernel's clean-up mark,
-    /// without which every later request gets ENOTCONN.
+    /// `STOP_CONN_RECOVER` 3: the session stays and waits for a new connection. Also clears the
+    /// kernel's clean-up mark, without which every later request gets ENOTCONN.
     Recover,
 }
 

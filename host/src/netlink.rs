@@ -41,8 +41,8 @@ impl Netlink {
             .or_else(|_| setsockopt(&self.socket, sockopt::RcvBuf, &bytes))
     }
 
-    /// Sends one message to the kernel, which handles it inside of this call. ECONNREFUSED: nobody listens there in this
-    /// network namespace.
+    /// Sends one message to the kernel, which handles it inside of this call. ECONNREFUSED: nobody
+    /// listens there in this network namespace.
     pub(crate) fn send(&self, message: &[u8]) -> Result<(), Errno> {
         let kernel = NetlinkAddr::new(0, 0);
         match socket::sendto(self.socket.as_raw_fd(), message, &kernel, MsgFlags::empty())? {

@@ -29,7 +29,8 @@ mod raw {
     // linux/fs.h: BLKDISCARD = _IO(0x12, 119) 0x1277, which takes such a pointer, too.
     nix::ioctl_write_ptr_bad!(block_discard, nix::request_code_none!(0x12, 119), [u64; 2]);
 
-    // linux/fs.h: BLKROSET = _IO(0x12, 93) 0x125d and BLKROGET = _IO(0x12, 94) 0x125e, which take a pointer to an int.
+    // linux/fs.h: BLKROSET = _IO(0x12, 93) 0x125d and BLKROGET = _IO(0x12, 94) 0x125e, which take a
+    // pointer to an int.
     nix::ioctl_write_ptr_bad!(block_set_read_only, nix::request_code_none!(0x12, 93), std::ffi::c_int);
     nix::ioctl_read_bad!(block_get_read_only, nix::request_code_none!(0x12, 94), std::ffi::c_int);
 
@@ -46,7 +47,8 @@ mod raw {
     nix::ioctl_readwrite_bad!(scsi_generic, 0x2285, super::SgHeader);
 }
 
-/// `struct sg_io_hdr` of scsi/sg.h, field by field: 88 bytes where pointers have 64 bits, 64 bytes where they have 32.
+/// `struct sg_io_hdr` of scsi/sg.h, field by field: 88 bytes where pointers have 64 bits, 64 bytes
+/// where they have 32.
 #[repr(C)]
 pub(crate) struct SgHeader {
     interface_id: c_int,
@@ -128,10 +130,11 @@ pub(crate) fn scsi_read(
         duration_ms: 0,
         info: 0,
     };
-    // SAFETY: the descriptor is open as long as `file` is borrowed. The header is the kernel's struct, and its pointers
-    // are to live buffers of exactly the lengths that stand beside them: `data` and `sense` are exclusively ours until the
-    // end of this function, `command` is only read. Without SG_FLAG_DIRECT_IO the kernel copies, and with this ioctl on a
-    // block device it waits for the command's end: it keeps no pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed. The header is the kernel's
+    // struct, and its pointers are to live buffers of exactly the lengths that stand beside them:
+    // `data` and `sense` are exclusively ours until the end of this function, `command` is only
+    // read. Without SG_FLAG_DIRECT_IO the kernel copies, and with this ioctl on a block device it
+    // waits for the command's end: it keeps no pointer.
     unsafe { raw::scsi_generic(file.as_raw_fd(), &raw mut header) }?;
     let missing = usize::try_from(header.residual).unwrap_or(0);
     Ok(ScsiOutcome {
@@ -146,8 +149,8 @@ pub(crate) fn scsi_read(
 /// Returns `true` if the host refuses writes to a block device.
 pub(crate) fn read_only(file: &File) -> Result<bool, Errno> {
     let mut flag: c_int = 0;
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one int to a live int, and keeps no
-    // pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one int to a
+    // live int, and keeps no pointer.
     unsafe { raw::block_get_read_only(file.as_raw_fd(), &raw mut flag) }?;
     Ok(flag != 0)
 }
@@ -156,8 +159,8 @@ pub(crate) fn read_only(file: &File) -> Result<bool, Errno> {
 /// CAP_SYS_ADMIN.
 pub(crate) fn set_read_only(file: &File, read_only: bool) -> Result<(), Errno> {
     let flag = c_int::from(read_only);
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads one int from a live int, and keeps no
-    // pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads one int from a
+    // live int, and keeps no pointer.
     unsafe { raw::block_set_read_only(file.as_raw_fd(), &raw const flag) }?;
     Ok(())
 }
@@ -177,7 +180,8 @@ const SET_READ_AHEAD: u32 = 0x1262;
 /// it down to pages. EACCES without CAP_SYS_ADMIN.
 pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
     let number = c_ulong::from(sectors);
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes a number and no pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the request takes a number and
+    // no pointer.
     Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), SET_READ_AHEAD.into(), number) })?;
     Ok(())
 }
@@ -186,8 +190,8 @@ pub(crate) fn set_read_ahead(file: &File, sectors: u32) -> Result<(), Errno> {
 /// `u32` becomes `u32::MAX`.
 pub(crate) fn read_ahead(file: &File) -> Result<u32, Errno> {
     let mut sectors: c_long = 0;
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one long into a live long, and keeps no
-    // pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one long into
+    // a live long, and keeps no pointer.
     unsafe { raw::block_get_read_ahead(file.as_raw_fd(), &raw mut sectors) }?;
     Ok(saturated(sectors))
 }
@@ -200,8 +204,8 @@ fn saturated(sectors: c_long) -> u32 {
 /// Reads the kernel's sequence number of a disk. ENOTTY before 5.15.
 pub(crate) fn disk_sequence(file: &File) -> Result<u64, Errno> {
     let mut sequence = 0_u64;
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 to a live u64, and keeps no
-    // pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 to a
+    // live u64, and keeps no pointer.
     unsafe { raw::block_get_sequence(file.as_raw_fd(), &raw mut sequence) }?;
     Ok(sequence)
 }
@@ -221,18 +225,18 @@ pub(crate) fn set_io_flusher() -> Result<(), Errno> {
 /// Reads a block device's size in bytes. ENOTTY when the file is none.
 pub(crate) fn block_size(file: &File) -> Result<u64, Errno> {
     let mut size = 0_u64;
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 (on every architecture,
-    // whatever the request's name says) to a live u64, and keeps no pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel writes one u64 (on
+    // every architecture, whatever the request's name says) to a live u64, and keeps no pointer.
     unsafe { raw::block_get_size_64(file.as_raw_fd(), (&raw mut size).cast()) }?;
     Ok(size)
 }
 
-/// Makes a byte range of a block device read as zeros. EINVAL for a range beyond the end or not in whole logical blocks,
-/// EBADF for a file that is not open for writing.
+/// Makes a byte range of a block device read as zeros. EINVAL for a range beyond the end or not in
+/// whole logical blocks, EBADF for a file that is not open for writing.
 pub(crate) fn zero_out(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     let range = [offset, length];
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a live array, and
-    // keeps no pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a
+    // live array, and keeps no pointer.
     unsafe { raw::block_zero_out(file.as_raw_fd(), &raw const range) }?;
     Ok(())
 }
@@ -241,8 +245,8 @@ pub(crate) fn zero_out(file: &File, offset: u64, length: u64) -> Result<(), Errn
 /// defined. EOPNOTSUPP for a device that takes no discards, EINVAL and EBADF as [`zero_out`].
 pub(crate) fn discard(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     let range = [offset, length];
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a live array, and
-    // keeps no pointer.
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the kernel reads two u64 from a
+    // live array, and keeps no pointer.
     unsafe { raw::block_discard(file.as_raw_fd(), &raw const range) }?;
     Ok(())
 }
@@ -259,8 +263,9 @@ const FIRST: c_uint = 3;
 pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
     let number = c_uint::try_from(kept).ok().filter(|number| *number >= FIRST).ok_or(Errno::EBADF)?;
     let close = |first: c_uint, last: c_uint, flags: c_int| {
-        // SAFETY: the call takes numbers only. The first one makes the table this thread's own, so that no other thread's file is
-        // closed; what is closed is nobody's: a new thread owns no file.
+        // SAFETY: the call takes numbers only. The first one makes the table this thread's own, so
+        // that no other thread's file is closed; what is closed is nobody's: a new thread owns no
+        // file.
         Errno::result(unsafe { libc::close_range(first, last, flags) })
     };
     close(number + 1, c_uint::MAX, OWN_TABLE)?;
@@ -269,7 +274,8 @@ pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: the call takes numbers only.
     Errno::result(unsafe { libc::fcntl(kept, libc::F_GETFD) })?;
-    // SAFETY: the number is open in this thread's table, and whoever owns it in the other one cannot close it here.
+    // SAFETY: the number is open in this thread's table, and whoever owns it in the other one
+    // cannot close it here.
     Ok(unsafe { OwnedFd::from_raw_fd(kept) })
 }
 

@@ -193,7 +193,8 @@ pub struct TreeError {
 pub trait Tree: Send + Sync {
     /// Makes a folder; configfs makes the kernel object behind it.
     fn mkdir(&self, path: &TreePath) -> Result<(), TreeError>;
-    /// Removes a folder; configfs destroys the kernel object behind it, and may block until its I/O has drained.
+    /// Removes a folder; configfs destroys the kernel object behind it, and may block until its I/O
+    /// has drained.
     fn rmdir(&self, path: &TreePath) -> Result<(), TreeError>;
     /// Makes `link` point to the object `target` of the same tree.
     fn symlink(&self, target: &TreePath, link: &TreePath) -> Result<(), TreeError>;

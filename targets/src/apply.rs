@@ -14,7 +14,8 @@ use crate::Error;
 use crate::layout::{self, Place};
 use crate::op::Op;
 
-/// Watches the steps of a plan: for stuck calls, receipts ([`drains`](crate::drains)) and fault points.
+/// Watches the steps of a plan: for stuck calls, receipts ([`drains`](crate::drains)) and fault
+/// points.
 pub trait Observer {
     /// Called before a step. `Break` stops the plan here, with [`Error::Stopped`].
     fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {

@@ -21,7 +21,8 @@ pub struct SessionInfo {
     pub state: String,
     /// Addresses, one per connection.
     pub addresses: Vec<String>,
-    /// The command window: how many commands the session may have open (`CmdSN/WR`, the ACL's `cmdsn_depth` at login).
+    /// The command window: how many commands the session may have open (`CmdSN/WR`, the ACL's
+    /// `cmdsn_depth` at login).
     pub window: u32,
     /// The next command number expected.
     pub exp_cmd_sn: u32,
@@ -216,7 +217,8 @@ mod tests {
     }
 
     proptest! {
-        /// Law: any text is read without a panic, and a session needs an `InitiatorName:` line each.
+        /// Law: any text is read without a panic, and a session needs an `InitiatorName:` line
+        /// each.
         #[test]
         fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0..ONE.len()) {
             let text = String::from_utf8_lossy(&bytes);

@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn it_is_a_function_of_three_and_pinned() {
         let first = isid("iqn.2026-11.dev.mooring:host.a", "iqn.2026-11.dev.mooring:v", "10.10.0.10:3260");
-        // sha256 of the three texts, each with a NUL behind it. Changing this makes every running session a second one.
+        // sha256 of the three texts, each with a NUL behind it. Changing this makes every running
+        // session a second one.
         assert_eq!(first.to_string(), "8087d2081326");
         for other in [
             isid("iqn.2026-11.dev.mooring:host.b", "iqn.2026-11.dev.mooring:v", "10.10.0.10:3260"),

@@ -247,7 +247,8 @@ pub fn parse_logout_response(header: &[u8; HEADER_BYTES]) -> Result<LogoutRespon
 pub enum AsyncEvent {
     /// 0: a SCSI event.
     Scsi {
-        /// Additional sense code and qualifier; `None` when the sense data is too short or of an unknown format.
+        /// Additional sense code and qualifier; `None` when the sense data is too short or of an
+        /// unknown format.
         sense: Option<(u8, u8)>,
     },
     /// 1: the target asks for a logout within this time.

@@ -183,7 +183,8 @@ impl Machine {
             };
             for line in bytes.split(|byte| *byte == b'\n') {
                 let Some(mount) = Mount::parse(line) else { continue };
-                // A file system over several disks (btrfs) has a number of its own, but names one of them as its source.
+                // A file system over several disks (btrfs) has a number of its own, but names one
+                // of them as its source.
                 if numbers.contains(&mount.number)
                     || (mount.source.is_absolute() && self.is_one(&mount.source, numbers))
                 {

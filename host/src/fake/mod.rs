@@ -123,7 +123,8 @@ impl FakeMachine {
         }
     }
 
-    /// Leaves an LV's device suspended (`dmsetup suspend`), or resumes it. Commands to it wait all the while.
+    /// Leaves an LV's device suspended (`dmsetup suspend`), or resumes it. Commands to it wait all
+    /// the while.
     pub fn set_suspended(&self, path: impl AsRef<Path>, suspended: bool) {
         if let Some(device) = self.handle.lock().devices.get_mut(path.as_ref()) {
             (device.suspended, device.held) = (suspended, suspended);
@@ -181,7 +182,8 @@ impl FakeMachine {
         self.handle.lock().has_address(address)
     }
 
-    /// Lets another program listen on a socket: a portal there is refused (EINVAL, as the kernel's bind fails).
+    /// Lets another program listen on a socket: a portal there is refused (EINVAL, as the kernel's
+    /// bind fails).
     pub fn occupy(&self, socket: SocketAddr) {
         self.handle.lock().occupied.insert(socket);
     }

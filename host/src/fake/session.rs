@@ -68,7 +68,8 @@ pub enum IoRefusal {
     /// registered one.
     #[error("reservation conflict")]
     ReservationConflict,
-    /// NOT READY: the kernel could not write its file of reservations. The command has taken effect all the same.
+    /// NOT READY: the kernel could not write its file of reservations. The command has taken effect
+    /// all the same.
     #[error("device not ready")]
     NotReady,
     /// The session has ended.
@@ -526,8 +527,8 @@ fn way_in(acl: &Acl, group: bool) -> Option<bool> {
 }
 
 impl FakeMachine {
-    /// Logs an initiator in, as a stock initiator would over this portal (`10.10.0.10:3260`), with or without CHAP
-    /// credentials (user id, password).
+    /// Logs an initiator in, as a stock initiator would over this portal (`10.10.0.10:3260`), with
+    /// or without CHAP credentials (user id, password).
     pub fn login(
         &self,
         portal: &str,

@@ -127,7 +127,8 @@ impl fmt::Debug for Faults {
     }
 }
 
-/// Makes chosen operations on a tree fail, without reaching it, or come late. Clones share their faults.
+/// Makes chosen operations on a tree fail, without reaching it, or come late. Clones share their
+/// faults.
 #[derive(Debug, Clone)]
 pub struct Faulty<T> {
     inner: T,

@@ -40,11 +40,13 @@ const LOGIN_TASK_TRIES: u32 = 10;
 /// every answer is read.
 const STALE_MAX: usize = 64;
 
-/// The netlink port id of the socket that makes sessions. The kernel shows it as a session's `creator`.
+/// The netlink port id of the socket that makes sessions. The kernel shows it as a session's
+/// `creator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortId {
-    /// 0xFFFFFFFF: `creator` reads -1, as for sessions that the kernel made at boot, which a distribution's `iscsid` leaves
-    /// alone when it starts. Only one socket of the machine can have it.
+    /// 0xFFFFFFFF: `creator` reads -1, as for sessions that the kernel made at boot, which a
+    /// distribution's `iscsid` leaves alone when it starts. Only one socket of the machine can have
+    /// it.
     Kernel,
     /// One that the kernel chooses. An `iscsid` that starts takes the sessions over: only for the
     /// control of a test.
@@ -63,7 +65,8 @@ impl PortId {
 /// Reason why the kernel's initiator cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IscsiOpenError {
-    /// Another process has the port id [`PortId::Kernel`]: a second session daemon. Not retried before that one ends.
+    /// Another process has the port id [`PortId::Kernel`]: a second session daemon. Not retried
+    /// before that one ends.
     #[error(
         "another process already manages iSCSI sessions here (netlink port id 0xffffffff of NETLINK_ISCSI is taken)"
     )]
@@ -79,7 +82,8 @@ pub enum IscsiOpenError {
     Refused {
         /// Operation that failed.
         what: &'static str,
-        /// The kernel's answer. EACCES or EPERM: CAP_SYS_ADMIN in the initial user namespace is missing.
+        /// The kernel's answer. EACCES or EPERM: CAP_SYS_ADMIN in the initial user namespace is
+        /// missing.
         errno: Errno,
     },
 }
@@ -254,8 +258,8 @@ pub struct KernelIscsi {
 }
 
 impl KernelIscsi {
-    /// Opens the socket and reads the transport's handle. Needs CAP_SYS_ADMIN in the initial user namespace, and the
-    /// initial network namespace: elsewhere every request answers ECONNREFUSED.
+    /// Opens the socket and reads the transport's handle. Needs CAP_SYS_ADMIN in the initial user
+    /// namespace, and the initial network namespace: elsewhere every request answers ECONNREFUSED.
     pub fn open(port: PortId) -> Result<Self, IscsiOpenError> {
         let socket = Netlink::open(SockProtocol::NetlinkISCSI, port.number(), 0)
             .map_err(|errno| IscsiOpenError::of_socket("open a netlink socket for iSCSI", errno))?;
@@ -263,7 +267,8 @@ impl KernelIscsi {
     }
 
     fn channel(&self) -> MutexGuard<'_, Channel<Netlink>> {
-        // A panic between a request and its answer leaves a stale answer at worst, which is drained.
+        // A panic between a request and its answer leaves a stale answer at worst, which is
+        // drained.
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

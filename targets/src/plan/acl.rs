@@ -264,7 +264,8 @@ impl Present<'_> {
         if let Some(protected) = seen.and_then(|acl| sound(acl, grant)) {
             return (protected && grant.mode == Mode::ReadWrite).then_some(write_protect);
         }
-        // A stale link was taken down with its folder; a folder without a link is a mapping that was begun.
+        // A stale link was taken down with its folder; a folder without a link is a mapping that
+        // was begun.
         if mapped.is_none_or(|mapped| mapped.link.is_some()) {
             self.plan.step(Op::Mkdir { path: lun.clone() }, "the LUN as the initiator numbers it");
         }

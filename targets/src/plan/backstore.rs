@@ -174,7 +174,8 @@ impl Backing<'_> {
             let path = layout::backstore(self.names).join("attrib").join("emulate_model_alias");
             plan.step(write_plain(path, "1"), "initiators know the disk by its backstore's name");
         }
-        // Never emulate_tpws: a WRITE SAME with UNMAP promises what a discard does not keep (decision 31).
+        // Never emulate_tpws: a WRITE SAME with UNMAP promises what a discard does not keep
+        // (decision 31).
         let path = layout::backstore(self.names).join("attrib").join("emulate_tpu");
         if self.discards {
             plan.step(

@@ -41,7 +41,8 @@ impl Machine {
         let bytes = unless_gone(fs::read(self.proc.join("self/mountinfo")))?.unwrap_or_default();
         let mut found: Vec<PathBuf> = Vec::new();
         for mount in bytes.split(|byte| *byte == b'\n').filter_map(Mount::parse) {
-            // A file system over several disks (btrfs) has a number of its own, but names one of them as its source.
+            // A file system over several disks (btrfs) has a number of its own, but names one of
+            // them as its source.
             let number = || (self.number)(&mount.source).filter(|_| mount.source.is_absolute());
             let ours = stacked.contains_key(&mount.number)
                 || number().is_some_and(|number| stacked.contains_key(&number));

@@ -17,7 +17,8 @@ use super::super::kernel::Failure;
 use super::super::{DiskAccess, DiskUser, Usage, User};
 use super::{Machine, Mount, entries, name_of, parse_number, text, unless_gone};
 
-/// CAP_SYS_ADMIN 21 or CAP_CHECKPOINT_RESTORE 40: `map_files` shows with either of them what a process has mapped.
+/// CAP_SYS_ADMIN 21 or CAP_CHECKPOINT_RESTORE 40: `map_files` shows with either of them what a
+/// process has mapped.
 const SEES_MAPPINGS: u64 = 1 << 21 | 1 << 40;
 
 /// A block device that is one of the disks, a partition of one, or on top of one.
@@ -202,8 +203,8 @@ impl Walk<'_> {
         let bytes = unless_gone(fs::read(process.join("mountinfo")))?.unwrap_or_default();
         for line in bytes.split(|byte| *byte == b'\n') {
             let Some(mount) = Mount::parse(line) else { continue };
-            // A file system over several disks (btrfs) has an anonymous number, and names one of them as its source. Another
-            // source may have been another disk when it was named.
+            // A file system over several disks (btrfs) has an anonymous number, and names one of
+            // them as its source. Another source may have been another disk when it was named.
             let named = || {
                 let source = mount.source.strip_prefix("/").ok()?;
                 let found = (self.machine.number)(&process.join("root").join(source));

@@ -31,7 +31,7 @@ pub(super) enum Command<'a> {
     Probe,
     /// INQUIRY of a vital product data page.
     Inquiry(u8),
-    /// READ CAPACITY and the WP bit of MODE SENSE; the target knows if the session may write.
+    /// READ CAPACITY, and the WP bit of MODE SENSE, which depends on the access of the session.
     Capacity,
     Read {
         offset: u64,

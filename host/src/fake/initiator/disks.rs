@@ -105,8 +105,9 @@ impl FakeHost {
         }
     }
 
-    /// Opens a disk for writing and writes, past the page cache. EROFS: the host knows it as write-protected; EACCES: it
-    /// was set read-only; EREMOTEIO: the target refused. Waits while its session is blocked.
+    /// Opens a disk for writing and writes, past the page cache. EROFS: the host knows it as
+    /// write-protected; EACCES: it was set read-only; EREMOTEIO: the target refused. Waits while
+    /// its session is blocked.
     pub fn write_disk(&self, device: impl AsRef<Path>, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let disk = self.open(device.as_ref()).map_err(|(_, errno)| errno)?;
         let (protected, set) = self

@@ -438,7 +438,8 @@ fn take_socket(socket: &TcpStream, id: u64, sid: u32, inner: Weak<Inner>) -> io:
     if stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // The flags belong to the connection: the caller's descriptor gets them too, but must not use it any more.
+    // The flags belong to the connection: the caller's descriptor gets them too, but must not use
+    // it any more.
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(Some(Duration::from_secs(15)))?;

@@ -1,25 +1,28 @@
-//! A behaving fake of a host that attaches: the kernel's initiator ([`FakeHost`]) and a target ([`FakeTarget`]), which talk
-//! over real TCP connections on 127.0.0.1.
+//! A behaving fake of a host that attaches: the kernel's initiator ([`FakeHost`]) and a target
+//! ([`FakeTarget`]), which talk over real TCP connections on 127.0.0.1.
 //!
-//! The login travels as PDUs, so any conforming login code can be tried against every answer of a target, good or bad.
-//! SCSI commands do not: the fake kernel asks the fake target for them by the addresses of the session's connection. A
-//! command gets an answer exactly as long as the kernel's session is logged in *and* the target's session lives.
+//! The login travels as PDUs, so any conforming login code can be tried against every answer of a
+//! target, good or bad. SCSI commands do not: the fake kernel asks the fake target for them by the
+//! addresses of the session's connection. A command gets an answer exactly as long as the kernel's
+//! session is logged in *and* the target's session lives.
 //!
 //! * [`FakeHost`] is `Clone`; clones are one machine. It is [`IscsiKernel`](crate::IscsiKernel),
-//!   [`Disks`](crate::Disks), and [`Tree`](crate::Tree) of `/sys`; [`FakeHost::events`] and [`FakeHost::uevents`] make
-//!   streams. A daemon "dies" when a test drops what belongs to it: the kernel's objects stay, as they do.
-//! * [`FakeHost::crash_at`] and [`FakeHost::crash_after`] stop a daemon at any request: nothing that it asks for from
-//!   there on is done, and its streams are deaf, until [`FakeHost::uncrash`]. Give each daemon (and the agent beside it)
-//!   its own [`FakeHost::process`], so that threads of a dead one stay dead.
-//! * [`FakeHost::expire_recovery`] is the kernel's `recovery_tmo` timer, by hand; [`FakeHost::break_connection`] any
-//!   error that the kernel may find.
+//!   [`Disks`](crate::Disks), and [`Tree`](crate::Tree) of `/sys`; [`FakeHost::events`] and
+//!   [`FakeHost::uevents`] make streams. A daemon "dies" when a test drops what belongs to it: the
+//!   kernel's objects stay, as they do.
+//! * [`FakeHost::crash_at`] and [`FakeHost::crash_after`] stop a daemon at any request: nothing
+//!   that it asks for from there on is done, and its streams are deaf, until [`FakeHost::uncrash`].
+//!   Give each daemon (and the agent beside it) its own [`FakeHost::process`], so that threads of a
+//!   dead one stay dead.
+//! * [`FakeHost::expire_recovery`] is the kernel's `recovery_tmo` timer, by hand;
+//!   [`FakeHost::break_connection`] any error that the kernel may find.
 //! * [`FakeTarget::behave`] makes the target misbehave, [`FakeTarget::seen`] returns its logins.
 //!
-//! A stopped connection is given up by the kernel, not closed: as long as the daemon keeps its own descriptor of the
-//! socket, the TCP connection stays. So it is with `iscsi_tcp`.
+//! A stopped connection is given up by the kernel, not closed: as long as the daemon keeps its own
+//! descriptor of the socket, the TCP connection stays. So it is with `iscsi_tcp`.
 //!
-//! What must never happen here: an answer that is kinder than a kernel's or a target's; a thread or a socket that outlives
-//! both fakes.
+//! What must never happen here: an answer that is kinder than a kernel's or a target's; a thread or
+//! a socket that outlives both fakes.
 //!
 //! ```
 //! use std::net::TcpStream;
@@ -103,8 +106,8 @@ impl FakeHost {
         Self { inner: Arc::clone(&self.inner), process: Arc::default() }
     }
 
-    /// Subscribes to iSCSI events. A dropped stream is a listener that is gone; with no listener at all, a PDU for user space
-    /// breaks its connection (1011), and every other event is lost.
+    /// Subscribes to iSCSI events. A dropped stream is a listener that is gone; with no listener at
+    /// all, a PDU for user space breaks its connection (1011), and every other event is lost.
     pub fn events(&self) -> FakeIscsiEvents {
         let queue = Arc::new(Queue::default());
         self.inner
@@ -189,7 +192,8 @@ impl FakeHost {
         });
     }
 
-    /// While on, a scan makes SCSI devices that have no block device yet; at `false` the disk driver gets to them.
+    /// While on, a scan makes SCSI devices that have no block device yet; at `false` the disk
+    /// driver gets to them.
     pub fn hold_probes(&self, on: bool) {
         self.inner.change(|kernel| {
             kernel.probes_held = on;

@@ -1,6 +1,8 @@
-//! PDUs as both fakes read and write them: the basic header segment, the data segment with its padding, text keys.
+//! PDUs as both fakes read and write them: the basic header segment, the data segment with its
+//! padding, text keys.
 //!
-//! What must never happen here: a length believed that the other side has made up; a panic on any bytes.
+//! What must never happen here: a length believed that the other side has made up; a panic on any
+//! bytes.
 
 use std::io::{self, Read};
 

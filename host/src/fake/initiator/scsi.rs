@@ -78,7 +78,8 @@ impl FakeHost {
                 Outcome::Sense(key, code, qualifier) => return Err(Failure::Sense(key, code, qualifier)),
                 outcome => return Ok(outcome),
             }
-            // The target has dropped the session; the kernel is about to notice, unless it never had one.
+            // The target has dropped the session; the kernel is about to notice, unless it never
+            // had one.
             kernel = self.inner.lock();
             let waits = |kernel: &Kernel| {
                 let session = kernel.sessions.get(&sid).filter(|session| session.takes_commands(lun, sender));

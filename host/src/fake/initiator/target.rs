@@ -26,7 +26,8 @@ const DATA_BYTES_MAX: usize = 64 * 1024;
 /// Time that [`FakeTarget::wait_for`] and [`super::FakeHost::wait_for`] wait before they give up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Changes an answer on its way out: the number of the answer within its login (1 is the first), and the answer.
+/// Changes an answer on its way out: the number of the answer within its login (1 is the first),
+/// and the answer.
 pub type Tamper = Arc<dyn Fn(u32, &mut Pdu) + Send + Sync>;
 
 /// Grant of an initiator: LIO's ACL.
@@ -45,9 +46,11 @@ pub struct Acl {
 pub struct Behaviour {
     /// Refuse every first login request with this status class and detail.
     pub refuse: Option<(u8, u8)>,
-    /// Refuse with class 1, this detail (1 temporarily, 2 permanently moved) and this `TargetAddress`.
+    /// Refuse with class 1, this detail (1 temporarily, 2 permanently moved) and this
+    /// `TargetAddress`.
     pub redirect: Option<(u8, String)>,
-    /// Do not send the nth answer (1 is the first) of a login until this changes or the connection is cut.
+    /// Do not send the nth answer (1 is the first) of a login until this changes or the connection
+    /// is cut.
     pub stall_at: Option<u32>,
     /// Send the nth answer of a login so much later.
     pub delay: Option<(u32, Duration)>,
@@ -69,7 +72,8 @@ pub struct Behaviour {
     pub algorithms: Vec<u8>,
     /// Keys that the target proposes by itself, once a login.
     pub extra_keys: Vec<(String, String)>,
-    /// The digests that the target agrees to, of headers and of data: LIO's `param/HeaderDigest` and `param/DataDigest`.
+    /// The digests that the target agrees to, of headers and of data: LIO's `param/HeaderDigest`
+    /// and `param/DataDigest`.
     pub digests: [String; 2],
     /// Answer these operational keys with these values, whatever was offered.
     pub forced_keys: BTreeMap<String, String>,

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use super::model::{Hba, Lio, Opened, Plugin, Store, StoreKey};
 use crate::fake::state::{Machine, Node};
 
-/// Longest HBA name, and longest serial in bytes (`TARGET_CORE_NAME_MAX_LEN`, `INQUIRY_VPD_SERIAL_LEN`).
+/// Longest HBA name, and longest serial in bytes (`TARGET_CORE_NAME_MAX_LEN`,
+/// `INQUIRY_VPD_SERIAL_LEN`).
 const HBA_NAME_MAX: usize = 63;
 const SERIAL_MAX: usize = 254;
 

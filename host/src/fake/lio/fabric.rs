@@ -1,4 +1,5 @@
-//! Targets, target portal groups, portals and LUNs. What must never happen: a LUN whose backstore is not enabled.
+//! Targets, target portal groups, portals and LUNs. What must never happen: a LUN whose backstore
+//! is not enabled.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

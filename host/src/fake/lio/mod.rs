@@ -61,7 +61,8 @@ impl FakeLio {
         Self { handle }
     }
 
-    /// Takes the machine's lock as soon as no waiting call holds a folder that this operation needs.
+    /// Takes the machine's lock as soon as no waiting call holds a folder that this operation
+    /// needs.
     fn enter(&self, op: TreeOp, path: &TreePath, stat: bool) -> MutexGuard<'_, Machine> {
         let mut machine = self.handle.lock();
         while machine.lio.is_blocked(op, path, stat) {

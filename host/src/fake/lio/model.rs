@@ -9,7 +9,8 @@ use super::fc::FabricKind;
 use super::reservations::Pr;
 use super::tables::{Attr, Newline, Shape};
 
-/// Attribute values that differ from their table's first value, by `part/name`, without the final newline.
+/// Attribute values that differ from their table's first value, by `part/name`, without the final
+/// newline.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Values(BTreeMap<String, Vec<u8>>);
 
