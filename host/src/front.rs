@@ -1,8 +1,8 @@
 //! Keeps the files that the next agent needs of this one: the lock of its state folder and the
-//! sockets that it listens on. The kernel closes a table of files with the last thread that has it,
-//! and a thread in a call that does not return (lio.md, m) cannot be killed. So these files are in
-//! the table of one thread, which makes no such call: killed, it is gone at once, and all of them
-//! with it. It hands each connection over to the other threads' table.
+//! sockets that it listens on. The kernel closes a table of files with the last thread that has it.
+//! A thread in a call that does not return (lio.md, m) cannot be killed. So these files are in the
+//! table of one thread, which makes no such call: killed, it is gone at once, and all of them with
+//! it. It hands each connection over to the other threads' table.
 //!
 //! What must never happen here: the lock released while this process does anything else; a call
 //! that waits for a disk of a volume; one of these files in the table of the others, or one of

@@ -258,8 +258,8 @@ const OWN_TABLE: c_int = 1 << 1;
 const FIRST: c_uint = 3;
 
 /// Gives the calling thread a table of files of its own. It holds the standard streams and the file
-/// with this number, which was opened in the table that the thread has shared so far and stays open
-/// there. Call it on a new thread that owns no file yet. ENOSYS before 5.9.
+/// with this number. That file was opened in the table that the thread has shared so far, and stays
+/// open there. Call it on a new thread that owns no file yet. ENOSYS before 5.9.
 pub(crate) fn own_files(kept: RawFd) -> Result<OwnedFd, Errno> {
     let number = c_uint::try_from(kept).ok().filter(|number| *number >= FIRST).ok_or(Errno::EBADF)?;
     let close = |first: c_uint, last: c_uint, flags: c_int| {

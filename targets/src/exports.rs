@@ -1,9 +1,9 @@
 //! Plans one volume over several transports at once: one backstore, shown over iSCSI and over any
 //! number of Fibre Channel ports. Pure.
 //!
-//! Each transport plans its own part. The parts touch different objects, so any merged order is
-//! safe that keeps the order inside each part, sets up the backstore before everything that shows
-//! it, and removes it after everything that showed it. The order here:
+//! Each transport plans its own part. The parts touch different objects, so a merged order is safe
+//! if it keeps the order inside each part. The backstore is set up before everything that shows it,
+//! and removed after everything that showed it. The order here:
 //! 1. The seals of an existing backstore: they shut ways past `write_protect` and wait for nothing.
 //! 2. From every transport, the steps that take away and cannot block: no revoke waits for the
 //!    hanging disk of another transport.

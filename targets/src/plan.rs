@@ -14,8 +14,8 @@
 //!    (EINVAL); enabling without the device is ENOENT; linking a backstore that is not enabled is
 //!    ENODEV.
 //! 3. *Target, portal group, its attributes and how its sessions are negotiated, its relative port
-//!    id, LUN.* The id of an enabled group cannot change (EINVAL), and a registration that comes
-//!    back takes the id that is there. A mapped link to a LUN without a backstore is EINVAL.
+//!    id, LUN.* The id of an enabled group cannot change (EINVAL). A registration that comes back
+//!    takes the id that is there. A mapped link to a LUN without a backstore is EINVAL.
 //! 4. *ACLs*: the mapped LUN and its `write_protect` stand before the credential (or
 //!    `authentication=0`) that lets the initiator in. A mapped LUN is read-write between its link
 //!    and its `write_protect`; a closed gate and `prod_mode_write_protect` close that window, each

@@ -1,6 +1,5 @@
 //! Chooses the relative port id of an export's target. By it initiators know a port of a disk (VPD
-//! page 0x83, REPORT TARGET PORT GROUPS, READ FULL STATUS), so it must stay as long as the disk
-//! does.
+//! page 0x83, REPORT TARGET PORT GROUPS, READ FULL STATUS). It must stay as long as the disk does.
 //!
 //! Where portal groups have `rtpi` (6.12 has, 6.1 has not) all groups of all fabrics share one
 //! table. A group with none written gets the lowest free id when it is enabled, so another one

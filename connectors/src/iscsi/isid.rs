@@ -27,7 +27,7 @@ pub struct ParseIsidError(String);
 
 impl Isid {
     /// Computes the id of this initiator's session with this target over this portal. As a function
-    /// of the three it is equal after a restart, a crash or a reboot, and the target drops the dead
+    /// of the three it is equal after a restart, a crash or a reboot. So the target drops the dead
     /// session at the first login. Sessions over two portals have different ids.
     pub fn of(initiator: &Iqn, target: &Iqn, portal: Portal) -> Self {
         let mut hash = Sha256::new();

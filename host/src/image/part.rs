@@ -1,8 +1,8 @@
 //! Files that volumes are copied to. Until it is complete, a file has a hidden name of its own: its
 //! part. Then it gets its name as well, by a link, which the file system refuses where the name is
 //! taken. With both names its owner is known, also after an agent was killed in between. The part
-//! goes when nobody asks for it any more. The progress that is on the disk is in its *mark* beside
-//! it, a file of one block, so that the next process goes on there after a crash.
+//! goes when nobody asks for it any more. A file of one block beside it, its *mark*, has the
+//! progress that is on the disk. After a crash the next process goes on there.
 //!
 //! What must never happen here: an existing file written to or replaced; a file with its name that
 //! is not whole on the disk; another file than a part or a mark removed; a mark of a part that was

@@ -31,7 +31,7 @@ const TRANSPORT: &str = "tcp";
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// Pause of SEND_PDU before another try, and number of tries. The kernel reports a login response
-/// before it frees the one login task, so a very quick next PDU finds it taken and gets EPERM from
+/// before it frees the one login task. So a very quick next PDU finds it taken and gets EPERM from
 /// the transport.
 const LOGIN_TASK_WAIT: Duration = Duration::from_millis(1);
 const LOGIN_TASK_TRIES: u32 = 10;

@@ -1,6 +1,6 @@
 //! Decides which exports that somebody else made can be taken over as they stand. [`look`] reads
-//! them. [`judge`] takes one and returns the names under which it would be kept and the steps that
-//! the planner would still do, or every reason against it. Pure but for the look.
+//! them. [`judge`] takes one and returns an offer: its names, and the steps that the planner would
+//! still do. Its error is every reason against adoption. Pure but for the look.
 //!
 //! An export is taken over only if the planner itself sees no difference: the recorded names and
 //! the grants as in the view, planned against that very view, leave no step but to tighten
@@ -324,8 +324,8 @@ fn chap(known: Option<&Credentials>) -> Result<Chap, String> {
 }
 
 /// Returns `true` if a step leaves every session, every mapping and every credential as it is. Such
-/// a step writes an attribute that decides on later logins, or one that takes away commands which
-/// hosts do without, or lets an ACL go on admitting its initiator by name alone.
+/// a step writes an attribute that decides on later logins. Or it takes away commands which hosts
+/// do without, or lets an ACL go on admitting its initiator by name alone.
 fn is_harmless(names: &ExportNames, op: &Op) -> bool {
     let Op::Write { path, value } = op else { return false };
     let (group, store) = (layout::tpg(names), layout::backstore(names).join("attrib"));

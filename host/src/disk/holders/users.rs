@@ -17,8 +17,8 @@ use super::super::kernel::Failure;
 use super::super::{DiskAccess, DiskUser, Usage, User};
 use super::{Machine, Mount, entries, name_of, parse_number, text, unless_gone};
 
-/// CAP_SYS_ADMIN 21 or CAP_CHECKPOINT_RESTORE 40: `map_files` shows with either of them what a
-/// process has mapped.
+/// CAP_SYS_ADMIN 21 or CAP_CHECKPOINT_RESTORE 40: with either of them `map_files` shows the mapped
+/// files of a process.
 const SEES_MAPPINGS: u64 = 1 << 21 | 1 << 40;
 
 /// A block device that is one of the disks, a partition of one, or on top of one.
