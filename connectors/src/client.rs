@@ -167,7 +167,8 @@ impl Client {
     }
 
     /// Asks for a session by this spec, and waits up to `wait` for it to be logged in or failed for
-    /// good. The answer has its state: a session that is still being made is no error. Idempotent.
+    /// good. The answer has its `state`: a session that is still being made is no error.
+    /// Idempotent.
     pub fn ensure(&mut self, session: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
         let request = Request::Ensure { session: session.clone(), wait_ms: millis(wait) };
         match self.ask(&request, wait)? {

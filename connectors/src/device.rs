@@ -76,7 +76,7 @@ impl Arrivals {
 const SAFETY_NET: Duration = Duration::from_secs(1);
 
 /// Waits until `is_so`, at most for this time: uevents and the safety net wake it. `stop` ends it
-/// early.
+/// early. Returns `true` if it became so.
 pub(crate) fn wait_until<E>(
     arrivals: &Arrivals,
     at_most: Duration,

@@ -198,7 +198,7 @@ impl World {
         self.change(|state| state.hang = hang);
     }
 
-    /// Returns the size that this host has read from a volume's disk.
+    /// Returns the size that this host has read from a volume's disk. `None` without a disk.
     pub fn size_of(&self, volume: VolumeId) -> Option<u64> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.size)
     }
@@ -272,17 +272,18 @@ impl World {
         });
     }
 
-    /// Returns the kernel's name of a volume's disk.
+    /// Returns the kernel's name of a volume's disk. `None` without a disk.
     pub fn disk_of(&self, volume: VolumeId) -> Option<String> {
         self.lock().sdevs_of(volume).find(|sdev| sdev.block).map(|sdev| sdev.name.clone())
     }
 
-    /// Returns `true` if this host or the target refuses writes to a volume's disk.
+    /// Returns `true` if this host or the target refuses writes to a volume's disk. `None` without
+    /// a disk.
     pub fn is_read_only(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_only || sdev.protected)
     }
 
-    /// Returns the read-ahead of a volume's disk, in sectors.
+    /// Returns the read-ahead of a volume's disk, in sectors. `None` without a disk.
     pub fn read_ahead(&self, volume: VolumeId) -> Option<u32> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.read_ahead)
     }
@@ -302,7 +303,8 @@ impl World {
         self.change(|state| state.sdevs_of(volume).for_each(|sdev| (sdev.cached, sdev.dirty) = (true, true)));
     }
 
-    /// Returns `true` if the page cache has unwritten pages of a volume's disk.
+    /// Returns `true` if the page cache has unwritten pages of a volume's disk. `None` without a
+    /// disk.
     pub fn is_dirty(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.dirty)
     }
@@ -313,12 +315,12 @@ impl World {
         self.change(|state| state.write_back_fails = true);
     }
 
-    /// Returns the kernel's sequence number of a volume's disk.
+    /// Returns the kernel's sequence number of a volume's disk. `None` without a disk.
     pub fn sequence(&self, volume: VolumeId) -> Option<u64> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.sequence)
     }
 
-    /// Returns `true` if the page cache has pages of a volume's disk.
+    /// Returns `true` if the page cache has pages of a volume's disk. `None` without a disk.
     pub fn is_cached(&self, volume: VolumeId) -> Option<bool> {
         self.lock().sdevs_of(volume).next().map(|sdev| sdev.cached)
     }
@@ -329,7 +331,7 @@ impl World {
         self.change(|state| state.refused = op);
     }
 
-    /// Returns a volume's session.
+    /// Returns a volume's session. `None` if it has none.
     pub fn session(&self, volume: VolumeId) -> Option<SessionStatus> {
         self.lock().sessions.get(&volume).map(|(_, status)| status.clone())
     }

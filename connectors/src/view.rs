@@ -221,7 +221,8 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
 }
 
 /// Counts the unwritten bytes in the page cache for the disks of a session. It asks no disk: the
-/// session may be lost. A number that cannot be read stops nothing.
+/// session may be lost. A number that cannot be read stops nothing. `None` if the kernel tells
+/// none.
 fn unwritten(parts: &Parts, session: &SessionStatus) -> Option<u64> {
     let mut all = None;
     for unit in device::units(&*parts.sys, session).ok()? {

@@ -151,7 +151,7 @@ impl Front {
     }
 
     /// Takes a lock, or returns its holder at once: [`LockFile::acquire`]. Returns the process that
-    /// has held it last.
+    /// has held it last. `None` if it is not known.
     pub fn lock(&self, path: &Path) -> Result<Option<u32>, LockError> {
         let path = path.to_owned();
         self.inside(move |inside| {

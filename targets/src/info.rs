@@ -54,7 +54,8 @@ impl SessionInfo {
     }
 }
 
-/// Returns the text after `label` in `line`, up to the next run of two blanks.
+/// Returns the text after `label` in `line`, up to the next run of two blanks. `None` without the
+/// label.
 fn field<'a>(line: &'a str, label: &str) -> Option<&'a str> {
     let rest = line.split_once(label)?.1.trim_start();
     Some(rest.split("  ").next().unwrap_or(rest).trim())

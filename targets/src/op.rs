@@ -143,6 +143,7 @@ impl fmt::Display for Op {
 /// Returns the initiator whose revoke is proven once this step has returned. Such a step removes
 /// the ACL, and the call returns when the commands of its sessions have drained. No other step
 /// proves anything over iSCSI (lio.md, d). For Fibre Channel see [`fc::drains`](crate::fc::drains).
+/// `None` for any other step.
 pub fn drains(step: &Step<Op>) -> Option<&str> {
     match &step.op {
         Op::Rmdir { path } => match Place::of(path) {

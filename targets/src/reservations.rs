@@ -122,7 +122,7 @@ pub fn parse_file(text: &str) -> Vec<Kept> {
     all
 }
 
-/// Reads one registration from its `name=value` words.
+/// Reads one registration from its `name=value` words. `None` if it is incomplete.
 fn kept_of<'a>(words: impl Iterator<Item = &'a str>) -> Option<Kept> {
     let values: BTreeMap<&str, &str> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
     let text = |name: &str| values.get(name).copied();
@@ -190,7 +190,7 @@ pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<
     Ok(Some(seen))
 }
 
-/// Reads PRGENERATION alone, in one operation.
+/// Reads PRGENERATION alone, in one operation. `None` if there is no such backstore.
 pub fn read_generation(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u32>, Error> {
     let path = layout::backstore(names).join("pr").join("res_pr_generation");
     let text = maybe(tree.read_text(&path)).map_err(|source| Error::View { source })?;

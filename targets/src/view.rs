@@ -264,13 +264,13 @@ impl ExportView {
         tpg.acls.extend(from.tpg().into_iter().flat_map(|tpg| tpg.acls.clone()));
     }
 
-    /// Returns our portal group.
+    /// Returns our portal group. `None` if it does not exist.
     pub fn tpg(&self) -> Option<&TpgView> {
         self.target.as_ref()?.tpg.as_ref()
     }
 }
 
-/// Reads the backstore of these names.
+/// Reads the backstore of these names. `None` if it does not exist.
 pub(crate) fn read_backstore(
     tree: &dyn Tree,
     names: &ExportNames,
@@ -306,7 +306,7 @@ pub(crate) fn read_hba(tree: &dyn Tree, names: &ExportNames) -> Result<HbaFolder
 }
 
 /// Reads the link of a LUN or mapped LUN. Our link is found by its name in one operation; any other
-/// needs a look at the folder, which fails if there is none.
+/// needs a look at the folder, which fails if there is none. `None` if the folder has no link.
 pub(crate) fn read_link(tree: &dyn Tree, dir: &TreePath) -> Result<Option<Link>, TreeError> {
     if let Some(target) = maybe(tree.read_link(&dir.join(layout::LINK)))? {
         return Ok(Some(Link { name: layout::LINK.to_owned(), target }));
@@ -432,7 +432,7 @@ impl Looker<'_> {
 
     /// Reads one credential. The kernel adds one newline to the text that it holds. One more
     /// newline is part of the credential (somebody wrote it with `echo`), and the view must show
-    /// that difference. A text that begins with `NULL` is "not set".
+    /// that difference. A text that begins with `NULL` is "not set": `None`.
     fn credential(&self, dir: &TreePath, name: &str) -> Result<Option<String>, TreeError> {
         let bytes = self.tree.read(&dir.join(name))?;
         let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);

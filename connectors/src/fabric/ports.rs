@@ -46,7 +46,7 @@ impl RemotePort {
     }
 }
 
-/// Parses a name, which sysfs writes as `0x%llx`, without leading zeros.
+/// Parses a name, which sysfs writes as `0x%llx`, without leading zeros. `None` if it is malformed.
 fn name_of(text: &str) -> Option<Wwpn> {
     Wwpn::from_u64(u64::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()?)
 }

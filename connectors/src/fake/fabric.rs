@@ -148,13 +148,13 @@ impl FcWorld {
             .collect()
     }
 
-    /// Returns `true` if this host or the target refuses writes to a disk.
+    /// Returns `true` if this host or the target refuses writes to a disk. `None` without a disk.
     pub fn is_read_only(&self, lun: u16) -> Option<bool> {
         let state = self.lock();
         state.sdevs.iter().find(|(at, _)| at.3 == lun).map(|(_, (sdev, _))| sdev.read_only || sdev.protected)
     }
 
-    /// Returns the kernel's name of a disk.
+    /// Returns the kernel's name of a disk. `None` without a disk.
     pub fn name_of(&self, lun: u16) -> Option<String> {
         self.lock().sdevs.iter().find(|(at, _)| at.3 == lun).map(|(_, (sdev, _))| sdev.name.clone())
     }

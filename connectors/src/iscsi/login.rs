@@ -243,8 +243,8 @@ impl Phase {
         }
     }
 
-    /// Returns the stage that the last request of the phase asks for. CHAP's first two requests
-    /// must not ask for one (RFC 7143, 12.1.2).
+    /// Returns the stage that the last request of the phase asks for. `None` for CHAP's first two
+    /// requests, which must not ask for one (RFC 7143, 12.1.2).
     fn transit(self) -> Option<Stage> {
         match self {
             Self::Proof => Some(Stage::Operational),

@@ -311,7 +311,7 @@ impl Session {
 
     /// Returns a login PDU that came before the end of its connection. sysfs shows the end before
     /// the kernel's events of both have come here: so this waits for the end's own event, unless
-    /// that has `ended` the wait already.
+    /// that has `ended` the wait already. `None`: none came.
     fn last_answer(&mut self, ended: bool) -> Result<Option<Pdu>, Out> {
         let mut until = self.context.now();
         if !ended {
@@ -359,7 +359,7 @@ enum Which {
 }
 
 /// Returns the credentials of a login. The target changes its own secret in another step than ours:
-/// either one proves it, whichever of ours it accepts.
+/// either one proves it, whichever of ours it accepts. `None` if the spec has none.
 fn credentials(wish: &SessionWish, which: Which) -> Option<Credentials> {
     let (chap, other) = match (&wish.chap, &wish.other_chap, which) {
         (Some(chap), Some(other), Which::Other) => (other, Some(chap)),

@@ -253,8 +253,8 @@ impl Board {
         self.shared.1.notify_all();
     }
 
-    /// Takes a session that is gone from the board. Its thread ends, unless a new spec came
-    /// meanwhile: then the thread goes on with that. `again` is a spec that came before.
+    /// Takes a session that is gone from the board. Returns a new spec that came meanwhile, with
+    /// which the thread goes on; `None`: it ends. `again` is a spec that came before.
     pub(crate) fn leave(
         &self,
         volume: VolumeId,

@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Pauses between two checks.
+    /// Pauses between two checks. Returns the phase that ends the pause early; `None`: it is over.
     fn pause_or_phase(&mut self) -> Option<Phase> {
         let until = self.context.now() + self.context.timing.recheck;
         loop {
@@ -141,7 +141,8 @@ impl Session {
         }
     }
 
-    /// Handles an event of a session that is logged in.
+    /// Handles an event of a session that is logged in. Returns the next phase; `None`: it stays
+    /// logged in.
     fn happened(&mut self, event: &IscsiEvent) -> Option<Phase> {
         let kernel = self.live.as_ref()?.kernel;
         match event {
@@ -174,7 +175,8 @@ impl Session {
         }
     }
 
-    /// Handles a message that the target sends without being asked.
+    /// Handles a message that the target sends without being asked. Returns the next phase; `None`:
+    /// the session stays logged in.
     fn told(&mut self, event: AsyncEvent) -> Option<Phase> {
         tracing::info!(volume = %self.volume(), ?event, "the target says");
         match event {
@@ -222,7 +224,8 @@ impl Session {
         }
     }
 
-    /// Reads the session's state from sysfs: events may have been lost.
+    /// Reads the session's state from sysfs: events may have been lost. Returns the next phase;
+    /// `None`: the session stays logged in.
     pub(super) fn look(&mut self) -> Option<Phase> {
         let kernel = self.live.as_ref()?.kernel;
         match sysfs::state(self.context.sys(), kernel.sid) {

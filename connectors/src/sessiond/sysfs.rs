@@ -167,7 +167,8 @@ fn sids(sys: &dyn Tree) -> Result<Vec<u32>, TreeError> {
     Ok(sids)
 }
 
-/// Finds the SCSI host of a session: its link leads to `…/host<H>/session<S>/…`.
+/// Finds the SCSI host of a session: its link leads to `…/host<H>/session<S>/…`. `None` if the
+/// session is gone.
 fn host_of(sys: &dyn Tree, sid: u32) -> Result<Option<u32>, TreeError> {
     let link = gone_is_none(sys.read_link(&session_path(sid)))?;
     Ok(link.and_then(|path| {

@@ -271,7 +271,8 @@ fn hidden(pid: u32, error: io::Error) -> Failure {
     Failure { detail: format!(": process {pid} does not show what it has open"), ..Failure::from(error) }
 }
 
-/// Accepts a file in a folder of backstores: an adapter's own attributes are beside them.
+/// Turns the error of a file in a folder of backstores into `None`: an adapter's own attributes are
+/// beside them.
 fn not_a_folder(error: io::Error) -> io::Result<Option<String>> {
     if error.kind() == io::ErrorKind::NotADirectory { Ok(None) } else { Err(error) }
 }

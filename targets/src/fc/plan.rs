@@ -99,7 +99,7 @@ impl Drained {
 }
 
 /// Returns the nexus whose revoke is proven when this step has returned. No other step proves
-/// anything on Fibre Channel.
+/// anything on Fibre Channel. `None` for any other step.
 pub fn drains(step: &Step<Op>) -> Option<Drained> {
     let Op::Unlink { path } = &step.op else { return None };
     let parts: Vec<&str> = path.as_str().split('/').collect();

@@ -256,7 +256,8 @@ impl Present<'_> {
         }
     }
 
-    /// Maps the LUN. Returns the path of the `write_protect` that is still to be written.
+    /// Maps the LUN. Returns the path of the `write_protect` that is still to be written. `None` if
+    /// it is right already.
     fn map(&mut self, dir: &TreePath, grant: &Grant, seen: Option<&AclView>) -> Option<TreePath> {
         let lun = dir.join(layout::lun_name(grant.lun));
         let write_protect = lun.join("write_protect");

@@ -240,7 +240,7 @@ impl Kernel {
         self.session(sid)?.connection.as_mut().ok_or(Errno::EINVAL)
     }
 
-    /// Finds the session and LUN of a block device.
+    /// Finds the session and LUN of a block device. `None` if there is no such device.
     pub(super) fn disk(&self, block: &str) -> Option<(&Session, u64, &ScsiDisk)> {
         self.sessions.values().find_map(|session| {
             let (lun, disk) = session.disks.iter().find(|(_, disk)| disk.block.as_deref() == Some(block))?;

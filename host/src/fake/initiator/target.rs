@@ -203,7 +203,8 @@ pub(super) struct Shared {
 /// Targets by the address that they listen on.
 static TARGETS: Mutex<BTreeMap<SocketAddr, Weak<Shared>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the target that listens, or listened, on this address.
+/// Returns the target that listens, or listened, on this address. `None` if there was none, or it
+/// is gone.
 pub(super) fn target_at(address: SocketAddr) -> Option<Arc<Shared>> {
     TARGETS.lock().unwrap_or_else(PoisonError::into_inner).get(&address)?.upgrade()
 }
@@ -359,7 +360,7 @@ impl FakeTarget {
         self.change(|inner| inner.luns.insert(lun, disk));
     }
 
-    /// Returns the disk behind a LUN.
+    /// Returns the disk behind a LUN. `None` if there is none.
     pub fn disk(&self, lun: u64) -> Option<FakeDisk> {
         self.shared().lock().luns.get(&lun).cloned()
     }

@@ -256,7 +256,7 @@ impl Tpg {
         self.admits_strangers() && !self.is_on("demo_mode_login_only")
     }
 
-    /// Returns a flag in `attrib`.
+    /// Returns `true` if this flag in `attrib` is 1.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.values.is_on(self.kind.tpg_shape(), "attrib", name)
     }

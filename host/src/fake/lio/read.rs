@@ -289,7 +289,7 @@ impl Machine {
         }
     }
 
-    /// Returns the ACL's newest session: the kernel shows no other.
+    /// Returns the ACL's newest session: the kernel shows no other. `None` if it has none.
     fn session_of(&self, key: &AclKey) -> Option<(u64, &Session)> {
         self.sessions
             .iter()

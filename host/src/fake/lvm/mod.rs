@@ -195,7 +195,7 @@ impl LvmState {
     }
 
     /// Returns device-mapper's uuid of the LV with this node: as LVM makes it, whatever the LV's
-    /// name is.
+    /// name is. `None` if there is no such LV.
     pub(super) fn mapping(&self, path: &std::path::Path) -> Option<String> {
         let named = self.groups.iter().flat_map(|(vg, group)| {
             group.volumes.iter().map(move |(lv, volume)| (device_path(vg, lv), group, volume))
