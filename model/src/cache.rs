@@ -5,15 +5,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Page cache of an attachment's disk on its host. Attachments that share a disk get the stricter of their flags, which is the
-/// greater one.
+/// Page cache of an attachment's disk on its host. Attachments that share a disk get the strictest
+/// (greatest) of their flags.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// The host caches what it reads and writes buffered, and drops nothing by itself.
+    /// The host caches reads and buffered writes, and drops nothing by itself.
     #[default]
     On,
-    /// The host drops the page cache of the disk whenever it hands out a path or takes one away, and never reads ahead.
+    /// The host drops the disk's page cache whenever it hands out or withdraws a path, and never
+    /// reads ahead.
     Off,
 }
 
@@ -35,7 +36,7 @@ impl FromStr for Cache {
 }
 
 impl Cache {
-    /// The word of APIs and of the command line.
+    /// The word that APIs and the command line use.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::On => "on",

@@ -1,6 +1,8 @@
-//! The host's half of an attachment: the wish that this host is connected to one volume, and what is seen of it.
+//! The host's half of an attachment: the spec that connects this host to one volume, and the report
+//! on it.
 //!
-//! One connection is one nexus (volume, initiator): all attachments of the volume on this host share it.
+//! One connection is one nexus (volume, initiator): all attachments of the volume on this host
+//! share it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,63 +16,65 @@ use crate::{
     StuckStep, VolumeId, Wwpn,
 };
 
-/// One attachment on this host.
+/// The spec of one attachment on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttachmentWish {
     /// The attachment.
     pub id: AttachmentId,
-    /// What it may do.
+    /// The access it allows.
     pub mode: Mode,
-    /// Page cache of its disk.
+    /// Page cache mode of its disk.
     pub cache: Cache,
 }
 
-/// The way to a volume over Fibre Channel. Nobody logs in for it: the adapter does, for all volumes of a target port.
+/// A volume's route over Fibre Channel. No software logs in: the adapter does, for all volumes of a
+/// target port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FcRoute {
-    /// The port of this host that the volume is granted to.
+    /// The port of this host that has the grant.
     pub port: Wwpn,
     /// The ports of the storage node that show the volume.
     pub targets: Vec<Wwpn>,
 }
 
-/// The wish that this host is connected to a volume. An attachment that is absent here loses its path; the whole
-/// connection goes only by a tombstone.
+/// The spec of a host's connection to one volume. An attachment that is absent here loses its path;
+/// the whole connection ends only by a tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionSpec {
     /// The volume.
     pub volume: VolumeId,
-    /// Under which name this host logs in. It travels in the spec, so that a nexus per attachment can come without a
-    /// change of the wire.
+    /// The name under which this host logs in. It is part of the spec, so that a nexus per
+    /// attachment needs no change of the wire.
     pub initiator: Iqn,
     /// The target's name.
     pub target: Iqn,
     /// The target portal group that must answer.
     pub tpg: u16,
-    /// Where the target listens, in the order in which they are tried.
+    /// The target's addresses, in the order in which they are tried.
     pub portals: Vec<Portal>,
-    /// The LUN that is scanned, alone.
+    /// The only LUN that is scanned.
     pub lun: Lun,
     /// The identity that a fresh INQUIRY (page 0x83) must show.
     pub naa: Naa,
     /// The unit serial that a fresh INQUIRY (page 0x80) must show.
     pub serial: String,
-    /// The smallest size that the disk must have.
+    /// The least size that the disk must have.
     pub size: ByteSize,
-    /// The credentials. `None`: the target is asked for none, and one that demands them is an error.
+    /// The credentials. `None`: the host authenticates with none, and a target that demands some is
+    /// an error.
     pub chap: Option<Chap>,
-    /// While secrets are being rotated: the credentials that come, or those that go. The host logs in with either, and takes the
-    /// target's proof by either.
+    /// The second pair of credentials while secrets are rotated: the new ones or the old ones. The
+    /// host logs in with either pair, and accepts the target's proof by either.
     pub other_chap: Option<Chap>,
     /// The attachments that share this connection; at least one.
     pub attachments: Vec<AttachmentWish>,
-    /// Over Fibre Channel, in the place of portals and credentials. `initiator` and `target` name the two ends then, and nobody
-    /// logs in with them.
+    /// The Fibre Channel route, in place of portals and credentials. `initiator` and `target` then
+    /// only name the two ends. `None`: the connection is over iSCSI.
     pub fc: Option<FcRoute>,
 }
 
 impl ConnectionSpec {
-    /// Checks what the types alone do not hold.
+    /// Checks what the types alone cannot guarantee.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_fc()?;
         if self.portals.is_empty() && self.fc.is_none() {
@@ -92,7 +96,8 @@ impl ConnectionSpec {
         if ids.len() != self.attachments.len() {
             return Err(SpecError::new("attachments", "one attachment stands there twice"));
         }
-        // Single-LUN scans number LUNs above 255 as the target reports them (flat addressing); ours stay below.
+        // Single-LUN scans number LUNs above 255 as the target reports them (flat addressing); ours
+        // stay below.
         if self.lun.0 == 0 || self.lun.0 > 255 {
             return Err(SpecError::new("lun", format!("{} is not allowed: want 1 to 255", self.lun.0)));
         }
@@ -111,13 +116,13 @@ impl ConnectionSpec {
             return Err(SpecError::new("other_chap", "stands beside no credentials"));
         };
         other.check("other_chap")?;
-        // One of them without the target's proof would be a way around it.
+        // If only one pair demanded the target's proof, the other pair would bypass it.
         let secret = |of: &Chap| of.mutual.as_ref().map(|side| side.secret.clone());
         let (own, others) = (secret(chap), secret(other));
         if own.is_some() != others.is_some() {
             return Err(SpecError::new("other_chap.mutual", "want it if, and only if, chap has it"));
         }
-        // As within one pair: our own responses could be played back to us.
+        // As within one pair: an attacker could reflect our own responses to us.
         if own.as_ref() == Some(&other.initiator.secret) || others.as_ref() == Some(&chap.initiator.secret) {
             return Err(SpecError::new("other_chap", "no secret of one direction may be one of the other's"));
         }
@@ -144,39 +149,40 @@ impl ConnectionSpec {
         Ok(())
     }
 
-    /// What the nexus may do: rw if any of its attachments is.
+    /// Access of the nexus: read-write if any of its attachments is.
     pub fn mode(&self) -> Mode {
         self.attachments.iter().map(|attachment| attachment.mode).max().unwrap_or(Mode::ReadOnly)
     }
 
-    /// Page cache of the disk: off if any attachment wants it off.
+    /// Page cache of the disk: off if any attachment requires it off.
     pub fn cache(&self) -> Cache {
         self.attachments.iter().map(|attachment| attachment.cache).max().unwrap_or_default()
     }
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConnectionPhase {
-    /// Wanted, no verified device yet.
+    /// In the spec; no verified device yet.
     Connecting,
     /// Logged in; the device is verified and has its paths.
     Ready,
-    /// The session was lost and is being made again; the device is there and its I/O waits.
+    /// The session was lost and is being re-established; the device exists and its I/O waits.
     Recovering,
-    /// Not wanted any more, still there.
+    /// No longer in the spec, still there.
     Detaching,
-    /// Not wanted and gone.
+    /// No longer in the spec, and gone.
     Gone,
-    /// Wanted and cannot be made now; see the problems.
+    /// In the spec, and cannot be made now; see the problems.
     Failed,
-    /// The target has refused this host: it was revoked. The session has been ended and is not tried again.
+    /// The target refused this host: its grant was revoked. The session was ended and is not
+    /// retried.
     Forbidden,
 }
 
 impl ConnectionPhase {
-    /// As people and programs read it.
+    /// The text for people and programs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -196,33 +202,33 @@ impl fmt::Display for ConnectionPhase {
     }
 }
 
-/// A session as its host sees it.
+/// A session as its host reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSession {
-    /// The portal that it is logged in at, or tries.
+    /// The portal where the host is logged in, or tries to.
     pub portal: Portal,
     /// The kernel's number of the session on this host (`session<sid>`); not stable over reboots.
     pub sid: u32,
     /// Initiator session id, 12 hexadecimal digits.
     pub isid: String,
-    /// Logged in at this moment.
+    /// The session is logged in now.
     pub logged_in: bool,
-    /// When it was logged in last.
+    /// Time of the last login; `None`: none yet.
     pub since: Option<SystemTime>,
-    /// How often it was logged in again after a loss.
+    /// Number of logins after a loss.
     pub relogins: u32,
 }
 
 /// The disk of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostDisk {
-    /// The kernel's name, as `/dev/sda`: not stable, for people and for logs.
+    /// The kernel's name, such as `/dev/sda`. Not stable; for people and logs.
     pub path: String,
-    /// The kernel's sequence number of this disk: tells a name that was used again.
+    /// The kernel's sequence number of this disk; it distinguishes a reused name.
     pub sequence: u64,
-    /// Its size.
+    /// Size of the disk.
     pub size: ByteSize,
-    /// The host refuses writes, too.
+    /// The host rejects writes as well.
     pub read_only: bool,
     /// The identity that the last fresh INQUIRY showed.
     pub naa: Naa,
@@ -237,43 +243,46 @@ pub struct AttachmentPath {
     pub path: String,
 }
 
-/// One connection as it is seen.
+/// The report on one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionReport {
     /// The volume.
     pub volume: VolumeId,
     /// The generation that the agent works on.
     pub generation: Generation,
-    /// Under which name.
+    /// The name under which the host logs in.
     pub initiator: Iqn,
-    /// To which target.
+    /// The target that it logs in to.
     pub target: Iqn,
-    /// Where it stands.
+    /// The state of the connection.
     pub phase: ConnectionPhase,
     /// The mode that host and spec agree on; `None` while there is no verified device.
     pub mode: Option<Mode>,
-    /// Page cache of the disk as it is in force; `None` while there is no verified device, and from an agent that knows no flag.
+    /// Page cache mode in force on the disk. `None` while there is no verified device, or if the
+    /// agent does not know the flag.
     pub cache: Option<Cache>,
-    /// Its session.
+    /// The session; `None` if there is none.
     pub session: Option<HostSession>,
-    /// Its disk, verified.
+    /// The verified disk; `None` if there is none.
     pub disk: Option<HostDisk>,
-    /// The paths for users that are there.
+    /// The user paths that exist.
     pub paths: Vec<AttachmentPath>,
-    /// Who holds the disk open, as `qemu-system-x86 (pid 4711)`; looked at when that matters.
+    /// Processes that hold the disk open, such as `qemu-system-x86 (pid 4711)`. Collected only when
+    /// they matter.
     pub holders: Vec<String>,
-    /// What is not as wanted.
+    /// Deviations from the spec.
     pub problems: Vec<Problem>,
-    /// A call that has not returned.
+    /// A kernel call that has not returned.
     pub stuck: Option<StuckStep>,
-    /// From the beginning of the last login to its end.
+    /// Duration of the last login.
     pub login_took: Option<Duration>,
-    /// From the end of the login to the verified device with its paths.
+    /// Time from the end of the login to the verified device with its paths.
     pub device_took: Option<Duration>,
-    /// With how many secrets the host can log in from now on, as its session's keeper has written down for the spec of this
-    /// generation: two while they are being rotated. `None`: nobody has said so, as over Fibre Channel and without CHAP.
+    /// Number of secrets that the host can log in with from now on: two during a rotation. The
+    /// session's keeper recorded it for this generation's spec. `None`: not recorded, as over Fibre
+    /// Channel and without CHAP.
     pub secrets: Option<u32>,
-    /// What the page cache held and had not written when the session was lost or cut. `None` if the kernel does not say, and
-    /// while the session is there.
+    /// Dirty pages in the page cache when the session was lost or ended. `None` if the kernel does
+    /// not say, and while the session exists.
     pub unwritten: Option<ByteSize>,
 }

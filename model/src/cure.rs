@@ -1,27 +1,28 @@
-//! What an error asks for, and how an error is printed: its whole chain, once.
+//! The remedy that an error asks for, and the printing of errors: the whole chain, once.
 
 use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who can cure an error. The reconcile loop and the API decide on this alone.
+/// The remedy for an error. The reconcile loop and the API decide on this alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cure {
-    /// The same call may succeed later: retry.
+    /// Retry: the same call may succeed later.
     Retry,
-    /// The caller asked for something that can never hold: change the request.
+    /// Change the request: it can never hold.
     FixSpec,
-    /// Somebody must change the machine (load a module, free space, remove a foreign object): then it is retried by itself.
+    /// Change the machine (load a module, free space, remove a foreign object); the retry is
+    /// automatic.
     Operator,
     /// A defect of Mooring.
     Bug,
 }
 
-/// Prints an error and its sources on one line, `outer: inner: innermost`. Our `Display`s never print their source,
-/// so that each message of the chain stands there exactly once; of others' errors, which do print it, what only repeats
-/// a message before it is left out.
+/// Prints an error and its sources on one line, `outer: inner: innermost`. Our `Display`s never
+/// print their source, so each message appears exactly once. Other crates' errors do print it: a
+/// message that only repeats an earlier one is left out.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {

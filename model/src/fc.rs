@@ -1,15 +1,16 @@
-//! Fibre Channel: port names, target ports, and who reaches a volume under which numbers.
+//! Fibre Channel: port names, target ports, and the LUN numbers under which initiators reach
+//! volumes.
 //!
-//! All volumes of one target port share its portal group, and each (volume, initiator) has a TPG LUN of its own there: taking
-//! its backing away drains this nexus and no other. The number of that LUN is a function of two small numbers, so that no
-//! two nexuses of a port can have the same one (decision 22):
+//! All volumes of one target port share its portal group. Each (volume, initiator) has its own TPG
+//! LUN there: removing its backing drains this nexus and no other. The LUN's number is a function
+//! of two small numbers, so two nexuses of a port cannot collide (decision 22):
 //!
 //! ```text
 //! TPG LUN = slot × 256 + LUN        slot: the initiator's, 1 to 65535; LUN: what this initiator sees, 1 to 255
 //! ```
 //!
-//! What must never happen here: two spellings of one port that compare as different; a grant whose number could be another
-//! grant's.
+//! What must never happen here: two spellings of one port that compare as different; a grant whose
+//! number could be another grant's.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,13 +23,14 @@ use crate::limit::{FC_LUN_MAX, GRANTS_PER_EXPORT_MAX};
 use crate::name::wrong;
 use crate::{AttachmentId, Counters, ExportNames, Lun, Mode, NameError, SpecError};
 
-/// A Fibre Channel port name, 64 bits. Its text is the one that configfs takes: `20:00:52:54:00:14:00:0a`, lower case.
+/// A Fibre Channel port name, 64 bits. The text is the form that configfs takes:
+/// `20:00:52:54:00:14:00:0a`, lower case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Wwpn(u64);
 
 impl Wwpn {
-    /// The name of this number; `None` for 0, which is no port's.
+    /// Makes a name from its number; `None` for 0, which names no port.
     pub const fn from_u64(number: u64) -> Option<Self> {
         if number == 0 { None } else { Some(Self(number)) }
     }
@@ -39,7 +41,7 @@ impl Wwpn {
     }
 }
 
-/// The 16 digits of a text with or without separators.
+/// The 16 hexadecimal digits of a text with or without separators; `None` if it has another form.
 fn digits(text: &str) -> Option<String> {
     let bare = ["0x", "0X", "naa.", "NAA."].iter().find_map(|prefix| text.strip_prefix(prefix));
     let text = bare.unwrap_or(text);
@@ -55,8 +57,8 @@ fn digits(text: &str) -> Option<String> {
 impl FromStr for Wwpn {
     type Err = NameError;
 
-    /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs), `naa.200052540014000a`
-    /// (rtslib), or the 16 digits alone.
+    /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs),
+    /// `naa.200052540014000a` (rtslib), or the 16 digits alone.
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a Fibre Channel port name";
         let number = digits(text).and_then(|digits| u64::from_str_radix(&digits, 16).ok());
@@ -110,10 +112,10 @@ pub enum FcFabric {
 }
 
 impl FcFabric {
-    /// All of them.
+    /// All drivers.
     pub const ALL: [Self; 3] = [Self::TcmFc, Self::Qla2xxx, Self::Efct];
 
-    /// Its folder in configfs.
+    /// The driver's folder in configfs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TcmFc => "fc",
@@ -122,7 +124,7 @@ impl FcFabric {
         }
     }
 
-    /// The kernel module that provides it.
+    /// The kernel module that provides the driver.
     pub const fn module(self) -> &'static str {
         match self {
             Self::TcmFc => "tcm_fc",
@@ -150,9 +152,9 @@ impl FromStr for FcFabric {
 /// A target port of a storage node: `fc/20:00:52:54:00:14:00:0a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FcPort {
-    /// Its driver.
+    /// The driver.
     pub fabric: FcFabric,
-    /// Its name.
+    /// The port's name.
     pub wwpn: Wwpn,
 }
 
@@ -177,13 +179,13 @@ impl FromStr for FcPort {
     }
 }
 
-/// The number of an initiator on a storage node. The controller gives each initiator one and gives it to no other while a
-/// nexus of the first may be in a kernel.
+/// An initiator's number on a storage node. The controller gives each initiator one, and reuses it
+/// only when no kernel can hold a nexus of the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InitiatorSlot(NonZeroU16);
 
 impl InitiatorSlot {
-    /// A slot from 1 to 65535.
+    /// Makes a slot; `None` unless the number is from 1 to 65535.
     pub const fn new(number: u16) -> Option<Self> {
         match NonZeroU16::new(number) {
             Some(number) => Some(Self(number)),
@@ -203,21 +205,23 @@ impl fmt::Display for InitiatorSlot {
     }
 }
 
-/// The number of a LUN in a port's portal group; no initiator sees it.
+/// The number of a LUN in a port's portal group. Initiators never see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortLun(u32);
 
 impl PortLun {
-    /// What a TPG LUN's number must be a multiple of to begin an initiator's block.
+    /// Size of an initiator's block of TPG LUN numbers; each block begins at a multiple of it.
     const BLOCK: u32 = FC_LUN_MAX as u32 + 1;
 
-    /// The number of this initiator's LUN; `None` if the LUN is not one that a grant may have.
+    /// The TPG LUN number of this initiator's LUN; `None` if the LUN is not one that a grant may
+    /// have.
     pub fn of(slot: InitiatorSlot, lun: Lun) -> Option<Self> {
         let lun = Some(lun.0).filter(|lun| (1..=FC_LUN_MAX).contains(lun))?;
         Some(Self(u32::from(slot.get()) * Self::BLOCK + u32::from(lun)))
     }
 
-    /// Whose it is and as what, if the number is one that [`PortLun::of`] makes.
+    /// The initiator's slot and LUN that a number encodes; `None` if [`PortLun::of`] cannot make
+    /// it.
     pub fn parts(number: u32) -> Option<(InitiatorSlot, Lun)> {
         let slot = InitiatorSlot::new(u16::try_from(number / Self::BLOCK).ok()?)?;
         let lun = u16::try_from(number % Self::BLOCK).ok().filter(|lun| *lun > 0)?;
@@ -236,33 +240,35 @@ impl fmt::Display for PortLun {
     }
 }
 
-/// The wish that one initiator port reaches the volume over Fibre Channel.
+/// The spec of one initiator port's access to the volume over Fibre Channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcGrant {
-    /// Who.
+    /// The initiator port.
     pub initiator: Wwpn,
     /// The initiator's number on this storage node.
     pub slot: InitiatorSlot,
-    /// Under which LUN number it sees the volume: one of 1 to 255, of all its volumes on this node another.
+    /// The LUN number that the initiator sees, 1 to 255; each of its volumes on this node has
+    /// another one.
     pub lun: Lun,
-    /// What it may do.
+    /// The access it allows.
     pub mode: Mode,
     /// The attachments that share this nexus.
     pub attachments: Vec<AttachmentId>,
 }
 
-/// The Fibre Channel export of one volume: a grant is in force on every port. A grant that is absent here is revoked.
+/// The Fibre Channel export of one volume. A grant applies on every port; one that is absent here
+/// is revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FcExportSpec {
-    /// The target ports. Empty: those of the agent.
+    /// The target ports. Empty: those in the agent's configuration.
     pub ports: Vec<FcPort>,
-    /// Who reaches it.
+    /// The grants.
     pub grants: Vec<FcGrant>,
 }
 
 impl FcExportSpec {
-    /// Checks what the types alone do not hold. That an initiator keeps its slot, and has another LUN for every volume, is
-    /// the controller's to hold: a spec shows one volume.
+    /// Checks what the types alone cannot guarantee. The controller ensures that an initiator keeps
+    /// its slot and has a different LUN for each volume: one spec shows only one volume.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.ports.iter().map(|port| port.wwpn).collect::<BTreeSet<_>>().len() != self.ports.len() {
             return Err(SpecError::new("fc.ports", "one port stands there twice"));
@@ -297,38 +303,39 @@ impl FcExportSpec {
     }
 }
 
-/// One Fibre Channel grant as it is seen on one port.
+/// The report on one Fibre Channel grant at one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcGrantReport {
     /// The initiator.
     pub initiator: Wwpn,
-    /// The LUN number it sees.
+    /// The LUN number that it sees.
     pub lun: Lun,
-    /// The mode that is wanted.
+    /// The mode in the spec.
     pub wanted: Mode,
     /// The mode that the kernel enforces; `None` while the nexus is not complete.
     pub seen: Option<Mode>,
-    /// Whether the target holds a login of it.
+    /// `true` if the target holds a login of this initiator.
     pub logged_in: bool,
-    /// What it has done.
+    /// I/O counters of the nexus.
     pub counters: Counters,
 }
 
-/// One volume over one Fibre Channel port as it is seen.
+/// The report on one volume at one Fibre Channel port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcPortReport {
     /// The port.
     pub port: FcPort,
-    /// The port's portal group is there and answers logins.
+    /// The port's portal group exists and answers logins.
     pub serves: bool,
     /// The grants.
     pub grants: Vec<FcGrantReport>,
 }
 
-/// Where one volume's export over one port stands: the backstore's names, which all fabrics share, and the port.
+/// The configfs names of one volume's export at one port: the backstore's, which all transports
+/// share, and the port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FcNames {
-    /// Backstore and serial; the iSCSI names in it are not used here.
+    /// Names of backstore and serial; the iSCSI names in it are unused here.
     pub export: ExportNames,
     /// The target port.
     pub port: FcPort,
@@ -439,7 +446,7 @@ mod tests {
     }
 
     proptest! {
-        /// Law: the text of a name is the name, in every spelling that tools use.
+        /// Law: a name survives formatting and parsing, in every spelling that tools use.
         #[test]
         fn text_and_number_agree(number in 1u64..) {
             let name = Wwpn::from_u64(number).unwrap();
@@ -451,7 +458,7 @@ mod tests {
             prop_assert_eq!(text.len(), 23);
         }
 
-        /// Law: any text is read without a panic; what is read has one canonical text.
+        /// Law: parsing never panics; an accepted text has one canonical form.
         #[test]
         fn garbage_is_refused(text in prop_oneof!["\\PC{0,24}", "[0-9a-f:x.-]{14,24}", "(0x|naa\\.)?[0-9a-fA-F]{15,17}"]) {
             if let Ok(name) = text.parse::<Wwpn>() {
@@ -459,18 +466,19 @@ mod tests {
             }
         }
 
-        /// Law: two nexuses of a port have one number only if they are the same nexus; and the number tells which.
+        /// Law: two nexuses of a port share a number only if they are the same nexus, and the
+        /// number identifies it.
         #[test]
         fn port_luns_are_unique(a in (1u16.., 1u16..=255), b in (1u16.., 1u16..=255)) {
             let number = |(slot, lun)| PortLun::of(InitiatorSlot::new(slot).unwrap(), Lun(lun)).unwrap();
             prop_assert_eq!(number(a) == number(b), a == b);
             let (slot, lun) = PortLun::parts(number(a).get()).unwrap();
             prop_assert_eq!((slot.get(), lun.0), a);
-            // Keeps clear of the numbers that rtslib and people use.
+            // Avoids the numbers that rtslib and people use.
             prop_assert!(number(a).get() > 256);
         }
 
-        /// Law: a number that is nobody's has no parts.
+        /// Law: a number that no nexus can have has no parts.
         #[test]
         fn foreign_numbers_have_no_parts(number in any::<u32>()) {
             match PortLun::parts(number) {

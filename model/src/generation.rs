@@ -1,10 +1,11 @@
-//! Fencing of specs: a generation never goes back, and one generation means one content.
+//! Order of specs: a generation never goes back, and one generation means one content.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of one object's spec. Ordered by epoch (raised when a controller database is restored), then by counter.
+/// Generation of one object's spec. Ordered by epoch (raised when a controller database is
+/// restored), then by counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Generation {
     /// Raised by every restore of the controller's database.
@@ -30,8 +31,8 @@ impl fmt::Display for Generation {
     }
 }
 
-/// The sender's digest of a spec. Agents compare it and never compute it: a newer sender may put fields into a spec
-/// that an older agent does not know.
+/// The sender's digest of a spec. Agents compare it and never compute it: a newer sender's spec may
+/// have fields that an older agent does not know.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Digest(Vec<u8>);
@@ -40,13 +41,13 @@ impl Digest {
     /// Longest digest taken, in bytes (SHA-512).
     pub const BYTES_MAX: usize = 64;
 
-    /// A digest, if it has 16 to 64 bytes.
+    /// Makes a digest; `None` unless it has 16 to 64 bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Option<Self> {
         let bytes = bytes.into();
         (16..=Self::BYTES_MAX).contains(&bytes.len()).then_some(Self(bytes))
     }
 
-    /// A SHA-256 digest.
+    /// Makes a SHA-256 digest.
     pub fn of_sha256(bytes: [u8; 32]) -> Self {
         Self(bytes.to_vec())
     }
@@ -66,30 +67,30 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What fences a spec: its generation and its sender's digest.
+/// Identity of a spec's content: its generation and its sender's digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
-    /// The object's version.
+    /// The object's generation.
     pub generation: Generation,
     /// The sender's digest of the content.
     pub digest: Digest,
 }
 
-/// What a stamp that arrives means beside the one that is kept.
+/// Relation of an arriving stamp to the stored one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fence {
     /// Newer: take it.
     Newer,
-    /// The very same: a retry; answer as the first time.
+    /// Identical: a retry; answer as the first time.
     Same,
     /// Older: refuse.
     Stale,
-    /// The same generation with another digest: two writers; refuse.
+    /// Equal generation, another digest: there are two writers; refuse.
     Conflict,
 }
 
 impl Stamp {
-    /// Compares the stamp that arrives with the one that is kept (`None`: nothing is kept).
+    /// Compares the arriving stamp with the stored one (`None`: nothing is stored).
     pub fn fence(&self, kept: Option<&Self>) -> Fence {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let Some(kept) = kept else { return Fence::Newer };

@@ -22,12 +22,12 @@ macro_rules! id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A new random (version 4) id.
+            /// Makes a random (version 4) id.
             pub fn random() -> Self {
                 Self(Uuid::new_v4())
             }
 
-            /// The id with exactly these 128 bits.
+            /// Makes the id with exactly these 128 bits.
             pub const fn from_u128(bits: u128) -> Self {
                 Self(Uuid::from_u128(bits))
             }
@@ -41,8 +41,9 @@ macro_rules! id {
         impl FromStr for $name {
             type Err = ParseIdError;
 
-            /// Parses the canonical lower- or upper-case hyphenated form only: ids end up in names on disks and
-            /// wires, so braces, URNs and bare hex digits are refused instead of being normalised silently.
+            /// Parses the canonical hyphenated form only, lower or upper case. Ids end up in names
+            /// on disks and wires, so braces, URNs and bare hex digits are refused instead of
+            /// silently normalised.
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
                 let wrong = || ParseIdError { kind: $kind, text: text.chars().take(64).collect() };
                 if text.len() != 36 {
@@ -67,24 +68,24 @@ macro_rules! id {
 }
 
 id!(
-    /// One revert of a volume to a snapshot. It ends up in a tag of the LV that was made by it.
+    /// One revert of a volume to a snapshot. A tag of the LV that the revert made carries it.
     RevertId,
     "revert"
 );
 
 id!(
-    /// One export of a volume to a file. It ends up in the name that the file has until it is whole.
+    /// One image export: a copy of a volume to a file. The unfinished file's name carries it.
     UploadId,
     "upload"
 );
 
 id!(
-    /// One volume. Names on disks and wires are functions of it, for ever.
+    /// One volume. Names on disks and wires are functions of this id, for ever.
     VolumeId,
     "volume"
 );
 id!(
-    /// One attachment: the wish that one host reaches one volume in one mode.
+    /// One attachment: one host's access to one volume in one mode.
     AttachmentId,
     "attachment"
 );
@@ -94,18 +95,19 @@ id!(
     "cluster"
 );
 id!(
-    /// One agent's state folder; made when the folder is made.
+    /// One agent's state folder; made together with the folder.
     AgentId,
     "agent"
 );
 id!(
-    /// One barrier: the wish that nothing lands any more of what one nexus had in flight when it was asked for.
+    /// One barrier: the request that no command that one nexus had in flight at that time lands any
+    /// more.
     BarrierId,
     "barrier"
 );
 
 impl ClusterId {
-    /// The cluster id under which `mooring --agent` works against one agent that no controller owns.
+    /// The cluster id that `mooring --agent` uses with an agent that no controller owns.
     pub const STANDALONE: Self = Self(Uuid::nil());
 }
 

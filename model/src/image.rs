@@ -1,6 +1,6 @@
 //! Images: files that new volumes are copied from.
 //!
-//! What must never happen here: a name that is a path; a format that nobody has said.
+//! What must never happen here: a name that is a path; a format that was guessed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Most bytes of an image's name.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A text that is no name of an image, or no format of one.
+/// A text that is not the name of an image, or not the name of a format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{shown:?} is not {what}")]
 pub struct ParseImageError {
@@ -24,14 +24,14 @@ impl ParseImageError {
     }
 }
 
-/// The name of a file in a storage node's folder of images. It is no path: letters, digits, `.`, `_`, `+` and `-`, and it begins
-/// with a letter or a digit.
+/// The name of a file in a storage node's image folder. It is no path: letters, digits, `.`, `_`,
+/// `+` and `-`, beginning with a letter or a digit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ImageName(String);
 
 impl ImageName {
-    /// As text.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,8 +72,8 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// What an image is, as somebody says who knows: a file that is read as what it looks like can be made to look like anything by
-/// whoever wrote its first bytes, the user of a raw disk for example.
+/// The format of an image, always stated by the caller and never detected. Whoever writes a file's
+/// first bytes, such as the user of a raw disk, could make it look like any format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageFormat {
@@ -84,7 +84,7 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
-    /// As text.
+    /// The format's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -116,7 +116,7 @@ impl fmt::Display for ImageFormat {
 pub struct ImageSource {
     /// The file.
     pub name: ImageName,
-    /// What it is.
+    /// The file's format.
     pub format: ImageFormat,
 }
 

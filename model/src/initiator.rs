@@ -1,4 +1,4 @@
-//! Who reaches a volume: an iSCSI name, or a Fibre Channel port.
+//! An initiator of a volume: an iSCSI name or a Fibre Channel port.
 //!
 //! What must never happen here: two spellings of one initiator that compare as different.
 
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use crate::{Iqn, NameError, Wwpn};
 
-/// With the volume, the nexus.
+/// One end of a nexus; the volume is the other.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Initiator {
     /// Over iSCSI.
@@ -17,7 +17,7 @@ pub enum Initiator {
 }
 
 impl Initiator {
-    /// Its iSCSI name.
+    /// The iSCSI name; `None` over Fibre Channel.
     pub fn iqn(&self) -> Option<&Iqn> {
         match self {
             Self::Iscsi(iqn) => Some(iqn),
@@ -25,7 +25,7 @@ impl Initiator {
         }
     }
 
-    /// Its Fibre Channel port.
+    /// The Fibre Channel port; `None` over iSCSI.
     pub fn wwpn(&self) -> Option<Wwpn> {
         match self {
             Self::Iscsi(_) => None,
@@ -55,7 +55,7 @@ impl PartialEq<Iqn> for Initiator {
 impl FromStr for Initiator {
     type Err = NameError;
 
-    /// A Fibre Channel port in any spelling that begins with its digits, or an iSCSI name.
+    /// Parses an iSCSI name, or a Fibre Channel port in any spelling that begins with its digits.
     fn from_str(text: &str) -> Result<Self, NameError> {
         match text.parse::<Wwpn>() {
             Ok(wwpn) => Ok(Self::Fc(wwpn)),

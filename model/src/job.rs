@@ -1,4 +1,4 @@
-//! Long work of a storage agent, as it stands.
+//! Progress of a storage agent's long-running work.
 //!
 //! What must never happen here: more done than there is to do.
 
@@ -7,20 +7,20 @@ use std::time::SystemTime;
 
 use crate::{ByteSize, VolumeId};
 
-/// What a job does to the blocks of its volume.
+/// The work that a job does on the blocks of its volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JobKind {
-    /// Zeroes a new volume, before anybody reaches it.
+    /// Zeroes a new volume, before any host reaches it.
     Zero,
-    /// Zeroes what a volume grows by.
+    /// Zeroes the blocks that a volume grows by.
     Grow,
-    /// Zeroes a volume that is deleted.
+    /// Zeroes a volume that is being deleted.
     Wipe,
-    /// Tells the disk that nobody needs the blocks of a volume that is deleted.
+    /// Tells the disk that the blocks of a volume that is being deleted are unused (UNMAP).
     Discard,
-    /// Copies an image into a new volume, before anybody reaches it.
+    /// Copies an image into a new volume, before any host reaches it.
     Import,
-    /// Copies a volume to a file, while nobody reaches it.
+    /// Copies a volume to a file, while no host reaches it.
     Export,
 }
 
@@ -37,41 +37,41 @@ impl fmt::Display for JobKind {
     }
 }
 
-/// One job. A volume has one at a time.
+/// The report on one job. A volume has at most one at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobReport {
-    /// Whose blocks.
+    /// The volume whose blocks are worked on.
     pub volume: VolumeId,
-    /// What is done to them.
+    /// The work.
     pub kind: JobKind,
-    /// Bytes that are done.
+    /// Bytes done.
     pub done: ByteSize,
     /// Bytes in all.
     pub total: ByteSize,
-    /// Bytes a second, lately; `None`: not known yet.
+    /// Recent rate in bytes per second; `None`: not known yet.
     pub rate: Option<ByteSize>,
-    /// When it began, or was taken up again by this agent.
+    /// Time when it began, or was resumed by this agent process.
     pub since: SystemTime,
-    /// Of what is done, what an agent before this one had done.
+    /// Bytes of `done` that an earlier agent process had finished.
     pub resumed: ByteSize,
-    /// The agent's limit slows it.
+    /// The agent's rate limit slows it.
     pub limited: bool,
 }
 
 impl JobReport {
-    /// How much is done, in parts of 10,000, rounded down: only what is done is 10,000.
+    /// Progress in parts of 10,000, rounded down: only a finished job shows 10,000.
     pub fn parts(&self) -> u32 {
         parts(self.done.0, self.total.0)
     }
 
-    /// Seconds that are left at this rate; `None`: not known.
+    /// Seconds left at this rate; `None`: not known.
     pub fn seconds_left(&self) -> Option<u64> {
         let rate = self.rate.filter(|rate| rate.0 > 0)?;
         Some(self.total.0.saturating_sub(self.done.0).div_ceil(rate.0))
     }
 }
 
-/// `done` of `total`, in parts of 10,000, rounded down. Of nothing, all is done.
+/// `done` of `total` in parts of 10,000, rounded down; 10,000 if `total` is 0.
 fn parts(done: u64, total: u64) -> u32 {
     if total == 0 {
         return 10_000;

@@ -1,9 +1,11 @@
-//! Pure types shared by every part of Mooring: ids, names, sizes, specs, plans, reports, receipts and limits.
+//! Pure types shared by every part of Mooring: ids, names, sizes, specs, plans, reports, receipts
+//! and limits.
 //!
-//! Nothing here does I/O, reads a clock or knows a protocol. Strings become these types at the edge (CLI, wire,
-//! configuration); inside, a value of one of these types is true by construction.
+//! Nothing here does I/O, reads a clock or knows a protocol. Strings become these types at the edge
+//! (CLI, wire, configuration); inside, a value of one of these types is valid by construction.
 //!
-//! What must never happen here: an import of another Mooring crate; a `Debug` or `Display` that prints a secret.
+//! What must never happen here: an import of another Mooring crate; a `Debug` or `Display` that
+//! prints a secret.
 
 mod cache;
 mod connection;

@@ -1,4 +1,5 @@
-//! Names that end up on disks and wires. They are functions of ids and cannot change later (ARCHITECTURE, invariants 4 and 5).
+//! Names that end up on disks and wires. They are functions of ids and never change (ARCHITECTURE,
+//! invariants 4 and 5).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::limit::{ISCSI_NAME_BYTES_MAX, LV_NAME_BYTES_MAX, VG_NAME_BYTES_MAX};
 use crate::{AgentId, RevertId, VolumeId};
 
-/// A text that is not the name it should be.
+/// A text that is not a name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {want}: {why}")]
 pub struct NameError {
@@ -19,59 +20,61 @@ pub struct NameError {
 }
 
 pub(crate) fn wrong(text: &str, want: &'static str, why: &'static str) -> NameError {
-    // Names come from requests: keep what an error repeats short.
+    // Names come from requests: keep the part that an error repeats short.
     NameError { text: text.chars().take(80).collect(), want, why }
 }
 
-/// The tag that every LV of ours carries. What lacks it is not ours.
+/// The tag of every LV that Mooring owns. An LV without it is foreign.
 pub const LV_TAG: &str = "mooring";
 
-/// The tag of an LV whose blocks were not zeroed yet. Such an LV is never exported.
+/// The tag of an LV whose blocks are not zeroed yet. Such an LV is never exported.
 pub const LV_UNZEROED_TAG: &str = "mooring-unzeroed";
 
-/// LV tag, beside [`LV_UNZEROED_TAG`]: an image is being copied into it. Whoever finds both finds a part of an image at most.
+/// LV tag, beside [`LV_UNZEROED_TAG`], while an image is copied into the LV. An LV with both tags
+/// holds at most a part of an image.
 pub const LV_IMPORTING_TAG: &str = "mooring-importing";
 
-/// What begins the tag of an LV that keeps a name of its own: `mooring-volume-<volume uuid>`.
+/// Prefix of the tag of an LV that keeps a name of its own: `mooring-volume-<volume uuid>`.
 const LV_VOLUME_TAG: &str = "mooring-volume-";
 
-/// The tag by which an LV that was adopted, and keeps its name, is known for a volume's.
+/// The tag that marks an adopted LV, which keeps its name, as this volume's.
 pub fn lv_volume_tag(volume: VolumeId) -> String {
     format!("{LV_VOLUME_TAG}{volume}")
 }
 
-/// The volume that a tag names, if it is such a tag as we write it.
+/// The volume that such a tag names; `None` if the tag is not exactly as we write it.
 pub fn volume_of_lv_tag(tag: &str) -> Option<VolumeId> {
     let id = tag.strip_prefix(LV_VOLUME_TAG)?;
     id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
 }
 
-/// What begins the tag of an LV that was made to revert a volume: `mooring-reverted-<revert uuid>`.
+/// Prefix of the tag of an LV that a revert made: `mooring-reverted-<revert uuid>`.
 const LV_REVERT_TAG: &str = "mooring-reverted-";
 
-/// The tag of the LV that this revert has made, for ever: it says that the revert was done.
+/// The permanent tag of the LV that this revert made: proof that the revert was done.
 pub fn lv_revert_tag(revert: RevertId) -> String {
     format!("{LV_REVERT_TAG}{revert}")
 }
 
-/// The revert that a tag names, if it is such a tag as we write it.
+/// The revert that such a tag names; `None` if the tag is not exactly as we write it.
 pub fn revert_of_lv_tag(tag: &str) -> Option<RevertId> {
     let id = tag.strip_prefix(LV_REVERT_TAG)?;
     id.parse().ok().filter(|revert: &RevertId| revert.to_string() == id)
 }
 
-/// How the tag of such an LV begins that says how far its zeroing has come; MiB from its beginning follow.
+/// Prefix of the tag that records how far an LV is zeroed; MiB from its beginning follow.
 pub const LV_ZEROED_MARK: &str = "mooring-zeroed-";
 
-/// How the tag of an LV that an image is copied into begins that says how far this has come: the image as it was and MiB from the
-/// beginning follow.
+/// Prefix of the tag that records how far an image is copied into an LV; the image's state and MiB
+/// from the beginning follow.
 pub const LV_COPIED_MARK: &str = "mooring-copied-";
 
-/// The portal group of every target that we make.
+/// The portal group of every target that Mooring makes.
 pub const TPG_DEFAULT: u16 = 1;
 
-/// LUN 1, never 0: for an unmapped LUN 0 the kernel answers with a virtual disk of 64 blocks, so that a host being
-/// revoked would read zeros; an unmapped LUN 1 answers with an error (lio.md, d).
+/// LUN of every export that Mooring makes: 1, never 0. For an unmapped LUN 0 the kernel answers
+/// with a virtual disk of 64 blocks, so a host under revocation would read zeros. An unmapped LUN 1
+/// answers with an error (lio.md, d).
 pub const LUN_DEFAULT: Lun = Lun(1);
 
 /// A logical unit number as an initiator sees it.
@@ -140,17 +143,18 @@ macro_rules! text_name {
 text_name!(
     /// An iSCSI qualified name, `iqn.YYYY-MM.authority[:rest]` (RFC 7143, 4.2.7.4), lower case.
     ///
-    /// LIO itself checks nothing here (lio.md, b): an upper-case name would be taken and never match, so it is refused.
+    /// Upper case is refused: LIO checks nothing (lio.md, b), so it would accept such a name and
+    /// never match it.
     Iqn,
     check_iqn
 );
 text_name!(
-    /// What stands before `:<volume uuid>` in the name of every target: an IQN without a colon part.
+    /// The prefix of every target's name, before `:<volume uuid>`: an IQN without a colon part.
     IqnPrefix,
     check_prefix
 );
 text_name!(
-    /// An LVM volume group's name (lvm(8)).
+    /// The name of an LVM volume group (lvm(8)).
     VgName,
     check_vg
 );
@@ -200,7 +204,7 @@ fn check_prefix(text: &str) -> Result<(), NameError> {
     if text.contains(':') {
         return Err(wrong(text, "an IQN prefix", "the part after ':' is the volume's id"));
     }
-    // ":" and 36 characters of a UUID have to fit behind it.
+    // Leave room for ":" and the 36 characters of a UUID.
     if text.len() + 37 > ISCSI_NAME_BYTES_MAX {
         return Err(wrong(text, "an IQN prefix", "it is too long for a volume id behind it"));
     }
@@ -222,36 +226,37 @@ fn check_vg(text: &str) -> Result<(), NameError> {
 }
 
 impl IqnPrefix {
-    /// The prefix of the project; a site may set its own.
+    /// The project's prefix; a site may set its own.
     pub const DEFAULT: &'static str = "iqn.2026-11.dev.mooring";
 
-    /// The name under which a host logs in: `<prefix>:host.<host uuid>`. Not the distribution's, which cloned images share.
+    /// The name under which a host logs in: `<prefix>:host.<host uuid>`. The distribution's own
+    /// name would be shared by cloned images.
     pub fn initiator(&self, host: AgentId) -> Iqn {
         Iqn(format!("{}:host.{host}", self.0))
     }
 
-    /// The name under which a storage node's own agent logs in to its targets to change reservations, for a moment:
-    /// `<prefix>:pr.<agent uuid>`. Nobody is granted anything under such a name.
+    /// The name under which a storage node's agent briefly logs in to its own targets to change
+    /// reservations: `<prefix>:pr.<agent uuid>`. No grant may have such a name.
     pub fn reserver(&self, agent: AgentId) -> Iqn {
         Iqn(format!("{}:pr.{agent}", self.0))
     }
 
-    /// Whether an initiator has such a name, of whichever agent.
+    /// Returns `true` if an initiator's name is the reserver name of any agent.
     pub fn is_reserver(&self, initiator: &Iqn) -> bool {
         initiator.as_str().strip_prefix(&self.0).is_some_and(|rest| rest.starts_with(":pr."))
     }
 
-    /// The target of a volume: `<prefix>:<volume uuid>`.
+    /// The name of a volume's target: `<prefix>:<volume uuid>`.
     pub fn target(&self, volume: VolumeId) -> Iqn {
         let mut name = String::with_capacity(self.0.len() + 40);
         name.extend([self.0.as_str(), ":", &volume.to_string()]);
         Iqn(name)
     }
 
-    /// The volume whose target has this name, if it is a name of ours.
+    /// The volume whose target has this name; `None` if the name is not ours.
     pub fn volume(&self, target: &str) -> Option<VolumeId> {
         let id = target.strip_prefix(&self.0)?.strip_prefix(':')?;
-        // Only as we write it: another spelling of an id is another target.
+        // Accept only our own spelling: another spelling of an id is another target.
         let as_written = !id.bytes().any(|byte| byte.is_ascii_uppercase());
         id.parse().ok().filter(|_| as_written)
     }
@@ -263,7 +268,7 @@ impl Default for IqnPrefix {
     }
 }
 
-/// A logical volume's name inside its group.
+/// The name of a logical volume in its group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LvName(String);
 
@@ -274,14 +279,14 @@ impl LvName {
     const SNAPSHOT_PREFIX: &'static str = "mooring-snap-";
     const THIN_POOL: &'static str = "mooring-pool";
 
-    /// `mooring-<volume uuid>`.
+    /// The name of a volume's LV: `mooring-<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
         let mut name = String::with_capacity(Self::PREFIX.len() + 40);
         name.extend([Self::PREFIX, &volume.to_string()]);
         Self(name)
     }
 
-    /// The name that an LV had before it was adopted, if LVM would take it (lvm(8)).
+    /// The name that an LV had before it was adopted; an error if LVM would not take it (lvm(8)).
     pub fn recorded(name: &str) -> Result<Self, NameError> {
         const WANT: &str = "a logical volume name";
         if name.is_empty() || name.len() > LV_NAME_BYTES_MAX {
@@ -296,22 +301,25 @@ impl LvName {
         Ok(Self(name.to_owned()))
     }
 
-    /// `mooring-grow-<volume uuid>`: the extents by which a volume is to grow, until they are zeroed.
+    /// The name of the extents that are appended to a volume, until they are zeroed:
+    /// `mooring-grow-<volume uuid>`.
     pub fn growth_of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::GROWTH_PREFIX))
     }
 
-    /// What takes the place of this volume's LV when it is reverted to a snapshot: `mooring-back-<volume uuid>`.
+    /// The name of the LV that will replace this volume's LV in a revert: `mooring-back-<volume
+    /// uuid>`.
     pub fn back_of(volume: VolumeId) -> Self {
         Self(format!("{}{volume}", Self::BACK_PREFIX))
     }
 
-    /// `mooring-snap-<snapshot uuid>`.
+    /// The name of a snapshot's LV: `mooring-snap-<snapshot uuid>`.
     pub fn snapshot_of(snapshot: VolumeId) -> Self {
         Self(format!("{}{snapshot}", Self::SNAPSHOT_PREFIX))
     }
 
-    /// The name of an LV that somebody else made, as LVM takes it (lvm(8)). It may be one of ours.
+    /// The name of an LV that someone else made, as LVM takes it (lvm(8)). It may have the form of
+    /// one of ours.
     pub fn existing(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a logical volume's name";
         if text.is_empty() || text.len() > LV_NAME_BYTES_MAX {
@@ -326,32 +334,32 @@ impl LvName {
         Ok(Self(text.to_owned()))
     }
 
-    /// `mooring-pool`: the thin pool of a group. A group has one at most.
+    /// The name of a group's thin pool, `mooring-pool`. A group has at most one.
     pub fn thin_pool() -> Self {
         Self(Self::THIN_POOL.to_owned())
     }
 
-    /// Whether this is the name of a group's thin pool.
+    /// Returns `true` if this is the name of a group's thin pool.
     pub fn is_thin_pool(name: &str) -> bool {
         name == Self::THIN_POOL
     }
 
-    /// The snapshot whose LV has this name, if it is a name of ours.
+    /// The snapshot whose LV has this name; `None` if the name is not ours.
     pub fn snapshot(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::SNAPSHOT_PREFIX)?.parse().ok()
     }
 
-    /// The volume whose LV has this name, if it is a name of ours.
+    /// The volume whose LV has this name; `None` if the name is not ours.
     pub fn volume(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::PREFIX)?.parse().ok()
     }
 
-    /// The volume that is to grow by the LV of this name, if it is a name of ours.
+    /// The volume that the LV of this name will extend; `None` if the name is not ours.
     pub fn growing(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::GROWTH_PREFIX)?.parse().ok()
     }
 
-    /// The volume that this LV is to take the place of, if it has the name of such an LV.
+    /// The volume whose LV the LV of this name will replace; `None` if the name is not ours.
     pub fn going_back(name: &str) -> Option<VolumeId> {
         name.strip_prefix(Self::BACK_PREFIX)?.parse().ok()
     }
@@ -368,18 +376,18 @@ impl fmt::Display for LvName {
     }
 }
 
-/// Where a backstore stands in configfs: `core/<hba>/<name>`.
+/// The place of a backstore in configfs: `core/<hba>/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackstoreName {
-    /// The HBA folder. Numbers from 1000 keep clear of rtslib's low ones; 256 of them, because the kernel serialises the
-    /// removal of backstores of one HBA (lio.md, k).
+    /// The HBA folder. Numbers from 1000 keep clear of rtslib's low ones. There are 256 folders
+    /// because the kernel serialises the removal of backstores of one HBA (lio.md, k).
     pub hba: String,
     /// The backstore's folder.
     pub name: String,
 }
 
 impl BackstoreName {
-    /// `iblock_<1000 + first byte of the uuid>/<volume uuid>`.
+    /// The place of a volume's backstore: `iblock_<1000 + first byte of the uuid>/<volume uuid>`.
     pub fn of(volume: VolumeId) -> Self {
         Self { hba: format!("iblock_{}", 1000 + u16::from(volume.as_bytes()[0])), name: volume.to_string() }
     }
@@ -391,8 +399,9 @@ impl BackstoreName {
 pub struct Naa(String);
 
 impl Naa {
-    /// `6001405` and the first 25 hex digits of the serial, padded with zeros; other characters are skipped (lio.md, e).
-    /// The last 7 digits of a UUID are lost, so two volumes can collide: the agent refuses the second.
+    /// Builds the identifier: `6001405` and the first 25 hex digits of the serial, padded with
+    /// zeros. Other characters are skipped (lio.md, e). The last 7 digits of a UUID are lost, so
+    /// two volumes can collide: the agent refuses the second.
     pub fn of_serial(serial: &str) -> Self {
         let mut naa = String::with_capacity(32);
         naa.push_str("6001405");
@@ -405,7 +414,7 @@ impl Naa {
         Self(naa)
     }
 
-    /// An identifier of type 6 from its 32 hexadecimal digits.
+    /// Makes an identifier from its 32 hexadecimal digits; `None` unless it is of type 6.
     pub fn from_hex(text: &str) -> Option<Self> {
         let plain = text.len() == 32 && text.starts_with('6') && text.bytes().all(|b| b.is_ascii_hexdigit());
         plain.then(|| Self(text.to_ascii_lowercase()))
@@ -437,8 +446,9 @@ impl fmt::Display for Naa {
     }
 }
 
-/// An IP address and TCP port where a target listens; of IPv6 the address stands in brackets. The wildcard address is refused: it would take the port from
-/// every other target of the machine (lio.md, b).
+/// An IP address and TCP port where a target listens; an IPv6 address stands in brackets. The
+/// wildcard address is refused: it would take the port from every other target of the machine
+/// (lio.md, b).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Portal(SocketAddr);
@@ -457,13 +467,13 @@ impl Portal {
         self.0.port()
     }
 
-    /// Both.
+    /// The address and the port.
     pub fn socket(&self) -> SocketAddr {
         self.0
     }
 }
 
-/// `ADDRESS`, or `[ADDRESS]` of IPv6.
+/// Parses an address without a port: `ADDRESS`, or `[ADDRESS]` for IPv6.
 fn bare_address(text: &str) -> Option<IpAddr> {
     match text.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
@@ -471,7 +481,8 @@ fn bare_address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Why an address is not one of one machine that every host reaches by this name.
+/// Returns the reason why an address does not identify one machine for every host; `None` if it
+/// does.
 fn not_one_address(socket: SocketAddr) -> Option<&'static str> {
     let ip = socket.ip();
     let group = ip.is_multicast() || matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
@@ -491,7 +502,7 @@ fn not_one_address(socket: SocketAddr) -> Option<&'static str> {
 impl FromStr for Portal {
     type Err = NameError;
 
-    /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`; of IPv6 `[ADDRESS]` or `[ADDRESS]:PORT`.
+    /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`; for IPv6 `[ADDRESS]` or `[ADDRESS]:PORT`.
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a portal";
         let bare = || bare_address(text).map(|ip| SocketAddr::new(ip, Self::PORT_DEFAULT));
@@ -635,7 +646,7 @@ mod tests {
             ("host:3260", "want ADDRESS"),
             ("224.0.0.1", "wildcard or group"),
             ("255.255.255.255", "wildcard or group"),
-            // Without brackets nobody knows where the address ends.
+            // Without brackets the end of the address is ambiguous.
             ("fd00::10", "want ADDRESS"),
             ("fd00::10:3260", "want ADDRESS"),
             ("[fd00::10", "want ADDRESS"),

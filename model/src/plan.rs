@@ -1,4 +1,5 @@
-//! A plan: what would be done, in order, and why. Plans are pure data; they are printed, tested and thrown away, never stored.
+//! A plan: the steps towards a spec, in order, and their reasons. Plans are pure data; they are
+//! printed, tested and thrown away, never stored.
 
 use std::borrow::Cow;
 
@@ -7,42 +8,42 @@ use crate::{Cure, Problem};
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<Op> {
-    /// What is done.
+    /// The operation.
     pub op: Op,
-    /// Why, for people (`mooring plan`).
+    /// The reason, for people (`mooring plan`).
     pub why: Cow<'static, str>,
 }
 
-/// Why (part of) a spec cannot be made true by any plan of ours.
+/// The reason why no plan of ours can make (part of) a spec true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockedKind {
-    /// An object under our name was made by someone else: it is never touched.
+    /// Someone else made an object under our name: it is never touched.
     Foreign,
-    /// An attribute that is set at birth differs, and rebuilding would cut live sessions.
+    /// An attribute that is set at creation differs, and a rebuild would end live sessions.
     Birth,
-    /// Something outside of the domain is missing (the device, an address).
+    /// Something outside of the domain is missing, such as the device or an address.
     Missing,
-    /// There is no room for it.
+    /// There is no space for the object.
     Full,
     /// Another volume has the same identity on the wire.
     Collision,
-    /// Somebody uses it.
+    /// The object is in use.
     Held,
 }
 
-/// Something that a plan leaves undone on purpose.
+/// Something that a plan deliberately leaves undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
-    /// What kind of obstacle it is.
+    /// The kind of obstacle.
     pub kind: BlockedKind,
-    /// The object, as the operator knows it.
+    /// The object, under the operator's name for it.
     pub object: String,
-    /// What was found, what was wanted, and what to do.
+    /// The state found, the state required, and what to do.
     pub why: String,
 }
 
 impl BlockedKind {
-    /// Who can remove the obstacle.
+    /// The remedy that removes the obstacle.
     pub const fn cure(self) -> Cure {
         match self {
             Self::Foreign | Self::Birth | Self::Missing | Self::Full | Self::Held => Cure::Operator,
@@ -57,12 +58,13 @@ impl From<&Blocked> for Problem {
     }
 }
 
-/// Steps in order, and what they leave undone. Every prefix of the steps is safe (ARCHITECTURE, invariant 2).
+/// Steps in order, and obstacles that they leave. Every prefix of the steps is safe (ARCHITECTURE,
+/// invariant 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan<Op> {
-    /// What to do, first to last.
+    /// The steps, first to last.
     pub steps: Vec<Step<Op>>,
-    /// What cannot be done, and why.
+    /// The obstacles, with their reasons.
     pub blocked: Vec<Blocked>,
 }
 
@@ -83,7 +85,7 @@ impl<Op> Plan<Op> {
         self.blocked.push(Blocked { kind, object: object.into(), why: why.into() });
     }
 
-    /// Nothing to do and nothing in the way: what is wanted is what is seen.
+    /// Returns `true` if there is nothing to do and no obstacle: the view matches the spec.
     pub fn is_quiet(&self) -> bool {
         self.steps.is_empty() && self.blocked.is_empty()
     }

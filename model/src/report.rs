@@ -1,5 +1,5 @@
-//! What is seen, and what was done: derived each time it is asked for, never stored beside the truth (receipts apart,
-//! which are records of the past).
+//! Reports: observed states, derived on each request and never stored beside the truth. Receipts
+//! are the exception: they are records of the past.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -9,14 +9,14 @@ use crate::{
     Mode, Naa, Portal, Reservations, RevertId, UploadId, VolumeId,
 };
 
-/// Something that is not as wanted, for people and for the controller.
+/// A deviation from the spec, for people and for the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The object, as the operator knows it.
+    /// The object, under the operator's name for it.
     pub object: String,
-    /// What is wrong and what to do.
+    /// The fault and the remedy.
     pub text: String,
-    /// Who can cure it.
+    /// The remedy.
     pub cure: Cure,
 }
 
@@ -31,24 +31,24 @@ impl fmt::Display for Problem {
 pub struct StuckStep {
     /// The step, as `rmdir iscsi/…/acls/…`.
     pub step: String,
-    /// For how long it has been running.
+    /// Time for which it has been running.
     pub since: Duration,
 }
 
-/// Where a volume stands.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Wanted, not there yet (or being zeroed).
+    /// In the spec, not there yet (or being zeroed).
     Creating,
-    /// There, zeroed, usable.
+    /// There, zeroed and usable.
     Ready,
-    /// Doomed, still there.
+    /// To be deleted, still there.
     Deleting,
-    /// Doomed and gone.
+    /// Deleted.
     Gone,
-    /// Wanted and cannot be made now; see the problems.
+    /// In the spec, and cannot be made now; see the problems.
     Failed,
-    /// There, tagged as ours, and no spec names it: kept and reported.
+    /// There, with our tag, and in no spec: kept and reported.
     Orphan,
 }
 
@@ -65,40 +65,43 @@ impl fmt::Display for Phase {
     }
 }
 
-/// One volume as it is seen.
+/// The report on one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeReport {
     /// The volume.
     pub id: VolumeId,
-    /// Where it stands.
+    /// The state of the volume.
     pub phase: Phase,
-    /// The group it lies in.
+    /// The volume group.
     pub group: String,
-    /// Its size as LVM says; 0 when it is not there.
+    /// Size according to LVM; 0 when the LV does not exist.
     pub size: ByteSize,
-    /// The device node, when it is active.
+    /// The device node; `None` while the LV is inactive.
     pub device: Option<String>,
-    /// Bytes zeroed so far, while that goes on; of a volume that is deleted, also those that were discarded.
+    /// Bytes zeroed so far; for a volume that is being deleted, also discarded bytes. `None`: no
+    /// such work.
     pub zeroed: Option<ByteSize>,
-    /// What is not as wanted.
+    /// Deviations from the spec.
     pub problems: Vec<Problem>,
-    /// The revert that made the LV that is there: it holds what a snapshot held, and what was written since.
+    /// The revert that made the current LV, which holds the snapshot's content and later writes.
+    /// `None`: no revert made it.
     pub reverted: Option<RevertId>,
-    /// The copy to a file that is wished and was done: the file is there, and whole.
+    /// The image export in the spec, once it is done: the file exists and is complete.
     pub uploaded: Option<UploadId>,
-    /// Whether it is cut off from its disk.
+    /// Isolation of the volume from its disk.
     pub cut: Cut,
 }
 
-/// Whether a volume is cut off from its disk: as it is wished, and as the kernel's table of its LV shows it.
+/// Isolation of a volume from its disk: in the spec, and in the kernel's table of its LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cut {
-    /// It is not, and is not to be.
+    /// Not isolated, and the spec does not ask for it.
     #[default]
     No,
-    /// It is to be. Until then commands may reach the disk.
+    /// The spec asks for it. Until it is in force, commands may reach the disk.
     Pending,
-    /// Nothing reaches the disk through its LV: every command ends with an error. Of one that is not to be cut any more: still.
+    /// No command reaches the disk through the volume's LV: every one ends with an error. Also
+    /// reported while the spec no longer asks for it but the table still shows it.
     InForce,
 }
 
@@ -113,15 +116,17 @@ pub struct SessionReport {
     pub id: u64,
     /// The initiator's addresses, one per connection.
     pub addresses: Vec<String>,
-    /// `LOGGED_IN` and so on, as the kernel says without its prefix.
+    /// The state as the kernel says it, without its prefix: `LOGGED_IN` and so on.
     pub state: String,
-    /// Commands that the target has taken and not answered yet.
+    /// Commands that the target has accepted and not answered yet.
     pub in_flight: u32,
-    /// When the agent saw it first; the kernel does not say when it began. `None`: nobody has followed it.
+    /// Time when the agent first saw it; the kernel does not say when it began. `None`: nothing has
+    /// followed it.
     pub since: Option<SystemTime>,
 }
 
-/// What a nexus has done since it was granted (the kernel starts anew when the mapped LUN is made anew).
+/// I/O counters of a nexus since it was granted. The kernel resets them when the mapped LUN is
+/// recreated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// SCSI commands.
@@ -130,97 +135,105 @@ pub struct Counters {
     pub read_mib: u64,
     /// MiB written, rounded down.
     pub written_mib: u64,
-    /// When the agent saw the number of commands move last. `None`: not since it began to look.
+    /// Time when the agent last saw the number of commands change. `None`: not since it began to
+    /// look.
     pub active: Option<SystemTime>,
 }
 
-/// One grant as it is seen.
+/// The report on one grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantReport {
     /// The initiator.
     pub initiator: Iqn,
-    /// The LUN number it sees.
+    /// The LUN number that the initiator sees.
     pub lun: Lun,
-    /// The mode that is wanted.
+    /// The mode in the spec.
     pub wanted: Mode,
     /// The mode that the kernel enforces; `None` while the nexus is not complete.
     pub seen: Option<Mode>,
-    /// Its live sessions.
+    /// Live sessions of the initiator.
     pub sessions: Vec<SessionReport>,
-    /// What it has done.
+    /// I/O counters of the nexus.
     pub counters: Counters,
-    /// The barrier that is wanted, once it is done: nothing lands any more of what was in flight when it was asked for.
+    /// The spec's barrier, once it is done: no command that was in flight at the request lands any
+    /// more.
     pub barrier: Option<BarrierId>,
 }
 
-/// One export as it is seen.
+/// The report on one export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportReport {
     /// The volume.
     pub volume: VolumeId,
     /// The generation that the agent works on.
     pub generation: Generation,
-    /// Target name.
+    /// The target's name.
     pub target: Iqn,
     /// The identity that initiators see.
     pub naa: Naa,
-    /// Where the target listens.
+    /// Addresses where the target listens.
     pub portals: Vec<Portal>,
-    /// Everything wanted is seen in the kernel.
+    /// The kernel shows everything that is in the spec.
     pub in_force: bool,
-    /// Its grants.
+    /// The grants over iSCSI.
     pub grants: Vec<GrantReport>,
-    /// Its Fibre Channel ports, each with its grants; empty for an export over iSCSI alone.
+    /// The Fibre Channel ports, each with its grants; empty for an export over iSCSI alone.
     pub fc: Vec<FcPortReport>,
-    /// What its initiators have registered and reserved; `None`: nothing, or it was not read yet.
+    /// Registrations and reservation of the volume; `None`: there are none, or they were not read
+    /// yet.
     pub reservations: Option<Reservations>,
-    /// What the agent keeps of them for a loss of power, in its own words; empty: none. `None`: it does not say.
+    /// The agent's durable copy of the reservations for a loss of power, in the agent's own format;
+    /// empty: none kept. `None`: the agent does not say.
     pub kept_reservations: Option<String>,
-    /// What is not as wanted.
+    /// Deviations from the spec.
     pub problems: Vec<Problem>,
     /// A kernel call of this volume that has not returned.
     pub stuck: Option<StuckStep>,
-    /// When its sessions and counters were read. `None`: not since the agent was started, and that it shows none says
-    /// nothing.
+    /// Time when sessions and counters were read. `None`: not since the agent started, so an empty
+    /// list proves nothing.
     pub looked: Option<SystemTime>,
-    /// Sessions over iSCSI that the target has beside those that its grants show: of several of one initiator the kernel lists one.
-    /// `None`: nobody has counted them since the export changed, or the kernel does not count.
+    /// iSCSI sessions at the target beyond those that the grants show: the kernel lists only one
+    /// session of each initiator. `None`: not counted since the export changed, or the kernel does
+    /// not count.
     pub unlisted_sessions: Option<u32>,
 }
 
-/// Whether anything of a revoked nexus may still reach the disk.
+/// Proof that no command of a revoked nexus can reach the disk any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The kernel's draining call has returned: nothing of this nexus lands any more.
+    /// The kernel's draining call has returned: no command of this nexus lands any more.
     Proven,
-    /// The kernel's call has not returned: commands may still land.
+    /// The kernel's draining call has not returned: commands may still land.
     Unproven {
-        /// So many: those in flight when the revoke began. `None`: any number may. Nobody could look, because a call of this volume
-        /// hung, or it is over Fibre Channel, where the kernel does not count them.
+        /// Number of commands in flight when the revoke began. `None`: unknown. A call of this
+        /// volume hung, so they could not be counted; or it is over Fibre Channel, where the kernel
+        /// does not count them.
         in_flight: Option<u32>,
     },
 }
 
-/// What was taken away.
+/// The object that a revoke removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Revoked {
     /// The nexus existed in the kernel and was removed.
     Nexus,
-    /// There was nothing in the kernel to remove.
+    /// The kernel had nothing to remove.
     Nothing,
 }
 
-/// Why a nexus was taken away.
+/// The reason why a nexus was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Cause {
-    /// Its grant was taken away.
+    /// Revoke of its grant.
     #[default]
     Revoke,
-    /// It had reserved the volume by RESERVE(6): that ends with its session. Its grant stands, and it may log in again.
+    /// End of its reservation by RESERVE(6), which ends only with the session. The grant stands,
+    /// and the initiator may log in again.
     Reservation,
-    /// The same, and it is kept out until its grant is taken away and given again.
+    /// As [`Self::Reservation`], but it is kept out until its grant is revoked and given again.
     ReservationKeptOut,
-    /// Nothing was taken away: its storage node was forgotten, and nobody will ever say whether anything may still land.
+    /// Nothing was removed: the storage node was forgotten, so nothing can ever prove that no
+    /// command still lands.
     Forgotten,
 }
 
@@ -235,37 +248,37 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The record of a revoke, or of a nexus that was cut while its grant stands ([`Cause`]). It never says revoked while the grant
-/// lives.
+/// The record of a revoked grant, or of a nexus that was removed while its grant stands
+/// ([`Cause`]). It never says revoked while the grant lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     /// The volume.
     pub volume: VolumeId,
     /// The initiator: with the volume, the nexus.
     pub initiator: Initiator,
-    /// The attachments that shared it.
+    /// The attachments that shared the nexus.
     pub attachments: Vec<AttachmentId>,
-    /// The generation of the export's spec that took it away.
+    /// Generation of the export's spec that removed it.
     pub generation: Generation,
-    /// What was taken away.
+    /// The object that was removed.
     pub revoked: Revoked,
-    /// The sessions that were cut.
+    /// The sessions that were ended.
     pub sessions: Vec<SessionReport>,
-    /// Whether that is proven.
+    /// Proof that no command still lands.
     pub proof: Proof,
-    /// When the revoke began.
+    /// Time when the revoke began.
     pub began: SystemTime,
-    /// When the draining call returned; `None` while unproven.
+    /// Time when the draining call returned; `None` while unproven.
     pub ended: Option<SystemTime>,
-    /// It held the volume's reservation when the revoke began, as was seen last. `None`: it was not seen to, or its agent is of an
-    /// earlier release and does not say.
+    /// The volume's reservation, if this initiator was last seen to hold it when the revoke began.
+    /// `None`: it was not seen to, or the agent's release does not report it.
     pub reservation: Option<HeldReservation>,
-    /// Why the nexus was taken away.
+    /// The reason for the removal.
     pub cause: Cause,
 }
 
 impl Receipt {
-    /// What its initiator has lost besides its access, in words.
+    /// The initiator's losses besides its access, in words; `None`: there are none.
     pub fn parting_words(&self) -> Option<String> {
         let (initiator, held) = (&self.initiator, self.reservation?);
         let end = match self.cause {

@@ -14,18 +14,18 @@ pub enum ReservationType {
     WriteExclusive,
     /// Only the holder reads and writes.
     ExclusiveAccess,
-    /// Only those who are registered write.
+    /// Only registered initiators write.
     WriteExclusiveRegistrantsOnly,
-    /// Only those who are registered read and write.
+    /// Only registered initiators read and write.
     ExclusiveAccessRegistrantsOnly,
-    /// The same as `WriteExclusiveRegistrantsOnly`; all who are registered hold it.
+    /// As [`Self::WriteExclusiveRegistrantsOnly`]; all registered initiators hold it.
     WriteExclusiveAllRegistrants,
-    /// The same as `ExclusiveAccessRegistrantsOnly`; all who are registered hold it.
+    /// As [`Self::ExclusiveAccessRegistrantsOnly`]; all registered initiators hold it.
     ExclusiveAccessAllRegistrants,
 }
 
 impl ReservationType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -35,7 +35,7 @@ impl ReservationType {
         Self::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The number on the wire of SCSI.
+    /// The type's number in SCSI commands.
     pub fn code(self) -> u8 {
         match self {
             Self::WriteExclusive => 1,
@@ -47,12 +47,12 @@ impl ReservationType {
         }
     }
 
-    /// The type of this number.
+    /// The type with this number; `None` if SPC-4 has none.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// Everybody who is registered holds it.
+    /// Returns `true` if every registered initiator holds it.
     pub fn is_held_by_all(self) -> bool {
         matches!(self, Self::WriteExclusiveAllRegistrants | Self::ExclusiveAccessAllRegistrants)
     }
@@ -74,64 +74,67 @@ impl fmt::Display for ReservationType {
 /// One initiator port that has registered a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// Who.
+    /// The initiator.
     pub initiator: Initiator,
-    /// Initiator session id, 12 hexadecimal digits; `None` over Fibre Channel, or where the target does not tell sessions
-    /// apart.
+    /// Initiator session id, 12 hexadecimal digits; `None` over Fibre Channel, or where the target
+    /// does not distinguish sessions.
     pub isid: Option<String>,
-    /// Its key.
+    /// The registered key.
     pub key: u64,
 }
 
-/// Who holds the reservation.
+/// The holder of a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReservationHolder {
-    /// Who.
+    /// The initiator.
     pub initiator: Initiator,
     /// As in [`Registration`].
     pub isid: Option<String>,
-    /// `None`: the older RESERVE(6) or RESERVE(10) of SPC-2, which ends with its session.
+    /// The type. `None`: the older RESERVE(6) or RESERVE(10) of SPC-2, which ends with its session.
     pub kind: Option<ReservationType>,
-    /// Since when, as far as its agent has seen; `None`: it does not say.
+    /// Time when the agent first saw it; `None`: the agent does not say.
     pub since: Option<SystemTime>,
 }
 
 impl ReservationHolder {
-    /// A RESERVE(6) or RESERVE(10) ends with its session; a persistent reservation does not.
+    /// Returns `true` if it ends with its session: a RESERVE(6) or RESERVE(10) does, a persistent
+    /// reservation does not.
     pub fn ends_with_its_session(&self) -> bool {
         self.kind.is_none()
     }
 
-    /// Two sightings are of one reservation if holder, ISID and type are equal; when each was seen does not count.
+    /// Returns `true` if two views show one reservation: holder, ISID and type are equal. The times
+    /// of the views do not count.
     pub fn is_same(&self, other: &Self) -> bool {
         (&self.initiator, &self.isid, self.kind) == (&other.initiator, &other.isid, other.kind)
     }
 }
 
-/// What is registered and reserved of one volume.
+/// Registrations and reservation of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reservations {
-    /// The target's counter of changes (PRGENERATION). It starts anew with the storage node.
+    /// The target's counter of changes (PRGENERATION). It starts from 0 again with the storage
+    /// node.
     pub generation: u32,
-    /// Who has registered.
+    /// The registrations.
     pub registrations: Vec<Registration>,
-    /// The kernel lists no more than fit in a page: there may be others.
+    /// The kernel's list was cut at one page: there may be more registrations.
     pub truncated: bool,
-    /// Who holds the reservation, if there is one.
+    /// The holder; `None`: the volume is not reserved.
     pub holder: Option<ReservationHolder>,
-    /// They outlive a loss of power (APTPL): the agent keeps them, and puts them back.
+    /// They survive a loss of power (APTPL): the agent keeps them and restores them.
     pub durable: bool,
-    /// Those that were kept, and that the kernel does not have back.
+    /// Kept registrations that the kernel does not have back.
     pub lost: Vec<Registration>,
 }
 
 impl Reservations {
-    /// Nobody has registered, holds or misses anything.
+    /// Returns `true` if nothing is registered, reserved or lost.
     pub fn is_empty(&self) -> bool {
         self.registrations.is_empty() && self.holder.is_none() && self.lost.is_empty()
     }
 
-    /// Whether this initiator holds the reservation, alone or with all who are registered.
+    /// Returns `true` if this initiator holds the reservation, alone or with all registered ones.
     pub fn is_held_by(&self, initiator: &Initiator) -> bool {
         let Some(holder) = &self.holder else { return false };
         let all = holder.kind.is_some_and(ReservationType::is_held_by_all);
@@ -139,22 +142,23 @@ impl Reservations {
             || (all && self.registrations.iter().any(|one| one.initiator == *initiator))
     }
 
-    /// What of it this initiator holds.
+    /// This initiator's hold of the reservation; `None` if it holds nothing.
     pub fn held_by(&self, initiator: &Initiator) -> Option<HeldReservation> {
         let holder = self.holder.as_ref().filter(|_| self.is_held_by(initiator))?;
         Some(HeldReservation { kind: holder.kind })
     }
 }
 
-/// That an initiator holds a volume's reservation. The target takes it away with the initiator's access.
+/// An initiator's hold of a volume's reservation. The target removes it with the initiator's
+/// access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeldReservation {
-    /// `None`: the older RESERVE(6).
+    /// The type; `None`: the older RESERVE(6).
     pub kind: Option<ReservationType>,
 }
 
 impl HeldReservation {
-    /// What becomes of it with the initiator's access, in words.
+    /// The reservation's fate when the initiator loses its access, in words.
     pub fn end(self) -> &'static str {
         if self.kind.is_some_and(ReservationType::is_held_by_all) {
             "with its access its part ends, and with the last who is registered the reservation"
@@ -173,26 +177,26 @@ impl fmt::Display for HeldReservation {
     }
 }
 
-/// What an operator takes away of a volume's reservations.
+/// An operator's removal of a volume's reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReservationsChange {
-    /// Every registration, and the reservation.
+    /// Removes every registration and the reservation.
     Clear,
-    /// The registrations with one key, and the reservation if one of them holds it.
+    /// Removes the registrations with one key, and the reservation if one of them holds it.
     Preempt {
         /// The key.
         key: u64,
-        /// What those initiators have in flight ends first.
+        /// The commands that those initiators have in flight are aborted first.
         abort: bool,
     },
 }
 
-/// What was there before such a change, and what is there after it; `None`: nothing.
+/// The reservations before and after such a change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReservationsChanged {
-    /// Before.
+    /// State before the change; `None`: there were none.
     pub before: Option<Reservations>,
-    /// Now, as the kernel shows it.
+    /// State after it, as the kernel shows it; `None`: there are none.
     pub now: Option<Reservations>,
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// A secret text (a CHAP password). `Debug` and `Display` print `***`; there is no `Serialize`; the memory is wiped on drop.
+/// A secret text (a CHAP password). `Debug` and `Display` print `***`; there is no `Serialize`; the
+/// memory is wiped on drop.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(String);
 
@@ -14,8 +15,8 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself. Every caller is a place to look at in a review: it may go to the kernel or the wire, never to a
-    /// log, an error or a command line.
+    /// The secret itself. Review every caller: the secret may go to the kernel or the wire, never
+    /// to a log, an error or a command line.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Sizes in bytes, written and read the way people do.
+//! Sizes in bytes, formatted and parsed for people.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a size: want a whole number with B, KiB, MiB, GiB or TiB, for example 10GiB")]
 pub struct ParseSizeError {
@@ -51,7 +51,8 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, factor) in &UNITS[..4] {
             if self.0 >= *factor {
-                // Two digits after the point are enough for people; programs read the number from --json.
+                // Two digits after the point are enough for people; programs read the number from
+                // --json.
                 let hundredths = u128::from(self.0) * 100 / u128::from(*factor);
                 let (whole, part) = (hundredths / 100, hundredths % 100);
                 return if part == 0 {

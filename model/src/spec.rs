@@ -1,4 +1,4 @@
-//! What is wanted: the spec of one volume and the spec of one volume's export. Specs travel per object.
+//! The spec of one volume and the spec of one volume's export. Specs travel per object.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,13 +16,13 @@ use crate::{
     Lun, LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, UploadId, VgName, VolumeId,
 };
 
-/// A spec that can never be made true. The text says which field, what is wrong, and what is allowed.
+/// A spec that can never be made true. The text names the field, the fault, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct SpecError {
-    /// The field, as `grants[3].chap.secret`.
+    /// The field, such as `grants[3].chap.secret`.
     pub field: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: String,
 }
 
@@ -33,30 +33,31 @@ impl SpecError {
     }
 }
 
-/// How the blocks of a volume come into being.
+/// The way in which a volume gets its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provisioning {
     /// All extents are allocated at creation.
     Thick,
-    /// Blocks are taken from the group's thin pool as they are written; what was never written reads as zeros.
+    /// Blocks come from the group's thin pool when they are written; unwritten blocks read as
+    /// zeros.
     Thin,
 }
 
-/// Where volumes are put: a group, for thick ones, or the thin pool of a group. As text `vg0` and `vg0:thin`; no group has a
-/// colon in its name.
+/// The place where volumes are created: a group for thick volumes, or a group's thin pool. As text
+/// `vg0` and `vg0:thin`; no group has a colon in its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolName {
     /// The group.
     pub group: VgName,
-    /// Its thin pool.
+    /// `true`: the group's thin pool.
     pub thin: bool,
 }
 
 impl PoolName {
     const THIN: &'static str = ":thin";
 
-    /// How its volumes are provisioned.
+    /// The provisioning of its volumes.
     pub const fn provisioning(&self) -> Provisioning {
         if self.thin { Provisioning::Thin } else { Provisioning::Thick }
     }
@@ -77,23 +78,26 @@ impl fmt::Display for PoolName {
     }
 }
 
-/// What an LV of ours is to its users.
+/// The kind of an LV that Mooring owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// It is exported, and written to.
+    /// A volume: exported and written to.
     #[default]
     Volume,
-    /// What a volume held at one moment. It has no device and is never exported: volumes are made from it.
+    /// A volume's content at one moment. It has no device and is never exported: volumes are made
+    /// from it.
     Snapshot,
 }
 
-/// What a new LV holds at first. Both lie in its own thin pool: nothing is copied.
+/// The origin of a new LV's content. Both LVs lie in one thin pool: nothing is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// What this volume holds at that moment: all that was acknowledged before, as after a power cut.
+    /// The content of this volume at that moment: all writes acknowledged before it, as after a
+    /// power cut.
     Volume(VolumeId),
-    /// What this snapshot holds. Snapshots are named by ids of the same kind, and none is a volume's, too.
+    /// The content of this snapshot. Snapshot ids are of the same type as volume ids, and no id is
+    /// used for both.
     Snapshot(VolumeId),
 }
 
@@ -105,7 +109,7 @@ impl Source {
         }
     }
 
-    /// The name of its LV.
+    /// The name of the origin's LV.
     pub fn lv(self) -> LvName {
         match self {
             Self::Volume(id) => LvName::of(id),
@@ -123,17 +127,17 @@ impl fmt::Display for Source {
     }
 }
 
-/// An LV that somebody else made and that is to become a volume, with what it holds.
+/// An LV that someone else made, and that will become a volume with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExistingLv {
-    /// As it is called now.
+    /// The LV's current name.
     pub name: LvName,
-    /// LVM's identity of it: another LV of that name is not taken.
+    /// LVM's UUID of it: another LV of that name is not taken.
     pub uuid: String,
 }
 
 impl ExistingLv {
-    /// Checks what the types alone do not hold.
+    /// Checks what the types alone cannot guarantee.
     fn check(&self) -> Result<(), SpecError> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
         if self.uuid.is_empty() || self.uuid.len() > LV_UUID_BYTES_MAX || !self.uuid.bytes().all(plain) {
@@ -143,25 +147,26 @@ impl ExistingLv {
     }
 }
 
-/// A volume becomes what a snapshot of it holds, once.
+/// A volume's one-time return to the content of a snapshot of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Revert {
-    /// The snapshot, of this volume. It stays.
+    /// The snapshot, taken of this volume. It is kept.
     pub snapshot: VolumeId,
-    /// Which revert this is: to the same snapshot there may be another one later.
+    /// Identifies this revert: there may be a later one to the same snapshot.
     pub id: RevertId,
 }
 
-/// A volume is copied to a new file, once. Words of it are those of the Block Storage API (`uploading`): an export is a target here.
+/// A volume's one-time copy to a new file. Named like the status `uploading` of the Block Storage
+/// API: an export is a target here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
-    /// The file, which is not there yet, and what it becomes.
+    /// The file, which does not exist yet, and its format.
     pub image: ImageSource,
-    /// Which one this is: to a file of the same name there may be another one later.
+    /// Identifies this copy: there may be a later one to a file of the same name.
     pub id: UploadId,
 }
 
-/// One volume, or one snapshot: an LV of this size in this group.
+/// The spec of one volume or one snapshot: an LV of this size in this group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeSpec {
     /// The volume, or the snapshot.
@@ -170,28 +175,30 @@ pub struct VolumeSpec {
     pub group: VgName,
     /// The size in bytes; LVM rounds it up to whole extents.
     pub size: ByteSize,
-    /// How it is provisioned.
+    /// The provisioning.
     pub provisioning: Provisioning,
-    /// What it is.
+    /// The kind: volume or snapshot.
     pub kind: VolumeKind,
-    /// What it holds at first. `None`: zeros; of a snapshot, that it was made before: one that is gone is not taken anew, from
-    /// what its volume holds by then.
+    /// The origin of the initial content. `None` for a volume: zeros. `None` for a snapshot: it was
+    /// already taken; if it is lost, it is not taken again from the volume's later content.
     pub source: Option<Source>,
-    /// The LV of somebody else that it is made of, until it is the volume's own: it keeps what it holds. `None`: the LV is made.
+    /// The foreign LV that becomes this volume and keeps its content, until it is the volume's own.
+    /// `None`: an LV is made.
     pub takes: Option<ExistingLv>,
-    /// The image that it is copied from, until it was seen to be ready.
+    /// The image that is copied into it, until the volume was seen to be ready.
     pub image: Option<ImageSource>,
-    /// What it is to hold instead of what it holds, until that was done.
+    /// The snapshot whose content replaces the volume's, until that is done.
     pub revert: Option<Revert>,
-    /// The file that it is to be copied to, until that was done.
+    /// The file that it is copied to, until that is done.
     pub upload: Option<Upload>,
-    /// An operator has had it cut off from its disk, since then, by the sender's clock: whoever reaches it gets errors, and
-    /// nothing is done to it, until that is taken back.
+    /// Time by the sender's clock at which an operator isolated the volume from its disk. Until the
+    /// operator ends it, every command fails with an error, and no work is done on the volume.
+    /// `None`: not isolated.
     pub cut: Option<SystemTime>,
 }
 
 impl VolumeSpec {
-    /// A volume that reads as zeros at first.
+    /// Makes the spec of a volume that reads as zeros at first.
     pub const fn new(id: VolumeId, group: VgName, size: ByteSize, provisioning: Provisioning) -> Self {
         Self {
             id,
@@ -208,7 +215,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The name of its LV.
+    /// The name of the volume's LV.
     pub fn lv(&self) -> LvName {
         match self.kind {
             VolumeKind::Volume => LvName::of(self.id),
@@ -216,7 +223,7 @@ impl VolumeSpec {
         }
     }
 
-    /// What it has blocks in common with.
+    /// Checks the origin of blocks that it shares.
     fn check_source(&self) -> Result<(), SpecError> {
         let wrong = |field: &str, why: &str| Err(SpecError::new(field, why));
         match (self.kind, self.source) {
@@ -239,7 +246,7 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// Checks what the types alone do not hold.
+    /// Checks what the types alone cannot guarantee.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_source()?;
         if let Some(takes) = &self.takes {
@@ -293,7 +300,7 @@ impl VolumeSpec {
     }
 }
 
-/// What one nexus may do.
+/// Access of one nexus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// Reads only: `write_protect` at the target.
@@ -339,12 +346,12 @@ pub struct ChapSide {
     pub secret: Secret,
 }
 
-/// CHAP of one initiator: it proves itself to the target, and with `mutual` the target to it.
+/// CHAP of one initiator: it proves itself to the target, and with `mutual` also the target to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chap {
     /// The initiator's credentials.
     pub initiator: ChapSide,
-    /// The target's credentials, for mutual CHAP.
+    /// The target's credentials; `None`: only the initiator proves itself.
     pub mutual: Option<ChapSide>,
 }
 
@@ -353,7 +360,8 @@ impl Chap {
         self.initiator.check(field)?;
         let Some(mutual) = &self.mutual else { return Ok(()) };
         mutual.check(&format!("{field}.mutual"))?;
-        // RFC 7143, 9.2.1: an attacker could reflect the challenge back if both directions shared a secret.
+        // RFC 7143, 9.2.1: an attacker could reflect the challenge if both directions shared a
+        // secret.
         if mutual.secret == self.initiator.secret {
             return Err(SpecError::new(
                 format!("{field}.mutual.secret"),
@@ -366,7 +374,8 @@ impl Chap {
 
 impl ChapSide {
     fn check(&self, field: &str) -> Result<(), SpecError> {
-        // configfs keeps a newline as part of the credential, and then every login fails (lio.md, a).
+        // configfs keeps a newline as part of the credential, and then every login fails (lio.md,
+        // a).
         let printable = |text: &str| text.bytes().all(|b| b.is_ascii_graphic());
         if self.user.is_empty() || self.user.len() > CHAP_BYTES_MAX || !printable(&self.user) {
             return Err(SpecError::new(
@@ -374,7 +383,7 @@ impl ChapSide {
                 "want 1 to 255 printable ASCII characters without blanks",
             ));
         }
-        // LIO compares only the first four bytes with "NULL", and takes such a value as "not set".
+        // LIO compares only the first four bytes with "NULL", and treats such a value as "not set".
         if self.user.starts_with("NULL") || self.secret.expose().starts_with("NULL") {
             return Err(SpecError::new(field, "the kernel takes what begins with NULL as 'no credential'"));
         }
@@ -391,33 +400,34 @@ impl ChapSide {
     }
 }
 
-/// The wish that one initiator reaches the volume: the unit of enforcement is this nexus.
+/// The spec of one initiator's access to the volume. The nexus is the unit of enforcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who.
+    /// The initiator.
     pub initiator: Iqn,
-    /// Under which LUN number.
+    /// The LUN number that the initiator sees.
     pub lun: Lun,
-    /// What it may do.
+    /// The access it allows.
     pub mode: Mode,
-    /// Its credentials. `None`: the ACL's name alone admits it.
+    /// CHAP credentials. `None`: the ACL's name alone admits the initiator.
     pub chap: Option<Chap>,
     /// The attachments that share this nexus.
     pub attachments: Vec<AttachmentId>,
-    /// With a mode that only reads: what the initiator had in flight when this was asked for has landed before the report says
-    /// so. Its sessions are dropped for it once, and come back by themselves.
+    /// A barrier for a read-only grant. The report names it once every command that was in flight
+    /// at the request has landed. The initiator's sessions are dropped for it once, and return by
+    /// themselves.
     pub barrier: Option<BarrierId>,
 }
 
-/// Where an export's identity on disks and wires comes from.
+/// The source of an export's identity on disks and wires.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ExportIdentity {
     /// Every name is a function of the volume's id.
     #[default]
     Derived,
-    /// Taken over from an export that existed before: kept for ever as it was.
+    /// Names adopted from an existing export, kept unchanged for ever.
     Recorded {
-        /// Target name.
+        /// The target's name.
         iqn: Iqn,
         /// Portal group.
         tpg: u16,
@@ -427,17 +437,17 @@ pub enum ExportIdentity {
         serial: String,
         /// The LV's name in its group.
         lv: String,
-        /// HBA folder and backstore folder.
+        /// The backstore's HBA folder and name.
         backstore: BackstoreName,
-        /// INQUIRY says the backstore's name in the place of the model.
+        /// INQUIRY shows the backstore's name as the model.
         model_alias: bool,
     },
 }
 
-/// An export's identity with every name filled in.
+/// An export's identity with every name resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportNames {
-    /// Target name.
+    /// The target's name.
     pub iqn: Iqn,
     /// Portal group.
     pub tpg: u16,
@@ -447,14 +457,15 @@ pub struct ExportNames {
     pub serial: String,
     /// The LV's name in its group.
     pub lv: String,
-    /// HBA folder and backstore folder.
+    /// The backstore's HBA folder and name.
     pub backstore: BackstoreName,
-    /// INQUIRY says the backstore's name in the place of the model, as `targetcli` has it: initiators name disks by it.
+    /// INQUIRY shows the backstore's name as the model, as `targetcli` sets it: initiators name
+    /// disks by it.
     pub model_alias: bool,
 }
 
 impl ExportIdentity {
-    /// The names of this volume's export.
+    /// Resolves the names of this volume's export.
     pub fn names(&self, volume: VolumeId, prefix: &IqnPrefix) -> ExportNames {
         match self.clone() {
             Self::Derived => ExportNames {
@@ -480,26 +491,26 @@ impl ExportNames {
     }
 }
 
-/// The export of one volume: who reaches it, where, and as what. A grant that is absent here is revoked; a whole export
-/// goes only by a tombstone.
+/// The export of one volume: its initiators, addresses and names. A grant that is absent here is
+/// revoked; a whole export ends only by a tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportSpec {
     /// The volume.
     pub volume: VolumeId,
-    /// Its names on disks and wires.
+    /// The export's names on disks and wires.
     pub identity: ExportIdentity,
-    /// Where the target listens. Empty: on the portals of the agent's configuration.
+    /// Addresses where the target listens. Empty: the portals of the agent's configuration.
     pub portals: Vec<Portal>,
-    /// Who reaches it over iSCSI.
+    /// Grants over iSCSI.
     pub grants: Vec<Grant>,
-    /// Who reaches it over Fibre Channel.
+    /// Grants over Fibre Channel.
     pub fc: FcExportSpec,
-    /// How its sessions over iSCSI are negotiated.
+    /// Negotiation of its iSCSI sessions.
     pub tuning: Tuning,
 }
 
 impl ExportSpec {
-    /// Checks what the types alone do not hold.
+    /// Checks what the types alone cannot guarantee.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.portals.len() > PORTALS_PER_EXPORT_MAX {
             return Err(SpecError::new("portals", format!("more than {PORTALS_PER_EXPORT_MAX}")));
@@ -522,8 +533,8 @@ impl ExportSpec {
                 ));
             }
             if grant.lun.0 == 0 && self.identity == ExportIdentity::Derived {
-                // The kernel answers for an unmapped LUN 0 with a virtual disk: a revoked host would read zeros (lio.md, d). Whoever
-                // had it when its export was adopted keeps it.
+                // For an unmapped LUN 0 the kernel answers with a virtual disk: a revoked host
+                // would read zeros (lio.md, d). An adopted export keeps its LUN 0.
                 return Err(SpecError::new(
                     format!("grants[{index}].lun"),
                     "LUN 0 is not allowed: want 1 to 65535",
@@ -560,7 +571,7 @@ impl ExportSpec {
         Ok(())
     }
 
-    /// The grant of one initiator.
+    /// The grant of one initiator; `None` if it has none.
     pub fn grant(&self, initiator: &Iqn) -> Option<&Grant> {
         self.grants.iter().find(|grant| &grant.initiator == initiator)
     }

@@ -1,54 +1,55 @@
-//! How an export's sessions are negotiated over iSCSI: digests, bursts, queue depth. Each value is said or left unsaid.
+//! Negotiation of an export's iSCSI sessions: digests, bursts, queue depth. Each value is set or
+//! unset.
 //!
-//! Unsaid means that nobody answers for it: what the kernel has stands, and is not even looked at. So an export that says
-//! nothing is planned as it was before there was any of this. Sources: RFC 7143, 13; Linux 6.1,
+//! Unset means unmanaged: the kernel's value stands and is not even read. So the plan of an export
+//! without tuning is unaffected by this module. Sources: RFC 7143, 13; Linux 6.1,
 //! `iscsi_target_parameters.c`; lio.md, p.
 //!
-//! What must never happen here: a value outside of the limits of the standard or of the kernel; a first burst that is longer
-//! than a burst.
+//! What must never happen here: a value outside of the limits of the standard or of the kernel; a
+//! first burst that is longer than a burst.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What can be said.
+/// A parameter that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TuningKey {
     /// CRC32C over the headers of PDUs.
     HeaderDigest,
-    /// CRC32C over their data.
+    /// CRC32C over the data of PDUs.
     DataDigest,
-    /// Commands that a session may have open.
+    /// Most commands that a session may have open.
     QueueDepth,
-    /// Bytes of data in one sequence.
+    /// Most bytes of data in one sequence.
     MaxBurst,
-    /// Bytes of a write that may come before the target asks for them.
+    /// Most bytes of a write that may arrive before the target asks for them.
     FirstBurst,
-    /// Bytes of data in one PDU to the target.
+    /// Most bytes of data in one PDU to the target.
     MaxRecvSegment,
     /// Data of a write may come with its command.
     ImmediateData,
-    /// Data of a write, but for what comes with its command, waits for the target's R2T.
+    /// Data of a write waits for the target's R2T, except data that comes with the command.
     InitialR2t,
-    /// R2Ts that one command may have open.
+    /// Most R2Ts that one command may have open.
     MaxOutstandingR2t,
 }
 
-/// What the values of a key are.
+/// The type and range of a key's values.
 enum Kind {
     Digest,
     Flag,
     Number { least: u32, most: u32, unit: &'static str },
 }
 
-/// The words of a digest, in the order of their numbers. Which of two is taken, the initiator decides: the first of its own
-/// list that the target has, too.
+/// The words for a digest, in the order of their numbers. The initiator decides between two: it
+/// takes the first of its own list that the target offers.
 const DIGESTS: [&str; 3] = ["none", "crc32c", "crc32c,none"];
 
 const BYTES: Kind = Kind::Number { least: 512, most: 0x00ff_ffff, unit: " bytes" };
 
 impl TuningKey {
-    /// Every one.
+    /// All keys.
     pub const ALL: [Self; 9] = [
         Self::HeaderDigest,
         Self::DataDigest,
@@ -61,7 +62,7 @@ impl TuningKey {
         Self::MaxOutstandingR2t,
     ];
 
-    /// Its name, on the wire and (behind a prefix) in a volume type.
+    /// The key's name, on the wire and (behind a prefix) in a volume type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::HeaderDigest => "header_digest",
@@ -76,7 +77,7 @@ impl TuningKey {
         }
     }
 
-    /// Whether its values are yes and no.
+    /// Returns `true` if its values are yes and no.
     pub const fn is_flag(self) -> bool {
         matches!(self.kind(), Kind::Flag)
     }
@@ -92,7 +93,7 @@ impl TuningKey {
         }
     }
 
-    /// What a new portal group of Linux 6.1 has.
+    /// The value that a new portal group of Linux 6.1 has.
     pub const fn kernel_default(self) -> TuningValue {
         TuningValue(match self {
             Self::HeaderDigest | Self::DataDigest => 2,
@@ -103,7 +104,7 @@ impl TuningKey {
         })
     }
 
-    /// Reads a value. The error says what is wanted.
+    /// Parses a value. The error says what is allowed.
     pub fn parse(self, text: &str) -> Result<TuningValue, String> {
         let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let plain = plain.to_ascii_lowercase();
@@ -138,7 +139,7 @@ impl fmt::Display for TuningKey {
     }
 }
 
-/// A name that says nothing about an export.
+/// A text that is not the name of a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is nothing that an export can be tuned by")]
 pub struct ParseTuningKeyError(String);
@@ -157,12 +158,12 @@ impl FromStr for TuningKey {
 pub struct TuningValue(u32);
 
 impl TuningValue {
-    /// The number; of a flag 1 or 0.
+    /// The number; for a flag 1 or 0.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// As it is written in a type and on the wire.
+    /// The value's text in a volume type and on the wire.
     pub fn text(self, of: TuningKey) -> String {
         match of.kind() {
             Kind::Digest => DIGESTS[(self.0 as usize).min(2)].to_owned(),
@@ -172,32 +173,33 @@ impl TuningValue {
     }
 }
 
-/// What is said about an export.
+/// The parameters that are set on an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tuning(BTreeMap<TuningKey, TuningValue>);
 
 impl Tuning {
-    /// Says this.
+    /// Sets a value.
     pub fn say(&mut self, key: TuningKey, value: TuningValue) {
         self.0.insert(key, value);
     }
 
-    /// What is said about this, if anything.
+    /// The value of this key; `None` if it is unset.
     pub fn get(&self, key: TuningKey) -> Option<TuningValue> {
         self.0.get(&key).copied()
     }
 
-    /// Nothing is said.
+    /// Returns `true` if nothing is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All that is said, in the order of [`TuningKey::ALL`].
+    /// All values that are set, in the order of [`TuningKey::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (TuningKey, TuningValue)> + '_ {
         self.0.iter().map(|(key, value)| (*key, *value))
     }
 
-    /// The same, and of what was said before and is not now, the kernel's default: left unsaid, the old value would stand.
+    /// Adds the kernel's default for each key that `before` set and this one does not: left unset,
+    /// the old value would stand.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         for (key, _) in before.iter() {
@@ -206,13 +208,14 @@ impl Tuning {
         self
     }
 
-    /// Whether an export tuned so has the same values as one tuned like the other: what is unsaid has the kernel's.
+    /// Returns `true` if exports with these two tunings have the same values: an unset key counts
+    /// as the kernel's default.
     pub fn is_same(&self, other: &Self) -> bool {
         let value = |of: &Self, key: TuningKey| of.get(key).unwrap_or_else(|| key.kernel_default());
         TuningKey::ALL.into_iter().all(|key| value(self, key) == value(other, key))
     }
 
-    /// Whether all that is said can stand together: the key that is wrong, and why.
+    /// Checks that all set values are compatible; the error is the wrong key and the reason.
     pub fn check(&self) -> Result<(), (TuningKey, String)> {
         let Some(first) = self.get(TuningKey::FirstBurst) else { return Ok(()) };
         let burst = self.get(TuningKey::MaxBurst);
@@ -290,7 +293,7 @@ mod tests {
             &[][..],
             &[("first_burst", "262144")],
             &[("first_burst", "512"), ("max_burst", "512")],
-            // Unsaid, it only follows: the kernel makes it as short at the login.
+            // Unset, the first burst follows: the kernel shortens it at the login.
             &[("max_burst", "512")],
         ] {
             assert_eq!(tuning(right).check(), Ok(()));

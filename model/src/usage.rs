@@ -1,4 +1,4 @@
-//! Who uses the disk of a connection on its host, and how.
+//! Users of a connection's disk on its host, and their kind of access.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cache, HostDisk, Problem};
 
-/// What kind of user.
+/// The kind of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskUserKind {
@@ -21,7 +21,7 @@ pub enum DiskUserKind {
 }
 
 impl DiskUserKind {
-    /// The word for it.
+    /// The kind's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -38,20 +38,20 @@ impl fmt::Display for DiskUserKind {
     }
 }
 
-/// How a user's reads and writes get to the device.
+/// The path of a user's reads and writes to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskAccess {
-    /// Past the page cache.
+    /// Bypassing the page cache.
     Direct,
     /// Through the page cache.
     Buffered,
-    /// By a memory mapping: its pages cannot be dropped.
+    /// Through a memory mapping, whose pages cannot be dropped.
     Mapped,
 }
 
 impl DiskAccess {
-    /// The word for it.
+    /// The access's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -67,34 +67,34 @@ impl fmt::Display for DiskAccess {
     }
 }
 
-/// One user.
+/// One user of the disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskUser {
-    /// The kernel's name of the device that is used: the disk, a partition, or what stands on them.
+    /// The kernel's name of the device in use: the disk, a partition, or a device on top of them.
     pub device: String,
-    /// What kind.
+    /// The kind of user.
     pub kind: DiskUserKind,
     /// The process's name, the mount point, or the name of the device on top; empty for a swap area.
     pub name: String,
-    /// The process.
+    /// The process id; `None` unless the user is a process.
     pub pid: Option<u32>,
-    /// `None` for mounts and swap areas.
+    /// The kind of access; `None` for mounts and swap areas.
     pub access: Option<DiskAccess>,
-    /// The kind of a mounted file system, as `ext4`.
+    /// The type of a mounted file system, such as `ext4`.
     pub filesystem: Option<String>,
 }
 
-/// The answer to one look.
+/// The result of one check of a disk's users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskCheck {
-    /// The disk; `None` while there is no verified one: then nothing was looked at.
+    /// The disk; `None` while there is no verified one, and then nothing was checked.
     pub disk: Option<HostDisk>,
-    /// Whether its page cache is off.
+    /// The page cache mode of the disk.
     pub cache: Option<Cache>,
-    /// Its users.
+    /// The users that were found.
     pub users: Vec<DiskUser>,
-    /// Parts that could not be looked at: there may be users.
+    /// Parts that could not be checked: they may hide users.
     pub unseen: Vec<String>,
-    /// Wrong uses of a disk whose cache is off.
+    /// Wrong uses of a disk whose page cache is off.
     pub problems: Vec<Problem>,
 }
