@@ -1,7 +1,7 @@
-//! For tests: a bus of the test's own (`dbus-daemon`, of the Debian package of that name), and on it a systemd and a logind that answer
-//! as the test says.
+//! For tests: a private bus (`dbus-daemon`, of the Debian package of that name) with a systemd and
+//! a logind that answer as the test says.
 //!
-//! What must never happen here: a unit that is loaded by a look, unnoticed.
+//! What must never happen here: a look that loads a unit unnoticed.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,10 +29,10 @@ use crate::Bus;
 const ROOT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 
-/// Longest that anything takes here.
+/// Time limit for everything here.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// The daemon, while it runs.
+/// A `dbus-daemon`, while it runs.
 pub struct Daemon {
     folder: TempDir,
     child: Option<Child>,
@@ -45,12 +45,12 @@ impl Drop for Daemon {
 }
 
 impl Daemon {
-    /// A place for one that does not run yet.
+    /// Reserves an address for a bus that does not run yet.
     pub fn absent() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), child: None }
     }
 
-    /// One that runs.
+    /// Starts a bus at a new address.
     pub fn started() -> Self {
         let mut daemon = Self::absent();
         daemon.start();
@@ -61,7 +61,7 @@ impl Daemon {
         self.folder.path().join("bus")
     }
 
-    /// Where it is, or will be.
+    /// The bus's address, also while it does not run.
     pub fn bus(&self) -> Bus {
         Bus::at(format!("unix:path={}", self.socket().display()))
     }
@@ -83,7 +83,7 @@ impl Daemon {
             .spawn()
             .expect("dbus-daemon, of the Debian package dbus-daemon");
         let mut line = String::new();
-        // It listens when it says where.
+        // It prints its address once it listens.
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.starts_with("unix:"), "dbus-daemon says {line:?}");
         self.child = Some(child);
@@ -97,7 +97,7 @@ impl Daemon {
         }
     }
 
-    /// Stops answering, as a process that hangs does, until [`Daemon::go_on`].
+    /// Stops answering, like a process that hangs, until [`Daemon::go_on`].
     pub fn hang(&self) {
         self.signal(nix::sys::signal::Signal::SIGSTOP);
     }
@@ -118,7 +118,7 @@ impl Daemon {
     }
 }
 
-/// A unit of the fake: its states, and whether systemd has it in memory.
+/// A unit of the fake systemd.
 #[derive(Debug, Clone)]
 pub struct FakeUnit {
     /// Name of the unit; for an alias, the name of the unit that it stands for.
@@ -127,35 +127,35 @@ pub struct FakeUnit {
     pub active: &'static str,
     /// `UnitFileState`.
     pub file: &'static str,
-    /// systemd has it in memory.
+    /// `true`: systemd has it in memory.
     pub loaded: bool,
     /// `NeedDaemonReload`.
     pub outdated: bool,
 }
 
 impl FakeUnit {
-    /// A unit that is enabled, in memory, and in this state.
+    /// Makes an enabled unit that is in memory, in this state.
     pub fn new(id: &'static str, active: &'static str) -> Self {
         Self { id, active, file: "enabled", loaded: true, outdated: false }
     }
 }
 
-/// State of the fake.
+/// State of the fake systemd and logind.
 #[derive(Default)]
 pub struct State {
-    /// Units by the names that they are asked for by.
+    /// Units by the name under which a caller asks for them.
     pub units: BTreeMap<&'static str, FakeUnit>,
-    /// Methods that were called, in their order.
+    /// The methods that were called, in order.
     pub calls: Vec<String>,
-    /// Reading ends of the locks that were given, with who and why.
+    /// Reading ends of the locks that were handed out, with holder and reason.
     locks: Vec<(std::os::fd::OwnedFd, String)>,
-    /// The D-Bus name of the error that a lock is refused with.
+    /// D-Bus name of the error that refuses a lock; `None`: locks are granted.
     pub refuses: Option<&'static str>,
-    /// Calls are counted and not answered.
+    /// `true`: calls are counted and not answered.
     pub silent: bool,
 }
 
-/// Fake that answers on the bus as systemd and logind.
+/// A fake systemd and logind on a bus.
 pub struct Fake {
     connection: Connection,
     state: Arc<Mutex<State>>,
@@ -177,7 +177,7 @@ fn path_of(id: &str) -> String {
 }
 
 impl Fake {
-    /// Begins to answer. Returns when it is on the bus.
+    /// Begins to answer. Returns once the names are on the bus.
     pub async fn serve(daemon: &Daemon, units: &[(&'static str, FakeUnit)]) -> Self {
         let connection = daemon.connect().await;
         let state = State { units: units.iter().cloned().collect(), ..State::default() };
@@ -197,12 +197,12 @@ impl Fake {
         Self { connection, state, served }
     }
 
-    /// Reads and changes the state. Nothing is told of a change.
+    /// Gives access to the state. A change through it sends no signal.
     pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    /// Changes a unit and tells of it as systemd does.
+    /// Changes a unit and sends systemd's signal for it.
     pub async fn change(&self, name: &'static str, change: impl FnOnce(&mut FakeUnit)) {
         let id = {
             let mut state = self.state();
@@ -215,7 +215,7 @@ impl Fake {
         self.emit(&path_of(id), "org.freedesktop.DBus.Properties", "PropertiesChanged", &body).await;
     }
 
-    /// Has a unit loaded, and tells of it.
+    /// Loads a unit and sends systemd's signal for it.
     pub async fn load(&self, name: &'static str, unit: FakeUnit) {
         let id = unit.id;
         self.state().units.insert(name, unit);
@@ -224,7 +224,7 @@ impl Fake {
         self.emit(ROOT, MANAGER, "UnitNew", &body).await;
     }
 
-    /// Tells that a shutdown begins, or was called off.
+    /// Sends logind's signal that a shutdown begins (`true`) or was called off (`false`).
     pub async fn shutdown(&self, begins: bool) {
         let (path, interface) = ("/org/freedesktop/login1", "org.freedesktop.login1.Manager");
         self.emit(path, interface, "PrepareForShutdown", &begins).await;
@@ -237,12 +237,12 @@ impl Fake {
         self.connection.emit_signal(None::<&str>, path, interface, member, body).await.unwrap();
     }
 
-    /// Holders of locks now, and their reasons.
+    /// Holders of the current locks, with their reasons.
     pub fn locks(&self) -> Vec<String> {
         let mut state = self.state();
         state.locks.retain(|(end, _)| {
             let mut file = std::fs::File::from(end.try_clone().unwrap());
-            // The other end is closed when this one reads its end.
+            // An end of file here means that the holder closed its end.
             !matches!(file.read(&mut [0]), Ok(0))
         });
         state.locks.iter().map(|(_, who)| who.clone()).collect()
@@ -287,7 +287,7 @@ async fn answer(connection: &Connection, state: &Mutex<State>, message: &Message
         "GetAll" => {
             let unit =
                 state.lock().unwrap().units.values().find(|unit| path_of(unit.id) == path).cloned().unwrap();
-            // Who asks for the object of a unit has it loaded.
+            // Asking for a unit's object would load the unit.
             assert!(unit.loaded, "{path} was loaded by a look");
             let text = |text: &str| OwnedVariant::try_from(Variant::from(text)).unwrap();
             let all = HashMap::from([
@@ -318,7 +318,7 @@ async fn answer(connection: &Connection, state: &Mutex<State>, message: &Message
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub async fn wait_for(what: &str, is: impl Fn() -> bool) {
     let begun = tokio::time::Instant::now();
     while !is() {

@@ -1,6 +1,8 @@
-//! A lock of logind's that delays a shutdown, held while work lasts and no longer, and the news that a shutdown begins.
+//! Holds a logind lock that delays a shutdown exactly while work lasts, and tells when a shutdown
+//! begins.
 //!
-//! What must never happen here: a lock that is held when nothing is at work; work that waits for a lock, or for logind's answer.
+//! What must never happen here: a lock that is held while no work runs; work that waits for a lock,
+//! or for logind's answer.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,25 +17,26 @@ const LOGIND: &str = "org.freedesktop.login1";
 const MANAGER: At<'static> =
     At { service: LOGIND, path: "/org/freedesktop/login1", interface: "org.freedesktop.login1.Manager" };
 
-/// Shorter work takes no lock: it is over before a shutdown has stopped the first unit.
+/// Shorter work takes no lock: it ends before a shutdown stops the first unit.
 const WORTH: Duration = Duration::from_millis(250);
 
-/// How long another reason has to stand before a lock that is held gets it.
+/// Time that a new reason must stand before a held lock is replaced by one that shows it.
 const RENEWED: Duration = Duration::from_secs(5);
 
-/// How long to wait before logind is tried again.
+/// Pause before logind is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A lock that is held, and the reason that it shows.
+/// A held lock and the reason that it shows.
 struct Lock {
     why: String,
-    /// Descriptor of the lock: logind releases it when the last copy is closed.
+    /// The lock's descriptor: logind releases the lock when the last copy is closed.
     _file: OwnedFd,
 }
 
-/// Delays shutdowns for as long as `work` has a reason, which `systemd-inhibit --list` shows beside `who`, and lets them go on at once
-/// when it has none. `closing` is true from the moment at which logind says that a shutdown begins, until it says that it was
-/// called off. Ends when the sender of `work` is dropped.
+/// Delays shutdowns while `work` has a reason, and lets them proceed at once when it has none.
+/// `systemd-inhibit --list` shows the reason beside `who`. `closing` is true from logind's signal
+/// that a shutdown begins until its signal that it was called off. Ends when the sender of `work`
+/// is dropped.
 pub async fn delay_shutdown(
     bus: Bus,
     who: &str,
@@ -53,7 +56,7 @@ pub async fn delay_shutdown(
             let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             tracing::info!(%error, source, "logind is not there: a shutdown does not wait for what is at work");
         }
-        // The lock is its file, and outlives the connection.
+        // The lock is its file, and survives the connection.
         let again = tokio::time::sleep(AGAIN);
         tokio::pin!(again);
         while !again.is_elapsed() {
@@ -69,7 +72,7 @@ pub async fn delay_shutdown(
     }
 }
 
-/// Serves until the bus fails. `None`: nobody will work any more.
+/// Serves until the bus fails. `None`: the sender of `work` was dropped.
 async fn serve(
     bus: &Bus,
     who: &str,
@@ -111,9 +114,10 @@ async fn serve(
                 let why = why.unwrap_or_default();
                 let asked = ("shutdown", who, why.as_str(), "delay");
                 match link.call("ask logind for a lock", MANAGER, "Inhibit", &asked).await {
-                    // The one before it is let go of when this one is held.
+                    // Assigning drops the previous lock only now that the new one is held.
                     Ok(file) => (*lock, since) = (Some(Lock { why, _file: file }), None),
-                    // Polkit's no, too many locks, a shutdown that has begun: the work goes on without.
+                    // Polkit refused, there are too many locks, or a shutdown has begun: the work
+                    // goes on without a lock.
                     Err(error) if error.is_refusal() => {
                         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                         tracing::warn!(%error, source, "a shutdown does not wait for what is at work");

@@ -1,8 +1,9 @@
-//! systemd and logind over D-Bus: the states of units, kept up to date by signals, and a lock that delays a shutdown while work lasts.
-//! Every call ends in time. A machine without a bus is an ordinary machine: nothing is known of its units, and no shutdown is delayed.
+//! Access to systemd and logind over D-Bus: the states of units, updated by signals, and a lock
+//! that delays a shutdown while work lasts. Every call has a deadline. A machine without a bus is
+//! an ordinary machine: its units' states are unknown, and no shutdown is delayed.
 //!
-//! What must never happen here: a call without a deadline; a state that is told although nobody can be asked any more; a unit that is
-//! loaded, started or stopped because somebody looked at it.
+//! What must never happen here: a call without a deadline; a state that is reported although nobody
+//! can be asked any more; a unit that a look loads, starts or stops.
 
 #[cfg(feature = "fake")]
 pub mod fake;

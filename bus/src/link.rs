@@ -1,6 +1,7 @@
-//! A connection to a bus: calls with a deadline, and the signals that were asked for.
+//! A connection to a bus: calls with a deadline, and the signals that match its rules.
 //!
-//! What must never happen here: signals that nobody reads and that stop answers from being read (a task of its own reads them).
+//! What must never happen here: unread signals that keep answers from being read (a task of its own
+//! reads them).
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use zbus::message::Type;
 use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, DynamicType, Message, MessageStream, fdo};
 
-/// The system's bus, which the units' sandboxes let through as they let any unix socket through.
+/// The system bus. The units' sandboxes let it through like any unix socket.
 const SYSTEM: &str = "unix:path=/run/dbus/system_bus_socket";
 
-/// How long a bus is given to let in, and a service to answer: libdbus's own default. systemd answers nobody while it reads its units
-/// anew, which takes seconds on a busy machine.
+/// Time limit for connecting to a bus and for a service's answer: libdbus's own default. systemd
+/// answers nobody while it reloads its units, which takes seconds on a busy machine.
 const ANSWER_WITHIN: Duration = Duration::from_secs(25);
 
-/// Where a bus is.
+/// The address of a bus, and the time limit for its answers.
 #[derive(Debug, Clone)]
 pub struct Bus {
     address: String,
@@ -27,7 +28,7 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// The system's bus.
+    /// The system bus.
     pub fn system() -> Self {
         Self::at(SYSTEM)
     }
@@ -37,40 +38,40 @@ impl Bus {
         Self { address: address.into(), within: ANSWER_WITHIN }
     }
 
-    /// Gives this bus so much time for each answer.
+    /// Sets the time limit for each answer.
     #[must_use]
     pub fn answers_within(self, within: Duration) -> Self {
         Self { within, ..self }
     }
 }
 
-/// Why the bus did not do what was asked.
+/// The reason why a call on the bus failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The bus, or a service on it, answered with an error, or could not be reached.
     #[error("{what}")]
     Bus {
-        /// Call that was made.
+        /// The call.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: zbus::Error,
     },
-    /// No answer came in time. It may come the next time.
+    /// No answer came in time; the next try may get one.
     #[error("{what}: no answer within {} ms", within.as_millis())]
     Silent {
-        /// Call that was made.
+        /// The call.
         what: &'static str,
-        /// How long was waited.
+        /// The time limit.
         within: Duration,
     },
-    /// The bus has gone away.
+    /// The connection to the bus has ended.
     #[error("the bus has closed the connection")]
     Gone,
 }
 
 impl Error {
-    /// Says whether the service is there and has refused, which another try would not change.
+    /// Returns `true` if the service is there and refused; another try would not change that.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Bus { source: zbus::Error::MethodError(..), .. } => true,
@@ -91,7 +92,7 @@ impl Error {
     }
 }
 
-/// A connection.
+/// A connection to a bus.
 pub(crate) struct Link {
     connection: Connection,
     signals: mpsc::UnboundedReceiver<Message>,
@@ -117,7 +118,7 @@ const DBUS: At<'static> =
     At { service: "org.freedesktop.DBus", path: "/org/freedesktop/DBus", interface: "org.freedesktop.DBus" };
 
 impl Link {
-    /// Connects, and asks for the signals of these match rules.
+    /// Connects, and subscribes to the signals of these match rules.
     pub(crate) async fn open(bus: &Bus, rules: &[String]) -> Result<Self, Error> {
         const WHAT: &str = "connect to the bus";
         let failed = |source| Error::Bus { what: WHAT, source };
@@ -163,12 +164,12 @@ impl Link {
         answer.body().deserialize().map_err(failed)
     }
 
-    /// The next signal; `None`: the bus has gone.
+    /// Returns the next signal; `None`: the connection to the bus has ended.
     pub(crate) async fn signal(&mut self) -> Option<Message> {
         self.signals.recv().await
     }
 
-    /// Forgets the signals that have come.
+    /// Discards the signals that have arrived.
     pub(crate) fn drain(&mut self) {
         while self.signals.try_recv().is_ok() {}
     }

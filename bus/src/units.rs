@@ -1,8 +1,8 @@
-//! The states of some units, as systemd has them. A signal means "look again" and nothing else, so that one which is lost or not
-//! understood costs a look and no truth.
+//! Follows the states of some units in systemd. A signal only means "look again", so a lost or
+//! unknown signal costs a look and never a wrong state.
 //!
-//! What must never happen here: a look that systemd tells signals of (a unit that is not loaded is not asked by its object, which would
-//! load it).
+//! What must never happen here: a look that makes systemd send signals (the object of a unit that
+//! is not loaded is not read, because that would load it).
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -19,16 +19,16 @@ const ROOT: &str = "/org/freedesktop/systemd1";
 const MANAGER: At<'static> =
     At { service: SYSTEMD, path: ROOT, interface: "org.freedesktop.systemd1.Manager" };
 
-/// Signals come in numbers: for each job several.
+/// Pause that gathers signals: each job sends several.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// When nothing is told for so long, somebody looks all the same: the bus may hang.
+/// Interval of looks without a signal: the bus may hang.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
-/// How long to wait before the bus is tried again, at first and at most.
+/// Pause before the bus is tried again, at first and at most.
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_mins(1)];
 
-/// A unit as systemd has it.
+/// The state of a unit in systemd.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unit {
     /// Name of the unit; for an alias, the name of the unit that it stands for.
@@ -39,29 +39,29 @@ pub struct Unit {
     pub active: String,
     /// `UnitFileState`: `enabled`, `disabled`, `static`, `masked` and more.
     pub file: String,
-    /// `Result` of a service that has failed, such as `exit-code`.
+    /// `Result` of a failed service, such as `exit-code`.
     pub result: String,
-    /// True if the unit's files have changed since systemd read them.
+    /// `true` if the unit's files have changed since systemd read them.
     pub outdated: bool,
 }
 
 impl Unit {
-    /// Says whether the unit runs, has run and remains, or is about to.
+    /// Returns `true` if the unit runs, has run and remains active, or is starting.
     pub fn is_up(&self) -> bool {
         matches!(self.active.as_str(), "active" | "activating" | "reloading" | "refreshing")
     }
 
-    /// Says whether anything of the unit is there: what stops is, until it has stopped.
+    /// Returns `true` if the unit is up or stopping: it is there until it has stopped.
     pub fn is_there(&self) -> bool {
         self.is_up() || self.active == "deactivating"
     }
 
-    /// Says whether a boot starts the unit, as far as its file says.
+    /// Returns `true` if the unit's file says that a boot starts it.
     pub fn is_enabled(&self) -> bool {
         matches!(self.file.as_str(), "enabled" | "enabled-runtime")
     }
 
-    /// Says whether the unit cannot be started.
+    /// Returns `true` if the unit cannot be started.
     pub fn is_masked(&self) -> bool {
         self.load == "masked" || self.file.starts_with("masked")
     }
@@ -90,11 +90,11 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Units by the names that were asked for. One that is not installed is not there.
+/// Units by the names that were asked for. A unit that is not installed is absent.
 pub type Units = BTreeMap<String, Unit>;
 
-/// Follows these units until all receivers are dropped. `None`: nothing is known, because there is no bus, or it does not answer.
-/// Must be called inside a tokio runtime.
+/// Follows these units until all receivers are dropped. `None`: the states are unknown, because
+/// there is no bus or it does not answer. Must be called inside a tokio runtime.
 pub fn follow(bus: Bus, names: &[&str]) -> watch::Receiver<Option<Units>> {
     let names: Vec<_> = names.iter().copied().map(str::to_owned).collect();
     let (seen, followed) = watch::channel(None);
@@ -115,7 +115,7 @@ async fn keep(bus: &Bus, names: &[String], seen: &watch::Sender<Option<Units>>) 
         let Err(error) = follow_once(bus, names, seen, &mut looked).await;
         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         if looked {
-            // What was seen stands until the next try has failed, too.
+            // The last states stand until the next try has failed, too.
             tracing::warn!(%error, source, "systemd is not heard any more over D-Bus; tried again");
             (wait, said) = (first, false);
         } else {
@@ -137,13 +137,13 @@ async fn follow_once(
 ) -> Result<Infallible, Error> {
     let mut link = Link::open(bus, &rules(names)).await?;
     loop {
-        // Each time: after a restart of systemd nobody is subscribed.
+        // Subscribe on each look: a restarted systemd has no subscribers.
         match link.call::<_, ()>("subscribe to systemd", MANAGER, "Subscribe", &()).await {
-            // Who is subscribed already is told so by an error.
+            // systemd answers a second subscription with an error.
             Err(error) if !error.is_refusal() => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        // What was told until now is seen by the look.
+        // The look covers all signals that came until now.
         link.drain();
         let units = look(&link, names).await?;
         *looked = true;
@@ -159,7 +159,7 @@ async fn follow_once(
     }
 }
 
-/// The signals after which something of these units may be different.
+/// Match rules for the signals that may mean a change of these units.
 fn rules(names: &[String]) -> Vec<String> {
     let from = format!("type='signal',sender='{SYSTEMD}'");
     let manager = format!("{from},path='{ROOT}',interface='{}'", MANAGER.interface);
@@ -176,14 +176,14 @@ fn rules(names: &[String]) -> Vec<String> {
     rules
 }
 
-/// The object of a unit, by the rules of `sd_bus_path_encode(3)`.
+/// D-Bus path of a unit's object, by the rules of `sd_bus_path_encode(3)`.
 fn path_of(name: &str) -> String {
     let mut path = format!("{ROOT}/unit/");
     for (index, byte) in name.bytes().enumerate() {
         if byte.is_ascii_alphabetic() || (index > 0 && byte.is_ascii_digit()) {
             path.push(char::from(byte));
         } else {
-            // Writing to a text does not fail.
+            // Writing to a string cannot fail.
             let _written = write!(path, "_{byte:02x}");
         }
     }
@@ -200,13 +200,14 @@ async fn look(link: &Link, names: &[String]) -> Result<Units, Error> {
     Ok(units)
 }
 
-/// One unit; `None`: systemd knows of none with this name.
+/// Reads one unit; `None`: systemd knows none with this name.
 async fn look_at(link: &Link, name: &str) -> Result<Option<Unit>, Error> {
     let path =
         match link.call::<_, OwnedObjectPath>("ask systemd for a unit", MANAGER, "GetUnit", &name).await {
             Ok(path) => path,
             Err(error) if error.is_refusal() => {
-                // It is not in memory, and so not active. Whether it has a file is read without loading it.
+                // The unit is not in memory, so it is inactive. `GetUnitFileState` reads its file
+                // without loading it.
                 let file =
                     link.call("ask systemd for a unit's file", MANAGER, "GetUnitFileState", &name).await;
                 return match file {
@@ -227,7 +228,7 @@ async fn look_at(link: &Link, name: &str) -> Result<Option<Unit>, Error> {
     let all = link.call("read a unit", properties, "GetAll", &"org.freedesktop.systemd1.Unit").await;
     let all: HashMap<String, OwnedVariant> = match all {
         Ok(all) => all,
-        // It has gone meanwhile: a signal says so.
+        // The unit has gone meanwhile: a signal says so.
         Err(error) if error.is_refusal() => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -236,7 +237,7 @@ async fn look_at(link: &Link, name: &str) -> Result<Option<Unit>, Error> {
         let result = ("org.freedesktop.systemd1.Service", "Result");
         match link.call::<_, OwnedVariant>("read a unit's result", properties, "Get", &result).await {
             Ok(value) => unit.result = String::try_from(value).unwrap_or_default(),
-            // It is no service.
+            // The unit is no service.
             Err(error) if error.is_refusal() => {}
             Err(error) => return Err(error),
         }

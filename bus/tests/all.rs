@@ -1,4 +1,4 @@
-//! Tests of what is told of units, and of when a lock is held, on a bus of the test's own with a systemd and a logind that do as the test says.
+//! Tests of unit states and shutdown locks, on a private bus with a fake systemd and logind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
