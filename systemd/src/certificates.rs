@@ -1,5 +1,5 @@
-//! Certificates and keys that a configuration names: looked at when the configuration is checked, so that it is not the first
-//! connection that finds a wrong one.
+//! Checks the certificates and keys that a configuration names together with the configuration, so
+//! that a wrong one is found before the first connection.
 //!
 //! What must never happen here: anything of a key in an error.
 
@@ -19,32 +19,33 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use x509_parser::parse_x509_certificate;
 
-/// How long before its end a certificate is warned of. Those that Mooring renews itself are renewed before that.
+/// Time before a certificate's end at which a warning begins. Certificates that Mooring renews
+/// itself are renewed earlier.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
 /// A file that TLS cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It holds something else.
+    /// The file's content is of another kind.
     #[error("{} holds no {what} in PEM format: {why}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// The key is another certificate's.
+    /// The key belongs to another certificate.
     #[error("the key {} is not that of the certificate {}", .key.display(), .cert.display())]
     Mismatch {
         /// The certificate.
@@ -73,7 +74,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     if found.is_empty() { Err(content(path, what, &"there is none")) } else { Ok(found) }
 }
 
-/// Warns of those that are not valid now, or soon not any more.
+/// Warnings about certificates that are invalid now or soon.
 fn warnings(
     path: &Path,
     certificates: &[CertificateDer<'_>],
@@ -100,7 +101,7 @@ fn warnings(
     Ok(warnings)
 }
 
-/// Checks a certificate, with its chain, and its key. Returns what is to be warned of.
+/// Checks a certificate with its chain, and its key. Returns warnings.
 pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let chain = certificates(cert)?;
     let warnings = warnings(cert, &chain, now)?;
@@ -108,7 +109,8 @@ pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<St
     let own =
         any_supported_type(&own).map_err(|error| content(key, "private key of a known kind", &error))?;
     match CertifiedKey::new(chain, Arc::clone(&own)).keys_match() {
-        // Of a key that does not tell its public half nothing is known; the first connection will.
+        // A key that does not reveal its public half cannot be compared; the first connection will
+        // do it.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(warnings),
         Err(rustls::Error::InconsistentKeys(_)) => {
             Err(CertificateError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
@@ -117,7 +119,7 @@ pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<St
     }
 }
 
-/// Checks the certificates of an authority, one of which must be the key's. Returns what is to be warned of.
+/// Checks the certificates of an authority, one of which must match the key. Returns warnings.
 pub fn check_signer(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let all = certificates(cert)?;
     let warnings = warnings(cert, &all, now)?;
@@ -132,7 +134,8 @@ pub fn check_signer(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<Stri
     Err(CertificateError::Mismatch { cert: cert.to_owned(), key: key.to_owned() })
 }
 
-/// True if the first certificate of a text is that of the first private key of another; false also if there is none.
+/// Returns `true` if the first certificate of a text matches the first private key of another;
+/// `false` also if either is missing.
 pub fn fits(certificate: &str, key: &str) -> bool {
     let Ok(der) = CertificateDer::from_pem_slice(certificate.as_bytes()) else { return false };
     let Ok(key) = PrivateKeyDer::from_pem_slice(key.as_bytes()) else { return false };
@@ -140,7 +143,7 @@ pub fn fits(certificate: &str, key: &str) -> bool {
     CertifiedKey::new(vec![der], key).keys_match().is_ok()
 }
 
-/// Checks the certificates of an authority. Returns what is to be warned of.
+/// Checks the certificates of an authority. Returns warnings.
 pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let found = certificates(path)?;
     let warnings = warnings(path, &found, now)?;
@@ -164,8 +167,8 @@ pub fn validity(pem: &str) -> Result<(SystemTime, SystemTime), String> {
     Ok((time(&parsed.validity().not_before), time(&parsed.validity().not_after)))
 }
 
-/// Fingerprint of a certificate's public key: `sha256:` and 64 hexadecimal digits, over its SubjectPublicKeyInfo. A renewed
-/// certificate of the same key has the same.
+/// Fingerprint of a certificate's public key: `sha256:` and 64 hexadecimal digits, over its
+/// SubjectPublicKeyInfo. A renewal with the same key keeps it.
 ///
 /// # Errors
 /// `pem` holds no certificate that can be read.
@@ -174,7 +177,7 @@ pub fn pin(pem: &str) -> Result<String, String> {
     pin_of(&der)
 }
 
-/// As [`pin`], of a certificate in DER.
+/// Like [`pin`], for a certificate in DER.
 ///
 /// # Errors
 /// `der` is no certificate that can be read.
@@ -183,7 +186,7 @@ pub fn pin_of(der: &[u8]) -> Result<String, String> {
     Ok(format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(parsed.public_key().raw))))
 }
 
-/// The certificates of a text, each as a PEM text of its own, in order. Anything else in it is left out.
+/// Splits a text into its certificates, each as a PEM text, in order. Everything else is dropped.
 pub fn each(pem: &str) -> Vec<String> {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";

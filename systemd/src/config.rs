@@ -1,12 +1,14 @@
-//! Configuration files of the daemons: TOML, read once at start, every mistake reported with its line.
+//! Configuration files of the daemons: TOML, read once at start, every mistake reported with its
+//! line.
 //!
-//! A daemon takes its values as text with their place ([`Spanned`]) and has them checked here, so that an error is said in
-//! the same words everywhere.
+//! A daemon takes its values as text with their place ([`Spanned`]) and checks them with this
+//! module, so that errors read alike everywhere.
 //!
-//! All mistakes of a file are said at once ([`Mistakes`]).
+//! All mistakes of a file are reported together ([`Mistakes`]).
 //!
-//! What must never happen here: a mistake reported without its line where it stands on one; a value that is corrected
-//! silently; a value's text in an error that may be a secret (callers pass those by [`File::wrong`] alone).
+//! What must never happen here: a mistake on a line that is reported without its line; a value that
+//! is corrected silently; an error that quotes a value which may be secret (callers report those
+//! only through [`File::wrong`]).
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -31,7 +33,7 @@ pub enum ConfigError {
     Absent {
         /// Path of the file.
         path: PathBuf,
-        /// Where an operator gets one from.
+        /// The remedy: where an operator gets a configuration from.
         hint: Hint,
     },
     /// The file exists and cannot be read.
@@ -39,26 +41,26 @@ pub enum ConfigError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A mistake that stands on a line.
+    /// A mistake on a line.
     #[error("{file} line {line}: {why}")]
     Line {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What is wrong and what to write.
+        /// The fault, and what to write instead.
         why: String,
     },
-    /// Something that stands nowhere and should.
+    /// A missing key or table.
     #[error("{file}: {why}")]
     Missing {
         /// The file.
         file: String,
-        /// What to add.
+        /// The text to add.
         why: String,
     },
     /// More than one mistake.
@@ -70,19 +72,19 @@ fn lines(mistakes: &[ConfigError]) -> String {
     mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with a file, all of it.
+/// All mistakes of a file.
 #[derive(Debug, Default)]
 pub struct Mistakes(Vec<ConfigError>);
 
 impl Mistakes {
-    /// What is right, or nothing and one mistake more.
+    /// Returns the value if it is right; otherwise records the mistake and returns `None`.
     pub fn note<T>(&mut self, checked: Result<T, ConfigError>) -> Option<T> {
         checked.map_err(|mistake| self.0.push(mistake)).ok()
     }
 
-    /// The whole, if nothing of it was wrong.
+    /// Returns the whole, or all mistakes if there are any.
     pub fn end<T>(mut self, whole: impl FnOnce() -> Option<T>) -> Result<T, ConfigError> {
-        // As they stand in the file.
+        // In the order of the file.
         self.0.sort_by_key(|mistake| match mistake {
             ConfigError::Line { line, .. } => *line,
             _ => usize::MAX,
@@ -95,12 +97,12 @@ impl Mistakes {
     }
 }
 
-/// Where an operator gets a daemon's configuration from.
+/// Source of a daemon's configuration for an operator whose file is missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
-    /// Command that writes it, and where that command comes from.
+    /// The command that writes it, and the package of that command.
     pub made_by: &'static str,
-    /// Name of the documented example that is installed.
+    /// Name of the installed example.
     pub example: &'static str,
 }
 
@@ -112,7 +114,7 @@ pub fn read(path: &Path, hint: Hint) -> Result<String, ConfigError> {
     })
 }
 
-/// A text that is being checked, and how its errors are said.
+/// A text under check, and the name that its errors use.
 #[derive(Debug, Clone, Copy)]
 pub struct File<'a> {
     name: &'a str,
@@ -120,13 +122,13 @@ pub struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    /// A text; `name` is what errors call the file.
+    /// Wraps a text; errors call the file `name`.
     pub fn new(name: &'a str, text: &'a str) -> Self {
         Self { name, text }
     }
 
-    /// The whole text by its shape. A key that the shape does not have is a mistake if it says `deny_unknown_fields`. Lines
-    /// that are wrong are left out, as far as the rest makes sense without them; `None`: it does not.
+    /// Parses the whole text. An unknown key is a mistake if the type says `deny_unknown_fields`.
+    /// Wrong lines are left out as far as the rest still parses; `None`: it does not.
     pub fn parse<T: DeserializeOwned>(&self, mistakes: &mut Mistakes) -> Option<T> {
         let mut text = self.text.to_owned();
         loop {
@@ -159,17 +161,17 @@ impl<'a> File<'a> {
         self.text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
     }
 
-    /// A mistake that stands here.
+    /// Makes an error for the line at this place.
     pub fn wrong(&self, span: &Range<usize>, why: impl Into<String>) -> ConfigError {
         ConfigError::Line { file: self.name.to_owned(), line: self.line(span), why: why.into() }
     }
 
-    /// Something that stands nowhere and should.
+    /// Makes an error for something that is missing.
     pub fn missing(&self, why: impl Into<String>) -> ConfigError {
         ConfigError::Missing { file: self.name.to_owned(), why: why.into() }
     }
 
-    /// A value of a type that says itself what is wrong with a text.
+    /// Parses a value whose type explains its own errors.
     pub fn value<T: FromStr>(&self, text: &Spanned<String>, key: &str) -> Result<T, ConfigError>
     where
         T::Err: Display,
@@ -177,7 +179,7 @@ impl<'a> File<'a> {
         text.get_ref().parse().map_err(|error| self.wrong(&text.span(), format!("{key}: {error}")))
     }
 
-    /// An absolute path.
+    /// Checks for an absolute path.
     pub fn path(&self, text: &Spanned<String>, key: &str) -> Result<PathBuf, ConfigError> {
         let path = PathBuf::from(text.get_ref());
         if path.is_absolute() {
@@ -187,7 +189,7 @@ impl<'a> File<'a> {
         Err(self.wrong(&text.span(), format!("{key}: {found:?} is not an absolute path: want /…")))
     }
 
-    /// An absolute path, or none.
+    /// Checks for an absolute path; `None` if the key is absent.
     pub fn optional_path(
         &self,
         text: Option<&Spanned<String>>,
@@ -196,7 +198,7 @@ impl<'a> File<'a> {
         text.map(|text| self.path(text, key)).transpose()
     }
 
-    /// An absolute path, or the default.
+    /// Checks for an absolute path; the default if the key is absent.
     pub fn path_or(
         &self,
         text: Option<&Spanned<String>>,
@@ -206,7 +208,7 @@ impl<'a> File<'a> {
         Ok(self.optional_path(text, key)?.unwrap_or_else(|| PathBuf::from(default)))
     }
 
-    /// A whole number in a range, or the default.
+    /// Checks for a whole number in a range; the default if the key is absent.
     pub fn number_or(
         &self,
         value: Option<&Spanned<u32>>,
@@ -223,7 +225,7 @@ impl<'a> File<'a> {
         Err(self.wrong(&value.span(), format!("{key}: {number} is not allowed: want {low} to {high}")))
     }
 
-    /// Items with their places, none of them twice.
+    /// Checks that no item occurs twice; each item comes with its place.
     pub fn unique<T: Ord + Display + Clone>(
         &self,
         items: Vec<(Range<usize>, T)>,
@@ -238,8 +240,8 @@ impl<'a> File<'a> {
         Ok(items.into_iter().map(|(_, item)| item).collect())
     }
 
-    /// What is logged, as `tracing-subscriber` filters are written; `info` by default. `example` shows a part of this
-    /// daemon.
+    /// Checks a log filter in the syntax of `tracing-subscriber`; `info` if the key is absent.
+    /// `example` shows a filter for a part of this daemon.
     pub fn log(&self, text: Option<Spanned<String>>, example: &str) -> Result<String, ConfigError> {
         let Some(text) = text else { return Ok("info".to_owned()) };
         match log_filter(text.get_ref(), example) {
@@ -249,12 +251,13 @@ impl<'a> File<'a> {
     }
 }
 
-/// The text without the line of a mistake, everything else in its place; `None`: the rest is another text without it.
+/// Returns the text with a mistake's line blanked out, everything else in its place; `None` if that
+/// would change the meaning of the rest.
 fn without_line(text: &str, mistake: &Range<usize>) -> Option<String> {
     let start = text.get(..mistake.start)?.rfind('\n').map_or(0, |at| at + 1);
     let end = text.get(mistake.end..)?.find('\n').map_or(text.len(), |at| mistake.end + at);
     let line = text.get(start..end)?.trim();
-    // The keys below a table's head would be another table's.
+    // Without a table's head, the keys below it would belong to another table.
     if line.is_empty() || line.starts_with('[') {
         return None;
     }
@@ -263,8 +266,9 @@ fn without_line(text: &str, mistake: &Range<usize>) -> Option<String> {
     toml::from_str::<toml::Table>(&rest).is_ok().then_some(rest)
 }
 
-/// What is logged, as `tracing-subscriber` filters are written; or what is wrong with the text. A bare word would be taken for
-/// the name of a part, all of which is logged, and of the rest nothing: it must be a level.
+/// Parses a log filter in the syntax of `tracing-subscriber`; the error says what is wrong. A bare
+/// word must be a level: the syntax would take another word for a part's name, and log all of that
+/// part and nothing else.
 pub fn log_filter(text: &str, example: &str) -> Result<EnvFilter, String> {
     let is_level = |word: &str| word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
     let stranger = text.split(',').map(str::trim).find(|word| !word.is_empty() && !is_level(word));
@@ -292,7 +296,7 @@ mod tests {
         log: Option<Spanned<String>>,
     }
 
-    /// What is said of a text that is wrong.
+    /// The errors that a wrong text gives.
     fn said(text: &str) -> String {
         let file = File::new("x.toml", text);
         let mut mistakes = Mistakes::default();

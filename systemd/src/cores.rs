@@ -1,11 +1,11 @@
-//! Keeps secrets of a program out of core files: CHAP secrets, keys and tokens stand in its memory.
+//! Keeps the secrets in a program's memory (CHAP secrets, keys, tokens) out of core files.
 //!
 //! What must never happen here: a program that does not start because of this.
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 
-/// A core file of this process is possible.
+/// A core file of this process remains possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot keep this process from leaving a core file ({what}): {errno}; its memory holds secrets")]
 pub struct CoreWarning {
@@ -13,8 +13,9 @@ pub struct CoreWarning {
     errno: nix::errno::Errno,
 }
 
-/// Has this process leave no core file, whatever handler the machine has for them, and be traced by nobody without
-/// CAP_SYS_PTRACE: PR_SET_DUMPABLE 0 and RLIMIT_CORE 0. Programs that it starts inherit the limit only. Call it first.
+/// Prevents core files of this process, whatever handler the machine has for them, and tracing
+/// without CAP_SYS_PTRACE: sets PR_SET_DUMPABLE to 0 and RLIMIT_CORE to 0. Child programs inherit
+/// only the limit. Call it first.
 pub fn leave_none() -> Result<(), CoreWarning> {
     let failed = |what| move |errno| CoreWarning { what, errno };
     setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(failed("RLIMIT_CORE"))?;

@@ -1,7 +1,8 @@
-//! A daemon's own files in its state folder: durable by name, readable by nobody else.
+//! A daemon's files in its state folder: their names are durable, and no other user can read them.
 //!
-//! What must never happen here: a file called there that is another one by now; a file with secrets that others can read, be it for a moment; a folder that an operator has
-//! made and whose permissions we change.
+//! What must never happen here: an open file that is used after its path leads to another one; a
+//! file with secrets that others can read, even for a moment; a changed permission of a folder that
+//! an operator made.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,31 +11,32 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A folder that cannot hold what must survive. Both are the operator's to mend.
+/// A state folder that is unfit. Both faults are the operator's to fix.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be made or used.
+    /// The folder cannot be made or used.
     #[error(
         "cannot use the state folder {}: it must be a folder that this daemon's user may write to", .path.display()
     )]
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Others could put another file in the place of ours.
+    /// Other users could replace our file.
     #[error("others may write to the state folder {} (mode {mode:04o}): run chmod go-w on it", .path.display())]
     Exposed {
         /// The folder.
         path: PathBuf,
-        /// Its permissions.
+        /// The folder's permissions.
         mode: u32,
     },
 }
 
-/// Makes the folder and an empty file in it, where they are not there (0700 and 0600), and makes their names durable.
+/// Makes the folder (0700) and an empty file in it (0600) if they are missing, and makes their
+/// names durable.
 pub fn private_file(dir: &Path, name: &str) -> Result<PathBuf, FolderError> {
     let unusable = |source: io::Error| FolderError::Unusable { path: dir.to_owned(), source };
     if !dir.is_dir() {
@@ -43,8 +45,8 @@ pub fn private_file(dir: &Path, name: &str) -> Result<PathBuf, FolderError> {
             fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(unusable)?;
         }
     }
-    // A folder that an operator made is not changed: it may be shared on purpose, and the files protect themselves. But
-    // whoever may write to it may put another file in the place of ours.
+    // A folder that an operator made is not changed: it may be shared on purpose, and the files
+    // protect themselves. But a user with write access to it could replace our file.
     let mode = fs::metadata(dir).map_err(unusable)?.permissions().mode() & 0o7777;
     if mode & 0o022 != 0 {
         return Err(FolderError::Exposed { path: dir.to_owned(), mode });
@@ -71,8 +73,8 @@ pub struct Kept {
     pub owner: Option<(u32, u32)>,
 }
 
-/// Writes a file that is not there yet: whole and durable, or not at all. Returns false, and changes nothing, if something
-/// has this name.
+/// Writes a new file, whole and durable, or not at all. Returns `false`, and changes nothing, if
+/// the name is taken.
 pub fn write_new(path: &Path, text: &str, kept: Kept) -> io::Result<bool> {
     match whole(path, text, kept)?.persist_noclobber(path) {
         Ok(_) => named(path).map(|()| true),
@@ -81,18 +83,20 @@ pub fn write_new(path: &Path, text: &str, kept: Kept) -> io::Result<bool> {
     }
 }
 
-/// Writes a file in the place of the one that has its name: a reader finds one or the other, whole.
+/// Replaces the file of this name, if there is one: a reader finds the old one or the new one,
+/// whole.
 pub fn write_over(path: &Path, text: &str, kept: Kept) -> io::Result<()> {
     whole(path, text, kept)?.persist(path).map_err(|refused| refused.error)?;
     named(path)
 }
 
-/// Beginning of the names of files that are being written; [`RANDOM_CHARS`] letters and digits follow.
+/// Prefix of the names of unfinished files; [`RANDOM_CHARS`] letters and digits follow.
 const BEGINS: &str = ".mooring-";
 const RANDOM_CHARS: usize = 6;
 
-/// Removes the files that a killed [`write_new`] or [`write_over`] has left in this folder, and returns their paths. A file that
-/// somebody is writing now stays: its writer holds a lock on it. What cannot be opened or removed stays, too.
+/// Removes unfinished files that a killed [`write_new`] or [`write_over`] left in this folder, and
+/// returns their paths. A file that is still being written stays: its writer holds a lock on it.
+/// Files that cannot be opened or removed stay, too.
 pub fn sweep(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut swept = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -102,7 +106,7 @@ pub fn sweep(dir: &Path) -> io::Result<Vec<PathBuf>> {
         let ours = random.is_some_and(|random| {
             random.len() == RANDOM_CHARS && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
         });
-        // A link or a pipe is nobody's unfinished file, and opening one may block.
+        // A link or a pipe is never our unfinished file, and opening one may block.
         if !ours || !entry.file_type()?.is_file() {
             continue;
         }
@@ -118,8 +122,8 @@ pub fn sweep(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(swept)
 }
 
-/// Sweeps the folders of these files, each once, and says what was found there: `told` gets each file that was removed, and each folder
-/// that cannot be read. A folder that is not there has nothing in it.
+/// Sweeps the folders of these files, each once. Calls `told` with each removed file, and with each
+/// folder that cannot be read. A missing folder counts as empty.
 pub fn sweep_beside<'a>(
     files: impl IntoIterator<Item = &'a Path>,
     mut told: impl FnMut(&Path, io::Result<()>),
@@ -134,7 +138,8 @@ pub fn sweep_beside<'a>(
     }
 }
 
-/// A durable file that has no name of its own yet. Nobody else may read it before its permissions are set.
+/// Writes a durable file that has no final name yet. Other users cannot read it before its
+/// permissions are set.
 fn whole(path: &Path, text: &str, kept: Kept) -> io::Result<tempfile::NamedTempFile> {
     let mut file = unfinished(parent(path))?;
     give(file.as_file(), kept.owner)?;
@@ -144,21 +149,23 @@ fn whole(path: &Path, text: &str, kept: Kept) -> io::Result<tempfile::NamedTempF
     Ok(file)
 }
 
-/// A file (0600) in this folder that has no name of its own yet: no [`sweep`] takes it while this process lives.
+/// Makes an unfinished file (0600) in this folder. No [`sweep`] removes it while this process
+/// lives.
 pub fn unfinished(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let file = tempfile::Builder::new().prefix(BEGINS).rand_bytes(RANDOM_CHARS).tempfile_in(folder)?;
-    // Lost with its writer, which tells what a killed one has left. Where there are no locks, nothing is swept.
+    // The lock ends with its writer, so a sweep recognises what a killed one left. On a file system
+    // without locks nothing is swept.
     let _ = file.as_file().try_lock();
     Ok(file)
 }
 
-/// Gives a file to this user and group; `None`: it stays the writer's.
+/// Gives a file to this user and group; `None`: the writer keeps it.
 pub fn give(file: &fs::File, owner: Option<(u32, u32)>) -> io::Result<()> {
     let Some((user, group)) = owner else { return Ok(()) };
     std::os::unix::fs::fchown(file, Some(user), Some(group))
 }
 
-/// The folder that a path is in.
+/// The folder that contains a path.
 pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
@@ -168,8 +175,9 @@ pub fn named(path: &Path) -> io::Result<()> {
     fs::File::open(parent(path)).and_then(|folder| folder.sync_all())
 }
 
-/// A file that was opened at its path: says whether that path still leads to it. An open file outlives its name, and its lock
-/// does as well, so that a daemon whose folder was deleted would write on into nothing, and a second one could start beside it.
+/// Tells whether a path still leads to the file that was opened there. An open file and its lock
+/// outlive its name. So a daemon whose folder was deleted would write into nothing, and a second
+/// daemon could start beside it.
 #[derive(Debug, Clone)]
 pub struct Anchor {
     path: PathBuf,
@@ -178,13 +186,14 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// What is at this path now.
+    /// Remembers the file that is at this path now.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = fs::metadata(path)?;
         Ok(Self { path: path.to_owned(), device: found.dev(), inode: found.ino() })
     }
 
-    /// Whether it is there still: one look at its name. A failing disk is no proof that it is gone.
+    /// Returns `true` if the path still leads to that file. A failing disk also counts as `true`:
+    /// it does not prove that the file is gone.
     pub fn holds(&self) -> bool {
         match fs::metadata(&self.path) {
             Ok(found) => (found.dev(), found.ino()) == (self.device, self.inode),

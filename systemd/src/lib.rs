@@ -1,8 +1,8 @@
-//! How Mooring's daemons live under systemd: their configuration and state files, `sd_notify`, and the folders, groups and
-//! units that they are installed with.
+//! The life of Mooring's daemons under systemd: configuration and state files, `sd_notify`, and the
+//! folders, groups and units of an installation.
 //!
-//! What must never happen here: an error because there is no systemd (containers, tests, a shell: everything is a no-op
-//! then); a unit whose stop is a detach.
+//! What must never happen here: an error because there is no systemd (in containers, tests and
+//! shells everything is a no-op); a unit whose stop is a detach.
 
 pub mod certificates;
 pub mod config;

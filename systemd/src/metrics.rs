@@ -1,11 +1,13 @@
-//! Metrics for Prometheus: where a daemon is asked for them, and how its numbers become OpenMetrics text.
+//! Metrics for Prometheus: the listener that scrapers ask, and the OpenMetrics text of a daemon's
+//! numbers.
 //!
-//! A listener of its own, beside the daemon's API: it wants no credentials, answers `GET /metrics` and nothing else,
-//! keeps nothing of a client, and has few places. What the numbers are is the daemon's business: it says them when it
-//! is asked ([`text`]).
+//! The listener is separate from the daemon's API. It needs no credentials, answers only
+//! `GET /metrics`, keeps no state of clients, and has few places. The daemon provides the numbers
+//! on each request ([`text`]).
 //!
-//! What must never happen here: a client that costs more than its place for a bounded time; names of volumes and hosts
-//! readable on a network because of a default; a daemon that ends because nobody can read its metrics.
+//! What must never happen here: a client that costs more than its place for a bounded time; names
+//! of volumes and hosts readable on a network because of a default; a daemon that ends because
+//! nobody can read its metrics.
 
 use std::fmt;
 use std::io;
@@ -35,25 +37,26 @@ use toml::Spanned;
 
 use crate::config::{ConfigError, File};
 
-/// The one address that is answered.
+/// The only path that is answered.
 pub const PATH: &str = "/metrics";
 
-/// What the text is.
+/// Content type of the answer.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Open connections; one more is closed at once. A site has one or two scrapers.
+/// Most open connections; one more is closed at once. A site has one or two scrapers.
 pub const CONNECTIONS_MAX: usize = 8;
 
-/// A request's head must be complete within this time.
+/// Time limit for a request's complete head.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection, which carries one request, is closed after this time: also one that does not take its answer.
+/// Time limit for a connection, which carries one request; it also ends a client that does not read
+/// its answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Largest head of a request in bytes: the smallest buffer that hyper takes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// How long an accept that failed (no descriptors are left) is not tried again.
+/// Pause after a failed accept (no descriptors are left).
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// The table `[metrics]` of a configuration file.
@@ -65,7 +68,8 @@ pub struct RawMetrics {
     insecure: bool,
 }
 
-/// The addresses of a table `[metrics]`. Others than loopback are refused unless the table says `insecure = true`.
+/// The addresses of a table `[metrics]`. Addresses other than loopback are refused unless the table
+/// says `insecure = true`.
 pub fn listen(file: &File<'_>, table: &Spanned<RawMetrics>) -> Result<Vec<SocketAddr>, ConfigError> {
     let raw = table.get_ref();
     let Some(list) = &raw.listen else {
@@ -99,7 +103,7 @@ pub fn listen(file: &File<'_>, table: &Spanned<RawMetrics>) -> Result<Vec<Socket
     Ok(addresses)
 }
 
-/// An address that cannot be listened on.
+/// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} for metrics")]
 pub struct BindError {
@@ -108,7 +112,7 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Binds every address, so that a port in use is an error at start and not in a task.
+/// Binds every address, so that a port in use is an error at start.
 pub async fn bind(listen: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> {
     let mut bound = Vec::new();
     for address in listen {
@@ -118,7 +122,7 @@ pub async fn bind(listen: &[SocketAddr]) -> Result<Vec<TcpListener>, BindError> 
     Ok(bound)
 }
 
-/// Answers until `stop` is true. `text` makes the text; it runs once at a time.
+/// Serves requests until `stop` is true. `text` makes the answer; it runs once at a time.
 pub async fn serve<F, T>(bound: Vec<TcpListener>, text: F, stop: watch::Receiver<bool>)
 where
     F: Fn() -> T + Send + Sync + 'static,
@@ -135,7 +139,7 @@ where
     while tasks.join_next().await.is_some() {}
 }
 
-/// The same for a daemon that listens by itself: answers whoever arrives.
+/// Like [`serve`], for a daemon that accepts connections itself.
 pub async fn serve_arrived<F, T>(
     mut arrived: mpsc::Receiver<TcpStream>,
     text: F,
@@ -178,12 +182,12 @@ where
     }
 
     fn take(&self, stream: TcpStream) {
-        // Without a place it is closed.
+        // Without a place the connection is closed.
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let _place = place;
-            // What becomes of a connection matters to its client alone.
+            // Only the client cares how its connection ends.
             drop(tokio::time::timeout(CONNECTION_TIMEOUT, connection(stream, shared)).await);
         });
     }
@@ -214,7 +218,7 @@ where
     }
 }
 
-/// A sender that is gone means that this daemon ends, too.
+/// If the sender is gone, this daemon ends, too.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
@@ -273,7 +277,7 @@ fn typed(status: StatusCode, text: String, kind: &'static str) -> Response<Full<
     response
 }
 
-/// The text of what `say` says; all names begin with `prefix`.
+/// Encodes the metrics that `say` reports; all names begin with `prefix`.
 pub fn text<F>(prefix: &str, say: F) -> Result<String, fmt::Error>
 where
     F: Fn(&mut Families<'_>) -> fmt::Result + Send + Sync + 'static,
@@ -302,13 +306,13 @@ where
     }
 }
 
-/// A point in time, as metrics say it: seconds since 1970.
+/// A point in time in the unit of metrics: seconds since 1970.
 pub fn timestamp(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Takes what a daemon says of its metrics. Each family has its name, unit and meaning in the text also while it has no
-/// sample: that there is none, and that there is nothing to count, are two things.
+/// Collects a daemon's metrics. A family without samples still appears with its name, unit and
+/// meaning, so that "no samples" and "no such metric" differ.
 pub struct Families<'a>(DescriptorEncoder<'a>);
 
 impl fmt::Debug for Families<'_> {
@@ -329,7 +333,7 @@ impl Families<'_> {
         samples(&mut self.0.encode_descriptor(name, help, unit, kind)?)
     }
 
-    /// What goes up and down. A unit becomes the end of the name.
+    /// Adds values that go up and down. The unit becomes the end of the name.
     pub fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -344,7 +348,7 @@ impl Families<'_> {
         })
     }
 
-    /// The same, of one thing. `None`: it is not known now.
+    /// Adds one such value without labels. `None`: it is unknown now.
     pub fn gauge<V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -357,7 +361,7 @@ impl Families<'_> {
         })
     }
 
-    /// What only grows, or begins anew. The name ends in `_total`, after its unit.
+    /// Adds values that only grow, or restart from 0. The name ends in `_total`, after its unit.
     pub fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
         name: &str,
@@ -372,19 +376,19 @@ impl Families<'_> {
         })
     }
 
-    /// The same, of one thing.
+    /// Adds one such value without labels.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.family(name, help, None, MetricType::Counter, |encoder| {
             encoder.encode_counter::<NoLabelSet, u64, u64>(&value, None)
         })
     }
 
-    /// What is the same for as long as the daemon runs. The name ends in `_info`.
+    /// Adds facts that stay constant while the daemon runs. The name ends in `_info`.
     pub fn info<L: EncodeLabelSet>(&mut self, name: &str, help: &str, labels: &L) -> fmt::Result {
         self.family(name, help, None, MetricType::Info, |encoder| encoder.encode_info(labels))
     }
 
-    /// A metric that somebody else keeps.
+    /// Adds a metric that other code keeps.
     pub fn kept(
         &mut self,
         name: &str,

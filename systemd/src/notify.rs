@@ -1,7 +1,7 @@
-//! What a daemon tells systemd. Nothing here fails: a daemon does its work whether or not somebody listens.
+//! Notifications to systemd. They never fail: a daemon works whether or not anything listens.
 //!
-//! What must never happen here: "ready" before the daemon answers; a watchdog that is fed by something which runs on when
-//! the daemon hangs (that is why it is fed from the daemon's own runtime and not from a thread of its own).
+//! What must never happen here: "ready" before the daemon answers; a watchdog that is still fed
+//! when the daemon hangs (so the daemon's own runtime feeds it, not a thread of its own).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,29 +12,29 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The daemon answers: units that are ordered after it may start.
+/// Tells systemd that the daemon answers, so that units ordered after it may start.
 pub fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-/// The daemon is about to end.
+/// Tells systemd that the daemon is about to end.
 pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// One line for `systemctl status`.
+/// Sets the status line of `systemctl status`.
 pub fn status(text: &str) {
-    // The protocol is made of lines: a newline would start another assignment.
+    // The protocol consists of lines: a newline would start another assignment.
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     send(&[NotifyState::Status(&line)]);
 }
 
-/// How often a daemon looks whether its status line has changed.
+/// Interval at which a daemon checks its status line for changes.
 pub const STATUS_EVERY: Duration = Duration::from_secs(2);
 
-/// Keeps the line for `systemctl status` as `line` says it, from the current runtime: asks for it at once and each `every`, on a thread
-/// that may wait, and tells systemd when it has changed. Abort the handle to stop. `None` where nobody listens. To be called inside a
-/// tokio runtime.
+/// Keeps the status line of `systemctl status` current. Calls `line` at once and at each `every`,
+/// on a thread that may block, and tells systemd when the text changes. Abort the handle to stop.
+/// `None` if nothing listens. Must be called inside a tokio runtime.
 pub fn spawn_status(
     every: Duration,
     line: impl Fn() -> String + Send + Sync + 'static,
@@ -57,19 +57,19 @@ pub fn spawn_status(
     }))
 }
 
-/// The daemon is alive.
+/// Tells the watchdog that the daemon is alive.
 pub fn alive() {
     send(&[NotifyState::Watchdog]);
 }
 
-/// How often `alive` is to be called: half of the unit's `WatchdogSec=`, as `sd_watchdog_enabled(3)` asks for. `None`
-/// where no watchdog waits.
+/// Interval for calls of `alive`: half of the unit's `WatchdogSec=`, as `sd_watchdog_enabled(3)`
+/// recommends. `None` if no watchdog is set.
 pub fn watchdog_interval() -> Option<Duration> {
     sd_notify::watchdog_enabled().map(|limit| limit / 2).filter(|half| !half.is_zero())
 }
 
-/// Feeds the watchdog from the current runtime for as long as that gets to run tasks. Drop the handle to let it go on,
-/// abort it to stop. `None` where no watchdog waits. To be called inside a tokio runtime.
+/// Feeds the watchdog from the current runtime while that runs tasks. Dropping the handle lets it
+/// go on, aborting stops it. `None` if no watchdog is set. Must be called inside a tokio runtime.
 pub fn spawn_watchdog() -> Option<JoinHandle<()>> {
     let mut beat = interval(watchdog_interval()?);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -81,8 +81,8 @@ pub fn spawn_watchdog() -> Option<JoinHandle<()>> {
     }))
 }
 
-/// Says [`stopping`] and sends `true` when systemd or a terminal asks this daemon to end. To be called inside a tokio
-/// runtime; the signals count from here on.
+/// Calls [`stopping`] and sends `true` when systemd or a terminal asks this daemon to end. Must be
+/// called inside a tokio runtime; signals count from this call on.
 pub fn on_stop(stop: watch::Sender<bool>) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -92,13 +92,14 @@ pub fn on_stop(stop: watch::Sender<bool>) -> std::io::Result<()> {
             _ = interrupt.recv() => {}
         }
         stopping();
-        // Nobody listens any more when serving has failed: then the process ends anyway.
+        // If serving has failed there is no receiver, and the process ends anyway.
         let _ = stop.send(true);
     });
     Ok(())
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // Without NOTIFY_SOCKET this is a no-op. With one that nobody reads, systemd's own time limits say so.
+    // Without NOTIFY_SOCKET this is a no-op. If nobody reads the socket, systemd's own time limits
+    // report it.
     let _ = sd_notify::notify(states);
 }

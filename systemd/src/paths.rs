@@ -1,21 +1,22 @@
-//! Where things are on an installed machine. The unit files name the same places; a test compares them.
+//! Paths on an installed machine. The unit files name the same paths; a test compares them.
 
 /// The agent's program.
 pub const AGENT_PROGRAM: &str = "/usr/bin/mooring-agent";
 /// The agent's configuration.
 pub const AGENT_CONFIG: &str = "/etc/mooring/agent.toml";
-/// What must survive a reboot.
+/// State that must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mooring";
-/// What must not, but survives a restart.
+/// State that survives a restart but not a reboot.
 pub const RUNTIME_DIR: &str = "/run/mooring";
-/// Where the agent listens.
+/// The agent's socket.
 pub const AGENT_SOCKET: &str = "/run/mooring/agent.sock";
-/// Who is in this group may open the socket, and with that do everything that the agent can.
+/// The group whose members may open the socket, and so do everything that the agent can.
 pub const GROUP: &str = "mooring";
-/// Where the kernel keeps persistent reservations (LIO's `dbroot` with `pr` in it). Without this folder every reservation
-/// that is to survive a power cut is answered with "not ready".
+/// The folder where the kernel keeps persistent reservations (LIO's `dbroot` with `pr` in it).
+/// Without it every reservation that is to survive a power cut is answered with "not ready".
 pub const RESERVATIONS_DIR: &str = "/var/target/pr";
-/// Kernel modules that the agent needs. LVM would load the one for thin pools itself, but not from inside of the unit's sandbox.
+/// Kernel modules that the agent needs. LVM would load the one for thin pools itself, but cannot
+/// from inside the unit's sandbox.
 pub const MODULES: [&str; 6] =
     ["configfs", "dm_mod", "dm_thin_pool", "target_core_mod", "target_core_iblock", "iscsi_target_mod"];
 
@@ -32,16 +33,17 @@ pub const CONTROLLER_PROGRAM: &str = "/usr/bin/mooring-controller";
 pub const CONTROLLER_CONFIG: &str = "/etc/mooring/controller.toml";
 /// The controller's database.
 pub const CONTROLLER_STATE_DIR: &str = "/var/lib/mooring-controller";
-/// Who the controller runs as. In [`GROUP`], for the socket of an agent on the same machine.
+/// The user that the controller runs as. A member of [`GROUP`], for the socket of an agent on the
+/// same machine.
 pub const CONTROLLER_USER: &str = "mooring-controller";
-/// Configurations, keys and the token file.
+/// Folder of configurations, keys and the token file.
 pub const CONFIG_DIR: &str = "/etc/mooring";
 
 /// The agent's unit.
 pub const AGENT_UNIT: &str = include_str!("../units/mooring-agent.service");
 /// The session daemon's unit.
 pub const SESSIOND_UNIT: &str = include_str!("../units/mooring-sessiond.service");
-/// The unit that lets go of attached disks at a shutdown.
+/// The unit that releases attached disks at a shutdown.
 pub const RELEASE_UNIT: &str = include_str!("../units/mooring-release.service");
 /// The controller's unit.
 pub const CONTROLLER_UNIT: &str = include_str!("../units/mooring-controller.service");

@@ -1,8 +1,9 @@
-//! Places for what strangers may take: so many in all, and so many from one address.
+//! Limits on strangers: a number of places in all, and from one address.
 //!
-//! A connection, or a question about a token, costs something before anybody knows whose it is.
+//! A connection, or a question about a token, costs something before its sender is known.
 //!
-//! What must never happen here: more taken than there are places; an address that keeps all others out.
+//! What must never happen here: more taken than there are places; an address that keeps all others
+//! out.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +33,8 @@ pub struct Place {
     address: Option<IpAddr>,
 }
 
-/// Returns what counts as one address. In IPv6 that is the network, where a host has as many addresses as it likes.
+/// Returns the key under which an address is counted. For IPv6 that is the network, in which a host
+/// has any number of addresses.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -41,7 +43,7 @@ fn counted(address: IpAddr) -> IpAddr {
 }
 
 impl Places {
-    /// Makes `all` places, `of_one` of which one address may take.
+    /// Makes `all` places, of which one address may take `of_one`.
     pub fn new(all: usize, of_one: usize) -> Self {
         Self(Arc::new(Inner { all, of_one, taken: Mutex::default() }))
     }
@@ -50,7 +52,8 @@ impl Places {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. `None` as the address: it is not counted by addresses. `None` as the answer: no place is left.
+    /// Takes a place. `None` as the address: it counts for no address. `None` as the answer: no
+    /// place is left.
     pub fn take(&self, address: Option<IpAddr>) -> Option<Place> {
         let address = address.map(counted);
         let mut taken = self.taken();

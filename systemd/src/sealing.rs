@@ -1,12 +1,14 @@
-//! Secrets at rest: what a database keeps of them is sealed by a key that lies elsewhere, and opens in its own place only.
+//! Secrets at rest: a database's secrets are sealed by a key that is stored elsewhere, and each
+//! opens only in its own place.
 //!
-//! A sealed value is `00 4d 53`, the form's number, the key's id (8 bytes), a random nonce (24 bytes) and what XChaCha20-Poly1305
-//! makes of the clear value (16 bytes longer), with the value's [`Place`] as associated data. No encoded message and no CHAP
-//! secret begins so: [`look`] tells sealed values from clear ones. In a column of texts the same stands as base64 behind
-//! `sealed `. The keys are in a file ([`file`]): the first one seals, all of them open.
+//! A sealed value is `00 4d 53`, the form's number, the key's id (8 bytes), a random nonce (24
+//! bytes) and the XChaCha20-Poly1305 cipher text (16 bytes longer than the clear value), with the
+//! value's [`Place`] as associated data. No encoded message and no CHAP secret begins so: [`look`]
+//! distinguishes sealed values from clear ones. In a text column the same bytes stand as base64
+//! after `sealed `. The keys are in a file ([`file`]): the first one seals, all of them open.
 //!
-//! What must never happen here: a key or a clear value in a `Debug` or an error; a value that opens in another place, or after a
-//! byte of it was changed; a nonce that is used twice.
+//! What must never happen here: a key or a clear value in a `Debug` or an error; a value that opens
+//! in another place, or after a byte of it was changed; a nonce that is used twice.
 
 mod file;
 
@@ -21,7 +23,8 @@ use zeroize::Zeroizing;
 
 pub use file::{KeysError, Origin, Rotated, add, make, rotate};
 
-/// What every sealed value begins with, in whichever form. Field numbers of an encoded message begin at 1: none begins with this byte.
+/// The first bytes of every sealed value, in any form. Field numbers of an encoded message begin at
+/// 1, so none begins with this byte.
 pub const MAGIC: [u8; 3] = [0x00, b'M', b'S'];
 
 /// The form's number.
@@ -35,13 +38,14 @@ const BODY_AT: usize = HEAD_BYTES + NONCE_BYTES;
 /// Bytes of a sealed value that [`look`] needs: the magic, the form and the key's id.
 pub const HEAD_BYTES: usize = MAGIC.len() + 1 + ID_BYTES;
 
-/// What a sealed text begins with. No CHAP secret has a blank.
+/// The beginning of a sealed text. No CHAP secret contains a blank.
 pub const TEXT_PREFIX: &str = "sealed ";
 
-/// Characters of a sealed text that [`look_text`] needs: the head, in base64, ends with a whole group of digits.
+/// Characters of a sealed text that [`look_text`] needs: in base64 the head ends with a whole group
+/// of digits.
 pub const TEXT_HEAD_CHARS: usize = TEXT_PREFIX.len() + HEAD_BYTES / 3 * 4;
 
-/// Names a key and tells nothing of it: the first bytes of its hash.
+/// Identifies a key and reveals nothing of it: the first bytes of its hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; ID_BYTES]);
 
@@ -66,19 +70,20 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// Where a value stands. A sealed value opens in the place that it was sealed for.
+/// The place of a value in a database. A sealed value opens only in the place that it was sealed
+/// for.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// The table.
     pub table: &'a str,
     /// The column.
     pub column: &'a str,
-    /// The key of the row, all of its columns.
+    /// The row's key, with all of its columns.
     pub row: &'a [&'a str],
 }
 
 impl Place<'_> {
-    /// The place as bytes, another one for each place: every part has its length before it.
+    /// Encodes the place, differently for each place: every part is preceded by its length.
     fn bytes(&self, head: &[u8]) -> Vec<u8> {
         let mut bytes = head.to_vec();
         for part in [self.table, self.column].iter().chain(self.row) {
@@ -101,54 +106,54 @@ pub enum SealError {
     /// The kernel gives no random bytes.
     #[error("cannot seal {0}: the kernel gives no random bytes")]
     Random(String),
-    /// No cipher text comes of it: it is longer than any secret.
+    /// The value is longer than any secret and cannot be encrypted.
     #[error("cannot seal {0}: it is too long")]
     TooLong(String),
-    /// A clear value stands where a sealed one should.
+    /// A clear value stands in a sealed value's place.
     #[error("{0} is not sealed: something else than this daemon wrote it; a restart seals it")]
     Clear(String),
-    /// A later version has sealed it.
+    /// A later version has sealed the value.
     #[error(
         "{place} is sealed in form {form}, which this version does not know: run the version that sealed it, or a later one"
     )]
     Form {
-        /// Where it stands.
+        /// The value's place.
         place: String,
         /// The form's number.
         form: u8,
     },
-    /// Its key is not there.
+    /// The value's key is missing.
     #[error(
         "{place} is sealed by the key {key}, which is not in {keys}: put that key there, from a backup of it"
     )]
     NoKey {
-        /// Where it stands.
+        /// The value's place.
         place: String,
         /// The key's id.
         key: KeyId,
-        /// Where keys are.
+        /// The source of the keys.
         keys: String,
     },
-    /// It does not open.
+    /// The value does not open: it or its place was changed.
     #[error("{0} does not open: it was changed, or sealed for another row")]
     Changed(String),
 }
 
-/// How a value stands there.
+/// The form in which a value is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Look {
     /// In clear.
     Clear,
-    /// Sealed by this key.
+    /// Sealed by the key of this id.
     Sealed(KeyId),
     /// Sealed in a form of a later version.
     Newer(u8),
 }
 
-/// How the values of a database stand there, and how many in each way.
+/// Counts of a database's values by their form.
 pub type Census = BTreeMap<Look, u64>;
 
-/// How a value stands there, by its first [`HEAD_BYTES`] bytes.
+/// Recognises a value's form by its first [`HEAD_BYTES`] bytes.
 pub fn look(value: &[u8]) -> Look {
     let Some(rest) = value.strip_prefix(&MAGIC) else { return Look::Clear };
     match rest.split_first() {
@@ -160,7 +165,7 @@ pub fn look(value: &[u8]) -> Look {
     }
 }
 
-/// How a text stands there, by its first [`TEXT_HEAD_CHARS`] characters.
+/// Recognises a text's form by its first [`TEXT_HEAD_CHARS`] characters.
 pub fn look_text(text: &str) -> Look {
     let head = text.get(TEXT_PREFIX.len()..TEXT_HEAD_CHARS).filter(|_| text.starts_with(TEXT_PREFIX));
     head.and_then(|head| BASE64.decode(head.as_bytes()).ok()).map_or(Look::Clear, |head| look(&head))
@@ -171,11 +176,11 @@ struct Key {
     cipher: XChaCha20Poly1305,
 }
 
-/// The keys of a database. There is at least one.
+/// The keys of a database; at least one.
 pub struct SealingKeys {
     first: Key,
     older: Vec<Key>,
-    /// Where they come from, for errors.
+    /// The source of the keys, for errors.
     origin: String,
 }
 
@@ -201,7 +206,8 @@ impl Key {
 }
 
 impl SealingKeys {
-    /// The key that a code stands for. The code has the bits: it must be random, and long enough to be no word that is guessed.
+    /// Derives a key from a code. The code must be random and too long to guess: the key has no
+    /// other entropy.
     pub fn of_code(code: &str) -> Self {
         let hash = Sha256::new().chain_update(b"mooring sealing code 1\0").chain_update(code).finalize();
         let mut key = Zeroizing::new([0; KEY_BYTES]);
@@ -209,7 +215,7 @@ impl SealingKeys {
         Self { first: Key::new(&key), older: Vec::new(), origin: "the code".to_owned() }
     }
 
-    /// Every key's id, the one that seals first.
+    /// Every key's id; the one that seals comes first.
     pub fn ids(&self) -> impl Iterator<Item = KeyId> {
         std::iter::once(&self.first).chain(&self.older).map(|key| key.id)
     }
@@ -219,17 +225,17 @@ impl SealingKeys {
         self.first.id
     }
 
-    /// Where they come from.
+    /// The source of the keys.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// What every value begins with that the first key seals.
+    /// The first bytes of every value that the first key seals.
     pub fn head(&self) -> [u8; HEAD_BYTES] {
         self.first.head()
     }
 
-    /// The same of a text.
+    /// The first characters of every text that the first key seals.
     pub fn text_head(&self) -> String {
         format!("{TEXT_PREFIX}{}", BASE64.encode(&self.head()))
     }
@@ -252,7 +258,7 @@ impl SealingKeys {
         Ok(sealed)
     }
 
-    /// Opens a value that stands in this place. Its memory is wiped on drop.
+    /// Opens a value that is stored in this place. The result's memory is wiped on drop.
     pub fn open(&self, place: Place<'_>, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, SealError> {
         let id = match look(sealed) {
             Look::Sealed(id) => id,
@@ -270,13 +276,13 @@ impl SealingKeys {
         Ok(Zeroizing::new(clear))
     }
 
-    /// As [`SealingKeys::seal`], for a column of texts.
+    /// Like [`SealingKeys::seal`], for a text column.
     pub fn seal_text(&self, place: Place<'_>, clear: &str) -> Result<String, SealError> {
         let sealed = self.seal(place, clear.as_bytes())?;
         Ok(format!("{TEXT_PREFIX}{}", BASE64.encode(&sealed)))
     }
 
-    /// As [`SealingKeys::open`], of a column of texts.
+    /// Like [`SealingKeys::open`], for a text column.
     pub fn open_text(&self, place: Place<'_>, sealed: &str) -> Result<Zeroizing<String>, SealError> {
         let digits = match look_text(sealed) {
             Look::Clear => return Err(SealError::Clear(place.to_string())),

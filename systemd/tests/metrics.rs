@@ -1,4 +1,5 @@
-//! The listener of metrics: one address is answered, to one method, and clients that are slow or many cost nobody anything.
+//! The listener of metrics: one path is answered, to one method, and slow or numerous clients cost
+//! others nothing.
 #![cfg(feature = "metrics")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 

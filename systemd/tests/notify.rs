@@ -1,5 +1,5 @@
-//! What systemd hears, from a process that has its environment (changing one's own environment is unsafe: the test runs
-//! itself again).
+//! Notifications to systemd from a process that has its environment. The test runs itself again,
+//! because changing one's own environment is unsafe.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;

@@ -1,7 +1,8 @@
-//! Where sealing keys come from: a credential of systemd, or a file that nobody else reads. One key a line, base64 of 32 bytes.
+//! Sources of sealing keys: a credential of systemd, or a file that no other user can read. One key
+//! a line, base64 of 32 bytes.
 //!
-//! What must never happen here: a key that others can read taken for a secret; a key in an error; a file of keys replaced by
-//! one that lacks a key.
+//! What must never happen here: a key that others can read taken for a secret; a key in an error; a
+//! file of keys replaced by one that lacks a key.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,14 +21,14 @@ use crate::folder::{self, Anchor, Kept};
 /// The name of the credential.
 const CREDENTIAL: &str = "mooring-sealing-key";
 
-/// Longest file of keys, in bytes: some hundred keys.
+/// Largest file of keys, in bytes: some hundred keys.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
 
-/// What a file of keys begins with.
+/// First line of a file of keys.
 pub(super) const HEADING: &str = "# Mooring's sealing keys, one a line: the first seals, all open. Without them the database's secrets are lost: keep a \
                        copy elsewhere.\n";
 
-/// Keys that cannot be had. Nothing was changed.
+/// Keys that are not available. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The file cannot be read.
@@ -48,25 +49,25 @@ pub enum KeysError {
         #[source]
         source: io::Error,
     },
-    /// Others can read the file.
+    /// Other users can read the file.
     #[error("others can read the sealing keys in {} (mode {mode:04o}): run chmod 600 on it", .path.display())]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// Somebody else owns the file.
+    /// Another user owns the file.
     #[error(
         "the sealing keys in {} belong to user {owner}: run chown on it, they must be root's or this daemon's own", .path.display()
     )]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Its owner.
+        /// The owner's id.
         owner: u32,
     },
-    /// A line that is no key. The line itself is not shown: it may be a key with a mistake.
+    /// A line that is not a key. The line is not shown: it may be a key with a typing error.
     #[error("{} line {line}: want a sealing key, the base64 of {KEY_BYTES} bytes, alone on its line", .path.display())]
     Line {
         /// The file.
@@ -74,12 +75,12 @@ pub enum KeysError {
         /// The line, from 1.
         line: usize,
     },
-    /// There is no key in it, or too much for keys.
+    /// The file has no key, or is too large for keys.
     #[error("{} holds {what}: want at least one sealing key, the base64 of {KEY_BYTES} bytes, one a line", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// Says what it holds.
+        /// The content that was found.
         what: &'static str,
     },
     /// The kernel gives no random bytes.
@@ -91,7 +92,7 @@ pub enum KeysError {
          its first line (`openssl rand -base64 32` makes one), and keep the other lines", .0.display()
     )]
     Credential(PathBuf),
-    /// Values are sealed by keys that are not there.
+    /// Values are sealed by keys that are missing.
     #[error(
         "secrets of {store} are sealed by the key {keys} ({values} of them), which is not in {origin}, where keys are looked for: put it back \
          there from its backup. No secret was changed. Without that key they are lost; docs/operations.md (Sealed secrets) says what to do \
@@ -102,9 +103,9 @@ pub enum KeysError {
         store: String,
         /// The ids of the keys.
         keys: String,
-        /// How many values.
+        /// Number of values.
         values: u64,
-        /// Where keys are looked for.
+        /// The source that was searched.
         origin: String,
     },
     /// A later version has sealed values.
@@ -117,19 +118,19 @@ pub enum KeysError {
         /// The number of the form.
         form: u8,
     },
-    /// Somebody else changes the file.
+    /// Another process is changing the file.
     #[error("another program changes the sealing keys in {}: try again", .0.display())]
     Busy(PathBuf),
 }
 
-/// Where keys come from.
+/// The source of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A file that the configuration names.
     Configured(PathBuf),
-    /// The credential that systemd hands over.
+    /// The credential that systemd passes.
     Credential(PathBuf),
-    /// The file in the state folder, which is made when there is none.
+    /// The file in the state folder, made when it is missing.
     Own(PathBuf),
 }
 
@@ -146,13 +147,13 @@ impl Origin {
     /// The file's name in a state folder.
     const FILE_NAME: &str = "sealing.key";
 
-    /// The file in this state folder.
+    /// The source in this state folder.
     pub fn own(state: &Path) -> Self {
         Self::Own(state.join(Self::FILE_NAME))
     }
 
-    /// Finds the file that the configuration names; else the credential, if systemd has handed one to this process. `None`:
-    /// neither.
+    /// Finds the file that the configuration names; otherwise the credential, if systemd passed one
+    /// to this process. `None`: neither exists.
     pub fn find(configured: Option<&Path>) -> Option<Self> {
         Self::find_in(configured, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref())
     }
@@ -163,15 +164,15 @@ impl Origin {
         named.or_else(|| handed().filter(|path| path.exists()).map(Self::Credential))
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         match self {
             Self::Configured(path) | Self::Credential(path) | Self::Own(path) => path,
         }
     }
 
-    /// Reads the keys of a database whose values are sealed so. The file in the state folder is made if there is none, and
-    /// nothing is sealed. Nothing else is changed.
+    /// Reads the keys of a database whose values have these forms. If nothing is sealed yet, a
+    /// missing file in the state folder is made; nothing else is changed.
     pub fn open(&self, found: &Census, store: &str) -> Result<SealingKeys, KeysError> {
         let mut by = BTreeMap::new();
         for (look, count) in found {
@@ -200,8 +201,8 @@ impl Origin {
         if by.is_empty() { Ok(keys) } else { Err(missing(&by)) }
     }
 
-    /// Refuses keys with which a daemon would not start. Changes nothing: a file in the state folder that is not there is made by
-    /// the start.
+    /// Refuses keys with which a daemon would not start. Changes nothing: the start makes a missing
+    /// file in the state folder.
     pub fn check(&self) -> Result<(), KeysError> {
         match self {
             Self::Own(path) if !path.exists() => Ok(()),
@@ -212,7 +213,8 @@ impl Origin {
     /// Reads the keys.
     pub fn load(&self) -> Result<SealingKeys, KeysError> {
         let mut file = open(self.path())?;
-        // systemd guards the credential's folder; the permissions of the file show the mask of an access list.
+        // systemd protects the credential's folder; the group bits of the file show the mask of an
+        // access list.
         if !matches!(self, Self::Credential(_)) {
             guarded(self.path(), &file)?;
         }
@@ -231,7 +233,7 @@ fn guarded(path: &Path, file: &fs::File) -> Result<fs::Metadata, KeysError> {
         return Err(KeysError::Exposed { path: path.to_owned(), mode: found.mode() & 0o7777 });
     }
     let own = nix::unistd::geteuid();
-    // Root reads everything anyway, and may change the keys of a daemon.
+    // Root can read everything anyway, and may change a daemon's keys.
     if !own.is_root() && found.uid() != 0 && found.uid() != own.as_raw() {
         return Err(KeysError::Foreign { path: path.to_owned(), owner: found.uid() });
     }
@@ -271,14 +273,15 @@ fn parse(path: &Path, text: &str, origin: String) -> Result<SealingKeys, KeysErr
     Ok(SealingKeys { first, older: keys.collect(), origin })
 }
 
-/// A new key, as its line.
+/// Makes a new key, as a line of a file.
 fn new_line() -> Result<(KeyId, Zeroizing<String>), KeysError> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     getrandom::fill(key.as_mut_slice()).map_err(|_| KeysError::Random)?;
     Ok((KeyId::of(&key), Zeroizing::new(format!("{}\n", BASE64.encode(key.as_slice())))))
 }
 
-/// Makes a file with one new key, for its owner alone. Returns false, and changes nothing, if something has this name.
+/// Makes a file with one new key, readable by its owner alone. Returns `false`, and changes
+/// nothing, if the name is taken.
 pub fn make(path: &Path, owner: Option<(u32, u32)>) -> Result<bool, KeysError> {
     let (_, line) = new_line()?;
     let text = Zeroizing::new(format!("{HEADING}{}", line.as_str()));
@@ -286,17 +289,17 @@ pub fn make(path: &Path, owner: Option<(u32, u32)>) -> Result<bool, KeysError> {
     folder::write_new(path, &text, kept).map_err(|source| KeysError::Write { path: path.to_owned(), source })
 }
 
-/// A new key that a file has as its first.
+/// The new first key of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotated {
-    /// The new key's id.
+    /// The key's id.
     pub id: KeyId,
     /// The file.
     pub path: PathBuf,
 }
 
 impl Rotated {
-    /// Says what was done, and what the operator does next with this unit.
+    /// Describes what was done, and what the operator does next with this unit.
     pub fn told(&self, unit: &str) -> String {
         format!(
             "{}: the key {} comes first now. Keep a copy of the file, and restart: `systemctl restart {unit}`. The start seals everything \
@@ -307,8 +310,8 @@ impl Rotated {
     }
 }
 
-/// Puts keys of another file behind those of this one, which is made, for this owner, if there is none. Returns the ids of those that
-/// it lacked. Nothing is changed where it lacks none.
+/// Appends another file's keys to this one, which is made for this owner if it is missing. Returns
+/// the ids of the keys that were new. If there are none, nothing is changed.
 pub fn add(origin: &Origin, from: &Origin, owner: Option<(u32, u32)>) -> Result<Vec<KeyId>, KeysError> {
     let keys = from.load()?;
     let text = text_of(from.path(), &mut open(from.path())?)?;
@@ -329,7 +332,8 @@ pub fn add(origin: &Origin, from: &Origin, owner: Option<(u32, u32)>) -> Result<
     })
 }
 
-/// Puts a new key before those of a file: from the next start on it seals. The file is replaced as a whole, and keeps its owner.
+/// Puts a new key first in a file: it seals from the next start on. The file is replaced as a
+/// whole, and keeps its owner.
 pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
     change(origin, |text| {
         let (id, line) = new_line()?;
@@ -341,7 +345,7 @@ pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
     })
 }
 
-/// Replaces a file of keys as a whole by what is made of its text. It keeps its owner.
+/// Replaces a file of keys as a whole by a changed text. The owner stays.
 fn change<T>(
     origin: &Origin,
     make: impl FnOnce(&str) -> Result<(Zeroizing<String>, T), KeysError>,
@@ -353,7 +357,8 @@ fn change<T>(
     let read = |source| KeysError::Read { path: path.clone(), source };
     let anchor = Anchor::of(path).map_err(read)?;
     let mut file = open(path)?;
-    // Of two that run at once one would lose the other's key, which a start in between may have used.
+    // Of two concurrent changes one would lose the other's key, which a start in between may have
+    // used.
     file.try_lock().map_err(|_| KeysError::Busy(path.clone()))?;
     if !anchor.holds() {
         return Err(KeysError::Busy(path.clone()));
