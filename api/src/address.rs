@@ -1,4 +1,4 @@
-//! Where an agent listens, and how to reach it.
+//! Addresses of agents, and connections to them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where an agent listens.
+/// The address where an agent listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// `unix:/path`: plain text, guarded by the socket's permissions.
+    /// `unix:/path`: plain text, protected by the socket's permissions.
     Unix(PathBuf),
-    /// `https://HOST:PORT`: TLS with certificates of both sides.
+    /// `https://HOST:PORT`: TLS with certificates on both sides.
     Tls(String),
-    /// `http://HOST:PORT`: plain text; only where both sides say so (`insecure`).
+    /// `http://HOST:PORT`: plain text; only if both sides allow it (`insecure`).
     Plain(String),
 }
 
-/// A text that is no address.
+/// A text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an agent's address: want unix:/PATH, https://HOST:PORT or http://HOST:PORT")]
 pub struct ParseAddressError {
@@ -63,28 +63,28 @@ impl fmt::Display for Address {
     }
 }
 
-/// PEM files for a TLS connection.
+/// PEM files for a TLS connection; `None`: not configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The authority that signed the other side's certificate.
+    /// Certificate of the authority that signed the peer's certificate.
     pub ca: Option<PathBuf>,
     /// Our certificate.
     pub cert: Option<PathBuf>,
     /// Our key.
     pub key: Option<PathBuf>,
-    /// The name that the other side's certificate must have. `None`: the address's.
+    /// The name that the peer's certificate must have. `None`: the address's host.
     pub server_name: Option<String>,
 }
 
-/// Why an agent was not reached.
+/// The reason why an agent was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answers there.
+    /// Nothing answers at the address.
     #[error("cannot reach the agent at {address}: is mooring-agent running, and may this user connect?")]
     Transport {
         /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: tonic::transport::Error,
     },
@@ -93,7 +93,7 @@ pub enum ConnectError {
     Tls {
         /// The address.
         address: String,
-        /// Which file, and how to name it.
+        /// The file, and the flag or key that names it.
         what: String,
     },
 }
@@ -104,7 +104,7 @@ pub async fn connect(address: &Address, tls: &TlsFiles) -> Result<Channel, Conne
     match address {
         Address::Unix(path) => {
             let path = path.clone();
-            // The URI is not used: the connector below opens the socket.
+            // The URI is unused: the connector below opens the socket.
             let endpoint = Endpoint::from_static("http://agent.invalid").connect_timeout(CONNECT_TIMEOUT);
             let connector = tower::service_fn(move |_: Uri| {
                 let path = path.clone();

@@ -1,4 +1,5 @@
-//! The host's half of the wire, to model and back. What arrives is checked here, once; errors say which field.
+//! Conversion of the host's half between wire and model. Arriving data is checked here, once;
+//! errors name the field.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use mooring_model::{
 use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse};
 use crate::v1;
 
-/// A connection's spec that arrives, checked.
+/// Checks an arriving connection's spec.
 pub fn connection_from_wire(
     volume: VolumeId,
     spec: &v1::ConnectionSpec,
@@ -56,7 +57,7 @@ pub fn connection_from_wire(
     Ok(spec)
 }
 
-/// The flag as the wire has it.
+/// Converts the wire's flag: `true` is [`Cache::Off`].
 pub const fn cache_from_wire(off: bool) -> Cache {
     if off { Cache::Off } else { Cache::On }
 }
@@ -67,7 +68,7 @@ fn route_from_wire(route: &v1::FcRoute) -> Result<FcRoute, SpecError> {
     Ok(FcRoute { port: parse("fc.port", &route.port)?, targets: targets.collect::<Result<_, _>>()? })
 }
 
-/// A connection's spec for the wire, secrets included.
+/// Converts a connection's spec for the wire, including secrets.
 pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
     v1::ConnectionSpec {
         initiator: spec.initiator.to_string(),
@@ -208,7 +209,7 @@ impl From<&model::DiskCheck> for v1::CheckConnectionResponse {
     }
 }
 
-/// A user as an agent says; `None` for a kind that this release does not know.
+/// Converts an agent's report on a disk's user; `None` for a kind that this release does not know.
 pub fn disk_user_from_wire(user: &v1::DiskUser) -> Option<model::DiskUser> {
     use v1::{DiskAccess, DiskUserKind};
     let kind = match user.kind() {
@@ -283,7 +284,7 @@ mod tests {
         for spec in [connection(), over_fc()] {
             assert_eq!(connection_from_wire(volume(), &connection_to_wire(&spec)).unwrap(), spec);
         }
-        // A spec without the word, of a controller of an earlier release.
+        // A spec without the field, from a controller of an earlier release.
         let mut old = connection_to_wire(&connection());
         old.attachments[0].cache_off = false;
         assert_eq!(connection_from_wire(volume(), &old).unwrap().cache(), Cache::On);
@@ -306,7 +307,7 @@ mod tests {
         check(|s| s.portals = connection_to_wire(&connection()).portals, "portals");
         check(|s| s.chap = connection_to_wire(&connection()).chap, "chap");
         check(|s| s.other_chap = connection_to_wire(&connection()).chap, "other_chap");
-        // What an agent of an earlier release reads of it, and refuses.
+        // An agent of an earlier release reads it so, and refuses it.
         check(|s| s.fc = None, "portals");
     }
 
@@ -335,7 +336,7 @@ mod tests {
         check(|s| s.other_chap.as_mut().unwrap().initiator = None, "other_chap.initiator");
         check(|s| s.other_chap.as_mut().unwrap().mutual = None, "other_chap.mutual");
         check(|s| s.chap.as_mut().unwrap().mutual = None, "other_chap.mutual");
-        // What proves one direction never proves the other.
+        // A secret that proves one direction must not prove the other.
         check(
             |s| {
                 let other = s.other_chap.as_mut().unwrap().mutual.as_mut().unwrap();

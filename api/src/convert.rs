@@ -1,4 +1,4 @@
-//! Wire to model and back. What arrives is checked here, once; errors say which field.
+//! Conversion between wire and model. Arriving data is checked here, once; errors name the field.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ pub(crate) fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
         .map_err(|_| SpecError::new(field.to_string(), format!("LUN {number} is more than 65535")))
 }
 
-/// A stamp that arrives.
+/// Checks an arriving stamp.
 pub fn stamp_from_wire(stamp: Option<&v1::Stamp>) -> Result<Stamp, SpecError> {
     let stamp = stamp.ok_or_else(|| SpecError::new("stamp", "is missing"))?;
     let generation =
@@ -42,12 +42,12 @@ pub fn stamp_from_wire(stamp: Option<&v1::Stamp>) -> Result<Stamp, SpecError> {
     Ok(Stamp { generation, digest })
 }
 
-/// A generation for the wire.
+/// Converts a generation for the wire.
 pub fn generation_to_wire(generation: Generation) -> v1::Generation {
     v1::Generation { epoch: generation.epoch, counter: generation.counter }
 }
 
-/// A stamp for the wire.
+/// Converts a stamp for the wire.
 pub fn stamp_to_wire(stamp: &Stamp) -> v1::Stamp {
     v1::Stamp {
         generation: Some(generation_to_wire(stamp.generation)),
@@ -55,7 +55,7 @@ pub fn stamp_to_wire(stamp: &Stamp) -> v1::Stamp {
     }
 }
 
-/// A volume's spec that arrives, checked.
+/// Checks an arriving volume's spec.
 pub fn volume_from_wire(id: VolumeId, spec: &v1::VolumeSpec) -> Result<VolumeSpec, SpecError> {
     let provisioning = match spec.provisioning() {
         v1::Provisioning::Thick => Provisioning::Thick,
@@ -112,7 +112,7 @@ fn revert_from_wire(revert: &v1::Revert) -> Result<Revert, SpecError> {
     })
 }
 
-/// An export's spec that arrives, checked.
+/// Checks an arriving export's spec.
 pub fn export_from_wire(volume: VolumeId, spec: &v1::ExportSpec) -> Result<ExportSpec, SpecError> {
     let portals = spec
         .portals
@@ -134,7 +134,7 @@ pub fn export_from_wire(volume: VolumeId, spec: &v1::ExportSpec) -> Result<Expor
     Ok(spec)
 }
 
-/// What is said about an export's sessions.
+/// Checks the tuning of an export's sessions.
 pub fn tuning_from_wire(said: &[v1::Tuning]) -> Result<Tuning, SpecError> {
     let mut tuning = Tuning::default();
     for (i, one) in said.iter().enumerate() {
@@ -255,7 +255,7 @@ fn tuning_to_wire((key, value): (TuningKey, TuningValue)) -> v1::Tuning {
     v1::Tuning { name: key.name().to_owned(), value: value.text(key) }
 }
 
-/// An export's spec for the wire, secrets included.
+/// Converts an export's spec for the wire, including secrets.
 pub fn export_to_wire(spec: &ExportSpec) -> v1::ExportSpec {
     use v1::export_identity::Kind;
     let kind = match &spec.identity {
@@ -296,7 +296,8 @@ impl From<&VolumeSpec> for v1::VolumeSpec {
             Provisioning::Thick => v1::Provisioning::Thick,
             Provisioning::Thin => v1::Provisioning::Thin,
         };
-        // What every agent knows says nothing of the kind: the digest of an old volume's wish stays what it was.
+        // Kinds that every agent knows leave the field unset, so that the digest of an old volume's
+        // spec stays the same.
         let kind = match spec.kind {
             VolumeKind::Volume => v1::VolumeKind::Unspecified,
             VolumeKind::Snapshot => v1::VolumeKind::Snapshot,
@@ -349,7 +350,7 @@ impl From<Cure> for v1::Cure {
 }
 
 impl v1::HealthLevel {
-    /// The level in lower case, as metrics and `--json` have it.
+    /// The level in lower case, as in metrics and `--json`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -361,7 +362,7 @@ impl v1::HealthLevel {
 }
 
 impl v1::Wipe {
-    /// The word of the agent's configuration. `None`: the agent does not say.
+    /// The word in the agent's configuration. `None`: the agent does not say.
     pub const fn word(self) -> Option<&'static str> {
         match self {
             Self::None => Some("none"),
@@ -445,7 +446,7 @@ impl From<&model::JobReport> for v1::Job {
     }
 }
 
-/// A job as it was sent; `None`: of a kind that is newer than this program, or of no volume.
+/// Converts a job; `None` if its kind is newer than this program, or it names no volume.
 pub fn job_from_wire(job: &v1::Job) -> Option<model::JobReport> {
     let kind = match job.kind() {
         v1::JobKind::Zero => model::JobKind::Zero,
@@ -616,7 +617,8 @@ mod tests {
         }
     }
 
-    /// An export that says nothing has the bytes that it had before there was anything to say: its digest stays.
+    /// An export without tuning is encoded as before there was tuning, so its digest stays the
+    /// same.
     #[test]
     fn an_export_that_is_not_tuned_is_encoded_as_ever() {
         let plain = export_to_wire(&ExportSpec { tuning: Tuning::default(), ..export() });
@@ -629,7 +631,7 @@ mod tests {
         assert_eq!(export_from_wire(volume(), &export_to_wire(&export())).unwrap(), export());
     }
 
-    /// One that was adopted keeps its names, and its LUN 0.
+    /// An adopted export: it keeps its names, and LUN 0.
     fn adopted() -> ExportSpec {
         let mut spec = export();
         spec.identity = ExportIdentity::Recorded {

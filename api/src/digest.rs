@@ -3,8 +3,8 @@
 use mooring_model::Digest;
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 of the encoded wish. Only senders call this: agents compare digests and never compute them, so that a newer
-/// sender's unknown fields count, too.
+/// SHA-256 of the encoded spec and its opaque data. Only senders call this. Agents compare digests
+/// and never compute them, so a newer sender's unknown fields count, too.
 pub fn digest(wish: &impl prost::Message, opaque: &[u8]) -> Digest {
     let mut hash = Sha256::new();
     hash.update(wish.encode_to_vec());

@@ -1,18 +1,18 @@
-//! Images on the wire.
+//! Conversion of images between wire and model.
 //!
-//! What must never happen here: a format that was not said.
+//! What must never happen here: a format that was not stated.
 
 use mooring_model::{ImageFormat, ImageSource, SpecError, Upload};
 
 use crate::convert::parse;
 use crate::v1;
 
-/// An image that a volume is to be copied from, checked.
+/// Checks the image that a volume is copied from.
 pub(crate) fn from_wire(image: &v1::ImageSource) -> Result<ImageSource, SpecError> {
     checked(image, "source.image")
 }
 
-/// `field`: where it stands, for whoever is told what is wrong.
+/// Checks an image; `field` is its place in the message, for errors.
 fn checked(image: &v1::ImageSource, field: &str) -> Result<ImageSource, SpecError> {
     let name = parse(format_args!("{field}.name"), &image.name)?;
     let format = match image.format() {
@@ -26,18 +26,18 @@ fn checked(image: &v1::ImageSource, field: &str) -> Result<ImageSource, SpecErro
     Ok(ImageSource { name, format })
 }
 
-/// A copy of a volume to a file, checked.
+/// Checks an image export (a copy of a volume to a file).
 pub(crate) fn upload_from_wire(upload: &v1::Upload) -> Result<Upload, SpecError> {
     let image = upload.image.as_ref().ok_or_else(|| SpecError::new("upload.image", "is missing"))?;
     Ok(Upload { image: checked(image, "upload.image")?, id: parse("upload.upload_id", &upload.upload_id)? })
 }
 
-/// The same on the wire.
+/// Converts an image export for the wire.
 pub(crate) fn upload_to_wire(upload: &Upload) -> v1::Upload {
     v1::Upload { image: Some(said(&upload.image)), upload_id: upload.id.to_string() }
 }
 
-/// The image that a source is. `None`: it is none, or makes no sense.
+/// The image that a source names. `None`: the source is no image, or is invalid.
 pub fn image_from_wire(source: &v1::VolumeSource) -> Option<ImageSource> {
     match &source.of {
         Some(v1::volume_source::Of::Image(image)) => from_wire(image).ok(),
@@ -45,7 +45,7 @@ pub fn image_from_wire(source: &v1::VolumeSource) -> Option<ImageSource> {
     }
 }
 
-/// The same as a source.
+/// Converts an image to a volume's source.
 pub(crate) fn to_wire(image: &ImageSource) -> v1::VolumeSource {
     v1::VolumeSource { of: Some(v1::volume_source::Of::Image(said(image))) }
 }

@@ -1,7 +1,8 @@
-//! The wire between controller, agents and CLI: `mooring.v1`, its generated code, and its conversion to the model.
+//! The wire between controller, agents and CLI: `mooring.v1`, its generated code, and its
+//! conversion to the model.
 //!
-//! What must never happen here: a decision; a secret in a `Debug`; a conversion that guesses. Errors of a conversion say
-//! which field: `grants[3].initiator`.
+//! What must never happen here: a decision; a secret in a `Debug`; a conversion that guesses.
+//! Errors of a conversion name the field: `grants[3].initiator`.
 
 mod address;
 mod connection;
@@ -27,9 +28,10 @@ pub const PROTOCOL_MAX: u32 = 1;
 pub const PROTOCOL_MIN: u32 = 1;
 /// The committed descriptor of `mooring.v1`, as a serialised `FileDescriptorSet`.
 pub const DESCRIPTOR: &[u8] = include_bytes!("../proto/mooring.v1.binpb");
-/// Metadata key under which an error says who can cure it: `retry`, `fix_spec`, `operator`, `bug`.
+/// Metadata key of an error's remedy: `retry`, `fix_spec`, `operator`, `bug`.
 pub const CURE_KEY: &str = "mooring-cure";
-/// Largest message, in bytes: 512 grants with two CHAP secrets each and 64 KiB of opaque data fit several times.
+/// Largest message, in bytes. 512 grants with two CHAP secrets each and 64 KiB of opaque data fit
+/// several times.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The generated messages, client and server of `mooring.v1`.

@@ -1,4 +1,6 @@
-//! Receipts on the wire. What must never happen here: a number of commands that nobody has counted.
+//! Conversion of receipts from the wire.
+//!
+//! What must never happen here: a number of commands that was not counted.
 
 use mooring_model as model;
 use mooring_model::{Cause, HeldReservation, Proof, ReservationType, Revoked};
@@ -6,14 +8,16 @@ use mooring_model::{Cause, HeldReservation, Proof, ReservationType, Revoked};
 use crate::convert::{generation_to_wire, micros};
 use crate::v1;
 
-/// Sent beside `uncounted`. A controller that does not know that field believes this number, and keeps it: it must not be 0.
+/// Number that is sent beside `uncounted`. A controller that does not know that field takes this
+/// number as true, so it must not be 0.
 const UNCOUNTED: u32 = u32::MAX;
 
-/// The older RESERVE(6).
+/// The wire's number for the older RESERVE(6).
 const RESERVE_6: u32 = 0;
 
 impl v1::Receipt {
-    /// What it held of the volume's reservation. A type that nobody knows is not said.
+    /// The initiator's hold of the volume's reservation. `None`: it held none, or one of an unknown
+    /// type.
     pub fn reservation(&self) -> Option<HeldReservation> {
         match self.held_reservation? {
             RESERVE_6 => Some(HeldReservation { kind: None }),
@@ -24,7 +28,8 @@ impl v1::Receipt {
         }
     }
 
-    /// Why it was taken away. What nobody knows is a revoke: that is the most that can have happened.
+    /// The reason for the removal. An unknown reason counts as a revoke: that is the most that can
+    /// have happened.
     pub fn why(&self) -> Cause {
         match self.cause() {
             v1::Cause::Unspecified => Cause::Revoke,
@@ -34,7 +39,7 @@ impl v1::Receipt {
         }
     }
 
-    /// Whether it is proven, and if not, how many commands may still land, if that is known.
+    /// The proof; if unproven, the number of commands that may still land, if it is known.
     pub fn proof(&self) -> Proof {
         match (self.proven, self.uncounted) {
             (true, _) => Proof::Proven,

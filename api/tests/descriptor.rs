@@ -16,7 +16,7 @@ use prost_types::{
 
 const RELEASED: &[u8] = include_bytes!("../proto/mooring.v1.released.binpb");
 
-/// Every message, enum and call of a descriptor, by full name.
+/// All messages, enums and calls of a descriptor, by full name.
 #[derive(Default)]
 struct Wire {
     messages: BTreeMap<String, DescriptorProto>,
@@ -53,7 +53,7 @@ impl Wire {
     }
 }
 
-/// What a peer of the old descriptor would stumble over.
+/// Changes that break a peer of the old descriptor.
 fn breaks(old: &FileDescriptorSet, new: &FileDescriptorSet) -> Vec<String> {
     let (old, new) = (Wire::of(old), Wire::of(new));
     let mut found = Vec::new();
