@@ -1,4 +1,4 @@
-//! `mooring plan`, `mooring agent show`, `mooring watch`: looking, never changing.
+//! `mooring plan`, `mooring agent show`, `mooring watch`: commands that only look at one agent.
 
 use std::ops::ControlFlow;
 
@@ -29,8 +29,9 @@ pub(crate) async fn show(session: &Session) -> Result<Reply<AgentShown>, Failure
     Ok(Reply::ok(AgentShown::new(session.hello(), &capabilities)))
 }
 
-/// `watch`: gives each report to `print` as it comes, until nobody reads any more or the stream ends. It ends
-/// when the agent does, or when it has cut off a reader that was too slow: both are for the caller to know.
+/// `watch`: passes each report to `print` as it arrives, until no reader is left or the stream
+/// ends. The stream ends when the agent stops, or when the agent drops a reader that was too slow;
+/// the caller reports either.
 pub(crate) async fn watch(
     session: &Session,
     mut print: impl FnMut(&EventLine) -> Result<ControlFlow<()>, Failure>,
@@ -44,7 +45,7 @@ pub(crate) async fn watch(
                     return Ok(Exit::Ok);
                 }
             }
-            // A kind of report that a newer agent sends.
+            // A kind of report that only a newer agent sends.
             Ok(Some(v1::Report { what: None })) => {}
             Ok(None) => {
                 let status =

@@ -1,6 +1,4 @@
-//! The command line, as clap reads it. Every word that can be judged without asking anybody is judged here.
-//!
-//! What must never happen here: a secret as an argument (the process list shows arguments to everybody).
+//! The command line, as clap parses it. Everything that needs no call is checked here.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -113,7 +111,7 @@ pub struct Cli {
     /// Options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -127,9 +125,10 @@ impl Cli {
     fn of(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(matches)?;
         cli.global.typed = Typed::of(matches);
-        // A revoke by force is answered when that is promised, proven or not: whoever asks has somebody to fence.
+        // A forced revoke answers at the promised time, proven or not: its user has a host to
+        // fence.
         let hasty = matches!(&cli.command, Command::Export(ExportCommand::Revoke(revoke)) if revoke.force);
-        // A tour that takes a slow disk for a failure shows nothing.
+        // A tour that took a slow disk for a failure would show nothing.
         let patient = matches!(&cli.command, Command::Demo(_));
         let seconds = |limit: Duration| u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
         match (hasty, patient) {
@@ -142,7 +141,7 @@ impl Cli {
     }
 }
 
-/// What stands on the command line itself, and not in the environment.
+/// Options that stand on the command line itself, not in the environment.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Typed {
     /// `--agent`
@@ -152,7 +151,7 @@ pub struct Typed {
 }
 
 impl Typed {
-    /// As clap has read the line.
+    /// Reads them from clap's matches.
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         Self { agent: is_typed(matches, "agent"), controller: is_typed(matches, "controller") }
     }
@@ -176,7 +175,7 @@ pub struct Global {
     /// unix:/run/mooring/agent.sock]
     #[arg(long, global = true, env = "MOORING_AGENT", hide_env_values = true, value_name = "ADDRESS")]
     pub agent: Option<Address>,
-    /// What was typed.
+    /// Options that were typed.
     #[arg(skip)]
     pub typed: Typed,
     /// Certificate of the authority that signed the other side's certificate (https)
@@ -210,7 +209,7 @@ pub struct Global {
     pub timeout: u32,
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Create, list, show and delete volumes (controller, or one agent)
@@ -677,16 +676,16 @@ pub struct TypeCreateArgs {
 /// One extra spec of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraSpec {
-    /// What it is about.
+    /// The key.
     pub key: String,
-    /// What it demands.
+    /// The required value.
     pub value: String,
 }
 
 impl FromStr for ExtraSpec {
     type Err = String;
 
-    /// The API's own rule for keys.
+    /// Applies the API's own rule for keys.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or("want KEY=VALUE")?;
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_:. ".contains(c);
@@ -748,7 +747,7 @@ pub struct RevokeArgs {
     pub force: bool,
 }
 
-/// A size that a volume can have: the model's own rule, told before anybody is called.
+/// Parses a volume's size by the model's rule, before any call.
 fn volume_size(text: &str) -> Result<ByteSize, String> {
     let size = ByteSize::from_str(text).map_err(|error| error.to_string())?;
     let group = "any".parse().map_err(|error: mooring_model::NameError| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `mooring agent show`: what one agent says that its host can do.
+//! `mooring agent show`: an agent's report on its host's capabilities.
 //!
 //! What must never happen here: "no" where an agent of an earlier release has not said anything.
 
@@ -10,19 +10,19 @@ use serde::Serialize;
 use crate::display::{NONE, facts, joined, or_none, size, table, write_problems};
 use crate::output::{Problem, list, mode, some};
 
-/// How well something is, and why not better.
+/// Health of a part of the host, and the reasons why it is not better.
 #[derive(Debug, Serialize)]
 pub(crate) struct Health {
     /// `ok`, `degraded`, `failed`.
     pub level: &'static str,
-    /// The worst first.
+    /// Reasons, the worst first.
     pub reasons: Vec<Reason>,
 }
 
-/// Why something is not well.
+/// A reason for bad health.
 #[derive(Debug, Serialize)]
 pub(crate) struct Reason {
-    /// A word for programs, as `module_missing`.
+    /// The reason's code for programs, such as `module_missing`.
     pub code: String,
     pub level: &'static str,
     #[serde(flatten)]
@@ -40,7 +40,7 @@ impl Health {
     }
 }
 
-/// A word, and the codes of what is behind it; `-`: the agent does not say.
+/// The level, and the codes of its reasons; `-`: the agent does not say.
 fn health_text(health: Option<&Health>) -> String {
     let Some(health) = health else { return NONE.to_owned() };
     let mut codes: Vec<_> = health.reasons.iter().map(|reason| reason.code.as_str()).collect();
@@ -61,17 +61,17 @@ pub(crate) struct Pool {
     pub extent_bytes: u64,
     pub thick: bool,
     pub volumes: u32,
-    /// Sizes of the agent's volumes.
+    /// Sum of the sizes of the agent's volumes.
     pub provisioned_bytes: u64,
     /// `null` here and below: the agent does not say.
     pub reserved_bytes: Option<u64>,
     pub snapshots: Option<bool>,
     pub online_extend: Option<bool>,
-    /// Discards of hosts reach what lies below.
+    /// `true`: hosts' discards reach the storage below.
     pub discard: Option<bool>,
-    /// What lies below takes discards.
+    /// `true`: the storage below takes discards.
     pub discard_below: Option<bool>,
-    /// What a deletion does to a volume's blocks: `zero`, `discard`, `none`.
+    /// Treatment of a deleted volume's blocks: `zero`, `discard`, `none`.
     pub wipe: Option<&'static str>,
     pub health: Option<Health>,
 }
@@ -96,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// How often its space is promised to its volumes.
+    /// Ratio of promised to physical space.
     fn promised_text(&self) -> String {
         if self.total_bytes == 0 {
             return NONE.to_owned();
@@ -106,31 +106,31 @@ impl Pool {
     }
 }
 
-/// A Fibre Channel port that serves.
+/// A Fibre Channel port that serves volumes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Port {
     pub port: String,
-    /// As its adapter says; empty without one.
+    /// The adapter's word for the port's state; empty without an adapter.
     pub state: String,
 }
 
-/// What targets offer.
+/// Digests that targets offer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Digests {
     pub header: String,
     pub data: String,
-    /// The target that was looked at.
+    /// The target that was read.
     pub target: String,
 }
 
-/// The interface that a portal stands on.
+/// The network interface of a portal.
 #[derive(Debug, Serialize)]
 pub(crate) struct Link {
     pub portal: String,
     pub interface: String,
-    /// The interface is up, and its link, too.
+    /// `true`: the interface and its link are up.
     pub up: bool,
-    /// Bytes of its largest packet; `null`: it is not known.
+    /// Largest packet in bytes; `null`: unknown.
     pub mtu: Option<u32>,
 }
 
@@ -142,13 +142,13 @@ impl Link {
     }
 }
 
-/// A way to reach volumes.
+/// A transport of the host.
 #[derive(Debug, Serialize)]
 pub(crate) struct Transport {
     pub protocol: String,
-    /// Also the names of its ports.
+    /// Addresses of portals, or names of ports.
     pub portals: Vec<String>,
-    /// Of portals whose address the host has.
+    /// Interfaces of the portals whose address the host has.
     pub links: Vec<Link>,
     pub ready: bool,
     pub ports: Vec<Port>,
@@ -184,7 +184,7 @@ impl Transport {
         }
     }
 
-    /// Portals, with their interfaces where they are known.
+    /// Portals, with their interfaces if they are known.
     fn portals_text(&self) -> String {
         let text = |portal: &String| {
             let link = self.links.iter().find(|link| link.portal == *portal);
@@ -206,7 +206,7 @@ pub(crate) struct Module {
     pub needed_for: String,
     /// `present`, `loadable`, `absent`, `unlisted`, or `unknown`.
     pub state: &'static str,
-    /// What adds it; `null`: nothing need be done.
+    /// The remedy that adds it; `null`: none is needed.
     pub remedy: Option<String>,
 }
 
@@ -228,7 +228,7 @@ impl Module {
     }
 }
 
-/// What a host can do.
+/// The capabilities of a host.
 #[derive(Debug, Serialize)]
 pub(crate) struct Capabilities {
     pub agent_id: String,
@@ -236,23 +236,23 @@ pub(crate) struct Capabilities {
     pub kernel_release: String,
     /// `null` here and below: the agent does not say.
     pub health: Option<Health>,
-    /// One volume to many hosts.
+    /// `true`: one volume can be attached to many hosts.
     pub multiattach: bool,
     pub access_modes: Vec<&'static str>,
     pub persistent_reservations: Option<bool>,
     pub persistent_reservations_kept: Option<bool>,
-    /// A host that may only read changes nothing, whatever it claims of its commands.
+    /// `true`: a read-only host changes nothing, whatever its commands claim.
     pub read_only_sealed: Option<bool>,
     pub initiators_per_volume_max: Option<u32>,
     pub attachments_per_connection_max: Option<u32>,
-    /// An attachment of this host can have the page cache of its disk off.
+    /// `true`: an attachment on this host can turn the page cache of its disk off.
     pub cache_off: Option<bool>,
-    /// Ports through which it attaches over Fibre Channel.
+    /// Ports through which the host attaches over Fibre Channel.
     pub fc_initiator_ports: Vec<String>,
     pub pools: Vec<Pool>,
-    /// How old `pools` is, while LVM does not answer.
+    /// Age of `pools` while LVM does not answer.
     pub pools_age_ms: u64,
-    /// LVM has not answered since the agent was started.
+    /// `true`: LVM has not answered since the agent started.
     pub pools_unknown: bool,
     pub transports: Vec<Transport>,
     pub modules: Vec<Module>,
@@ -300,7 +300,7 @@ pub(crate) struct AgentShown {
     pub protocol: u32,
     /// The cluster that the agent belongs to; `null` while it belongs to none.
     pub cluster_id: Option<String>,
-    /// Where targets listen unless a volume's export says otherwise.
+    /// Addresses where targets listen unless a volume's export says otherwise.
     pub portals: Vec<String>,
     /// Volume groups that the agent may use.
     pub groups: Vec<String>,
@@ -321,7 +321,7 @@ impl AgentShown {
     }
 }
 
-/// `-`: the agent does not say.
+/// `yes` or `no`; `-`: the agent does not say.
 fn yes(said: Option<bool>) -> String {
     match said {
         Some(true) => "yes".to_owned(),
@@ -448,7 +448,7 @@ mod tests {
         assert!(json["pools"][0]["discard"].is_null() && json["pools"][0]["wipe"].is_null());
         let text = shown.to_string();
         assert!(text.contains("RESERVATIONS  -") && text.contains("INITIATORS    -\n"), "{text}");
-        // The control: one that says so.
+        // Control: an agent that does say it.
         let says = v1::Capabilities { persistent_reservations: Some(false), ..old };
         let text = AgentShown::new(&v1::HelloResponse::default(), &says).to_string();
         assert!(text.contains("RESERVATIONS  no"), "{text}");

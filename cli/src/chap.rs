@@ -1,7 +1,7 @@
 //! CHAP credentials from files and standard input.
 //!
-//! What must never happen here: a secret in an error; a secret that the kernel would keep otherwise than it was meant
-//! (a newline at its end makes every login fail).
+//! What must never happen here: a secret in an error; a secret that reaches the kernel changed (a
+//! newline at its end makes every login fail).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -16,10 +16,11 @@ use mooring_model::{Chap, ChapSide, ExportIdentity, ExportSpec, Grant, Secret, V
 use crate::args::GrantArgs;
 use crate::error::Failure;
 
-/// Longest file read: a wrong file name must not fill the memory. A secret has at most 255 bytes.
+/// Most bytes read from a file: a wrong file name must not fill the memory. A secret has at most
+/// 255 bytes.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Where a secret is read from.
+/// The source of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
     /// `-`
@@ -46,7 +47,7 @@ impl fmt::Display for SecretSource {
 }
 
 impl SecretSource {
-    /// True if reading it takes nothing from a terminal and warns of nothing.
+    /// Returns `true` if reading it takes no input from a terminal and prints no warning.
     pub(crate) fn is_silent(&self) -> bool {
         match self {
             Self::Stdin => false,
@@ -54,7 +55,7 @@ impl SecretSource {
         }
     }
 
-    /// The secret, without one newline at its end.
+    /// Reads the secret, without one newline at its end.
     pub(crate) fn read(&self) -> Result<Secret, Failure> {
         let failed = |error: io::Error| Failure::Usage(format!("cannot read a secret from {self}: {error}"));
         let mut text = Vec::new();
@@ -73,17 +74,18 @@ impl SecretSource {
     }
 }
 
-/// A file's mode, if others can read it.
+/// A file's mode if other users can read it; otherwise `None`.
 fn public_mode(file: &File) -> Option<u32> {
     let meta = file.metadata().ok()?;
     let mode = meta.permissions().mode() & 0o777;
     (meta.is_file() && mode & 0o044 != 0).then_some(mode)
 }
 
-/// A secret that others can read is none. The grant is made all the same: the file is the caller's.
+/// Warns of a secret that other users can read. The grant is made all the same: the file is the
+/// caller's.
 fn warn_if_public(source: &SecretSource, file: &File) {
     if let Some(mode) = public_mode(file) {
-        // Nothing depends on this line being read.
+        // A failed warning changes nothing.
         let _ = writeln!(
             io::stderr(),
             "mooring: warning: {source} can be read by others (mode {mode:o}); chmod 600 it"
@@ -91,7 +93,8 @@ fn warn_if_public(source: &SecretSource, file: &File) {
     }
 }
 
-/// The credentials that a command line names, checked by the model's own rule.
+/// Reads the credentials that a command line names, and checks them by the model's rule. `None`: it
+/// names none.
 pub(crate) fn read(args: &GrantArgs) -> Result<Option<Chap>, Failure> {
     let (Some(user), Some(source)) = (&args.chap_user, &args.chap_secret_file) else { return Ok(None) };
     if args.chap_secret_file == args.mutual_secret_file && *source == SecretSource::Stdin {

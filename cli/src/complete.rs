@@ -1,8 +1,9 @@
-//! Shell completion: names of volumes, snapshots, types, hosts and attachments, as the controller (or the agent that is named)
-//! has them. The shells' scripts call this program with `COMPLETE` set, and the words that were typed.
+//! Shell completion: names of volumes, snapshots, types, hosts and attachments, from the controller
+//! or the named agent. The shells' scripts run this program with `COMPLETE` set and the words typed
+//! so far.
 //!
-//! What must never happen here: an error, a question or a long wait in the middle of somebody's line; a call that the words do
-//! not ask for.
+//! What must never happen here: an error, a question or a long wait in the middle of a line; a call
+//! that the words do not ask for.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::select;
 use crate::session::Session;
 use crate::side::{self, Side};
 
-/// Longest time that a person waits for candidates: then there are none.
+/// Time limit for candidates; beyond it there are none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Object whose names can be asked for.
+/// A kind of object whose names can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     Volume,
@@ -31,7 +32,8 @@ enum Named {
 }
 
 impl Named {
-    /// The object that a value is called after in the help: `VOLUME`, `ATTACHMENT|VOLUME`.
+    /// The kind that a value name of the help stands for: `VOLUME`, `ATTACHMENT|VOLUME`. `None`: no
+    /// kind.
     fn of_value(name: &str) -> Option<Self> {
         match name {
             "VOLUME" => Some(Self::Volume),
@@ -43,7 +45,8 @@ impl Named {
         }
     }
 
-    /// The objects that an argument names. `id` and `host` of clap's derive have no value name before the command is built.
+    /// The kinds that an argument names. Before the command is built, `id` and `host` of clap's
+    /// derive have no value name.
     fn of(arg: &Arg) -> Vec<Self> {
         let names = match arg.get_value_names() {
             Some(names) => names.iter().map(|name| name.as_str().to_owned()).collect(),
@@ -53,7 +56,7 @@ impl Named {
     }
 }
 
-/// The command line, with candidates for each argument that names something.
+/// The command line, with candidates for each argument that names an object.
 pub fn command() -> Command {
     completing(Cli::command())
 }
@@ -66,18 +69,19 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
-/// Returns the words of the unfinished line: all behind the `--` of the shell's script.
+/// The words of the unfinished line: everything after the `--` of the shell's script.
 fn typed(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     words.skip_while(|word| word != "--").skip(1).collect()
 }
 
-/// Reads the options of every command, and the commands' names, from an unfinished line; `None` if clap can read nothing.
+/// Reads the global options and the names of the commands from an unfinished line; `None` if clap
+/// cannot parse any of it.
 fn global(words: Vec<OsString>) -> Option<(Global, Vec<String>)> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(words).ok()?;
     let typed = crate::args::Typed::of(&matches);
     let mut global = Global::from_arg_matches(&matches).ok()?;
     global.typed = typed;
-    // Nothing is printed beside the candidates, and nothing waits for long.
+    // Only candidates are printed, and every call is short.
     (global.json, global.timeout) = (true, u32::try_from(PATIENCE.as_secs()).unwrap_or(1));
     let mut path = Vec::new();
     let mut at = matches.subcommand();
@@ -99,7 +103,7 @@ fn candidates(named: &[Named]) -> Vec<CompletionCandidate> {
     let all = async {
         let mut all = Vec::new();
         for one in named {
-            // Where one list cannot be had, the others are worth something.
+            // If one list fails, the others are still useful.
             all.extend(ask(&global, &path, *one).await.unwrap_or_default());
         }
         all
@@ -107,7 +111,7 @@ fn candidates(named: &[Named]) -> Vec<CompletionCandidate> {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, all).await.unwrap_or_default() })
 }
 
-/// Finds the side that the command itself would ask.
+/// Finds the side that the command itself would call.
 fn side_of(global: &Global, path: &[String]) -> Result<Side, Failure> {
     match path.first().map(String::as_str) {
         Some(word @ ("export" | "plan")) => side::agent(global, word).map(Side::Agent),
@@ -164,7 +168,7 @@ fn on_host(attachment: &crate::controller::records::Live) -> String {
     }
 }
 
-/// A name, or the id of what has none, or none that may be shown on a terminal.
+/// A candidate for one object: its name, or its id if the name is missing or unfit for a terminal.
 fn candidate(name: Option<String>, id: String, help: &str) -> CompletionCandidate {
     let shown = |name: &String| !name.is_empty() && !name.chars().any(char::is_control);
     let value = name.filter(shown).unwrap_or(id);
@@ -180,7 +184,7 @@ mod tests {
         line.split(' ').map(Into::into).collect()
     }
 
-    /// Every argument below a command that names something, as `volume show VOLUME`.
+    /// Lists every argument below a command that names an object, as `volume show VOLUME`.
     fn completed(command: &Command, path: &str, found: &mut Vec<String>) {
         for arg in command.get_arguments() {
             let has = arg.get::<ArgValueCandidates>().is_some();
@@ -222,7 +226,7 @@ mod tests {
         ] {
             assert!(found.iter().any(|is| is == one), "{one} is not in {found:#?}");
         }
-        // A new volume's name is nobody's yet.
+        // No object has a new volume's name.
         assert!(!found.iter().any(|is| is.ends_with(" name")));
     }
 

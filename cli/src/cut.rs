@@ -1,7 +1,8 @@
-//! `mooring volume cut` and `uncut`: a volume is cut off from its disk, or is not any more. On either side.
+//! `mooring volume cut` and `uncut`: isolates a volume from its disk and ends that, through the
+//! controller or one agent.
 //!
-//! What must never happen here: a volume said to be cut that its agent does not show so; hosts that get errors without anybody
-//! having said that they may.
+//! What must never happen here: a volume reported as isolated that its agent does not show so;
+//! hosts that get errors although no user allowed it.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -21,15 +22,15 @@ use crate::output::{Problem, time};
 use crate::select::{VolumeRef, find, name_of};
 use crate::session::{Session, stamp_for, twice};
 
-/// Pauses between looks at a volume that is not there yet.
+/// Pause between looks at a volume that is not there yet.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// Whether a volume is cut off.
+/// Isolation of a volume.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cut {
-    /// `in_force`: nothing reaches the disk. `pending`: it is to be so.
+    /// `in_force`: no command reaches the disk. `pending`: requested, and not in force yet.
     pub state: &'static str,
-    /// Since when it is wished; `null`: it is not any more.
+    /// Time of the request; `null`: it was taken back.
     pub since: Option<String>,
 }
 
@@ -39,7 +40,7 @@ impl Cut {
         let state = match report.cut() {
             v1::CutState::InForce => "in_force",
             v1::CutState::Pending => "pending",
-            // Of a release that does not say.
+            // An agent of a release that does not say.
             v1::CutState::Unspecified if us != 0 => "pending",
             v1::CutState::Unspecified => return None,
         };
@@ -68,11 +69,11 @@ impl Display for Cut {
 /// `volume cut`, `volume uncut`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeCut {
-    /// It is as it was asked for.
+    /// `true`: the state is as requested.
     done: bool,
     volume_id: String,
     name: Option<String>,
-    /// `null`: it is not cut off.
+    /// `null`: it is not isolated.
     cut: Option<Cut>,
     problems: Vec<Problem>,
 }
@@ -88,8 +89,9 @@ impl Display for VolumeCut {
     }
 }
 
-/// Whoever is granted it and logged in would get errors. One that was revoked does not count, also while its teardown hangs and
-/// the last report still shows it.
+/// Refuses to isolate a volume under initiators that are granted and logged in: they would get
+/// errors. A revoked one does not count, even while its teardown hangs and the last report still
+/// shows it.
 fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> {
     let export = status.export.as_ref();
     let stuck = export.is_some_and(|export| export.stuck.is_some());
@@ -100,7 +102,7 @@ fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> 
     let spec = status.export_spec.as_ref();
     let iscsi = spec.iter().flat_map(|spec| &spec.grants).map(|grant| &grant.initiator);
     let fc = spec.iter().filter_map(|spec| spec.fc.as_ref()).flat_map(|fc| &fc.grants);
-    // Of a volume whose call hangs nobody knows who is there; nor over Fibre Channel.
+    // A hanging call hides the volume's sessions; Fibre Channel always does.
     let who: Vec<_> = iscsi
         .filter(|initiator| stuck || seen(initiator))
         .chain(fc.map(|grant| &grant.initiator))
@@ -115,7 +117,7 @@ fn refuse_survivors(id: &str, status: &v1::VolumeStatus) -> Result<(), Failure> 
     )))
 }
 
-/// On an agent. `cut`: it is to be cut off, and whether also below hosts; `None`: it is not.
+/// Changes the isolation on an agent. `cut`: isolate, and whether also under hosts; `None`: end it.
 pub(crate) async fn of_agent(
     session: &Session,
     volume: &VolumeRef,
@@ -129,7 +131,7 @@ pub(crate) async fn of_agent(
         };
         let cut_us = match cut {
             None => 0,
-            // It is so since it was asked for first.
+            // The time of the first request stays.
             Some(_) if kept.cut_us != 0 => kept.cut_us,
             Some(force) => {
                 if !force {
@@ -165,7 +167,7 @@ pub(crate) async fn of_agent(
     .await
 }
 
-/// On the controller. The same.
+/// Changes the isolation through the controller, with the same arguments.
 pub(crate) async fn of_controller(
     client: &Client,
     volume: &VolumeRef,

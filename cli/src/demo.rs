@@ -1,7 +1,9 @@
-//! `mooring demo`: a guided tour of the main job on a real installation. Each step is a command that anybody can type, shown and
-//! then done; where this machine is the writer, what happens to its reads and writes is shown, too.
+//! `mooring demo`: a guided tour of the main job on a real installation. Each step is a command
+//! that a user can type, shown and then run. If this machine is the writer, the fate of its reads
+//! and writes is shown, too.
 //!
-//! What must never happen here: a volume touched that the tour has not made; a step that went wrong and is told as shown.
+//! What must never happen here: a volume touched that the tour has not made; a failed step shown as
+//! a success.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -17,10 +19,10 @@ use crate::controller::{Client, attach, attachment, detach, host, kind, volume};
 use crate::error::{Exit, Failure};
 use crate::{print, write_out};
 
-/// Bytes that the tour writes: a block of any disk.
+/// Bytes that the tour writes: one block of any disk.
 const BLOCK: usize = 4096;
 
-/// How long a read or a write of this machine is waited for: one whose session is lost waits for the session.
+/// Time limit for a read or write on this machine: after a lost session it waits for the session.
 const IO_LIMIT: Duration = Duration::from_mins(1);
 
 /// `demo`.
@@ -50,7 +52,7 @@ pub(crate) async fn demo(client: &Client, args: &DemoArgs) -> Result<Exit, Failu
     }
 }
 
-/// The two hosts of the tour.
+/// Chooses the two hosts of the tour.
 async fn chosen(client: &Client, args: &DemoArgs) -> Result<(String, String), Failure> {
     let hosts = host::list(client).await?.answer.hosts;
     let attaches = |host: &&_| {
@@ -63,7 +65,7 @@ async fn chosen(client: &Client, args: &DemoArgs) -> Result<(String, String), Fa
     two(&names, this.as_deref(), args).map_err(Failure::Refused)
 }
 
-/// A host that is asked for, if it is one of these.
+/// Checks that a requested host is one of these; `None`: none was requested.
 fn known<'a>(names: &[&str], asked: Option<&'a str>) -> Result<Option<&'a str>, String> {
     match asked {
         Some(name) if !names.contains(&name) => Err(format!(
@@ -74,7 +76,7 @@ fn known<'a>(names: &[&str], asked: Option<&'a str>) -> Result<Option<&'a str>, 
     }
 }
 
-/// The writer and the reader, of the hosts that attach.
+/// Chooses the writer and the reader among the hosts that attach.
 fn two(names: &[&str], this: Option<&str>, args: &DemoArgs) -> Result<(String, String), String> {
     let (writer, reader) = (known(names, args.writer.as_deref())?, known(names, args.reader.as_deref())?);
     if writer.is_some() && writer == reader {
@@ -98,11 +100,11 @@ fn two(names: &[&str], this: Option<&str>, args: &DemoArgs) -> Result<(String, S
 
 struct Tour<'a> {
     client: &'a Client,
-    /// Of the volume, and of its type.
+    /// The name of the volume, and of its type.
     name: String,
     writer: String,
     reader: String,
-    /// Attachments: the writer's, the reader's, and the writer's second one.
+    /// Ids of the attachments: the writer's, the reader's, and the writer's second one.
     ids: [String; 3],
 }
 
@@ -165,7 +167,7 @@ impl Tour<'_> {
         Ok(exit)
     }
 
-    /// Commands that take away what the tour has made, in their order.
+    /// The commands that remove everything that the tour made, in order.
     fn leftovers(&self) -> [Vec<&str>; 5] {
         let [first, second, third] = self.ids.each_ref().map(String::as_str);
         [
@@ -177,11 +179,11 @@ impl Tour<'_> {
         ]
     }
 
-    /// Takes everything away. Returns the commands that did not.
+    /// Removes everything. Returns the commands that failed.
     async fn clean_up(&self, tell: bool) -> Vec<String> {
         let mut left = Vec::new();
         for words in self.leftovers() {
-            // What was never made, or is gone, is no fault here.
+            // An object that was never made, or is gone, counts as removed.
             let done = match self.run(&words, false).await {
                 Ok(exit) => exit == Exit::Ok,
                 Err(Failure::NotFound(_)) => true,
@@ -192,19 +194,19 @@ impl Tour<'_> {
             }
         }
         if tell && left.is_empty() {
-            // The tour is over either way.
+            // The tour is over whether or not this line can be written.
             let _ = say("Everything that the tour made is gone again.");
         }
         left
     }
 
-    /// Says what comes, shows the command, and does it.
+    /// Announces a step, shows its command, and runs it.
     async fn step(&self, what: &str, words: &[&str]) -> Result<Exit, Failure> {
         say(&format!("{what}\n\n  $ mooring {}\n", words.join(" ")))?;
         self.run(words, true).await
     }
 
-    /// The same of an attach. Returns the disk's path on its host.
+    /// Like [`Self::step`], for an attach. Returns the disk's path on its host.
     async fn attach(&self, what: &str, words: &[&str]) -> Result<Option<String>, Failure> {
         say(&format!("{what}\n\n  $ mooring {}\n", words.join(" ")))?;
         let Command::Attach(args) = parsed(words)? else { return Ok(None) };
@@ -245,7 +247,7 @@ impl Tour<'_> {
     }
 }
 
-/// The disk, if it is one of this machine that this user may open.
+/// The disk's path if it is on this machine and this user may open it; otherwise `None`.
 fn local(path: Option<String>, host: &str) -> Result<Option<String>, Failure> {
     let Some(path) = path else { return Ok(None) };
     match File::open(&path) {
@@ -263,7 +265,7 @@ fn local(path: Option<String>, host: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// This machine writes a block. Returns the disk, still open.
+/// Writes a block on this machine. Returns the disk, still open.
 fn writes(path: &str) -> Result<Option<File>, Failure> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = file.map_err(|error| Failure::Broken(format!("{path} cannot be opened to write: {error}")))?;
@@ -314,13 +316,13 @@ fn say(text: &str) -> Result<(), Failure> {
     write_out(&format!("\n{}\n", text.trim_end())).map(drop)
 }
 
-/// The words of a step, as clap reads them.
+/// Parses the words of a step.
 fn parsed(words: &[&str]) -> Result<Command, Failure> {
     let cli = Cli::try_parse_from(std::iter::once("mooring").chain(words.iter().copied()));
     cli.map(|cli| cli.command).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// What the tour writes.
+/// The block that the tour writes.
 fn block() -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     for (to, from) in block.iter_mut().zip(b"mooring demo: one volume, two hosts\n".iter().cycle()) {
@@ -340,7 +342,8 @@ fn read(file: &File) -> io::Result<bool> {
     Ok(found == block())
 }
 
-/// Does this on a thread of its own: a disk whose session is lost may answer late, or never.
+/// Runs an operation on a thread of its own: a disk whose session is lost may answer late, or
+/// never.
 fn within<T: Send + 'static>(file: &File, work: fn(&File) -> io::Result<T>) -> io::Result<T> {
     let file = file.try_clone()?;
     let (done, result) = mpsc::channel();

@@ -1,6 +1,7 @@
-//! Answers for people: plain tables, no colours, the same with and without a terminal.
+//! Answers for people: plain tables, no colours, identical with and without a terminal.
 //!
-//! What must never happen here: anything that is not in the JSON (but for hints); an "unproven" that looks like success.
+//! What must never happen here: anything that is not in the JSON (but for hints); an "unproven"
+//! that looks like success.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -53,7 +54,7 @@ pub(crate) fn named(name: Option<&str>, id: &str) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{name} ({id})"))
 }
 
-/// Microseconds as people read them.
+/// Microseconds in readable form.
 fn duration(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} µs"),
@@ -92,7 +93,7 @@ fn write_stuck(f: &mut Formatter<'_>, stuck: Option<&Stuck>) -> fmt::Result {
 impl VolumeState {
     fn phase_text(&self) -> String {
         match self.zeroed_bytes {
-            // The size is LVM's word, and not there yet.
+            // The size comes from LVM, which has none yet.
             Some(zeroed) if self.size_bytes == 0 => format!("{} ({} zeroed)", self.phase, size(zeroed)),
             Some(zeroed) => format!("{} ({} of {} zeroed)", self.phase, size(zeroed), size(self.size_bytes)),
             None => self.phase.to_owned(),
@@ -194,7 +195,7 @@ impl Grant {
     }
 }
 
-/// What is said of sessions that nobody can list.
+/// Text on sessions that the kernel does not list.
 pub(crate) fn unlisted(sessions: u32) -> String {
     let word = if sessions == 1 { "session" } else { "sessions" };
     format!("{sessions} more {word} that the kernel does not list")
@@ -219,7 +220,7 @@ impl Export {
         format!("{state} (generation {})", or_none(self.generation.as_deref()))
     }
 
-    /// What is said about its sessions, if anything is.
+    /// A line on the tuning of its sessions; `None`: nothing is set.
     fn tuned(&self) -> Option<(&'static str, String)> {
         let said: Vec<_> = self.tuning.iter().map(|(name, value)| format!("{name}={value}")).collect();
         (!said.is_empty()).then(|| ("TUNED", said.join(" ")))
@@ -340,7 +341,7 @@ impl Display for ExportShown {
     }
 }
 
-/// How many commands, where that is known.
+/// A number of commands, or `any number` if it is unknown.
 pub(crate) fn commands(count: Option<u32>) -> String {
     match count {
         None => "any number of commands".to_owned(),
@@ -425,7 +426,7 @@ impl Display for Granted {
 }
 
 impl Granted {
-    /// How a stock open-iscsi host gets the disk. Only when it would succeed.
+    /// Writes how a stock open-iscsi host gets the disk, if that would succeed.
     fn write_hint(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (true, Some(target), Some(portal)) = (self.done, &self.target, self.portals.first()) else {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Why a command failed, in words for an operator, with an exit code for a script.
+//! Failures of commands, in words for an operator, with an exit code for a script.
 //!
-//! What must never happen here: a message printed twice; a failure that leaves the operator without a next step where we
+//! What must never happen here: a message printed twice; a failure without the next step where we
 //! know one; "refused" for something that may have been accepted.
 
 use std::error::Error;
@@ -16,25 +16,25 @@ use tonic::{Code, Status};
 use crate::controller::fault::Fault;
 use crate::output::plain;
 
-/// How the program exits. Scripts decide on these numbers: they never change their meaning.
+/// The program's exit codes. Scripts decide on these numbers: they never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// What was asked for is true.
+    /// The requested state is reached.
     Ok = 0,
-    /// Something failed that is none of the others.
+    /// A failure that is none of the others.
     Failed = 1,
     /// The request itself is wrong.
     Usage = 2,
-    /// No such object.
+    /// The object does not exist.
     NotFound = 3,
-    /// The agent or the controller is in a state in which it must not do this.
+    /// The agent or the controller is in a state that forbids it.
     Refused = 4,
-    /// Accepted and durable, not true yet; or a receipt without its proof.
+    /// Accepted and durable, but not reached yet; or a receipt without its proof.
     Pending = 5,
-    /// Nobody answers.
+    /// Nothing answers.
     Unreachable = 6,
-    /// The user has interrupted it.
+    /// The user interrupted the command.
     Interrupted = 130,
 }
 
@@ -59,55 +59,55 @@ impl Exit {
     }
 }
 
-/// What is left of an attach that did not end well.
+/// The remains of an attach that did not end well.
 #[derive(Debug)]
 pub struct Left {
     pub(crate) exit: Exit,
     pub(crate) text: String,
     pub(crate) advice: Option<String>,
     pub(crate) attachment_id: String,
-    /// The attachment as the controller gives it.
+    /// The attachment as the controller sends it.
     pub(crate) attachment: Option<Value>,
 }
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line asks for something that cannot be.
+    /// The command line asks for something impossible.
     #[error("{0}")]
     Usage(String),
-    /// There is no such object.
+    /// The object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// We refuse before the agent would.
+    /// This program refuses before the agent would.
     #[error("{0}")]
     Refused(String),
-    /// No connection.
+    /// The connection to the agent could not be made.
     #[error(transparent)]
     Connect(ConnectError),
     /// The agent took the call and does not answer.
     #[error("the agent at {address} did not answer {call} within {seconds} s")]
     Silent {
-        /// Where it listens.
+        /// The agent's address.
         address: String,
         /// The call.
         call: &'static str,
-        /// How long it was waited.
+        /// Seconds that were waited.
         seconds: u64,
     },
     /// The agent answered with an error, or the connection broke.
     #[error("{}", .0.message())]
     Agent(Box<Status>),
-    /// The agent's answer makes no sense.
+    /// The agent's answer cannot be understood.
     #[error("the agent's answer makes no sense: {0}")]
     Answer(String),
     /// A call to the controller failed.
     #[error(transparent)]
     Controller(Box<Fault>),
-    /// The controller has tried, and it came to nothing.
+    /// The controller tried and failed.
     #[error("{0}")]
     Broken(String),
-    /// An attach failed or was interrupted, and there may be something left of it.
+    /// An attach failed or was interrupted, and something of it may be left.
     #[error("{}", .0.text)]
     Left(Box<Left>),
     /// The program cannot start.
@@ -156,17 +156,17 @@ impl Failure {
         }
     }
 
-    /// Another writer was faster: look again and try again.
+    /// Returns `true` if another writer was faster: look again and retry.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Agent(status) if status.code() == Code::Aborted)
     }
 
-    /// The agent does not know the object.
+    /// Returns `true` if the agent does not know the object.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Agent(status) if status.code() == Code::NotFound)
     }
 
-    /// What is printed to standard error: for people, or one line of JSON for programs.
+    /// The text for standard error: for people, or one line of JSON for programs.
     pub fn text(&self, json: bool) -> String {
         if json {
             let answer = FailureJson {
@@ -190,7 +190,7 @@ impl Failure {
             Self::Agent(status) if is_transport(status) => {
                 format!("the connection to the agent broke: {}", Chain(status.as_ref()))
             }
-            // A status of the agent has its whole story in the message.
+            // A status of the agent has its whole chain in the message.
             Self::Agent(status) if status.message().is_empty() => {
                 format!("the agent says {:?}", status.code())
             }
@@ -236,7 +236,7 @@ impl Failure {
 const REPEAT: &str = "A change may or may not have been accepted. Repeat the command; a create, with the id that \
                       `mooring volume list` shows.";
 
-/// What the agent's word on the cure means for whoever reads it.
+/// The meaning of a remedy for the user.
 pub(crate) fn cure_advice(cure: Cure) -> &'static str {
     match cure {
         Cure::Retry => "The same command may succeed later: retry.",
@@ -246,7 +246,7 @@ pub(crate) fn cure_advice(cure: Cure) -> &'static str {
     }
 }
 
-/// The cure as programs read it.
+/// The remedy's word for programs.
 pub(crate) const fn cure_word(cure: Cure) -> &'static str {
     match cure {
         Cure::Retry => "retry",
@@ -256,7 +256,7 @@ pub(crate) const fn cure_word(cure: Cure) -> &'static str {
     }
 }
 
-/// Who can cure it, as far as the agent says.
+/// The remedy that the agent's status names; `None`: it names none.
 fn cure_of(status: &Status) -> Option<Cure> {
     match status.metadata().get(CURE_KEY)?.to_str().ok()? {
         "retry" => Some(Cure::Retry),
@@ -267,7 +267,8 @@ fn cure_of(status: &Status) -> Option<Cure> {
     }
 }
 
-/// A status that the client made because the connection broke has a source; one that the agent sent has none.
+/// Returns `true` if the client made the status because the connection broke: then it has a source.
+/// The agent's own statuses have none.
 fn is_transport(status: &Status) -> bool {
     status.source().is_some()
 }
@@ -286,7 +287,7 @@ fn exit_of_status(status: &Status) -> Exit {
         | Code::PermissionDenied
         | Code::ResourceExhausted
         | Code::Unauthenticated => Exit::Refused,
-        // With a cure it is the agent itself that speaks: it is there, and the machine below it is not.
+        // With a remedy the agent itself is speaking: it is up, and the machine below it is not.
         Code::Unavailable if cure_of(status) == Some(Cure::Operator) => Exit::Refused,
         Code::Unavailable if cure_of(status).is_some() => Exit::Failed,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Exit::Unreachable,
@@ -294,7 +295,7 @@ fn exit_of_status(status: &Status) -> Exit {
     }
 }
 
-/// The operating system's reason for a connection that failed, somewhere down the chain.
+/// The operating system's reason for a failed connection, found down the chain.
 fn io_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,10 +1,11 @@
 //! `mooring export`: grant, revoke, show.
 //!
-//! An export's spec travels as a whole, and the agent gives it back without secrets. So every change here is "what is
-//! kept, with one grant changed": a credential with its user and an empty secret means "keep the secret that you have".
+//! An export's spec travels as a whole, and the agent returns it without secrets. So every change
+//! here takes the kept spec and changes one grant: a credential with its user and an empty secret
+//! means "keep the secret that you have".
 //!
-//! What must never happen here: a change of one grant that touches another; a live session cut without --force; "revoked"
-//! said of a nexus whose receipt is not proven.
+//! What must never happen here: a change of one grant that touches another; a live session ended
+//! without --force; "revoked" said of a nexus whose receipt is not proven.
 
 use mooring_api::v1::{self, put_export_request};
 use mooring_model::{AttachmentId, Chap, Iqn, LUN_DEFAULT, Mode, Portal, VolumeId};
@@ -16,7 +17,7 @@ use crate::select::{VolumeRef, find};
 use crate::session::{Session, stamp_for, twice};
 use crate::{Reply, chap};
 
-/// A grant as it is wanted, with its credentials read.
+/// The grant to make, with its credentials read.
 pub(crate) struct Wish {
     volume: VolumeRef,
     initiator: Iqn,
@@ -26,7 +27,7 @@ pub(crate) struct Wish {
     attachment: Option<AttachmentId>,
 }
 
-/// What happens with a grant's credentials.
+/// The change of a grant's credentials.
 enum Credentials {
     Keep,
     Remove,
@@ -34,7 +35,7 @@ enum Credentials {
 }
 
 impl Wish {
-    /// Reads the credentials that the words name.
+    /// Reads the credentials that the arguments name.
     pub(crate) fn resolve(args: GrantArgs) -> Result<Self, Failure> {
         let credentials = match chap::read(&args)? {
             Some(chap) => Credentials::Set(chap),
@@ -51,7 +52,7 @@ impl Wish {
         })
     }
 
-    /// The kept spec with this grant in it.
+    /// Puts this grant into the kept spec.
     fn apply(&self, mut spec: v1::ExportSpec) -> v1::ExportSpec {
         if !self.portals.is_empty() {
             spec.portals = self.portals.iter().map(ToString::to_string).collect();
@@ -89,7 +90,7 @@ fn chap_to_wire(chap: &Chap) -> v1::Chap {
     v1::Chap { initiator: Some(side(&chap.initiator)), mutual: chap.mutual.as_ref().map(side) }
 }
 
-/// The kept spec; an empty one of the volume's own names where nothing is exported.
+/// The kept spec; if nothing is exported, an empty one with the volume's own names.
 fn kept_spec(status: &v1::VolumeStatus) -> v1::ExportSpec {
     use v1::export_identity::Kind;
     let mut spec = status.export_spec.clone().unwrap_or_default();
@@ -124,7 +125,7 @@ pub(crate) async fn grant(session: &Session, wish: &Wish) -> Result<Reply<Grante
     twice(async || {
         let (id, status) = find(session, &wish.volume).await?;
         let spec = wish.apply(kept_spec(&status));
-        // A grant takes nothing away. If the agent sees it otherwise, it refuses.
+        // A grant removes nothing. If the agent finds otherwise, it refuses.
         let response = put(session, id, &status, spec.clone(), v1::LiveSessions::Refuse).await?;
         let done = response.done;
         let initiator = wish.initiator.to_string();
@@ -155,7 +156,8 @@ pub(crate) async fn revoke(session: &Session, args: &RevokeArgs) -> Result<Reply
     .await
 }
 
-/// Nothing is granted. What the last revoke left behind decides: while that is unproven, so is this.
+/// Answers a revoke of something that is not granted. The last revoke's receipt decides: while it
+/// is unproven, so is this.
 fn already_revoked(status: &v1::VolumeStatus, initiator: &str) -> Reply<Revoked> {
     let receipt = status.receipts.iter().find(|receipt| receipt.initiator == initiator);
     let proven = receipt.is_none_or(|receipt| receipt.proven);
@@ -186,7 +188,7 @@ mod tests {
         }
     }
 
-    /// As an agent returns it: users, no secrets.
+    /// A spec as an agent returns it: with users, without secrets.
     fn kept() -> v1::ExportSpec {
         let grant = |name: &str| v1::Grant {
             initiator: format!("iqn.2026-01.lab:{name}"),

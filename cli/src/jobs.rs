@@ -1,4 +1,4 @@
-//! `mooring job`: long work of the storage nodes. The controller asks all of them, `--agent` one.
+//! `mooring job`: long work of storage nodes. The controller asks all of them, `--agent` asks one.
 //!
 //! What must never happen here: "no jobs" of a storage node that has not answered.
 
@@ -31,32 +31,32 @@ pub(crate) struct Jobs {
 pub(crate) struct Job {
     pub volume_id: String,
     pub volume_name: Option<String>,
-    /// The storage node; `null` where it tells itself.
+    /// The storage node; `null` in an agent's own answer.
     pub storage_host: Option<String>,
     /// `zero`, `grow`, `wipe`, `discard`, `import`, `export`.
     pub kind: String,
     pub done_bytes: u64,
     pub total_bytes: u64,
-    /// With two digits after the point, rounded down.
+    /// Progress with two digits after the point, rounded down.
     pub percent: f64,
     /// `null`: not known yet.
     pub bytes_per_second: Option<u64>,
     pub seconds_left: Option<u64>,
-    /// Done before the agent was started.
+    /// Bytes done before the agent was started.
     pub resumed_bytes: u64,
-    /// A limit slows it.
+    /// `true`: a limit slows it.
     pub limited: bool,
     pub since: Option<String>,
 }
 
-/// What limits the jobs of a storage node.
+/// The limit on a storage node's jobs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Host {
-    /// `null` where it tells itself.
+    /// The storage node; `null` in an agent's own answer.
     pub name: Option<String>,
-    /// `null`: no limit, or not known.
+    /// `null`: no limit, or unknown.
     pub bytes_per_second: Option<u64>,
-    /// Why nothing is known of it.
+    /// The reason why nothing is known of it.
     pub problem: Option<String>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn throttle_of_controller(
     Ok(Reply::ok(client.read(Call::put("the limit of jobs", &path, body)).await?))
 }
 
-/// A job as an agent says it; `None`: of a kind that this program does not know.
+/// Decodes an agent's job; `None` for a kind that this program does not know.
 fn of_wire(job: &v1::Job, volume_name: Option<String>) -> Option<Job> {
     let seen = job_from_wire(job)?;
     Some(Job {
@@ -140,7 +140,7 @@ pub(crate) async fn of_agent(session: &Session) -> Result<Reply<Jobs>, Failure> 
     let mut jobs = Vec::new();
     for job in &answer.jobs {
         let Some(id) = job.volume_id.parse().ok() else { continue };
-        // One that has ended meanwhile has no name any more.
+        // A volume that is gone meanwhile has no name any more.
         let name = session.get(id).await.ok().and_then(|status| name_of(&status.volume_opaque));
         jobs.extend(of_wire(job, name));
     }
@@ -186,7 +186,7 @@ fn per_second(bytes: u64) -> String {
     format!("{}/s", ByteSize(bytes))
 }
 
-/// Seconds as people read them.
+/// Seconds in readable form.
 fn left(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

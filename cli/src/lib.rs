@@ -1,12 +1,13 @@
-//! `mooring`: works against the controller, or against one agent. Words in, one call or a few, words or JSON out.
+//! The library of `mooring`, the command-line client of the controller or of one agent. A command
+//! makes one call or a few, and answers with text or JSON.
 //!
-//! The way of a command: `args` (what was typed, checked as far as the words alone go) → `side` (who is asked). To an agent:
-//! `session` (a connection, who is who, the call and its deadline) → `volume`, `export`, `agent` (read, decide, send) →
-//! `output` (what is answered, as stable JSON) and `display` (the same for people). To the controller: the same steps in
-//! `controller`.
+//! A command passes through: `args` (the typed words, checked as far as they allow) → `side` (whom
+//! to call). To an agent: `session` (a connection, its identities, calls with a deadline) →
+//! `volume`, `export`, `agent` (read, decide, send) → `output` (the answer as stable JSON) and
+//! `display` (the same for people). To the controller: the same steps in `controller`.
 //!
-//! What must never happen here: a secret on a command line, in an answer or in an error; a spec sent that drops a grant
-//! nobody asked to drop; exit code 0 for something that is not true yet.
+//! What must never happen here: a secret on a command line, in an answer or in an error; a spec
+//! sent that drops a grant nobody asked to drop; exit code 0 for something that is not true yet.
 
 mod agent;
 mod args;
@@ -42,19 +43,19 @@ use controller::Client;
 use session::Session;
 use side::Side;
 
-/// What a command answers with: the answer and whether it is true already.
+/// A command's answer, and whether the requested state is reached.
 struct Reply<T> {
     exit: Exit,
     answer: T,
 }
 
 impl<T> Reply<T> {
-    /// True.
+    /// Makes the reply for a reached state.
     fn ok(answer: T) -> Self {
         Self { exit: Exit::Ok, answer }
     }
 
-    /// True, or accepted and not true yet.
+    /// Makes the reply for a state that is reached (`true`), or accepted and not reached yet.
     fn when(done: bool, answer: T) -> Self {
         Self { exit: if done { Exit::Ok } else { Exit::Pending }, answer }
     }
@@ -126,7 +127,7 @@ pub async fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Attachments.
+/// Runs `attachment`.
 async fn run_attachment(global: &Global, command: &AttachmentCommand) -> Result<Exit, Failure> {
     use controller::{attachment, check};
     let json = global.json;
@@ -150,7 +151,7 @@ async fn run_attachment(global: &Global, command: &AttachmentCommand) -> Result<
     }
 }
 
-/// Hosts.
+/// Runs `host`.
 async fn run_host(global: &Global, command: &HostCommand) -> Result<Exit, Failure> {
     use controller::{fence, host, leaving};
     let json = global.json;
@@ -293,7 +294,7 @@ fn side_of_volume(global: &Global, command: &VolumeCommand) -> Result<Side, Fail
     })
 }
 
-/// Volumes are on both sides; their review is the controller's.
+/// Runs `volume`. Both sides have volumes; only the controller has reviews.
 async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Failure> {
     let json = global.json;
     match side_of_volume(global, command)? {
@@ -317,7 +318,7 @@ async fn run_volume(global: &Global, command: &VolumeCommand) -> Result<Exit, Fa
                 VolumeCommand::Uncut(args) => {
                     print(json, &cut::of_agent(&session, &args.volume, None).await?)
                 }
-                // Those have found their side before.
+                // The other verbs found their side above.
                 _ => Err(Failure::Usage(
                     "an agent does not have this: say --controller instead of --agent".to_owned(),
                 )),
@@ -369,7 +370,7 @@ async fn run_export(global: &Global, command: ExportCommand) -> Result<Exit, Fai
     let address = side::agent(global, "export")?;
     match command {
         ExportCommand::Grant(args) => {
-            // Bad credentials are found before anybody is called.
+            // Read credentials first, so that bad ones fail before any call.
             let wish = export::Wish::resolve(args)?;
             let session = Session::open(global, &address).await?;
             print(json, &export::grant(&session, &wish).await?)
@@ -386,13 +387,13 @@ async fn run_export(global: &Global, command: ExportCommand) -> Result<Exit, Fai
 }
 
 fn print<T: serde::Serialize + std::fmt::Display>(json: bool, reply: &Reply<T>) -> Result<Exit, Failure> {
-    // The command is done either way.
+    // The command is done whether or not its answer can be written.
     let _ = write_out(&output::render(json, false, &reply.answer)?)?;
     Ok(reply.exit)
 }
 
-/// Writes to standard output. A reader that went away (`mooring volume list | head -1`) has had enough: that is no error,
-/// and `Break`.
+/// Writes to standard output. A reader that has gone (`mooring volume list | head -1`) is no error:
+/// the result is `Break`.
 fn write_out(text: &str) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -402,15 +403,16 @@ fn write_out(text: &str) -> Result<ControlFlow<()>, Failure> {
     }
 }
 
-/// Prints a failure to standard error, once, and says how to exit.
+/// Prints a failure to standard error, once, and returns the exit code.
 pub fn report_failure(failure: &Failure, json: bool) -> Exit {
     let text = failure.text(json);
-    // Standard error is the last resort: where it cannot be written to, the exit code still tells.
+    // Standard error is the last resort: if it cannot be written to, the exit code still tells.
     let _ = io::stderr().lock().write_all(text.as_bytes());
     failure.exit()
 }
 
-/// Prints what clap says of the words: help and version as they are, a mistake as JSON where JSON was asked for.
+/// Prints clap's message on the words: help and version as they are, a mistake as JSON if JSON was
+/// requested.
 pub fn report_usage(error: &clap::Error, json: bool) -> Exit {
     if !error.use_stderr() {
         let _ = error.print();

@@ -1,4 +1,5 @@
-//! The program `mooring`: parse, run, print, exit. Everything else is in the library, so that it can be tested.
+//! The program `mooring`: parse, run, print, exit. Everything else is in the library, where it can
+//! be tested.
 
 use std::process::ExitCode;
 
@@ -8,10 +9,11 @@ use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, setrlimit};
 
 fn main() -> ExitCode {
-    // A token stands in its memory. What cannot be had is no reason to do nothing.
+    // Tokens are in this process's memory. A failure here must not stop the command.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = set_dumpable(false);
-    // Only where a shell asks for it, by `COMPLETE`. The scripts are in the package and find this program by its name.
+    // Only runs when a shell sets `COMPLETE`. The shells' scripts are in the package and find this
+    // program by its name.
     CompleteEnv::with_factory(mooring_cli::complete::command).bin("mooring").completer("mooring").complete();
     let cli = match Cli::read() {
         Ok(cli) => cli,

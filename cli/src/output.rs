@@ -1,7 +1,7 @@
-//! What commands answer: the stable JSON. `display` says the same for people.
+//! Answers of commands: the stable JSON. `display` renders the same for people.
 //!
-//! Field names never change their meaning; fields are only added. A field that is not known is `null`; times are RFC 3339
-//! in UTC; sizes and counts are numbers.
+//! Field names never change their meaning; fields are only added. An unknown field is `null`; times
+//! are RFC 3339 in UTC; sizes and counts are numbers.
 //!
 //! What must never happen here: a secret; a type of the wire (its names are not ours to keep).
 
@@ -29,12 +29,13 @@ pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T)
         .map_err(|error| Failure::Answer(format!("it cannot be encoded: {error}")))
 }
 
-/// Text for a terminal. Names and messages come from others: what could draw on the terminal is replaced.
+/// Cleans a text for a terminal. Names and messages come from others: characters that could control
+/// the terminal are replaced.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// An empty text of the wire means "not known".
+/// Decodes a text of the wire; an empty one means "unknown" and gives `None`.
 pub(crate) fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -43,7 +44,7 @@ pub(crate) fn time(micros: i64) -> Option<String> {
     Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(rfc3339)
 }
 
-/// Always six digits after the point: times in a column line up and sort as text.
+/// Formats a time with six digits after the point: times in a column line up and sort as text.
 pub(crate) fn rfc3339(time: Timestamp) -> String {
     format!("{time:.6}")
 }
@@ -72,7 +73,7 @@ fn phase(phase: v1::Phase) -> &'static str {
     }
 }
 
-/// Something that is not as wanted.
+/// A deviation from the spec.
 #[derive(Debug, Serialize)]
 pub(crate) struct Problem {
     pub object: String,
@@ -94,7 +95,7 @@ impl Problem {
     }
 }
 
-/// Where a volume stands.
+/// The state of a volume.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeState {
     pub id: String,
@@ -102,9 +103,9 @@ pub(crate) struct VolumeState {
     pub group: Option<String>,
     pub size_bytes: u64,
     pub device: Option<String>,
-    /// Bytes zeroed so far, while that goes on.
+    /// Bytes zeroed so far, while zeroing is at work.
     pub zeroed_bytes: Option<u64>,
-    /// `null`: it is not cut off from its disk.
+    /// Isolation from its disk; `null`: it is not isolated.
     pub cut: Option<Cut>,
     pub problems: Vec<Problem>,
 }
@@ -132,9 +133,9 @@ pub(crate) struct Volume {
     pub name: Option<String>,
     /// EPOCH.COUNTER of its spec; `null` for an orphan.
     pub generation: Option<String>,
-    /// `null`: not exported.
+    /// `null`: it is not exported.
     pub export: Option<Export>,
-    /// Newest first.
+    /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
 }
 
@@ -167,7 +168,7 @@ pub(crate) struct Volumes {
 /// `volume create`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Created {
-    /// The volume is there and usable.
+    /// `true`: the volume exists and can be used.
     pub done: bool,
     pub name: String,
     pub volume: VolumeState,
@@ -183,7 +184,7 @@ impl Created {
 /// `volume delete`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Deleted {
-    /// The volume and its data are gone.
+    /// `true`: the volume and its data are gone.
     pub done: bool,
     pub volume_id: String,
     pub name: Option<String>,
@@ -213,10 +214,10 @@ impl Deleted {
 pub(crate) struct Session {
     pub initiator: String,
     pub isid: String,
-    /// The target's number of it; `null` where the controller tells.
+    /// The target's number of it; `null` in the controller's answers.
     pub id: Option<u64>,
     pub addresses: Vec<String>,
-    /// `null` where the controller tells.
+    /// `null` in the controller's answers.
     pub state: Option<String>,
     /// Commands that the target has taken and not answered yet.
     pub in_flight: u32,
@@ -235,7 +236,7 @@ impl Session {
     }
 }
 
-/// Names of a grant's credentials. The secrets are known to the agent and the host only.
+/// User names of a grant's credentials. Only the agent and the host know the secrets.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChapNames {
     pub user: String,
@@ -247,11 +248,11 @@ pub(crate) struct ChapNames {
 pub(crate) struct Grant {
     pub initiator: String,
     pub lun: u32,
-    /// `rw` or `ro`; `null` for a nexus that is there and not wanted.
+    /// `rw` or `ro` in the spec; `null` for a nexus that exists without a grant.
     pub wanted: Option<&'static str>,
-    /// What the kernel enforces; `null` while the nexus is not complete.
+    /// The mode that the kernel enforces; `null` while the nexus is not complete.
     pub seen: Option<&'static str>,
-    /// `null`: no CHAP, or (in `watch`) not told.
+    /// `null`: no CHAP, or (in `watch`) not reported.
     pub chap: Option<ChapNames>,
     pub attachments: Vec<String>,
     pub sessions: Vec<Session>,
@@ -280,7 +281,7 @@ impl Grant {
         }
     }
 
-    /// A grant that is wanted and not seen yet.
+    /// Makes a grant that is in the spec and not in the kernel yet.
     fn wanted(spec: &v1::Grant) -> Self {
         let report = v1::GrantReport {
             initiator: spec.initiator.clone(),
@@ -307,9 +308,9 @@ pub(crate) struct FcGrant {
     pub initiator: String,
     pub lun: u32,
     pub wanted: Option<&'static str>,
-    /// What the kernel enforces; `null` while the nexus is not complete.
+    /// The mode that the kernel enforces; `null` while the nexus is not complete.
     pub seen: Option<&'static str>,
-    /// The target holds a login of the initiator, for this volume or another.
+    /// `true`: the target holds a login of the initiator, for this volume or another.
     pub logged_in: bool,
     pub commands: u64,
     pub read_mib: u64,
@@ -332,23 +333,23 @@ impl FcGrant {
     }
 }
 
-/// An export as the agent sees it.
+/// An export as its agent reports it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Export {
     pub volume_id: String,
-    /// EPOCH.COUNTER that the agent works on.
+    /// EPOCH.COUNTER of the spec that the agent works on.
     pub generation: Option<String>,
     pub target: Option<String>,
     pub naa: Option<String>,
     pub portals: Vec<String>,
-    /// What is wanted of sessions over iSCSI, where it differs from what the kernel does by itself.
+    /// Tuning of iSCSI sessions in the spec.
     pub tuning: BTreeMap<String, String>,
-    /// Everything wanted is seen in the kernel.
+    /// `true`: the kernel shows everything that is in the spec.
     pub in_force: bool,
     pub grants: Vec<Grant>,
-    /// Over Fibre Channel, one for each port and initiator.
+    /// Grants over Fibre Channel, one for each port and initiator.
     pub fibre_channel: Vec<FcGrant>,
-    /// Sessions that the target has beside those of its grants; `null`: not known.
+    /// Sessions at the target beyond those of its grants; `null`: unknown.
     pub unlisted_sessions: Option<u32>,
     pub problems: Vec<Problem>,
     pub stuck: Option<Stuck>,
@@ -359,7 +360,7 @@ impl Export {
         let specs = status.export_spec.as_ref().map_or(&[][..], |spec| &spec.grants);
         let report = match (&status.export, &status.export_spec) {
             (Some(report), _) => report.clone(),
-            // Wanted, and the agent has not looked yet.
+            // In the spec, and the agent has not looked yet.
             (None, Some(_)) => v1::ExportReport { volume_id: status.volume_id.clone(), ..Default::default() },
             (None, None) => return None,
         };
@@ -404,26 +405,26 @@ pub(crate) struct Receipt {
     pub initiator: String,
     pub attachments: Vec<String>,
     pub generation: Option<String>,
-    /// False: there was nothing in the kernel to take away. `null` while unproven.
+    /// `false`: the kernel had nothing to remove. `null` while unproven.
     pub nexus_removed: Option<bool>,
     pub sessions_cut: Vec<Session>,
-    /// Nothing of this nexus lands any more.
+    /// `true`: no command of this nexus lands any more.
     pub proven: bool,
-    /// While unproven: commands that may still land. `null`: any number may.
+    /// Commands that may still land while it is unproven. `null`: any number may.
     pub may_still_land: Option<u32>,
     pub began: Option<String>,
     /// `null` while unproven.
     pub ended: Option<String>,
     pub took_us: Option<i64>,
-    /// What its initiator held of the volume's reservation when it began.
+    /// The initiator's hold of the volume's reservation when the revoke began.
     pub held_reservation: Option<String>,
-    /// Why: `revoke`, what it had reserved while its grant stands (`reservation`, `reservation_kept_out`), or that its storage node
-    /// was forgotten (`forgotten`).
+    /// The cause: `revoke`, a reservation while its grant stands (`reservation`,
+    /// `reservation_kept_out`), or a forgotten storage node (`forgotten`).
     pub cause: String,
 }
 
 impl Receipt {
-    /// True if nobody will ever prove it: its storage node was forgotten.
+    /// Returns `true` if it can never be proven: its storage node was forgotten.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.cause == Cause::Forgotten.to_string()
     }
@@ -448,18 +449,18 @@ impl Receipt {
     }
 }
 
-/// Where the time of a change went.
+/// Durations of the parts of a change.
 #[derive(Debug, Serialize)]
 pub(crate) struct Timing {
     pub durable_us: u64,
-    /// `null`: not seen in the kernel by the deadline.
+    /// `null`: the kernel did not show it by the deadline.
     pub seen_us: Option<u64>,
 }
 
 /// `export grant`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Granted {
-    /// The grant is seen in the kernel.
+    /// `true`: the kernel shows the grant.
     pub done: bool,
     pub volume_id: String,
     pub name: Option<String>,
@@ -507,9 +508,9 @@ pub(crate) struct Revoked {
     pub volume_id: String,
     pub name: Option<String>,
     pub initiator: String,
-    /// False: it was not granted (any more) when the command came.
+    /// `false`: it was not granted (any more) when the command arrived.
     pub was_granted: bool,
-    /// The receipt of this revoke, or of the last one of this initiator.
+    /// The receipt of this revoke, or of the initiator's last one.
     pub receipt: Option<Receipt>,
     pub problems: Vec<Problem>,
     pub stuck: Option<Stuck>,
@@ -544,7 +545,7 @@ pub(crate) struct ExportShown {
     pub name: Option<String>,
     /// `null`: the volume is not exported.
     pub export: Option<Export>,
-    /// Newest first.
+    /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
 }
 
@@ -571,7 +572,7 @@ pub(crate) struct PlannedStep {
 #[derive(Debug, Serialize)]
 pub(crate) struct Planned {
     pub steps: Vec<PlannedStep>,
-    /// What the agent leaves alone, and who can help.
+    /// Obstacles that the agent leaves alone, and who can remove them.
     pub blocked: Vec<Problem>,
 }
 
@@ -602,7 +603,7 @@ pub(crate) enum Event {
     Agent {
         agent: Capabilities,
     },
-    /// Everything known was told; what follows are changes.
+    /// Everything known was reported; changes follow.
     Synced,
 }
 
@@ -624,7 +625,7 @@ impl Event {
 /// One line of `watch`.
 #[derive(Debug, Serialize)]
 pub(crate) struct EventLine {
-    /// When this program saw it.
+    /// Time when this program received it.
     pub at: String,
     #[serde(flatten)]
     pub event: Event,

@@ -1,5 +1,5 @@
-//! `mooring volume reservations`: who has registered with a volume and who has reserved it, as the storage node's kernel has
-//! it; and what an operator takes away of that. The controller knows the hosts, an agent only initiators.
+//! `mooring volume reservations`: registrations and reservation of a volume in the storage node's
+//! kernel, and their removal by an operator. The controller knows hosts, an agent only initiators.
 //!
 //! What must never happen here: a key that is rounded; "nobody" where nobody has looked.
 
@@ -24,31 +24,31 @@ use crate::session::Session;
 pub(crate) struct Reservations {
     pub volume_id: String,
     pub volume_name: Option<String>,
-    /// The storage node; `null` where it tells itself.
+    /// The storage node; `null` in an agent's own answer.
     pub storage_host: Option<String>,
-    /// The target's counter of changes. It starts anew with the storage node.
+    /// The target's counter of changes. It starts from 0 again with the storage node.
     pub generation: u32,
-    /// They outlive a loss of power of the storage node.
+    /// `true`: they survive a loss of power of the storage node.
     pub durable: bool,
-    /// There may be more registrations than are listed.
+    /// `true`: there may be more registrations than are listed.
     pub truncated: bool,
-    /// Who holds the reservation.
+    /// The holder of the reservation.
     pub holder: Option<Holder>,
     pub registrations: Vec<Registration>,
-    /// Those that were kept, and that the kernel does not have back.
+    /// Kept registrations that the kernel does not have back.
     pub lost: Vec<Registration>,
 }
 
-/// Who holds the reservation.
+/// The holder of the reservation.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub initiator: String,
     pub isid: Option<String>,
     pub host: Option<String>,
-    /// SPC-4's number; 0: RESERVE(6).
+    /// SPC-4's number of the type; 0: RESERVE(6).
     pub r#type: u32,
     pub type_name: String,
-    /// Since when the storage agent has seen it.
+    /// Time when the storage agent first saw it.
     #[serde(default)]
     pub since: Option<String>,
 }
@@ -59,11 +59,11 @@ pub(crate) struct Registration {
     pub initiator: String,
     pub isid: Option<String>,
     pub host: Option<String>,
-    /// Hexadecimal, as tools of initiators take it: JSON's numbers cannot hold it.
+    /// The key in hexadecimal, as initiators' tools take it: JSON's numbers cannot hold it.
     pub key: String,
 }
 
-/// The type of the older RESERVE(6).
+/// Our number for the older RESERVE(6).
 const RESERVE_6: u32 = 0;
 
 /// A whole answer of the controller.
@@ -121,14 +121,14 @@ fn of_wire(id: VolumeId, volume_name: Option<String>, seen: Option<&v1::Reservat
     }
 }
 
-/// `volume reservations --clear` and `--preempt`: what was there, and what is there now.
+/// `volume reservations --clear` and `--preempt`: the reservations before and after.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Changed {
     pub before: Reservations,
     pub reservations: Reservations,
 }
 
-/// Changes them at one agent.
+/// Removes reservations at one agent.
 pub(crate) async fn change_at_agent(
     session: &Session,
     volume: &VolumeRef,
@@ -145,7 +145,7 @@ pub(crate) async fn change_at_agent(
     Ok(Reply::ok(Changed { before: of(changed.before.as_ref()), reservations: of(changed.now.as_ref()) }))
 }
 
-/// Changes them through the controller.
+/// Removes reservations through the controller.
 pub(crate) async fn change_at_controller(
     client: &Client,
     volume: &VolumeRef,
@@ -158,14 +158,15 @@ pub(crate) async fn change_at_controller(
             json!({ "preempt": format!("0x{key:x}"), "abort": abort })
         }
     };
-    // A preempt that is repeated finds the key gone, and is refused: that is not told as a failure of the first.
+    // A repeated preempt would find the key gone and be refused, which would look like a failure of
+    // the first.
     let path = ["mooring", "v1", "volumes", &id, "reservations"];
     Ok(Reply::ok(
         client.read::<Changed>(Call::add("the change of reservations", &path, body).waiting()).await?,
     ))
 }
 
-/// A key as it is listed: 0 is none.
+/// Parses a key in its listed form: 0 is no key.
 pub(crate) fn parse_key(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").unwrap_or_default();
     let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -194,7 +195,7 @@ impl Display for Changed {
         for one in &gone {
             writeln!(f, "taken away: key {} of {}", one.key, one.host.as_deref().unwrap_or(&one.initiator))?;
         }
-        // Of a persistent one the registration says it.
+        // For a persistent reservation the registration shows it.
         let old = self.before.holder.as_ref().filter(|holder| holder.r#type == RESERVE_6);
         let old = old.filter(|_| self.reservations.holder.is_none());
         if let Some(old) = old {

@@ -1,4 +1,5 @@
-//! Volumes by id or by name. Names are for people: they travel as opaque data, and only this program reads them.
+//! Volumes by id or by name. Names are for people: they travel as opaque data that only this
+//! program reads.
 //!
 //! What must never happen here: an ambiguous name that picks one of several volumes.
 
@@ -12,14 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::Failure;
 use crate::session::Session;
 
-/// Longest name, in bytes: names stand in tables.
+/// Longest name, in bytes: names appear in tables.
 const NAME_BYTES_MAX: usize = 128;
 
 /// A volume's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeName(String);
 
-/// A text that is no name.
+/// A text that is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a volume name: {why}")]
 pub struct VolumeNameError {
@@ -51,12 +52,12 @@ impl fmt::Display for VolumeName {
     }
 }
 
-/// A UUID, or something that was meant as one.
+/// Returns `true` for a UUID, or a text that was meant as one.
 fn looks_like_an_id(text: &str) -> bool {
     text.len() >= 30 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
-/// How a command line names a volume.
+/// A volume as a command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeRef {
     /// By its id.
@@ -71,14 +72,15 @@ impl FromStr for VolumeRef {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse::<VolumeId>() {
             Ok(id) => Ok(Self::Id(id)),
-            // A mistyped id is told as such, and not as a name that nobody has.
+            // A mistyped id is reported as such, not as an unknown name.
             Err(error) if looks_like_an_id(text) => Err(error.to_string()),
             Err(_) => text.parse().map(Self::Name).map_err(|error: VolumeNameError| error.to_string()),
         }
     }
 }
 
-/// What this program puts into a volume's opaque data. A controller may put more there, and other keys are left alone.
+/// This program's part of a volume's opaque data. A controller may add more; other keys are left
+/// alone.
 #[derive(Serialize, Deserialize)]
 struct Opaque {
     name: String,
@@ -90,7 +92,7 @@ pub(crate) fn opaque_of(name: &VolumeName) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::Answer(format!("the name cannot be encoded: {error}")))
 }
 
-/// The name in a volume's opaque data, if there is one.
+/// The name in a volume's opaque data; `None`: it has none.
 pub(crate) fn name_of(opaque: &[u8]) -> Option<String> {
     serde_json::from_slice::<Opaque>(opaque).ok().map(|opaque| opaque.name)
 }
@@ -106,7 +108,7 @@ pub(crate) fn named<'a>(volumes: &'a [v1::VolumeStatus], name: &VolumeName) -> V
         .collect()
 }
 
-/// The volume that is meant, and how it stands.
+/// The volume that is meant, with its status.
 pub(crate) async fn find(
     session: &Session,
     volume: &VolumeRef,

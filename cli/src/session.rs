@@ -1,6 +1,7 @@
-//! A connection to one agent: who is who, calls with a deadline, and stamps.
+//! A connection to one agent: identities, calls with a deadline, and stamps.
 //!
-//! What must never happen here: a call that waits for ever; a spec sent in the name of a cluster that nobody chose.
+//! What must never happen here: a call that waits for ever; a spec sent in the name of a cluster
+//! that nobody chose.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use tonic::{Code, Response, Status, Streaming};
 use crate::args::Global;
 use crate::error::Failure;
 
-/// How much longer than the agent's own deadline we wait: the agent answers at its deadline with what is known, and that
-/// answer is worth more than our giving up.
+/// Time beyond the agent's deadline in which its answer is awaited. The agent answers at its
+/// deadline with what is known, which is worth more than giving up.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Largest answer taken. A list of all volumes is one answer: some 100 000 of them fit.
+/// Largest answer accepted. A list of all volumes is one answer: some 100 000 of them fit.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// An agent that has said hello.
+/// A connection to an agent that has said hello.
 pub(crate) struct Session {
     client: AgentClient<Channel>,
     address: String,
@@ -69,12 +70,13 @@ impl Session {
         Ok(session)
     }
 
-    /// What the agent said of itself.
+    /// The agent's answer to hello.
     pub(crate) fn hello(&self) -> &v1::HelloResponse {
         &self.hello
     }
 
-    /// In whose name specs are sent. An agent of a controller is not changed behind its controller's back by accident.
+    /// The cluster in whose name specs are sent. An agent of a controller is not changed by
+    /// accident behind its controller's back.
     pub(crate) fn sender(&self) -> Result<v1::Sender, Failure> {
         let cluster = match (self.cluster, self.hello.cluster_id.as_str()) {
             (Some(chosen), _) => chosen,
@@ -94,12 +96,12 @@ impl Session {
         Ok(v1::Sender { cluster_id: cluster.to_string() })
     }
 
-    /// The deadline as it travels.
+    /// The deadline in the form of the wire.
     pub(crate) fn deadline_ms(&self) -> u32 {
         u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// Puts a volume's wish.
+    /// Sends a volume's spec.
     pub(crate) async fn put_volume(
         &self,
         request: v1::PutVolumeRequest,
@@ -108,7 +110,7 @@ impl Session {
         self.within("PutVolume", client.put_volume(request)).await
     }
 
-    /// Puts an export's wish.
+    /// Sends an export's spec.
     pub(crate) async fn put_export(
         &self,
         request: v1::PutExportRequest,
@@ -117,39 +119,39 @@ impl Session {
         self.within("PutExport", client.put_export(request)).await
     }
 
-    /// One volume.
+    /// Gets one volume.
     pub(crate) async fn get(&self, id: VolumeId) -> Result<v1::VolumeStatus, Failure> {
         let mut client = self.client.clone();
         let request = v1::GetVolumeRequest { volume_id: id.to_string() };
         self.within("GetVolume", client.get_volume(request)).await
     }
 
-    /// All volumes.
+    /// Gets all volumes.
     pub(crate) async fn list(&self) -> Result<Vec<v1::VolumeStatus>, Failure> {
         let mut client = self.client.clone();
         Ok(self.within("ListVolumes", client.list_volumes(v1::ListVolumesRequest::default())).await?.volumes)
     }
 
-    /// What the host can do.
+    /// Gets the host's capabilities.
     pub(crate) async fn capabilities(&self) -> Result<v1::Capabilities, Failure> {
         let mut client = self.client.clone();
         self.within("GetCapabilities", client.get_capabilities(v1::GetCapabilitiesRequest {})).await
     }
 
-    /// What would be done; for all volumes without an id.
+    /// Gets the plan for one volume; without an id, for all.
     pub(crate) async fn plan(&self, volume: Option<VolumeId>) -> Result<v1::PlanResponse, Failure> {
         let mut client = self.client.clone();
         let volume_id = volume.map(|id| id.to_string()).unwrap_or_default();
         self.within("Plan", client.plan(v1::PlanRequest { volume_id })).await
     }
 
-    /// The long work at one volume, or at all without an id.
+    /// Gets the long work at one volume; without an id, at all.
     pub(crate) async fn jobs(&self, volume_id: String) -> Result<v1::ListJobsResponse, Failure> {
         let mut client = self.client.clone();
         self.within("ListJobs", client.list_jobs(v1::ListJobsRequest { volume_id })).await
     }
 
-    /// Takes reservations away.
+    /// Removes reservations.
     pub(crate) async fn change_reservations(
         &self,
         id: VolumeId,
@@ -165,14 +167,14 @@ impl Session {
         self.within("ChangeReservations", client.change_reservations(request)).await
     }
 
-    /// Limits jobs; 0: not.
+    /// Limits jobs; 0: no limit.
     pub(crate) async fn set_job_limit(&self, limit_bytes: u64) -> Result<(), Failure> {
         let mut client = self.client.clone();
         let set = v1::SetJobLimitRequest { sender: Some(self.sender()?), limit_bytes };
         self.within("SetJobLimit", client.set_job_limit(set)).await.map(drop)
     }
 
-    /// Reports as they come. Only the start has a deadline.
+    /// Opens the stream of reports. Only the start has a deadline.
     pub(crate) async fn watch(&self) -> Result<Streaming<v1::Report>, Failure> {
         let mut client = self.client.clone();
         self.within("Watch", client.watch(v1::WatchRequest {})).await
@@ -195,8 +197,8 @@ impl Session {
     }
 }
 
-/// The stamp for a wish: the kept one when it is the very same wish (a repeated command is a retry, not a change), else
-/// the next generation of the same epoch.
+/// The stamp for a spec: the kept one if the spec is unchanged (a repeated command is a retry, not
+/// a change), otherwise the next generation of the same epoch.
 pub(crate) fn stamp_for(kept: Option<&v1::Stamp>, digest: Digest) -> Result<v1::Stamp, Failure> {
     let Some(kept) = kept else {
         return Ok(mooring_api::stamp_to_wire(&Stamp { generation: Generation::ZERO.next(), digest }));
@@ -207,7 +209,7 @@ pub(crate) fn stamp_for(kept: Option<&v1::Stamp>, digest: Digest) -> Result<v1::
     Ok(mooring_api::stamp_to_wire(&Stamp { generation, digest }))
 }
 
-/// Runs an attempt (look, decide, send), and once more when another writer was faster.
+/// Runs an attempt (look, decide, send), and once more if another writer was faster.
 pub(crate) async fn twice<T>(mut attempt: impl AsyncFnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     match attempt().await {
         Err(failure) if failure.is_conflict() => attempt().await,

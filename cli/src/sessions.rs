@@ -1,8 +1,8 @@
-//! `mooring session list`: who is logged in where, and who should be and is not. The controller knows it of all storage nodes,
-//! one agent of its own.
+//! `mooring session list`: initiators that are logged in, and those that should be and are not. The
+//! controller knows all storage nodes, one agent only its own.
 //!
-//! What must never happen here: a session that nobody has seen; a missing one that looks like one that nobody asked for; a
-//! number that nobody has said.
+//! What must never happen here: a session that nobody has seen; a missing one that looks like one
+//! that nobody asked for; a number that nobody has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -21,7 +21,7 @@ use crate::output::time;
 use crate::select::{find, name_of};
 use crate::session::Session;
 
-/// What a session is called that is not there.
+/// State of a session that should exist and does not.
 const MISSING: &str = "MISSING";
 
 /// `session list`.
@@ -32,8 +32,8 @@ pub(crate) struct Sessions {
     pub unlisted: Vec<Unlisted>,
 }
 
-/// Sessions of a volume that its target counts and does not list, whoever they are of: of several of one initiator the kernel lists
-/// the newest.
+/// Sessions of a volume that its target counts and does not list, of any initiator: the kernel
+/// lists only the newest of each initiator.
 #[derive(Debug, Serialize)]
 pub(crate) struct Unlisted {
     pub volume_id: String,
@@ -41,41 +41,43 @@ pub(crate) struct Unlisted {
     pub sessions: u32,
 }
 
-/// One session, or that there is none where one should be.
+/// One session, or a missing one.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Seen {
     pub volume_id: String,
     pub volume_name: Option<String>,
-    /// `null` where one agent tells.
+    /// The host; `null` in an agent's answer.
     pub host: Option<String>,
-    /// The storage node; `null` where it tells itself.
+    /// The storage node; `null` in an agent's own answer.
     pub storage_host: Option<String>,
     pub initiator: Option<String>,
     pub attachments: Vec<String>,
-    /// It should be there and is not.
+    /// `true`: it should exist and does not.
     pub missing: bool,
-    /// `null`: there is none, or it is not for the caller to see, or it is over Fibre Channel, where targets list logins only.
+    /// `null`: there is none, the caller may not see it, or it is over Fibre Channel, where targets
+    /// list only logins.
     pub session: Option<One>,
-    /// Of the nexus, since it was granted: over Fibre Channel of all ports together. `null`: not known, as the next two.
+    /// Commands of the nexus since it was granted, over Fibre Channel of all ports together. `null`
+    /// here and in the next two: unknown.
     pub commands: Option<u64>,
     pub read_mib: Option<u64>,
     pub written_mib: Option<u64>,
-    /// When commands were seen to move last; `null`: not since somebody looks.
+    /// Time when commands were last seen to move; `null`: not since the agent began to look.
     pub last_activity: Option<String>,
-    /// When the target was looked at; `null`: not yet.
+    /// Time when the target was read; `null`: not yet.
     pub looked_at: Option<String>,
 }
 
 /// A session.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct One {
-    /// The target's number of it.
+    /// The target's number of the session.
     pub id: u64,
     pub isid: String,
     pub addresses: Vec<String>,
     pub state: String,
     pub in_flight: u32,
-    /// When it was seen first.
+    /// Time when it was first seen.
     pub since: Option<String>,
 }
 
@@ -103,7 +105,7 @@ impl One {
     }
 }
 
-/// One line for each session, or one without.
+/// Makes one entry for each session, or one entry without a session.
 fn each(seen: &Seen, sessions: Vec<One>) -> Vec<Seen> {
     if sessions.is_empty() {
         return vec![seen.clone()];
@@ -111,10 +113,10 @@ fn each(seen: &Seen, sessions: Vec<One>) -> Vec<Seen> {
     sessions.into_iter().map(|session| Seen { session: Some(session), ..seen.clone() }).collect()
 }
 
-/// What the controller says. Attachments of one volume on one host share their sessions. Those that are on their way in are
-/// here once they are logged in.
+/// Entries from the controller's attachments. Attachments of one volume on one host share their
+/// sessions. Attachments that are being made appear once they are logged in.
 fn of_attachments(all: &[impl std::ops::Deref<Target = Live>]) -> Vec<Seen> {
-    // By volume and initiator.
+    // The key is volume and initiator.
     let mut nexuses = BTreeMap::<_, (Seen, Vec<One>)>::new();
     for live in all.iter().filter(|live| live.session == Some(true) || live.session_missing) {
         let counters = live.counters;
@@ -168,7 +170,8 @@ pub(crate) async fn of_controller(
     Ok(Reply::ok(Sessions { sessions, unlisted: unlisted.into_values().collect() }))
 }
 
-/// The initiator ports that are logged in at a target port, each once; what they did at all target ports together.
+/// Entries for the initiator ports that are logged in at a target port, each once, with their
+/// counters of all target ports together.
 fn of_ports(status: &v1::VolumeStatus, report: &v1::ExportReport) -> Vec<Seen> {
     let fc = status.export_spec.iter().flat_map(|spec| &spec.fc);
     let specs: Vec<_> = fc.flat_map(|fc| &fc.grants).collect();
@@ -202,7 +205,8 @@ fn of_ports(status: &v1::VolumeStatus, report: &v1::ExportReport) -> Vec<Seen> {
     all.into_iter().map(seen).collect()
 }
 
-/// What one agent says of one volume. Whether a session should be there, it does not know.
+/// Entries from one agent's status of one volume. An agent does not know whether a session should
+/// exist.
 fn of_status(status: &v1::VolumeStatus) -> Vec<Seen> {
     let Some(report) = &status.export else { return Vec::new() };
     let attachments = |initiator: &str| -> Vec<String> {

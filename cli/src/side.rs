@@ -1,8 +1,8 @@
-//! Which side a command works against: one storage agent (gRPC), or the controller (REST); and whether its words fit that
-//! side.
+//! The side that a command calls: one storage agent (gRPC) or the controller (REST); and the check
+//! that its words fit that side.
 //!
-//! What must never happen here: a command that silently goes to another side than its words say; an option that is
-//! silently left out.
+//! What must never happen here: a command that silently goes to another side than its words say; an
+//! option that is silently left out.
 
 use mooring_api::Address;
 
@@ -10,11 +10,11 @@ use crate::args::{CreateArgs, Global};
 use crate::controller::url::ControllerUrl;
 use crate::error::Failure;
 
-/// Where a command goes.
+/// The peer of a command.
 pub(crate) enum Side {
-    /// To one agent.
+    /// One agent.
     Agent(Address),
-    /// To the controller.
+    /// The controller.
     Controller(ControllerUrl),
 }
 
@@ -55,7 +55,7 @@ fn local_agent() -> Result<Address, mooring_api::ParseAddressError> {
     "unix:/run/mooring/agent.sock".parse()
 }
 
-/// For commands that only an agent has.
+/// The agent, for commands that only an agent has.
 pub(crate) fn agent(global: &Global, command: &str) -> Result<Address, Failure> {
     no_two(global)?;
     if global.typed.controller {
@@ -66,7 +66,8 @@ pub(crate) fn agent(global: &Global, command: &str) -> Result<Address, Failure> 
     to_agent(global)
 }
 
-/// For commands that only the controller has. A `MOORING_AGENT` that is meant for others is left alone.
+/// The controller, for commands that only the controller has. A `MOORING_AGENT` that is meant for
+/// other commands is ignored.
 pub(crate) fn controller(global: &Global, command: &str) -> Result<ControllerUrl, Failure> {
     no_two(global)?;
     if global.typed.agent {
@@ -77,7 +78,7 @@ pub(crate) fn controller(global: &Global, command: &str) -> Result<ControllerUrl
     to_controller(global)
 }
 
-/// For commands that both have: an agent that is named, unless the command line names a controller.
+/// The side of a command that both have: a named agent, unless the command line names a controller.
 pub(crate) fn either(global: &Global) -> Result<Side, Failure> {
     no_two(global)?;
     if global.agent.is_some() && !global.typed.controller {
@@ -86,7 +87,7 @@ pub(crate) fn either(global: &Global) -> Result<Side, Failure> {
     to_controller(global).map(Side::Controller)
 }
 
-/// `volume create` has options for each side.
+/// The side of `volume create`, which has options for each side.
 pub(crate) fn either_for(global: &Global, args: &CreateArgs) -> Result<Side, Failure> {
     let side = either(global)?;
     match side {

@@ -1,7 +1,8 @@
 //! `mooring volume`: create, list, show, extend, delete.
 //!
-//! What must never happen here: data deleted that somebody is still granted; one name for two volumes; a create that
-//! succeeds although the volume of that id was asked for with other words.
+//! What must never happen here: data deleted that somebody is still granted; one name for two
+//! volumes; a create that succeeds although the volume of that id was requested with other
+//! arguments.
 
 use mooring_api::v1::{self, put_export_request, put_volume_request};
 use mooring_model::{ByteSize, Provisioning, VgName, VolumeId, VolumeSpec};
@@ -35,7 +36,7 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
         let known = known(session, id).await?;
         let kept = known.as_ref().and_then(|status| status.volume_stamp.as_ref());
         let stamp = stamp_for(kept, digest.clone())?;
-        // The same id with other words is another volume. Growing one is not a create.
+        // The same id with other arguments means another volume. An extend is not a create.
         if kept.is_some_and(|kept| kept.generation != stamp.generation) {
             return Err(other_words(args, id, known.as_ref()));
         }
@@ -47,7 +48,7 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
                 wish: Some(put_volume_request::Wish::Spec(spec.clone())),
                 opaque: opaque.clone(),
                 deadline_ms: session.deadline_ms(),
-                // By its id an orphan is taken back.
+                // Creating an orphan's id takes the orphan back.
                 new: false,
             })
             .await
@@ -57,7 +58,7 @@ pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply
     Ok(Reply::when(response.done, Created::new(response.done, id, &args.name.to_string(), &report)))
 }
 
-/// `volume extend`. Everything else of the volume stays what it is.
+/// `volume extend`. Everything else of the volume stays as it is.
 pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply<Created>, Failure> {
     let sender = session.sender()?;
     let (response, id, name) = twice(async || {
@@ -68,7 +69,8 @@ pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply
                 "nobody asked this agent for volume {id} (any more): there is nothing that could grow"
             )));
         };
-        // What it is to grow by is taken back by the size that it has, as long as that is not its own yet: the agent knows.
+        // Sending the current size cancels an extend, as long as the extents are not the volume's
+        // own yet: the agent knows.
         let has = status.volume.map_or(0, |report| report.size_bytes);
         let has = if has == 0 { kept.size_bytes } else { has.min(kept.size_bytes) };
         let size = match args.size {
@@ -105,7 +107,7 @@ pub(crate) async fn extend(session: &Session, args: &ExtendArgs) -> Result<Reply
     Ok(Reply::when(response.done, Created::new(response.done, id, &name, &report)))
 }
 
-/// The group: the one that is named, or the only one that there is.
+/// The group: the named one, or the agent's only one.
 fn group(session: &Session, wanted: Option<&VgName>) -> Result<VgName, Failure> {
     if let Some(group) = wanted {
         return Ok(group.clone());
@@ -122,7 +124,8 @@ fn group(session: &Session, wanted: Option<&VgName>) -> Result<VgName, Failure> 
     }
 }
 
-/// The id to create: the one that is named, else that of the volume of this name (then this is a repetition), else a new one.
+/// The id to create: the named one, else that of the volume with this name (then this is a
+/// repetition), else a new one.
 async fn id_for(session: &Session, args: &CreateArgs) -> Result<VolumeId, Failure> {
     let volumes = session.list().await?;
     let same_name = named(&volumes, &args.name);
@@ -144,7 +147,7 @@ async fn id_for(session: &Session, args: &CreateArgs) -> Result<VolumeId, Failur
     }
 }
 
-/// Why a create is no repetition of the one that was kept.
+/// The failure that explains why a create is no repetition of the kept one.
 fn other_words(args: &CreateArgs, id: VolumeId, known: Option<&v1::VolumeStatus>) -> Failure {
     let phase = known.and_then(|status| status.volume.as_ref()).map(v1::VolumeReport::phase);
     Failure::Refused(match (phase, args.id) {
@@ -182,7 +185,7 @@ pub(crate) async fn show(session: &Session, volume: &VolumeRef) -> Result<Reply<
     Ok(Reply::ok(Volume::of_status(&status)))
 }
 
-/// `volume delete`: first the export goes, which must be empty, then the data.
+/// `volume delete`: first removes the export, which must have no grants, then the data.
 pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Reply<Deleted>, Failure> {
     let sender = session.sender()?;
     twice(async || {
@@ -197,7 +200,7 @@ pub(crate) async fn delete(session: &Session, volume: &VolumeRef) -> Result<Repl
         refuse_grants(id, &status)?;
         let goes_first = status.export_spec.as_ref().is_some_and(|spec| !is_recorded(spec));
         if goes_first && !drop_export(session, &sender, id, &status).await? {
-            // The data stays until the target is gone. Repeating the command goes on from here.
+            // The data stays until the target is gone. A repetition of the command continues here.
             return Ok(answer(false, status.volume.as_ref()));
         }
         let tombstone = v1::Tombstone { destroy_data: true, ..Default::default() };
@@ -229,13 +232,14 @@ fn refuse_grants(id: VolumeId, status: &v1::VolumeStatus) -> Result<(), Failure>
     )))
 }
 
-/// An adopted export has names that only its spec knows: it goes with its volume, by them.
+/// Returns `true` if an adopted export has names that only its spec knows: it is deleted with its
+/// volume, by those names.
 fn is_recorded(spec: &v1::ExportSpec) -> bool {
     let kind = spec.identity.as_ref().and_then(|identity| identity.kind.as_ref());
     matches!(kind, Some(v1::export_identity::Kind::Recorded(_)))
 }
 
-/// Takes an export without grants away. True when it is gone from the kernel.
+/// Removes an export without grants. `true`: the kernel no longer has it.
 async fn drop_export(
     session: &Session,
     sender: &v1::Sender,
@@ -252,7 +256,7 @@ async fn drop_export(
             wish: Some(put_export_request::Wish::Tombstone(tombstone)),
             opaque: status.export_opaque.clone(),
             deadline_ms: session.deadline_ms(),
-            // A grant that came between our look and now is not cut off by a delete.
+            // A delete must not end the sessions of a grant that came after our look.
             live_sessions: v1::LiveSessions::Refuse.into(),
             reservations_copy: String::new(),
         })

@@ -1,4 +1,4 @@
-//! `attach`: which volume, where, and over what.
+//! Arguments of `attach`.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
@@ -16,7 +16,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its name in the controller's API.
+    /// The transport's name in the controller's API.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",

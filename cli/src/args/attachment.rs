@@ -1,4 +1,4 @@
-//! `attachment`: which one, and what it is to be.
+//! Arguments of `attachment`.
 
 use clap::Args;
 use mooring_model::{AttachmentId, Cache, Mode};
@@ -37,7 +37,7 @@ pub struct AttachmentModeArgs {
 /// The line of `attachment check` in the list of commands.
 pub(super) const CHECK: &str = "Look now at who uses an attachment's disk on its host, and how";
 
-/// Further help of `attachment check`.
+/// The long help of `attachment check`.
 pub(super) const CHECK_MORE: &str = "\
 The host's agent looks at once at all processes (open with O_DIRECT, open without, mapped), at file
 systems mounted from the disk in any mount namespace, at swap areas, and at devices on top (dm, md,

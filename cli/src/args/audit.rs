@@ -1,6 +1,6 @@
-//! The words of `mooring audit`.
+//! Arguments of `mooring audit`.
 //!
-//! What must never happen here: a time that is not understood and taken for another.
+//! What must never happen here: a time that is misread as another one.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -46,7 +46,7 @@ fn time(text: &str) -> Result<Timestamp, String> {
     at(text, Timestamp::now())
 }
 
-/// A time, or how long before `now`.
+/// Parses a time, or an age before `now`.
 fn at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse() {
         return Ok(time);

@@ -1,4 +1,4 @@
-//! `volume create`: how large, of which type, from what.
+//! Arguments of `volume create`.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;

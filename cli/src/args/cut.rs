@@ -1,6 +1,6 @@
-//! The words of `mooring volume cut`.
+//! Arguments of `mooring volume cut`.
 //!
-//! What must never happen here: a default that lets hosts get errors without anybody having said so.
+//! What must never happen here: a default that gives hosts errors although no user asked for it.
 
 use clap::Args;
 

@@ -1,6 +1,6 @@
-//! The words of `mooring volume delete`.
+//! Arguments of `mooring volume delete`.
 //!
-//! What must never happen here: a default that ends work which somebody waits for.
+//! What must never happen here: a default that ends work which a user waits for.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `demo`: on which hosts, and whether its volume stays.
+//! Arguments of `demo`.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;

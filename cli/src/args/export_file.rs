@@ -1,4 +1,4 @@
-//! The words of `mooring volume export`.
+//! Arguments of `mooring volume export`.
 //!
 //! What must never happen here: a format that is guessed from a file's name.
 

@@ -1,4 +1,4 @@
-//! The words of `mooring volume extend`.
+//! Arguments of `mooring volume extend`.
 //!
 //! What must never happen here: a size that is less than what was asked for.
 

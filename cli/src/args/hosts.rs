@@ -1,4 +1,4 @@
-//! The words of `mooring host` and `mooring pool`.
+//! Arguments of `mooring host` and `mooring pool`.
 //!
 //! What must never happen here: a secret as an argument.
 
@@ -114,7 +114,7 @@ Examples:
     Fences(FencesArgs),
 }
 
-/// The job of a host's agent.
+/// A role of a host's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HostRole {
     /// It serves volumes.
@@ -124,7 +124,7 @@ pub enum HostRole {
 }
 
 impl HostRole {
-    /// The word of the controller's API.
+    /// The role's word in the controller's API.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Storage => "storage",
@@ -205,7 +205,7 @@ pub struct FencesArgs {
     pub all: bool,
 }
 
-/// One host, and why.
+/// One host, and a reason.
 #[derive(Debug, Args)]
 pub struct DisableArgs {
     /// Its name, or its agent's id

@@ -1,4 +1,4 @@
-//! The words of `mooring volume import`.
+//! Arguments of `mooring volume import`.
 //!
 //! What must never happen here: a format that is guessed from a file's name.
 

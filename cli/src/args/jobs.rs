@@ -1,6 +1,6 @@
-//! The words of `mooring job`.
+//! Arguments of `mooring job`.
 //!
-//! What must never happen here: a limit that lets a job stand still.
+//! What must never happen here: a limit at which a job stands still.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
@@ -63,11 +63,11 @@ pub struct JobThrottleArgs {
     pub host: Option<String>,
 }
 
-/// Bytes a second; `None`: as fast as the disks are.
+/// Bytes per second; `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobLimit(pub Option<ByteSize>);
 
-/// The smallest: agents take no less.
+/// The least limit: agents refuse a lower one.
 const LIMIT_MIN: ByteSize = ByteSize(1 << 20);
 
 fn limit(text: &str) -> Result<JobLimit, String> {

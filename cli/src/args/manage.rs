@@ -1,4 +1,4 @@
-//! The words of `mooring volume manage`, `manageable` and `unmanage`.
+//! Arguments of `mooring volume manage`, `manageable` and `unmanage`.
 //!
 //! What must never happen here: a secret as an argument.
 

@@ -1,6 +1,6 @@
-//! The words of `mooring receipt`.
+//! Arguments of `mooring receipt`.
 //!
-//! What must never happen here: a word that changes anything.
+//! What must never happen here: a verb that changes anything.
 
 use clap::{Args, Subcommand};
 use mooring_model::AttachmentId;

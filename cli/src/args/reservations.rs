@@ -1,6 +1,6 @@
-//! The words of `mooring volume reservations`.
+//! Arguments of `mooring volume reservations`.
 //!
-//! What must never happen here: a change that was not asked for by its own word.
+//! What must never happen here: a change without a flag of its own.
 
 use clap::Args;
 use mooring_model::ReservationsChange;
@@ -24,7 +24,7 @@ pub struct ReservationsArgs {
 }
 
 impl ReservationsArgs {
-    /// What is to be taken away, if anything.
+    /// The removal that the flags ask for; `None`: only look.
     pub fn change(&self) -> Option<ReservationsChange> {
         let preempt = self.preempt.map(|key| ReservationsChange::Preempt { key, abort: self.abort });
         preempt.or(self.clear.then_some(ReservationsChange::Clear))

@@ -1,4 +1,4 @@
-//! The words of `mooring volume revert`.
+//! Arguments of `mooring volume revert`.
 //!
 //! What must never happen here: a secret as an argument.
 

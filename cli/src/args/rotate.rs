@@ -1,6 +1,7 @@
-//! The words of `mooring volume rotate-secrets`.
+//! Arguments of `mooring volume rotate-secrets`.
 //!
-//! What must never happen here: a secret as an argument; a default that lets a client be shut out without anybody having said so.
+//! What must never happen here: a secret as an argument; a default that shuts a client out although
+//! no user asked for it.
 
 use clap::Args;
 use mooring_model::AttachmentId;

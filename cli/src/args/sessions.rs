@@ -1,4 +1,4 @@
-//! The words of `mooring session`.
+//! Arguments of `mooring session`.
 //!
 //! What must never happen here: a secret as an argument.
 

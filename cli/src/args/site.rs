@@ -1,4 +1,4 @@
-//! The words of the controller's own matters: types, quotas, and what operators do to volumes.
+//! Arguments of the controller's own commands: types, quotas, and what operators do to volumes.
 
 use std::str::FromStr;
 
@@ -174,9 +174,9 @@ pub struct QuotaSetArgs {
 /// One limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaLimit {
-    /// What is counted.
+    /// The resource that is limited.
     pub key: String,
-    /// How much there may be; -1: no limit.
+    /// The most that is allowed; -1: no limit.
     pub limit: i64,
 }
 

@@ -1,4 +1,4 @@
-//! The words of `mooring snapshot`.
+//! Arguments of `mooring snapshot`.
 //!
 //! What must never happen here: a secret as an argument.
 

@@ -1,5 +1,5 @@
-//! What the controller's commands answer: the stable JSON. Attachments, receipts and hosts are handed on as the controller
-//! gives them; `show` says the same for people.
+//! Answers of the controller's commands: the stable JSON. Attachments, receipts and hosts pass
+//! through as the controller sends them; `show` renders the same for people.
 //!
 //! What must never happen here: a secret; a receipt that looks proven and is not.
 
@@ -23,12 +23,12 @@ pub(crate) struct Kind {
     pub name: String,
     pub description: Option<String>,
     pub is_public: bool,
-    /// Volumes of this type may be attached to several hosts.
+    /// `true`: volumes of this type may be attached to several hosts.
     pub multiattach: bool,
     pub extra_specs: BTreeMap<String, Option<String>>,
 }
 
-/// The extra spec that makes volumes shareable, and its value.
+/// The extra spec that makes volumes shareable, and the value that does.
 pub(crate) const MULTIATTACH: (&str, &str) = ("multiattach", "<is> True");
 
 impl Kind {
@@ -101,17 +101,17 @@ pub(crate) struct Volume {
     pub id: String,
     pub name: Option<String>,
     pub description: Option<String>,
-    /// In the words of the Block Storage API.
+    /// Status in the words of the Block Storage API.
     pub status: String,
     pub size_gib: u64,
     pub size_bytes: u64,
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// It may be attached to several hosts.
+    /// `true`: it may be attached to several hosts.
     pub multiattach: bool,
-    /// Storage node and pool; `null` before it is placed, and for those who may not see it.
+    /// Storage node and pool; `null` before it is placed, and for users who may not see it.
     pub pool: Option<String>,
-    /// Ids of those that are `attached`.
+    /// Ids of its attachments that are `attached`.
     pub attached: Vec<String>,
     pub created_at: Option<String>,
     /// The snapshot that it was made from.
@@ -141,7 +141,7 @@ impl Volume {
 }
 
 impl Volume {
-    /// What it was made from, for people.
+    /// The origin of the volume, for people; `None`: it was made empty.
     pub(crate) fn made_from(&self) -> Option<String> {
         let snapshot = self.snapshot_id.as_ref().map(|id| format!("snapshot {id}"));
         snapshot.or(self.source_volume_id.as_ref().map(|id| format!("volume {id}")))
@@ -155,9 +155,9 @@ pub(crate) struct Snapshot {
     pub volume_id: String,
     pub name: Option<String>,
     pub description: Option<String>,
-    /// In the words of the Block Storage API.
+    /// Status in the words of the Block Storage API.
     pub status: String,
-    /// As its volume had when it was taken.
+    /// Size of its volume when it was taken.
     pub size_gib: u64,
     pub created_at: Option<String>,
 }
@@ -179,7 +179,7 @@ impl Snapshot {
 /// `snapshot create`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SnapshotCreated {
-    /// It is there, and volumes can be made from it.
+    /// `true`: it exists, and volumes can be made from it.
     pub done: bool,
     pub snapshot: Snapshot,
 }
@@ -200,10 +200,10 @@ pub(crate) struct SnapshotShown {
 /// `snapshot delete`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SnapshotDeleted {
-    /// It is gone.
+    /// `true`: it is gone.
     pub done: bool,
     pub snapshot_id: String,
-    /// `gone`, or as it stands.
+    /// `gone`, or its present status.
     pub status: String,
 }
 
@@ -218,11 +218,11 @@ pub(crate) struct Volumes {
 pub(crate) struct VolumeShown {
     #[serde(flatten)]
     pub volume: Volume,
-    /// Why its status is an error, or why nothing is sent for it.
+    /// The reason for an error status, or why nothing is sent for the volume.
     pub fault: Option<String>,
-    /// Nothing is sent for it until an operator confirms what the controller knows.
+    /// `true`: nothing is sent for it until an operator confirms the controller's knowledge.
     pub in_review: bool,
-    /// `null`: it is not cut off from its disk.
+    /// Isolation from its disk; `null`: it is not isolated.
     pub cut: Option<Cut>,
     pub attachments: Vec<Kept<Live>>,
 }
@@ -237,14 +237,14 @@ pub(crate) struct ReviewConfirmed {
 /// `epoch raise`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct EpochRaised {
-    /// The new one.
+    /// The new epoch.
     pub epoch: u64,
 }
 
 /// `volume create`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeCreated {
-    /// It is there and can be attached.
+    /// `true`: it exists and can be attached.
     pub done: bool,
     pub name: String,
     pub volume: Volume,
@@ -253,9 +253,9 @@ pub(crate) struct VolumeCreated {
 /// `volume extend`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeExtended {
-    /// It has the new size, or does not grow any more.
+    /// `true`: it has the new size; with `cancels`, it no longer grows.
     pub done: bool,
-    /// That was to be taken back.
+    /// `true`: the extend was to be cancelled.
     #[serde(skip)]
     pub cancels: bool,
     #[serde(flatten)]
@@ -265,18 +265,18 @@ pub(crate) struct VolumeExtended {
 /// `volume delete`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeDeleted {
-    /// The volume and its data are gone.
+    /// `true`: the volume and its data are gone.
     pub done: bool,
     pub volume_id: String,
     pub name: Option<String>,
-    /// `gone`, or as the volume stands.
+    /// `gone`, or the volume's present status.
     pub status: String,
 }
 
 /// `attach`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attached {
-    /// The disk can be used on its host.
+    /// `true`: the disk can be used on its host.
     pub done: bool,
     pub attachment: Kept<Live>,
 }
@@ -285,18 +285,18 @@ pub(crate) struct Attached {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum AttachmentShown {
-    /// As the controller gives it.
+    /// An attachment as the controller sends it.
     Live {
         #[serde(flatten)]
         attachment: Box<Kept<Live>>,
-        /// While it is on its way out.
+        /// The receipt, while the attachment is being detached.
         #[serde(skip_serializing_if = "Option::is_none")]
         receipt: Option<Proof>,
     },
-    /// Only its receipt is left.
+    /// A detached attachment, of which the receipt is left.
     Gone {
         id: String,
-        /// `gone`
+        /// Always `gone`.
         status: &'static str,
         receipt: Proof,
     },
@@ -305,40 +305,40 @@ pub(crate) enum AttachmentShown {
 /// `attachment mode`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct AttachmentMode {
-    /// As the controller gives it.
+    /// The attachment as the controller sends it.
     pub attachment: Kept<Live>,
-    /// Whether nothing that was in flight lands any more.
+    /// `true`: no command that was in flight lands any more.
     pub barrier: bool,
 }
 
 /// `attachment cache`.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct AttachmentCache {
-    /// As the controller gives it.
+    /// The attachment as the controller sends it.
     pub attachment: Kept<Live>,
 }
 
 /// `detach`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Detached {
-    /// It is gone; with a receipt, that is proven.
+    /// `true`: it is gone; if there is a receipt, it is proven.
     pub done: bool,
     pub attachment_id: String,
-    /// False: the controller knows nothing of such an attachment (any more).
+    /// `false`: the controller does not know such an attachment (any more).
     pub known: bool,
     /// `null`: nothing was ever granted, or the receipt is not there yet.
     pub receipt: Option<Proof>,
-    /// Why it is not done.
+    /// The reason why it is not done.
     pub waits_for: Option<String>,
-    /// What the host had of the volume and has lost with it.
+    /// Things of the volume that the host held and has lost with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The receipt is shown in full.
+    /// `true`: the receipt is shown in full.
     #[serde(skip)]
     pub full: bool,
 }
 
-/// A receipt that we understand: as the controller gives it, and in our words.
+/// A receipt that this program understands: as the controller sends it, and interpreted.
 #[derive(Debug)]
 pub(crate) struct Proof {
     raw: Kept<ReceiptRecord>,
@@ -352,7 +352,7 @@ impl Serialize for Proof {
 }
 
 impl Proof {
-    /// Nothing is claimed of a receipt that we do not understand.
+    /// Interprets a receipt. An unknown form is an error: nothing is claimed of it.
     pub(crate) fn of_record(raw: Kept<ReceiptRecord>) -> Result<Self, Fault> {
         match Receipt::of_record(&raw) {
             Some(receipt) => Ok(Self { raw, receipt }),
@@ -370,7 +370,7 @@ pub(crate) struct Records {
     pub receipts: Vec<Record>,
 }
 
-/// The record of a detach: as the controller gives it, and its receipt in our words.
+/// The record of a detach: as the controller sends it, with its receipt interpreted.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub raw: Kept<DetachRecord>,
@@ -384,7 +384,7 @@ impl Serialize for Record {
 }
 
 impl Record {
-    /// Nothing is claimed of a receipt that we do not understand.
+    /// Interprets a record. An unknown form of receipt is an error: nothing is claimed of it.
     pub(crate) fn of_record(raw: Kept<DetachRecord>) -> Result<Self, Fault> {
         let Some(record) = &raw.receipt else { return Ok(Self { raw, receipt: None }) };
         match Receipt::of_record(record) {
@@ -396,14 +396,15 @@ impl Record {
         }
     }
 
-    /// When it was gone.
+    /// Time when the attachment was gone; `None`: it is not gone yet.
     pub(crate) fn detached_at(&self) -> Option<&str> {
         self.raw.detached_at.as_deref()
     }
 }
 
 impl Receipt {
-    /// The controller's receipt. `None`: its words are not those that we know, and then nothing is claimed.
+    /// Interprets the controller's receipt. `None`: its words are unknown, and nothing is claimed
+    /// of it.
     pub(crate) fn of_record(record: &ReceiptRecord) -> Option<Self> {
         let proven = match record.proof.as_str() {
             "proven" => true,

@@ -1,8 +1,8 @@
-//! `mooring attach`: asks for the attachment, follows both agents until the disk can be used, and takes it back when the
-//! user has enough.
+//! `mooring attach`: requests the attachment, follows both agents until the disk can be used, and
+//! takes it back if the user interrupts.
 //!
-//! What must never happen here: "attached" said of a disk that its host has not verified; an attachment left behind without
-//! its id and the way on.
+//! What must never happen here: "attached" said of a disk that its host has not verified; an
+//! attachment left behind without its id and the next step.
 
 use std::fmt::Write as _;
 use std::io::{Stderr, Write};
@@ -28,7 +28,7 @@ use crate::error::{Failure, Left};
 use crate::select::VolumeRef;
 use crate::{Exit, Reply};
 
-/// A controller that does not wait is not asked more often than this.
+/// Least pause between calls to a controller that answers without waiting.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// `attach`.
@@ -50,7 +50,7 @@ pub(crate) async fn attach(
             biased;
             answer = &mut asked => Ok(answer),
             _ = interrupts.recv() => {
-                // Its answer decides whether there is something to take back.
+                // The request's answer decides whether there is an attachment to take back.
                 client.hurry();
                 progress.once(&format!("interrupted: waiting for the controller's answer; ctrl-C again leaves attachment {id} to it"));
                 tokio::select! {
@@ -79,7 +79,8 @@ pub(crate) async fn attach(
     }
 }
 
-/// An id is taken as it is: the controller knows whether there is such a volume.
+/// The id of the volume that is meant. An id is not looked up: the controller knows whether the
+/// volume exists.
 async fn volume_id(client: &Client, volume: &VolumeRef) -> Result<String, Failure> {
     match volume {
         VolumeRef::Id(id) => Ok(id.to_string()),
@@ -90,7 +91,7 @@ async fn volume_id(client: &Client, volume: &VolumeRef) -> Result<String, Failur
 async fn ask(client: &Client, args: &AttachArgs, id: &str, volume: &str) -> Result<Kept<Live>, Fault> {
     let mut attachment =
         json!({ "id": id, "volume": volume, "host": args.host, "mode": args.mode.to_string() });
-    // A controller of an earlier release refuses what it does not know, and is not told what nobody asked for.
+    // Send only fields that the user set: a controller of an earlier release refuses unknown ones.
     if let Some(transport) = args.transport {
         attachment["transport"] = transport.as_str().into();
     }
@@ -106,7 +107,7 @@ async fn ask(client: &Client, args: &AttachArgs, id: &str, volume: &str) -> Resu
     Ok(live)
 }
 
-/// Follows an attachment to its end, or to the deadline.
+/// Follows an attachment until it is done, has failed, or the deadline is over.
 async fn follow(
     client: &Client,
     mut live: Kept<Live>,
@@ -132,7 +133,7 @@ async fn follow(
     }
 }
 
-/// Who wants to know more, and who wants to give up.
+/// Next steps for the user: look again, or give up.
 fn way_on(id: &str) -> String {
     format!("Look with `mooring attachment show {id}`; take it back with `mooring detach {id}`.")
 }
@@ -141,7 +142,7 @@ fn left(exit: Exit, id: &str, text: String, advice: Option<String>) -> Failure {
     Failure::Left(Box::new(Left { exit, text, advice, attachment_id: id.to_owned(), attachment: None }))
 }
 
-/// The request failed. What was refused leaves nothing behind.
+/// Makes the failure of the request. A refused request leaves nothing behind.
 fn not_asked(id: &str, fault: Fault) -> Failure {
     if fault.was_refused() {
         return fault.into();
@@ -153,7 +154,7 @@ fn not_asked(id: &str, fault: Fault) -> Failure {
     left(fault.exit(), id, fault.to_string(), Some(advice))
 }
 
-/// The attachment is there, and the controller is not.
+/// Makes the failure for a controller that is lost while the attachment exists.
 fn lost(live: &Live, fault: &Fault) -> Failure {
     let id = &live.id;
     if fault.status() == Some(404) {
@@ -169,7 +170,7 @@ fn lost(live: &Live, fault: &Fault) -> Failure {
     left(fault.exit(), id, format!("it is not known how attachment {id} ends: {fault}"), Some(advice))
 }
 
-/// The attachment will not become ready.
+/// Makes the failure for an attachment that will not become ready.
 fn ended(live: &Kept<Live>) -> Failure {
     let id = &live.id;
     let volume = live.volume_name.as_deref().unwrap_or(&live.volume_id);
@@ -184,7 +185,7 @@ fn ended(live: &Kept<Live>) -> Failure {
         )
     };
     for problem in live.problems.iter().filter(|problem| live.fault.as_ref() != Some(problem)) {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "\nproblem: {problem}");
     }
     let advice = if detaching {
@@ -205,7 +206,7 @@ fn interrupted(id: &str, text: &str, advice: Option<String>) -> Failure {
     left(Exit::Interrupted, id, format!("interrupted: {text}"), advice)
 }
 
-/// The user has had enough of waiting, too.
+/// Makes the failure for a second interrupt: the user does not wait for the take-back either.
 fn left_alone(id: &str) -> Failure {
     let text =
         format!("attachment {id} is left to the controller, and may still be attached or on its way out");

@@ -1,4 +1,4 @@
-//! `mooring attachment`: looking, and changing the mode of what is there.
+//! `mooring attachment`: shows attachments, and changes their mode and cache in place.
 
 use mooring_model::AttachmentId;
 use serde_json::json;
@@ -14,10 +14,10 @@ use crate::error::Failure;
 use crate::select::VolumeRef;
 use crate::{Exit, Reply};
 
-/// Where attachments are.
+/// Path of attachments in the API.
 pub(crate) const PATH: [&str; 3] = ["mooring", "v1", "attachments"];
 
-/// The attachments of one volume, or all.
+/// Gets the attachments of one volume, or all.
 pub(crate) async fn of_volume(client: &Client, volume: Option<&str>) -> Result<Vec<Kept<Live>>, Failure> {
     let mut call = Call::get("the list of attachments", &PATH);
     if let Some(volume) = volume {
@@ -26,13 +26,13 @@ pub(crate) async fn of_volume(client: &Client, volume: Option<&str>) -> Result<V
     Ok(client.read::<Attachments>(call).await?.attachments)
 }
 
-/// One attachment.
+/// Gets one attachment.
 pub(crate) async fn get(client: &Client, id: &str) -> Result<Kept<Live>, Fault> {
     let [a, b, c] = PATH;
     Ok(client.read::<OneAttachment>(Call::get("the attachment", &[a, b, c, id])).await?.attachment)
 }
 
-/// One attachment, once it is not that of `after` any more, or after a while.
+/// Gets one attachment once its version differs from `after`, or after a while.
 pub(crate) async fn changed(client: &Client, id: &str, after: u64) -> Result<Kept<Live>, Fault> {
     let [a, b, c] = PATH;
     let call = Call::get("the attachment", &[a, b, c, id]).query("after", &after).waiting();
@@ -48,7 +48,8 @@ pub(crate) async fn list(client: &Client, volume: Option<&VolumeRef>) -> Result<
     Ok(Reply::ok(Attachments { attachments: of_volume(client, id.as_deref()).await? }))
 }
 
-/// `attachment show`. Of one that is gone, the receipt is left; it is gone all the same.
+/// `attachment show`. For a detached attachment only the receipt is left; the exit code says that
+/// it is gone.
 pub(crate) async fn show(client: &Client, id: AttachmentId) -> Result<Reply<AttachmentShown>, Failure> {
     let id = id.to_string();
     let answer = match get(client, &id).await {
@@ -74,7 +75,7 @@ pub(crate) async fn set_mode(
 ) -> Result<Reply<AttachmentMode>, Failure> {
     let (id, mut body) = (args.id.to_string(), json!({ "mode": args.mode.to_string() }));
     if args.barrier {
-        // A controller that knows no barriers says so.
+        // A controller that knows no barriers refuses the field.
         body["barrier"] = true.into();
     }
     let [a, b, c] = PATH;
@@ -94,7 +95,7 @@ pub(crate) async fn set_cache(
     Ok(Reply::ok(client.read(call).await?))
 }
 
-/// The receipt of a detach, if there is one.
+/// Gets the receipt of a detach; `None`: there is none.
 async fn receipt(client: &Client, id: &str) -> Result<Option<Proof>, Fault> {
     let [a, b, c] = PATH;
     match client.read::<OneReceipt>(Call::get("the receipt", &[a, b, c, id, "receipt"])).await {

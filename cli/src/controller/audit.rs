@@ -1,4 +1,4 @@
-//! `mooring audit`: who called what, from where, on which object, with which answer.
+//! `mooring audit`: the caller, origin, operation, objects and answer of each call.
 //!
 //! What must never happen here: a line left out without a word.
 
@@ -17,7 +17,7 @@ use crate::output::rfc3339;
 
 const PATH: [&str; 3] = ["mooring", "v1", "audit"];
 
-/// Lines that a controller gives in one answer at most.
+/// Most lines in one answer of a controller.
 const PAGE_MAX: u32 = 1_000;
 
 /// A line of the audit log.
@@ -67,11 +67,11 @@ struct Page {
 /// `audit`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Lines {
-    /// The newest first.
+    /// The lines, newest first.
     pub audit: Vec<Kept<LineRecord>>,
 }
 
-/// `audit`: as many lines as are wanted, a page at a time.
+/// `audit`: fetches as many lines as requested, page by page.
 pub(crate) async fn list(client: &Client, args: &AuditArgs) -> Result<Reply<Lines>, Failure> {
     let mut audit: Vec<Kept<LineRecord>> = Vec::new();
     let mut left = args.limit;
@@ -103,7 +103,7 @@ pub(crate) async fn list(client: &Client, args: &AuditArgs) -> Result<Reply<Line
 }
 
 impl LineRecord {
-    /// The operation, or the method where there is none; with its action.
+    /// The operation with its action, or the method if the API has no such operation.
     fn what(&self) -> String {
         let operation = self.operation.as_ref().unwrap_or(&self.method);
         match &self.action {

@@ -1,4 +1,4 @@
-//! `mooring attachment check`: who uses an attachment's disk on its host.
+//! `mooring attachment check`: the users of an attachment's disk on its host.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -33,7 +33,7 @@ pub(crate) struct CheckRecord {
     problems: Vec<ProblemRecord>,
 }
 
-/// Somebody who uses the disk.
+/// A user of the disk.
 #[derive(Debug, Deserialize)]
 struct UserRecord {
     device: String,
@@ -48,7 +48,7 @@ struct UserRecord {
     filesystem: Option<String>,
 }
 
-/// What is wrong.
+/// A fault that was found.
 #[derive(Debug, Deserialize)]
 struct ProblemRecord {
     code: String,
@@ -93,7 +93,7 @@ impl Display for Checked {
     }
 }
 
-/// Has the host look.
+/// Makes the host check now.
 pub(crate) async fn check(client: &Client, id: AttachmentId) -> Result<Reply<Checked>, Failure> {
     let id = id.to_string();
     let [a, b, c] = PATH;

@@ -1,7 +1,7 @@
-//! Calls to one controller: who is asked, with which token, until when, and what is asked again.
+//! Calls to one controller: address, token, deadline and repetition.
 //!
-//! What must never happen here: a call that waits for ever; a token that goes to anybody else (a proxy, a redirect) or over
-//! a network in plain text; a request repeated that would be done twice.
+//! What must never happen here: a call that waits for ever; a token that goes to anybody else (a
+//! proxy, a redirect) or over a network in plain text; a repeated request that would be done twice.
 
 use std::cell::Cell;
 use std::fs;
@@ -21,34 +21,36 @@ use crate::controller::url::ControllerUrl;
 use crate::error::Failure;
 use crate::output::plain;
 
-/// How much longer than the deadline we wait for an answer that is on its way: it is worth more than our giving up.
+/// Time beyond the deadline in which an answer that is on its way is still awaited: it is worth
+/// more than giving up.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Longest wait that is asked of the controller at once: what stands between us and it may cut silent connections.
+/// Longest wait that one call asks of the controller: devices in between may drop silent
+/// connections.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts: the first, and the longest.
+/// Pauses between attempts: first and longest.
 pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// Longest time for a connection to be made.
+/// Time limit for making a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// Largest answer taken: some 50 000 volumes fit.
+/// Largest answer accepted: some 50 000 volumes fit.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// One call.
 pub(crate) struct Call<'a> {
-    /// As people say it.
+    /// Name of the call for people.
     name: &'static str,
     method: Method,
     path: Vec<&'a str>,
     query: Vec<(&'a str, String)>,
     body: Option<Value>,
-    /// The controller may wait with its answer.
+    /// `true`: the controller may delay its answer.
     waits: bool,
-    /// Asked twice, it is done once.
+    /// `true`: a repetition has no further effect.
     repeatable: bool,
-    /// The microversion that the call needs, if it is not the first.
+    /// The microversion that the call needs; `None`: the first.
     version: Option<&'static str>,
 }
 
@@ -58,63 +60,64 @@ impl<'a> Call<'a> {
         Self { name, method, path, query: Vec::new(), body: None, waits: false, repeatable, version: None }
     }
 
-    /// Reads.
+    /// Makes a call that reads.
     pub(crate) fn get(name: &'static str, path: &[&'a str]) -> Self {
         Self::new(name, Method::GET, path)
     }
 
-    /// Takes away.
+    /// Makes a call that deletes.
     pub(crate) fn delete(name: &'static str, path: &[&'a str]) -> Self {
         Self::new(name, Method::DELETE, path)
     }
 
-    /// Sets something to what it is to be.
+    /// Makes a call that sets something to a given state.
     pub(crate) fn put(name: &'static str, path: &[&'a str], body: Value) -> Self {
         Self { body: Some(body), ..Self::new(name, Method::PUT, path) }
     }
 
-    /// Makes something that, asked for twice, is there twice.
+    /// Makes a call that creates a new object on every repetition.
     pub(crate) fn add(name: &'static str, path: &[&'a str], body: Value) -> Self {
         Self { body: Some(body), ..Self::new(name, Method::POST, path) }
     }
 
-    /// Makes something whose id (or unique name) is ours: repeated, it is the same thing.
+    /// Makes a call that creates an object with an id (or unique name) of ours; a repetition finds
+    /// it.
     pub(crate) fn make(name: &'static str, path: &[&'a str], body: Value) -> Self {
         Self { body: Some(body), repeatable: true, ..Self::new(name, Method::POST, path) }
     }
 
-    /// With a parameter.
+    /// Adds a query parameter.
     pub(crate) fn query(mut self, key: &'a str, value: &impl ToString) -> Self {
         self.query.push((key, value.to_string()));
         self
     }
 
-    /// As this microversion of the Block Storage API has it.
+    /// Sets the microversion of the Block Storage API.
     pub(crate) fn at(self, version: &'static str) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// The answer may take until the deadline.
+    /// Lets the answer take until the deadline.
     pub(crate) fn waiting(self) -> Self {
         Self { waits: true, ..self }
     }
 }
 
-/// A controller that can be called.
+/// A client of one controller.
 pub(crate) struct Client {
     http: reqwest::Client,
     url: ControllerUrl,
     with_token: bool,
     timeout: Duration,
     deadline: Cell<Instant>,
-    /// Nothing is asked again.
+    /// `true`: no call is repeated any more.
     hurried: Cell<bool>,
-    /// Whether repetitions are still to be told. Programs are not told.
+    /// `true`: a repetition is still to be announced. It is never announced to programs.
     tells: Cell<bool>,
 }
 
 impl Client {
-    /// Checks everything that can be checked without a call.
+    /// Makes a client, and checks everything that needs no call.
     pub(crate) fn open(global: &Global, url: ControllerUrl) -> Result<Self, Failure> {
         if url.has_credentials() {
             return Err(Failure::Usage(
@@ -141,41 +144,41 @@ impl Client {
         })
     }
 
-    /// What is left until the deadline.
+    /// Time left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.deadline.get().saturating_duration_since(Instant::now())
     }
 
-    /// How long is waited in all, in seconds.
+    /// The whole waiting time, in seconds.
     pub(crate) fn seconds(&self) -> u64 {
         self.timeout.as_secs()
     }
 
-    /// Repeats nothing from now on: the user has had enough.
+    /// Stops all repetitions from now on: the user wants to end.
     pub(crate) fn hurry(&self) {
         self.hurried.set(true);
     }
 
-    /// A new task with a deadline of its own.
+    /// Begins a new task with its own deadline.
     pub(crate) fn begin_again(&self) {
         self.hurried.set(false);
         self.deadline.set(Instant::now() + self.timeout);
     }
 
-    /// Sleeps, not beyond the deadline. False: the deadline is there.
+    /// Sleeps, but not beyond the deadline. `false`: the deadline has passed.
     pub(crate) async fn pause(&self, pause: Duration) -> bool {
         tokio::time::sleep(pause.min(self.left())).await;
         !self.left().is_zero()
     }
 
-    /// Calls, and reads the answer.
+    /// Calls, and decodes the answer.
     pub(crate) async fn read<T: DeserializeOwned>(&self, call: Call<'_>) -> Result<T, Fault> {
         let body = self.call(&call).await?;
         serde_json::from_slice(&body)
             .map_err(|error| Fault::Nonsense { call: call.name, why: error.to_string() })
     }
 
-    /// Calls, and takes any success.
+    /// Calls, and accepts any success.
     pub(crate) async fn done(&self, call: Call<'_>) -> Result<(), Fault> {
         self.call(&call).await.map(drop)
     }
@@ -194,7 +197,8 @@ impl Client {
         }
     }
 
-    /// Whether something that failed is to be tried again: after a pause, which grows.
+    /// Decides whether to repeat a failed call, and pauses before it; the pause grows. `false`: do
+    /// not repeat.
     pub(crate) async fn again(&self, fault: &Fault, pause: &mut Duration) -> bool {
         if !fault.may_pass() || self.hurried.get() || self.left() <= *pause {
             return false;
@@ -205,14 +209,14 @@ impl Client {
         true
     }
 
-    /// Says once that it is tried again: a program that only hangs tells nobody why.
+    /// Announces once that the call is repeated: a silent program tells nobody why it hangs.
     fn tell(&self, fault: &Fault) {
         if self.tells.replace(false) {
             let text =
                 plain(&format!("mooring: {fault}; trying again for up to {} s\n", self.left().as_secs()));
-            // An attach may be telling its progress on this line.
+            // An attach may be showing its progress on this line.
             let clear = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
-            // Nothing depends on this line being read.
+            // A failed announcement changes nothing.
             let _ = io::stderr().lock().write_all(format!("{clear}{text}").as_bytes());
         }
     }
@@ -263,7 +267,7 @@ impl Client {
     }
 }
 
-/// The token: from the file that is named, else from the environment.
+/// Reads the token from the named file, or else from the environment; `None`: there is none.
 fn token(global: &Global) -> Result<Option<HeaderValue>, Failure> {
     let (token, from) = match &global.token_file {
         Some(source) => (source.read()?.expose().to_owned(), source.to_string()),
@@ -286,7 +290,7 @@ fn http_client(
     url: &ControllerUrl,
     token: Option<HeaderValue>,
 ) -> Result<reqwest::Client, Failure> {
-    // A provider that is there already does as well.
+    // A provider that is already installed serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
     headers.extend(token.map(|token| (reqwest::header::HeaderName::from_static("x-auth-token"), token)));
@@ -299,7 +303,7 @@ fn http_client(
     if url.is_tls() {
         builder = with_certificates(builder, global)?;
     } else {
-        // The trust of the system is not needed, and its absence must not matter.
+        // The system's trust store is not needed, and its absence must not matter.
         builder = builder.tls_certs_only([]);
     }
     builder
@@ -343,7 +347,7 @@ fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(|error| Failure::Usage(format!("{} cannot be read: {error}", path.display())))
 }
 
-/// A body of one object under its name, as the API wants it.
+/// Wraps an object under its name, as the API requires.
 pub(crate) fn wrapped(name: &str, object: impl Serialize) -> Value {
     let mut body = serde_json::Map::new();
     body.insert(name.to_owned(), serde_json::to_value(object).unwrap_or_default());

@@ -1,6 +1,7 @@
 //! `mooring detach`.
 //!
-//! What must never happen here: an attachment that was not meant; success without the receipt's proof.
+//! What must never happen here: a detach of an attachment that was not meant; success without the
+//! receipt's proof.
 
 use mooring_model::AttachmentId;
 
@@ -15,7 +16,7 @@ use crate::controller::volume;
 use crate::error::Failure;
 use crate::select::VolumeRef;
 
-/// The call that takes an attachment away. It is repeated while it is not done.
+/// The call that detaches. It is repeated until it is done.
 pub(crate) fn call(id: &str, force: bool, widen: bool) -> Call<'_> {
     let [a, b, c] = PATH;
     let call = Call::delete("the detach", &[a, b, c, id]).waiting();
@@ -44,7 +45,7 @@ pub(crate) async fn detach(client: &Client, args: &DetachArgs) -> Result<Reply<D
             let reply = answer(true, proof, None);
             Ok(Reply { answer: Detached { warnings, ..reply.answer }, ..reply })
         }
-        // Ids are used once: what the controller does not know is gone.
+        // Ids are never reused: an attachment that the controller does not know is gone.
         Err(fault) if fault.status() == Some(404) => Ok(answer(false, None, None)),
         Err(fault) if fault.status() == Some(504) => Ok(answer(true, None, Some(fault.to_string()))),
         Err(fault) => Err(fault.into()),
@@ -84,7 +85,8 @@ async fn meant(client: &Client, args: &DetachArgs) -> Result<String, Failure> {
     }
 }
 
-/// By the host's name, or by its agent's id, which is in its initiator name.
+/// Returns `true` if the attachment is on this host: by the host's name, or by the agent id in its
+/// initiator name.
 fn is_on(live: &Live, host: &str) -> bool {
     let id =
         live.initiator.as_deref().and_then(|initiator| initiator.rsplit_once(":host.")).map(|(_, id)| id);
@@ -97,7 +99,7 @@ fn in_words(live: &Live) -> String {
 }
 
 async fn attachment(client: &Client, id: &str, host: Option<&str>) -> Result<String, Failure> {
-    // The canonical form is the same for both kinds of id.
+    // Both kinds of id have the same canonical form.
     let id = id.parse::<AttachmentId>().map_or_else(|_| id.to_owned(), |id| id.to_string());
     let Some(host) = host else { return Ok(id) };
     match get(client, &id).await {

@@ -1,7 +1,7 @@
-//! `mooring volume export`: a volume is copied to a new file of its storage node.
+//! `mooring volume export`: copies a volume to a new file on its storage node.
 //!
-//! What must never happen here: an export called done that failed, or was another one; a second one begun by a repetition of a
-//! call.
+//! What must never happen here: an export called done that failed, or was another one; a second
+//! export begun by the repetition of a call.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::controller::volume;
 use crate::display::named;
 use crate::error::Failure;
 
-/// Pauses between looks: the first, and the longest.
+/// Pauses between looks: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
 #[derive(Deserialize)]
@@ -50,13 +50,13 @@ impl ExportRecord {
 /// `volume export`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeExported {
-    /// Nothing goes on any more.
+    /// `true`: no export is at work any more.
     done: bool,
     volume_id: String,
     name: Option<String>,
     storage_host: Option<String>,
     image: ImageRecord,
-    /// How the export stands.
+    /// Status of the export.
     status: String,
 }
 
@@ -81,7 +81,7 @@ fn path(id: &str) -> [&str; 5] {
     ["mooring", "v1", "volumes", id, "export"]
 }
 
-/// The last export; `None`: there never was one.
+/// Gets the last export; `None`: there never was one.
 async fn last(client: &Client, id: &str) -> Result<Option<ExportRecord>, Failure> {
     match client.read::<Shown>(Call::get("the export", &path(id))).await {
         Ok(shown) => Ok(Some(shown.export)),
@@ -90,7 +90,7 @@ async fn last(client: &Client, id: &str) -> Result<Option<ExportRecord>, Failure
     }
 }
 
-/// Waits until it is over, or for as long as may be.
+/// Waits until the export is over, or until the deadline.
 async fn over(client: &Client, id: &str, mut export: ExportRecord) -> Result<ExportRecord, Failure> {
     let mut pause = LOOKS.0;
     while export.goes_on() && client.pause(pause).await {
@@ -117,7 +117,8 @@ async fn cancel(client: &Client, id: &str) -> Result<ExportRecord, Failure> {
     }
 }
 
-/// One of the same words that goes on is waited for. A request whose answer is lost is repeated with the same id.
+/// Begins the export, or joins one with the same arguments that is at work. A request whose answer
+/// is lost is repeated with the same id.
 async fn begin(client: &Client, id: &str, image: ImageRecord) -> Result<ExportRecord, Failure> {
     let known = last(client, id).await?;
     if let Some(known) = known.filter(|known| known.goes_on() && known.image == image) {

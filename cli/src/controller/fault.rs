@@ -1,6 +1,7 @@
-//! Why a call to the controller failed.
+//! Failures of calls to the controller.
 //!
-//! What must never happen here: a token in a text; "nothing happened" said of a request that may have been taken.
+//! What must never happen here: a token in a text; "nothing happened" said of a request that may
+//! have been accepted.
 
 use std::error::Error;
 use std::io;
@@ -11,10 +12,10 @@ use serde_json::Value;
 
 use crate::error::Exit;
 
-/// Longest text of an answer that is no fault of the API that is shown.
+/// Most characters shown of an answer that does not come from the API.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The controller answered with an error.
@@ -22,43 +23,44 @@ pub enum Fault {
     Said {
         /// The status code.
         status: u16,
-        /// Its own words.
+        /// The controller's own words.
         message: String,
-        /// A token was sent.
+        /// `true`: a token was sent.
         with_token: bool,
     },
-    /// No connection, or it broke.
+    /// The connection could not be made, or broke.
     #[error("cannot reach the controller at {url}: {}", root(.cause))]
     Down {
-        /// Where it was looked for.
+        /// The controller's address.
         url: String,
-        /// The client's reason. Not its source: of that chain only the end, which is said, is of use to anybody.
+        /// The client's reason. The source is left out: only the end of that chain is useful, and
+        /// it is printed.
         cause: reqwest::Error,
-        /// An attempt may have reached the controller.
+        /// `true`: an attempt may have reached the controller.
         doubt: bool,
     },
-    /// It took the call and does not answer.
+    /// The controller took the call and does not answer.
     #[error("the controller at {url} did not answer {call} within {} s", .after.as_secs_f64().ceil())]
     Silent {
-        /// Where it listens.
+        /// The controller's address.
         url: String,
         /// The call.
         call: &'static str,
-        /// How long it was waited.
+        /// Time that was waited.
         after: Duration,
     },
-    /// The answer makes no sense.
+    /// The answer cannot be understood.
     #[error("the controller's answer to {call} makes no sense: {why}")]
     Nonsense {
         /// The call.
         call: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
 
 impl Fault {
-    /// What an answer that is no success says.
+    /// Makes a fault from an answer that is no success.
     pub(crate) fn of_answer(status: StatusCode, body: &[u8], with_token: bool) -> Self {
         let message = fault_text(body).unwrap_or_else(|| match short_text(body) {
             text if text.is_empty() => format!("the controller answers {status}"),
@@ -67,12 +69,12 @@ impl Fault {
         Self::Said { status: status.as_u16(), message, with_token }
     }
 
-    /// The status code, when the controller answered.
+    /// The status code; `None`: the controller did not answer.
     pub(crate) fn status(&self) -> Option<u16> {
         if let Self::Said { status, .. } = self { Some(*status) } else { None }
     }
 
-    /// The same request may succeed in a moment.
+    /// Returns `true` if the same request may succeed soon.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             // Only an operator ends a review.
@@ -84,7 +86,7 @@ impl Fault {
         }
     }
 
-    /// The controller has not taken the request, and never will.
+    /// Returns `true` if the controller has not taken the request, and never will.
     pub(crate) fn was_refused(&self) -> bool {
         match self {
             Self::Said { status, .. } => (400..500).contains(status),
@@ -93,14 +95,14 @@ impl Fault {
         }
     }
 
-    /// The volume that is in review, when it is that for which the controller refuses.
+    /// The id of the volume if the refusal is due to its review; otherwise `None`.
     fn reviewed(&self) -> Option<&str> {
         let Self::Said { status: 503, message, .. } = self else { return None };
         let (volume, _) = message.strip_prefix("volume ")?.split_once(" is in review: ")?;
         (!volume.contains(' ')).then_some(volume)
     }
 
-    /// With what earlier attempts leave open.
+    /// Adds the doubt that an earlier attempt leaves.
     pub(crate) fn after(self, earlier: bool) -> Self {
         match self {
             Self::Down { url, cause, doubt } => Self::Down { url, cause, doubt: doubt || earlier },
@@ -114,8 +116,8 @@ impl Fault {
             Self::Down { .. } | Self::Silent { .. } => Exit::Unreachable,
             Self::Nonsense { .. } => Exit::Failed,
             Self::Said { status, message, .. } => match status {
-                // 400 is both a request that can never be right and a state that forbids it. The API's own words tell them
-                // apart.
+                // Status 400 means either a request that can never be right or a state that forbids
+                // it. The API's own words distinguish them.
                 400 if message.starts_with("Invalid input") => Exit::Usage,
                 404 => Exit::NotFound,
                 _ if self.reviewed().is_some() => Exit::Refused,
@@ -127,7 +129,7 @@ impl Fault {
         }
     }
 
-    /// What can be done.
+    /// The next step for the user; `None`: there is no advice.
     pub(crate) fn advice(&self) -> Option<String> {
         if let Some(volume) = self.reviewed() {
             return Some(format!(
@@ -176,14 +178,14 @@ fn fault_text(body: &[u8]) -> Option<String> {
     fault.get("message")?.as_str().map(str::to_owned)
 }
 
-/// The beginning of an answer of something else, on one line.
+/// The beginning of a foreign answer, on one line.
 fn short_text(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let words: Vec<_> = text.split_whitespace().collect();
     words.join(" ").chars().take(TEXT_CHARS_MAX).collect()
 }
 
-/// The reason at the end of the chain: the layers above it are the HTTP client's own.
+/// The reason at the end of the chain: the layers above belong to the HTTP client.
 fn root(error: &reqwest::Error) -> String {
     let mut last: &dyn Error = error;
     while let Some(source) = last.source() {
@@ -192,7 +194,7 @@ fn root(error: &reqwest::Error) -> String {
     last.to_string()
 }
 
-/// The first error down the chain of which something is known. An I/O error may be the wrapping of another error.
+/// The first known error down the chain. An I/O error may wrap another error.
 fn find<T>(error: &(dyn Error + 'static), known: &dyn Fn(&(dyn Error + 'static)) -> Option<T>) -> Option<T> {
     let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     known(error)
@@ -200,14 +202,15 @@ fn find<T>(error: &(dyn Error + 'static), known: &dyn Fn(&(dyn Error + 'static))
         .or_else(|| error.source().and_then(|source| find(source, known)))
 }
 
-/// Nobody listens.
+/// Returns `true` if nothing listens at the address.
 fn is_refused(error: &reqwest::Error) -> bool {
     let refused = io::ErrorKind::ConnectionRefused;
     find(error, &|error| error.downcast_ref::<io::Error>().filter(|io| io.kind() == refused).map(|_| ()))
         .is_some()
 }
 
-/// Certificates are wrong, or the other side does not speak TLS: it will be so the next time.
+/// Returns `true` if certificates are wrong or the peer does not speak TLS: a repetition will not
+/// help.
 fn is_tls(error: &reqwest::Error) -> bool {
     find(error, &|error| error.downcast_ref::<rustls::Error>().map(|_| ())).is_some()
 }

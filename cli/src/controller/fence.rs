@@ -1,4 +1,4 @@
-//! `mooring host fence`, `unfence` and `fences`: a host cut off from every volume.
+//! `mooring host fence`, `unfence` and `fences`: fences a host off from every volume.
 //!
 //! What must never happen here: success without the proof of every part.
 
@@ -25,12 +25,12 @@ pub(crate) struct Part {
     state: String,
     receipt: Option<Kept<ReceiptRecord>>,
     waits_for: Option<String>,
-    /// That the host held the volume's reservation.
+    /// Warns that the host held the volume's reservation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// Access that a storage node gave the host, and that no wish of the controller takes away.
+/// Access that a storage node gives the host without a spec of the controller.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Export {
     node: String,
@@ -41,25 +41,25 @@ pub(crate) struct Export {
     waits_for: Option<String>,
 }
 
-/// A storage node that has not said what it grants.
+/// A storage node that has not reported its grants.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Unknown {
     node: String,
     why: String,
 }
 
-/// A name of an initiator that only users say is the host's.
+/// An initiator name that belongs to the host only by the word of users.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Disputed {
     initiator: String,
-    /// Whose it is, as others say.
+    /// The hosts that others claim it for.
     #[serde(default)]
     hosts: Vec<String>,
     #[serde(default)]
     attachments: Vec<Claim>,
 }
 
-/// An attachment that says so.
+/// An attachment that makes such a claim.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Claim {
     attachment_id: String,
@@ -103,7 +103,8 @@ pub(crate) struct Fences {
     fences: Vec<Kept<Fence>>,
 }
 
-/// Its grant is gone, and the kernel has said that nothing of it lands any more. What is not understood is no proof.
+/// Returns `true` if the grant is gone and the kernel has proven that no command of it lands any
+/// more. An unknown receipt proves nothing.
 fn is_proven(state: &str, receipt: Option<&Kept<ReceiptRecord>>) -> bool {
     let proven = |raw: &Kept<ReceiptRecord>| Receipt::of_record(raw).is_some_and(|receipt| receipt.proven);
     state == "cut" && receipt.is_none_or(proven)
@@ -189,7 +190,7 @@ pub(crate) async fn fence(
 pub(crate) async fn unfence(client: &Client, host: &str, anyway: bool) -> Result<Reply<OneFence>, Failure> {
     let path = ["mooring", "v1", "hosts", host, "unfence"];
     let body = if anyway { json!({ "anyway": true }) } else { json!({}) };
-    // Not repeated by itself: the second answer would be that there is no fence.
+    // Not repeated automatically: the second answer would be that there is no fence.
     Ok(Reply::ok(client.read(Call::add("the end of a fence", &path, body)).await?))
 }
 

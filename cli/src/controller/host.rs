@@ -21,7 +21,7 @@ pub(crate) async fn show(client: &Client, host: &str) -> Result<Reply<OneHost>, 
     Ok(Reply::ok(client.read(Call::get("a host", &["mooring", "v1", "hosts", host])).await?))
 }
 
-/// `host enable`, `disable`, `drain`, `undrain`: each may be said again.
+/// `host enable`, `disable`, `drain`, `undrain`: each may be repeated.
 pub(crate) async fn change(
     client: &Client,
     host: &str,
@@ -47,11 +47,11 @@ pub(crate) async fn token(client: &Client, args: &HostTokenArgs) -> Result<Reply
         body.insert("zone".to_owned(), json!(zone));
     }
     let path = ["mooring", "v1", "hosts", &args.host, "token"];
-    // Made twice, the second token takes the first one's place.
+    // A repetition makes a new token, which replaces the first.
     Ok(Reply::ok(client.read(Call::make("the new token", &path, Value::Object(body))).await?))
 }
 
-/// `host revoke`. What is revoked already is revoked again.
+/// `host revoke`. A repetition succeeds again.
 pub(crate) async fn revoke(client: &Client, host: &str) -> Result<Reply<Revoked>, Failure> {
     let path = ["mooring", "v1", "hosts", host, "revoke"];
     Ok(Reply::ok(client.read(Call::make("the end of an enrolment", &path, json!({}))).await?))

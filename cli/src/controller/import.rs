@@ -1,6 +1,7 @@
-//! `mooring volume import`: a volume from an image of a storage node.
+//! `mooring volume import`: makes a volume from an image on a storage node.
 //!
-//! What must never happen here: a second volume made by a repetition; one that was made otherwise taken for it.
+//! What must never happen here: a second volume made by a repetition; a volume that was made
+//! otherwise taken for the imported one.
 
 use mooring_model::VolumeId;
 use serde::Deserialize;
@@ -15,10 +16,10 @@ use crate::controller::records::{OneVolume, VolumeRecord};
 use crate::controller::volume;
 use crate::error::Failure;
 
-/// The metadata that says which image a volume was: a repetition of the command knows it by that.
+/// The metadata key that names the volume's image; a repeated command recognises its volume by it.
 const ORIGIN: &str = "imported-from";
 
-/// Mooring's own API answers with what only it says.
+/// An answer of Mooring's own API.
 #[derive(Deserialize)]
 struct Made {
     volume: MadeVolume,
@@ -29,7 +30,7 @@ struct MadeVolume {
     id: String,
 }
 
-/// The volume that an earlier run of the same command made.
+/// The volume that an earlier run of the same command made; `None`: there is none.
 async fn known(
     client: &Client,
     args: &ImportArgs,
@@ -50,7 +51,8 @@ async fn known(
     Ok(same.pop())
 }
 
-/// Asks for it, unless an earlier run of the same command did. A request whose answer is lost is repeated with the same key.
+/// Requests the import, unless an earlier run of the same command did. A request whose answer is
+/// lost is repeated with the same key.
 async fn make(client: &Client, args: &ImportArgs, origin: &str, gib: u64) -> Result<VolumeRecord, Failure> {
     let key = VolumeId::random().to_string();
     let mut wish = json!({

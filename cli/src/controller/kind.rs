@@ -1,6 +1,6 @@
 //! `mooring type`: volume types.
 //!
-//! What must never happen here: success for a type that exists with other words.
+//! What must never happen here: success for a type that exists with other arguments.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use crate::error::Failure;
 
 const PATH: [&str; 2] = ["v3", "types"];
 
-/// `type create`. Names are unique, so that a type of this name and these words is the answer to a repetition.
+/// `type create`. Names are unique: an existing type with this name and these arguments is the
+/// result of an earlier run.
 pub(crate) async fn create(client: &Client, args: &TypeCreateArgs) -> Result<Reply<KindCreated>, Failure> {
     let specs = specs(args)?;
     let mut kind = json!({ "name": args.name, "extra_specs": specs });
@@ -64,7 +65,7 @@ pub(crate) async fn list(client: &Client) -> Result<Reply<Kinds>, Failure> {
     Ok(Reply::ok(Kinds { types }))
 }
 
-/// Also private ones, for those who see them.
+/// All types, including private ones that the user may see.
 async fn records(client: &Client) -> Result<Vec<TypeRecord>, Failure> {
     let mut types: Vec<TypeRecord> = Vec::new();
     loop {
@@ -73,7 +74,7 @@ async fn records(client: &Client) -> Result<Vec<TypeRecord>, Failure> {
             call = call.query("marker", &last.id);
         }
         let page: ManyTypes = client.read(call).await?;
-        // An empty page with a link to the next one would go on for ever.
+        // An empty page with a link to the next one would loop for ever.
         let more =
             !page.volume_types.is_empty() && page.volume_type_links.iter().any(|link| link.rel == "next");
         types.extend(page.volume_types);
@@ -131,7 +132,7 @@ pub(crate) async fn set(client: &Client, args: &TypeSetArgs) -> Result<Reply<Kin
     shown(client, &id).await
 }
 
-/// `type unset`. What is not there is as it is to be.
+/// `type unset`. A missing key counts as removed.
 pub(crate) async fn unset(client: &Client, args: &TypeUnsetArgs) -> Result<Reply<KindShown>, Failure> {
     let id = find(client, &args.kind).await?.id;
     for key in &args.keys {
@@ -144,7 +145,7 @@ pub(crate) async fn unset(client: &Client, args: &TypeUnsetArgs) -> Result<Reply
     shown(client, &id).await
 }
 
-/// `type access`. Repeated, it succeeds again.
+/// `type access`. A repetition succeeds again.
 pub(crate) async fn access(client: &Client, args: &TypeAccessArgs) -> Result<Reply<KindAccess>, Failure> {
     let kind = find(client, &args.kind).await?;
     let add = args.add.iter().map(|project| ("addProjectAccess", project, 409));

@@ -1,6 +1,6 @@
 //! `mooring host rename` and `host forget`.
 //!
-//! What must never happen here: a host forgotten whose loss was not said, or without `--yes`.
+//! What must never happen here: a host forgotten whose loss was not shown, or without `--yes`.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -35,7 +35,7 @@ struct ProjectLoss {
     attachments: u64,
 }
 
-/// The loss that a host takes along.
+/// The loss of all projects when a host is forgotten.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Loss {
     name: String,
@@ -54,7 +54,7 @@ pub(crate) struct Loss {
     obstacle: Option<String>,
 }
 
-/// `host forget` without `--yes`: nothing is done.
+/// `host forget` without `--yes`: the loss; nothing is done.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Planned {
     loss: Kept<Loss>,
@@ -66,7 +66,8 @@ pub(crate) struct Forgotten {
     forgotten: Kept<Loss>,
 }
 
-/// `host rename`. Not repeated by itself: the second answer would be that nobody has the old name.
+/// `host rename`. Not repeated automatically: the second answer would be that no host has the old
+/// name.
 pub(crate) async fn rename(client: &Client, args: &RenameArgs) -> Result<Reply<NewName>, Failure> {
     let path = ["mooring", "v1", "hosts", &args.host, "rename"];
     Ok(Reply::ok(
@@ -80,7 +81,7 @@ pub(crate) async fn plan(client: &Client, args: &ForgetArgs) -> Result<Reply<Pla
     Ok(Reply::ok(client.read(Call::get("what a host has", &path)).await?))
 }
 
-/// `host forget --yes`. What is forgotten already is forgotten again.
+/// `host forget --yes`. A repetition succeeds again.
 pub(crate) async fn forget(client: &Client, args: &ForgetArgs) -> Result<Reply<Forgotten>, Failure> {
     let path = ["mooring", "v1", "hosts", &args.host, "forget"];
     let call = Call::make("the end of a host", &path, json!({ "confirm": args.host })).waiting();
@@ -98,13 +99,13 @@ impl Display for NewName {
     }
 }
 
-/// So many of these.
+/// A number with its noun, in singular or plural.
 fn count(number: u64, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
 impl Loss {
-    /// One line for each thing that goes.
+    /// One line for each kind of thing that is lost.
     fn in_words(&self) -> String {
         format!(
             "{} and {} of {} GiB with all their data, {} of theirs whose end is never proven, {} of its own to other storage nodes",

@@ -1,6 +1,8 @@
-//! `mooring volume manageable`, `manage`, `unmanage`: logical volumes that become volumes with what they hold, and back.
+//! `mooring volume manageable`, `manage`, `unmanage`: turns existing logical volumes into volumes
+//! with their content, and back.
 //!
-//! What must never happen here: a deletion; a second volume made by a repetition; a storage node left out without a word.
+//! What must never happen here: a deletion; a second volume made by a repetition; a storage node
+//! left out without a word.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -18,7 +20,8 @@ use crate::error::Failure;
 use crate::select::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
 
-/// The metadata that says which LV a volume was: a repetition of the command knows it by that.
+/// The metadata key that names the volume's original LV; a repeated command recognises its volume
+/// by it.
 const ORIGIN: &str = "managed-from";
 
 /// `{"manageable-volumes": […]}`
@@ -60,11 +63,11 @@ pub(crate) struct Lv {
     size_gib: u64,
     /// `thick` or `thin`.
     provisioning: Option<String>,
-    /// It can become a volume now.
+    /// `true`: it can become a volume now.
     manageable: bool,
-    /// Why not, and what to do.
+    /// The reason why it cannot, and the remedy.
     reason: Option<String>,
-    /// The volume that it is already.
+    /// The volume that it already is.
     volume_id: Option<String>,
 }
 
@@ -72,7 +75,7 @@ pub(crate) struct Lv {
 #[derive(Debug, Serialize)]
 pub(crate) struct Lvs {
     lvs: Vec<Lv>,
-    /// Storage nodes that are down: what they have is not known.
+    /// Storage nodes that are down: their LVs are unknown.
     not_asked: Vec<String>,
 }
 
@@ -83,7 +86,7 @@ pub(crate) struct VolumeUnmanaged {
     volume_id: String,
     name: Option<String>,
     status: String,
-    /// What its LV is called from now on, in its group.
+    /// The LV's name in its group from now on.
     lv: String,
 }
 
@@ -126,7 +129,7 @@ impl Display for VolumeUnmanaged {
     }
 }
 
-/// As the Block Storage API calls it.
+/// The storage node's name in the Block Storage API.
 fn service(host: &str) -> String {
     if host.contains('@') { host.to_owned() } else { format!("{host}@lvm") }
 }
@@ -158,7 +161,7 @@ async fn lvs_of(client: &Client, host: &str) -> Result<Vec<Lv>, Failure> {
     }
 }
 
-/// `volume manageable`: of one storage node, or of all that are up.
+/// `volume manageable`: asks one storage node, or all that are up.
 pub(crate) async fn list(client: &Client, host: Option<&str>) -> Result<Reply<Lvs>, Failure> {
     if let Some(host) = host {
         return Ok(Reply::ok(Lvs { lvs: lvs_of(client, host).await?, not_asked: Vec::new() }));
@@ -177,7 +180,7 @@ pub(crate) async fn list(client: &Client, host: Option<&str>) -> Result<Reply<Lv
     Ok(Reply::ok(Lvs { lvs, not_asked }))
 }
 
-/// The volume that an earlier run of the same command made.
+/// The volume that an earlier run of the same command made; `None`: there is none.
 async fn known(client: &Client, name: &VolumeName, origin: &str) -> Result<Option<VolumeRecord>, Failure> {
     let mut same = volume::named(client, name).await?;
     let is = |volume: &VolumeRecord| volume.metadata.get(ORIGIN).is_some_and(|of| of == origin);
@@ -191,7 +194,8 @@ async fn known(client: &Client, name: &VolumeName, origin: &str) -> Result<Optio
     Ok(same.pop())
 }
 
-/// Takes it, unless an earlier run of the same command did. A request whose answer is lost is not simply repeated.
+/// Takes the LV, unless an earlier run of the same command did. A request whose answer is lost is
+/// not repeated blindly.
 async fn take(client: &Client, args: &ManageArgs, name: &VolumeName) -> Result<VolumeRecord, Failure> {
     let origin = format!("{}:{}", args.host, args.lv);
     let mut pause = PAUSE.0;
@@ -239,7 +243,8 @@ pub(crate) async fn manage(client: &Client, args: &ManageArgs) -> Result<Reply<V
     Ok(Reply::when(done, VolumeCreated { done, name: name.to_string(), volume: Volume::of_record(volume) }))
 }
 
-/// `volume unmanage`. An id is used once: one that the controller does not know is none of its volumes any more.
+/// `volume unmanage`. Ids are never reused: a volume that the controller does not know is already
+/// unmanaged.
 pub(crate) async fn unmanage(client: &Client, of: &VolumeRef) -> Result<Reply<VolumeUnmanaged>, Failure> {
     let answer = |id: String, name: Option<String>, status: &str| {
         let (done, lv) = (status == "gone", format!("mooring-{id}"));

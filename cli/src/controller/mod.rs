@@ -1,11 +1,12 @@
 //! The controller's side: hosts, types, volumes and attachments over REST.
 //!
-//! The way of a command here: `client` (one HTTP call or a few, repeated while that is safe) → `records` (what the
-//! controller says) → `host`, `kind`, `quota`, `volume`, `snapshot`, `revert`, `manage`, `import`, `export`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch` (read, decide, send) → `answers` (what is
-//! answered, as JSON) and `show` (the same for people).
+//! A command passes through: `client` (one HTTP call or a few, repeated while that is safe) →
+//! `records` (the controller's objects) → `host`, `kind`, `quota`, `volume`, `snapshot`, `revert`,
+//! `manage`, `import`, `export`, `operate`, `attach`, `detach`, `attachment`, `receipt`, `epoch`
+//! (read, decide, send) → `answers` (the answer as JSON) and `show` (the same for people).
 //!
-//! What must never happen here: a token in an error, an argument or a redirect; a volume or an attachment that somebody
-//! else meant; an attachment left behind without a word.
+//! What must never happen here: a token in an error, an argument or a redirect; a volume or an
+//! attachment that somebody else meant; an attachment left behind without a word.
 
 pub(crate) mod answers;
 pub(crate) mod attach;

@@ -1,6 +1,6 @@
 //! `mooring volume retype`, `reset-status` and `set`.
 //!
-//! What must never happen here: a repetition that is taken for a failure.
+//! What must never happen here: a repetition that counts as a failure.
 
 use mooring_model::VolumeId;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::controller::records::VolumeRecord;
 use crate::controller::volume::{find, get};
 use crate::error::Failure;
 
-/// Does one action. Asked twice, each of these is done once.
+/// Sends one action. A repetition of any of these has no further effect.
 async fn act(client: &Client, id: &str, name: &str, value: Value) -> Result<(), Fault> {
     client.done(Call::make("the change", &["v3", "volumes", id, "action"], wrapped(name, value))).await
 }
@@ -24,7 +24,7 @@ async fn changed(client: &Client, id: &str) -> Result<Reply<VolumeChanged>, Fail
     Ok(Reply::ok(VolumeChanged::of_record(get(client, id).await?)))
 }
 
-/// `volume retype`. A volume that has the type already is what was asked for.
+/// `volume retype`. Succeeds if the volume already has the type.
 pub(crate) async fn retype(client: &Client, args: &RetypeArgs) -> Result<Reply<VolumeChanged>, Failure> {
     let volume = find(client, &args.volume).await?;
     let id = volume.id.clone();
@@ -32,10 +32,10 @@ pub(crate) async fn retype(client: &Client, args: &RetypeArgs) -> Result<Reply<V
     if args.kind.parse::<VolumeId>().is_err() && has(&volume) {
         return Ok(Reply::ok(VolumeChanged::of_record(volume)));
     }
-    // What cannot be done where the volume lies is refused: volumes are not moved.
+    // The controller refuses a type that does not fit where the volume lies: volumes are not moved.
     let wish = json!({ "new_type": args.kind, "migration_policy": "never" });
     if let Err(fault) = act(client, &id, "os-retype", wish).await {
-        // The answer to the first attempt may be lost: then the second finds it done.
+        // If the answer to the first attempt was lost, the second finds the change done.
         let now = get(client, &id).await.ok().filter(|now| fault.status() == Some(400) && has(now));
         return now.map(|now| Reply::ok(VolumeChanged::of_record(now))).ok_or_else(|| fault.into());
     }

@@ -1,35 +1,36 @@
-//! How an attach goes on, while it does: one line that is rewritten on a terminal, a line for each step elsewhere.
+//! Progress of an attach: one line that is rewritten on a terminal, a line for each step elsewhere.
 //!
-//! What must never happen here: anything on standard output, or anything at all where a program reads.
+//! What must never happen here: anything on standard output, or anything at all where a program
+//! reads.
 
 use std::io::{self, IsTerminal, Write};
 
 use crate::controller::records::{Live, STEPS};
 use crate::output::plain;
 
-/// How it is told.
+/// The form of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Not.
+    /// No progress is shown.
     Quiet,
-    /// Each thing once, on a line.
+    /// Each step once, on its own line.
     Lines,
     /// One line, rewritten.
     Terminal,
 }
 
-/// Tells how an attach goes on.
+/// Shows the progress of an attach.
 pub(crate) struct Progress<W: Write> {
     out: W,
     style: Style,
-    /// What was told.
+    /// The texts shown so far.
     said: Vec<String>,
-    /// There is a line to be rewritten.
+    /// `true`: there is a line to rewrite.
     open: bool,
 }
 
 impl Progress<io::Stderr> {
-    /// On standard error, as it fits.
+    /// Writes to standard error, in the form that fits it.
     pub(crate) fn new(json: bool) -> Self {
         let style = match (json, io::stderr().is_terminal()) {
             (true, _) => Style::Quiet,
@@ -45,7 +46,7 @@ impl<W: Write> Progress<W> {
         Self { out, style, said: Vec::new(), open: false }
     }
 
-    /// A new state.
+    /// Shows a new state.
     pub(crate) fn update(&mut self, live: &Live) {
         let steps: Vec<_> = live.steps().map(|(word, ms)| format!("{word} {ms} ms")).collect();
         for problem in live.problems.iter().chain(&live.fault) {
@@ -58,7 +59,7 @@ impl<W: Write> Progress<W> {
         }
     }
 
-    /// Something that stays readable.
+    /// Prints a text that stays on the screen.
     pub(crate) fn once(&mut self, text: &str) {
         if self.style == Style::Quiet || self.said.iter().any(|said| said == text) {
             return;
@@ -68,7 +69,7 @@ impl<W: Write> Progress<W> {
         self.said.push(text.to_owned());
     }
 
-    /// Takes the line away: what follows says more.
+    /// Removes the line: the output that follows says more.
     pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.open) {
             self.write("\r\x1b[K");
@@ -80,13 +81,13 @@ impl<W: Write> Progress<W> {
         self.open = true;
     }
 
-    /// Nothing depends on this being read.
+    /// Writes a text; a failure changes nothing.
     fn write(&mut self, text: &str) {
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
 }
 
-/// `granted 12 ms, logging in…`
+/// Makes the line, such as `granted 12 ms, logging in…`.
 fn line(live: &Live, steps: &[String]) -> String {
     let next = STEPS.iter().find(|(key, _, _)| !live.steps_ms.contains_key(*key));
     let next = next.map(|(_, _, waits)| format!("{waits}…"));

@@ -1,4 +1,4 @@
-//! `mooring quota`: what projects may have, and what they have.
+//! `mooring quota`: limits of projects, and their use.
 //!
 //! What must never happen here: a limit shown as if it were the use.
 
@@ -17,19 +17,19 @@ use crate::error::Failure;
 #[derive(Debug, Serialize)]
 pub(crate) struct Quota {
     pub key: String,
-    /// -1: none.
+    /// The limit; -1: none.
     pub limit: i64,
     pub in_use: u64,
 }
 
-/// `quota show`, and after `quota set` and `quota reset`.
+/// Answer of `quota show`, `quota set` and `quota reset`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Quotas {
     pub project: String,
     pub quotas: Vec<Quota>,
 }
 
-/// `{"quota_set":{…}}` with the use.
+/// `{"quota_set":{…}}`, including the use.
 #[derive(Debug, Deserialize)]
 struct OneSet {
     quota_set: BTreeMap<String, Value>,
@@ -49,7 +49,7 @@ fn path(project: &str) -> [&str; 3] {
 pub(crate) async fn show(client: &Client, project: &str) -> Result<Reply<Quotas>, Failure> {
     let call = Call::get("the quotas", &path(project)).query("usage", &true);
     let set = client.read::<OneSet>(call).await?.quota_set;
-    // Beside the quotas there is the project's id, a text.
+    // The set also has the project's id, as a text.
     let line = |(key, value): (String, Value)| {
         let Line { limit, in_use } = serde_json::from_value(value).ok()?;
         Some(Quota { key, limit, in_use })

@@ -1,4 +1,4 @@
-//! `mooring receipt`: the records of detaches. Looking, never changing.
+//! `mooring receipt`: shows the records of detaches, and changes nothing.
 //!
 //! What must never happen here: "proven" of a receipt that is not understood.
 
@@ -17,7 +17,7 @@ use super::answers::Records;
 
 const PATH: [&str; 3] = ["mooring", "v1", "receipts"];
 
-/// `receipt list`: of one volume, or all. A volume that is gone is named by its id.
+/// `receipt list`: of one volume, or all. A deleted volume is named by its id.
 pub(crate) async fn list(client: &Client, volume: Option<&VolumeRef>) -> Result<Reply<Records>, Failure> {
     let mut call = Call::get("the list of receipts", &PATH);
     match volume {

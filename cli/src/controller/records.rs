@@ -1,4 +1,4 @@
-//! What the controller says, read as far as this program needs it. Fields that it does not know are left alone.
+//! The controller's objects, decoded as far as this program needs them. Unknown fields are ignored.
 //!
 //! What must never happen here: an answer refused because of a field that a newer controller adds.
 
@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// An object of Mooring's own API: read by us, and handed on to programs exactly as it came.
+/// An object of Mooring's own API: decoded for us, and passed on to programs exactly as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept<T> {
     read: T,
@@ -49,7 +49,8 @@ pub(crate) struct Live {
     pub host: Option<String>,
     #[serde(default)]
     pub mode: Option<String>,
-    /// What the target enforces for the host; `null`: nothing is granted, or, with no `session` either, nobody knows.
+    /// The mode that the target enforces for the host. `null`: nothing is granted, or, if `session`
+    /// is `null`, too, it is unknown.
     #[serde(default)]
     pub effective_mode: Option<String>,
     /// `null`: a controller of an earlier release, which knows no flag.
@@ -61,11 +62,11 @@ pub(crate) struct Live {
     /// Party that a rotation of the secrets waits for; `None`: none is in progress.
     #[serde(default)]
     pub secret_rotation: Option<String>,
-    /// When they were rotated last.
+    /// Time of the last rotation.
     #[serde(default)]
     pub secret_rotated_at: Option<String>,
     pub status: String,
-    /// One of our agents attaches it.
+    /// `true`: one of our agents attaches it.
     #[serde(default)]
     pub native: bool,
     #[serde(default)]
@@ -73,20 +74,20 @@ pub(crate) struct Live {
     /// `null`: the storage agent has not reported.
     #[serde(default)]
     pub session: Option<bool>,
-    /// It should be logged in and is not.
+    /// `true`: it should be logged in and is not.
     #[serde(default)]
     pub session_missing: bool,
     #[serde(default)]
     pub session_addresses: Vec<String>,
-    /// Only for those who may see addresses.
+    /// Sessions of the attachment; only for users who may see addresses.
     #[serde(default)]
     pub sessions: Vec<SessionRecord>,
-    /// Of its volume, whoever they are of; `null`: not known.
+    /// Unlisted sessions of its volume, of any initiator; `null`: unknown.
     #[serde(default)]
     pub unlisted_sessions: Option<u32>,
     #[serde(default)]
     pub storage_host: Option<String>,
-    /// `null`: nothing is granted, or nobody knows.
+    /// `null`: nothing is granted, or it is unknown.
     #[serde(default)]
     pub counters: Option<CountersRecord>,
     #[serde(default)]
@@ -112,7 +113,7 @@ pub(crate) struct Live {
     pub revision: u64,
 }
 
-/// A session as the target sees it.
+/// A session as the target reports it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SessionRecord {
     #[serde(default)]
@@ -129,7 +130,7 @@ pub(crate) struct SessionRecord {
     pub since: Option<String>,
 }
 
-/// What was done over a nexus.
+/// I/O counters of a nexus.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(crate) struct CountersRecord {
     #[serde(default)]
@@ -140,7 +141,7 @@ pub(crate) struct CountersRecord {
     pub written_mib: u64,
 }
 
-/// The steps of an attach, in their order: the controller's word, ours, and what is waited for before it.
+/// The steps of an attach in order: the controller's word, ours, and the word while it is awaited.
 pub(crate) const STEPS: [(&str, &str, &str); 4] = [
     ("granted", "granted", "granting"),
     ("logged_in", "logged in", "logging in"),
@@ -149,7 +150,7 @@ pub(crate) const STEPS: [(&str, &str, &str); 4] = [
 ];
 
 impl Live {
-    /// How the rotation of its secrets stands, or when the last one ended.
+    /// State of a rotation of the secrets, or the time when the last one ended.
     pub(crate) fn secret_text(&self) -> String {
         match (&self.secret_rotation, &self.secret_rotated_at) {
             (Some(who), _) => format!("being rotated: its {who} is waited for"),
@@ -158,18 +159,18 @@ impl Live {
         }
     }
 
-    /// It is attached, and its host says that the disk can be used.
+    /// Returns `true` if it is attached and its host says that the disk can be used.
     pub(crate) fn is_ready(&self) -> bool {
         self.status == "attached" && self.host_phase.as_deref() == Some("ready")
     }
 
-    /// The steps that are done, in their order, with milliseconds since the request came.
+    /// The finished steps in order, with milliseconds since the request arrived.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (&'static str, u64)> {
         STEPS.iter().filter_map(|(key, word, _)| self.steps_ms.get(*key).map(|ms| (*word, *ms)))
     }
 }
 
-/// One session that a revoke cut.
+/// One session that a revoke ended.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct CutRecord {
     pub initiator: String,
@@ -221,41 +222,42 @@ pub(crate) struct DetachRecord {
     pub initiator: Option<String>,
     #[serde(default)]
     pub mode: Option<String>,
-    /// The target revoked first.
+    /// `true`: the target revoked first.
     #[serde(default)]
     pub forced: bool,
-    /// Who asked, and with which request.
+    /// The user who asked.
     #[serde(default)]
     pub user_id: Option<String>,
     #[serde(default)]
     pub request_id: Option<String>,
     #[serde(default)]
     pub asked_at: Option<String>,
-    /// `null`: it is going still.
+    /// `null`: the detach is still in progress.
     #[serde(default)]
     pub detached_at: Option<String>,
     /// `null`: nothing was ever granted, or another attachment kept the access.
     #[serde(default)]
     pub receipt: Option<ReceiptRecord>,
-    /// What its host had not written when it was cut off. `null`: it has not said, or was not cut off.
+    /// Bytes that the host had not written when it was forced off. `null`: it has not said, or was
+    /// not forced off.
     #[serde(default)]
     pub unwritten_bytes: Option<u64>,
 }
 
-/// What only Mooring's own API says of a volume.
+/// Fields of a volume that only Mooring's own API has.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct StateRecord {
-    /// Why its status is an error, or why nothing is sent for it.
+    /// The reason for an error status, or why nothing is sent for the volume.
     #[serde(default)]
     pub fault: Option<String>,
     #[serde(default)]
     pub in_review: bool,
-    /// `null`: it is not cut off from its disk.
+    /// `null`: it is not isolated from its disk.
     #[serde(default)]
     pub cut: Option<VolumeCutRecord>,
 }
 
-/// That a volume is cut off from its disk, or is to be, or still is.
+/// A volume's isolation from its disk: requested, in force, or being ended.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct VolumeCutRecord {
     pub state: String,
@@ -278,12 +280,12 @@ pub(crate) struct HostRecord {
     pub enrolment: Option<EnrolmentRecord>,
     #[serde(default)]
     pub zone: Option<String>,
-    /// No new volumes are placed there.
+    /// `true`: no new volumes are placed there.
     #[serde(default)]
     pub disabled: bool,
     #[serde(default)]
     pub disabled_reason: Option<String>,
-    /// It is being emptied.
+    /// `true`: it is being emptied.
     #[serde(default)]
     pub drained: bool,
     pub up: bool,
@@ -294,17 +296,17 @@ pub(crate) struct HostRecord {
     /// `null`: its agent does not say.
     #[serde(default)]
     pub health: Option<HealthRecord>,
-    /// `null`: it has not said anything yet.
+    /// `null`: it has not reported yet.
     #[serde(default)]
     pub report: Option<ReportRecord>,
     #[serde(default)]
     pub pools: Vec<PoolRecord>,
-    /// What an operator should look at.
+    /// Sentences on what an operator should look at.
     #[serde(default)]
     pub problems: Vec<String>,
 }
 
-/// The join of an agent.
+/// The enrolment of an agent.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct EnrolmentRecord {
     #[serde(default)]
@@ -313,7 +315,7 @@ pub(crate) struct EnrolmentRecord {
     pub expires_at: Option<String>,
 }
 
-/// A join token, and the line to type.
+/// A join token, and the command line to type.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct JoinToken {
     pub name: String,
@@ -343,7 +345,7 @@ pub(crate) struct PoolRecord {
     pub free_bytes: u64,
 }
 
-/// How well a host is.
+/// Health of a host.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct HealthRecord {
     pub level: String,
@@ -351,13 +353,13 @@ pub(crate) struct HealthRecord {
     pub reasons: Vec<ReasonRecord>,
 }
 
-/// Why it is not well.
+/// A reason for bad health.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ReasonRecord {
     pub code: String,
 }
 
-/// What a host says that it can do.
+/// Capabilities that a host reports.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct ReportRecord {
     #[serde(default)]
@@ -370,7 +372,7 @@ pub(crate) struct ReportRecord {
     pub modules: Vec<ModuleRecord>,
 }
 
-/// How its volumes are reached.
+/// A transport of the host's volumes.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TransportRecord {
     pub protocol: String,
@@ -383,7 +385,7 @@ pub(crate) struct TransportRecord {
 pub(crate) struct ModuleRecord {
     pub name: String,
     pub state: String,
-    /// `null`: nothing need be done.
+    /// `null`: no remedy is needed.
     #[serde(default)]
     pub remedy: Option<String>,
 }
@@ -414,7 +416,7 @@ pub(crate) struct VolumeRecord {
     #[serde(default)]
     pub description: Option<String>,
     pub status: String,
-    /// GiB.
+    /// Size in GiB.
     pub size: u64,
     #[serde(default)]
     pub volume_type: Option<String>,
@@ -434,7 +436,7 @@ pub(crate) struct VolumeRecord {
     pub source_volid: Option<String>,
 }
 
-/// One that is attached, as a volume lists it.
+/// An attachment in a volume's list.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct AttachedRecord {
     pub attachment_id: String,
@@ -482,7 +484,7 @@ pub(crate) struct OneAttachment {
 #[derive(Debug, Deserialize)]
 pub(crate) struct OneReceipt {
     pub receipt: Option<Kept<ReceiptRecord>>,
-    /// What a detach says besides.
+    /// Warnings of a detach.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -505,7 +507,7 @@ pub(crate) struct OneVolume {
     pub volume: VolumeRecord,
 }
 
-/// `{"volumes":[…]}`, and where there are more.
+/// `{"volumes":[…]}`, with links to further pages.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ManyVolumes {
     pub volumes: Vec<VolumeRecord>,

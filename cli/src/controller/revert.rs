@@ -1,6 +1,7 @@
-//! `mooring volume revert`: a volume becomes what its newest snapshot holds.
+//! `mooring volume revert`: returns a volume to the content of its newest snapshot.
 //!
-//! What must never happen here: a revert called done that failed; a second one begun by a repetition of a call.
+//! What must never happen here: a revert called done that failed; a second one begun by a
+//! repetition of a call.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -19,11 +20,11 @@ use crate::error::Failure;
 /// `volume revert`.
 #[derive(Debug, Serialize)]
 pub(crate) struct VolumeReverted {
-    /// The volume holds what the snapshot holds.
+    /// `true`: the volume has the snapshot's content.
     done: bool,
     volume_id: String,
     name: Option<String>,
-    /// As the volume stands.
+    /// Present status of the volume.
     status: String,
     snapshot_id: String,
 }
@@ -42,8 +43,9 @@ impl Display for VolumeReverted {
     }
 }
 
-/// Asks for it. A request whose answer is lost is not simply repeated: it may go on. If it is over by then it is done once more,
-/// and nobody has written to the volume in between.
+/// Requests the revert. A request whose answer is lost is not repeated blindly: the revert may be
+/// at work. If it is over by then, it is done once more, and no host has written to the volume in
+/// between.
 async fn begin(client: &Client, id: &str, to: &str) -> Result<VolumeRecord, Failure> {
     let mut pause = PAUSE.0;
     loop {
@@ -63,7 +65,7 @@ async fn begin(client: &Client, id: &str, to: &str) -> Result<VolumeRecord, Fail
     }
 }
 
-/// `volume revert`. One that goes on already is waited for.
+/// `volume revert`. Joins one that is already at work.
 pub(crate) async fn revert(client: &Client, args: &RevertArgs) -> Result<Reply<VolumeReverted>, Failure> {
     let found = volume::find(client, &args.volume).await?;
     let to = snapshot::find(client, &args.to).await?;

@@ -1,4 +1,4 @@
-//! `mooring volume rotate-secrets`: attachments get new secrets while they are in use.
+//! `mooring volume rotate-secrets`: gives attachments new secrets while they are in use.
 //!
 //! What must never happen here: a second rotation begun because the answer to the first was late.
 
@@ -20,11 +20,11 @@ use crate::error::Failure;
 /// `volume rotate-secrets`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SecretsRotated {
-    /// Their targets take none but the new secrets.
+    /// `true`: the targets accept only the new secrets.
     done: bool,
     volume_id: String,
     name: Option<String>,
-    /// Those that were rotated; while it goes on, those that are waited for.
+    /// The rotated attachments; during the rotation, those that it waits for.
     #[serde(flatten)]
     of: Attachments,
 }
@@ -49,7 +49,7 @@ impl Display for SecretsRotated {
     }
 }
 
-/// `volume rotate-secrets`. A late answer is no reason to ask again: that could rotate twice.
+/// `volume rotate-secrets`. A late answer is not repeated: that could rotate twice.
 pub(crate) async fn rotate(client: &Client, args: &RotateArgs) -> Result<Reply<SecretsRotated>, Failure> {
     let found = find(client, &args.volume).await?;
     let mut body = Map::new();

@@ -88,12 +88,13 @@ impl Display for Revoked {
 }
 
 impl HostRecord {
-    /// The end of the certificate that the controller's authority signed. A host of the configuration has one of its own.
+    /// End of the certificate that the controller's authority signed. A host of the configuration
+    /// has its own.
     fn certificate_end(&self) -> String {
         or_none(self.enrolment.as_ref().and_then(|join| join.expires_at.as_deref()))
     }
 
-    /// The roles by which it joined, and the end of its certificate.
+    /// The roles with which it joined, and the end of its certificate.
     fn enrolment_text(&self) -> String {
         self.enrolment.as_ref().map_or_else(
             || "no: it stands in the controller's configuration".to_owned(),
@@ -101,7 +102,7 @@ impl HostRecord {
         )
     }
 
-    /// Whether new volumes are placed there.
+    /// A word for whether new volumes are placed there.
     fn placing(&self) -> &'static str {
         match (self.pools.is_empty(), self.disabled, self.drained) {
             (_, true, _) => "DISABLED",
@@ -111,7 +112,7 @@ impl HostRecord {
         }
     }
 
-    /// A word, and the codes of what is behind it.
+    /// The level, and the codes of its reasons.
     fn health_text(&self) -> String {
         let Some(health) = &self.health else { return NONE.to_owned() };
         let mut codes: Vec<_> = health.reasons.iter().map(|reason| reason.code.as_str()).collect();
@@ -123,7 +124,7 @@ impl HostRecord {
         }
     }
 
-    /// Under which names it logs in.
+    /// The names under which it logs in.
     fn initiators_text(&self) -> String {
         let ports = self.report.as_ref().map_or(&[][..], |report| &report.fc_initiator_ports);
         let all: Vec<_> = self.initiator.iter().chain(ports).cloned().collect();
@@ -539,7 +540,7 @@ impl Display for Record {
 }
 
 impl Live {
-    /// Whether its session is really there.
+    /// A word for whether its session exists.
     fn session_text(&self) -> String {
         match self.session {
             Some(true) => "logged in",
@@ -550,7 +551,7 @@ impl Live {
         .to_owned()
     }
 
-    /// The same, with the sessions for those who may see them.
+    /// As [`Self::session_text`], with the sessions for users who may see them.
     fn sessions_text(&self) -> String {
         let mut text = self.session_text();
         if self.sessions.is_empty() && !self.session_addresses.is_empty() {
@@ -606,18 +607,18 @@ impl Live {
         ])
     }
 
-    /// What was asked for, and what the target enforces.
+    /// The requested mode, and the mode that the target enforces.
     fn mode_text(&self) -> String {
         let mode = or_none(self.mode.as_deref());
         match self.effective_mode.as_deref() {
             Some(effective) => format!("{mode} (effective: {effective})"),
-            // Its storage agent does not say: the grant may well be there.
+            // The storage agent does not say: the grant may well exist.
             None if self.session.is_none() => format!("{mode} (not known whether it is granted)"),
             None => format!("{mode} (nothing is granted)"),
         }
     }
 
-    /// The flag as it is wanted, and as it is in force on the disk that attachments of one host share.
+    /// The requested flag, and the flag in force on the disk that attachments of one host share.
     fn cache_text(&self) -> String {
         let cache = or_none(self.cache.as_deref());
         match self.cache_in_force.as_deref() {
@@ -627,7 +628,7 @@ impl Live {
         }
     }
 
-    /// The flag; behind it what is in force, where that is another or not known.
+    /// The requested flag, and the one in force if it differs or is unknown.
     fn cache_word(&self) -> String {
         let in_force = self.cache_in_force.as_deref();
         match self.cache.as_deref() {
@@ -780,7 +781,7 @@ impl Display for Detached {
             }
             (Some(_), None) => write!(f, "attachment {id} is detached (receipt: proven)"),
         }?;
-        // What is shown in full has said so.
+        // A receipt that is shown in full contains it already.
         let shown = self.receipt.as_ref().map(|proof| &proof.receipt).filter(|of| self.full || !of.proven);
         if shown.is_some_and(|receipt| receipt.held_reservation.is_some()) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! `mooring snapshot`: create, list, show, delete.
 //!
-//! What must never happen here: a second snapshot made by a repetition; one said to be there before its storage node has it;
-//! an ambiguous name that picks one of several.
+//! What must never happen here: a second snapshot made by a repetition; a snapshot reported before
+//! its storage node has it; an ambiguous name that picks one of several.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::error::Failure;
 use crate::select::VolumeRef;
 use crate::{Exit, Reply};
 
-/// Pauses between looks at a snapshot that is being taken or deleted: the first, and the longest.
+/// Pauses between looks at a snapshot that is being taken or deleted: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 async fn get(client: &Client, id: &str) -> Result<SnapshotRecord, Fault> {
     Ok(client.read::<OneSnapshot>(Call::get("the snapshot", &["v3", "snapshots", id])).await?.snapshot)
 }
 
-/// Those of a volume, of a name, or all.
+/// Gets the snapshots of a volume, of a name, or all.
 async fn records(
     client: &Client,
     volume: Option<&str>,
@@ -43,7 +43,7 @@ async fn records(
             call = call.query("marker", &last.id);
         }
         let page: ManySnapshots = client.read(call).await?;
-        // An empty page with a link to the next one would go on for ever.
+        // An empty page with a link to the next one would loop for ever.
         let more = !page.snapshots.is_empty() && page.snapshots_links.iter().any(|link| link.rel == "next");
         all.extend(page.snapshots);
         if !more {
@@ -72,7 +72,8 @@ pub(crate) async fn find(client: &Client, snapshot: &VolumeRef) -> Result<Snapsh
     found.pop().ok_or_else(|| Failure::NotFound(format!("no snapshot is named {name:?}")))
 }
 
-/// The snapshot once it is not `passing` any more, or as it is at the deadline. `None`: it is gone.
+/// Waits until the status is no longer `passing`, or until the deadline. `None`: the snapshot is
+/// gone.
 async fn settled(
     client: &Client,
     mut snapshot: SnapshotRecord,
@@ -90,7 +91,8 @@ async fn settled(
     Ok(Some(snapshot))
 }
 
-/// Takes it, unless an earlier run of the same command did. A request whose answer is lost is not simply repeated.
+/// Takes the snapshot, unless an earlier run of the same command did. A request whose answer is
+/// lost is not repeated blindly.
 async fn take(client: &Client, volume: &str, name: &str) -> Result<SnapshotRecord, Failure> {
     let mut pause = PAUSE.0;
     loop {
@@ -101,7 +103,7 @@ async fn take(client: &Client, volume: &str, name: &str) -> Result<SnapshotRecor
             return Ok(known);
         }
         let wish = wrapped("snapshot", json!({ "volume_id": volume, "name": name }));
-        // Since 3.66 a volume in use needs no word for it.
+        // Since microversion 3.66 a volume in use needs no `force`.
         let call = Call::add("the new snapshot", &["v3", "snapshots"], wish).at("3.66");
         match client.read::<OneSnapshot>(call).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
@@ -149,7 +151,7 @@ pub(crate) async fn show(client: &Client, snapshot: &VolumeRef) -> Result<Reply<
     Ok(Reply::ok(SnapshotShown { snapshot }))
 }
 
-/// `snapshot delete`. An id is used once: one that the controller does not know is gone.
+/// `snapshot delete`. Ids are never reused: a snapshot that the controller does not know is gone.
 pub(crate) async fn delete(client: &Client, snapshot: &VolumeRef) -> Result<Reply<SnapshotDeleted>, Failure> {
     let gone =
         |id: String| Reply::ok(SnapshotDeleted { done: true, snapshot_id: id, status: "gone".to_owned() });

@@ -1,4 +1,5 @@
-//! Where a controller is: `http://HOST:PORT` or `https://HOST:PORT`, with a path where a proxy stands before it.
+//! Addresses of controllers: `http://HOST:PORT` or `https://HOST:PORT`, with a path if a proxy
+//! stands in front.
 //!
 //! What must never happen here: credentials of an address in anything that is printed.
 
@@ -8,14 +9,14 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-/// Where a controller listens when nobody says otherwise.
+/// The default address.
 const DEFAULT: &str = "http://127.0.0.1:8776";
 
 /// A controller's address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ControllerUrl(Url);
 
-/// A text that is no such address.
+/// A text that is not such an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a controller's address: want http://HOST:PORT or https://HOST:PORT")]
 pub struct ParseUrlError;
@@ -34,17 +35,17 @@ impl FromStr for ControllerUrl {
 }
 
 impl ControllerUrl {
-    /// The one of this machine.
+    /// The controller of this machine.
     pub(crate) fn local() -> Result<Self, ParseUrlError> {
         DEFAULT.parse()
     }
 
-    /// Nobody on a network reads what is sent there.
+    /// Returns `true` if no one on a network can read what is sent there.
     pub(crate) fn is_private(&self) -> bool {
         self.is_tls() || self.is_loopback()
     }
 
-    /// Certificates are used.
+    /// Returns `true` if it uses certificates.
     pub(crate) fn is_tls(&self) -> bool {
         self.0.scheme() == "https"
     }
@@ -55,15 +56,15 @@ impl ControllerUrl {
         host == "localhost" || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// Somebody put credentials into the address.
+    /// Returns `true` if the address contains credentials.
     pub(crate) fn has_credentials(&self) -> bool {
         !self.0.username().is_empty() || self.0.password().is_some()
     }
 
-    /// The address of an object. Segments are encoded.
+    /// The address of an object, with its segments encoded.
     pub(crate) fn join(&self, segments: &[&str]) -> Url {
         let mut url = self.0.clone();
-        // Only a URL that cannot have a path has no segments, and those have other schemes.
+        // Only a URL that cannot have a path has no segments, and such URLs have other schemes.
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(segments);
         }

@@ -1,7 +1,8 @@
 //! `mooring volume` against the controller: create, list, show, extend, delete.
 //!
-//! What must never happen here: an ambiguous name that picks one of several volumes; a create that succeeds although the
-//! volume was asked for with other words; a second volume made by a repetition.
+//! What must never happen here: an ambiguous name that picks one of several volumes; a create that
+//! succeeds although the volume was requested with other arguments; a second volume made by a
+//! repetition.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::{Exit, Reply};
 
 const GIB: u64 = 1 << 30;
 
-/// Pauses between looks at a volume that is being made or wiped: the first, and the longest.
+/// Pauses between looks at a volume that is being made or wiped: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// `volume create`.
@@ -61,7 +62,7 @@ pub(crate) fn whole_gib(size: ByteSize) -> Result<u64, Failure> {
     Ok(size.0 / GIB)
 }
 
-/// What a volume is made from: the key of that in a request, and its id.
+/// The origin of a new volume: its key in a request, and its id.
 type Source = (&'static str, String);
 
 async fn source(client: &Client, args: &CreateArgs) -> Result<Option<Source>, Failure> {
@@ -74,7 +75,7 @@ async fn source(client: &Client, args: &CreateArgs) -> Result<Option<Source>, Fa
     }
 }
 
-/// The volume that an earlier run of the same command made.
+/// The volume that an earlier run of the same command made; `None`: there is none.
 async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord>, Failure> {
     let same_name = named(client, &args.name).await?;
     let id = args.id.map(|id| id.to_string());
@@ -89,8 +90,8 @@ async fn known(client: &Client, args: &CreateArgs) -> Result<Option<VolumeRecord
     Ok(same_name.into_iter().next())
 }
 
-/// Makes the volume. A request whose answer is lost is not simply repeated: a controller of an earlier release does not know request
-/// keys, and then the name alone tells whether it was done.
+/// Makes the volume. A request whose answer is lost is not repeated blindly: a controller of an
+/// earlier release ignores request keys, and then only the name shows whether it was done.
 async fn make(
     client: &Client,
     args: &CreateArgs,
@@ -148,7 +149,7 @@ fn same_words(
     gib: Option<u64>,
     source: Option<&Source>,
 ) -> Result<(), Failure> {
-    // A type may be named by its id, which the volume does not tell.
+    // A type may be named by its id, which the volume does not show.
     let kind =
         |wanted: &String| wanted.parse::<VolumeId>().is_ok() || volume.volume_type.as_ref() == Some(wanted);
     let name = args.name.to_string();
@@ -166,7 +167,8 @@ fn same_words(
     )))
 }
 
-/// The volume once it is not `passing` any more, or as it is at the deadline. `None`: it is gone.
+/// Waits until the status is no longer `passing`, or until the deadline. `None`: the volume is
+/// gone.
 pub(crate) async fn settled(
     client: &Client,
     mut volume: VolumeRecord,
@@ -191,7 +193,7 @@ pub(crate) async fn get(client: &Client, id: &str) -> Result<VolumeRecord, Fault
     Ok(client.read::<OneVolume>(Call::get("the volume", &["v3", "volumes", id])).await?.volume)
 }
 
-/// All volumes of this name, or all there are.
+/// Gets all volumes of this name, or all.
 async fn records(client: &Client, name: Option<&VolumeName>) -> Result<Vec<VolumeRecord>, Failure> {
     let mut volumes: Vec<VolumeRecord> = Vec::new();
     loop {
@@ -203,7 +205,7 @@ async fn records(client: &Client, name: Option<&VolumeName>) -> Result<Vec<Volum
             call = call.query("marker", &last.id);
         }
         let page: ManyVolumes = client.read(call).await?;
-        // An empty page with a link to the next one would go on for ever.
+        // An empty page with a link to the next one would loop for ever.
         let more = !page.volumes.is_empty() && page.volumes_links.iter().any(|link| link.rel == "next");
         volumes.extend(page.volumes);
         if !more {
@@ -261,13 +263,13 @@ pub(crate) async fn show(client: &Client, volume: &VolumeRef) -> Result<Reply<Vo
     }))
 }
 
-/// `volume confirm-review`. Of a volume that is not in review it changes nothing.
+/// `volume confirm-review`. Changes nothing unless the volume is in review.
 pub(crate) async fn confirm_review(
     client: &Client,
     volume: &VolumeRef,
 ) -> Result<Reply<ReviewConfirmed>, Failure> {
     let id = match volume {
-        // A snapshot is in review as a volume is, and no volume of that id is found.
+        // A snapshot can be in review like a volume, but no volume has its id.
         VolumeRef::Id(id) => id.to_string(),
         VolumeRef::Name(_) => find(client, volume).await?.id,
     };
@@ -276,7 +278,7 @@ pub(crate) async fn confirm_review(
     Ok(Reply::ok(ReviewConfirmed { done: true, volume_id: id }))
 }
 
-/// `volume extend`. A volume of that size is what was asked for, whoever made it so.
+/// `volume extend`. Succeeds if the volume has the size, whoever extended it.
 pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<VolumeExtended>, Failure> {
     let mut volume = find(client, &args.volume).await?;
     let Some(size) = args.size else { return cancel_extend(client, volume).await };
@@ -284,7 +286,7 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
     let id = volume.id.clone();
     let mut asked = false;
     loop {
-        // One that grows already has the old size until it has the new one.
+        // A volume that is being extended has the old size until the end.
         let Some(now) = settled(client, volume, "extending").await? else {
             return Err(Failure::Refused("the volume was deleted meanwhile".to_owned()));
         };
@@ -309,11 +311,11 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
             )));
         }
         let wish = wrapped("os-extend", json!({ "new_size": gib }));
-        // Before 3.42 what is attached did not grow.
+        // Before microversion 3.42 an attached volume could not grow.
         let call = Call::make("the new size", &["v3", "volumes", &id, "action"], wish).at("3.42");
         let sent = client.done(call).await;
         volume = get(client, &id).await?;
-        // The answer to the first attempt may be lost: then the second finds it under way, or done.
+        // If the answer to the first attempt was lost, the second finds the extend at work or done.
         if let Err(fault) = sent
             && volume.status != "extending"
             && volume.size != gib
@@ -324,7 +326,7 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
     }
 }
 
-/// `volume extend --cancel`. The storage node says whether it was in time.
+/// `volume extend --cancel`. The storage node decides whether it was in time.
 async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<VolumeExtended>, Failure> {
     let grows = |of: &VolumeRecord| matches!(of.status.as_str(), "extending" | "error_extending");
     let id = before.id.clone();
@@ -333,7 +335,7 @@ async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<Vo
         .await;
     let now = get(client, &id).await?;
     if let Err(fault) = sent {
-        // The answer to the first attempt may be lost, and nothing grow any more at the second.
+        // If the answer to the first attempt was lost, the second may find nothing that grows.
         let over = fault.status() == Some(409) && grows(&before) && !grows(&now);
         if !over {
             return Err(fault.into());
@@ -357,8 +359,8 @@ async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<Vo
     Ok(Reply::when(done, VolumeExtended { done, cancels: true, volume: Volume::of_record(now) }))
 }
 
-/// The controller does not know a volume, and a storage node has something of it: that is not gone. Only who may list hosts
-/// is told.
+/// Refuses a volume that the controller does not know while a storage node still has an orphan of
+/// it. Only users who may list hosts can learn that.
 async fn refuse_orphan(client: &Client, id: &str) -> Result<(), Failure> {
     let call = Call::get("the list of hosts", &["mooring", "v1", "hosts"]);
     let Ok(Hosts { hosts }) = client.read::<Hosts>(call).await else { return Ok(()) };
@@ -375,7 +377,8 @@ async fn refuse_orphan(client: &Client, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `volume delete`. An id is used once: one that the controller does not know is gone, unless a storage node has it still.
+/// `volume delete`. Ids are never reused: a volume that the controller does not know is gone,
+/// unless a storage node still has it.
 pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<Reply<VolumeDeleted>, Failure> {
     let volume = &args.volume;
     let gone = |id: &str, name: Option<String>| {
