@@ -74,14 +74,14 @@ Two sides:
                   --agent or MOORING_AGENT names it, volume, session, job
 
 Exit codes:
-  0  what was asked for is true
+  0  done: the requested state is reached
   1  failed
   2  usage: the request itself is wrong
   3  no such volume, type, host or attachment
   4  refused: precondition, permission, conflict
-  5  accepted and durable, but not true yet at the deadline; or a receipt that is not proven
+  5  accepted and durable, but not reached at the deadline; or a receipt that is not proven
   6  the controller or the agent cannot be reached or does not answer
-  130  attach was interrupted; what is left of it is said
+  130  attach was interrupted; the output names what is left of it
 
 Every command is safe to repeat (attach with the same --id). Answers go to standard output, errors
 and progress to standard error; with --json answers and errors are JSON.
@@ -104,7 +104,7 @@ Examples, with one agent:
   mooring export revoke data --initiator iqn.2004-10.com.example:host1 --force
   mooring --agent https://storage1:7710 --ca ca.pem --cert me.pem --key me.key volume list";
 
-/// Block volumes for many hosts: makes them, attaches them, takes them away
+/// Manage block volumes for many hosts: create, attach, detach and delete them
 #[derive(Debug, Parser)]
 #[command(name = "mooring", version, after_help = AFTER, max_term_width = 100)]
 pub struct Cli {
@@ -168,36 +168,36 @@ pub struct Global {
     /// The controller: http://HOST:PORT or https://HOST:PORT [default: http://127.0.0.1:8776]
     #[arg(long, global = true, env = "MOORING_CONTROLLER", hide_env_values = true, value_name = "URL")]
     pub controller: Option<ControllerUrl>,
-    /// The file with our token for the controller, - for standard input; else MOORING_TOKEN
+    /// File with the token for the controller, - for standard input; without it MOORING_TOKEN
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<SecretSource>,
-    /// One agent instead: unix:/PATH, https://HOST:PORT or http://HOST:PORT [default, where only an agent can answer:
-    /// unix:/run/mooring/agent.sock]
+    /// One agent in place of the controller: unix:/PATH, https://HOST:PORT or http://HOST:PORT
+    /// [default, for commands that only an agent has: unix:/run/mooring/agent.sock]
     #[arg(long, global = true, env = "MOORING_AGENT", hide_env_values = true, value_name = "ADDRESS")]
     pub agent: Option<Address>,
     /// Options that were typed.
     #[arg(skip)]
     pub typed: Typed,
-    /// Certificate of the authority that signed the other side's certificate (https)
+    /// Certificate of the authority that signed the peer's certificate (https)
     #[arg(long, global = true, env = "MOORING_CA", hide_env_values = true, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Our certificate (https)
+    /// Certificate of this client (https)
     #[arg(long, global = true, env = "MOORING_CERT", hide_env_values = true, value_name = "FILE")]
     pub cert: Option<PathBuf>,
-    /// The key of our certificate (https)
+    /// Key of this client's certificate (https)
     #[arg(long, global = true, env = "MOORING_KEY", hide_env_values = true, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Allow http (to a controller: beyond this machine): everybody on the way reads and changes everything, tokens and
-    /// CHAP secrets included
+    /// Allow http (to a controller: beyond this machine): anyone on the network path can read and
+    /// change everything, including tokens and CHAP secrets
     #[arg(long, global = true)]
     pub insecure: bool,
-    /// Act as this cluster, on an agent that belongs to a controller
+    /// Act for this cluster, on an agent that belongs to a controller
     #[arg(long, global = true, value_name = "UUID")]
     pub cluster: Option<ClusterId>,
     /// Answer with JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// How long to wait until what was asked for is true
+    /// How long to wait for the requested state
     #[arg(
         long,
         global = true,
@@ -218,22 +218,22 @@ pub enum Command {
     /// Take, list, show and delete snapshots of volumes (controller)
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// Attach a volume to a host: a verified disk there, under a stable path (controller)
+    /// Attach a volume to a host, as a verified disk with a stable path (controller)
     #[command(after_help = "\
-Asks the controller, which drives both agents: the storage node grants, the host logs in and
-verifies the disk. Waits until the disk can be used, and prints its path. A volume of a type with
---multiattach may be attached to several hosts, each with its own mode; ro is enforced by the
-target. Two attachments on one host share its session: the host writes if any of them may.
+The controller drives both agents: the storage node grants access, the host logs in and verifies
+the disk. The command waits until the disk can be used, and prints its path. A volume of a type
+with --multiattach may be attached to several hosts, each with its own mode; the target enforces
+ro. Two attachments on one host share its session: the host may write if any of them may.
 
-Over iSCSI, unless the volume's type wants Fibre Channel or --transport says so: then through the
-one port of the host that is online, to the one port of the storage node that it sees.
+The transport is iSCSI, unless the volume's type or --transport requires Fibre Channel: then the
+host's only online port is used, and the only port of the storage node that it sees.
 
 Admins and services may attach to every host; members of a project only to the hosts that the
 controller's configuration gives to it ([attach.hosts]).
 
 Ctrl-C takes the attachment back and waits for that; a second ctrl-C leaves it to the controller
-and says its id. At the deadline (exit code 5) the controller goes on without this program. To be
-able to repeat an attach after a lost answer, choose the id yourself: the same id with the same
+and prints its id. At the deadline (exit code 5) the controller continues without this program. To
+repeat an attach safely after a lost answer, choose the id yourself: the same id with the same
 arguments is the same attachment.
 
 Examples:
@@ -242,19 +242,19 @@ Examples:
   mooring attach data --host host1 --transport fc
   mooring attach data --host host1 --id $(uuidgen) --json | jq -r .attachment.device_path")]
     Attach(AttachArgs),
-    /// Detach a volume from a host, or cut it off by force, and get the receipt (controller)
+    /// Detach a volume from a host, by force if needed, and get the receipt (controller)
     #[command(after_help = "\
-Without --force the host lets go first: a disk that is still held open is refused (exit code 4),
-naming the holders. With --force the target revokes first, whatever the host says, and the receipt
-is printed: `proven` means that the kernel has let go of every command, and nothing of this host
-reaches the volume any more; `unproven` (exit code 5) names how many commands may still land, or
-says `any number` (null with --json) where nobody can count them.
+Without --force the host releases the disk first: while it is held open, the command is refused
+(exit code 4) and names the holders. With --force the target revokes first, whatever the host does,
+and the receipt is printed. `proven` means that the kernel has finished every command, and nothing
+of this host reaches the volume any more. `unproven` (exit code 5) names how many commands may
+still land, or says `any number` (null with --json) if they cannot be counted.
 
-The target knows hosts, not attachments: where two attachments of one host share its access, one of
-them is cut off by force only together with the other (--widen).
+The target knows hosts, not attachments: if two attachments of one host share its access, --force
+detaches one of them only together with the other (--widen).
 
-A volume may be named instead of the attachment where it has only one (on that host). Detaching
-what is gone already succeeds when it is named by its id.
+A volume may be named in place of the attachment if it has only one (on that host). Detaching again
+by id succeeds.
 
 Examples:
   mooring detach data
@@ -263,62 +263,62 @@ Examples:
   mooring detach data --host host1 --force --json
   mooring detach b0c1d2e3-0001-4002-8003-0000000000aa --force --widen")]
     Detach(DetachArgs),
-    /// Look at attachments: who has what, how, and whether it is really there (controller)
+    /// List, show and change the attachments of volumes to hosts (controller)
     #[command(subcommand)]
     Attachment(AttachmentCommand),
-    /// Look at the sessions of attachments, as their targets see them (controller, or one agent)
+    /// List the sessions of attachments, as their targets report them (controller, or one agent)
     #[command(subcommand)]
     Session(SessionCommand),
-    /// Look at long work of storage nodes, and limit it (controller, or one agent)
+    /// Show and limit the long work of storage nodes (controller, or one agent)
     #[command(subcommand)]
     Job(JobCommand),
-    /// Look at the records of detaches: what was cut, who asked, and whether it is proven (controller)
+    /// Show the records of detaches: what was revoked, who asked, and the proof (controller)
     #[command(subcommand)]
     Receipt(ReceiptCommand),
-    /// Look at the audit log: who called what, from where, with which answer (controller)
+    /// Show the audit log: each call's user, origin, operation and answer (controller)
     Audit(AuditArgs),
-    /// Make every later change newer than all before (controller)
+    /// Start a new epoch: changes from now on override anything an agent has stored (controller)
     #[command(subcommand)]
     Epoch(EpochCommand),
-    /// Look at the hosts and storage nodes, and say where new volumes may go (controller)
+    /// Manage hosts and storage nodes: enrolment, placement of volumes, fences (controller)
     #[command(subcommand)]
     Host(HostCommand),
-    /// Look at the pools that volumes are placed on (controller)
+    /// List the pools that volumes are placed on (controller)
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Create, change and list volume types (controller)
+    /// Create, change, list and delete volume types (controller)
     #[command(subcommand)]
     Type(TypeCommand),
-    /// Say how much projects may have (controller)
+    /// Show and set the limits of projects (controller)
     #[command(subcommand)]
     Quota(QuotaCommand),
-    /// Let hosts reach a volume over iSCSI, and stop them (one agent)
+    /// Grant and revoke access to a volume over iSCSI (one agent)
     #[command(subcommand)]
     Export(ExportCommand),
-    /// Take a guided tour: one volume on two hosts, one of them cut off by force (controller)
+    /// Take a guided tour: attach one volume to two hosts, and detach one by force (controller)
     #[command(after_help = "\
-Makes a type and a volume of 1 GiB, attaches it to two hosts, cuts one off by force, and takes
-everything away again. Each step is a command that you can type, and is shown with its answer.
-Touches nothing that it has not made. Run it as root on one of the hosts: then it reads and writes,
-too. It may make types (by default: an admin).
+Makes a type and a volume of 1 GiB, attaches it to two hosts, detaches one by force, and removes
+everything again. Each step is a command that you can type, and is shown with its answer. The tour
+touches nothing that it has not made. Run it as root on one of the hosts: then it also reads and
+writes. Its user must be allowed to make types (by default: an admin).
 
 Examples:
   sudo mooring demo
   mooring demo --writer host1 --reader host2 --keep")]
     Demo(DemoArgs),
-    /// Say what the agent would do now, and why; changes nothing (one agent)
+    /// Show what the agent would do now, and why, without doing it (one agent)
     #[command(after_help = "\
-An empty plan means that what is wanted is what is there. `blocked` lists what the agent leaves
-alone, and who can help.
+An empty plan means that everything is as requested. `blocked` lists the obstacles that the agent
+leaves alone, and who can remove them.
 
 Examples:
   mooring plan
   mooring plan data --json")]
     Plan(PlanArgs),
-    /// Look at the agent itself (one agent)
+    /// Show the agent itself (one agent)
     #[command(subcommand)]
     Agent(AgentCommand),
-    /// Print reports as they come: first the state of everything, then changes (one agent)
+    /// Print reports as they arrive: first the state of everything, then changes (one agent)
     #[command(after_help = "\
 Runs until it is interrupted or the agent ends the stream (exit code 6). With --json each line
 is one JSON object with `at` and `kind`: volume, export, receipt, agent, synced (from there on,
@@ -335,11 +335,10 @@ Examples:
 pub enum VolumeCommand {
     /// Create a volume
     #[command(after_help = "\
-The volume is a logical volume of its full size, zeroed before anybody reaches it. LVM rounds the
-size up to whole extents. To be able to repeat a create after a lost answer, choose the id
-yourself: the same id with the same arguments succeeds again. The controller's volumes are whole
-GiB, on a storage node that it chooses; its type says whether a volume may be attached to several
-hosts.
+The volume is a logical volume of its full size, zeroed before any host reaches it. LVM rounds the
+size up to whole extents. To repeat a create safely after a lost answer, choose the id yourself:
+the same id with the same arguments succeeds again. The controller's volumes are whole GiB, on a
+storage node that it chooses; the type says whether a volume may be attached to several hosts.
 
 Examples:
   mooring volume create data --size 10GiB
@@ -357,49 +356,50 @@ Examples:
   mooring --agent unix:/run/mooring/agent.sock volume list --json |
       jq -r '.volumes[] | select(.problems != []) | .id'")]
     List,
-    /// Show one volume: where it lies, who reaches it, what is wrong
+    /// Show one volume: its place, its access, its problems
     #[command(after_help = "\
 Examples:
   mooring volume show data
   mooring volume show b0c1d2e3-0001-4002-8003-00000000000a --json")]
     Show(VolumeArg),
-    /// Say that what the controller knows of a volume in review is right (controller)
+    /// Confirm the controller's knowledge of a volume that is in review (controller)
     #[command(after_help = "\
-A volume is in review when its agents keep something newer than the controller's database, after a
-restore for example: nothing is sent for it. Look at both sides first; confirming makes the
-controller's word the newest, and access that it does not know of ends.
+A volume is in review when its agents store something newer than the controller's database, for
+example after a restore: nothing is sent for it. Compare both sides first. Confirming makes the
+controller's spec the newest, and ends access that the controller does not know of.
 
 Examples:
   mooring volume confirm-review data
   mooring volume confirm-review b0c1d2e3-0001-4002-8003-00000000000a --json")]
     ConfirmReview(VolumeArg),
-    /// Make a volume larger, also while it is attached
+    /// Extend a volume, also while it is attached
     #[command(after_help = extend::HELP)]
     Extend(ExtendArgs),
-    /// Wipe a volume and delete it; its data is gone
+    /// Wipe and delete a volume; its data is lost
     #[command(after_help = delete::HELP)]
     Delete(DeleteArgs),
-    /// Give a volume another type, where it is (controller)
+    /// Change the type of a volume in place (controller)
     #[command(after_help = "\
-Whether a volume may be attached to several hosts changes only while it is available. What its
-storage pool cannot serve is refused: volumes are not moved.
+Whether a volume may be attached to several hosts can change only while it is available. A type
+that the volume's pool cannot serve is refused: volumes are not moved.
 
 Examples:
   mooring volume retype data shared")]
     Retype(RetypeArgs),
-    /// Say that a volume is in error, or take that back (controller)
+    /// Set the status of a volume to error, or clear that (controller)
     #[command(after_help = "\
-Holds until the next event of its attachments. Attachments are never taken away by this: use
-`mooring detach --force`.
+Holds until the next event of its attachments. This command never ends attachments: use
+`mooring detach --force` for that.
 
 Examples:
   mooring volume reset-status data error")]
     ResetStatus(ResetStatusArgs),
-    /// Show, clear or preempt a volume's SCSI-3 persistent reservations, as the storage node's kernel has them
+    /// Show, clear or preempt a volume's SCSI-3 persistent reservations in the storage node's
+    /// kernel
     #[command(after_help = "\
-A preempt takes the registrations with this key away, and the reservation if one of them holds it;
-everybody else's stay. The storage node sends the command itself, to its own target: no host needs
-to be up. Over Fibre Channel alone, or with RESERVE(6), it cannot: then detach the host.
+--preempt removes the registrations with this key, and the reservation if one of them holds it; all
+others stay. The storage node sends the command itself, to its own target: no host needs to be up.
+It cannot do so for Fibre Channel alone, or against RESERVE(6): detach the host instead.
 
 Examples:
   mooring volume reservations data
@@ -407,25 +407,25 @@ Examples:
   mooring volume reservations data --preempt 0x3abe0001 --abort
   mooring volume reservations data --clear")]
     Reservations(ReservationsArgs),
-    /// Make a volume of a logical volume that is there, with what it holds (controller)
+    /// Turn an existing logical volume into a volume, with its data (controller)
     #[command(after_help = "\
-The logical volume must be linear, or thin in its group's mooring-pool, have whole GiB, and be in use
-by nobody: `mooring volume manageable` says of each. It is renamed to mooring-ID; its data is neither
-zeroed nor wiped. Without --name it is called as the LV was.
+The logical volume must be linear, or thin in its group's mooring-pool, have a size in whole GiB,
+and be unused: `mooring volume manageable` shows that for each. It is renamed to mooring-ID; its
+data is neither zeroed nor wiped. Without --name the volume gets the LV's name.
 
 Examples:
   mooring volume manage vg0/data --host storage1
   mooring volume manage vg0/lv1 --host storage1 --name data --type shared")]
     Manage(ManageArgs),
-    /// Make a volume from an image that lies on a storage node (controller)
+    /// Create a volume from an image on a storage node (controller)
     #[command(after_help = "\
-The image is a regular file in the folder that the storage node's configuration names (images_dir):
-copy it there first. What it is, is said with --format and never guessed. A qcow2 image must be whole
-in itself: one with a backing file or a data file is refused, make it whole where you trust it with
-`qemu-img convert -O qcow2`. What the volume has beyond the image reads as zeros.
+The image is a regular file in the storage node's image folder (images_dir in its configuration):
+copy it there first. --format states its format, which is never guessed. A qcow2 image must be
+complete: one with a backing file or a data file is refused. If you trust it, complete it with
+`qemu-img convert -O qcow2`. The volume reads as zeros beyond the image.
 
-Nobody reaches the volume before all of the image was copied. `mooring job list` shows how far that
-is, `mooring volume delete` ends it. What was imported already by the same words succeeds.
+No host reaches the volume before the whole image is copied. `mooring job list` shows the progress,
+`mooring volume delete` ends it. Repeating an import with the same arguments succeeds.
 
 Examples:
   mooring volume import root --image debian-12.qcow2 --format qcow2 --size 10GiB --host storage1
@@ -433,65 +433,66 @@ Examples:
     Import(ImportArgs),
     /// Copy a volume to a new image file on its storage node (controller)
     #[command(after_help = "\
-The file comes to lie in the folder that the storage node's configuration names (images_dir). It
-has its name only when all of it is on the disk: what has that name is never written over. A raw
-file has holes where the volume reads as zeros; a qcow2 one has what QEMU writes.
+The file is made in the storage node's image folder (images_dir in its configuration). It gets its
+name only once all of it is on the disk; an existing file is never overwritten. A raw file has
+holes where the volume reads as zeros; a qcow2 file has what QEMU writes.
 
-Nobody may be attached meanwhile: detach, or export a volume that is made from a snapshot.
-`mooring job list` shows how far it is, --cancel ends it. When the node is out of space, no half
-of a file is left; when its agent is killed, it begins anew.
+No host may be attached meanwhile: detach it, or export a volume that is made from a snapshot.
+`mooring job list` shows the progress, --cancel ends it. If the node runs out of space, no partial
+file is left; if its agent is killed, the export starts again.
 
 Examples:
   mooring volume export data --image data.raw --format raw
   mooring volume export data --image data-2026-11-22.qcow2 --format qcow2 --timeout 3600
   mooring volume export data --cancel")]
     Export(VolumeExportArgs),
-    /// List the logical volumes of storage nodes, and whether each could become a volume (controller)
+    /// List the logical volumes of storage nodes, and whether each can become a volume (controller)
     #[command(after_help = "\
 Examples:
   mooring volume manageable
   mooring volume manageable --host storage1 --json | jq -r '.lvs[] | select(.manageable) | .lv'")]
     Manageable(ManageableArgs),
-    /// Let go of a volume: its logical volume stays on the storage node, with its data (controller)
+    /// Unmanage a volume; the logical volume and its data are kept (controller)
     #[command(after_help = "\
-A volume that is attached or has snapshots is not let go. Its LV is called mooring-ID, and is nobody's
-from then on. What is let go already succeeds.
+Refused while the volume is attached or has snapshots. From then on its LV is called mooring-ID, and
+Mooring leaves it alone. Repeating an unmanage succeeds.
 
 Examples:
   mooring volume unmanage data
   mooring volume unmanage b0c1d2e3-0001-4002-8003-00000000000a --timeout 300")]
     Unmanage(VolumeArg),
-    /// Make a volume what its newest snapshot holds (controller)
+    /// Return a volume to the content of its newest snapshot (controller)
     #[command(after_help = "\
-What was written to the volume since the snapshot is gone. The volume keeps its size and its names; the
-snapshot stays, and others stay as they are. Nobody may be attached meanwhile: a host that is has
-parts of the volume in memory. Only the newest snapshot is taken: delete newer ones first, or make
-a volume from an older one.
+Everything written to the volume since the snapshot is lost. The volume keeps its size and its
+names; all snapshots are kept. No host may be attached meanwhile: it would have parts of the volume
+in memory. Only the newest snapshot can be used: delete newer ones first, or create a volume from
+an older one.
 
 Examples:
   mooring volume revert data --to before-upgrade
   mooring volume revert data --to b0c1d2e3-0001-4002-8003-0000000000aa --timeout 60")]
     Revert(RevertArgs),
-    /// Cut a volume off from its disk: every read and write of a host ends with an error at once
+    /// Isolate a volume from its disk: every read and write of a host fails at once
     #[command(after_help = "\
-For a volume whose disk does not answer, and whose hosts hang. On the storage node the table of its
-logical volume is replaced by errors; LVM's own comes back with `mooring volume uncut`, and the data is
-what it was. What was sent to the disk before may still land: until that has come back the cut is
-pending. Until it is uncut the volume is not extended, reverted, copied or deleted.
+For a volume whose disk does not answer, and whose hosts hang. The storage node replaces the table
+of its logical volume by errors; `mooring volume uncut` restores LVM's own, with the data unchanged.
+Commands that were sent to the disk before may still land: until they return, the cut is pending.
+Until `uncut` the volume is not extended, reverted, copied or deleted.
 
 Examples:
   mooring volume cut data
   mooring volume cut data --force --timeout 60")]
     Cut(CutArgs),
-    /// Give a volume that was cut off its disk back
+    /// End the isolation of a volume from its disk
     #[command(after_help = "\
 Examples:
   mooring volume uncut data")]
     Uncut(VolumeArg),
-    /// Give the attachments of a volume new secrets while they are in use (controller)
+    /// Give a volume's attachments new secrets while they are in use (controller)
     #[command(after_help = "\
-Sessions go on; a host that logs in again meanwhile gets in. Attachments of clients that log in by
-themselves are refused, or with --force shut out at their next login until they get the new secret.
+Sessions continue; a host that logs in again meanwhile gets in. Attachments of clients that log in
+by themselves are refused. With --force such a client is shut out at its next login until it gets
+the new secret.
 
 Examples:
   mooring volume rotate-secrets data
@@ -508,11 +509,11 @@ Examples:
 /// Exports.
 #[derive(Debug, Subcommand)]
 pub enum ExportCommand {
-    /// Let one initiator reach a volume, read-write or read-only
+    /// Grant one initiator access to a volume, read-write or read-only
     #[command(after_help = "\
-Other grants of the volume stay as they are. The same command with another --mode changes the
-mode of a grant; its credentials stay unless new ones are given. --portal sets where the whole
-volume is reachable.
+Other grants of the volume stay as they are. Repeating the command with another --mode changes the
+mode of a grant; its credentials stay unless new ones are given. --portal sets the addresses of the
+whole volume.
 
 Secrets come from files or standard input, never from the command line: 12 to 255 printable ASCII
 characters without blanks; one newline at the end is ignored.
@@ -525,20 +526,20 @@ Examples:
   pass show san/host1 | mooring export grant data --mode rw --portal 10.10.0.10:3260 \\
       --initiator iqn.2004-10.com.example:host1 --chap-user host1 --chap-secret-file -")]
     Grant(GrantArgs),
-    /// Stop one initiator from reaching a volume, and get the receipt
+    /// Revoke one initiator's access to a volume, and get the receipt
     #[command(after_help = "\
-Without --force an initiator that is logged in is not touched: log out on the host first. With
---force its sessions are cut. The receipt says `proven` when the kernel has let go of every
+Without --force the command is refused while the initiator is logged in: log out on the host first.
+With --force its sessions are ended. The receipt says `proven` once the kernel has finished every
 command: after that nothing of this initiator reaches the volume. `unproven` (exit code 5) names
-how many commands may still land, or says `any number` (null with --json) where nobody can count
-them; repeat the command to see it proven. With --force that answer comes after 5 s, unless
---timeout says otherwise. Revoking what is not granted succeeds.
+how many commands may still land, or says `any number` (null with --json) if they cannot be
+counted; repeat the command to see it proven. With --force the answer comes within 5 s, unless
+--timeout says otherwise. Revoking a grant that does not exist succeeds.
 
 Examples:
   mooring export revoke data --initiator iqn.2004-10.com.example:host2
   mooring export revoke data --initiator iqn.2004-10.com.example:host1 --force --json")]
     Revoke(RevokeArgs),
-    /// Show who reaches a volume: modes wanted and seen, live sessions, counters, receipts
+    /// Show the grants of a volume: requested and enforced modes, live sessions, counters, receipts
     #[command(after_help = "\
 Examples:
   mooring export show data
@@ -551,7 +552,7 @@ Examples:
 pub enum AttachmentCommand {
     /// List attachments: of one volume, or all
     #[command(after_help = "\
-SESSION says whether the host is really logged in at the target, as the storage node sees it.
+SESSION shows whether the host is really logged in at the target, as the storage node reports it.
 
 Examples:
   mooring attachment list
@@ -559,19 +560,19 @@ Examples:
     List(AttachmentListArgs),
     /// Show one attachment: modes, host, device, session, problems of both agents, receipt
     #[command(after_help = "\
-While it is on its way out, its receipt is shown, too. Of one that is gone only the receipt is
-left, and the exit code is 3.
+During a detach the receipt is shown, too. Of a detached attachment only the receipt is left, and
+the exit code is 3.
 
 Examples:
   mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa
   mooring attachment show b0c1d2e3-0001-4002-8003-0000000000aa --json | jq .steps_ms")]
     Show(AttachmentShowArgs),
-    /// Change an attachment's mode where it is: nobody is detached, other hosts notice nothing
+    /// Change an attachment's mode in place: no host is detached, other hosts notice nothing
     #[command(after_help = "\
-The target enforces the mode when the command returns, and the host's disk is as the mode says. When
-it becomes ro, writes that were on their way may still land. With --barrier the command returns when
-nothing lands any more: the host's iSCSI session is dropped for it, and comes back by itself. Refused
-over Fibre Channel, through multipath, and while the host has a persistent reservation registered.
+When the command returns, the target enforces the mode, and the host's disk shows it. After a change
+to ro, writes that were in flight may still land. With --barrier the command returns once none can
+land any more: it drops the host's iSCSI session, which returns by itself. --barrier is refused over
+Fibre Channel, through multipath, and while the host has a persistent reservation registered.
 
 A file system that is mounted rw on a disk that becomes ro gets errors: remount it first.
 
@@ -580,15 +581,15 @@ Examples:
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa ro --barrier
   mooring attachment mode b0c1d2e3-0001-4002-8003-0000000000aa rw --timeout 60")]
     Mode(AttachmentModeArgs),
-    /// Turn the page cache of an attachment's disk off, or on again, while it is attached
+    /// Turn the page cache of an attachment's disk off or on while it is attached
     #[command(after_help = "\
-With the cache off the host drops what its page cache holds of the disk whenever a path to it is
-handed out or taken away, and reads nothing ahead. Attachments of one volume on one host share the
-disk: it is off if any of them wants it off. Programs should open a shared disk with O_DIRECT all
-the same (QEMU: cache=none, io=native): what a program reads buffered while it keeps the disk open
-may be old, and pages that it has mapped stay.
+With the cache off the host drops the disk's page cache whenever it hands out or withdraws a path,
+and reads nothing ahead. Attachments of one volume on one host share the disk: its cache is off if
+any of them requires that. Programs should still open a shared disk with O_DIRECT (QEMU: cache=none,
+io=native): a program that keeps the disk open and reads buffered may see old data, and pages that
+it has mapped stay.
 
-A client of the Block Storage API opens the disk by itself: its flag is only kept and shown.
+A client of the Block Storage API opens the disk by itself: its flag is only stored and shown.
 
 Examples:
   mooring attachment cache b0c1d2e3-0001-4002-8003-0000000000aa off
@@ -601,7 +602,7 @@ Examples:
 /// The epoch.
 #[derive(Debug, Subcommand)]
 pub enum EpochCommand {
-    /// Raise it: for a controller's database that was restored by hand
+    /// Raise the epoch, after a controller's database was restored by hand
     #[command(after_help = "\
 A controller that is started with --restored does this by itself.
 
@@ -614,7 +615,7 @@ Examples:
 /// The agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Show who the agent is, its pools and portals, and what its host lacks
+    /// Show the agent's identity, its pools and portals, and what its host lacks
     #[command(after_help = "\
 Examples:
   mooring agent show
@@ -632,23 +633,23 @@ pub struct VolumeArg {
 /// `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// One volume only
+    /// Only this volume
     pub volume: Option<VolumeRef>,
 }
 
 /// `detach`.
 #[derive(Debug, Args)]
 pub struct DetachArgs {
-    /// The attachment's id; or the volume, by id or unique name, where it has only one
+    /// The attachment's id; or the volume, by id or unique name, if it has only one
     #[arg(value_name = "ATTACHMENT|VOLUME")]
     pub what: VolumeRef,
     /// The attachment on this host
     #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
     pub host: Option<String>,
-    /// Cut the host off at the target first, whatever it does
+    /// Revoke the host's access at the target first, whatever the host does
     #[arg(long)]
     pub force: bool,
-    /// With --force: every attachment of that host to this volume goes, not only this one
+    /// With --force: detach every attachment of that host to this volume
     #[arg(long, requires = "force")]
     pub widen: bool,
 }
@@ -656,19 +657,19 @@ pub struct DetachArgs {
 /// `type create`.
 #[derive(Debug, Args)]
 pub struct TypeCreateArgs {
-    /// Its name; no two types share it
+    /// The type's name; no two types share it
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: String,
-    /// Its volumes may be attached to several hosts at once
+    /// Allow a volume to be attached to several hosts at once
     #[arg(long)]
     pub multiattach: bool,
-    /// Only projects with access see it (`mooring type access`)
+    /// Show the type only to projects with access (`mooring type access`)
     #[arg(long)]
     pub private: bool,
     /// An extra spec; may be given several times
     #[arg(long = "spec", value_name = "KEY=VALUE")]
     pub specs: Vec<ExtraSpec>,
-    /// For people
+    /// A description for people
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
 }
@@ -710,23 +711,23 @@ pub struct GrantArgs {
     /// rw: reads and writes; ro: reads only, enforced by the target
     #[arg(long, value_name = "rw|ro")]
     pub mode: Mode,
-    /// CHAP: the name with which the host proves itself
+    /// CHAP: the name with which the host authenticates
     #[arg(long, value_name = "USER", requires = "chap_secret_file")]
     pub chap_user: Option<String>,
-    /// CHAP: the file with its secret, - for standard input
+    /// CHAP: the file with the host's secret, - for standard input
     #[arg(long, value_name = "FILE", requires = "chap_user")]
     pub chap_secret_file: Option<SecretSource>,
-    /// Mutual CHAP: the name with which the target proves itself
+    /// Mutual CHAP: the name with which the target authenticates
     #[arg(long, value_name = "USER", requires_all = ["mutual_secret_file", "chap_user"])]
     pub mutual_user: Option<String>,
-    /// Mutual CHAP: the file with its secret, - for standard input
+    /// Mutual CHAP: the file with the target's secret, - for standard input
     #[arg(long, value_name = "FILE", requires = "mutual_user")]
     pub mutual_secret_file: Option<SecretSource>,
-    /// Take the grant's credentials away: its iSCSI name alone admits the host
+    /// Remove the grant's credentials: the host's iSCSI name alone admits it
     #[arg(long, conflicts_with = "chap_user")]
     pub no_chap: bool,
-    /// Where the volume is reachable, ADDRESS or ADDRESS:PORT; may be given several times [default: as it is, at first
-    /// the agent's portals]
+    /// The volume's address, ADDRESS or ADDRESS:PORT; may be given several times [default:
+    /// unchanged, at first the agent's portals]
     #[arg(long = "portal", value_name = "ADDRESS:PORT")]
     pub portals: Vec<Portal>,
     /// An attachment that this grant serves
@@ -742,7 +743,7 @@ pub struct RevokeArgs {
     /// The host's iSCSI name
     #[arg(long, value_name = "IQN")]
     pub initiator: Iqn,
-    /// Cut the initiator's live sessions
+    /// End the initiator's live sessions
     #[arg(long)]
     pub force: bool,
 }

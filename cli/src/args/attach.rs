@@ -36,11 +36,12 @@ pub struct AttachArgs {
     /// rw: reads and writes; ro: reads only, enforced by the target
     #[arg(long, value_name = "rw|ro", default_value = "rw")]
     pub mode: Mode,
-    /// The way to the volume; without it iSCSI, unless the volume's type or the host's attachment of it says otherwise
+    /// The transport; without it iSCSI, unless the volume's type or the host's other attachment
+    /// requires another
     #[arg(long, value_name = "iscsi|fc", hide_possible_values = true)]
     pub transport: Option<Transport>,
-    /// off: the host drops the disk's page cache at each attach and detach, and never reads ahead; without it as the volume's
-    /// type says, else off for volumes that can be shared
+    /// off: the host drops the disk's page cache at each attach and detach, and never reads ahead;
+    /// without it the volume's type decides, else off for volumes that can be shared
     #[arg(long, value_name = "on|off")]
     pub cache: Option<Cache>,
     /// The attachment's id; a random one without this

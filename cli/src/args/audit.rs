@@ -9,14 +9,15 @@ use jiff::{SignedDuration, Timestamp};
 /// `audit`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The controller has one line for each call that changes something, of both APIs, also when it refused
-the call: who called, from where, which operation, on which objects, with which status. Reads have
-no line. STATUS 401: nobody was authenticated, and no user is shown. FROM is the other end of the
-connection: behind a proxy, the proxy. The request id is the one that the caller got
-(x-openstack-request-id) and that the controller's journal names.
+The log has one line for each call of either API that changes something, also if it was refused:
+the user, the origin, the operation, the objects and the status. Reads have no line. STATUS 401: no
+user was authenticated, and none is shown. FROM is the other end of the connection: behind a proxy,
+the proxy. The request id is the one that the caller got (x-openstack-request-id) and that the
+controller's journal names.
 
-Times are RFC 3339 (2026-11-18T11:06:40Z) or how long ago (30s, 15m, 2h, 7d). Only admins may look
-(policy mooring:audit). Lines are kept for a year unless the controller's configuration says otherwise.
+Times are RFC 3339 (2026-11-18T11:06:40Z) or an age (30s, 15m, 2h, 7d). Only admins may read the log
+(policy mooring:audit). Lines are kept for a year unless the controller's configuration says
+otherwise.
 
 Examples:
   mooring audit
@@ -31,13 +32,14 @@ pub struct AuditArgs {
     /// Only calls before this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub until: Option<Timestamp>,
-    /// Only calls of this user, as the lines name it
+    /// Only calls of this user, as named in the log
     #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     pub user: Option<String>,
-    /// Only calls about this object: the id of a volume, snapshot, attachment, type or message, or the name of a host or project
+    /// Only calls about this object: the id of a volume, snapshot, attachment, type or message, or
+    /// the name of a host or project
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub object: Option<String>,
-    /// How many lines at most, the newest first
+    /// The most lines to show, newest first
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }

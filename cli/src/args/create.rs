@@ -12,25 +12,27 @@ use crate::select::{VolumeName, VolumeRef};
 pub struct CreateArgs {
     /// A name for people; no two volumes share it
     pub name: VolumeName,
-    /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB); that of its source without this
+    /// The size, for example 10GiB (units B, KiB, MiB, GiB, TiB); without it the size of the source
     #[arg(long, value_parser = volume_size, allow_hyphen_values = true, required_unless_present_any = ["snapshot", "from"])]
     pub size: Option<ByteSize>,
-    /// Make it from this snapshot: its id, or its name where that is unique (controller)
+    /// Create it from this snapshot: its id, or its name where that is unique (controller)
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from")]
     pub snapshot: Option<VolumeRef>,
-    /// Make it from what this volume holds at that moment: its id, or its name where that is unique (controller)
+    /// Create it from the present content of this volume: its id, or its name where that is unique
+    /// (controller)
     #[arg(long, value_name = "VOLUME")]
     pub from: Option<VolumeRef>,
-    /// The volume's type, by name or id; that of its source, or the controller's default type without this
+    /// The volume's type, by name or id; without it the source's type, or the controller's default
     #[arg(long = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub kind: Option<String>,
-    /// The volume group (with --agent); may be left out where the agent has exactly one
+    /// The volume group (with --agent); needed only where the agent has several
     #[arg(long, value_name = "VG")]
     pub group: Option<VgName>,
-    /// The volume's id, which nobody has ever had; a new one without this (controller: for admins)
+    /// The volume's id, never used before; without it a new one (controller: for admins)
     #[arg(long, value_name = "UUID")]
     pub id: Option<VolumeId>,
-    /// A key of your own for this request, 1 to 64 characters: the same key again finds the volume that it made (controller)
+    /// A key of your own for this request, 1 to 64 characters: a repetition with the key finds the
+    /// same volume (controller)
     #[arg(long, value_name = "KEY", value_parser = request_key, conflicts_with_all = ["id", "group"])]
     pub request_key: Option<String>,
 }

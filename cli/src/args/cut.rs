@@ -11,7 +11,7 @@ use crate::select::VolumeRef;
 pub struct CutArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// Also when hosts are attached: their reads and writes end with errors
+    /// Isolate the volume also while hosts are attached: their reads and writes fail
     #[arg(long)]
     pub force: bool,
 }

@@ -7,11 +7,12 @@ use clap::Args;
 use crate::select::VolumeRef;
 
 pub(super) const HELP: &str = "\
-A volume that is attached, or granted to anybody, is not deleted: detach it (on an agent: revoke
-its grants) first. Deleting what is gone already succeeds.
+Refused while the volume is attached or granted: detach it (on an agent: revoke its grants) first.
+Repeating a delete succeeds.
 
---force also takes a volume that is being made, imported, copied to a file or made larger: that ends,
-and the volume is wiped and deleted. It is for administrators; an agent takes such a volume without it.
+--force also deletes a volume that is being made, imported, exported to a file or extended: that
+work ends, and the volume is wiped and deleted. It is for administrators; an agent deletes such a
+volume without it.
 
 Examples:
   mooring volume delete data
@@ -23,7 +24,7 @@ Examples:
 pub struct DeleteArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// Whatever its status is: what is at work for it ends
+    /// Delete the volume whatever its status is; work on it ends
     #[arg(long)]
     pub force: bool,
 }

@@ -12,13 +12,13 @@ use crate::select::VolumeRef;
 pub struct VolumeExportArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// The new file in the storage node's folder of images: its name, no path
+    /// The new file in the storage node's image folder: its name, not a path
     #[arg(long, value_name = "FILE", required_unless_present = "cancel", conflicts_with = "cancel")]
     pub image: Option<ImageName>,
-    /// What the file becomes: raw or qcow2
+    /// Format of the file: raw or qcow2
     #[arg(long, required_unless_present = "cancel", conflicts_with = "cancel")]
     pub format: Option<ImageFormat>,
-    /// End the export that goes on: no file comes of it
+    /// Stop the export that is at work; it leaves no file
     #[arg(long)]
     pub cancel: bool,
 }

@@ -9,12 +9,12 @@ use super::volume_size;
 use crate::select::VolumeRef;
 
 pub(super) const HELP: &str = "\
-What it grows by is zeroed first; then every host that Mooring has attached sees the new size by
-itself. Other clients read the disk's size again themselves; what lies on the disk (a file system)
-is theirs to grow. A volume never shrinks. Asking for the size that it has succeeds.
+The added space is zeroed first; then every host that Mooring has attached sees the new size by
+itself. Other clients must read the disk's size again, and each host's user grows what lies on the
+disk (a file system). A volume never shrinks. Extending to the present size succeeds.
 
---cancel takes a growth back that is still being zeroed, or has stopped: the volume is what it was.
-One that has grown already stays as large as it is, and the command says so (exit 4).
+--cancel ends an extend that is still being zeroed, or has stopped: the volume keeps its old size.
+A volume that has grown already stays as large as it is, and the command says so (exit code 4).
 
 Examples:
   mooring volume extend data --size 20GiB
@@ -35,7 +35,7 @@ pub struct ExtendArgs {
         conflicts_with = "cancel"
     )]
     pub size: Option<ByteSize>,
-    /// Take back what it was to grow by, as long as that is not its own
+    /// Cancel an extend that is not complete yet
     #[arg(long)]
     pub cancel: bool,
 }

@@ -8,7 +8,7 @@ use mooring_model::Initiator;
 /// Hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List the enrolled hosts and storage nodes: whether they answer, and their pools
+    /// List the hosts and storage nodes: whether they answer, and their pools
     #[command(after_help = "\
 Examples:
   mooring host list
@@ -19,9 +19,9 @@ Examples:
 Example:
   mooring host show storage1")]
     Show(HostArgs),
-    /// Make a token with which a host may join: prints the line to type there
+    /// Make a token with which a host may join, and print the command to type there
     #[command(after_help = "\
-The token is good for this one host, once, within an hour. A new one takes its place. The controller
+The token works for this one host, once, within an hour. A new token replaces it. The controller
 must have an authority: `mooring-controller init` makes one.
 
 Examples:
@@ -29,67 +29,67 @@ Examples:
   mooring host token host7 --role host
   mooring host token node3 --role storage,host --json | jq -r .command")]
     Token(HostTokenArgs),
-    /// End the enrolment of a host: the controller dials it no more, and its certificate is worth nothing
+    /// End the enrolment of a host: the controller stops calling it and refuses its certificate
     #[command(after_help = "\
-What the host serves and attaches goes on: take that away first, or fence it (`mooring host fence`).
-It may join again with a new token.
+The host continues to serve and attach its volumes: detach them first, or fence the host
+(`mooring host fence`). It may join again with a new token.
 
 Example:
   mooring host revoke host7")]
     Revoke(HostArgs),
-    /// Give a host that joined another name; what it serves and attaches goes on
+    /// Rename a host that joined; it serves and attaches its volumes without a break
     #[command(after_help = "\
-Nothing changes on the host. Pools and services are called by the new name from then on, and so is
-`os-vol-host-attr:host` of its volumes (HOST@lvm#POOL). A host of the controller's configuration is
-renamed there.
+Nothing changes on the host. Its pools and services get the new name, and so does
+`os-vol-host-attr:host` of its volumes (HOST@lvm#POOL). Rename a host of the controller's
+configuration there.
 
 Example:
   mooring host rename storage1 rack4-storage1")]
     Rename(RenameArgs),
-    /// Give up a host that never comes back, with its volumes: shows what would go, unless `--yes`
+    /// Give up a host that never returns, with its volumes: only shows the loss, unless `--yes`
     #[command(after_help = "\
-Its volumes and snapshots go, with their attachments; their hosts are told to let go. That nothing of
-those lands any more can never be proven, and their receipts say so. Attachments of the host to other
-storage nodes are cut by force, and proven there. Its enrolment ends. Should the machine come back it
-is held as a stranger.
+The host's volumes and snapshots are removed, with their attachments, and the attached hosts are
+told to release them. Nothing can ever prove that no command of those still lands, and their
+receipts say so. The host's own attachments at other storage nodes are revoked by force, and proven
+there. Its enrolment ends. If the machine returns, it is treated as a stranger.
 
-Refused while the host answers, and for 10 minutes after its last word. Nothing brings back what went.
+Refused while the host answers, and for 10 minutes after its last report. The loss is permanent.
 
 Examples:
   mooring host forget storage3
   mooring host forget storage3 --yes
   mooring host forget storage3 --json | jq .loss.projects")]
     Forget(ForgetArgs),
-    /// Place no new volumes there; what is there stays as it is
+    /// Stop placing new volumes on a host; existing ones stay as they are
     #[command(after_help = "\
 Example:
   mooring host disable storage1 --reason 'a disk is replaced'")]
     Disable(DisableArgs),
-    /// Place new volumes there again
+    /// Place new volumes on a host again
     #[command(after_help = "\
 Example:
   mooring host enable storage1")]
     Enable(HostArgs),
-    /// Say that a host is to be emptied: no new volumes are placed there. Nothing is moved
+    /// Mark a host as being emptied: no new volumes are placed on it. Nothing is moved
     #[command(after_help = "\
 Example:
   mooring host drain storage1")]
     Drain(HostArgs),
-    /// Say that a host is not to be emptied any more
+    /// Remove the mark that a host is being emptied
     #[command(after_help = "\
 Example:
   mooring host undrain storage1")]
     Undrain(HostArgs),
-    /// Cut a host off from every volume, at all storage nodes, by force, until `unfence`
+    /// Fence a host off from every volume, on all storage nodes, by force, until `unfence`
     #[command(after_help = "\
-The storage nodes revoke all that the host has, whatever it does; other hosts notice nothing. One
-receipt answers for all of it: exit status 0 says that nothing of the host lands any more. Until
-then the command can be repeated; it also takes along what came in between. Nothing is granted to
-the host before `mooring host unfence`.
+The storage nodes revoke all access of the host, whatever it does; other hosts notice nothing. One
+receipt covers everything: exit code 0 means that nothing of the host lands any more. Until then
+the command can be repeated; a repetition also revokes what was granted in between. Nothing is
+granted to the host before `mooring host unfence`.
 
 HOST is an enrolled host, the host of other clients' connectors (Nova's), or an initiator's name:
-an iSCSI name, or over Fibre Channel one of the host's ports. What only users say of a host is
-listed as DISPUTED and not cut; --also takes it.
+an iSCSI name, or over Fibre Channel one of the host's ports. A name that only users claim for the
+host is listed as DISPUTED and not revoked; --also includes it.
 
 Examples:
   mooring host fence host7 --reason 'does not answer, fail over'
@@ -98,7 +98,7 @@ Examples:
   mooring host fence 20:00:52:54:00:14:00:0b
   mooring host fence host7 --json | jq -r .fence.proof")]
     Fence(FenceArgs),
-    /// Lift a fence: the host may be given access again. What it had does not come back
+    /// Lift a fence: the host may get access again. Its former access is not restored
     #[command(after_help = "\
 Refused while a part of the fence is not proven: old writes of the host might still land.
 
@@ -106,7 +106,7 @@ Examples:
   mooring host unfence host7
   mooring host unfence host7 --anyway")]
     Unfence(UnfenceArgs),
-    /// List the hosts that are fenced
+    /// List the fenced hosts
     #[command(after_help = "\
 Examples:
   mooring host fences
@@ -117,9 +117,9 @@ Examples:
 /// A role of a host's agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HostRole {
-    /// It serves volumes.
+    /// Serves volumes.
     Storage,
-    /// It attaches them.
+    /// Attaches volumes.
     Host,
 }
 
@@ -138,10 +138,11 @@ impl HostRole {
 pub struct HostTokenArgs {
     /// The name that people call the host by: 1 to 64 letters, digits, -, _ and .
     pub host: String,
-    /// storage: it serves volumes; host: it attaches them; both with a comma between them [default: both]
+    /// storage: serves volumes; host: attaches volumes; for both separate them with a comma
+    /// [default: both]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<HostRole>,
-    /// The availability zone of its pools [default: nova]
+    /// The availability zone of the host's pools [default: nova]
     #[arg(long, value_name = "ZONE")]
     pub zone: Option<String>,
 }
@@ -149,17 +150,17 @@ pub struct HostTokenArgs {
 /// One host.
 #[derive(Debug, Args)]
 pub struct HostArgs {
-    /// Its name, or its agent's id
+    /// The host's name, or its agent's id
     pub host: String,
 }
 
 /// `host rename`.
 #[derive(Debug, Args)]
 pub struct RenameArgs {
-    /// The name that it has
+    /// The present name
     #[arg(value_name = "OLD")]
     pub host: String,
-    /// The name that it gets: 1 to 64 letters, digits, -, _ and .
+    /// The new name: 1 to 64 letters, digits, -, _ and .
     #[arg(value_name = "NEW")]
     pub name: String,
 }
@@ -169,7 +170,7 @@ pub struct RenameArgs {
 pub struct ForgetArgs {
     /// The name of the host
     pub host: String,
-    /// Do it; without, only what would go is shown
+    /// Forget the host; without this only the loss is shown
     #[arg(long)]
     pub yes: bool,
 }
@@ -177,12 +178,12 @@ pub struct ForgetArgs {
 /// `host fence`.
 #[derive(Debug, Args)]
 pub struct FenceArgs {
-    /// Its name, or an initiator's
+    /// The host's name, or an initiator's
     pub host: String,
-    /// Why, for others
+    /// A reason, for other operators
     #[arg(long)]
     pub reason: Option<String>,
-    /// A name of an initiator that is this host's, too, although only its users say so; more than once for several
+    /// An initiator name of this host that only users claim for it; may be given several times
     #[arg(long, value_name = "INITIATOR")]
     pub also: Vec<Initiator>,
 }
@@ -190,9 +191,9 @@ pub struct FenceArgs {
 /// `host unfence`.
 #[derive(Debug, Args)]
 pub struct UnfenceArgs {
-    /// As it was said to `host fence`
+    /// The name that was given to `host fence`
     pub host: String,
-    /// Although not every part is proven
+    /// Lift the fence although not every part is proven
     #[arg(long)]
     pub anyway: bool,
 }
@@ -200,7 +201,7 @@ pub struct UnfenceArgs {
 /// `host fences`.
 #[derive(Debug, Args)]
 pub struct FencesArgs {
-    /// With those that were lifted
+    /// Show lifted fences, too
     #[arg(long)]
     pub all: bool,
 }
@@ -208,9 +209,9 @@ pub struct FencesArgs {
 /// One host, and a reason.
 #[derive(Debug, Args)]
 pub struct DisableArgs {
-    /// Its name, or its agent's id
+    /// The host's name, or its agent's id
     pub host: String,
-    /// Why, for others
+    /// A reason, for other operators
     #[arg(long)]
     pub reason: Option<String>,
 }
@@ -218,7 +219,7 @@ pub struct DisableArgs {
 /// Pools.
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
-    /// List the pools as they were last reported, with what is promised of them
+    /// List the pools as last reported, with the space promised to volumes
     #[command(after_help = "\
 Examples:
   mooring pool list

@@ -12,16 +12,16 @@ use crate::select::VolumeName;
 pub struct ImportArgs {
     /// A name for people
     pub name: VolumeName,
-    /// The file in the storage node's folder of images: its name, no path
+    /// The file in the storage node's image folder: its name, not a path
     #[arg(long, value_name = "FILE")]
     pub image: ImageName,
-    /// What the file is: raw or qcow2. It is never guessed
+    /// Format of the file: raw or qcow2. It is never guessed
     #[arg(long)]
     pub format: ImageFormat,
-    /// The storage node that has it, as `mooring host list` calls it
+    /// The storage node that has it, as named by `mooring host list`
     #[arg(long)]
     pub host: String,
-    /// The volume's size, in whole GiB: no less than the image's disk
+    /// The volume's size, in whole GiB: at least that of the image's disk
     #[arg(long)]
     pub size: ByteSize,
     /// The volume type: its name or id

@@ -11,13 +11,12 @@ use crate::select::VolumeRef;
 /// Long work of storage nodes.
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// List what goes on at the storage nodes: how far it is, how fast, and what limits it
+    /// List the work at the storage nodes: progress, rate and limits
     #[command(after_help = "\
-A job is long work at the blocks of one volume: `zero` before a new volume is handed out, `grow`
-before a larger one is, `wipe` and `discard` before a deleted one is gone. It is done because of
-what is wanted of its volume, and ends when that ends: to cancel a zeroing, delete its volume (--force).
-After a crash, or a restart of the agent, it goes on near where it was: RESUMED says how much that
-saved.
+A job is long work on the blocks of one volume: `zero` before a new volume is handed out, `grow`
+before an extended one is, `wipe` and `discard` before a deleted one is gone. A job follows the
+volume's spec and ends with it: to cancel a zeroing, delete its volume (--force). After a crash, or
+a restart of the agent, it continues near where it was: RESUMED shows how much that saved.
 
 Examples:
   mooring job list
@@ -26,16 +25,16 @@ Examples:
     List,
     /// Show the job of one volume
     #[command(after_help = "\
-Exit code 3: nothing goes on at this volume.
+Exit code 3: the volume has no job.
 
 Examples:
   mooring job show data")]
     Show(JobShowArgs),
-    /// Limit how many bytes a second all jobs of a storage node write together
+    /// Limit the bytes per second that all jobs of a storage node write together
     #[command(after_help = "\
-Holds at once, for the jobs that are at work as well, and until that agent is started again: what
-stays is job_limit in its configuration. Discards write nothing, and are not limited. With --agent,
-leave --host away.
+The limit holds at once, also for running jobs, until that agent is restarted; the permanent limit
+is job_limit in its configuration. Discards write nothing, and are not limited. With --agent, leave
+out --host.
 
 Examples:
   mooring job throttle 100MiB --host storage1
@@ -47,7 +46,7 @@ Examples:
 /// `job show`.
 #[derive(Debug, Args)]
 pub struct JobShowArgs {
-    /// Its volume: an id or a name
+    /// The volume: its id, or its name where that is unique
     #[arg(value_name = "VOLUME")]
     pub volume: VolumeRef,
 }
@@ -55,7 +54,7 @@ pub struct JobShowArgs {
 /// `job throttle`.
 #[derive(Debug, Args)]
 pub struct JobThrottleArgs {
-    /// Bytes a second, 1MiB at least, or `none`
+    /// Bytes per second, at least 1MiB, or `none`
     #[arg(value_name = "SIZE", value_parser = limit)]
     pub limit: JobLimit,
     /// The storage node

@@ -12,16 +12,16 @@ pub struct ManageArgs {
     /// The logical volume, as GROUP/LV
     #[arg(value_name = "GROUP/LV", value_parser = lv_path)]
     pub lv: String,
-    /// The storage node that has it, as `mooring host list` calls it
+    /// The storage node that has it, as named by `mooring host list`
     #[arg(long)]
     pub host: String,
-    /// A name for people; without it, the LV's own
+    /// A name for people; without it the LV's name
     #[arg(long)]
     pub name: Option<VolumeName>,
     /// The volume type: its name or id
     #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<String>,
-    /// Servers may start from it
+    /// Let servers boot from the volume
     #[arg(long)]
     pub bootable: bool,
 }
@@ -29,7 +29,7 @@ pub struct ManageArgs {
 /// `volume manageable`.
 #[derive(Debug, Args)]
 pub struct ManageableArgs {
-    /// Of this storage node only, as `mooring host list` calls it
+    /// Only LVs of this storage node, as named by `mooring host list`
     #[arg(long)]
     pub host: Option<String>,
 }

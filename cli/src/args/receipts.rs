@@ -10,9 +10,9 @@ use crate::select::VolumeRef;
 /// Records of detaches.
 #[derive(Debug, Subcommand)]
 pub enum ReceiptCommand {
-    /// List the detaches of one volume, or all; the newest first
+    /// List the detaches of one volume, or all, newest first
     #[command(after_help = "\
-A volume that is gone is named by its id.
+A deleted volume is named by its id.
 
 Examples:
   mooring receipt list
@@ -31,7 +31,7 @@ Examples:
 /// `receipt list`.
 #[derive(Debug, Args)]
 pub struct ReceiptListArgs {
-    /// Of one volume only: its id, or its name where that is unique
+    /// Only detaches of this volume: its id, or its name where that is unique
     pub volume: Option<VolumeRef>,
 }
 

@@ -12,13 +12,13 @@ use crate::select::VolumeRef;
 pub struct ReservationsArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// Take every registration and the reservation away
+    /// Remove every registration and the reservation
     #[arg(long, conflicts_with = "preempt")]
     pub clear: bool,
-    /// Take the registrations with this key away: as it is listed, 0x and hexadecimal digits
+    /// Remove the registrations with this key, in its listed form: 0x and hexadecimal digits
     #[arg(long, value_name = "KEY", value_parser = crate::reservations::parse_key)]
     pub preempt: Option<u64>,
-    /// With --preempt: end what those hosts have in flight first; waits for the disk
+    /// With --preempt: first abort the commands that those hosts have in flight; waits for the disk
     #[arg(long, requires = "preempt")]
     pub abort: bool,
 }

@@ -11,7 +11,7 @@ use crate::select::VolumeRef;
 pub struct RevertArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// Its newest snapshot: the id, or the name where that is unique
+    /// The volume's newest snapshot: its id, or its name where that is unique
     #[arg(long, value_name = "SNAPSHOT")]
     pub to: VolumeRef,
 }

@@ -13,10 +13,11 @@ use crate::select::VolumeRef;
 pub struct RotateArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// This attachment alone, and those that share its session; without it, all of the volume
+    /// Only this attachment, and those that share its session; without it all of the volume
     #[arg(long, value_name = "ID")]
     pub attachment: Option<AttachmentId>,
-    /// Also those of clients that log in by themselves, which have the old secret until they are given the new one
+    /// Include clients that log in by themselves: they have the old secret until they get the new
+    /// one
     #[arg(long)]
     pub force: bool,
 }

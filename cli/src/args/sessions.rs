@@ -10,12 +10,13 @@ use crate::select::VolumeRef;
 /// Sessions.
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
-    /// List the sessions of attachments as their targets see them: of one volume, of one host, or all
+    /// List the sessions of attachments as their targets report them: of one volume, of one host,
+    /// or all
     #[command(after_help = "\
-STATE says MISSING where an attachment should be logged in and is not. SINCE is when the storage
-agent saw the session first, and LAST ACTIVITY when it saw commands move: it looks every second, at
+STATE is MISSING where an attachment should be logged in and is not. SINCE is when the storage agent
+first saw the session, and LAST ACTIVITY when it last saw commands: it looks every second, with
 1,000 volumes about twice a minute. Of several sessions of one host on one volume the kernel shows
-the newest. With --agent, one storage node is asked instead, and knows no hosts.
+the newest. With --agent one storage node answers, which knows no hosts.
 
 Examples:
   mooring session list
@@ -28,10 +29,10 @@ Examples:
 /// `session list`.
 #[derive(Debug, Args)]
 pub struct SessionListArgs {
-    /// Of this volume: its id or its name
+    /// Only sessions of this volume: its id or its name
     #[arg(long, value_name = "VOLUME")]
     pub volume: Option<VolumeRef>,
-    /// Of this host
+    /// Only sessions of this host
     #[arg(long, value_name = "HOST", value_parser = NonEmptyStringValueParser::new())]
     pub host: Option<String>,
 }

@@ -13,14 +13,14 @@ use crate::select::VolumeRef;
 pub enum TypeCommand {
     /// Create a volume type
     #[command(after_help = "\
-A type says what its volumes may do and where they lie. Repeated with the same words, it succeeds
-again. With storage_protocol=FC its volumes lie where Fibre Channel is served, and are reached over
-that alone; without it, over iSCSI where a host can.
+A type says what its volumes may do and where they are placed. Repeating the command with the same
+arguments succeeds. With storage_protocol=FC its volumes are placed on storage nodes that serve
+Fibre Channel, and are reached only over that; without it, over iSCSI where a host can.
 
-Extra specs with mooring: say how iSCSI sessions of its volumes are negotiated: header_digest and
+Extra specs that begin with mooring: tune the iSCSI sessions of its volumes: header_digest and
 data_digest (none, crc32c, or crc32c,none), queue_depth (1 to 512 commands), max_burst, first_burst
 and max_recv_segment (512 to 16777215 bytes), immediate_data and initial_r2t ('<is> True' or '<is>
-False'), max_outstanding_r2t (1 to 65535). What a type does not say, the kernel decides.
+False'), max_outstanding_r2t (1 to 65535). The kernel decides what a type does not set.
 
 Examples:
   mooring type create plain
@@ -41,7 +41,7 @@ Examples:
   mooring type show shared
   mooring type show shared --json | jq .type.extra_specs")]
     Show(TypeArg),
-    /// Change a type: its name, its description, its extra specs, who sees it
+    /// Change a type: its name, description, extra specs or visibility
     #[command(after_help = "\
 Extra specs change only while no volume has the type.
 
@@ -49,12 +49,12 @@ Examples:
   mooring type set fast --spec media=nvme --description 'for databases'
   mooring type set fast --private")]
     Set(TypeSetArgs),
-    /// Take extra specs away from a type
+    /// Remove extra specs from a type
     #[command(after_help = "\
 Examples:
   mooring type unset fast media tier")]
     Unset(TypeUnsetArgs),
-    /// Show which projects may use a private type, and change that
+    /// Show or change which projects may use a private type
     #[command(after_help = "\
 Examples:
   mooring type access fast
@@ -67,10 +67,10 @@ Examples:
     Delete(TypeArg),
 }
 
-/// What projects may have.
+/// Limits of projects.
 #[derive(Debug, Subcommand)]
 pub enum QuotaCommand {
-    /// Show what a project may have, and what it has
+    /// Show the limits of a project, and its use
     #[command(after_help = "\
 -1 means no limit.
 
@@ -80,14 +80,14 @@ Examples:
     Show(QuotaArg),
     /// Set limits of a project
     #[command(after_help = "\
-A limit is a whole number, or -1 for none; it is not set below what the project has. Keys with the
-name of a type at their end count volumes of that type only.
+A limit is a whole number, or -1 for none; it cannot be lower than the project's use. A key that
+ends in a type's name counts only volumes of that type.
 
 Examples:
   mooring quota set acme volumes=50 gigabytes=5000
   mooring quota set acme volumes_shared=4 per_volume_gigabytes=-1")]
     Set(QuotaSetArgs),
-    /// Take the limits of a project away, so that the defaults hold
+    /// Reset the limits of a project to the defaults
     #[command(after_help = "\
 Examples:
   mooring quota reset acme")]
@@ -110,19 +110,19 @@ pub struct TypeSetArgs {
     /// The type, by name or id
     #[arg(id = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub kind: String,
-    /// Another name
+    /// The new name
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
-    /// For people
+    /// A description for people
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
     /// An extra spec; may be given several times
     #[arg(long = "spec", value_name = "KEY=VALUE")]
     pub specs: Vec<ExtraSpec>,
-    /// All projects see it
+    /// Show the type to all projects
     #[arg(long, conflicts_with = "private")]
     pub public: bool,
-    /// Only projects with access see it
+    /// Show the type only to projects with access
     #[arg(long)]
     pub private: bool,
 }
@@ -144,10 +144,10 @@ pub struct TypeAccessArgs {
     /// The type, by name or id
     #[arg(id = "type", value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub kind: String,
-    /// A project that may use it from now on; may be given several times
+    /// A project that may use the type from now on; may be given several times
     #[arg(long, value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
     pub add: Vec<String>,
-    /// A project that may not any more; may be given several times
+    /// A project that may no longer use the type; may be given several times
     #[arg(long, value_name = "PROJECT", value_parser = NonEmptyStringValueParser::new())]
     pub remove: Vec<String>,
 }
@@ -166,7 +166,7 @@ pub struct QuotaSetArgs {
     /// The project's id
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub project: String,
-    /// A limit, as volumes=50; may be given several times
+    /// A limit, for example volumes=50; may be given several times
     #[arg(value_name = "KEY=LIMIT", required = true)]
     pub limits: Vec<QuotaLimit>,
 }
@@ -207,7 +207,7 @@ pub struct RetypeArgs {
 pub struct ResetStatusArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// error, or what its attachments say: available, in-use
+    /// error, or the status that follows from its attachments: available, in-use
     #[arg(value_parser = PossibleValuesParser::new(["error", "available", "in-use"]))]
     pub status: String,
 }
@@ -218,10 +218,10 @@ pub struct ResetStatusArgs {
 pub struct VolumeSetArgs {
     /// The volume: its id, or its name where that is unique
     pub volume: VolumeRef,
-    /// Servers may start from it
+    /// Let servers boot from the volume
     #[arg(long, value_name = "true|false")]
     pub bootable: Option<bool>,
-    /// Attachments read only unless they say otherwise; changes while it is available
+    /// Make attachments read-only by default; changes only while the volume is available
     #[arg(long, value_name = "true|false")]
     pub readonly: Option<bool>,
 }

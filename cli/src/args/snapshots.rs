@@ -11,11 +11,11 @@ use crate::select::{VolumeName, VolumeRef};
 pub enum SnapshotCommand {
     /// Take a snapshot of a volume, also while it is attached
     #[command(after_help = "\
-A snapshot keeps what the volume holds at that moment: all writes that were acknowledged before, as
-after a power cut. It takes no time and no space at first. Only thin volumes have snapshots: their
-type says provisioning:type=thin, or their storage node has a thin pool and chooses it.
+A snapshot keeps the volume's content at that moment: all writes that were acknowledged before, as
+after a power cut. It takes no time, and no space at first. Only thin volumes have snapshots: their
+type has provisioning:type=thin, or their storage node has a thin pool and chooses it.
 
-A name is used once per volume: the same command again finds the snapshot that it made.
+A name is used once per volume: a repeated command finds the snapshot that it made.
 
 Examples:
   mooring snapshot create data before-upgrade
@@ -34,9 +34,9 @@ Examples:
   mooring snapshot show before-upgrade
   mooring snapshot show b0c1d2e3-0001-4002-8003-0000000000aa --json")]
     Show(SnapshotArg),
-    /// Delete a snapshot; volumes that were made from it stay as they are
+    /// Delete a snapshot; volumes that were made from it are kept
     #[command(after_help = "\
-Deleting what is gone already succeeds.
+Repeating a delete succeeds.
 
 Examples:
   mooring snapshot delete before-upgrade
@@ -56,7 +56,7 @@ pub struct SnapshotCreateArgs {
 /// `snapshot list`.
 #[derive(Debug, Args)]
 pub struct SnapshotListArgs {
-    /// Of one volume only: its id, or its name where that is unique
+    /// Only snapshots of this volume: its id, or its name where that is unique
     pub volume: Option<VolumeRef>,
 }
 

@@ -1,6 +1,7 @@
 //! The controller's answers for people.
 //!
-//! What must never happen here: anything that is not in the JSON; an "unproven" or a "not yet" that looks like success.
+//! What must never happen here: anything that is not in the JSON; an "unproven" or a "not yet" that
+//! looks like success.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
