@@ -1,6 +1,6 @@
-//! The man pages, from the command lines as clap reads them.
+//! Generates the man pages from the command lines that clap parses.
 //!
-//! What must never happen here: a page that is written by hand, and says what the program does not do.
+//! What must never happen here: a page written by hand that says what the program does not do.
 
 #[cfg(test)]
 mod commands;
@@ -14,9 +14,9 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-/// Section of programs that everybody runs.
+/// Man section of programs for all users.
 const USER: &str = "1";
-/// Section of daemons and of programs that an administrator runs.
+/// Man section of daemons and administrators' programs.
 const ADMIN: &str = "8";
 
 /// The programs, each with the section of its pages.

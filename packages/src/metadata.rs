@@ -1,4 +1,5 @@
-//! Tests of the packages' metadata, without building one: nothing of `systemd/` is forgotten, and the scripts know every unit.
+//! Tests of the packages' metadata, without building a package: every file of `systemd/` is
+//! installed, and the scripts know every unit.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -9,7 +10,7 @@ use std::{fs, iter};
 
 use toml::{Table, Value};
 
-/// The folders of `systemd/` that are installed, and where.
+/// The installed folders of `systemd/`, and their places.
 const PLACES: [(&str, &str); 6] = [
     ("units", "usr/lib/systemd/system/"),
     ("sysusers.d", "usr/lib/sysusers.d/"),
@@ -35,7 +36,7 @@ fn packages() -> BTreeMap<String, Table> {
         .collect()
 }
 
-/// Source and place of each file of a package.
+/// Source and place of each file in a package.
 fn assets(package: &Table) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let assets = package["assets"].as_array().unwrap();
@@ -47,7 +48,7 @@ fn script(package: &Table, name: &str) -> Option<String> {
     Some(fs::read_to_string(here().join(folder).join(name)).unwrap())
 }
 
-/// Files of `systemd/` with the folder they go to, from the root of the packages' crate.
+/// Files of `systemd/` with their target folders; paths are relative to the packages' crate.
 fn installed() -> Vec<(String, String)> {
     let below = |(folder, place): (&'static str, &'static str)| {
         let files = fs::read_dir(here().join("../systemd").join(folder)).unwrap();
@@ -67,7 +68,7 @@ fn every_file_of_systemd_is_in_one_package() {
         let times = all.iter().filter(|asset| *asset == file).count();
         assert_eq!(times, 1, "{} must stand once in packages/Cargo.toml, with the place {}", file.0, file.1);
     }
-    // A folder that is new is installed nowhere until PLACES names it.
+    // A new folder is not installed until PLACES names it.
     for entry in fs::read_dir(here().join("../systemd")).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         let known = PLACES.iter().map(|(folder, _)| *folder).chain(["src", "tests"]);
@@ -125,7 +126,7 @@ fn each_override_of_lintian_is_in_its_package_with_a_reason() {
     assert!(files > 0);
 }
 
-/// The kernel's exports, LVM and other managers of LIO are nothing that a package acts on.
+/// The kernel's exports, LVM and other managers of LIO are never touched by a package.
 #[test]
 fn the_scripts_are_sh_and_touch_no_storage() {
     for (name, package) in packages() {
