@@ -1,4 +1,5 @@
-//! `cargo xtask bench api`: builds the real programs as they are shipped, and runs `mooring-api-bench`, which measures them.
+//! `cargo xtask bench api`: builds the programs as they are shipped, and runs `mooring-api-bench`,
+//! which measures them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +9,7 @@ use clap::Args;
 
 use crate::stages::{cargo, one};
 
-/// What to measure.
+/// Options of `cargo xtask bench api`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 What it does: builds the programs as they are shipped; runs a controller, an agent on a fake host and a client as processes of
@@ -26,20 +27,20 @@ Examples:
 
 How it is meant, and results: docs/benchmarks.md")]
 pub(crate) struct ApiArgs {
-    /// Few seconds and a small world: that it works, not how fast it is
+    /// Take few seconds and a small world: shows that it works, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// Only the parts whose name contains this: sqlite, postgresql, large
+    /// Only the parts whose names contain this: sqlite, postgresql, large
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Where the databases are, on the disk that is to be measured [default: the target folder]
+    /// Folder of the databases, on the disk to be measured [default: the target folder]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
 
 /// Builds and measures.
 pub(crate) fn run(args: &ApiArgs, root: &Path) -> Result<()> {
-    // Each as it is shipped: another package's features must not reach it.
+    // Build each as it is shipped: another package's features must not reach it.
     let programs = [
         ("mooring-controller", "mooring-controller"),
         ("mooring-fleet", "mooring-fleet-agent"),

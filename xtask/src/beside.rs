@@ -1,7 +1,8 @@
-//! Lints, pages, the check of `vagrant/` and that of the packages, made at the lowest priority beside the tests, as most tests wait for clocks and leave
-//! processors idle; and VM images, made beside the build.
+//! Stages that run beside the tests at the lowest priority: lints, pages, the checks of `vagrant/`
+//! and of the packages. Most tests wait for clocks and leave processors idle. VM images are made
+//! beside the build.
 //!
-//! What must never happen: a result that is not counted.
+//! What must never happen here: a result that is not counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +14,8 @@ use crate::stages::{self, Count, cargo, quietly};
 /// Makes one stage's cargo command.
 type Make = fn(&Path) -> Command;
 
-/// Stages that run beside the others, in this order: the first three and, for a moment, the last take cargo's lock on the
-/// build folder.
+/// Stages that run beside the others, in this order. The first three, and for a moment the last,
+/// take cargo's lock on the build folder.
 const ALL: [(&str, Make); 5] = [
     ("clippy", clippy),
     ("docs", docs),
@@ -44,12 +45,13 @@ fn vagrant(root: &Path) -> Command {
     chore(root, &["vagrant"])
 }
 
-/// Packages of the tests' programs, as lintian reads them: scripts, folders and pages are those that are shipped.
+/// Packages the tests' programs and checks them with lintian: scripts, folders and pages are the
+/// shipped ones.
 fn lintian(root: &Path) -> Command {
     chore(root, &["package", "--debug", "--lint"])
 }
 
-/// A chore of this program, as a process of its own: it has little to do with cargo.
+/// A chore of this program in a process of its own; it hardly uses cargo.
 fn chore(root: &Path, words: &[&str]) -> Command {
     let Ok(program) = crate::program() else { return cargo(root, &[&["xtask"], words].concat()) };
     let mut command = Command::new(program);
@@ -57,8 +59,9 @@ fn chore(root: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Makes what VMs boot from, before anybody asks for it. The stage that needs it waits for the lock of this, makes what is missing, and
-/// says what failed. Not at a low priority: the scenarios would wait for it.
+/// Makes the VMs' images before they are needed. The stage that needs them waits for this lock,
+/// makes missing ones, and reports failures. It runs at normal priority, because the scenarios
+/// would wait for it.
 pub(crate) fn warm_images() {
     let Ok(program) = crate::program() else { return };
     thread::spawn(move || {
@@ -69,19 +72,19 @@ pub(crate) fn warm_images() {
     });
 }
 
-/// How a stage has ended.
+/// The result of a stage.
 pub(crate) struct Ended {
     pub(crate) name: &'static str,
     pub(crate) took: Duration,
     pub(crate) count: Count,
 }
 
-/// Stages at work.
+/// Stages that are running.
 pub(crate) struct Beside {
     thread: thread::JoinHandle<Vec<Ended>>,
 }
 
-/// Starts the stages whose names are wanted.
+/// Starts the stages whose names are selected.
 pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool) -> Beside {
     let root: PathBuf = root.to_owned();
     let stages: Vec<_> = ALL.into_iter().filter(|(name, _)| wanted(name)).collect();
@@ -91,7 +94,7 @@ pub(crate) fn start(root: &Path, wanted: impl Fn(&str) -> bool) -> Beside {
 }
 
 impl Beside {
-    /// Waits until all have ended.
+    /// Waits until all stages have ended.
     pub(crate) fn wait(self) -> Vec<Ended> {
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -115,7 +118,7 @@ fn run(name: &'static str, command: &Command) -> Ended {
     Ended { name, took: began.elapsed(), count }
 }
 
-/// The same command at the lowest priority.
+/// Runs a command at the lowest priority.
 fn politely(command: &Command) -> Command {
     let mut polite = Command::new("nice");
     polite

@@ -1,7 +1,7 @@
-//! The packages in the hands of apt: from the signed folder into a chroot of each Debian release that they are made for. No daemon
-//! runs there; what systemd does with the units is shown by the scenario `installed`.
+//! Tests the packages with apt: from the signed folder into a chroot of each supported Debian
+//! release. No daemon runs there; the scenario `installed` shows systemd's use of the units.
 //!
-//! What must never happen here: a package that is taken although its signature is not checked.
+//! What must never happen here: a package that is accepted although its signature is not checked.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use mooring_rig::packages;
 use mooring_rig::sources_of;
 
-/// Debian 12 and 13.
+/// Supported releases: Debian 12 and 13.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
 /// Runs inside of mmdebstrap's hook: `$1` is the chroot, `$2` the folder with the repository, `$3` the script for the chroot.
@@ -26,7 +26,8 @@ cp "$3" "$1/srv/lifecycle"
 chroot "$1" sh -eu /srv/lifecycle
 "#;
 
-/// Script that runs in each chroot. A line that fails ends it, so that no line has two checks joined by &&.
+/// The script that runs in each chroot. A failing line ends it, so no line joins two checks with
+/// &&.
 const LIFECYCLE: &str = r#"
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 all='mooring-controller mooring-agent mooring'
@@ -99,7 +100,7 @@ test "$(dpkg -l 'mooring*' 2>/dev/null | grep -c '^[ir]')" = 0
 echo "-- done on $PRETTY_NAME"
 "#;
 
-/// Installs, removes and purges what is in this apt folder, in a chroot of each release.
+/// Installs, removes and purges the packages of this apt folder in a chroot of each release.
 pub(crate) fn test(repository: &Path) -> Result<()> {
     packages::ensure()?;
     for release in RELEASES {

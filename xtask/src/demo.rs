@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job on real kernels, from an empty machine.
+//! `cargo xtask demo`: shows the main job on real kernels, from an empty machine.
 
 use std::io::{BufRead, IsTerminal, stdin};
 use std::path::Path;
@@ -10,22 +10,22 @@ use mooring_tests::site::Site;
 
 use crate::test::{build_tested, tested};
 
-/// How to end.
+/// Options of `cargo xtask demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Leave everything running at the end, with a prompt for commands on the storage node
+    /// Keep everything running at the end, with a prompt for commands on the storage node
     #[arg(long)]
     keep: bool,
 }
 
-/// Runs the demo, with the check's programs: an optimised workspace is minutes more on a fresh clone, and what the demo shows hangs on
-/// the kernels.
+/// Runs the demo with the check's programs. Building an optimised workspace would add minutes on a
+/// fresh clone, and the demo's time depends on the kernels.
 pub(crate) fn run(args: &DemoArgs, root: &Path) -> Result<()> {
     build_tested(root)?;
     demo::run(&tested(root), args.keep.then_some(&prompt as &demo::Wait))
 }
 
-/// A line is `VM COMMAND…`; `exit` or the end of input ends everything.
+/// Reads lines of the form `VM COMMAND…`; `exit` or the end of input ends everything.
 fn prompt(site: &Site) -> Result<()> {
     let names: Vec<_> = site.rig.vms().iter().map(mooring_rig::Vm::name).collect();
     println!(

@@ -1,7 +1,8 @@
-//! `cargo xtask test --full`: everything, in parts, each pass kept for the tree that it was seen on.
+//! `cargo xtask test --full`: the whole check, in parts; each pass is recorded for the tree on
+//! which it happened.
 //!
-//! What must never happen: a pass that counts for another tree. The key is a hash of every file that is built, run or read
-//! by a test, of the compiler, and of the images' inputs.
+//! What must never happen here: a pass that counts for another tree. The key is a hash of every
+//! file that is built, run or read by a test, of the compiler, and of the images' inputs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +15,7 @@ use mooring_rig::{Kernel, image};
 use mooring_tests::scenarios::ALL;
 use sha2::{Digest, Sha256};
 
-/// Seconds that the stages without a VM take, about, for parts of equal length.
+/// Approximate seconds of the stages without a VM, for parts of equal length.
 const STAGES: [(&str, u16); 10] = [
     ("fmt", 5),
     ("proto", 1),
@@ -30,10 +31,10 @@ const STAGES: [(&str, u16); 10] = [
 
 /// Pages that no test reads.
 const UNREAD: [&str; 4] = ["CHANGELOG.md", "README.md", "ARCHITECTURE.md", "docs/"];
-/// Pages below them that tests read.
+/// Pages among them that tests do read.
 const READ: [&str; 3] = ["docs/contributing/testing.md", "docs/operations.md", "docs/requirements.md"];
 
-/// One part of N: `2/3`.
+/// One part of N, such as `2/3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     number: usize,
@@ -56,12 +57,12 @@ impl FromStr for Part {
     }
 }
 
-/// The unit of a scenario.
+/// The name of a scenario's unit.
 pub(crate) fn unit(scenario: &str) -> String {
     format!("scenario {scenario}")
 }
 
-/// Everything, the longest first.
+/// All units, the longest first.
 fn units() -> Vec<String> {
     let stages = STAGES.iter().map(|&(name, usual)| (usual, name.to_owned()));
     let mut all: Vec<_> = stages.chain(ALL.iter().map(|one| (one.usual, unit(one.name)))).collect();
@@ -83,7 +84,7 @@ pub(crate) struct Full {
 }
 
 impl Full {
-    /// Looks at what this tree is, and which units of the part have passed on it already.
+    /// Reads the tree's state and the part's units that have already passed on it.
     pub(crate) fn new(root: &Path, part: Option<Part>) -> Result<Self> {
         let tree = tree(root)?;
         let folder = image::cache_dir(root).join("passed").join(&tree);
@@ -97,12 +98,12 @@ impl Full {
         full
     }
 
-    /// Whether a unit is to be run.
+    /// Returns `true` if a unit must run.
     pub(crate) fn wants(&self, unit: &str) -> bool {
         self.wanted.contains(unit)
     }
 
-    /// Keeps that a unit has passed.
+    /// Records that a unit has passed.
     pub(crate) fn keep(&self, unit: &str) {
         if let Err(error) = fs::write(self.path(unit), "") {
             println!("cannot keep that {unit} has passed: {error}");
@@ -117,7 +118,7 @@ impl Full {
         self.folder.join(unit.replace(' ', "-"))
     }
 
-    /// Says which parts stand for this tree, and what the others lack.
+    /// Lists the parts that are complete for this tree, and what the others lack.
     pub(crate) fn standing(&self) -> Vec<String> {
         let mut lines = vec![format!("full check of tree {}:", self.tree)];
         for number in 1..=self.part.of {
@@ -134,12 +135,12 @@ impl Full {
     }
 }
 
-/// Whether a file is built, run, or read by a test.
+/// Returns `true` if a file is built, run, or read by a test.
 fn counts(file: &str) -> bool {
     READ.contains(&file) || !UNREAD.iter().any(|page| file.starts_with(page))
 }
 
-/// A hash of all that is built or run.
+/// A hash of everything that is built or run.
 fn tree(root: &Path) -> Result<String> {
     let list = ["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let out = Command::new("git").args(list).current_dir(root).output().context("start git")?;
@@ -153,7 +154,7 @@ fn tree(root: &Path) -> Result<String> {
     files.dedup();
     let mut hash = Sha256::new();
     for file in &files {
-        // A file that was removed and not committed is listed, too.
+        // The list also names files that were removed without a commit.
         let bytes = fs::read(root.join(file.as_ref())).unwrap_or_default();
         hash.update(Sha256::digest(file.as_bytes()));
         hash.update(Sha256::digest(&bytes));

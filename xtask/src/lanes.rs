@@ -1,8 +1,8 @@
-//! VM scenarios side by side: under emulation one alone leaves a third of two processors idle. Each is a process of its own, and
-//! what it says is printed when it has ended.
+//! Runs VM scenarios side by side: under emulation one alone leaves a third of two processors idle.
+//! Each runs in a process of its own; its output is printed when it has ended.
 //!
-//! What must never happen: a scenario that is not counted; VMs that stay when this process ends; a second try of anything
-//! but a wait that ran out.
+//! What must never happen here: a scenario that is not counted; VMs that survive this process; a
+//! second try of anything but a wait that ran out.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,21 +19,23 @@ use mooring_tests::scenarios::{self, Scenario, Verdict};
 
 use crate::test::tested;
 
-/// How many at once: the rig is made for two processors, and three would be slower for each than the scenarios' time limits want.
+/// Scenarios at once. The rig is made for two processors; with three, each would exceed the
+/// scenarios' time limits.
 const LANES: usize = 2;
 
 /// Exit status of a scenario that could not run.
 const SKIPPED: u8 = 77;
-/// Exit status of a scenario that a wait which ran out has ended.
+/// Exit status of a scenario that ended because a wait ran out.
 const RAN_OUT: u8 = 78;
 
-/// Which scenario.
+/// Options of `cargo xtask scenario`.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
     name: String,
 }
 
-/// Runs one scenario in this process, with the programs that are there; its verdict is the exit status.
+/// Runs one scenario in this process, with the programs that are already built; the exit status is
+/// its verdict.
 pub(crate) fn scenario(args: &ScenarioArgs, root: &Path) -> Result<ExitCode> {
     let found = scenarios::ALL.iter().find(|scenario| scenario.name == args.name);
     let found = found.with_context(|| format!("there is no scenario {}", args.name))?;
@@ -45,18 +47,18 @@ pub(crate) fn scenario(args: &ScenarioArgs, root: &Path) -> Result<ExitCode> {
     })
 }
 
-/// How a scenario has ended, after a second try where the first ended by a wait that ran out.
+/// The result of a scenario, after a second try if a wait ran out in the first.
 pub(crate) struct Ended {
     pub(crate) name: &'static str,
     pub(crate) verdict: Verdict,
-    /// It passed the second time only.
+    /// `true`: it passed only the second time.
     pub(crate) slow: bool,
-    /// What it said of its time: "boot 5.0, install 1.2, ...".
+    /// The scenario's own timing, such as "boot 5.0, install 1.2, ...".
     pub(crate) phases: String,
     pub(crate) took: Duration,
 }
 
-/// Runs scenarios side by side, and tells `ended` of each.
+/// Runs scenarios side by side, and calls `ended` for each.
 pub(crate) fn run(chosen: &[&'static Scenario], root: &Path, ended: impl Fn(&Ended) + Sync) -> Vec<Ended> {
     let next = AtomicUsize::new(0);
     let lane = || {
@@ -73,12 +75,12 @@ pub(crate) fn run(chosen: &[&'static Scenario], root: &Path, ended: impl Fn(&End
     };
     thread::scope(|scope| {
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(lane)).collect();
-        // A lane that panicked takes its verdicts with it: so does this.
+        // A lane that panicked has lost its verdicts, so the whole run must panic.
         lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
 
-/// Where the outputs of scenarios are kept that were run twice.
+/// The folder for the outputs of scenarios that ran twice.
 fn kept(root: &Path) -> PathBuf {
     mooring_rig::image::rig_dir(root).join("slow")
 }
@@ -90,7 +92,8 @@ struct Run {
     took: Duration,
 }
 
-/// Runs a scenario, and once more if a wait ran out; nothing else is tried again. Both outputs are then kept in `folder`.
+/// Runs a scenario, and once more if a wait ran out; nothing else is retried. Both outputs are then
+/// stored in `folder`.
 fn twice_if_slow(
     name: &'static str,
     folder: &Path,
@@ -134,13 +137,13 @@ impl Run {
 fn apart(name: &str) -> Result<Run> {
     let began = Instant::now();
     let (mut said, tell) = io::pipe().context("make a pipe")?;
-    // setpriv tells it to end when this process ends, whatever ends it; it ends its VMs then.
+    // setpriv ends the child when this process ends for any reason; the child then ends its VMs.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(crate::program()?);
     command.args(["scenario", name]).stdin(Stdio::null());
     command.stdout(tell.try_clone().context("duplicate a pipe")?).stderr(tell);
     let mut child = command.spawn().with_context(|| format!("run {command:?}"))?;
-    // Our ends of the pipe: it would never end.
+    // Close our ends of the pipe, or reading would never end.
     drop(command);
     let mut text = Vec::new();
     said.read_to_end(&mut text).with_context(|| format!("read what {name} says"))?;
@@ -157,7 +160,7 @@ fn apart(name: &str) -> Result<Run> {
     Ok(Run { verdict, text, took: began.elapsed() })
 }
 
-/// What a scenario says of itself at its end, without its name and time: they are said already.
+/// The scenario's own last words, without its name and time, which are printed already.
 fn why(name: &str, text: &str) -> String {
     let own = text.lines().rev().find(|line| line.starts_with(&format!("-- {name} ")));
     let why = own.and_then(|line| line.split_once(" s: ")).map(|(_, why)| why);

@@ -1,7 +1,7 @@
-//! The packages as Debian's own checker reads them.
+//! Checks the packages with lintian, Debian's own checker.
 //!
-//! What must never happen here: an error or a warning that passes without a reason. Those that are meant stand in a file of the
-//! package (`packages/lintian/`), each below its reason.
+//! What must never happen here: an error or a warning that passes without a reason. Intended ones
+//! stand in a file of the package (`packages/lintian/`), each below its reason.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ use mooring_rig::packages;
 
 use crate::stages::quietly;
 
-/// Makes sure that lintian is there.
+/// Installs lintian if it is missing.
 pub(crate) fn ensure() -> Result<()> {
     packages::install("checking the packages", || {
         if packages::find("lintian").is_some() { Vec::new() } else { vec!["lintian"] }
@@ -22,7 +22,7 @@ pub(crate) fn ensure() -> Result<()> {
 pub(crate) fn check(debs: &[PathBuf]) -> Result<()> {
     ensure()?;
     let mut lintian = Command::new("lintian");
-    // Without the switch for root it warns of being run by root.
+    // Without this flag lintian warns about running as root.
     lintian.args(["--allow-root", "--tag-display-limit", "0", "--fail-on", "error,warning"]);
     let (ok, said) = quietly(lintian.args(debs))?;
     if !ok {

@@ -1,4 +1,4 @@
-//! Facts that make runs of different machines comparable.
+//! Facts that make runs on different machines comparable.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,10 +7,10 @@ use std::time::Instant;
 use mooring_rig::{Kernel, image, room};
 use mooring_tests::clients;
 
-/// One fixed piece of work of one processor, outside of our own builds.
+/// A fixed piece of work for one processor, independent of our builds.
 const WORK: &str = "head -c 1073741824 /dev/zero | sha256sum";
 
-/// Says what was there before the run: everything (warm), nothing (cold), or which part.
+/// Describes the build folder before the run: complete (warm), empty (cold), or which part exists.
 pub(crate) fn cache(root: &Path) -> String {
     let images = Kernel::ALL.iter().all(|kernel| image::is_warm(root, *kernel));
     let parts = [
@@ -34,7 +34,7 @@ fn told(parts: &[(&str, bool)]) -> String {
     format!("cache: mixed ({})", each.join(", "))
 }
 
-/// Says how much is free where the programs and the VMs' disks are.
+/// Describes the free space for the programs and the VMs' disks.
 pub(crate) fn room(root: &Path) -> String {
     match room::free(root) {
         Ok(free) => format!("free on the disk: {} MiB", free >> 20),
@@ -42,7 +42,7 @@ pub(crate) fn room(root: &Path) -> String {
     }
 }
 
-/// Says how long the fixed piece of work takes now.
+/// Measures how long the fixed piece of work takes now.
 pub(crate) fn speed() -> String {
     let began = Instant::now();
     let ended = Command::new("sh").args(["-c", WORK]).stdin(Stdio::null()).stdout(Stdio::null()).status();

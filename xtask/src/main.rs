@@ -1,6 +1,6 @@
-//! The one door for chores: `cargo xtask --help`.
+//! Runs the project's chores: `cargo xtask --help`.
 //!
-//! Nothing here is part of the product. Every chore that CI runs is a chore that a developer runs by the same words.
+//! Nothing here is part of the product. CI and developers run the same commands.
 
 mod bench_api;
 mod beside;
@@ -44,37 +44,39 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Run everything that has to hold: fmt, clippy, docs, unit tests, laws, scenarios on real kernels
+    /// Run the whole check: fmt, clippy, docs, unit tests, laws, scenarios on real kernels
     Test(test::TestArgs),
-    /// What CI runs: the same as `test`
+    /// Run what CI runs: the same as `test`
     Ci,
     /// Show the main job on real kernels, from an empty machine: one volume, two hosts, rw and ro, force detach
     Demo(demo::DemoArgs),
-    /// Measure, beside the kernel's own floor
+    /// Measure Mooring beside the kernel's own floor
     Bench(BenchArgs),
     /// Run the proofs many times
     Soak(SoakArgs),
     /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual time
     Sim(sim::SimArgs),
-    /// One VM scenario in this process, for `test`, which runs them side by side
+    /// Run one VM scenario in this process, for `test`, which runs them side by side
     #[command(hide = true)]
     Scenario(lanes::ScenarioArgs),
     /// Check the arrows between crates and the house's other rules
     Arch,
-    /// Make the code and the descriptor of the wire from api/proto
+    /// Generate the code and the descriptor of the wire from api/proto
     Proto(proto::ProtoArgs),
-    /// Make the Debian packages, a signed apt folder with them, an OCI image of the controller
+    /// Make the Debian packages, optionally a signed apt folder with them, and an OCI image of the
+    /// controller
     Package(package::PackageArgs),
-    /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes no VM; `vagrant test` does
+    /// Check vagrant/: its scripts, its provisioner, and its Vagrantfile for each provider. Makes
+    /// no VM; `vagrant test` does
     Vagrant(vagrant::VagrantArgs),
-    /// Real kernels in QEMU: build, boot, run commands, cut power and networks
+    /// Run real kernels in QEMU: build, boot, run commands, cut power and networks
     Vm(vm::VmArgs),
 }
 
-/// What `bench node` runs, and no more: a controller has no part in it.
+/// Packages that `bench node` needs; the controller is not among them.
 const NODE_PROGRAMS: [&str; 4] = ["mooring-agent", "mooring-bench", "mooring-cli", "mooring-tests"];
 
-/// What to measure.
+/// Options of `cargo xtask bench`.
 #[derive(Debug, Args)]
 struct BenchArgs {
     #[command(subcommand)]
@@ -83,18 +85,19 @@ struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Grants and revokes, with 1 and with many volumes present
+    /// Measure grants and revokes, with 1 and with many volumes present
     Grant {
-        /// Volumes present in the large case
+        /// Number of volumes in the large case
         #[arg(long, default_value_t = 500)]
         volumes: u32,
         /// Rounds of each kind; fewer than the volumes
         #[arg(long, default_value_t = 200)]
         rounds: u32,
     },
-    /// A storage node with 1 to 5,000 volumes: grants, restore after a boot, idle; beside rtslib, targetctl and the floor
+    /// Measure a storage node with 1 to 5,000 volumes: grants, restore after a boot, idle; beside
+    /// rtslib, targetctl and the floor
     Node {
-        /// 1 and 100 volumes only: some minutes
+        /// Only 1 and 100 volumes: takes some minutes
         #[arg(long)]
         quick: bool,
         /// Only the cases with these numbers of volumes
@@ -103,21 +106,22 @@ enum Bench {
         /// Rounds of grants in each case
         #[arg(long, default_value_t = 25)]
         rounds: u32,
-        /// Processors of the VM: as many as this machine can give it and the rig beside it
+        /// Processors of the VM: as many as this machine can give to it and the rig beside it
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
         cpus: u8,
     },
-    /// Native attaches, beside a bare login and scan and beside stock open-iscsi
+    /// Measure native attaches, beside a bare login and scan and beside stock open-iscsi
     Attach {
         /// Rounds of each kind
         #[arg(long, default_value_t = 100)]
         rounds: u32,
     },
-    /// The control plane: cycles of attachments per second, reads of a large world, syncs, memory
+    /// Measure the control plane: cycles of attachments per second, reads of a large world, syncs,
+    /// memory
     Api(bench_api::ApiArgs),
 }
 
-/// A proof that is done many times.
+/// A proof that is repeated many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Proof {
     /// Force detaches and fences of a writing host of ours, over iSCSI
@@ -128,18 +132,20 @@ enum Proof {
     AgentKilled,
     /// The storage node's power cut at random moments of its work
     PowerCuts,
-    /// A million commands of a host that may only read, in every claimed direction; --trials says nothing of them
+    /// A million commands of a read-only host, in every claimed direction; --trials does not change
+    /// their number
     RoFuzz,
 }
 
-/// How often.
+/// Options of `cargo xtask soak`.
 #[derive(Debug, Args)]
 struct SoakArgs {
-    /// Trials of each kind: of a host that is alive, that has lost its network, that has lost its power; fault points of the
-    /// agent, evenly among all if there are more; power cuts of the storage node
+    /// Trials of each kind: of a live host, of one that has lost its network, of one that has lost
+    /// its power; fault points of the agent, spread evenly over all if there are more; power cuts
+    /// of the storage node
     #[arg(long, default_value_t = 200)]
     trials: u32,
-    /// These proofs only
+    /// Only these proofs
     #[arg(long, value_enum, value_name = "PROOF", default_values_t = [Proof::Trials, Proof::TrialsFc, Proof::AgentKilled, Proof::PowerCuts, Proof::RoFuzz])]
     only: Vec<Proof>,
 }
@@ -167,10 +173,11 @@ fn soak(programs: &Programs, args: &SoakArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where this program stood when it began. A build may put another file in its place, and the kernel then names a deleted one.
+/// Path of this program at its start. A build may replace the file, and the kernel then names a
+/// deleted one.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// This program, for stages that are processes of their own.
+/// The path of this program, for stages in processes of their own.
 fn program() -> anyhow::Result<&'static Path> {
     PROGRAM.get().map(PathBuf::as_path).context("find this program")
 }

@@ -1,7 +1,8 @@
-//! The controller as an OCI image: its package and Debian's in a folder, by mmdebstrap; the image of it, by umoci. No daemon has a part in
-//! it. The test runs the image with runc.
+//! The controller as an OCI image: mmdebstrap installs its package and Debian's into a folder, and
+//! umoci makes the image. No daemon is involved. The test runs the image with runc.
 //!
-//! What must never happen here: a file in the image that no package brought but the folders of the two volumes; a key or a token in it.
+//! What must never happen here: a file in the image that no package brought, except the folders of
+//! the two volumes; a key or a token in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,20 +18,22 @@ mod trial;
 
 pub(crate) use trial::test;
 
-/// Release of Debian that the image is made of.
+/// The Debian release of the image.
 const RELEASE: &str = "bookworm";
 
-/// Id of the controller's user and group in the image: always the same, for who owns the files of its volumes.
+/// Id of the controller's user and group in the image: always the same, because files in its
+/// volumes belong to it.
 const USER: u32 = 8776;
 /// Folders that are volumes: the configuration with its keys, and the database.
 const VOLUMES: [&str; 2] = ["/etc/mooring", "/var/lib/mooring-controller"];
 
-/// Packages of the image beside Debian's essential ones. The standalone programs stand for systemd, which the package's installation
-/// asks for the user and the folder; certificates are for an identity service with one of a public authority.
+/// Packages of the image beside Debian's essential ones. The standalone programs replace systemd,
+/// which the package's installation needs for the user and the folder. Certificates are for an
+/// identity service with a certificate of a public authority.
 const INCLUDE: &str =
     "mooring-controller,systemd-standalone-sysusers,systemd-standalone-tmpfiles,ca-certificates";
 
-/// Nobody reads them there. Licences are kept.
+/// Files that no user of the image reads. Licences are kept.
 const LEFT_OUT: [&str; 6] = [
     "path-exclude=/usr/share/man/*",
     "path-exclude=/usr/share/info/*",
@@ -40,14 +43,14 @@ const LEFT_OUT: [&str; 6] = [
     "path-include=/usr/share/doc/*/copyright",
 ];
 
-/// Files that making it has left: no apt is in the image.
+/// Files left over from making it: the image has no apt.
 const NOT_TAKEN: [&str; 4] = ["./etc/apt", "./var/lib/apt", "./var/cache/*", "./var/log/*"];
 
-/// As in the controller's unit.
+/// Allocator settings, equal to those of the controller's unit.
 const MALLOC_CONF: &str = "MALLOC_CONF=narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Installs what making and running an image needs.
+/// Installs the tools that make and run an image.
 fn ensure(tools: &[&'static str]) -> Result<()> {
     packages::ensure()?;
     packages::install("an OCI image", || {
@@ -55,7 +58,7 @@ fn ensure(tools: &[&'static str]) -> Result<()> {
     })
 }
 
-/// Makes the image of the controller in this apt folder: an archive in `output`.
+/// Makes the controller's image from this apt folder: an archive in `output`.
 pub(crate) fn make(apt: &Path, version: &str, work: &Path, output: &Path) -> Result<PathBuf> {
     ensure(&["umoci"])?;
     let made = tempfile::Builder::new().prefix("image-").tempdir_in(work);
@@ -80,13 +83,14 @@ pub(crate) fn make(apt: &Path, version: &str, work: &Path, output: &Path) -> Res
     Ok(archive)
 }
 
-/// Installs the packages into an archive with the times of [`epoch`].
+/// Installs the packages into an archive with the timestamps of [`epoch`].
 fn mmdebstrap(apt: &Path, tar: &Path) -> Result<Command> {
     let mut mmdebstrap = Command::new("mmdebstrap");
     mmdebstrap.env("SOURCE_DATE_EPOCH", epoch()?.to_string());
     mmdebstrap.args(["--quiet", "--variant=essential", "--format=tar", &format!("--include={INCLUDE}")]);
     mmdebstrap.args(LEFT_OUT.map(|option| format!("--dpkgopt={option}")));
-    // The package takes a user that is there. What it leaves to root is the volume of a controller that is never root.
+    // The package uses an existing user. It leaves to root what is the volume of a controller that
+    // never runs as root.
     mmdebstrap.arg(format!(
         "--essential-hook=echo 'mooring-controller:x:{USER}:{USER}:Mooring controller:{}:/usr/sbin/nologin' >> \"$1/etc/passwd\"; \
          echo 'mooring-controller:x:{USER}:' >> \"$1/etc/group\"",
@@ -100,7 +104,7 @@ fn mmdebstrap(apt: &Path, tar: &Path) -> Result<Command> {
     Ok(mmdebstrap)
 }
 
-/// The tag of a version: a tag has fewer letters than a version of Debian's.
+/// The tag of a version: tags allow fewer characters than Debian versions.
 fn tag(version: &str) -> String {
     version.replace(['~', '+'], "-")
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask package`: builds what is shipped and makes the Debian packages of it, on request with a signed apt folder around them.
+//! `cargo xtask package`: builds the shipped programs and makes Debian packages of them, optionally
+//! with a signed apt folder around them.
 //!
 //! What must never happen here: a package whose version sorts below that of an earlier commit.
 
@@ -13,7 +14,7 @@ use mooring_tests::packages::{self, Compression, Recipe, VARIANTS};
 use crate::stages::{self, cargo, one};
 use crate::{chroots, lintian, oci, repository, test};
 
-/// Crates whose programs are packaged, and the one that writes their man pages.
+/// Crates of the packaged programs, and the crate that writes their man pages.
 const CRATES: [&str; 5] =
     ["mooring-agent", "mooring-cli", "mooring-connectors", "mooring-controller", "mooring-packages"];
 
@@ -26,26 +27,27 @@ pub(crate) struct PackageArgs {
     /// Pack the unoptimised programs that `cargo xtask test` builds: for tests of the packages, not to be installed
     #[arg(long, conflicts_with = "repository")]
     debug: bool,
-    /// Make an OCI image of the controller as well, from its package and Debian 12's, beside the packages (as root)
+    /// Also make an OCI image of the controller, from its package and Debian 12's, beside the
+    /// packages (as root)
     #[arg(long)]
     image: bool,
-    /// Put them into this apt folder as well, beside what it has, and sign it. Made if it is not there; its key comes to lie in
-    /// DIR-key, outside of what apt reads
+    /// Also put them into this apt folder, beside its other packages, and sign it. A missing folder
+    /// is made; its key is stored in DIR-key, outside of what apt reads
     #[arg(long, value_name = "DIR")]
     repository: Option<PathBuf>,
-    /// Sign with this key of your own GnuPG, by its fingerprint or address, and make none
+    /// Sign with this key of your own GnuPG, named by fingerprint or address, and make no key
     #[arg(long, value_name = "KEY", requires = "repository")]
     key: Option<String>,
-    /// Check them with lintian
+    /// Check the packages with lintian
     #[arg(long)]
     lint: bool,
-    /// All tests of them: lintian; installed, removed and purged by apt in a chroot of Debian 12 and one of Debian 13; the image,
-    /// run by runc (some minutes, as root)
+    /// Run all their tests: lintian; installed, removed and purged by apt in a chroot of Debian 12
+    /// and of Debian 13; the image, run by runc (some minutes, as root)
     #[arg(long)]
     test: bool,
 }
 
-/// Builds the programs; the folder where they are, and the one to put packages together in.
+/// Builds the programs. Returns their folder, and the folder in which packages are put together.
 fn build(args: &PackageArgs, root: &Path) -> Result<(PathBuf, PathBuf)> {
     let target = stages::target(root);
     if args.debug {
@@ -60,7 +62,7 @@ fn build(args: &PackageArgs, root: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((target.join("release"), target.join("package")))
 }
 
-/// Builds, packs, and does what else is wanted.
+/// Builds, packs, and does the optional steps.
 pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
     packages::ensure()?;
     let (programs, work) = build(args, root)?;
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
     let compression = if args.debug { Compression::Fast } else { Compression::Small };
     let recipe = Recipe { tree: root, programs: &programs, work: &work, version: &version, compression };
     let made = packages::make(&recipe)?;
-    // Those of the tests are replaced with all that they are made of.
+    // The tests' packages are replaced together with the programs in them.
     let usual = if args.debug { work.join("packages") } else { stages::target(root).join("packages") };
     let output = args.output.clone().unwrap_or(usual);
     let kept = keep(&made, &output, &version)?;
@@ -96,14 +98,14 @@ pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes packages of the tests' programs; the folder that has them.
+/// Makes packages of the tests' programs. Returns their folder.
 pub(crate) fn of_tests(root: &Path) -> Result<PathBuf> {
     let output = stages::target(root).join("package-debug/packages");
     run(&PackageArgs { debug: true, output: Some(output.clone()), ..PackageArgs::default() }, root)?;
     Ok(output)
 }
 
-/// Copies the packages to where they are wanted, under the names that apt knows them by.
+/// Copies the packages to their folder, under the names that apt expects.
 fn keep(made: &[PathBuf], output: &Path, version: &str) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(output).with_context(|| format!("make {}", output.display()))?;
     let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
@@ -118,8 +120,8 @@ fn keep(made: &[PathBuf], output: &Path, version: &str) -> Result<Vec<PathBuf>> 
         .collect()
 }
 
-/// The version of this tree: that of the workspace where its tag is on HEAD; else one that sorts before it, and behind that of
-/// every earlier commit.
+/// The version of this tree. If the workspace's tag is on HEAD, it is the workspace's; otherwise
+/// one that sorts before that, and after the version of every earlier commit.
 fn version(root: &Path) -> Result<String> {
     let release = env!("CARGO_PKG_VERSION");
     let git = |args: &[&str]| {
@@ -140,7 +142,7 @@ fn version_of(release: &str, tagged: bool, commits: &str, commit: &str, changed:
     if tagged { format!("{release}{local}") } else { format!("{release}~{commits}.g{commit}{local}") }
 }
 
-/// Runs a command and returns its output, without blanks at the ends.
+/// Runs a command and returns its trimmed output.
 pub(crate) fn said(command: &mut Command) -> Result<String> {
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
     if !out.status.success() {

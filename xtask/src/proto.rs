@@ -1,5 +1,5 @@
-//! `cargo xtask proto`: makes the code and the descriptor of the wire from `api/proto`. Both are committed, so that a
-//! build needs no protobuf compiler.
+//! `cargo xtask proto`: generates the code and the descriptor of the wire from `api/proto`. Both
+//! are committed, so that a build needs no protobuf compiler.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use clap::Args;
 
 const GENERATED: &str = "api/src/generated/mooring.v1.rs";
 const DESCRIPTOR: &str = "api/proto/mooring.v1.binpb";
-/// Everything that is compiled.
+/// All files that are compiled.
 const PROTOS: [&str; 3] = ["mooring/v1/agent.proto", "mooring/v1/host.proto", "mooring/v1/identity.proto"];
 
-/// What to do with the generated files.
+/// Options of `cargo xtask proto`.
 #[derive(Debug, Args)]
 pub(crate) struct ProtoArgs {
     /// Change nothing; fail if the committed files are not what `api/proto` gives
@@ -20,14 +20,14 @@ pub(crate) struct ProtoArgs {
     pub(crate) check: bool,
 }
 
-/// Generates, or compares.
+/// Generates the files, or compares them with the committed ones.
 pub(crate) fn run(args: &ProtoArgs, root: &Path) -> Result<()> {
     let descriptors = protox::compile(PROTOS, [root.join("api/proto")]).context("compile api/proto")?;
     let bytes = prost::Message::encode_to_vec(&descriptors);
     let out = tempfile::tempdir().context("make a folder for generated code")?;
     tonic_prost_build::configure()
         .out_dir(out.path())
-        // Its Debug would print the secret; `api/src/lib.rs` writes one that does not.
+        // A derived Debug would print the secret; `api/src/lib.rs` writes one that does not.
         .skip_debug([".mooring.v1.ChapSide"])
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)

@@ -1,6 +1,7 @@
-//! A folder that apt installs from: packages in `pool/`, lists of them in `dists/stable/`, signed.
+//! A folder that apt installs from: packages in `pool/`, signed lists of them in `dists/stable/`.
 //!
-//! What must never happen here: the secret key inside of the folder, which is made to be given away.
+//! What must never happen here: the secret key inside of the folder, which is made to be given
+//! away.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +14,7 @@ use mooring_rig::packages;
 
 use crate::package::said;
 
-/// Name and address of a key that is made here.
+/// Name and address of a generated key.
 const SIGNER: &str = "Mooring packages <packages@mooring.invalid>";
 
 /// The suite, as a line of apt's sources names it.
@@ -24,7 +25,8 @@ pub(crate) fn public_key(folder: &Path) -> PathBuf {
     folder.join("mooring.asc")
 }
 
-/// Adds packages, makes the lists anew and signs them: with `key` of the caller's own GnuPG, else with one that lies beside the folder.
+/// Adds packages, regenerates the lists and signs them: with `key` of the caller's own GnuPG, else
+/// with one that lies beside the folder.
 pub(crate) fn add(folder: &Path, key: Option<&str>, debs: &[PathBuf]) -> Result<()> {
     ensure_tools()?;
     let pool = folder.join("pool");
@@ -125,10 +127,10 @@ impl Signer {
         Ok(())
     }
 
-    /// GnuPG leaves a process behind that serves the key's folder.
+    /// Ends the process that GnuPG leaves behind to serve the key's folder.
     fn end_agent(&self) {
         if let Some(home) = &self.home {
-            // It ends by itself when its folder is gone.
+            // The process ends by itself once its folder is gone.
             let _ = said(Command::new("gpgconf").arg("--homedir").arg(home).args(["--kill", "gpg-agent"]));
         }
     }

@@ -1,4 +1,5 @@
-//! `cargo xtask sim`: many seeds of the simulation (docs/simulation.md), or one with its trace.
+//! `cargo xtask sim`: runs many seeds of the simulation (docs/simulation.md), or one with its
+//! trace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,11 +9,11 @@ use clap::Args;
 
 use crate::stages::{Build, Count, one};
 
-/// Seeds of `cargo xtask test`: under a minute on two idle cores; more: `--seeds`.
+/// Seeds of `cargo xtask test`: under a minute on two idle cores. `--seeds` runs more.
 const SEEDS_IN_CI: &str = "0..300";
 const EVENTS_IN_CI: u32 = 30;
 
-/// Which seeds.
+/// Options of `cargo xtask sim`.
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     /// The seeds, from A up to but without B
@@ -24,7 +25,7 @@ pub(crate) struct SimArgs {
     /// Only this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Print what happens, also in a good run
+    /// Print the events also of a good run
     #[arg(long)]
     trace: bool,
     /// Print what the controller and the agents log
@@ -38,7 +39,7 @@ impl Default for SimArgs {
     }
 }
 
-/// Builds the program in this way and runs the seeds; they count as one.
+/// Builds the program with `build` and runs the seeds, which count as one test.
 pub(crate) fn run(args: &SimArgs, root: &Path, build: Build) -> Result<Count> {
     const PROGRAM: &str = "mooring-sim";
     let mut command = Command::new(build(root, &[PROGRAM])?.join(PROGRAM));

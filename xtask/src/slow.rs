@@ -1,12 +1,12 @@
-//! Scenarios that passed the second time only, because a wait ran out.
+//! Scenarios that passed only the second time, because a wait ran out.
 //!
-//! What must never happen: slowness that becomes normal. A page lists who was slow; whoever stands there and is slow again
-//! has failed, and so have three in one run.
+//! What must never happen here: slowness that becomes normal. A page lists the slow ones; a listed
+//! scenario that is slow again fails, and so do three in one run.
 
 use std::fs;
 use std::path::Path;
 
-/// So many slow scenarios in one run are a failure.
+/// Number of slow scenarios in one run that is a failure.
 const TOO_MANY: usize = 3;
 /// The page that lists slow scenarios, and the heading of the list.
 const PAGE: &str = "docs/contributing/testing.md";
@@ -24,7 +24,7 @@ fn list(page: &str) -> Vec<String> {
     names.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Says why the slow scenarios of a run are a failure, if they are.
+/// The reason why the slow scenarios of a run are a failure; `None`: they are not.
 pub(crate) fn too_many(slow: &[&str], listed: &[String]) -> Option<String> {
     let again: Vec<_> = slow.iter().filter(|name| listed.iter().any(|one| one == *name)).copied().collect();
     if !again.is_empty() {

@@ -1,4 +1,4 @@
-//! Stages of a long chore: each is timed and counted, and the last line says how many passed.
+//! Stages of a long chore: each is timed and counted, and the last line shows how many passed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// What a stage has counted.
+/// Counts of one stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
-    /// What has failed, a line each: said once more at the end, where a reader of a long output looks first.
+    /// Failures, one line each. They are repeated at the end, where a reader of a long output looks
+    /// first.
     pub(crate) failures: Vec<String>,
 }
 
@@ -31,7 +32,7 @@ impl Count {
     }
 }
 
-/// Stages so far.
+/// The stages so far.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     done: Vec<(String, Duration, Count)>,
@@ -39,7 +40,8 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// Runs a stage. An error counts as one failure and does not stop the stages behind it. Says whether nothing has failed.
+    /// Runs a stage. An error counts as one failure, and later stages still run. Returns `true` if
+    /// nothing failed.
     pub(crate) fn run(&mut self, name: &str, stage: impl FnOnce() -> Result<Count>) -> bool {
         println!("== {name}");
         let began = Instant::now();
@@ -64,12 +66,12 @@ impl Stages {
         self.done.push((name.to_owned(), took, count));
     }
 
-    /// Says a line at the end, before the failures.
+    /// Adds a line to print at the end, before the failures.
     pub(crate) fn note(&mut self, line: String) {
         self.notes.push(line);
     }
 
-    /// Counts one more failure, which no stage has seen by itself.
+    /// Counts one more failure that no stage has found by itself.
     pub(crate) fn fail(&mut self, name: &str, why: String) {
         self.done.push((name.to_owned(), Duration::ZERO, Count::failed(why)));
     }
@@ -79,7 +81,8 @@ impl Stages {
         self.done.iter().map(|(name, took, _)| (name.as_str(), *took))
     }
 
-    /// Prints what each stage took, what has failed, and as the last line the sum. Says whether nothing has failed.
+    /// Prints the time of each stage, the failures, and as the last line the sum. Returns `true` if
+    /// nothing failed.
     pub(crate) fn finish(self) -> bool {
         let mut sum = Count::default();
         println!("\n{:<28} {:>9}  {:>7} {:>7} {:>7}", "stage", "seconds", "passed", "failed", "skipped");
@@ -104,7 +107,7 @@ impl Stages {
     }
 }
 
-/// The beginning and the end of a long text: what failed, and the innermost cause.
+/// Shortens a long text to its beginning and its end: the failed step and the innermost cause.
 fn one_line(why: &str) -> String {
     const EACH: usize = 200;
     let words = why.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -117,20 +120,20 @@ fn one_line(why: &str) -> String {
     format!("{begins} […] {ends}")
 }
 
-/// Where cargo puts what it builds.
+/// Cargo's build folder.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }
 
-/// Builds programs that tests run, with all features; the folder in which they are.
+/// A function that builds the programs that tests run, with all features, and returns their folder.
 pub(crate) type Build = fn(&Path, &[&str]) -> Result<PathBuf>;
 
-/// Builds them by themselves.
+/// Builds only these programs.
 pub(crate) fn test_programs(root: &Path, names: &[&str]) -> Result<PathBuf> {
     build(root, &["build", "--workspace", "--all-features"], names)
 }
 
-/// Takes those that the check's build has made, which has made all.
+/// Uses the programs of the check's build, which has made all.
 pub(crate) fn built(root: &Path, names: &[&str]) -> Result<PathBuf> {
     let folder = target(root).join("debug");
     match names.iter().find(|name| !folder.join(name).exists()) {
@@ -148,12 +151,12 @@ fn build(root: &Path, how: &[&str], names: &[&str]) -> Result<PathBuf> {
     Ok(target(root).join("debug"))
 }
 
-/// A cargo command in the workspace's root, without a terminal.
+/// Makes a cargo command in the workspace's root, without a terminal.
 pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root).stdin(Stdio::null());
-    // What `cargo run` says of this package is nothing to a build of others; some of their build scripts look at it, and all
-    // that is above them would be built again, there and back.
+    // Remove the variables that `cargo run` sets for this package. Build scripts of others read
+    // some of them, and everything above those would be rebuilt each time.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -163,7 +166,7 @@ pub(crate) fn cargo(root: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end; counts one.
+/// Runs a command to its end; counts as one test.
 pub(crate) fn one(mut command: Command) -> Result<Count> {
     let status = command.status().with_context(|| format!("run {command:?}"))?;
     if !status.success() {
@@ -172,7 +175,7 @@ pub(crate) fn one(mut command: Command) -> Result<Count> {
     Ok(Count::PASSED)
 }
 
-/// Runs a command to its end and gives what it printed, for a stage that runs beside others.
+/// Runs a command to its end and returns its output, for a stage that runs beside others.
 pub(crate) fn quietly(command: &mut Command) -> Result<(bool, String)> {
     let out = command.output().with_context(|| format!("run {command:?}"))?;
     let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -180,7 +183,7 @@ pub(crate) fn quietly(command: &mut Command) -> Result<(bool, String)> {
     Ok((out.status.success(), text))
 }
 
-/// Runs a command to its end, passing on what it prints; its output for counting.
+/// Runs a command to its end, passes its output on, and also returns it for counting.
 pub(crate) fn tee(mut command: Command) -> Result<(bool, String)> {
     use std::io::{BufRead, BufReader};
     let mut child = command
@@ -207,18 +210,19 @@ pub(crate) fn tee(mut command: Command) -> Result<(bool, String)> {
     Ok((status.success(), text))
 }
 
-/// The number in front of `word` in a text such as `12 passed`.
+/// The number before `word` in a text such as `12 passed`.
 fn before(text: &str, word: &str) -> Option<usize> {
     let (head, _) = text.split_once(word)?;
     head.trim_end().rsplit([' ', ':', ';', ',', '.']).next()?.parse().ok()
 }
 
-/// Counts what cargo-nextest says in its summary line.
+/// Reads the counts in cargo-nextest's summary line; `None`: there is no such line.
 pub(crate) fn count_nextest(text: &str) -> Option<Count> {
     let line = text.lines().rev().find(|line| line.trim_start().starts_with("Summary ["))?;
     let passed = before(line, " passed")?;
     let failed = before(line, " failed").unwrap_or(0) + before(line, " timed out").unwrap_or(0);
-    // "FAIL [   0.123s] package test_name", and its kin for signals and time-outs; each is said at once and again at the end.
+    // A line such as "FAIL [   0.123s] package test_name", or its kin for signals and time-outs.
+    // Each appears at once and again at the end.
     let ended_badly = |line: &&str| {
         ["FAIL", "TIMEOUT", "SIG", "ABORT"].iter().any(|word| line.starts_with(word)) && line.contains("s] ")
     };
@@ -232,7 +236,7 @@ pub(crate) fn count_nextest(text: &str) -> Option<Count> {
     Some(Count { passed, failed, skipped: before(line, " skipped").unwrap_or(0), failures })
 }
 
-/// Counts what `cargo test` says in its result lines.
+/// Reads the counts in `cargo test`'s result lines; `None`: there are none.
 pub(crate) fn count_libtest(text: &str) -> Option<Count> {
     let mut sum = None;
     for line in text.lines().filter(|line| line.starts_with("test result:")) {

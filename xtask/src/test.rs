@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that has to hold, from cheap to true. `.ci/run` runs the same words.
+//! `cargo xtask test`: the whole check, from cheap to real. `.ci/run` runs the same command.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,22 +17,22 @@ use crate::stages::{self, Count, Stages, cargo, one, tee};
 use crate::timings::Timings;
 use crate::{lanes, lintian, machine, proto, slow, vagrant};
 
-/// What to run.
+/// Options of `cargo xtask test`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct TestArgs {
     /// Leave out the virtual machines
     #[arg(long)]
     no_vm: bool,
-    /// Only the clients that we did not write, on fake hosts
+    /// Run only the clients that we did not write, on fake hosts
     #[arg(long, conflicts_with_all = ["no_vm", "vm_only"])]
     clients_only: bool,
-    /// Only the VM scenario of this name, or those whose names contain it
+    /// Run only the VM scenario of this name, or those whose names contain it
     #[arg(long, value_name = "TEXT")]
     vm_only: Option<String>,
-    /// Everything, every scenario included; what has passed on this tree already is not run again
+    /// Run everything, every scenario included; what has already passed on this tree is skipped
     #[arg(long, conflicts_with_all = ["no_vm", "clients_only", "vm_only"])]
     full: bool,
-    /// One part of a full check: `--part 2/3`
+    /// Run one part of a full check: `--part 2/3`
     #[arg(long, value_name = "K/N", requires = "full")]
     part: Option<Part>,
     /// Measure each stage, test, scenario and dependency, and put the table into docs/contributing/testing.md
@@ -51,7 +51,7 @@ const PROGRAMS: [&str; 7] = [
     "mooring-tests",
 ];
 
-/// Builds the programs of these packages for the VMs and says where they are.
+/// Builds the programs of these packages for the VMs. Returns their paths.
 pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     let mut args = vec!["build", "--release", "--bins"];
     for package in packages {
@@ -61,10 +61,10 @@ pub(crate) fn build_some(root: &Path, packages: &[&str]) -> Result<Programs> {
     Ok(programs(root))
 }
 
-/// Builds the programs for the VMs as they are shipped, and says where they are.
+/// Builds the programs for the VMs as they are shipped. Returns their paths.
 pub(crate) fn build_programs(root: &Path) -> Result<Programs> {
     build_some(root, &PROGRAMS)?;
-    // Their features must not reach the others: what is tested otherwise is what is shipped.
+    // The features must not reach the other programs: those are tested as they are shipped.
     let features = "mooring-connectors/faults,mooring-agent/faults";
     let mut args = vec!["build", "--release", "--features", features];
     args.extend(["-p", "mooring-connectors", "--bin", "mooring-sessiond-faults"]);
@@ -77,15 +77,17 @@ fn programs(root: &Path) -> Programs {
     Programs::new(stages::target(root).join("release"))
 }
 
-/// Builds the programs of the VM scenarios. They are those of the tests, not as they are shipped: they are there already, an
-/// overflow is a panic, and in a VM they are as fast (under emulation the kernel and the start of a process take its time). Each has the
-/// fault points of its crate, which do nothing unless one is named. The demo runs them, too; benchmarks and soak run what is shipped.
+/// Builds the programs of the VM scenarios: the tests' build, not the shipped one. It exists
+/// already, it panics on overflows, and in a VM it is as fast, because under emulation the kernel
+/// and the start of processes take the time. Each program has the fault points of its crate, which
+/// do nothing unless one is named. The demo uses this build, too; benchmarks and soak use the
+/// shipped one.
 pub(crate) fn build_tested(root: &Path) -> Result<Count> {
     let names = [PROGRAMS_IN_VMS.as_slice(), &[mooring_tests::packages::MAN]].concat();
     stages::test_programs(root, &names).map(|_| Count::PASSED)
 }
 
-/// Where they are.
+/// Paths of the tests' programs.
 pub(crate) fn tested(root: &Path) -> Programs {
     Programs::new(stages::target(root).join("debug"))
 }
@@ -95,13 +97,14 @@ fn has_nextest() -> bool {
     probe.is_ok_and(|output| output.status.success())
 }
 
-/// Most tests wait for a clock or for a disk's syncs: with two a processor, a third of the processors' time went by unused.
+/// Tests at once per processor. Most tests wait for a clock or for a disk's syncs: with two, a
+/// third of the processors' time is idle.
 const TESTS_PER_PROCESSOR: usize = 4;
 
-/// The words that cargo and nextest build all tests by.
+/// The arguments with which cargo and nextest build all tests.
 const ALL_TESTS: [&str; 2] = ["--workspace", "--all-features"];
 
-/// Installs what the stages need, before any of them runs beside another: two apt-get at once fail.
+/// Installs what the stages need before any two run side by side, because two apt-get at once fail.
 fn ensure_packages(with_images: bool) -> Result<Count> {
     if with_images {
         packages::ensure()?;
@@ -115,13 +118,14 @@ fn ensure_packages(with_images: bool) -> Result<Count> {
     Ok(Count::PASSED)
 }
 
-/// Builds all tests, and the programs that the stages behind them run.
+/// Builds all tests, and the programs that later stages run.
 fn build_tests(root: &Path, timings: bool) -> Result<Count> {
     let mut command = cargo(root, &["build", "--tests", "--bins"]);
     command.args(ALL_TESTS).args(timings.then_some("--timings"));
     one(command)?;
     if has_nextest() {
-        // nextest runs what these name, without cargo: lints are built meanwhile, under cargo's lock.
+        // nextest runs the programs in these lists without cargo, because lints are built meanwhile
+        // under cargo's lock.
         let list = ["nextest", "list", "--list-type", "binaries-only", "--message-format", "json"];
         let mut list = cargo(root, &list);
         save(list.args(ALL_TESTS), &binaries(root))?;
@@ -130,12 +134,12 @@ fn build_tests(root: &Path, timings: bool) -> Result<Count> {
     Ok(Count::PASSED)
 }
 
-/// nextest's list of the tests' programs.
+/// Path of nextest's list of the tests' programs.
 fn binaries(root: &Path) -> PathBuf {
     stages::target(root).join("nextest-binaries.json")
 }
 
-/// cargo's description of the workspace, for nextest.
+/// Path of cargo's description of the workspace, for nextest.
 fn metadata(root: &Path) -> PathBuf {
     stages::target(root).join("nextest-metadata.json")
 }
@@ -149,7 +153,7 @@ fn save(command: &mut Command, path: &Path) -> Result<()> {
 }
 
 fn unit(root: &Path, timings: &mut Timings) -> Result<Count> {
-    // nextest where it is installed, else cargo's own runner: the same tests.
+    // Use nextest if it is installed, else cargo's own runner: the tests are the same.
     let nextest = has_nextest();
     let mut command = if nextest {
         let mut command = cargo(root, &["nextest", "run", "--profile", "ci", "--color", "never"]);
@@ -174,7 +178,7 @@ fn unit(root: &Path, timings: &mut Timings) -> Result<Count> {
     }
 }
 
-/// The clients that we did not write, against a control plane with fake hosts.
+/// Runs the clients that we did not write against a control plane with fake hosts.
 fn clients(root: &Path, build: stages::Build) -> Result<Count> {
     const PROGRAM: &str = "mooring-fleet-serve";
     let clients::Tally { passed, failures, skipped } =
@@ -182,11 +186,11 @@ fn clients(root: &Path, build: stages::Build) -> Result<Count> {
     Ok(Count { passed, failed: failures.len(), skipped, failures })
 }
 
-/// Which units of the check run.
+/// The units of the check that run.
 enum Wanted {
-    /// All, of the scenarios those of [`scenarios::choose`].
+    /// All units without a VM, and the scenarios of [`scenarios::choose`].
     Usual,
-    /// Those of a part of the full check that have not passed on this tree.
+    /// Units of a part of the full check that have not passed on this tree.
     Full(Full),
 }
 
@@ -226,7 +230,7 @@ struct Check<'a> {
     stages: Stages,
     wanted: Wanted,
     timings: Timings,
-    /// Whether the programs are those of this tree: old ones would show what is not there any more.
+    /// `true`: the programs are those of this tree; older ones would show behaviour that is gone.
     built: bool,
 }
 
@@ -237,7 +241,7 @@ impl Check<'_> {
         }
     }
 
-    /// Everything without VMs, but lints and pages.
+    /// Runs everything without VMs, except lints and pages.
     fn without_vms(&mut self, with_images: bool) -> Beside {
         let root = self.root;
         self.stages.run("packages", || ensure_packages(with_images));
@@ -276,7 +280,8 @@ impl Check<'_> {
             let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
             ensure(Kernel::Stable)?;
             ensure(Kernel::Cloud)?;
-            // Not everywhere can it be fetched: the scenarios that want it say so themselves.
+            // The kernel cannot be fetched everywhere: scenarios that need it report that
+            // themselves.
             ensure(Kernel::Backports)
                 .map(drop)
                 .or_else(|error| error.is::<mooring_rig::KernelNotAvailable>().then_some(()).ok_or(error))?;
@@ -292,7 +297,8 @@ impl Check<'_> {
         let built = self.built;
         self.images();
         if chosen.iter().any(|one| one.tier == Tier::Full) {
-            // Not within the scenario: a build beside another's VMs would make that one slow.
+            // Build them here and not within the scenario: a build beside another's VMs would slow
+            // that one.
             self.stages.run("earlier packages", || earlier::packages().map(|_| Count::PASSED));
         }
         let (wanted, mut slow) = (&self.wanted, Vec::new());
@@ -329,7 +335,8 @@ fn verdicts(ended: impl IntoIterator<Item = (&'static str, Verdict)>) -> Count {
                 continue;
             }
             Verdict::Failed(why) | Verdict::RanOut(why) => (true, why),
-            // In CI everything that a scenario needs can be installed: a scenario that cannot run is a failure there.
+            // In CI everything that a scenario needs can be installed, so a skipped scenario is a
+            // failure there.
             Verdict::Skipped(why) => (std::env::var_os("CI").is_some(), why),
         };
         if failed {
@@ -342,7 +349,7 @@ fn verdicts(ended: impl IntoIterator<Item = (&'static str, Verdict)>) -> Count {
     count
 }
 
-/// Runs the scenarios whose names contain `text`, or the one of that name.
+/// Runs the scenario of this name, or those whose names contain `text`.
 fn only(text: &str, root: &Path) -> Result<Count> {
     let named = scenarios::ALL.iter().any(|scenario| scenario.name == text);
     let chosen = |name: &str| if named { name == text } else { name.contains(text) };
@@ -352,7 +359,7 @@ fn only(text: &str, root: &Path) -> Result<Count> {
             let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).collect();
             bail!("no scenario has {text:?} in its name; there are: {}", names.join(", "))
         }
-        // Somebody looks at it: what it says is shown as it is said.
+        // One scenario alone has a reader: its output is shown at once.
         [one] => Ok(verdicts([(one.name, scenarios::run(one, &tested(root)))])),
         many => {
             let many = scenarios::by_length(many.to_vec());
@@ -361,7 +368,7 @@ fn only(text: &str, root: &Path) -> Result<Count> {
     }
 }
 
-/// Runs one kind of test by itself; whether nothing has failed.
+/// Runs one kind of test alone. Returns `true` if nothing failed.
 fn alone(args: &TestArgs, root: &Path) -> bool {
     let mut stages = Stages::default();
     if let Some(text) = &args.vm_only {
@@ -374,7 +381,7 @@ fn alone(args: &TestArgs, root: &Path) -> bool {
     stages.finish()
 }
 
-/// Runs all stages; whether nothing has failed.
+/// Runs all stages. Returns `true` if nothing failed.
 pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
     if args.clients_only || args.vm_only.is_some() {
         return alone(args, root);

@@ -1,4 +1,5 @@
-//! `cargo xtask test --timings`: where the time of a check goes, as a table of docs/contributing/testing.md.
+//! `cargo xtask test --timings`: writes the durations of a check's parts as a table into
+//! docs/contributing/testing.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,12 +14,12 @@ use crate::lanes::Ended;
 const PAGE: &str = "docs/contributing/testing.md";
 const BEGIN: &str = "<!-- timings: made by `cargo xtask test --timings` -->";
 const END: &str = "<!-- end of timings -->";
-/// Tests that take less are not listed.
+/// Seconds below which a test is not listed.
 const SLOW_TEST: f64 = 2.0;
-/// Dependencies that take less to compile are not listed.
+/// Seconds of compilation below which a dependency is not listed.
 const SLOW_DEPENDENCY: f64 = 10.0;
 
-/// Times of one check.
+/// Durations in one check.
 #[derive(Debug, Default)]
 pub(crate) struct Timings {
     pub(crate) wanted: bool,
@@ -27,7 +28,7 @@ pub(crate) struct Timings {
     dependencies: Vec<(String, f64)>,
 }
 
-/// One unit of cargo's own report.
+/// One unit in cargo's own report.
 #[derive(Deserialize)]
 struct Unit {
     name: String,
@@ -58,7 +59,7 @@ impl Timings {
         self.scenarios.extend(ended.iter().map(row));
     }
 
-    /// Reads the report that `cargo build --timings` has left.
+    /// Reads the report of `cargo build --timings`.
     pub(crate) fn dependencies(&mut self, target: &Path) {
         if !self.wanted {
             return;
@@ -67,7 +68,7 @@ impl Timings {
         self.dependencies = dependencies(&page);
     }
 
-    /// Puts the table into the page, if it is wanted.
+    /// Writes the table into the page, if requested.
     pub(crate) fn write<'a>(
         &mut self,
         root: &Path,
@@ -107,7 +108,7 @@ impl Timings {
     }
 }
 
-/// The page with this text between the two marks.
+/// Returns the page with this table between its two marks; `None`: the marks are missing.
 fn put(page: &str, table: &str) -> Option<String> {
     let (before, rest) = page.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;

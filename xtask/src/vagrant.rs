@@ -1,10 +1,13 @@
-//! `cargo xtask vagrant`: checks `vagrant/`: its scripts as shells and shellcheck read them, its provisioner on machines that are
-//! made up, and its Vagrantfile as Vagrant does for each provider. No VM is made, and nothing is fetched.
+//! `cargo xtask vagrant`: checks `vagrant/`: its scripts with shells and shellcheck, its
+//! provisioner on made-up machines, and its Vagrantfile with Vagrant for each provider. No VM is
+//! made, and nothing is fetched.
 //!
-//! VirtualBox is not in Debian, and Vagrant validates nothing of a provider that is not there: a program of that name says a
-//! version, which is all that Vagrant asks it. The settings are validated by Vagrant's own classes of that provider.
+//! VirtualBox is not in Debian, and Vagrant validates nothing of a missing provider. So a stub of
+//! that name prints a version, which is all that Vagrant asks. Vagrant's own classes of that
+//! provider validate the settings.
 //!
-//! What must never happen here: a setting that is wrong and passes. Each provider has a control that must be refused.
+//! What must never happen here: a wrong setting that passes. Each provider has a control that must
+//! be refused.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,23 +25,23 @@ use crate::stages::{self, quietly};
 
 mod trial;
 
-/// Chores for `vagrant/`.
+/// Options of `cargo xtask vagrant`.
 #[derive(Debug, Args)]
 pub(crate) struct VagrantArgs {
-    /// Instead of the check.
+    /// A chore in place of the check.
     #[command(subcommand)]
     chore: Option<VagrantChore>,
 }
 
-/// Beside the check.
+/// Chores beside the check.
 #[derive(Debug, Subcommand)]
 enum VagrantChore {
-    /// Bring a controller, a storage node and two hosts up by libvirt under emulation, take the guided tour, and destroy them: half
-    /// an hour and more, as root
+    /// Bring a controller, a storage node and two hosts up by libvirt under emulation, take the
+    /// guided tour, and destroy them: takes half an hour or more, as root
     Test,
 }
 
-/// Programs that are needed, and the packages that bring them.
+/// Programs that are needed, and their packages.
 const NEEDED: [(&str, &str); 4] = [
     ("vagrant", "vagrant"),
     ("/usr/share/rubygems-integration/all/specifications/vagrant-libvirt-*.gemspec", "vagrant-libvirt"),
@@ -46,23 +49,23 @@ const NEEDED: [(&str, &str); 4] = [
     ("shellcheck", "shellcheck"),
 ];
 
-/// Both are validated.
+/// Providers that are validated.
 const PROVIDERS: [&str; 2] = ["libvirt", "virtualbox"];
 
-/// A setting of each provider, which the controls spell wrong.
+/// A setting of each provider, which the controls misspell.
 const SETTING: &str = ".cpus = ";
 
-/// VirtualBox, as far as Vagrant asks before it has a VM.
+/// A stub of VirtualBox, sufficient for Vagrant as long as there is no VM.
 const VIRTUALBOX: &str = "#!/bin/sh\necho 7.0.20r163906\n";
 
-/// Makes sure that Vagrant and shellcheck are there.
+/// Installs Vagrant and shellcheck if they are missing.
 pub(crate) fn ensure() -> Result<()> {
     packages::install("checking vagrant/", || {
         NEEDED.iter().filter(|(file, _)| !is_there(file)).map(|&(_, package)| package).collect()
     })
 }
 
-/// Whether a program is there, or any file of a pattern whose last part has a `*`.
+/// Returns `true` if a program exists, or any file of a pattern whose last part has a `*`.
 fn is_there(file: &str) -> bool {
     let Some((before, after)) = file.split_once('*') else { return packages::find(file).is_some() };
     let (folder, prefix) = before.rsplit_once('/').unwrap_or((".", before));
@@ -70,7 +73,7 @@ fn is_there(file: &str) -> bool {
     names.any(|name| name.to_str().is_some_and(|name| name.starts_with(prefix) && name.ends_with(after)))
 }
 
-/// Checks it, or tries it for real.
+/// Runs the check, or the trial on real machines.
 pub(crate) fn run(args: &VagrantArgs, root: &Path) -> Result<()> {
     match args.chore {
         None => check(root),
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &VagrantArgs, root: &Path) -> Result<()> {
     }
 }
 
-/// Checks all of it.
+/// Runs all parts of the check.
 fn check(root: &Path) -> Result<()> {
     ensure()?;
     let check = Check::new(root)?;
@@ -92,7 +95,7 @@ fn check(root: &Path) -> Result<()> {
     check.without_packages()
 }
 
-/// Demands that a command has ended well.
+/// Fails unless a command has succeeded.
 fn passed(what: &str, (ok, said): (bool, String)) -> Result<()> {
     if !ok {
         bail!("{what}:\n{}", said.trim());
@@ -102,9 +105,9 @@ fn passed(what: &str, (ok, said): (bool, String)) -> Result<()> {
 }
 
 struct Check {
-    /// `vagrant/`.
+    /// The folder `vagrant/`.
     folder: PathBuf,
-    /// Where Vagrant and this check keep what they need.
+    /// Folder for files of Vagrant and of this check.
     work: tempfile::TempDir,
 }
 
@@ -123,7 +126,7 @@ impl Check {
         fs::write(&stand_in, VIRTUALBOX).with_context(|| format!("write {}", stand_in.display()))?;
         fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755))
             .with_context(|| format!("make {} a program", stand_in.display()))?;
-        // Only their names are looked at.
+        // Only the names matter.
         for (name, _) in VARIANTS {
             let package = check.at("packages").join(format!("{name}_0_amd64.deb"));
             fs::write(&package, "").with_context(|| format!("write {}", package.display()))?;
@@ -135,7 +138,7 @@ impl Check {
         self.work.path().join(name)
     }
 
-    /// The files of `vagrant/` itself.
+    /// The files of `vagrant/`, without subfolders.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let entries =
             fs::read_dir(&self.folder).with_context(|| format!("list {}", self.folder.display()))?;
@@ -152,11 +155,12 @@ impl Check {
             let read = quietly(Command::new("sh").arg("-n").arg(script))?;
             passed(&format!("sh -n {}", script.display()), read)?;
         }
-        // Without a script it fails.
+        // shellcheck fails without a script.
         passed("shellcheck", quietly(Command::new("shellcheck").arg("--shell=sh").args(&scripts))?)
     }
 
-    /// Vagrant in this folder, without a terminal, a network, or settings of whoever runs this.
+    /// Makes a Vagrant command in this folder, without a terminal, a network, or the user's
+    /// settings.
     fn vagrant(&self, folder: &Path, provider: &str) -> Command {
         let mut command = Command::new("vagrant");
         for (name, _) in std::env::vars_os() {
@@ -176,7 +180,7 @@ impl Check {
             .env("VAGRANT_DOTFILE_PATH", self.at("state"))
             .env("VAGRANT_CHECKPOINT_DISABLE", "1")
             .env("VAGRANT_DEFAULT_PROVIDER", provider)
-            // Without it Vagrant leaves out the data disks for VirtualBox.
+            // Without this, Vagrant leaves out the data disks for VirtualBox.
             .env("VAGRANT_EXPERIMENTAL", "disks")
             .env("MOORING_PACKAGES", self.at("packages"));
         command
@@ -186,7 +190,7 @@ impl Check {
         quietly(self.vagrant(folder, provider).arg("validate"))
     }
 
-    /// The same Vagrantfile with a setting of this provider that does not exist.
+    /// Control: a Vagrantfile with an unknown setting of this provider is refused.
     fn control(&self, provider: &str) -> Result<()> {
         let (folder, good) = (self.at("control"), format!("{provider}{SETTING}"));
         for path in self.files()? {
@@ -205,7 +209,7 @@ impl Check {
         passed(&format!("a setting that {provider} does not have is refused"), (refused, said))
     }
 
-    /// `vagrant up` where no package was built: nothing is made, and it says what to type.
+    /// `vagrant up` without packages: nothing is made, and the output names the command to type.
     fn without_packages(&self) -> Result<()> {
         let mut up = self.vagrant(&self.folder, PROVIDERS[0]);
         let (ok, said) = quietly(up.arg("up").env("MOORING_PACKAGES", self.at("empty")))?;

@@ -1,9 +1,10 @@
-//! `cargo xtask vm`: the rig by hand.
+//! `cargo xtask vm`: runs the rig by hand.
 //!
-//! `vm up` holds the VMs in the foreground and listens on a socket in its run folder; the other verbs are short calls to
-//! it. A call is one JSON line, the answer is JSON lines until one that ends it.
+//! `vm up` holds the VMs in the foreground and listens on a socket in its run folder; the other
+//! verbs are short calls to it. A call is one JSON line, the answer is JSON lines until one that
+//! ends it.
 //!
-//! What must never happen: a verb that waits for a rig that is not there, or VMs that stay when `vm up` ends.
+//! What must never happen here: a verb that waits for a missing rig; VMs that survive `vm up`.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -34,19 +35,20 @@ pub(crate) struct VmArgs {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// Which rig, if several are up (`vm up --rig NAME` names it).
+    /// The rig, if several are up (`vm up --rig NAME` names it).
     #[arg(long, value_name = "NAME")]
     rig: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Build what the VMs boot from: root file system, kernel, PID 1. Kept under target/rig; a second build takes seconds.
+    /// Build the VMs' images: root file system, kernel, PID 1. Kept under target/rig; a second
+    /// build takes seconds.
     Build {
-        /// Which kernel: that of the Debian release, or the newest that its backports offer.
+        /// The kernel: that of the Debian release, or the newest in its backports.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
-        /// Build root and kernel again from what Debian has today.
+        /// Build root file system and kernel again from Debian's present packages.
         #[arg(long)]
         refresh: bool,
     },
@@ -58,27 +60,27 @@ enum Verb {
         after_help = "Then, in another terminal:\n  cargo xtask vm run storage -- lsblk\n  cargo xtask vm shell host1\n  cargo xtask vm cut host1 && cargo xtask vm heal host1\n  cargo xtask vm down"
     )]
     Up {
-        /// How many VMs, storage included.
+        /// Number of VMs, including storage.
         #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
         count: u8,
-        /// The rig's name: several can be up at once.
+        /// The rig's name; several rigs can be up at once.
         #[arg(long, value_name = "NAME", default_value = "rig")]
         rig: String,
-        /// Which kernel: stable, backports or cloud.
+        /// The kernel: stable, backports or cloud.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
-    /// Run a command in a VM; its output and exit status become ours (124 after a timeout).
+    /// Run a command in a VM, with its output and exit status (124 after a timeout).
     #[command(after_help = "Example: cargo xtask vm run storage --timeout 10 -- sh -c 'pvs; vgs'")]
     Run {
         /// The VM.
         vm: String,
         #[command(flatten)]
         which: Which,
-        /// Kill it after so many seconds.
+        /// Kill the command after this many seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
-        /// Pass our stdin on to it, up to its end.
+        /// Pass our standard input to it, up to its end.
         #[arg(long)]
         stdin: bool,
         /// The command and its arguments.
@@ -89,22 +91,22 @@ enum Verb {
     Push {
         /// The VM.
         vm: String,
-        /// The file here.
+        /// The local file.
         local: PathBuf,
-        /// Its path there.
+        /// The path in the VM.
         remote: String,
         #[command(flatten)]
         which: Which,
     },
-    /// Cut a VM's power: QEMU is killed. The data disks keep what was written.
+    /// Cut a VM's power: QEMU is killed. The data disks keep everything written.
     Kill(One),
-    /// Turn a VM on again, with the disks as they are.
+    /// Turn a VM on again, with its disks unchanged.
     Boot(One),
-    /// Cut a VM off from its networks: silently, or with the link seen going down.
+    /// Cut a VM off from its networks: silently, or with a visible loss of the link.
     Cut {
         /// The VM.
         vm: String,
-        /// Let the VM see its link go down; otherwise its frames just vanish.
+        /// Let the VM see that its link is down; otherwise its frames are dropped silently.
         #[arg(long)]
         carrier: bool,
         /// Only this network: 0 (eth0) or 1 (eth1).
@@ -115,17 +117,19 @@ enum Verb {
     },
     /// End all cuts of a VM.
     Heal(One),
-    /// Print what a VM's kernels said on the console, over all its boots.
+    /// Print the console output of a VM's kernels, over all its boots.
     Log(One),
-    /// A simple shell in a VM, line by line; it keeps the folder, not variables. End it with ctrl-D.
+    /// Open a simple shell in a VM, line by line; it keeps the folder, not variables. End it with
+    /// ctrl-D.
     Shell(One),
-    /// Boot three VMs and prove what the rig promises: commands, files, networks, cuts, power, LVM, LIO, consoles.
+    /// Boot three VMs and check the rig's promises: commands, files, networks, cuts, power, LVM,
+    /// LIO, consoles.
     Check {
-        /// Which kernel: stable, backports or cloud.
+        /// The kernel: stable, backports or cloud.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
-    /// End the VMs, wherever `vm up` runs.
+    /// End the VMs of a rig, wherever its `vm up` runs.
     Down(Which),
 }
 
@@ -146,7 +150,7 @@ fn parse_kernel(text: &str) -> Result<Kernel, String> {
     }
 }
 
-/// What a verb asks the process that holds the rig.
+/// A verb's request to the process that holds the rig.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Request {
     Run { vm: String, argv: Vec<String>, timeout: u64, stdin: Option<String> },
@@ -160,7 +164,7 @@ enum Request {
     Down,
 }
 
-/// What it answers; bytes are written as characters U+0000 to U+00FF.
+/// The answer to a request; bytes are written as characters U+0000 to U+00FF.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Reply {
     Stdout(String),
@@ -243,7 +247,7 @@ fn up(count: usize, name: &str, kernel: Kernel) -> Result<ExitCode> {
                 stream.set_nonblocking(false).context("make a socket wait")?;
                 let (rig, down) = (Arc::clone(&rig), Arc::clone(&down));
                 thread::spawn(move || {
-                    // An error here means that the caller went away; nobody is left to be told.
+                    // An error here means that the caller is gone, and nobody is left to report to.
                     let _ = serve(&rig, stream, &down);
                 });
             }
@@ -263,7 +267,7 @@ fn listen(dir: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// A unix socket's path may have 107 bytes only, so it is named through the open folder.
+/// A unix socket's path may have only 107 bytes, so it is named through the open folder.
 fn short(folder: &fs::File) -> String {
     format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd())
 }
@@ -275,7 +279,7 @@ fn serve(rig: &Rig, stream: UnixStream, down: &AtomicBool) -> Result<()> {
     let request: Request = serde_json::from_str(&line)?;
     let gone = Arc::new(AtomicBool::new(false));
     let seen_gone = Arc::clone(&gone);
-    // A caller says no more after its line; the end of its stream means that it was interrupted.
+    // A caller sends nothing after its line; the end of its stream means that it was interrupted.
     thread::spawn(move || {
         let _ = reader.read_line(&mut String::new());
         seen_gone.store(true, Ordering::SeqCst);
@@ -345,7 +349,7 @@ fn carry_out(
     Ok(0)
 }
 
-/// Runs a command and passes on what it says while it says it.
+/// Runs a command and passes its output on while it runs.
 fn stream_run(
     command: mooring_rig::Command<'_>,
     limit: Duration,
@@ -377,7 +381,7 @@ fn stream_run(
     }
 }
 
-/// The rigs that are up: name and run folder.
+/// The rigs that are up, by name and run folder.
 fn rigs() -> Result<Vec<(String, PathBuf)>> {
     let root = run_root(&workspace_root());
     let mut found = Vec::new();
@@ -415,7 +419,7 @@ fn ask(which: &Which, request: &Request) -> Result<ExitCode> {
     call(&dir, request, &mut |bytes| io::stderr().write_all(bytes)).map(ExitCode::from)
 }
 
-/// Asks the rig to go down, and returns when it is gone, so that a new one can be started at once.
+/// Asks the rig to go down, and returns once it is gone, so that a new one can start at once.
 fn down(which: &Which) -> Result<ExitCode> {
     let dir = find(which)?;
     let code = call(&dir, &Request::Down, &mut |bytes| io::stderr().write_all(bytes))?;
@@ -429,7 +433,7 @@ fn down(which: &Which) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Asks the rig, and passes its answers on; `stderr` takes the command's error output.
+/// Calls the rig, and passes its answers on; `stderr` takes the command's error output.
 fn call(dir: &Path, request: &Request, stderr: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<u8> {
     let folder = fs::File::open(dir).with_context(|| format!("open {}", dir.display()))?;
     let mut stream =
@@ -453,7 +457,8 @@ fn call(dir: &Path, request: &Request, stderr: &mut dyn FnMut(&[u8]) -> io::Resu
     bail!("the rig ended before it had answered")
 }
 
-/// Runs a line in the shell's folder, and says on stderr, behind a zero byte, which folder it is in afterwards.
+/// Runs a line in the shell's folder, and prints to stderr, after a zero byte, the folder in which
+/// it ends.
 const SHELL: &str = r#"cd -- "$1" || exit; trap 'printf "\0%s\0" "$PWD" >&2' EXIT; eval "$2""#;
 
 fn shell(which: &Which, vm: &str) -> Result<ExitCode> {

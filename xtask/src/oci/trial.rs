@@ -1,6 +1,6 @@
-//! The image in the hands of runc: with a root that nobody can write, a network of its own, and two volumes.
+//! Tests the image with runc: with a read-only root, a network of its own, and two volumes.
 //!
-//! What must never happen here: a container that stays.
+//! What must never happen here: a container that is left behind.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use super::{USER, VOLUMES, ensure, tag};
 use crate::package::said;
 
-/// The controller's address inside of the container.
+/// The controller's address inside the container.
 const CONTROLLER: &str = "https://127.0.0.1:8776";
 
-/// How long a start and a stop may take.
+/// Time limit for a start and for a stop.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Runs the image in this archive, and asks it by `mooring`.
+/// Runs the image in this archive, and calls it with `mooring`.
 pub(crate) fn test(archive: &Path, mooring: &Path, work: &Path) -> Result<()> {
     ensure(&["umoci", "runc"])?;
     let began = Instant::now();
@@ -42,13 +42,13 @@ pub(crate) fn test(archive: &Path, mooring: &Path, work: &Path) -> Result<()> {
 struct Trial<'a> {
     mooring: &'a Path,
     bundle: PathBuf,
-    /// Folders that stand for the volumes, in the order of [`VOLUMES`].
+    /// Folders that serve as the volumes, in the order of [`VOLUMES`].
     volumes: [PathBuf; 2],
     image: String,
     name: String,
 }
 
-/// A container that serves. It ends with this.
+/// A container that serves; dropping this ends it.
 struct Serving<'a> {
     trial: &'a Trial<'a>,
     runc: Child,
@@ -56,7 +56,7 @@ struct Serving<'a> {
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        // What has ended cannot be killed.
+        // A container that has ended cannot be killed.
         let _ = runc(&["delete", "--force", &self.trial.name]).output();
         let _ = self.runc.wait();
     }
@@ -88,7 +88,7 @@ impl<'a> Trial<'a> {
         Ok(Self { mooring, bundle, volumes, image, name })
     }
 
-    /// Demands the labels, the user and the signal that the image was made with.
+    /// Checks that the image has its labels, user and stop signal.
     fn labels(&self) -> Result<()> {
         let config = read_json(&self.bundle.join("config.json"))?;
         let labels = &config["annotations"];
@@ -103,7 +103,8 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// runc with these words for the controller, the second volume to be read only or not.
+    /// Makes the runc command for the controller with these words; `read_only`: the second volume
+    /// is read-only.
     fn run(&self, words: &[&str], read_only: bool) -> Result<Command> {
         let path = self.bundle.join("config.json");
         let mut config = read_json(&path)?;
@@ -125,7 +126,7 @@ impl<'a> Trial<'a> {
         Ok(runc(&["run", "--bundle", bundle, &self.name]))
     }
 
-    /// Demands that it ends by itself, not well, and says these words.
+    /// Checks that the controller ends by itself with an error that contains these words.
     fn refuses(&self, read_only: bool, words: &[&str]) -> Result<()> {
         let out = self.run(&[], read_only)?.output().context("start runc")?;
         let text = String::from_utf8_lossy(&out.stderr);
@@ -144,7 +145,7 @@ impl<'a> Trial<'a> {
         self.refuses(true, &[VOLUMES[1]])
     }
 
-    /// Configured, asked, stopped and started again.
+    /// Checks that a configured controller answers, stops and starts again.
     fn works(&self) -> Result<()> {
         let printed =
             said(&mut self.run(&["init", "--name", "127.0.0.1"], false)?).context("init in the image")?;
@@ -212,7 +213,7 @@ impl Serving<'_> {
         Ok(text)
     }
 
-    /// Sends what the image names as its signal to stop.
+    /// Sends the image's stop signal.
     fn stop(mut self) -> Result<()> {
         said(&mut runc(&["kill", &self.trial.name, "TERM"])).context("stop the container")?;
         let began = Instant::now();

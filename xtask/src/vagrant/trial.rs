@@ -1,10 +1,13 @@
-//! `cargo xtask vagrant test`: `vagrant up` for real, by libvirt under emulation: a controller, a storage node and two hosts, the guided
-//! tour on them, and `vagrant destroy`. Not part of the check: each machine boots for minutes.
+//! `cargo xtask vagrant test`: runs `vagrant up` for real, by libvirt under emulation: a
+//! controller, a storage node and two hosts, the guided tour on them, and `vagrant destroy`. Not
+//! part of the check, because each machine boots for minutes.
 //!
-//! The box is made here of Debian's packages, with all that Mooring's packages need, so that no machine fetches anything. libvirt's
-//! daemons are started where none answers, and end with this.
+//! The box is made here from Debian's packages, with everything that Mooring's packages need, so
+//! that no machine fetches anything. libvirt's daemons are started where none answers, and end with
+//! this program.
 //!
-//! What must never happen here: a machine that stays; a wait without a limit; a file of this computer's libvirt that is changed.
+//! What must never happen here: a machine that is left behind; a wait without a limit; a changed
+//! file of this computer's libvirt.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -19,7 +22,7 @@ use mooring_rig::{packages, sources_of};
 use crate::package::said;
 use crate::stages::target;
 
-/// Programs that are needed beside those of the check of `vagrant/`, and the packages that bring them.
+/// Programs that are needed beside those of the check of `vagrant/`, and their packages.
 const NEEDED: [(&str, &str); 6] = [
     ("libvirtd", "libvirt-daemon-system"),
     ("virsh", "libvirt-clients"),
@@ -29,17 +32,17 @@ const NEEDED: [(&str, &str); 6] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
 ];
 
-/// Release of Debian in the box.
+/// The Debian release of the box.
 const RELEASE: &str = "bookworm";
-/// Packages of the box: what Vagrant wants of one, and what Mooring's packages stand on.
+/// Packages of the box: those that Vagrant requires, and those that Mooring's packages depend on.
 const INCLUDE: &str = "linux-image-cloud-amd64,initramfs-tools,systemd-sysv,udev,dbus,openssh-server,sudo,ifupdown,isc-dhcp-client,\
                        iproute2,ca-certificates,kmod,lvm2,thin-provisioning-tools,procps";
-/// Name that Vagrant knows the box by.
+/// Vagrant's name of the box.
 const BOX: &str = "mooring-test";
-/// Size of a machine's disk, which takes room as it is written.
+/// Size of a machine's disk, which takes space as it is written.
 const DISK: &str = "8G";
 
-/// Makes a box of a folder, `$1`: the user whom Vagrant knows, with the public key `$2`, and a network by DHCP.
+/// Makes a box of a folder, `$1`: Vagrant's user with the public key `$2`, and a network by DHCP.
 const CUSTOMIZE: &str = r#"#!/bin/sh
 set -eu
 chroot "$1" useradd --create-home --shell /bin/bash vagrant
@@ -55,15 +58,15 @@ printf '127.0.0.1 localhost\n127.0.1.1 mooring\n' > "$1/etc/hosts"
 echo 'UseDNS no' > "$1/etc/ssh/sshd_config.d/vagrant.conf"
 "#;
 
-/// libvirt's daemon as this needs it: QEMU as root, without confinement that a container cannot give.
+/// libvirt's configuration: QEMU as root, without a confinement that a container cannot provide.
 const QEMU_CONF: &str = "user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\nremember_owner = 0\n\
                          cgroup_controllers = []\nnamespaces = []\n";
 
-/// Runs libvirt's daemon with this configuration, which no other process sees, and without a KVM to probe: where one is and does not
-/// work, each machine would wait a minute for it.
+/// Runs libvirt's daemon with this configuration, which no other process sees, and without a KVM to
+/// probe: where KVM exists and does not work, each machine would wait a minute for it.
 const LIBVIRTD: &str = r#"mount --bind "$1" /etc/libvirt/qemu.conf; if [ -e /dev/kvm ]; then mount --bind /dev/null /dev/kvm; fi; exec libvirtd"#;
 
-/// Limits: libvirt's start, `up` of one machine, the tour, the end.
+/// Time limits: libvirt's start, `up` of one machine, the tour, the end.
 const START: Duration = Duration::from_mins(1);
 const UP: Duration = Duration::from_mins(20);
 const TOUR: Duration = Duration::from_mins(15);
@@ -72,7 +75,7 @@ const DESTROY: Duration = Duration::from_mins(5);
 /// The machines, in the order in which they join.
 const MACHINES: [&str; 4] = ["controller", "storage1", "host1", "host2"];
 
-/// Runs all of it, with these packages.
+/// Runs the whole trial with these packages.
 pub(crate) fn run(root: &Path, debs: &Path) -> Result<()> {
     super::ensure()?;
     packages::ensure()?;
@@ -99,7 +102,8 @@ pub(crate) fn run(root: &Path, debs: &Path) -> Result<()> {
     ran.and(ended)
 }
 
-/// Takes the box's disk out of libvirt's pool, where Vagrant leaves it: a later box of this name would not replace it.
+/// Removes the box's disk from libvirt's pool, where Vagrant leaves it: otherwise a later box of
+/// this name would not replace it.
 fn forget_box() -> Result<()> {
     let pool = ["-c", "qemu:///system"];
     let volumes = said(Command::new("virsh").args(pool).args(["vol-list", "--pool", "default"]))?;
@@ -112,7 +116,7 @@ fn forget_box() -> Result<()> {
     Ok(())
 }
 
-/// Runs a part, and says how long it took.
+/// Runs a part, and prints how long it took.
 fn stage<T>(name: &str, part: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("== {name}");
     let began = Instant::now();
@@ -143,7 +147,7 @@ impl Rig {
         })
     }
 
-    /// Vagrant with these words and within this time; what it says is shown as it says it.
+    /// Runs Vagrant with these words and within this time; its output is shown at once.
     fn vagrant(&self, limit: Duration, words: &[&str]) -> Result<()> {
         let mut command = Command::new("timeout");
         command
@@ -168,7 +172,7 @@ impl Rig {
     }
 }
 
-/// Makes the box in this folder, if it is not there; its path.
+/// Makes the box in this folder if it is missing. Returns its path.
 fn make_box(folder: &Path) -> Result<String> {
     let (made, key) = (folder.join("mooring.box"), folder.join("key"));
     let wanted = [INCLUDE, CUSTOMIZE, DISK, &sources_of(RELEASE).join("\n"), &settings(folder)].join("\n");
@@ -235,7 +239,7 @@ end
     )
 }
 
-/// libvirt's daemons, where they were started here.
+/// libvirt's daemons, if they were started here.
 struct Libvirt {
     started: Vec<Child>,
 }
@@ -247,7 +251,7 @@ impl Libvirt {
         asked.is_ok_and(|out| out.status.success())
     }
 
-    /// Starts them, unless one answers.
+    /// Starts the daemons, unless one answers.
     fn start(work: &Path) -> Result<Self> {
         let mut libvirt = Self { started: Vec::new() };
         if Self::answers() {
@@ -279,7 +283,7 @@ impl Libvirt {
 impl Drop for Libvirt {
     fn drop(&mut self) {
         for child in self.started.iter_mut().rev() {
-            // It ends its helpers by itself, if it may.
+            // The daemon ends its helpers by itself, if it may.
             let _ = said(Command::new("kill").arg(child.id().to_string()));
             let _ = child.wait();
         }
