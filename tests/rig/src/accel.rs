@@ -1,9 +1,10 @@
-//! KVM or emulation.
+//! The choice between KVM and emulation.
 //!
-//! A `/dev/kvm` proves nothing: on some machines it exists and the guest hangs at its first instructions. So our kernel
-//! is booted once with a short limit, and the answer is remembered until the machine or the kernel changes.
+//! A `/dev/kvm` proves nothing: on some machines it exists and the guest hangs at its first
+//! instructions. So our kernel is booted once with a short limit. The result is remembered until
+//! the machine or the kernel changes.
 //!
-//! What must never happen: a test run that waits for a KVM that does not work.
+//! What must never happen here: a test run that waits for a KVM that does not work.
 
 use std::fs;
 use std::path::Path;
@@ -18,18 +19,18 @@ use crate::image::Images;
 use crate::process::Guarded;
 use crate::qemu;
 
-/// How the VMs' processors are run.
+/// The execution of the VMs' processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
-    /// By the machine's own.
+    /// On the machine's own processors.
     Kvm,
-    /// By software emulation.
+    /// In software.
     Tcg,
 }
 
 impl Accel {
-    /// For messages.
+    /// The choice, in words for messages.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Kvm => "KVM",
@@ -38,11 +39,11 @@ impl Accel {
     }
 }
 
-/// The whole probe boot, to the first line of our PID 1.
+/// Time limit for the whole probe boot, up to the first line of our PID 1.
 const LIMIT: Duration = Duration::from_secs(8);
-/// The kernel's first words come within milliseconds where KVM works.
+/// Time limit for the kernel's first output, which comes within milliseconds if KVM works.
 const SILENCE: Duration = Duration::from_secs(3);
-/// What PID 1 says in a probe boot.
+/// Line that PID 1 prints in a probe boot.
 const ALIVE: &str = "mooring-guest: alive";
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +52,7 @@ struct Answer {
     accel: Accel,
 }
 
-/// Which to use, and why.
+/// Chooses, and returns the reason in words.
 pub(crate) fn choose(dir: &Path, images: &Images, initramfs: &[u8]) -> Result<(Accel, String)> {
     match std::env::var("MOORING_RIG_ACCEL").unwrap_or_default().as_str() {
         "" => {}
@@ -84,7 +85,7 @@ pub(crate) fn choose(dir: &Path, images: &Images, initramfs: &[u8]) -> Result<(A
     Ok((accel, why.to_owned()))
 }
 
-/// Boots our kernel with KVM, and says whether it reached PID 1 in time.
+/// Boots our kernel with KVM. Returns `true` if it reached PID 1 in time.
 fn probe(dir: &Path, images: &Images, initramfs: &[u8]) -> Result<bool> {
     let start = Instant::now();
     let pid = std::process::id();

@@ -1,9 +1,10 @@
-//! Takes the uncompressed kernel out of a Debian `vmlinuz`.
+//! Extracts the uncompressed kernel from a Debian `vmlinuz`.
 //!
-//! QEMU enters an uncompressed `vmlinux` directly (PVH), so that the guest does not spend seconds under emulation on
-//! unpacking itself. The header fields are those of the x86 boot protocol.
+//! QEMU enters an uncompressed `vmlinux` directly (PVH), so the guest spends no seconds under
+//! emulation on unpacking itself. The header fields are those of the x86 boot protocol.
 //!
-//! What must never happen: bad input read beyond its end, or something that is no kernel handed to QEMU.
+//! What must never happen here: bad input read beyond its end; something that is no kernel handed
+//! to QEMU.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -16,7 +17,7 @@ const VERSION: usize = 0x206;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 
-/// How the payload is compressed, and the Debian tool that undoes it.
+/// Compression of the payload, and the Debian tool that undoes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// gzip
@@ -58,7 +59,7 @@ fn bytes_at<const N: usize>(image: &[u8], at: usize) -> Result<[u8; N]> {
     Ok(slice.try_into()?)
 }
 
-/// The compressed payload, and how it is compressed.
+/// The compressed payload and its compression.
 pub fn payload(image: &[u8]) -> Result<(&[u8], Compression)> {
     if &bytes_at::<4>(image, MAGIC)? != b"HdrS" {
         bail!("the kernel image has no boot header (HdrS): it is no bzImage");
@@ -76,7 +77,7 @@ pub fn payload(image: &[u8]) -> Result<(&[u8], Compression)> {
     let offset = u32::from_le_bytes(bytes_at(image, PAYLOAD_OFFSET)?) as usize;
     let length = u32::from_le_bytes(bytes_at(image, PAYLOAD_LENGTH)?) as usize;
     let start = (sectors + 1) * 512 + offset;
-    // The last four bytes are the unpacked size, appended by the kernel's build; they are no part of the stream.
+    // The kernel's build appends the unpacked size in four bytes, which are no part of the stream.
     let end = start + length.saturating_sub(4);
     let payload = image.get(start..end).filter(|p| !p.is_empty()).with_context(|| {
         format!("the kernel image says its payload is at {start}..{end}, but it has {} bytes", image.len())
@@ -86,7 +87,7 @@ pub fn payload(image: &[u8]) -> Result<(&[u8], Compression)> {
     Ok((payload, kind))
 }
 
-/// The uncompressed kernel.
+/// Decompresses the kernel.
 pub fn vmlinux(image: &[u8]) -> Result<Vec<u8>> {
     let (payload, kind) = payload(image)?;
     let program = kind.program();
@@ -98,7 +99,7 @@ pub fn vmlinux(image: &[u8]) -> Result<Vec<u8>> {
         .with_context(|| format!("start {program} to unpack the kernel"))?;
     let stdin = child.stdin.take();
     let out = std::thread::scope(|scope| {
-        // A thread of its own, because the tool writes before it has read everything.
+        // Write in a thread of its own, because the tool writes before it has read everything.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(payload)));
         child.wait_with_output()
     })

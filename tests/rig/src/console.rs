@@ -1,9 +1,10 @@
-//! Reads what kernels say on their consoles when something went wrong.
+//! Finds complaints of kernels on their consoles.
 //!
-//! What must never happen: a panic or a lock-up inside a VM that a scenario passes over because its own checks did not
-//! look there. A scenario that provokes one on purpose says so ([`crate::Vm::allow_console`]).
+//! What must never happen here: a panic or a lock-up inside a VM that a scenario overlooks because
+//! its own checks did not look there. A scenario that provokes one on purpose declares it
+//! ([`crate::Vm::allow_console`]).
 
-/// What makes a console line a failure.
+/// Texts that make a console line a failure.
 const FAILURES: &[&str] = &[
     "Kernel panic",
     "soft lockup",
@@ -13,7 +14,7 @@ const FAILURES: &[&str] = &[
     "rcu: INFO: rcu_preempt detected",
     "rcu: INFO: rcu_sched detected",
     "blocked for more than",
-    // What WARN() prints before anything else.
+    // WARN() prints this before anything else.
     "[ cut here ]",
     "refcount_t:",
     "BUG:",
@@ -24,7 +25,7 @@ const FAILURES: &[&str] = &[
     "Out of memory: Killed process",
 ];
 
-/// A line of a console that tells of a failure.
+/// A console line that shows a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The VM.
@@ -35,7 +36,8 @@ pub struct Finding {
     pub text: String,
 }
 
-/// The failures in one console after the first `skip` bytes, but for those that contain one of `allowed`.
+/// The failures in one console after the first `skip` bytes, except those that contain one of
+/// `allowed`.
 pub fn scan(vm: &str, console: &str, skip: usize, allowed: &[String]) -> Vec<Finding> {
     let mut at = 0;
     let mut findings = Vec::new();

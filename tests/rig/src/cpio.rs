@@ -1,6 +1,7 @@
 //! Writes the small initramfs: a cpio archive in the "newc" format, uncompressed.
 //!
-//! What must never happen: a field that does not fit being cut; the kernel would take the rest for something else.
+//! What must never happen here: a field that is truncated because it does not fit; the kernel would
+//! misread the rest.
 
 use anyhow::{Context, Result};
 
@@ -8,7 +9,7 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const TRAILER: &str = "TRAILER!!!";
 
-/// An archive that grows in memory.
+/// An archive in memory.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -26,7 +27,7 @@ impl Archive {
         self.entry(path, REGULAR | (mode & 0o7777), content)
     }
 
-    /// The archive, ended as it must be.
+    /// Ends the archive and returns it.
     pub fn finish(mut self) -> Result<Vec<u8>> {
         self.entry(TRAILER, 0, &[])?;
         Ok(self.bytes)

@@ -1,7 +1,7 @@
-//! What is kept when a scenario fails.
+//! Collects evidence when a scenario fails.
 //!
-//! What must never happen: collecting evidence hanging on the very thing that hangs. Every question has a short limit,
-//! and one that is not answered is written down as such.
+//! What must never happen here: a question that hangs on the very thing that hangs. Every question
+//! has a short limit, and an unanswered one is recorded as such.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("machine", "lsblk -O -J; lsmod; ip -s address; ip route; df -h; free -m"),
 ];
 
-/// Writes consoles and, of every VM that is up, the answers.
+/// Writes the consoles, and the answers of every VM that is up.
 pub(crate) fn save(vms: &[Vm], dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     thread::scope(|scope| {

@@ -1,13 +1,15 @@
 //! Images that a VM boots from.
 //!
-//! Three parts, each in a folder named by a hash of its inputs: the root file system (`root`), the kernel with its
-//! modules (`kernel`), and the guest program. A changed input makes a new folder; an unchanged one costs milliseconds.
-//! They lie in the user's cache ([`cache_dir`]), so that every clone shares them.
+//! There are three parts, each in a folder named by a hash of its inputs: the root file system
+//! (`root`), the kernel with its modules (`kernel`), and the guest program. A changed input makes a
+//! new folder; an unchanged one costs milliseconds. The folders are in the user's cache
+//! ([`cache_dir`]), so that every clone shares them.
 //!
-//! A fourth image holds the programs under test ([`programs`]). It belongs to the clone whose build it is made from.
+//! A fourth image holds the programs under test ([`programs`]). It belongs to the clone whose build
+//! it is made from.
 //!
-//! What must never happen: a half-made part being used. Parts are made beside their place, under a lock that other
-//! processes wait for, and renamed into it.
+//! What must never happen here: a half-made part in use. Parts are made beside their place, under a
+//! lock that other processes wait for, and renamed into it.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,7 +24,7 @@ use crate::kernel;
 use crate::options::Kernel;
 use crate::{cpio, packages, root};
 
-/// Beginning of the name of an image of programs.
+/// Prefix of the names of images of programs.
 const PROGRAMS: &str = "programs-";
 
 /// Everything that a VM boots from.
@@ -38,7 +40,7 @@ pub struct Images {
     pub early: PathBuf,
     /// PID 1.
     pub guest: PathBuf,
-    /// The kernel's release, as `uname -r` says it.
+    /// The kernel's release, as in `uname -r`.
     pub release: String,
 }
 
@@ -59,31 +61,32 @@ impl Images {
     }
 }
 
-/// A part that nobody has used for so long is removed when a new one of its kind is made.
+/// Age since its last use at which a part is removed when a new one of its kind is made.
 const UNUSED: Duration = Duration::from_hours(14 * 24);
-/// The same for an image of programs: each build makes another, and a rig that is up may boot its own again.
+/// That age for images of programs: each build makes another one, and a running rig may boot its
+/// own again.
 const UNUSED_PROGRAMS: Duration = Duration::from_hours(3);
 
-/// The folder of what belongs to one clone: run folders, and the image of its programs.
+/// The folder for what belongs to one clone: run folders, and the image of its programs.
 pub fn rig_dir(root_dir: &Path) -> PathBuf {
     root_dir.join("target").join("rig")
 }
 
-/// The folder of what all clones share: `$XDG_CACHE_HOME/mooring`, else `$HOME/.cache/mooring`; the clone's own
-/// `target/rig` where neither variable is set.
+/// The folder for what all clones share: `$XDG_CACHE_HOME/mooring`, else `$HOME/.cache/mooring`;
+/// the clone's own `target/rig` if neither variable is set.
 pub fn cache_dir(root_dir: &Path) -> PathBuf {
     let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
     cache.map_or_else(|| rig_dir(root_dir), |cache| cache.join("mooring"))
 }
 
-/// Whether the parts for this kernel are all there, so that [`ensure`] has nothing to make but PID 1.
+/// Returns `true` if all parts for this kernel exist, so that [`ensure`] needs to make only PID 1.
 pub fn is_warm(root_dir: &Path, kernel: Kernel) -> bool {
     let dir = cache_dir(root_dir);
     [root_name(), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
 }
 
-/// A text that changes with what the root and this kernel are made from.
+/// A text that changes with the inputs of the root and this kernel.
 pub fn inputs(kernel: Kernel) -> String {
     format!("{} {}", root_name(), kernel_name(kernel))
 }
@@ -96,7 +99,8 @@ fn kernel_name(kernel: Kernel) -> String {
     format!("kernel-{}-{}", kernel.name(), kernel::key(kernel))
 }
 
-/// Makes what is missing. With `refresh`, the root and the kernel are made again from what Debian has today.
+/// Makes the missing parts. With `refresh`, the root and the kernel are made again from Debian's
+/// present packages.
 pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> {
     packages::ensure()?;
     let dir = cache_dir(root_dir);
@@ -120,11 +124,11 @@ pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> 
     })
 }
 
-/// One part: there already, or made in a working folder and renamed.
+/// Finds one part, or makes it in a working folder and renames it.
 fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let place = dir.join(name);
     if place.exists() && !refresh {
-        // A folder of another user may be read and not touched: it is then kept by its owner's uses only.
+        // Another user's folder may be readable but not writable: then only its owner's uses count.
         let _ = File::open(&place).and_then(|folder| folder.set_modified(SystemTime::now()));
         return Ok(place);
     }
@@ -146,7 +150,8 @@ fn part(dir: &Path, name: &str, refresh: bool, build: impl FnOnce(&Path) -> Resu
     Ok(place)
 }
 
-/// Removes parts of the kind of `name` that nobody has used for long. What cannot be removed stays: it only takes room.
+/// Removes parts of the kind of `name` that were unused for long. Those that cannot be removed
+/// stay: they only take space.
 fn remove_unused(dir: &Path, name: &str, limit: Duration) {
     let Some((kind, _)) = name.rsplit_once('-') else { return };
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -160,8 +165,8 @@ fn remove_unused(dir: &Path, name: &str, limit: Duration) {
     }
 }
 
-/// Packs programs into one read-only file system, which every VM of a rig mounts ([`crate::PROGRAMS_DIR`]). An image of the
-/// same files (by name, size and time of change) is used again.
+/// Packs programs into one read-only file system, which every VM of a rig mounts
+/// ([`crate::PROGRAMS_DIR`]). Reuses an image of the same files (by name, size and time of change).
 pub fn programs(root_dir: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
     packages::ensure()?;
     let dir = rig_dir(root_dir);
@@ -187,14 +192,15 @@ pub fn programs(root_dir: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
                 .or_else(|_| fs::copy(from, &to).map(drop))
                 .with_context(|| format!("link {}", to.display()))?;
         }
-        // Room for the file system's own tables.
+        // Leave space for the file system's own tables.
         pack(&tree, &work.join("programs.ext4"), (bytes >> 20) * 21 / 20 + 16)?;
         remove(&tree)
     })?;
     Ok(place.join("programs.ext4"))
 }
 
-/// PID 1: a static binary from `tests/guest`, in a target folder of its own so that no other build is disturbed.
+/// Builds PID 1: a static binary from `tests/guest`, in a target folder of its own so that no other
+/// build is disturbed.
 fn guest(root_dir: &Path, dir: &Path) -> Result<PathBuf> {
     let sources = root_dir.join("tests").join("guest");
     let mut inputs = vec![sources.join("Cargo.toml")];
@@ -216,7 +222,8 @@ fn guest(root_dir: &Path, dir: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--release", "--package", "mooring-guest", "--bin", "mooring-guest"]);
     cargo.args(["--target", triple, "--target-dir"]).arg(&target).current_dir(root_dir);
-    // An outer cargo (a test run, an xtask) sets these for itself; here they would change flags, features and folders.
+    // An outer cargo (a test run, an xtask) sets these for itself; here they would change flags,
+    // features and folders.
     let outer =
         ["CARGO_BUILD_", "CARGO_CFG_", "CARGO_ENCODED_", "CARGO_FEATURE_", "CARGO_PROFILE_", "CARGO_TARGET_"];
     for (key, _) in std::env::vars_os() {
@@ -234,7 +241,7 @@ fn guest(root_dir: &Path, dir: &Path) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Runs a tool to its end; what it said is in the error.
+/// Runs a tool to its end; an error contains its output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out =
@@ -253,7 +260,7 @@ pub(crate) fn tool(name: &str) -> Command {
     Command::new(packages::find(name).unwrap_or_else(|| name.into()))
 }
 
-/// Packs a folder into a file system without a journal: it is only ever read.
+/// Packs a folder into a file system without a journal, because it is only read.
 pub(crate) fn pack(from: &Path, image: &Path, mib: u64) -> Result<()> {
     let mut mke2fs = tool("mke2fs");
     mke2fs.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", "root_owner=0:0", "-d"]);
@@ -262,7 +269,7 @@ pub(crate) fn pack(from: &Path, image: &Path, mib: u64) -> Result<()> {
         .with_context(|| format!("pack {}", image.display()))
 }
 
-/// The first characters of the hash of these texts, for a folder's name.
+/// A short hash of these texts, for a folder's name.
 pub fn key_of(texts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for text in texts {

@@ -1,9 +1,10 @@
-//! The kernel of the VMs: a Debian package, taken apart into what QEMU and the guest want.
+//! The kernel of the VMs: a Debian package, split into the parts that QEMU and the guest need.
 //!
-//! The package is fetched with apt in a folder of its own, so that the machine's sources stay as they are.
+//! apt fetches the package into a folder of its own, so that the machine's sources stay unchanged.
 //!
-//! What must never happen: "not to be had" and "failed" being confused: a second kernel that Debian does not offer is
-//! [`KernelNotAvailable`], which a test may report as skipped; everything else is a failure.
+//! What must never happen here: "not available" and "failed" confused. A second kernel that Debian
+//! does not offer is [`KernelNotAvailable`], which a test may report as skipped; everything else is
+//! a failure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -20,14 +21,14 @@ use crate::{bzimage, root};
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the mirror offers no {name} kernel for the guest's Debian release: {reason}")]
 pub struct KernelNotAvailable {
-    /// Which kernel.
+    /// The kernel's name.
     pub name: &'static str,
-    /// What apt said.
+    /// apt's message.
     pub reason: String,
 }
 
-/// Modules that stay, by the beginning of their path below `kernel/`. The rest (graphics, sound, radio, hardware that
-/// QEMU does not show) is two thirds of the package.
+/// Modules that are kept, by the beginning of their path below `kernel/`. The rest (graphics,
+/// sound, radio, hardware that QEMU does not show) is two thirds of the package.
 const KEEP: &[&str] = &[
     "arch/",
     "block/",
@@ -97,7 +98,7 @@ const KEEP: &[&str] = &[
     "net/xfrm/",
 ];
 
-/// Modules that mount the root and talk to the rig; what they depend on is added.
+/// Modules that mount the root and talk to the rig; their dependencies are added.
 const EARLY: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
@@ -109,7 +110,7 @@ const EARLY: &[&str] = &[
     "configfs",
 ];
 
-/// The package that depends on the newest of a kind.
+/// The package that depends on the newest kernel of a kind.
 fn meta(kernel: Kernel) -> &'static str {
     match kernel {
         Kernel::Stable | Kernel::Backports => "linux-image-amd64",
@@ -117,7 +118,7 @@ fn meta(kernel: Kernel) -> &'static str {
     }
 }
 
-/// What the folder is made from, as a short hash.
+/// A short hash of the folder's inputs.
 pub(crate) fn key(kernel: Kernel) -> String {
     let version = "1"; // raise it when the code below makes something else from the same inputs
     key_of(&[version, meta(kernel), &sources(kernel).join("\n"), &KEEP.join(","), &EARLY.join(",")])
@@ -208,7 +209,7 @@ fn fetch(dir: &Path, kernel: Kernel) -> Result<PathBuf> {
     package.with_context(|| format!("apt-get download {name} left no package"))
 }
 
-/// The kernel package in the meta package's `Depends`.
+/// Finds the kernel package in the meta package's `Depends`.
 fn dependency(show: &str) -> Option<String> {
     let line = show.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let name = line.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
@@ -256,7 +257,8 @@ fn prune(modules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Newer kernels ship compressed modules; unpacking them once is cheaper than in every boot under emulation.
+/// Unpacks the compressed modules of newer kernels once, which is cheaper than in every boot under
+/// emulation.
 fn unpack_modules(modules: &Path) -> Result<()> {
     let mut files = Vec::new();
     walk(&modules.join("kernel"), &mut files)?;
@@ -267,7 +269,7 @@ fn unpack_modules(modules: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the modules for the initramfs, numbered in the order in which they can be loaded.
+/// Copies the modules for the initramfs, numbered in a possible load order.
 fn early(modules: &Path, to: &Path) -> Result<()> {
     let text = fs::read_to_string(modules.join("modules.dep")).context("read modules.dep")?;
     let builtin = fs::read_to_string(modules.join("modules.builtin")).unwrap_or_default();
@@ -285,7 +287,8 @@ fn module_name(path: &str) -> String {
     file.split(".ko").next().unwrap_or(file).replace('-', "_")
 }
 
-/// The paths of these modules and all that they need, each after what it needs. Built-in ones need no file.
+/// The paths of these modules and their dependencies, each after those that it needs. Built-in ones
+/// need no file.
 fn load_order(modules_dep: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>> {
     let lines = modules_dep.lines().filter_map(|line| line.split_once(':'));
     let table: BTreeMap<String, (&str, &str)> =
@@ -299,7 +302,7 @@ fn load_order(modules_dep: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<S
             }
             bail!("the kernel has no module {name}");
         };
-        // modules.dep lists what is needed with the deepest last.
+        // modules.dep lists the deepest dependency last.
         for path in needs.split_whitespace().rev().chain([*path]) {
             if !order.iter().any(|have| have == path) {
                 order.push(path.to_owned());

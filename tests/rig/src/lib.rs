@@ -1,4 +1,4 @@
-//! The rig: real Linux kernels in QEMU, on virtual networks of its own, with commands run in them.
+//! The rig: runs commands on real Linux kernels in QEMU, on virtual networks of its own.
 //!
 //! ```no_run
 //! use mooring_rig::{Rig, RigOptions};
@@ -11,13 +11,13 @@
 //! # }
 //! ```
 //!
-//! It needs no root, no bridge and no network of the machine: the networks are sockets ([`switch`]), the commands travel
-//! over a virtio port ([`link`]), and everything it makes lies under `target/rig/` and in
-//! the user's cache ([`image`]).
+//! It needs no root, no bridge and no network of the machine. The networks are sockets
+//! ([`switch`]), and the commands travel over a virtio port ([`link`]). Its files are under
+//! `target/rig/` and in the user's cache ([`image`]).
 //!
-//! What must never happen: something of the rig outliving the process that started it (every QEMU dies with it, even
-//! after SIGKILL), two rigs disturbing each other (each has a folder of its own), and a failure of a kernel passing
-//! unnoticed (see [`console`]).
+//! What must never happen here: something of the rig that outlives the process which started it
+//! (every QEMU dies with it, even after SIGKILL); two rigs that disturb each other (each has a
+//! folder of its own); a failure of a kernel that passes unnoticed (see [`console`]).
 
 pub mod accel;
 pub mod bzimage;
@@ -58,8 +58,8 @@ pub const PROGRAMS_DIR: &str = mooring_guest::wire::PROGRAMS_DIR;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock whose data stays usable when a thread panicked while holding it: a scenario that fails must still be able
-/// to end its VMs.
+/// Takes a lock whose data stays usable when a thread panicked while holding it: a failed scenario
+/// must still be able to end its VMs.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

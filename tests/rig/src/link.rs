@@ -1,6 +1,7 @@
 //! The rig's end of the command channel: many commands and transfers over one socket.
 //!
-//! What must never happen: a caller waiting for a VM that is gone. When the socket ends, every open channel is told.
+//! What must never happen here: a caller that waits for a VM that is gone. When the socket ends,
+//! every open channel learns it.
 
 use std::collections::HashMap;
 use std::io::BufReader;
@@ -15,21 +16,21 @@ use mooring_guest::wire::{self, CHUNK, Ended, Frame, Hello, Kind};
 
 use crate::lock;
 
-/// How long a write may wait for a guest that does not read before the link is given up.
+/// Time that a write may wait for a guest that does not read; then the link is given up.
 const WRITE_LIMIT: Duration = Duration::from_mins(1);
 
-/// How a channel ended.
+/// The end of a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// The guest reported the end.
     Ended(Ended),
-    /// The guest could not do it, and says why.
+    /// The guest could not do it; the text is its reason.
     Failed(String),
     /// The VM is gone.
     Gone,
 }
 
-/// What has come over a channel.
+/// Data received over a channel.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) stdout: Vec<u8>,
@@ -80,7 +81,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Whether the VM at the other end has ended.
+    /// Returns `true` if the VM at the other end has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
@@ -115,7 +116,7 @@ impl Link {
                 Ok(Some(frame)) => self.take(frame),
                 Ok(None) => break,
                 Err(e) => {
-                    // A VM that is killed ends its stream anywhere; that is no damage worth a line.
+                    // A killed VM ends its stream anywhere; that is not worth a message.
                     if !matches!(e, wire::WireError::Io(_)) {
                         eprintln!("rig: {e}");
                     }
@@ -148,7 +149,7 @@ impl Link {
         let mut open = lock(&self.open);
         let shared = if end.is_some() { open.remove(&channel) } else { open.get(&channel).cloned() };
         drop(open);
-        // Frames for a channel that has ended come from what a command left behind.
+        // Processes that a command left behind send frames for its ended channel.
         let Some(shared) = shared else { return };
         shared.update(|state| match kind {
             Kind::Stdout => state.stdout.extend_from_slice(&payload),
@@ -168,7 +169,8 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Sends one frame; a link that does not take it is broken in the middle of a frame and given up.
+    /// Sends one frame. A link that does not take all of it is broken inside a frame, and is given
+    /// up.
     pub(crate) fn send(&self, kind: Kind, payload: &[u8]) -> Result<()> {
         let mut writer = lock(&self.link.writer);
         if let Err(e) = wire::write_frame(&mut *writer, self.id, kind, payload) {
@@ -183,17 +185,18 @@ impl Channel {
         bytes.chunks(CHUNK).try_for_each(|chunk| self.send(Kind::Data, chunk))
     }
 
-    /// Says that no more bytes follow.
+    /// Tells the guest that no more bytes follow.
     pub(crate) fn end_of_data(&self) -> Result<()> {
         self.send(Kind::Data, &[])
     }
 
-    /// What has come so far.
+    /// The data received so far.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.shared.state)
     }
 
-    /// Waits until it has ended, or until the deadline, or until `enough` says so; returns the state then.
+    /// Waits until the channel has ended, the deadline has passed, or `enough` returns `true`; then
+    /// returns the state.
     pub(crate) fn wait(
         &self,
         deadline: Option<Instant>,
@@ -201,7 +204,7 @@ impl Channel {
     ) -> MutexGuard<'_, State> {
         let mut state = self.state();
         while state.end.is_none() && !enough(&state) {
-            // Without a deadline it still wakes up now and then, which costs nothing.
+            // Without a deadline, wake up now and then, which costs nothing.
             let left =
                 deadline.map_or(Duration::from_hours(1), |d| d.saturating_duration_since(Instant::now()));
             if left.is_zero() {

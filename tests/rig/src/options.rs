@@ -1,6 +1,7 @@
-//! What a rig is made of: its VMs and its kernel.
+//! Options of a rig: its VMs and its kernel.
 //!
-//! What must never happen: addresses that depend on anything but the order of the VMs; scenarios write them down.
+//! What must never happen here: addresses that depend on anything but the order of the VMs;
+//! scenarios write them down.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 /// One gibibyte.
 const GIB: u64 = 1 << 30;
 
-/// How many networks there are: `eth0` and `eth1` of every VM.
+/// Number of networks: `eth0` and `eth1` of every VM.
 pub const NETWORKS: usize = 2;
 
 /// The kernel that the VMs run.
@@ -24,10 +25,10 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels.
     pub const ALL: [Self; 3] = [Self::Stable, Self::Backports, Self::Cloud];
 
-    /// Its name in messages and folders.
+    /// The kernel's name in messages and folders.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stable => "stable",
@@ -37,30 +38,30 @@ impl Kernel {
     }
 }
 
-/// One VM.
+/// The specification of one VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSpec {
-    /// Its name, which is its host name.
+    /// The VM's name, which is also its host name.
     pub name: String,
-    /// Its memory; a third of it or so is taken by the kernel and what is written to the root.
+    /// Memory; about a third of it is taken by the kernel and by files written to the root.
     pub memory_mib: u32,
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u8,
-    /// The sizes of its data disks: `/dev/vdc`, `/dev/vdd`, and so on.
+    /// Sizes of the data disks: `/dev/vdc`, `/dev/vdd`, and so on.
     pub disks: Vec<u64>,
-    /// TCP ports that this machine's loopback reaches ([`Vm::forwarded`](crate::Vm::forwarded)); with any, the VM has a
-    /// third interface, which leads nowhere else.
+    /// TCP ports that this machine's loopback reaches ([`Vm::forwarded`](crate::Vm::forwarded)).
+    /// With any, the VM has a third interface, which leads nowhere else.
     pub forward: Vec<u16>,
-    /// Debian's own first process runs it, with its udev and whatever its packages start; without it only what a scenario starts
-    /// runs there.
+    /// `true`: Debian's own first process runs the VM, with its udev and the packages' daemons.
+    /// `false`: only what a scenario starts runs there.
     pub systemd: bool,
-    /// A power cut takes from its data disks whatever the VM has written and not flushed, as from a disk with a cache of its own.
-    /// Slower. Without it, what was written stays, flushed or not.
+    /// `true`: a power cut takes unflushed writes from the data disks, as from a disk with a cache
+    /// of its own. Slower. `false`: every write stays, flushed or not.
     pub volatile: bool,
 }
 
 impl VmSpec {
-    /// The storage node: data disks of 16 and 4 GiB, sparse files here.
+    /// The storage node: data disks of 16 and 4 GiB, sparse files on this machine.
     pub fn storage() -> Self {
         Self {
             name: "storage".to_owned(),
@@ -87,23 +88,23 @@ impl VmSpec {
     }
 }
 
-/// A rig.
+/// The specification of a rig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RigOptions {
-    /// Its name, for people and for its run folder.
+    /// The rig's name, for people and for its run folder.
     pub name: String,
-    /// Its VMs, in the order of their addresses.
+    /// The VMs, in the order of their addresses.
     pub vms: Vec<VmSpec>,
-    /// Their kernel.
+    /// The kernel of all VMs.
     pub kernel: Kernel,
-    /// The root of the workspace: run folders live in its `target/rig`.
+    /// The root of the workspace: run folders are in its `target/rig`.
     pub root_dir: PathBuf,
     /// An image of programs ([`crate::image::programs`]), which each VM mounts at [`crate::PROGRAMS_DIR`].
     pub programs: Option<PathBuf>,
 }
 
 impl RigOptions {
-    /// One storage node and this many hosts, on the stable kernel.
+    /// Makes one storage node and this many hosts, on the stable kernel.
     pub fn standard(hosts: usize) -> Self {
         let vms = std::iter::once(VmSpec::storage()).chain((1..=hosts).map(VmSpec::host)).collect();
         Self {
@@ -115,14 +116,14 @@ impl RigOptions {
         }
     }
 
-    /// The same with another name.
+    /// Sets the name.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// The same; a TCP port of the first VM is reached from this machine's loopback.
+    /// Makes a TCP port of the first VM reachable from this machine's loopback.
     #[must_use]
     pub fn forward(mut self, port: u16) -> Self {
         if let Some(first) = self.vms.first_mut() {
@@ -131,7 +132,7 @@ impl RigOptions {
         self
     }
 
-    /// The same; the first VM's data disks lose at a power cut what was not flushed.
+    /// Makes the first VM's data disks lose unflushed writes at a power cut.
     #[must_use]
     pub fn volatile(mut self) -> Self {
         if let Some(first) = self.vms.first_mut() {
@@ -140,7 +141,7 @@ impl RigOptions {
         self
     }
 
-    /// The same with another kernel.
+    /// Sets the kernel.
     #[must_use]
     pub fn kernel(mut self, kernel: Kernel) -> Self {
         self.kernel = kernel;

@@ -1,7 +1,7 @@
-//! The Debian packages that the rig, and what else is tested, needs on this machine.
+//! Debian packages that the rig and the other tests need on this machine.
 //!
-//! What must never happen: a half-way failure deep in a build because a tool is missing. All of them are looked for
-//! first; root gets them installed, everybody else gets one line to run.
+//! What must never happen here: a failure deep in a build because a tool is missing. All tools are
+//! checked first; for root they are installed, other users get one line to run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"),
 ];
 
-/// Finds a program in PATH, or where Debian puts those for administrators.
+/// Finds a program in PATH, or in Debian's folders for administrators.
 pub fn find(program: &str) -> Option<PathBuf> {
     if program.starts_with('/') {
         return Some(PathBuf::from(program)).filter(|path| path.exists());
@@ -33,7 +33,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
     dirs.into_iter().map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Without root, mmdebstrap works in a user namespace, whose ids these set up.
+/// Programs for users other than root: mmdebstrap then works in a user namespace, whose ids these
+/// set up.
 const NEEDED_BY_USERS: &[(&str, &str)] = &[("newuidmap", "uidmap")];
 
 /// The packages whose programs are missing.
@@ -42,7 +43,7 @@ pub fn missing(root: bool, exists: impl Fn(&str) -> bool) -> Vec<&'static str> {
     NEEDED.iter().chain(users).filter(|(program, _)| !exists(program)).map(|(_, package)| *package).collect()
 }
 
-/// The one line for somebody who may not install packages.
+/// The one line for a user who may not install packages.
 pub fn message(what: &str, packages: &[&str]) -> String {
     format!(
         "{what} needs Debian packages that are not installed; run: sudo apt-get install -y --no-install-recommends {}",
@@ -50,13 +51,13 @@ pub fn message(what: &str, packages: &[&str]) -> String {
     )
 }
 
-/// Makes sure that everything is there that the rig needs.
+/// Checks that everything is installed that the rig needs.
 pub fn ensure() -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
     install("the rig", || missing(root, |program| find(program).is_some()))
 }
 
-/// Makes sure that nothing is missing that `what` needs: root gets it installed.
+/// Checks that nothing is missing that `what` needs; for root it is installed.
 pub fn install(what: &str, missing: impl Fn() -> Vec<&'static str>) -> Result<()> {
     let packages = missing();
     if packages.is_empty() {
@@ -74,7 +75,7 @@ pub fn install(what: &str, missing: impl Fn() -> Vec<&'static str>) -> Result<()
     if still.is_empty() { Ok(()) } else { bail!(message(what, &still)) }
 }
 
-/// Makes sure that PostgreSQL is there: tests start servers of their own.
+/// Checks that PostgreSQL is installed: tests start servers of their own.
 pub fn ensure_postgresql() -> Result<()> {
     install(
         "the store's tests on PostgreSQL",
@@ -82,7 +83,7 @@ pub fn ensure_postgresql() -> Result<()> {
     )
 }
 
-/// Makes sure that a bus can be started: tests have systemds and loginds of their own on it.
+/// Checks that a bus can be started: tests run fakes of systemd and logind on it.
 pub fn ensure_dbus() -> Result<()> {
     install(
         "tests over D-Bus",
@@ -92,7 +93,7 @@ pub fn ensure_dbus() -> Result<()> {
     )
 }
 
-/// Debian keeps its programs in a folder for each version, outside of PATH.
+/// Looks where Debian keeps PostgreSQL's programs: in a folder for each version, outside of PATH.
 fn has_postgresql() -> bool {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     versions.map(|version| version.path().join("bin/postgres")).any(|program| program.exists())

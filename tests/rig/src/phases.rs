@@ -1,6 +1,6 @@
-//! Where a scenario's time goes: booting, installing, working, ending.
+//! Durations of a scenario's phases: boot, install, work, end.
 //!
-//! A scenario is a process of its own when its times are of interest, so the sums are the process's.
+//! A scenario whose times matter runs in a process of its own, so the sums are the process's.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Mutex;
@@ -11,11 +11,12 @@ use crate::lock;
 /// A part of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// VMs start, until they take commands; boots after a power cut are part of the scenario's work.
+    /// VMs start, until they accept commands; boots after a power cut are part of the scenario's
+    /// work.
     Boot,
-    /// The product is put into the VMs and their disks are made.
+    /// The product is installed in the VMs and their disks are made.
     Install,
-    /// VMs and their files go.
+    /// VMs and their files are removed.
     End,
 }
 
@@ -30,7 +31,7 @@ pub struct Phases {
 static SPENT: Mutex<Phases> =
     Mutex::new(Phases { boot: Duration::ZERO, install: Duration::ZERO, end: Duration::ZERO });
 
-/// Adds what a phase took that began at `began`.
+/// Adds the time since `began` to a phase.
 pub fn add(phase: Phase, began: Instant) {
     let mut spent = lock(&SPENT);
     let part = match phase {
@@ -41,13 +42,13 @@ pub fn add(phase: Phase, began: Instant) {
     *part += began.elapsed();
 }
 
-/// Takes what was spent since the last call.
+/// Returns the time spent since the last call.
 pub fn take() -> Phases {
     std::mem::take(&mut *lock(&SPENT))
 }
 
 impl Phases {
-    /// Describes a scenario that took `all`; what is no other phase is work.
+    /// Describes a scenario that took `all`; the time outside the other phases is work.
     pub fn of(self, all: Duration) -> impl Display {
         struct Split(Phases, Duration);
         impl Display for Split {

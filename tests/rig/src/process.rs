@@ -1,10 +1,12 @@
 //! Starts QEMU so that it cannot outlive this process.
 //!
-//! Two nets: a parent-death signal, set by `setpriv`, that even a SIGKILL of this process triggers; and a handler for
-//! ctrl-C and SIGTERM that ends the VMs and removes the run folders.
+//! There are two safeguards: a parent-death signal, set by `setpriv`, that even a SIGKILL of this
+//! process triggers; and a handler for ctrl-C and SIGTERM that ends the VMs and removes the run
+//! folders.
 //!
-//! What must never happen: QEMU started from a thread that ends. The kernel sends the parent-death signal when the
-//! *thread* that forked is gone, so one thread that lives as long as the process starts them all.
+//! What must never happen here: QEMU started from a thread that ends. The kernel sends the
+//! parent-death signal when the *thread* that forked is gone, so one thread that lives as long as
+//! the process starts them all.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -53,12 +55,12 @@ impl Guarded {
         Ok(Self { child })
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// The exit status; `None` while it runs.
     pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         let status = self.child.try_wait().ok().flatten();
         if status.is_some() {
@@ -81,11 +83,12 @@ impl Drop for Guarded {
     }
 }
 
-/// A folder that is removed on ctrl-C; installs the handler.
+/// Registers a folder that is removed on ctrl-C, and installs the handler.
 pub(crate) fn remember(folder: &Path) {
     lock(&FOLDERS).insert(folder.to_path_buf());
     HANDLER.call_once(|| {
-        // Fails only if this process set one before; the parent-death signal ends the VMs in any case.
+        // This fails only if the process has set a handler before; the parent-death signal ends the
+        // VMs in any case.
         let _ = ctrlc::set_handler(|| {
             eprintln!("rig: interrupted, ending the VMs");
             end_all();
@@ -94,12 +97,12 @@ pub(crate) fn remember(folder: &Path) {
     });
 }
 
-/// A folder that was removed in an orderly way.
+/// Unregisters a folder that was removed in an orderly way.
 pub(crate) fn forget(folder: &Path) {
     lock(&FOLDERS).remove(folder);
 }
 
-/// Whether a process with this id runs; one that has ended and was not waited for does not.
+/// Returns `true` if a process with this id runs; a zombie does not count.
 pub fn alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before the state is in parentheses and may contain anything.
@@ -112,7 +115,7 @@ fn end_all() {
     for pid in &pids {
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
-    // Giving back a VM's memory takes a moment; who has seen us end must find nothing left.
+    // Freeing a VM's memory takes a moment; whoever has seen us end must find nothing left.
     let deadline = Instant::now() + Duration::from_secs(10);
     while pids.iter().any(|pid| alive(*pid)) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(10));

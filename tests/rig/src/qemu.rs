@@ -1,6 +1,7 @@
 //! QEMU's command line.
 //!
-//! What must never happen: firmware, a default device or a boot menu: each costs time in every boot of every test.
+//! What must never happen here: firmware, a default device or a boot menu: each costs time in every
+//! boot of every test.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,17 +14,18 @@ use crate::image::{Images, tool};
 use crate::options::{NETWORKS, VmSpec, address};
 use crate::volatile;
 
-/// The network behind forwarded ports, its gateway and its guest: QEMU's own, the same in every VM that has one.
+/// The network behind forwarded ports, its gateway and its guest: QEMU's own, equal in every VM
+/// that has one.
 const FORWARD_NET: &str = "10.30.0.0/24";
 const FORWARD_HOST: &str = "10.30.0.2";
 const FORWARD_GUEST: &str = "10.30.0.10";
 
-/// What a boot needs to know.
+/// Parameters of a boot.
 pub(crate) struct Boot<'a> {
     pub(crate) spec: &'a VmSpec,
     pub(crate) index: usize,
     pub(crate) images: &'a Images,
-    /// The image of programs, behind the data disks.
+    /// The image of programs, after the data disks.
     pub(crate) programs: Option<&'a Path>,
     pub(crate) accel: Accel,
     pub(crate) initramfs: &'a Path,
@@ -31,19 +33,19 @@ pub(crate) struct Boot<'a> {
     pub(crate) dir: &'a Path,
     /// `name=address` of all VMs.
     pub(crate) hosts: &'a str,
-    /// Ports of this machine's loopback, each with the guest's that it leads to.
+    /// Ports of this machine's loopback, each with the guest's port that it leads to.
     pub(crate) forwarded: &'a [(u16, u16)],
 }
 
-/// The emulated processor. It says nothing of fast `rep movsb` and `rep stosb`: the kernel would copy and clear memory by them, and
-/// the emulator does both a byte at a time, where it does eight otherwise (copying takes a fifth, starting a program three
-/// quarters of the time; docs/rig.md). A fifth level of page tables and SMAP cost time at each miss and each copy, and no test is
-/// about them.
+/// The emulated processor. It does not announce fast `rep movsb` and `rep stosb`: the kernel would
+/// copy and clear memory by them, and the emulator does both a byte at a time, instead of eight
+/// (copying takes a fifth, starting a program three quarters of the time; docs/rig.md). A fifth
+/// level of page tables and SMAP cost time at each miss and each copy, and no test is about them.
 const EMULATED: &str = "max,-erms,-fsrm,-la57,-smap";
 
-/// `-accel`, the processor and the machine.
+/// The command up to `-accel`, the processor and the machine.
 pub(crate) fn base(accel: Accel) -> Result<Command> {
-    // setpriv ends QEMU when this process ends, whatever ends it.
+    // setpriv ends QEMU when this process ends for any reason.
     let mut command = tool("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]);
     command.arg(crate::packages::find("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?);
@@ -56,12 +58,12 @@ pub(crate) fn base(accel: Accel) -> Result<Command> {
     Ok(command)
 }
 
-/// QEMU separates options by commas; one inside a file name is doubled.
+/// Doubles commas in a file name, because QEMU separates options by commas.
 pub(crate) fn escape(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// The command that starts this VM.
+/// Makes the command that starts this VM.
 pub(crate) fn command(boot: &Boot) -> Result<Command> {
     let name = &boot.spec.name;
     let mut command = base(boot.accel)?;
@@ -115,9 +117,10 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
             "-netdev",
             &format!("stream,id=net{net},server=off,addr.type=unix,addr.path={name}.net{net}"),
         ]);
-        // Large frames: every frame costs a processor under emulation far more than its bytes do. Without event indices: where a frame
-        // needs more buffers than the guest has given, QEMU before 9.1 looks again and then waits for a kick that the guest, by the
-        // index of before, does not send: the card receives nothing any more (qemu/qemu pull request 267).
+        // Large frames: under emulation a frame costs a processor far more than its bytes do. No
+        // event indices: if a frame needs more buffers than the guest has given, QEMU before 9.1
+        // looks again and then waits for a kick. By the earlier index the guest does not send it,
+        // and the card receives nothing any more (qemu/qemu pull request 267).
         let mac = format!("52:54:00:{:02x}:00:{:02x}", 10 * (net + 1), 10 + boot.index);
         let device = format!(
             "virtio-net-pci,netdev=net{net},id=nic{net},mac={mac},romfile=,host_mtu=9000,event_idx=off"
@@ -128,7 +131,8 @@ pub(crate) fn command(boot: &Boot) -> Result<Command> {
     let log = std::fs::File::create(boot.dir.join(format!("{name}.qemu"))).context("make QEMU's log")?;
     command.stdin(Stdio::null()).stdout(log.try_clone().context("duplicate QEMU's log")?).stderr(log);
     command.current_dir(boot.dir);
-    // A group of its own: ctrl-C in a terminal reaches the rig only, which then ends its VMs in order.
+    // A process group of its own: ctrl-C in a terminal then reaches only the rig, which ends its
+    // VMs in order.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Ok(command)
 }
@@ -139,12 +143,13 @@ fn read_only(command: &mut Command, id: &str, image: &Path) {
     command.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive={id},serial={id}")]);
 }
 
-/// The interface behind forwarded ports, where there are any.
+/// Adds the interface for forwarded ports, if there are any.
 fn forward(command: &mut Command, boot: &Boot) {
     if boot.forwarded.is_empty() {
         return;
     }
-    // QEMU's own small network: nothing of the guest leaves it, what comes to the loopback ports gets in.
+    // QEMU's own small network: nothing of the guest leaves it; connections to the loopback ports
+    // get in.
     let mut netdev = format!("user,id=forward,restrict=on,ipv6=off,net={FORWARD_NET},host={FORWARD_HOST}");
     for (outside, inside) in boot.forwarded {
         let _ = write!(netdev, ",hostfwd=tcp:127.0.0.1:{outside}-{FORWARD_GUEST}:{inside}");
@@ -159,12 +164,13 @@ fn kernel_line(boot: &Boot) -> String {
     if !boot.forwarded.is_empty() {
         net.push(format!("{FORWARD_GUEST}/24"));
     }
-    // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is noticed. The kernel looks in the first
-    // moments whether its timer ticks, and panics where a busy machine lets it wait for longer than that: not looked for.
-    // A program stands at the same address each time (norandmaps): the emulator translates it once, and not at each start.
+    // Warnings and worse go to the console. A panic ends QEMU (-no-reboot), which is how it is
+    // noticed. The kernel's early check of its timer is off: it panics if a busy machine delays the
+    // ticks. Programs stand at the same address each time (norandmaps): the emulator translates
+    // each once, and not at every start.
     let kernel = "console=ttyS0 quiet loglevel=5 panic=-1 net.ifnames=0 mitigations=off random.trust_cpu=on norandmaps \
                   no_timer_check cryptomgr.notests 8250.nr_uarts=1 rcupdate.rcu_expedited=1 rcupdate.rcu_cpu_stall_timeout=60";
-    // Under emulation a busy machine stops a virtual processor for seconds: be patient with it.
+    // Be patient under emulation: a busy machine stops a virtual processor for seconds.
     let watchdog = if boot.accel == Accel::Tcg { 30 } else { 10 };
     let init = if boot.spec.systemd { " mooring.init=systemd" } else { "" };
     // The disks are root, modules, the data disks, programs: vda, vdb, and so on.

@@ -1,6 +1,6 @@
 //! QEMU's control connection: JSON lines, one command at a time.
 //!
-//! What must never happen: an event taken for an answer.
+//! What must never happen here: an event taken for an answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -29,7 +29,7 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Runs a command and returns what it answers.
+    /// Runs a command and returns its answer.
     pub(crate) fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
         writeln!(self.writer, "{request}").with_context(|| format!("send {command} to QEMU"))?;
@@ -48,7 +48,7 @@ impl Qmp {
         }
     }
 
-    /// How the VM was stopped by QEMU itself, and by which disk. `None`: it runs.
+    /// The reason why QEMU itself has stopped the VM, and the disk. `None`: it runs.
     pub(crate) fn stopped(&mut self) -> Result<Option<String>> {
         let state = self.execute("query-status", &json!({}))?;
         if state.get("running").and_then(Value::as_bool) == Some(true) {
@@ -82,7 +82,7 @@ impl Qmp {
 mod tests {
     use super::*;
 
-    /// What a connection says after it was greeted, when QEMU gives these answers, one to each command.
+    /// Runs `ask` on a greeted connection to a QEMU that gives these answers, one to each command.
     fn with_answers<T: Send>(answers: &[&str], ask: impl FnOnce(&mut Qmp) -> T + Send) -> T {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {

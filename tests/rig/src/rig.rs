@@ -1,7 +1,7 @@
 //! A set of VMs on two networks.
 //!
-//! What must never happen: VMs or files of a rig that stay when it is gone. [`Rig::down`] and dropping it end the VMs and
-//! remove its folder; what a killed process left behind is removed by the next rig.
+//! What must never happen here: VMs or files that outlive their rig. [`Rig::down`] and dropping it
+//! end the VMs and remove its folder; the next rig removes what a killed process left behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::switch::Switch;
 use crate::vm::{Shared, Vm};
 use crate::{evidence, process, room};
 
-/// VMs that are up, until it is dropped.
+/// Running VMs, until it is dropped.
 pub struct Rig {
     name: String,
     vms: Vec<Vm>,
@@ -33,7 +33,7 @@ pub fn run_root(root_dir: &Path) -> PathBuf {
 }
 
 impl Rig {
-    /// Builds what is missing, boots all VMs at once, and waits until they take commands.
+    /// Builds missing parts, boots all VMs at once, and waits until they accept commands.
     pub fn up(options: RigOptions) -> Result<Self> {
         check(&options)?;
         let images = image::ensure(&options.root_dir, options.kernel, false)?;
@@ -95,32 +95,32 @@ impl Rig {
         Ok(Self { name: options.name, vms, shared, ready_in: Duration::ZERO })
     }
 
-    /// Its name.
+    /// The rig's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its run folder: consoles, sockets and data disks.
+    /// The run folder: consoles, sockets and data disks.
     pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 
-    /// How its VMs' processors are run.
+    /// The execution of the VMs' processors.
     pub fn accel(&self) -> Accel {
         self.shared.accel
     }
 
-    /// The release of its kernel.
+    /// The release of the kernel.
     pub fn kernel(&self) -> &str {
         &self.shared.images.release
     }
 
-    /// How long it took from QEMU's start until all VMs took commands.
+    /// Time from QEMU's start until all VMs accepted commands.
     pub fn ready_in(&self) -> Duration {
         self.ready_in
     }
 
-    /// Its VMs, in the order of their addresses.
+    /// The VMs, in the order of their addresses.
     pub fn vms(&self) -> &[Vm] {
         &self.vms
     }
@@ -133,7 +133,8 @@ impl Rig {
         })
     }
 
-    /// An error if a kernel panicked, locked up, or complained of a hung task, with the lines.
+    /// Fails if a kernel panicked, locked up, or complained of a hung task; the error has the
+    /// lines.
     pub fn check_consoles(&self) -> Result<()> {
         let findings: Vec<String> = self
             .vms
@@ -148,9 +149,10 @@ impl Rig {
         }
     }
 
-    /// How a scenario on this rig has ended: what passed has clean consoles as well. A wait that ran out beside a kernel's
-    /// complaint is no [`WaitRanOut`](crate::WaitRanOut): kernels do not complain of slowness. Neither is one beside a VM that QEMU has
-    /// stopped, which it does when the machine that runs it has no room for what a guest writes.
+    /// The verdict on a scenario on this rig: to pass, the consoles must be clean as well. A wait
+    /// that ran out beside a kernel's complaint is no [`WaitRanOut`](crate::WaitRanOut), because
+    /// kernels do not complain of slowness. Neither is one beside a VM that QEMU has stopped, which
+    /// happens if the machine has no space for a guest's writes.
     pub fn verdict(&self, result: Result<()>) -> Result<()> {
         let stopped: Vec<String> = match result {
             Ok(()) => Vec::new(),
@@ -166,12 +168,12 @@ impl Rig {
         }
     }
 
-    /// A new scenario begins: what the consoles hold now counts no more, and allowances end.
+    /// Begins a new scenario: the consoles' present content no longer counts, and allowances end.
     pub fn forget_consoles(&self) {
         self.vms.iter().for_each(Vm::forget_console);
     }
 
-    /// Writes into a folder what somebody needs who looks for the cause of a failure.
+    /// Writes the evidence for a failure's cause into a folder.
     pub fn save_evidence(&self, dir: &Path) -> Result<()> {
         evidence::save(&self.vms, dir)
     }
@@ -216,7 +218,7 @@ fn check(options: &RigOptions) -> Result<()> {
     Ok(())
 }
 
-/// A new folder `NAME-PID`; those of processes that are gone are removed.
+/// Makes a new folder `NAME-PID`, and removes those of processes that are gone.
 fn run_folder(options: &RigOptions) -> Result<PathBuf> {
     let root = run_root(&options.root_dir);
     fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;

@@ -1,23 +1,25 @@
-//! Room on the disk of the machine that runs the VMs: their disks are files that grow as the guests write.
+//! Space on the disk of the machine that runs the VMs: their disks are files that grow as the
+//! guests write.
 //!
-//! What must never happen here: a rig that begins where its VMs would be stopped in the middle for want of room, which looks like a
-//! guest that hangs.
+//! What must never happen here: a rig that begins where its VMs would be stopped later for lack of
+//! space, which looks like a hanging guest.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Bytes that must be free when a rig begins. The largest scenario writes about half as much, and two run beside each other.
+/// Bytes that must be free when a rig begins. The largest scenario writes about half as much, and
+/// two run beside each other.
 pub const NEEDED: u64 = 3 << 30;
 
-/// Bytes that are free where this folder is, for whoever we are.
+/// Bytes that this user may still write where this folder is.
 pub fn free(dir: &Path) -> Result<u64> {
     let stat = nix::sys::statvfs::statvfs(dir)
         .with_context(|| format!("ask how much is free under {}", dir.display()))?;
     Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
 }
 
-/// An error if too little is free.
+/// Fails if too little space is free.
 pub(crate) fn check(dir: &Path) -> Result<()> {
     enough(free(dir)?, dir)
 }
@@ -34,7 +36,7 @@ fn enough(free: u64, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How much is free, in words.
+/// The free space, in words.
 pub(crate) fn told(dir: &Path) -> String {
     free(dir).map_or_else(|error| format!("{error:#}"), words)
 }

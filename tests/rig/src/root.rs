@@ -1,7 +1,9 @@
-//! The root file system of the VMs: Debian packages, packed into one read-only image that all VMs share.
+//! The root file system of the VMs: Debian packages, packed into one read-only image that all VMs
+//! share.
 //!
-//! What must never happen: a service of the guest's own choosing. No package's daemon is started (PID 1 is ours, unless a VM is
-//! asked to boot as Debian does), LVM activates nothing by itself, and names that must be unique per VM are written at boot.
+//! What must never happen here: a service that the guest starts by itself. No package's daemon is
+//! started (PID 1 is ours, unless a VM boots as Debian does), LVM activates nothing by itself, and
+//! names that must be unique per VM are written at boot.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +14,8 @@ use anyhow::{Context, Result};
 
 use crate::image::{key_of, remove, run, tool};
 
-/// What is installed. open-iscsi and targetcli-fb are peers to compare with, not parts of the product.
+/// Installed packages. open-iscsi and targetcli-fb are peers to compare with, not parts of the
+/// product.
 const PACKAGES: &[&str] = &[
     "bubblewrap",
     "dbus",
@@ -46,7 +49,8 @@ const RELEASE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SECURITY: &str = "http://deb.debian.org/debian-security";
 
-/// Settings for tests: only our disks are scanned, nothing is activated or watched behind a scenario's back.
+/// LVM's settings for tests: only our disks are scanned; nothing is activated or watched behind a
+/// scenario's back.
 const LVM_CONF: &str = r#"# Written by the rig. What is not here has lvm's default.
 devices {
 	use_devicesfile = 0
@@ -67,7 +71,8 @@ backup {
 }
 "#;
 
-/// Runs inside mmdebstrap's namespace, where the tree has its right owners. `$1` is the tree, `$2` this folder.
+/// Runs inside mmdebstrap's namespace, where the tree has its right owners. `$1` is the tree, `$2`
+/// this folder.
 const CUSTOMIZE: &str = r#"#!/bin/sh
 set -eu
 root=$1 work=$2
@@ -94,7 +99,8 @@ fn setting(name: &str, default: &str) -> String {
     std::env::var(name).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
 }
 
-/// The Debian mirror and the one for security updates; `MOORING_RIG_MIRROR` and `MOORING_RIG_SECURITY` change them.
+/// The Debian mirror, and the mirror for security updates; `MOORING_RIG_MIRROR` and
+/// `MOORING_RIG_SECURITY` change them.
 pub(crate) fn mirrors() -> (String, String) {
     (setting("MOORING_RIG_MIRROR", MIRROR), setting("MOORING_RIG_SECURITY", SECURITY))
 }
@@ -119,7 +125,7 @@ pub(crate) fn backports() -> String {
     format!("deb {} {RELEASE}-backports main", mirrors().0)
 }
 
-/// What the image is made from, as a short hash.
+/// A short hash of the image's inputs.
 pub(crate) fn key() -> String {
     key_of(&[&PACKAGES.join(","), &sources().join("\n"), LVM_CONF, CUSTOMIZE])
 }
@@ -129,7 +135,8 @@ pub(crate) fn build(work: &Path) -> Result<()> {
     if nix::unistd::geteuid().is_root() {
         return bootstrap(work);
     }
-    // Without root, mmdebstrap's hooks run under a subordinate id, which may not enter a home folder.
+    // Without root, mmdebstrap's hooks run under a subordinate id, which may not enter a home
+    // folder.
     let open = std::env::temp_dir().join(format!("mooring-root-{}", std::process::id()));
     fs::create_dir(&open).with_context(|| format!("make {}", open.display()))?;
     let built = fs::set_permissions(&open, fs::Permissions::from_mode(0o777))

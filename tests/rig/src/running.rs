@@ -1,6 +1,8 @@
-//! A command that runs in a VM, and what came of it.
+//! A command that runs in a VM, and its result.
 //!
-//! What must never happen: a scenario that goes on as if a command had worked. [`Output::ok`] turns anything but exit status 0 into an error that names VM, command, status and stderr.
+//! What must never happen here: a scenario that continues as if a command had worked.
+//! [`Output::ok`] turns anything but exit status 0 into an error that names VM, command, status and
+//! stderr.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,31 +13,31 @@ use mooring_guest::wire::Kind;
 use crate::link::{Channel, End};
 use crate::waited::WaitRanOut;
 
-/// How long a killed command may take to be gone; one that waits inside the kernel may never be.
+/// Time that a killed command may take to be gone; one that waits inside the kernel may never be.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// How long a command may take to be started.
+/// Time that the start of a command may take.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It exited with this code.
+    /// Exited with this code.
     Exited(i32),
     /// This signal ended it.
     Signaled(i32),
-    /// It ran longer than it might, and was killed.
+    /// Killed after it exceeded its time limit.
     TimedOut,
-    /// It ran longer than it might, and the kernel does not let go of it even when killed.
+    /// Killed after it exceeded its time limit, but still inside the kernel.
     Stuck,
 }
 
 impl Status {
-    /// Whether it exited with 0.
+    /// Returns `true` if it exited with 0.
     pub fn success(self) -> bool {
         self == Self::Exited(0)
     }
 
-    /// Its exit code, if it exited.
+    /// The exit code; `None` if it did not exit.
     pub fn code(self) -> Option<i32> {
         match self {
             Self::Exited(code) => Some(code),
@@ -64,39 +66,39 @@ impl fmt::Display for Status {
     }
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// The VM.
     pub vm: String,
     /// The command line, for messages.
     pub command: String,
-    /// How it ended.
+    /// The end of the command.
     pub status: Status,
-    /// What it wrote to stdout; bytes that are no UTF-8 are replaced ([`crate::Vm::read`] is for those).
+    /// The text on stdout; invalid UTF-8 is replaced (use [`crate::Vm::read`] for binary data).
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// The text on stderr.
     pub stderr: String,
-    /// Whether output beyond the limit was dropped.
+    /// `true`: output beyond the limit was dropped.
     pub truncated: bool,
-    /// How long it took, as seen from here.
+    /// The duration, as measured here.
     pub elapsed: Duration,
 }
 
 impl Output {
-    /// An error if it did not exit with 0.
+    /// Returns itself, or an error if the command did not exit with 0.
     pub fn ok(self) -> Result<Self> {
         match self.status {
             Status::Exited(0) => Ok(self),
             Status::TimedOut => {
                 Err(WaitRanOut::new(format!("the end of: {}", self.failure()), self.elapsed).into())
             }
-            // A process that the kernel does not let go of is no slow one.
+            // A process that stays inside the kernel is not a slow one.
             Status::Exited(_) | Status::Signaled(_) | Status::Stuck => bail!("{}", self.failure()),
         }
     }
 
-    /// Its first line of stdout, without white space around it.
+    /// The first line of stdout, trimmed.
     pub fn line(&self) -> &str {
         self.stdout.lines().next().unwrap_or_default().trim()
     }
@@ -109,7 +111,7 @@ impl Output {
     }
 }
 
-/// The last characters of a text that is too long.
+/// Shortens a text to its last characters.
 pub(crate) fn shorten(text: &str, limit: usize) -> String {
     let count = text.chars().count();
     if count <= limit {
@@ -118,21 +120,21 @@ pub(crate) fn shorten(text: &str, limit: usize) -> String {
     format!("[...] {}", text.chars().skip(count - limit).collect::<String>())
 }
 
-/// How much of a command's output was looked at.
+/// The part of a command's output that was read already.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     stdout: usize,
     stderr: usize,
 }
 
-/// What is new since the last look.
+/// Output since the last look.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// New bytes of stdout.
     pub stdout: Vec<u8>,
     /// New bytes of stderr.
     pub stderr: Vec<u8>,
-    /// Whether the command has ended; [`Running::wait`] says how.
+    /// `true`: the command has ended; [`Running::wait`] says how.
     pub ended: bool,
 }
 
@@ -159,12 +161,12 @@ impl Running {
         Self { vm: vm.to_owned(), command, channel, start, timeout, detached: false }
     }
 
-    /// Whether it still runs.
+    /// Returns `true` while it runs.
     pub fn is_running(&self) -> bool {
         self.channel.state().end.is_none()
     }
 
-    /// Its process id in the VM; waits until it is known.
+    /// The process id in the VM; waits until it is known.
     pub fn pid(&self) -> Result<u32> {
         let state = self.channel.wait(Some(Instant::now() + START_LIMIT), |state| state.pid.is_some());
         match (state.pid, &state.end) {
@@ -177,17 +179,17 @@ impl Running {
         }
     }
 
-    /// What it has written to stdout so far.
+    /// The text on stdout so far.
     pub fn stdout_so_far(&self) -> String {
         String::from_utf8_lossy(&self.channel.state().stdout).into_owned()
     }
 
-    /// What it has written to stderr so far.
+    /// The text on stderr so far.
     pub fn stderr_so_far(&self) -> String {
         String::from_utf8_lossy(&self.channel.state().stderr).into_owned()
     }
 
-    /// Waits at most `limit` until its stdout contains a text, and says whether it does.
+    /// Waits at most `limit` until stdout contains a text. Returns `true` if it does.
     pub fn wait_stdout(&self, text: &str, limit: Duration) -> bool {
         let has = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(text);
         has(&self.channel.wait(Some(Instant::now() + limit), |state| has(&state.stdout)).stdout)
@@ -207,17 +209,17 @@ impl Running {
         }
     }
 
-    /// Writes to its stdin, if the command was made with [`crate::Command::stdin_open`].
+    /// Writes to the command's stdin, if that was opened with [`crate::Command::stdin_open`].
     pub fn write_stdin(&self, bytes: &[u8]) -> Result<()> {
         self.channel.data(bytes)
     }
 
-    /// Closes its stdin.
+    /// Closes the command's stdin.
     pub fn close_stdin(&self) -> Result<()> {
         self.channel.end_of_data()
     }
 
-    /// Sends a signal to its process group.
+    /// Sends a signal to the command's process group.
     pub fn signal(&self, number: u8) -> Result<()> {
         if !self.is_running() {
             return Ok(());
@@ -232,12 +234,12 @@ impl Running {
         Ok(())
     }
 
-    /// Lets it run on by itself until the VM ends.
+    /// Lets the command run on until the VM ends.
     pub fn detach(mut self) {
         self.detached = true;
     }
 
-    /// Waits until it has ended, at most as long as it may run; then it is killed.
+    /// Waits until the command has ended; at its time limit it is killed.
     pub fn wait(self) -> Result<Output> {
         let deadline = self.timeout.map(|timeout| self.start + timeout);
         let in_time = self.channel.wait(deadline, |_| false).end.is_some();

@@ -1,7 +1,7 @@
-//! Proves on real kernels what the rig promises: `cargo xtask vm check`.
+//! Proves the rig's promises on real kernels: `cargo xtask vm check`.
 //!
-//! What must never happen: a promise that is only checked where it holds. Every cut is seen to cut, every limit to stop
-//! something, and a panic is provoked to see that it is found.
+//! What must never happen here: a promise that is only checked where it holds. Every cut is seen to
+//! cut, every limit to stop something, and a panic is provoked to see that it is found.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ const LOGIN: &str = "
     udevadm settle
     lsblk -dno NAME";
 
-/// What a check found out, in a few words.
+/// A check, which returns its finding in a few words.
 type Check = fn(&Rig) -> Result<String>;
 
 /// Boots a rig of its own and checks it.
@@ -153,7 +153,7 @@ fn storage(rig: &Rig) -> Result<String> {
 }
 
 fn pings(from: &Vm, to: &Vm, net: usize) -> Result<bool> {
-    // After a link comes back, the first answer takes as long as a new neighbour entry.
+    // After a link returns, the first answer takes as long as a new neighbour entry.
     let ip = to.ip(net).to_string();
     Ok(from.run(&["ping", "-c", "4", "-i", "0.2", "-W", "1", "-q", &ip])?.status.success())
 }

@@ -1,11 +1,13 @@
 //! A network: an Ethernet switch in this process, one port per VM.
 //!
-//! QEMU connects each network card to a unix socket (`-netdev stream`): a frame is its length (u32, big endian) and its
-//! bytes. No root, no bridge, no name in the machine's own network.
+//! QEMU connects each network card to a unix socket (`-netdev stream`): a frame is its length (u32,
+//! big endian) and its bytes. This needs no root, no bridge, and no name in the machine's own
+//! network.
 //!
-//! What must never happen: a VM that does not read holding up the others. Every port has a bounded queue, and a frame
-//! that finds it full is dropped, as on a wire. A port that is cut drops everything, in both directions, without telling
-//! anybody: to the VM this is a cable that was cut somewhere far away.
+//! What must never happen here: a VM that does not read and delays the others. Every port has a
+//! bounded queue, and a frame that finds it full is dropped, as on a wire. A port that is cut drops
+//! everything silently in both directions: to the VM this is a cable that was cut somewhere far
+//! away.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Read, Write};
@@ -19,11 +21,11 @@ use anyhow::{Context, Result};
 
 use crate::lock;
 
-/// Frames that may wait for one port.
+/// Most frames that may wait for one port.
 const QUEUE: usize = 1024;
 /// The smallest and largest frame: an Ethernet header, and QEMU's largest buffer.
 const FRAME: std::ops::RangeInclusive<usize> = 14..=69_632;
-/// How much is written at once when frames are waiting.
+/// Most bytes that are written at once when frames are waiting.
 const BATCH: usize = 256 * 1024;
 
 type Mac = [u8; 6];
@@ -32,7 +34,7 @@ type Mac = [u8; 6];
 struct Port {
     cut: AtomicBool,
     dropped: AtomicU64,
-    /// Where frames for this port go; `None` while nobody is plugged in.
+    /// The queue of frames for this port; `None` while nothing is plugged in.
     out: Mutex<Option<SyncSender<Arc<[u8]>>>>,
 }
 
@@ -58,12 +60,12 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch with this many ports, all of them empty.
+    /// Makes a switch with this many empty ports.
     pub fn new(ports: usize) -> Self {
         Self { ports: (0..ports).map(|_| Port::default()).collect(), learned: Arc::default() }
     }
 
-    /// Plugs a VM into a port; what was plugged in before is unplugged.
+    /// Plugs a VM into a port, and unplugs the one before it.
     pub fn plug(&self, port: usize, stream: UnixStream) -> Result<()> {
         let (sender, frames) = mpsc::sync_channel(QUEUE);
         let slot = self.ports.get(port).with_context(|| format!("the switch has no port {port}"))?;
@@ -82,7 +84,7 @@ impl Switch {
         }
     }
 
-    /// How many frames for this port, or from it while it was cut, were dropped.
+    /// Number of dropped frames for this port, or from it while it was cut.
     pub fn dropped(&self, port: usize) -> u64 {
         self.ports.get(port).map_or(0, |port| port.dropped.load(Ordering::Relaxed))
     }
@@ -104,7 +106,7 @@ impl Switch {
         }
     }
 
-    /// A frame that came in at this port.
+    /// Forwards a frame that came in at this port.
     fn forward(&self, from: usize, frame: &Arc<[u8]>) {
         let Some(source) = self.ports.get(from) else { return };
         if source.is_cut() {
@@ -124,7 +126,7 @@ impl Switch {
                     port.deliver(frame);
                 }
             }
-            // To all: broadcast, multicast, or an address that nobody has used yet.
+            // Send to all: broadcast, multicast, or an unknown address.
             None => {
                 for (_, port) in self.ports.iter().enumerate().filter(|(index, _)| *index != from) {
                     port.deliver(frame);

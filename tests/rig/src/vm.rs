@@ -1,6 +1,7 @@
 //! One VM: its power, its cables, its commands and files.
 //!
-//! What must never happen: an operation on a VM that is off doing nothing. Each says that the VM is off.
+//! What must never happen here: an operation on a VM that is off and does nothing. Each reports
+//! that the VM is off.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -30,18 +31,18 @@ use crate::switch::Switch;
 use crate::volatile;
 use crate::waited::WaitRanOut;
 
-/// How long [`Vm::run`] lets a command run, if nothing else is said.
+/// Time limit of a command in [`Vm::run`].
 pub const COMMAND_LIMIT: Duration = Duration::from_mins(2);
-/// How long a boot may take on a machine that does other things as well.
+/// Time limit of a boot on a machine that also does other work.
 const BOOT_LIMIT: Duration = Duration::from_mins(2);
-/// How long QEMU may take to connect its sockets.
+/// Time limit for QEMU to connect its sockets.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// How long a transfer may stand still at its end.
+/// Time that a transfer may stall at its end.
 const TRANSFER_LIMIT: Duration = Duration::from_mins(2);
-/// How much of stdout, and of stderr, is kept.
+/// Most bytes of stdout, and of stderr, that are kept.
 const OUTPUT_LIMIT: u64 = 16 << 20;
 
-/// How a network is cut.
+/// The kind of a network cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Frames vanish; the VM sees its link up and gets no answer.
@@ -50,12 +51,12 @@ pub enum Cut {
     Carrier,
 }
 
-/// Which networks.
+/// The networks to cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Networks {
-    /// Both.
+    /// Both networks.
     Both,
-    /// This one: 0 is `eth0`, 1 is `eth1`.
+    /// One network: 0 is `eth0`, 1 is `eth1`.
     Only(usize),
 }
 
@@ -69,17 +70,17 @@ impl Networks {
     }
 }
 
-/// What is there while the VM is on.
+/// State of a VM that is on.
 struct Live {
-    /// The first to go: its disks must not fail under a guest that still runs.
+    /// Dropped first: the disks must not fail under a guest that still runs.
     qemu: Guarded,
-    /// What its volatile disks are kept by.
+    /// Processes that serve the volatile disks.
     _disks: Vec<Guarded>,
     qmp: Qmp,
     link: Arc<Link>,
 }
 
-/// What all VMs of a rig share.
+/// State shared by all VMs of a rig.
 pub(crate) struct Shared {
     pub(crate) images: Images,
     pub(crate) programs: Option<PathBuf>,
@@ -90,7 +91,8 @@ pub(crate) struct Shared {
     pub(crate) switches: Vec<Switch>,
 }
 
-/// A loopback port that nobody uses now for each of these. QEMU takes them some moments later, and keeps them over boots.
+/// Finds an unused loopback port for each of these. QEMU takes them some moments later, and keeps
+/// them over boots.
 fn free_ports(wanted: &[u16]) -> Result<Vec<(u16, u16)>> {
     let held = wanted
         .iter()
@@ -106,13 +108,13 @@ fn free_ports(wanted: &[u16]) -> Result<Vec<(u16, u16)>> {
 pub struct Vm {
     spec: VmSpec,
     index: usize,
-    /// Ports of this machine's loopback, each with the guest's.
+    /// Ports of this machine's loopback, each with the guest's port.
     forwarded: Vec<(u16, u16)>,
     shared: Arc<Shared>,
     live: Mutex<Option<Live>>,
-    /// Held for a whole boot, so that two threads do not boot one VM.
+    /// Held during a whole boot, so that two threads do not boot one VM.
     booting: Mutex<()>,
-    /// Which links are down; they stay so over a boot.
+    /// Links that are down (`true`); they stay down over a boot.
     carrier_cut: Mutex<[bool; NETWORKS]>,
     allowed: Mutex<Vec<String>>,
     console_seen: AtomicUsize,
@@ -139,17 +141,17 @@ impl Vm {
         })
     }
 
-    /// Its name.
+    /// The VM's name.
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// Its address on a network.
+    /// The VM's address on a network.
     pub fn ip(&self, network: usize) -> IpAddr {
         address(self.index, network)
     }
 
-    /// Where this machine reaches a forwarded TCP port of the guest.
+    /// The local address that leads to a forwarded TCP port of the guest.
     pub fn forwarded(&self, port: u16) -> Result<SocketAddr> {
         let found = self.forwarded.iter().find(|(_, inside)| *inside == port);
         let (outside, _) =
@@ -157,7 +159,7 @@ impl Vm {
         Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, *outside)))
     }
 
-    /// Its data disks, as the guest names them.
+    /// The data disks, as the guest names them.
     pub fn data_disks(&self) -> Vec<String> {
         (b'c'..=b'z')
             .take(self.spec.disks.len())
@@ -165,22 +167,22 @@ impl Vm {
             .collect()
     }
 
-    /// The file behind a data disk; the VM should be off when it is touched.
+    /// The file behind a data disk; change it only while the VM is off.
     pub fn data_disk_file(&self, disk: usize) -> PathBuf {
         self.shared.dir.join(format!("{}.data{disk}", self.spec.name))
     }
 
-    /// Whether it is on and answers.
+    /// Returns `true` if the VM is on and answers.
     pub fn is_up(&self) -> bool {
         lock(&self.live).as_mut().is_some_and(|live| live.qemu.ended().is_none() && !live.link.is_gone())
     }
 
-    /// The process id of its QEMU.
+    /// The process id of the VM's QEMU; `None` while it is off.
     pub fn qemu_pid(&self) -> Option<u32> {
         lock(&self.live).as_ref().map(|live| live.qemu.id())
     }
 
-    /// Turns it on, with the disks as they are, and waits until it takes commands.
+    /// Turns the VM on, with its disks unchanged, and waits until it accepts commands.
     pub fn boot(&self) -> Result<()> {
         let _one_boot = lock(&self.booting);
         if self.is_up() {
@@ -262,8 +264,8 @@ impl Vm {
         }
     }
 
-    /// Cuts its power: QEMU is killed. What the guest had written to its disks stays, flushed or not; of volatile ones what it has
-    /// flushed, and no more.
+    /// Cuts the VM's power: QEMU is killed. Everything that the guest had written to its disks
+    /// stays, flushed or not; on volatile disks only what it had flushed.
     pub fn power_cut(&self) -> Result<()> {
         match lock(&self.live).take() {
             Some(mut live) => {
@@ -274,8 +276,8 @@ impl Vm {
         }
     }
 
-    /// Why QEMU has stopped it, if it has: a stopped VM answers nothing, and its clock stands. `None`: it runs, is off, or QEMU does not
-    /// answer either.
+    /// The reason why QEMU has stopped the VM: a stopped VM answers nothing, and its clock stands.
+    /// `None`: it runs, is off, or QEMU does not answer either.
     pub(crate) fn stopped(&self) -> Option<String> {
         let stopped = lock(&self.live).as_mut()?.qmp.stopped().ok().flatten()?;
         let name = self.name();
@@ -283,7 +285,7 @@ impl Vm {
         Some(format!("QEMU has stopped {name}: {stopped}; {room}"))
     }
 
-    /// Waits until it has turned itself off; false if it has not within this time.
+    /// Waits until the VM has turned itself off. `false`: it has not within this time.
     pub fn wait_off(&self, limit: Duration) -> Result<bool> {
         let deadline = Instant::now() + limit;
         loop {
@@ -301,12 +303,12 @@ impl Vm {
         }
     }
 
-    /// Turns it off, if it is on.
+    /// Turns the VM off, if it is on.
     pub(crate) fn off(&self) {
         drop(lock(&self.live).take());
     }
 
-    /// Cuts it off from networks. The cut stays over a power cut and a boot, until [`Vm::heal`].
+    /// Cuts the VM off from networks. The cut survives a power cut and a boot, until [`Vm::heal`].
     pub fn cut(&self, cut: Cut, networks: Networks) -> Result<()> {
         for net in networks.list()? {
             match cut {
@@ -345,7 +347,7 @@ impl Vm {
         }
     }
 
-    /// How many frames a network has dropped at this VM's port.
+    /// Number of frames that a network has dropped at this VM's port.
     pub fn frames_dropped(&self, network: usize) -> u64 {
         self.shared.switches.get(network).map_or(0, |switch| switch.dropped(self.index))
     }
@@ -356,12 +358,12 @@ impl Vm {
         link.with_context(|| format!("{} is off", self.name()))
     }
 
-    /// What the guest said of itself when it was ready.
+    /// The guest's message when it was ready.
     pub fn hello(&self) -> Result<Hello> {
         self.link()?.wait_hello(Duration::ZERO).with_context(|| format!("{} is not ready", self.name()))
     }
 
-    /// A command to be run; the program is looked up in the guest's PATH.
+    /// Makes a command; the program is searched in the guest's PATH.
     pub fn command<I, S>(&self, argv: I) -> Command<'_>
     where
         I: IntoIterator<Item = S>,
@@ -438,24 +440,25 @@ impl Vm {
         }
     }
 
-    /// Everything that its kernels have said, over all its boots.
+    /// The console output of all its kernels, over all its boots.
     pub fn console(&self) -> String {
         let bytes = fs::read(self.shared.dir.join(format!("{}.console", self.name()))).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Failures in the console that contain this text are expected in this scenario, until [`Vm::forget_console`].
+    /// Allows failures in the console that contain this text, until [`Vm::forget_console`].
     pub fn allow_console(&self, text: &str) {
         lock(&self.allowed).push(text.to_owned());
     }
 
-    /// What the console holds now is not looked at again, and allowances end: a new scenario begins.
+    /// Begins a new scenario: the console's present content is not scanned again, and allowances
+    /// end.
     pub fn forget_console(&self) {
         self.console_seen.store(self.console().len(), Ordering::SeqCst);
         lock(&self.allowed).clear();
     }
 
-    /// The failures in its console.
+    /// The failures in the VM's console.
     pub fn console_findings(&self) -> Vec<Finding> {
         console::scan(
             self.name(),
@@ -470,7 +473,8 @@ fn set_link(qmp: &mut Qmp, net: usize, up: bool) -> Result<()> {
     qmp.execute("set_link", &json!({ "name": format!("nic{net}"), "up": up })).map(drop)
 }
 
-/// A socket in the run folder. A unix socket's path may have 107 bytes only, so it is named through the open folder.
+/// Makes a socket in the run folder. A unix socket's path may have only 107 bytes, so it is named
+/// through the open folder.
 pub(crate) fn listen(dir: &Path, name: &str) -> Result<UnixListener> {
     use std::os::fd::AsRawFd;
     match fs::remove_file(dir.join(name)) {
@@ -487,7 +491,7 @@ pub(crate) fn listen(dir: &Path, name: &str) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// A command to be run in a VM.
+/// A command for a VM.
 #[must_use = "nothing is run before run() or spawn()"]
 pub struct Command<'a> {
     vm: &'a Vm,
@@ -497,55 +501,56 @@ pub struct Command<'a> {
 }
 
 impl Command<'_> {
-    /// One more argument.
+    /// Adds an argument.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.spawn.argv.push(arg.into());
         self
     }
 
-    /// A variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.spawn.env.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Its working directory; `/root` if nothing is said.
+    /// Sets the working directory; the default is `/root`.
     pub fn cwd(mut self, dir: &str) -> Self {
         self.spawn.cwd = Some(dir.to_owned());
         self
     }
 
-    /// What it reads from stdin. Much data is better pushed as a file.
+    /// Sets the content of stdin. Push large data as a file instead.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(bytes.into());
         self
     }
 
-    /// Its stdin stays open for [`Running::write_stdin`].
+    /// Keeps stdin open for [`Running::write_stdin`].
     pub fn stdin_open(mut self) -> Self {
         self.spawn.stdin = true;
         self
     }
 
-    /// How long it may run. [`Command::run`] has [`COMMAND_LIMIT`] if nothing is said, [`Command::spawn`] none.
+    /// Sets the time limit. The default is [`COMMAND_LIMIT`] for [`Command::run`], and none for
+    /// [`Command::spawn`].
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// How many bytes of stdout, and of stderr, are kept; 16 MiB if nothing is said.
+    /// Sets how many bytes of stdout, and of stderr, are kept; the default is 16 MiB.
     pub fn output_limit(mut self, bytes: u64) -> Self {
         self.spawn.limit = bytes;
         self
     }
 
-    /// Runs it to its end. A status other than 0 is no error here: see [`Output::ok`].
+    /// Runs the command to its end. A status other than 0 is no error here: see [`Output::ok`].
     pub fn run(mut self) -> Result<Output> {
         self.timeout.get_or_insert(COMMAND_LIMIT);
         self.spawn()?.wait()
     }
 
-    /// Starts it.
+    /// Starts the command.
     pub fn spawn(mut self) -> Result<Running> {
         let line = self.spawn.argv.join(" ");
         let command = shorten(line.trim(), 300);

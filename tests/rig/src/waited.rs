@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// A wait that ran out. The machine may have been too slow, so a scenario that ends by it may be run once more.
+/// A wait that ran out. The machine may have been too slow, so a scenario that ends by it may be
+/// run once more.
 ///
-/// What must never happen: a comparison of data, stamps, receipts, modes, leftovers, kernel messages or exit codes that
-/// ends as this error. Such a scenario has failed.
+/// What must never happen here: a comparison of data, stamps, receipts, modes, leftovers, kernel
+/// messages or exit codes that ends as this error. Such a scenario has failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("waited {:.0} s in vain for {what}", .limit.as_secs_f64())]
 pub struct WaitRanOut {
@@ -14,7 +15,7 @@ pub struct WaitRanOut {
 }
 
 impl WaitRanOut {
-    /// The error of a wait for `what` that was given up after `limit`.
+    /// Makes the error of a wait for `what` that was given up after `limit`.
     pub fn new(what: impl Into<String>, limit: Duration) -> Self {
         Self { what: what.into(), limit }
     }
