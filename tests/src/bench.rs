@@ -1,7 +1,8 @@
-//! `cargo xtask bench grant`: what a grant and a revoke cost, beside the floor of the same system calls, in one VM run.
+//! `cargo xtask bench grant`: measures a grant and a revoke beside the floor of the same system
+//! calls, in one VM run.
 //!
-//! No number here decides whether anything passes, but one: the counted calls of a grant must not depend on how many
-//! volumes there are (ARCHITECTURE, invariant 12).
+//! No number here decides a verdict, with one exception: the counted calls of a grant must not
+//! depend on the number of volumes (ARCHITECTURE, invariant 12).
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use serde_json::Value;
 use crate::evidence::check;
 use crate::site::{BIN, GROUP, Programs, Site, number};
 
-/// How large a run is.
+/// Size of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Volumes present in the large case.
+    /// Number of volumes in the large case.
     pub volumes: u32,
     /// Rounds of each kind; fewer than the volumes.
     pub rounds: u32,
@@ -24,7 +25,7 @@ pub struct Size {
 
 const LONG: Duration = Duration::from_mins(30);
 
-/// The id of a volume of the benchmark; `mooring-load` makes the same.
+/// The id of a volume of the benchmark; `mooring-load` derives the same one.
 fn id(number: u32) -> String {
     format!("{:02x}000000-0000-0000-{:04x}-{:04x}00000000", number % 256, number >> 16, number & 0xffff)
 }
@@ -36,7 +37,7 @@ pub fn grant(programs: &Programs, size: Size) -> Result<()> {
     let mut options = RigOptions::standard(0).named("bench");
     if let Some(storage) = options.vms.first_mut() {
         let standard = VmSpec::storage();
-        // A third disk for the floor's devices: nothing of it is the agent's.
+        // A third disk for the floor's devices, unknown to the agent.
         let disks = [standard.disks.as_slice(), &[2 << 30]].concat();
         *storage = VmSpec { memory_mib: 2048, disks, ..standard };
     }
@@ -58,14 +59,16 @@ pub fn grant(programs: &Programs, size: Size) -> Result<()> {
     let adopting = Instant::now();
     load(&format!("--adopt 0 {volumes}"))?;
     println!("{volumes} volumes adopted in {:.0} s", adopting.elapsed().as_secs_f64());
-    // Volume 0 was exported above: the rounds are over volumes that were not, the crowd is the rest.
+    // Volume 0 was exported above. The rounds use volumes that were not exported yet; the crowd is
+    // the rest.
     load(&format!("--grant {} {volumes}", rounds + 1))?;
     let crowd = load(&format!("--grant 1 {}", rounds + 1))?;
     let floor = floor(&site, &devices)?;
     let report = report(&site, size, [&alone, &crowd, &floor], activation)?;
     println!("{report}");
     agent.kill()?;
-    // The first grant after a resync looks at the whole export: the fewest operations are those of a narrow look.
+    // The first grant after a resync looks at the whole export, so the fewest operations are those
+    // of a narrow look.
     let fewest = |value: &Value| {
         let seen = value["further_grant_operations"].as_array();
         seen.and_then(|all| all.iter().filter_map(Value::as_u64).min()).filter(|fewest| *fewest > 0)
@@ -78,7 +81,8 @@ pub fn grant(programs: &Programs, size: Size) -> Result<()> {
     site.rig.check_consoles()
 }
 
-/// The metadata of a group without LVs, with so many of one extent each, tagged as ours and zeroed.
+/// Adds this many LVs of one extent each, tagged as ours and zeroed, to the metadata of a group
+/// without LVs.
 pub(crate) fn lv_metadata(backup: &str, volumes: u32) -> Result<String> {
     let mut lvs = String::from("\tlogical_volumes {\n");
     for n in 0..volumes {
@@ -91,12 +95,14 @@ pub(crate) fn lv_metadata(backup: &str, volumes: u32) -> Result<String> {
         )?;
     }
     lvs.push_str("\t}\n");
-    // The group's block ends with the last brace but the file's trailing keys: the volumes go behind the physical volumes.
+    // The group's block ends with the last brace but one: put the volumes after the physical
+    // volumes.
     let at = backup.find("physical_volumes").context("no physical volumes in the group's metadata")?;
     Ok(format!("{}{lvs}{}", &backup[..at], &backup[at..]))
 }
 
-/// Makes all LVs at once by restoring metadata that names them, and activates them; how long the activation took.
+/// Makes all LVs at once by restoring metadata that names them, and activates them. Returns how
+/// long the activation took.
 fn make_volumes(site: &Site, volumes: u32) -> Result<Duration> {
     let storage = site.storage()?;
     let backup =
@@ -109,7 +115,7 @@ fn make_volumes(site: &Site, volumes: u32) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Linear devices of 4 MiB, as LVs are, on a disk of their own.
+/// Makes linear devices of 4 MiB, as LVs are, on a disk of their own.
 fn make_floor_devices(site: &Site, rounds: u32) -> Result<Vec<String>> {
     let storage = site.storage()?;
     let disks = storage.data_disks();

@@ -1,7 +1,7 @@
-//! `cargo xtask bench attach`: what a native attach costs, beside the floor of a bare login and scan, and beside stock open-iscsi,
-//! in one VM run.
+//! `cargo xtask bench attach`: measures a native attach, beside the floor of a bare login and scan,
+//! and beside stock open-iscsi, in one VM run.
 //!
-//! No number here decides whether anything passes.
+//! No number here decides a verdict.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ use crate::site::{BIN, Programs, Site};
 
 const LONG: Duration = Duration::from_mins(30);
 const PORTAL: &str = "10.10.0.10:3260";
-/// Attaches that are made at the same time.
+/// Number of attaches at the same time.
 const AT_ONCE: usize = 20;
 
-/// Half of the samples, and 95 of 100, were at most this.
+/// Percentiles: half of the samples, and 95 of 100, were at most this.
 #[derive(Debug, Clone, Copy)]
 struct Percentiles {
     p50: f64,
@@ -29,7 +29,7 @@ struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of samples in milliseconds.
+    /// Percentiles of samples in milliseconds.
     fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let at = |percent: usize| {
@@ -39,7 +39,7 @@ impl Percentiles {
         Self { p50: at(50), p95: at(95) }
     }
 
-    /// From a figure that a program in the VM printed in microseconds.
+    /// Percentiles from a figure that a program in the VM printed in microseconds.
     fn of_figure(value: &Value) -> Result<Self> {
         let ms = |key: &str| {
             value[key].as_f64().map(|us| us / 1000.0).with_context(|| format!("no {key} in {value}"))
@@ -70,7 +70,7 @@ pub fn run(programs: &Programs, rounds: u32) -> Result<()> {
     site.rig.check_consoles()
 }
 
-/// Steps of our attaches, in the order in which they come: name and milliseconds since the request came.
+/// Steps of our attaches in order: name and milliseconds since the request arrived.
 type Steps = Vec<(&'static str, Percentiles)>;
 
 fn ours(control: &Control<'_>, rounds: u32) -> Result<Steps> {
@@ -88,7 +88,7 @@ fn ours(control: &Control<'_>, rounds: u32) -> Result<Steps> {
     Ok(names.into_iter().zip(samples.map(Percentiles::of)).collect())
 }
 
-/// From the first request to the last device of 20 volumes, in milliseconds.
+/// Milliseconds from the first request to the last device of 20 volumes.
 fn at_once(control: &Control<'_>) -> Result<f64> {
     let volumes =
         (0..AT_ONCE).map(|n| control.volume(&format!("many{n}"), None)).collect::<Result<Vec<_>>>()?;
@@ -138,7 +138,7 @@ impl StockVolume {
         })
     }
 
-    /// The bare login and scan.
+    /// Measures the bare login and scan.
     fn floor(&self, site: &Site, rounds: u32) -> Result<Value> {
         let vm = site.rig.vm("host1")?;
         vm.write("/run/secret", self.secret.as_bytes(), 0o600)?;
@@ -154,7 +154,8 @@ impl StockVolume {
         serde_json::from_str(out.stdout.trim()).with_context(|| out.stdout.clone())
     }
 
-    /// `iscsiadm --login` (which scans) and the wait for the disk's link, then a logout that is not timed.
+    /// Measures `iscsiadm --login` (which scans) with the wait for the disk's link; the logout
+    /// after it is not timed.
     fn open_iscsi(&self, site: &Site, rounds: u32) -> Result<Percentiles> {
         let host = Host::start(site.rig.vm("host1")?)?;
         let chap = Credentials { user: &self.user, secret: &self.secret, mutual: None };

@@ -1,11 +1,13 @@
-//! `cargo xtask bench node`: what a storage node's work costs with few and with many volumes, beside rtslib and `targetctl` doing
-//! the same and beside the bare system calls, in one VM and one boot.
+//! `cargo xtask bench node`: measures a storage node's work with few and with many volumes, beside
+//! rtslib and `targetctl` at the same work and beside the bare system calls, in one VM and one
+//! boot.
 //!
-//! The volumes are real LVs, made in numbers: metadata that names them is restored into the volume group, and their devices are
-//! made by device-mapper in one go, because LVM and udev take 0.2 s for each under software emulation. The agent's store is
-//! filled by the agent's own code on the machine that runs the benchmark.
+//! The volumes are real LVs, made in bulk: metadata that names them is restored into the volume
+//! group, and device-mapper makes their devices in one go. LVM and udev take 0.2 s for each under
+//! software emulation. The agent's own code fills its store on the machine that runs the benchmark.
 //!
-//! What must never happen here: a ratio between figures of two runs; a bar called met that was not measured.
+//! What must never happen here: a ratio between figures of two runs; a bar called met that was not
+//! measured.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -18,21 +20,21 @@ use crate::bench::{figure, lv_metadata};
 use crate::evidence::{check, wait_for};
 use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config, number};
 
-/// What is measured with so many volumes present.
+/// Measurements with one number of volumes.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     volumes: u32,
     hosts: usize,
-    /// `targetctl restore` of the same, too.
+    /// `true`: also `targetctl restore` of the same tree.
     targetctl: bool,
-    /// Grants and revokes.
+    /// `true`: also grants and revokes.
     grants: bool,
-    /// The agent with nothing to do.
+    /// `true`: also the idle agent.
     idle: bool,
 }
 
 impl Case {
-    /// How often the restore is measured; the median counts. One takes minutes with thousands.
+    /// Number of measured restores; the median counts. One takes minutes with thousands of volumes.
     const fn restores(&self) -> usize {
         match self.volumes {
             0..=100 => 5,
@@ -46,7 +48,7 @@ const fn case(volumes: u32, hosts: usize) -> Case {
     Case { volumes, hosts, targetctl: false, grants: false, idle: false }
 }
 
-/// The median of what was measured.
+/// The median of the samples.
 fn median(mut all: Vec<u64>) -> Result<u64> {
     all.sort_unstable();
     all.get(all.len() / 2).copied().context("nothing was measured")
@@ -63,10 +65,10 @@ const FULL: [Case; 5] = [
 const QUICK: [Case; 2] =
     [Case { grants: true, ..case(1, 2) }, Case { grants: true, targetctl: true, idle: true, ..case(100, 2) }];
 
-/// How the run is.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// 1 and 100 volumes only.
+    /// `true`: only 1 and 100 volumes.
     pub quick: bool,
     /// Only the cases with these numbers of volumes; empty: all.
     pub volumes: Vec<u32>,
@@ -78,37 +80,39 @@ pub struct Options {
 
 const LONG: Duration = Duration::from_mins(30);
 
-/// How many LVs the agent's store remembers.
+/// Prints the number of LVs that the agent's store remembers.
 const REMEMBERED: &str = "python3 -c \"import sqlite3; \
     print(sqlite3.connect('/srv/mooring/state/mooring-agent.db').execute('SELECT count(*) FROM whole_lvs').fetchone()[0])\"";
 
-/// The agent is at rest after so long: two resyncs, and what they take.
+/// Time after which the agent is at rest: two resyncs and their work.
 const SETTLES: Duration = Duration::from_secs(100);
 
-/// What the start has left to do is done when the agent has used less than a tenth of a processor for so long.
+/// Time for which the agent must use less than a tenth of a processor; then the work after its
+/// start is done.
 const CALM: Duration = Duration::from_secs(5);
 
-/// Looks behind a start that have not ended by then are a defect.
+/// Time limit for the looks after a start; a longer one is a defect.
 const CALMS_WITHIN: Duration = Duration::from_mins(10);
 
-/// The agent is let alone for so long: ten resyncs come in it, and one of ten asks LVM. Of a minute it would be chance whether it has
-/// that one.
+/// Time for which the agent is left alone: it has ten resyncs, one of which asks LVM. A single
+/// minute would include that one only by chance.
 const IDLE: Duration = Duration::from_mins(5);
 
-/// Seconds of processor time and KiB of memory of a process, as /proc says them: its own, and its children's that have ended.
+/// Seconds of processor time and KiB of memory of a process, as in /proc: its own, and its ended
+/// children's.
 struct Use {
     own_ticks: u64,
     children_ticks: u64,
     resident_kib: u64,
 }
 
-/// Milliseconds of what was done with one number of volumes.
+/// Milliseconds of the restores with one number of volumes.
 #[derive(Default)]
 struct Restored {
     ours: u64,
-    /// Of it, making the exports; not said of few.
+    /// The part that made the exports; `None` with few volumes.
     making: Option<u64>,
-    /// How the fastest floor was made.
+    /// The way in which the fastest floor was made.
     best: &'static str,
     floor: u64,
     targetctl: Option<u64>,
@@ -118,12 +122,12 @@ struct Bench {
     site: Site,
     rounds: u32,
     text: String,
-    /// Further grants and revokes at p50, by number of volumes: ours, floor.
+    /// Further grants and revokes at p50, by number of volumes: ours, then the floor.
     grants: Vec<(u32, [u64; 2], [u64; 2])>,
     restored: Vec<(Case, Restored)>,
 }
 
-/// Runs the benchmark and prints what it has measured.
+/// Runs the benchmark and prints its results.
 pub fn run(programs: &Programs, options: &Options) -> Result<()> {
     let cases: &[Case] = if options.quick { &QUICK } else { &FULL };
     let chosen = |case: &&Case| options.volumes.is_empty() || options.volumes.contains(&case.volumes);
@@ -141,7 +145,8 @@ impl Bench {
         let mut options = RigOptions::standard(0).named("bench-node");
         if let Some(storage) = options.vms.first_mut() {
             let standard = VmSpec::storage();
-            // 5,000 LVs of 4 MiB and their metadata; the agent's state; the devices of rtslib and of the floor.
+            // 5,000 LVs of 4 MiB and their metadata; the agent's state; the devices of rtslib and
+            // of the floor.
             let disks = vec![24 << 30, 4 << 30, 2 << 30];
             *storage = VmSpec { memory_mib: 4096, cpus, disks, ..standard };
         }
@@ -151,7 +156,8 @@ impl Bench {
         storage.write("/run/rtslib.py", include_bytes!("bench_node.py"), 0o600)?;
         storage.write("/etc/mooring/agent.toml", agent_config("").as_bytes(), 0o600)?;
         let disk = storage.data_disks().first().cloned().context("the first data disk")?;
-        // Room for the metadata of thousands. udev is not needed from here on, and would look at each device.
+        // Make space for the metadata of thousands. udev is not needed from here on, and would look
+        // at each device.
         let script = format!(
             "vgremove -q {GROUP}; pvremove -q {disk}; pvcreate -q --metadatasize 64m {disk}; vgcreate -q {GROUP} {disk}; \
              vgcfgbackup -q -f /run/vg.empty {GROUP}; udevadm settle; udevadm control --exit"
@@ -193,12 +199,12 @@ impl Bench {
         Ok(self.site.storage()?.command(["sh", "-euc", script]).timeout(LONG).run()?.ok()?.stdout)
     }
 
-    /// Runs a program of the benchmark that answers with JSON.
+    /// Runs a program of the benchmark and parses its JSON answer.
     fn json(&self, command: &str) -> Result<Value> {
         self.json_in("/", command)
     }
 
-    /// The same, in this working folder.
+    /// Like [`Self::json`], in this working folder.
     fn json_in(&self, folder: &str, command: &str) -> Result<Value> {
         let out = self.sh(&format!("cd {folder}; {BIN}/{command}"))?;
         serde_json::from_str(out.trim()).with_context(|| format!("{command}: {out}"))
@@ -208,7 +214,7 @@ impl Bench {
         self.json("mooring-restore clear").map(drop)
     }
 
-    /// Devices that neither the agent nor anybody else knows.
+    /// Makes devices that no other program knows.
     fn make_spare_devices(&self) -> Result<()> {
         let disks = self.site.storage()?.data_disks();
         let disk = disks.get(2).context("the third data disk")?;
@@ -225,7 +231,7 @@ impl Bench {
 
     fn make_devices(&self, concise: &str) -> Result<()> {
         self.site.storage()?.write("/run/devices", concise.as_bytes(), 0o600)?;
-        // In parts: dmsetup has a limit for what it reads.
+        // In parts, because dmsetup limits the size of its input.
         self.sh(
             "tr ';' '\\n' < /run/devices | split -l 200 - /run/devices. && for part in /run/devices.*; do \
              tr '\\n' ';' < $part | sed 's/;$//' | dmsetup create --concise --noudevrules --noudevsync >/dev/null; rm $part; done; \
@@ -239,7 +245,7 @@ impl Bench {
         devices.join(" ")
     }
 
-    /// Puts the LVs, their devices and the agent's store in place.
+    /// Makes the LVs, their devices and the agent's store.
     fn prepare(&self, case: Case) -> Result<()> {
         let storage = self.site.storage()?;
         let volumes = case.volumes + self.rounds;
@@ -275,7 +281,8 @@ impl Bench {
         Ok(())
     }
 
-    /// From the tree's own folder: the kernel walks the shorter half of each path only, as for the agent.
+    /// Measures a floor in the tree's own folder: the kernel then walks only the shorter half of
+    /// each path, as for the agent.
     fn floor(&self, case: Case, options: &str) -> Result<u64> {
         let Case { volumes, hosts, .. } = case;
         let command = format!(
@@ -284,14 +291,14 @@ impl Bench {
         number(&self.json_in(TARGET, &command)?, "ms")
     }
 
-    /// The floors and `targetctl restore`; nothing is left of them.
+    /// Measures the floors and `targetctl restore`, and removes everything of them.
     fn restore(&mut self, case: Case) -> Result<Restored> {
         let Case { volumes, hosts, .. } = case;
         writeln!(self.text, "restore of {volumes} volumes x {hosts} initiators")?;
         let mut best = (u64::MAX, "");
         let normal = ["--threads 1", "--threads 16"];
         let expedited = ["--threads 1 --expedited", "--threads 4 --expedited", "--threads 16 --expedited"];
-        // Grace periods of normal length take minutes with thousands, and never are the best.
+        // With grace periods of normal length, thousands take minutes and are never the best.
         let normal = if volumes <= 100 { normal.as_slice() } else { &[] };
         for options in normal.iter().chain(&expedited) {
             let ms = self.floor(case, options)?;
@@ -324,8 +331,9 @@ impl Bench {
         ))
     }
 
-    /// Starts the agent on an empty tree, again and again; its pid when everything is served. The first time it knows nothing of its
-    /// LVs, as behind an upgrade, and asks LVM first. What it has seen then it knows at every boot.
+    /// Starts the agent on an empty tree again and again. Returns its pid once everything is
+    /// served. The first time it knows nothing of its LVs, as after an upgrade, and asks LVM first.
+    /// From then on it knows at every boot what it has seen.
     fn start_agent(&mut self, case: Case, mut restored: Restored) -> Result<u64> {
         let first = self.start(case)?;
         let volumes = case.volumes + self.rounds;
@@ -336,7 +344,7 @@ impl Bench {
         let mut floors = Vec::new();
         for _ in 0..case.restores() {
             self.stop_agent(pid)?;
-            // In turns: how fast the machine itself is changes from minute to minute.
+            // Take turns: the speed of the machine itself changes from minute to minute.
             floors.push(self.floor(case, restored.best)?);
             self.clear()?;
             let began = self.start(case)?;
@@ -364,7 +372,8 @@ impl Bench {
         for line in log.lines().take(8) {
             writeln!(self.text, "    {line}")?;
         }
-        // One export is no bulk work, and after the bulk work of many grace periods are as they were.
+        // One export is no bulk work, and after the bulk work of many the grace periods are normal
+        // again.
         wait_for("grace periods to be normal again", Duration::from_mins(1), || {
             let switch = self.sh("cat /sys/kernel/rcu_expedited")?;
             Ok((switch.trim() == "0").then_some(()))
@@ -378,10 +387,11 @@ impl Bench {
         self.clear()
     }
 
-    /// Waits until the agent has done what its start has left to do: the looks behind the steps, the first watches.
+    /// Waits until the agent has done the work after its start: the looks after the steps, and the
+    /// first watches.
     fn calm_down(&mut self, pid: u64) -> Result<()> {
         let began = Instant::now();
-        // A tenth, in ticks of 10 ms.
+        // A tenth of a processor, in ticks of 10 ms.
         let calm = u64::try_from(CALM.as_millis())? / 100;
         wait_for("the agent to be at rest", CALMS_WITHIN, || {
             let before = self.used(pid)?;
@@ -440,7 +450,7 @@ impl Bench {
         let pair =
             |value: &Value| Ok::<_, anyhow::Error>([p50(value, "further grant")?, p50(value, "revoke")?]);
         let mut bare = pair(&floor)?;
-        // The agent's changes are durable: the floor of that is one sync more.
+        // The agent's changes are durable, so their floor includes one more sync.
         let sync = p50(&floor, "fsync")?;
         for bare in &mut bare {
             *bare = *bare * 2 + sync;
@@ -463,7 +473,8 @@ impl Bench {
     }
 
     fn idle(&mut self, case: Case, pid: u64) -> Result<()> {
-        // What the start has left to do is done, and two resyncs have found nothing to do: since then exports are watched.
+        // By then the work after the start is done, and two resyncs have found nothing to do, so
+        // exports are watched.
         std::thread::sleep(SETTLES);
         let before = self.used(pid)?;
         std::thread::sleep(IDLE);

@@ -1,8 +1,9 @@
-//! Clients that we did not write: python-cinderclient, openstacksdk and python-openstackclient, from PyPI, in an environment of
-//! their own in the user's cache.
+//! Clients that we did not write: python-cinderclient, openstacksdk and python-openstackclient,
+//! from PyPI, in an environment of their own in the user's cache.
 //!
-//! What must never happen here: a version that depends on the day (all are pinned); a client installed into the system; a
-//! script that ends without a word about its tests and counts as passed.
+//! What must never happen here: a version that depends on the day (all are pinned); a client
+//! installed into the system; a script that ends without a word about its tests and counts as
+//! passed.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,27 +17,27 @@ use serde_json::Value;
 const REQUIREMENTS: &str = include_str!("../clients/requirements.txt");
 const SCRIPT: &str = "tests/clients/cinder_attach.py";
 
-/// Each has tests, and says how each ended.
+/// Scripts of tests; each reports the result of each test.
 const SCRIPTS: [&str; 4] = ["cinder.py", "nova.py", "sdk.py", "osc.py"];
 
-/// The environment's folder: another list of clients has another.
+/// The environment's folder; another list of clients has another one.
 fn folder() -> PathBuf {
     image::cache_dir(&workspace_root()).join(format!("clients-{}", image::key_of(&[REQUIREMENTS])))
 }
 
-/// The environment's Python, once it is whole.
+/// The environment's Python; `None` until the environment is complete.
 fn made() -> Option<PathBuf> {
     let (python, done) = (folder().join("bin/python"), folder().join("requirements.txt"));
     let whole = std::fs::read_to_string(done).is_ok_and(|text| text == REQUIREMENTS) && python.exists();
     whole.then_some(python)
 }
 
-/// Whether the environment is there.
+/// Returns `true` if the environment exists.
 pub fn is_warm() -> bool {
     made().is_some()
 }
 
-/// The environment's Python, made first if it is not there.
+/// The environment's Python; makes the environment if it is missing.
 fn python() -> Result<PathBuf> {
     if let Some(python) = made() {
         return Ok(python);
@@ -47,11 +48,11 @@ fn python() -> Result<PathBuf> {
     let lock =
         std::fs::File::create(folder.with_extension("lock")).context("open the lock of the clients")?;
     lock.lock().context("wait for the lock of the clients")?;
-    // Another process has made it meanwhile.
+    // Another process may have made it meanwhile.
     if let Some(python) = made() {
         return Ok(python);
     }
-    // What a broken run has left is not trusted.
+    // The remains of a broken run are not trusted.
     std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).context("make a Python environment")?;
     let list = workspace_root().join("tests/clients/requirements.txt");
@@ -64,7 +65,7 @@ fn python() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Makes sure that Python has `venv`; root gets Debian's package installed.
+/// Checks that Python has `venv`; for root, Debian's package is installed.
 pub fn ensure_venv() -> Result<()> {
     packages::install("Python's venv", || {
         let probe = Command::new("python3").args(["-c", "import venv, ensurepip"]).output();
@@ -81,7 +82,7 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// python-cinderclient against one controller.
+/// A python-cinderclient for one controller.
 pub struct Cinder {
     python: PathBuf,
     url: String,
@@ -89,12 +90,12 @@ pub struct Cinder {
 }
 
 impl Cinder {
-    /// A client of the controller at this URL.
+    /// Makes a client of the controller at this URL.
     pub fn new(url: &str, token: &str) -> Result<Self> {
         Ok(Self { python: python()?, url: url.to_owned(), token: token.to_owned() })
     }
 
-    /// One call (see the script's own words), and its answer.
+    /// Makes one call in the script's own words, and returns its answer.
     pub fn call(&self, words: &[&str]) -> Result<Value> {
         let mut command = Command::new(&self.python);
         command.arg(workspace_root().join(SCRIPT)).arg(&self.url).arg(&self.token).args(words);
@@ -103,14 +104,14 @@ impl Cinder {
     }
 }
 
-/// How the tests of the scripts ended.
+/// Results of the scripts' tests.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
-    /// Those that held.
+    /// Tests that passed.
     pub passed: usize,
-    /// Those that did not, as the script named them.
+    /// Tests that failed, as the script named them.
     pub failures: Vec<String>,
-    /// Those that need what is not there yet.
+    /// Tests that need something that does not exist yet.
     pub skipped: usize,
 }
 
@@ -126,19 +127,19 @@ impl Tally {
     }
 }
 
-/// A control plane with fake hosts, for as long as this lives.
+/// A control plane with fake hosts, while this lives.
 struct Fleet {
     process: Child,
-    // Its end is the process's.
+    // Standard input of the process; closing it ends the process.
     input: Option<ChildStdin>,
-    /// How it is reached.
+    /// Address and credentials.
     how: Value,
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.input = None;
-        // One that is gone already has said why.
+        // A process that has already ended has printed the reason.
         let _ = self.process.wait();
     }
 }
@@ -158,7 +159,7 @@ impl Fleet {
     }
 }
 
-/// Runs the scripts of all clients against `mooring-fleet-serve`, and passes on what they print.
+/// Runs the scripts of all clients against `mooring-fleet-serve`, and passes their output on.
 pub fn run_all(serve: &Path) -> Result<Tally> {
     let python = python()?;
     let (tokens, noauth) = (Fleet::start(serve, &["--thin", "2"])?, Fleet::start(serve, &["--no-auth"])?);
@@ -167,7 +168,7 @@ pub fn run_all(serve: &Path) -> Result<Tally> {
     for script in SCRIPTS {
         let mut command = Command::new(&python);
         command.arg(workspace_root().join("tests/clients").join(script)).env("MOORING_FLEETS", &fleets);
-        // Modules beside the script are not to leave compiled ones there.
+        // Keep Python from leaving compiled modules beside the script.
         command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.spawn().with_context(|| format!("start {script}"))?;
         let mut own = Tally::default();

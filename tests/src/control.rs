@@ -1,4 +1,4 @@
-//! The controller of a test site, on the storage node, and the command line against it.
+//! The controller of a test site, on the storage node, and calls of the command line against it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,13 +17,13 @@ pub const PORT: u16 = 8776;
 /// The token of the tests: an admin's.
 pub const TOKEN: &str =
     "mooring_95451c08a4e6511a_de7e0d5169bb9d3519d696913eca5303d8ab728b199895c89879bc3f728fe22c";
-/// The part of it that says which entry of the token file is meant.
+/// The part of the token that names its entry in the token file.
 const TOKEN_ID: &str = "95451c08a4e6511a";
-/// Its hash, as `mooring-controller token` wrote it.
+/// The token's hash, as `mooring-controller token` wrote it.
 const TOKEN_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$6in3zwpeA+v/uuTE9k0rIQ$g91O0FRxv2rjl0rd4nL5dVqRpHAdiGCyddfKiP8iPSk";
 
-/// The attachment in an answer, which is it or has it.
+/// The attachment in an answer: its field, or the whole answer.
 pub fn attachment_of(mut answer: Value) -> Value {
     if answer["attachment"].is_object() { answer["attachment"].take() } else { answer }
 }
@@ -32,22 +32,22 @@ pub fn attachment_of(mut answer: Value) -> Value {
 pub struct Control<'a> {
     /// The site.
     pub site: &'a Site,
-    /// Its native hosts, host1 first.
+    /// The native hosts, host1 first.
     pub hosts: Vec<NativeHost<'a>>,
     controller: Option<Running>,
     authority: Authority,
     ours: Signed,
-    /// Lines of the controller's configuration, behind its first table.
+    /// Lines of the controller's configuration, after its first table.
     extra: &'static str,
 }
 
 impl<'a> Control<'a> {
-    /// Configures everything on every VM; starts nothing yet but what [`Site::up`] did.
+    /// Configures everything on every VM; starts nothing beyond what [`Site::up`] did.
     pub fn prepare(site: &'a Site) -> Result<Self> {
         Self::prepare_with(site, "")
     }
 
-    /// The same with more lines in the controller's configuration.
+    /// Like [`Self::prepare`], with more lines in the controller's configuration.
     pub fn prepare_with(site: &'a Site, extra: &'static str) -> Result<Self> {
         let authority = Authority::new()?;
         site.uses(&["mooring-controller", "mooring-agent", "mooring-sessiond"])?;
@@ -61,7 +61,8 @@ impl<'a> Control<'a> {
         Ok(control)
     }
 
-    /// Writes the controller's files: its certificates, its configuration and its tokens. A power cut takes them with the VM's root.
+    /// Writes the controller's certificates, configuration and tokens. They are lost in a power
+    /// cut, together with the VM's root.
     pub fn configure(&self) -> Result<()> {
         let storage = self.site.storage()?;
         storage.write("/etc/mooring/ca.crt", self.authority.pem.as_bytes(), 0o644)?;
@@ -109,7 +110,7 @@ impl<'a> Control<'a> {
         Ok(())
     }
 
-    /// Demands that the controller reaches all its agents.
+    /// Checks that the controller reaches all its agents.
     pub fn all_up(&self) -> Result<()> {
         let agents = self.hosts.len() + 1;
         let hosts = self.json(&["host", "list"])?;
@@ -117,12 +118,12 @@ impl<'a> Control<'a> {
         check(up == agents, || format!("{up} of {agents} agents are up: {hosts}"))
     }
 
-    /// Waits until the controller reaches all its agents: one of them was started anew.
+    /// Waits until the controller reaches all its agents again, after the restart of one.
     pub fn all_up_soon(&self) -> Result<()> {
         wait_for("the controller to reach its agents", Duration::from_mins(1), || self.all_up().map(Some))
     }
 
-    /// Puts a host in place again that a power cut has emptied, and starts it.
+    /// Configures and starts a host that a power cut has emptied.
     pub fn host_again(&mut self, name: &str) -> Result<()> {
         let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);
         let host = host.with_context(|| format!("no host is named {name}"))?;
@@ -130,7 +131,7 @@ impl<'a> Control<'a> {
         host.start()
     }
 
-    /// Puts a host's files in place again that a boot has taken; starts nothing.
+    /// Restores a host's files that a boot has removed; starts nothing.
     pub fn configure_host(&mut self, name: &str) -> Result<()> {
         let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);
         let host = host.with_context(|| format!("no host is named {name}"))?;
@@ -138,7 +139,7 @@ impl<'a> Control<'a> {
         Ok(())
     }
 
-    /// Kills the controller with -9; its log.
+    /// Kills the controller with -9. Returns its log.
     pub fn kill_controller(&mut self) -> Result<String> {
         let controller = self.controller.take().context("the controller does not run")?;
         controller.kill()?;
@@ -150,12 +151,12 @@ impl<'a> Control<'a> {
         drop(self.controller.take());
     }
 
-    /// What the controller has logged since it was started last.
+    /// The controller's log since its last start.
     pub fn controller_log(&self) -> String {
         self.controller.as_ref().map(Running::stderr_so_far).unwrap_or_default()
     }
 
-    /// Prints what the controller and the hosts' agents have logged, for a failure's report.
+    /// Prints the logs of the controller and the hosts' agents, for a failure's report.
     pub fn print_logs(&self) {
         eprintln!("--- controller:\n{}", self.controller_log());
         for host in &self.hosts {
@@ -163,7 +164,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// The words of `mooring` against the controller, as they are run on the storage node.
+    /// The command line of `mooring` against the controller, as run on the storage node.
     pub fn words(args: &[&str]) -> Vec<String> {
         let mut argv =
             vec![format!("{BIN}/mooring"), "--token-file".to_owned(), "/etc/mooring/token".to_owned()];
@@ -179,17 +180,18 @@ impl<'a> Control<'a> {
         host.vm.command(words).timeout(Duration::from_mins(6)).run()
     }
 
-    /// The words of a force detach, for a shell on the storage node.
+    /// The command line of a force detach, for a shell on the storage node.
     pub fn force_words(attachment: &str) -> String {
         Self::words(&["--json", "detach", attachment, "--force"]).join(" ")
     }
 
-    /// Runs `mooring` on the storage node, against the controller. Its own `--timeout` is what ends it, if anything.
+    /// Runs `mooring` on the storage node, against the controller. Only its own `--timeout` limits
+    /// it.
     pub fn mooring(&self, args: &[&str]) -> Result<Output> {
         self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(6)).run()
     }
 
-    /// The same with `--json`; an exit status other than 0 is an error.
+    /// Like [`Self::mooring`], with `--json`; an exit status other than 0 is an error.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let mut all = vec!["--json"];
         all.extend(args);
@@ -203,7 +205,7 @@ impl<'a> Control<'a> {
         self.json(&["type", "create", "shared", "--multiattach"]).map(|_| ())
     }
 
-    /// Makes a volume of a type (or the default one) and waits for it; its id.
+    /// Makes a volume of a type (or the default one) and waits for it. Returns its id.
     pub fn volume(&self, name: &str, volume_type: Option<&str>) -> Result<String> {
         let mut args = vec!["volume", "create", name, "--size", "1GiB", "--timeout", "240"];
         if let Some(volume_type) = volume_type {
@@ -214,13 +216,13 @@ impl<'a> Control<'a> {
         Ok(id.with_context(|| format!("no id in {made}"))?.to_owned())
     }
 
-    /// Attaches and waits; what is live of it.
+    /// Attaches and waits. Returns the live attachment.
     pub fn attach(&self, volume: &str, host: &str, mode: &str) -> Result<Value> {
         let answer = self.json(&["attach", volume, "--host", host, "--mode", mode])?;
         Ok(attachment_of(answer))
     }
 
-    /// What is live of an attachment.
+    /// Gets a live attachment.
     pub fn live(&self, id: &str) -> Result<Value> {
         let answer = self.json(&["attachment", "show", id])?;
         Ok(attachment_of(answer))

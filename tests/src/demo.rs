@@ -1,8 +1,8 @@
-//! The main job on real kernels, with its evidence: one volume, two hosts, native attach rw and ro, force detach, crashes and a
-//! power cut, and a client that we did not write.
+//! The main job on real kernels, with its evidence: one volume, two hosts, native attach rw and ro,
+//! force detach, crashes and a power cut, and a client that we did not write.
 //!
-//! Controller and storage agent run on `storage`, agents and sessiond on the hosts. Each claim prints a line with what was
-//! measured; a claim that does not hold ends the demo with an error.
+//! Controller and storage agent run on `storage`, agents and sessiond on the hosts. Each claim
+//! prints a line with its measurements; a claim that does not hold ends the demo with an error.
 
 mod barrier;
 mod crash;
@@ -39,30 +39,30 @@ struct Demo<'a> {
     control: Control<'a>,
     evidence: Evidence,
     proved: Proved,
-    /// The shared volume, its LV, its target.
+    /// The shared volume, its LV and its target.
     volume: String,
     device: String,
     target: String,
-    /// Its attachments on host1 (rw) and host2 (ro).
+    /// The volume's attachments on host1 (rw) and host2 (ro).
     attachment1: String,
     attachment2: String,
     disk1: Disk<'a>,
     disk2: Disk<'a>,
 }
 
-/// Numbered lines of the demo: none is left out.
+/// Number of the demo's claims: none may be left out.
 const CLAIMS: usize = 26;
 
-/// What happens at the end while everything still runs.
+/// A function that runs at the end while everything still runs.
 pub type Wait = dyn Fn(&Site) -> Result<()>;
 
-/// Runs the demo. With `keep`, that is called when all but the last scene is done: both hosts are attached, and everything
-/// runs; nothing is removed then.
+/// Runs the demo. `keep` is called before the last scene, while both hosts are attached and
+/// everything runs; then nothing is removed.
 pub fn run(programs: &Programs, keep: Option<&Wait>) -> Result<()> {
     on(programs, keep, Kernel::Stable)
 }
 
-/// The same on another kernel.
+/// Like [`run`], on another kernel.
 pub fn on(programs: &Programs, keep: Option<&Wait>, kernel: Kernel) -> Result<()> {
     let began = Instant::now();
     let site = Site::up(RigOptions::standard(2).named("demo").kernel(kernel).forward(PORT), programs)?;
@@ -160,7 +160,7 @@ impl<'a> Demo<'a> {
         check(self.evidence.shown() == CLAIMS, || format!("not all of the {CLAIMS} claims were shown"))
     }
 
-    /// What the processes have said, when something went wrong.
+    /// Prints the logs of all processes, after a failure.
     fn print_logs(&self) {
         eprintln!("--- controller:\n{}", tail(&self.control.controller_log()));
         for host in &self.control.hosts {
@@ -181,7 +181,8 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// Attaches the shared volume natively; the answer, its id and the user's path.
+    /// Attaches the shared volume natively. Returns the answer, the attachment's id and the user's
+    /// path.
     fn attach(&self, host: &str, mode: &str) -> Result<(Value, String, String)> {
         let live = self.control.attach(&self.volume, host, mode)?;
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
@@ -273,12 +274,14 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// Host1 reads only, and writes again, in one session: past its own kernel the target says no meanwhile.
+    /// Host1 changes to ro and back to rw in one session. In between, the target refuses writes
+    /// that bypass the host's own kernel.
     fn mode_changes(&mut self) -> Result<()> {
         let session = |demo: &Self| demo.control.hosts[0].session(&demo.target);
         let (before, generic) = (session(self)?, self.disk1.generic()?);
         let vm = self.disk1.vm;
-        // READ what stands there, and WRITE the same: nothing changes whatever the target says.
+        // READ a block, and WRITE the same content: the data stay unchanged whether or not the
+        // target accepts it.
         let raw = format!(
             "dd if={} of=/run/block bs=512 count=1 skip=2048 iflag=direct 2>/dev/null && \
              sg_raw -s 512 -i /run/block {generic} 2a 00 00 00 08 00 00 00 01 00 2>&1",
@@ -307,7 +310,8 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// A client that we did not write attaches and detaches: python-cinderclient, and stock open-iscsi on host2.
+    /// A client that we did not write attaches and detaches: python-cinderclient, with stock
+    /// open-iscsi on host2.
     fn cinderclient(&mut self) -> Result<()> {
         let storage = self.site.storage()?;
         let url = format!("http://{}/v3", storage.forwarded(PORT)?);
@@ -315,7 +319,8 @@ impl<'a> Demo<'a> {
         let stock = Host::start(self.site.rig.vm("host2")?)?;
         let made = cinder.call(&["create", &self.volume, &stock.iqn, "host2-stock", "ro"])?;
         let info = &made["connection_info"];
-        // The other portal: udev's name of a disk has its portal in it, and the native session is at the first.
+        // Use the other portal: udev's name of a disk contains its portal, and the native session
+        // is at the first.
         let portal =
             info["target_portals"][1].as_str().with_context(|| format!("a second portal in {info}"))?;
         let id = text(&made, "id")?.to_owned();
@@ -341,7 +346,8 @@ impl<'a> Demo<'a> {
         Ok(())
     }
 
-    /// `mooring demo` on the host that it cuts off: what it says is what its disk did.
+    /// Runs `mooring demo` on the host that it detaches by force; its text must match what the disk
+    /// did.
     fn tour(&mut self) -> Result<()> {
         let host = &self.control.hosts[0];
         let words = ["demo", "--writer", "host1", "--reader", "host2"];
@@ -388,7 +394,7 @@ fn tail(log: &str) -> String {
     lines.iter().skip(lines.len().saturating_sub(40)).copied().collect::<Vec<_>>().join("\n")
 }
 
-/// How long hosts may take to go on after the storage node was away.
+/// Time limit for hosts to continue after the storage node was away.
 const GO_ON: Duration = Duration::from_mins(1);
 /// LIO's folder of this volume's target, for the control that works by hand.
 fn acl_folder(target: &str, initiator: &str) -> String {

@@ -1,4 +1,4 @@
-//! A disk on a host, as its users see it: a path to write stamps to, and to read them from.
+//! A disk on a host, as its users see it: a path for writing and reading stamps.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_hours(1);
 /// A path to a disk on one VM.
 #[derive(Clone)]
 pub struct Disk<'a> {
-    /// Where.
+    /// The VM.
     pub vm: &'a Vm,
     /// The path.
     pub path: String,
@@ -24,7 +24,7 @@ impl<'a> Disk<'a> {
         Self { vm, path: path.into() }
     }
 
-    /// The kernel's name, when the path is a link.
+    /// The kernel's name, if the path is a link.
     pub fn name(&self) -> Result<String> {
         Ok(self.vm.run(&["readlink", "-e", &self.path])?.ok()?.line().to_owned())
     }
@@ -32,7 +32,7 @@ impl<'a> Disk<'a> {
     /// The NAA identifier, from a fresh INQUIRY (page 0x83).
     pub fn naa(&self) -> Result<String> {
         let out = self.vm.run(&["/lib/udev/scsi_id", "-g", "-u", "-d", &self.path])?.ok()?;
-        // scsi_id puts the type of the identifier, 3 for NAA, in front of it.
+        // scsi_id prefixes the identifier with its type, 3 for NAA.
         Ok(out.line().strip_prefix('3').context("scsi_id names no NAA")?.to_owned())
     }
 
@@ -54,7 +54,7 @@ impl<'a> Disk<'a> {
         sequences(&out.stdout)
     }
 
-    /// Writes zeros over the first block past the block layer (SG_IO), and says what the target answered.
+    /// Writes zeros over the first block past the block layer (SG_IO). Returns the target's answer.
     pub fn write_raw(&self) -> Result<String> {
         let generic = self.generic()?;
         let write = format!("sg_raw -s 512 -i /dev/zero {generic} 2a 00 00 00 00 00 00 00 01 00 2>&1");

@@ -1,6 +1,8 @@
-//! The packages of an earlier commit, for the scenario that upgrades them: built from that commit's own tree, once, and kept in the cache.
+//! The packages of an earlier commit, for the scenario that upgrades from them: built once from
+//! that commit's own tree, and kept in the cache.
 //!
-//! What must never happen here: packages of another tree under that commit's name; a file of this tree changed by that build.
+//! What must never happen here: packages of another tree under that commit's name; a file of this
+//! tree changed by that build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +14,15 @@ use mooring_rig::options::workspace_root;
 
 use crate::packages::{self, Compression, MAN, PACKAGED, Recipe, VARIANTS};
 
-/// The commit. At each release it is moved to that of the release before. Until there is one: the last commit whose databases and
-/// stores have secrets in clear, so that an upgrade seals them.
+/// The earlier commit. Each release moves it to the release before. Until there is one, it is the
+/// last commit whose databases and stores have secrets in clear, so that an upgrade seals them.
 pub const COMMIT: &str = "96494be75bf18efec7216f6b81942a0109e82552";
 
-/// Version of its packages: older than every other.
+/// Version of the commit's packages: lower than every other.
 pub const VERSION: &str = "0.0.1";
 
-/// Packages of that commit, in the order of [`VARIANTS`]. The first call builds them, for some minutes.
+/// The commit's packages, in the order of [`VARIANTS`]. The first call builds them, which takes
+/// some minutes.
 pub fn packages() -> Result<Vec<PathBuf>> {
     let root = workspace_root();
     let folder = image::cache_dir(&root).join("earlier").join(COMMIT);
@@ -54,12 +57,13 @@ pub fn packages() -> Result<Vec<PathBuf>> {
     Ok(debs)
 }
 
-/// Where cargo puts what it builds of this tree.
+/// Cargo's build folder of this tree.
 fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |folder| root.join(folder))
 }
 
-/// Writes the commit's files into a new folder. It is no worktree: nothing of it is left in the repository.
+/// Writes the commit's files into a new folder. No git worktree is used, so nothing is left in the
+/// repository.
 fn check_out(root: &Path, tree: &Path) -> Result<()> {
     if tree.exists() {
         fs::remove_dir_all(tree).with_context(|| format!("remove {}", tree.display()))?;
@@ -82,14 +86,14 @@ fn check_out(root: &Path, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds its programs as those of this tree are built for scenarios.
+/// Builds the commit's programs in the way of this tree's programs for scenarios.
 fn build(tree: &Path, target: &Path) -> Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--workspace", "--all-features"]);
     for name in PACKAGED.iter().chain(&[MAN]) {
         cargo.args(["--bin", name]);
     }
-    // What `cargo run` says of xtask is nothing to this build.
+    // Remove the variables that `cargo run` sets for xtask.
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()

@@ -1,4 +1,4 @@
-//! What was shown, line by line, with its numbers.
+//! Evidence: lines with numbers for each thing that was shown.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
@@ -20,29 +20,29 @@ impl Default for Evidence {
 }
 
 impl Evidence {
-    /// A line that was shown to be true.
+    /// Prints a line that was shown to be true.
     pub fn shows(&mut self, text: impl Display) {
         self.shown += 1;
         println!("{:>3}  {text}", self.shown);
     }
 
-    /// A heading or remark.
+    /// Prints a heading or remark.
     pub fn note(&self, text: impl Display) {
         println!("     {text}");
     }
 
-    /// How many lines were shown.
+    /// Number of lines that were shown.
     pub fn shown(&self) -> usize {
         self.shown
     }
 
-    /// Since the beginning.
+    /// Time since the beginning.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 }
 
-/// An error with this text unless the condition holds.
+/// Fails with this text unless the condition holds.
 pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if !condition {
         bail!("{}", otherwise());
@@ -50,12 +50,12 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
     Ok(())
 }
 
-/// What a limit is multiplied by: it is for what never comes, and is written for a machine of the usual speed. Some have a third of
-/// it, and another scenario runs beside this one.
+/// Factor for time limits. A limit catches things that never happen, and is written for a machine
+/// of usual speed. Some machines have a third of it, and another scenario runs beside this one.
 const PATIENCE: u32 = 3;
 
-/// Tries until it is true or the time is over (three times `limit`). The error is then a [`WaitRanOut`] that says what the last
-/// attempt said.
+/// Tries until it succeeds or the time is over (three times `limit`). The error is then a
+/// [`WaitRanOut`] with the last attempt's text.
 pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let (began, limit) = (Instant::now(), limit * PATIENCE);
     let mut last = None;
@@ -70,7 +70,8 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Res
             let why = last.map_or_else(String::new, |error| format!(" (last error: {error:#})"));
             return Err(WaitRanOut::new(format!("{what}{why}"), limit).into());
         }
-        // Under emulation a question costs what it asks about: half of the time at most is for questions.
+        // Under emulation an attempt costs what it asks about: spend at most half of the time on
+        // attempts.
         std::thread::sleep(asked.elapsed().clamp(Duration::from_millis(100), Duration::from_secs(2)));
     }
 }

@@ -1,7 +1,8 @@
-//! Fibre Channel without hardware: FCoE VN2VN over `eth1`. libfc's ports log in to each other as they do over a fabric.
+//! Fibre Channel without hardware: FCoE VN2VN over `eth1`. libfc's ports log in to each other as
+//! over a fabric.
 //!
-//! What must never happen here: an initiator's port that comes up before the target's portal group; it would take that port
-//! for no target, and not look again (docs/kernel/lio.md, h).
+//! What must never happen here: an initiator's port that comes up before the target's portal group;
+//! it would take that port for no target, and not look again (docs/kernel/lio.md, h).
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub fn port_name(vm: &Vm) -> Result<String> {
     Ok(format!("20:00:{}", address.line()))
 }
 
-/// Makes room for whole frames and loads the modules. The port is not there yet.
+/// Makes room for whole frames and loads the modules. The port does not exist yet.
 pub fn prepare(vm: &Vm, modules: &str) -> Result<()> {
     vm.sh(&format!("ip link set {LINK} mtu 2500 up && modprobe -a fcoe {modules}"))?
         .ok()
@@ -30,8 +31,8 @@ pub fn prepare(vm: &Vm, modules: &str) -> Result<()> {
     Ok(())
 }
 
-/// Brings the port up. The link is down while it is made: in libfcoe of 6.1 a frame of another port that comes in between
-/// kills the kernel's worker (`fcoe_ctlr_vn_recv`).
+/// Brings the port up. The link is down while the port is made: in libfcoe of 6.1 another port's
+/// frame at that time kills the kernel's worker (`fcoe_ctlr_vn_recv`).
 pub fn open_port(vm: &Vm) -> Result<()> {
     let make = format!("echo {LINK} > /sys/module/libfcoe/parameters/create_vn2vn");
     vm.sh(&format!("ip link set {LINK} down && {make} && ip link set {LINK} up"))?
@@ -40,7 +41,7 @@ pub fn open_port(vm: &Vm) -> Result<()> {
     Ok(())
 }
 
-/// Takes the port away, with its disks. What hangs on them ends with an error.
+/// Removes the port with its disks. Commands that wait for them end with an error.
 pub fn close_port(vm: &Vm) -> Result<()> {
     vm.sh(&format!("echo {LINK} > /sys/module/libfcoe/parameters/destroy"))?
         .ok()
@@ -48,8 +49,8 @@ pub fn close_port(vm: &Vm) -> Result<()> {
     Ok(())
 }
 
-/// The control of a force detach over Fibre Channel: the host's LUN is only unmapped, by hand, with writes in flight. How many
-/// stamps land after it; that none does is an error.
+/// Control of a force detach over Fibre Channel: the host's LUN is only unmapped, by hand, with
+/// writes in flight. Returns how many stamps land after it; none is an error.
 pub fn landed_after_unmapping(
     site: &Site,
     host: &Vm,
@@ -67,8 +68,8 @@ pub fn landed_after_unmapping(
     Ok(landed)
 }
 
-/// Holds back every frame that the VM sends for so long. A write's data leave only when the target has asked for them: they
-/// come that much later than their command.
+/// Delays every frame that the VM sends. A write's data leave only after the target has asked for
+/// them, so they come that much later than their command.
 pub fn delay(vm: &Vm, by: Duration) -> Result<()> {
     let ms = by.as_millis();
     vm.sh(&format!("modprobe sch_netem && tc qdisc replace dev {LINK} root netem delay {ms}ms limit 1000"))?
@@ -77,7 +78,8 @@ pub fn delay(vm: &Vm, by: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Looks for one LUN at every port that the VM is logged in at. A host that is logged in hears of no new LUN.
+/// Scans for one LUN at every port where the VM is logged in. A host that is logged in is not told
+/// of a new LUN.
 pub fn scan(vm: &Vm, lun: u16) -> Result<()> {
     let script = format!(
         "for host in /sys/class/fc_host/*; do echo '- - {lun}' > /sys/class/scsi_host/${{host##*/}}/scan; done"
@@ -86,22 +88,23 @@ pub fn scan(vm: &Vm, lun: u16) -> Result<()> {
     Ok(())
 }
 
-/// The disk of a LUN that the VM sees over Fibre Channel, once it is there.
+/// The disk of a LUN that the VM sees over Fibre Channel; waits for it.
 pub fn disk(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
     disks(vm, &[lun])?.pop().context("a disk")
 }
 
-/// The disks of these LUNs, in their order, once all are there.
+/// The disks of these LUNs, in their order; waits for all.
 pub fn disks<'v>(vm: &'v Vm, luns: &[u16]) -> Result<Vec<Disk<'v>>> {
     devices(vm, luns, "$(NF-1)", "/dev/sd")
 }
 
-/// The generic device of a LUN that the VM sees over Fibre Channel, once it is there.
+/// The generic device of a LUN that the VM sees over Fibre Channel; waits for it.
 pub fn generic(vm: &Vm, lun: u16) -> Result<Disk<'_>> {
     devices(vm, &[lun], "$NF", "/dev/sg")?.pop().context("a generic device")
 }
 
-/// What stands in this column of lsscsi for these LUNs, in their order, once all of it begins with these letters.
+/// The entries of these LUNs in this column of lsscsi, in their order; waits until all begin with
+/// these letters.
 fn devices<'v>(vm: &'v Vm, luns: &[u16], column: &str, letters: &str) -> Result<Vec<Disk<'v>>> {
     let script = format!("lsscsi -tg | awk '$3 ~ /^fcoe:/ {{ sub(/.*:/, \"\", $1); print $1, {column} }}'");
     wait_for(&format!("LUNs {luns:?} on {}", vm.name()), Duration::from_mins(1), || {

@@ -14,7 +14,7 @@ use crate::site::TARGET;
 pub struct Credentials<'c> {
     /// The initiator's user.
     pub user: &'c str,
-    /// Its secret.
+    /// The initiator's secret.
     pub secret: &'c str,
     /// The target's user and secret, for mutual CHAP.
     pub mutual: Option<(&'c str, &'c str)>,
@@ -22,9 +22,9 @@ pub struct Credentials<'c> {
 
 /// A host that runs open-iscsi.
 pub struct Host<'a> {
-    /// Its VM.
+    /// The host's VM.
     pub vm: &'a Vm,
-    /// Its initiator name.
+    /// The host's initiator name.
     pub iqn: String,
 }
 
@@ -48,7 +48,8 @@ impl<'a> Host<'a> {
         Ok(Self { vm, iqn })
     }
 
-    /// Finds the target and logs in at one portal. The answer is iscsiadm's: exit 24 is an authorization failure.
+    /// Finds the target and logs in at one portal. Returns iscsiadm's result: exit 24 is an
+    /// authorization failure.
     pub fn login(
         &self,
         target: &str,
@@ -88,14 +89,15 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Forgets a target, logged in or not: one that has refused it meanwhile.
+    /// Forgets a target, logged in or not, such as one that has refused the host.
     pub fn forget(&self, target: &str) -> Result<()> {
         let script = format!("iscsiadm -m node -T {target} -u; iscsiadm -m node -T {target} -o delete; true");
         self.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(1)).run()?.ok()?;
         Ok(())
     }
 
-    /// This host's session as the target has it (`storage`'s kernel); a login makes another one.
+    /// Identifies this host's session in the target's kernel (`storage`); a login makes another
+    /// one.
     pub fn session_at(&self, storage: &Vm, target: &str) -> Result<String> {
         let file = format!("{TARGET}/iscsi/{target}/tpgt_1/acls/{}/info", self.iqn);
         let info = storage.sh(&format!("cat {file}"))?.ok()?.stdout;
@@ -103,12 +105,12 @@ impl<'a> Host<'a> {
         Ok(line.trim().to_owned())
     }
 
-    /// The disk of a target of ours, when it is there.
+    /// The disk of a target of ours, once it exists.
     pub fn disk(&self, target: &str, portal: &str) -> Result<Disk<'a>> {
         self.disk_of(target, portal, 1)
     }
 
-    /// The disk of this LUN of a target, when it is there.
+    /// The disk of this LUN of a target, once it exists.
     pub fn disk_of(&self, target: &str, portal: &str, lun: u16) -> Result<Disk<'a>> {
         let link = format!("/dev/disk/by-path/ip-{portal}-iscsi-{target}-lun-{lun}");
         let found = wait_for(&format!("{link} on {}", self.vm.name()), Duration::from_secs(30), || {

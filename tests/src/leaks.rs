@@ -1,11 +1,12 @@
-//! A search for secrets, however somebody may have written them down: in clear, in hexadecimal, in base64, or as a part of an address.
-//! The test of a whole fleet in one process and the scenario on machines search by this.
+//! A search for secrets in every form in which they may be written: in clear, in hexadecimal, in
+//! base64, or as a part of an address. Both the test of a whole fleet in one process and the
+//! scenario on machines use it.
 //!
 //! What must never happen here: a form that the text of another secret has, too.
 
 use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 
-/// The ways in which somebody may have written these bytes down. Base64 has three, by where they begin.
+/// All forms in which these bytes may be written. Base64 has three, by their offset.
 pub(crate) fn forms(secret: &[u8]) -> Vec<String> {
     let clear = std::str::from_utf8(secret).ok().filter(|text| !text.contains(char::is_control));
     let mut forms: Vec<_> = clear.map(str::to_owned).into_iter().collect();
@@ -16,7 +17,7 @@ pub(crate) fn forms(secret: &[u8]) -> Vec<String> {
     for base64 in [BASE64_NOPAD, BASE64URL_NOPAD] {
         for before in 0..3 {
             let text = base64.encode(&[&vec![0; before], secret].concat());
-            // Digits that a byte before or behind has a part in are left out.
+            // Leave out digits that also encode a byte before or after.
             let (from, to) = ((before * 8).div_ceil(6), (before + secret.len()) * 8 / 6);
             forms.push(text[from..to].to_owned());
         }
@@ -26,7 +27,8 @@ pub(crate) fn forms(secret: &[u8]) -> Vec<String> {
     forms
 }
 
-/// The text in a query of an address: everything but what RFC 3986 calls unreserved is percent-encoded.
+/// The text in a query of an address: everything except RFC 3986's unreserved characters is
+/// percent-encoded.
 fn in_address(text: &str, hex: &data_encoding::Encoding) -> String {
     let digit = |byte: u8| match byte {
         b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
@@ -36,7 +38,7 @@ fn in_address(text: &str, hex: &data_encoding::Encoding) -> String {
     text.bytes().map(digit).collect()
 }
 
-/// Says which secret is where, and how it is written there: of places and their texts.
+/// Finds secrets in places with their texts. Returns which secret is where, and in which form.
 pub(crate) fn found<'s>(
     secrets: impl IntoIterator<Item = (&'s str, &'s [u8])>,
     searched: &[(String, String)],

@@ -1,4 +1,4 @@
-//! A host that attaches natively: its agent and its sessiond, and what the tests ask of it.
+//! A host that attaches natively, with its agent and sessiond, and the tests' questions to it.
 
 use std::time::Duration;
 
@@ -15,31 +15,31 @@ pub const AGENT_PORT: u16 = 7710;
 
 const LONG: Duration = Duration::from_hours(1);
 
-/// A host with the product on it.
+/// A host with the product installed.
 pub struct NativeHost<'a> {
-    /// Its VM.
+    /// The host's VM.
     pub vm: &'a Vm,
     agent: Option<Running>,
     sessiond: Option<Running>,
-    /// The name of sessiond's program: one that can be made to crash has another.
+    /// Name of sessiond's program: the one that can be made to crash has another.
     pub sessiond_program: &'static str,
 }
 
-/// A session as its host sees it, by sysfs alone.
+/// A session as sysfs on its host shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelSession {
     /// `session<sid>`.
     pub sid: u32,
     /// `LOGGED_IN` and so on.
     pub state: String,
-    /// Which process's netlink port made it; -1 is the kernel's.
+    /// The netlink port that made it; -1 is the kernel's.
     pub creator: i64,
     /// The target's name.
     pub target: String,
 }
 
 impl<'a> NativeHost<'a> {
-    /// Puts certificates and configuration in place; starts nothing.
+    /// Installs certificates and configuration; starts nothing.
     pub(crate) fn prepare(vm: &'a Vm, authority: &Authority) -> Result<Self> {
         let ip = vm.ip(0).to_string();
         let signed = authority.sign(&ip)?;
@@ -60,18 +60,19 @@ impl<'a> NativeHost<'a> {
         Ok(Self { vm, agent: None, sessiond: None, sessiond_program: "mooring-sessiond" })
     }
 
-    /// Puts back what a power cut takes from a VM without a distribution, its state apart: that is gone with its root.
+    /// Restores what a power cut removes from a VM without a distribution, except the state, which
+    /// is lost with its root.
     pub fn start(&mut self) -> Result<()> {
         self.start_sessiond()?;
         self.start_agent()
     }
 
-    /// Starts sessiond and waits until it takes requests.
+    /// Starts sessiond and waits until it accepts requests.
     pub fn start_sessiond(&mut self) -> Result<()> {
         self.start_sessiond_with(&[])
     }
 
-    /// The same with these environment variables.
+    /// Like [`Self::start_sessiond`], with these environment variables.
     pub fn start_sessiond_with(&mut self, env: &[&str]) -> Result<()> {
         let mut argv = vec!["env".to_owned()];
         argv.extend(env.iter().map(|&pair| pair.to_owned()));
@@ -101,27 +102,27 @@ impl<'a> NativeHost<'a> {
         Ok(())
     }
 
-    /// What sessiond has logged since it was started last.
+    /// sessiond's log since its last start.
     pub fn sessiond_log(&self) -> String {
         self.sessiond.as_ref().map(Running::stderr_so_far).unwrap_or_default()
     }
 
-    /// What the agent has logged since it was started last.
+    /// The agent's log since its last start.
     pub fn agent_log(&self) -> String {
         self.agent.as_ref().map(Running::stderr_so_far).unwrap_or_default()
     }
 
-    /// Whether sessiond runs.
+    /// Returns `true` while sessiond runs.
     pub fn sessiond_runs(&self) -> bool {
         self.sessiond.as_ref().is_some_and(Running::is_running)
     }
 
-    /// Kills sessiond with -9; its log.
+    /// Kills sessiond with -9. Returns its log.
     pub fn kill_sessiond(&mut self) -> Result<String> {
         kill(&mut self.sessiond, "sessiond")
     }
 
-    /// Kills the agent with -9; its log.
+    /// Kills the agent with -9. Returns its log.
     pub fn kill_agent(&mut self) -> Result<String> {
         kill(&mut self.agent, "the host's agent")
     }
@@ -144,7 +145,7 @@ impl<'a> NativeHost<'a> {
         }
     }
 
-    /// Demands that nothing of ours is left: no session, no path, no journal.
+    /// Checks that nothing of ours is left: no session, no path, no journal.
     pub fn nothing_left(&self) -> Result<()> {
         let script =
             "ls /sys/class/iscsi_session 2>/dev/null || true; find /run/mooring -name '*.json' -o -type l";
@@ -170,7 +171,7 @@ fn parse_session(line: &str) -> Result<KernelSession> {
     })
 }
 
-/// One attachment as `mooring attachment show --json` says.
+/// A text of one attachment in the output of `mooring attachment show --json`.
 pub fn text<'v>(value: &'v Value, key: &str) -> Result<&'v str> {
     value[key].as_str().with_context(|| format!("no text {key} in {value}"))
 }

@@ -1,7 +1,8 @@
-//! The Debian packages, from programs that are built: `cargo xtask package` makes those that are shipped, and the scenario `installed`
-//! installs some that are made of the tests' own programs.
+//! Makes the Debian packages from built programs. `cargo xtask package` makes the shipped ones; the
+//! scenario `installed` installs packages of the tests' own programs.
 //!
-//! What must never happen here: a package of a program that was not just built; a tool of a version that depends on the day.
+//! What must never happen here: a package of a program that was not just built; a tool of a version
+//! that depends on the day.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,12 @@ mod licences;
 /// Version of cargo-deb, which makes the packages.
 const CARGO_DEB: &str = "3.8.0";
 
-/// Name of each package, and what `packages/Cargo.toml` calls its variant. In the order of an upgrade: the controller first.
+/// Name of each package, and its variant in `packages/Cargo.toml`. In the order of an upgrade: the
+/// controller first.
 pub const VARIANTS: [(&str, &str); 3] =
     [("mooring-controller", "controller"), ("mooring-agent", "agent"), ("mooring", "cli")];
 
-/// Crates of ours whose programs each package holds.
+/// Our crates whose programs each package contains.
 const MADE_OF: [(&str, &[&str]); 3] = [
     ("mooring-controller", &["mooring-controller"]),
     ("mooring-agent", &["mooring-agent", "mooring-connectors"]),
@@ -31,7 +33,7 @@ const MADE_OF: [(&str, &[&str]); 3] = [
 /// Name in the packages' changelogs.
 const MAINTAINER: &str = "Mooring maintainers <maintainers@mooring.invalid>";
 
-/// Programs that packages hold.
+/// Programs in the packages.
 pub const PACKAGED: [&str; 4] = ["mooring", "mooring-agent", "mooring-controller", "mooring-sessiond"];
 
 /// Program that writes the man pages.
@@ -40,35 +42,37 @@ pub const MAN: &str = "mooring-man";
 /// Shells whose completions are in the package of the command line.
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// Last lines of the zsh script. Without them the first call, which loads the function by its name, completes nothing.
+/// Last lines of the zsh script. Without them the first call, which loads the function by its name,
+/// completes nothing.
 const ZSH_FIRST_CALL: &str =
     "\nif [ \"$funcstack[1]\" = \"_mooring\" ]; then\n    _clap_dynamic_completer_mooring \"$@\"\nfi\n";
 
-/// How packages are compressed.
+/// Compression of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// As small as it gets, for those that are shipped.
+    /// Small: for shipped packages.
     Small,
-    /// Fast to make, for tests.
+    /// Fast: for tests.
     Fast,
 }
 
 /// Packages to be made of the programs in one folder.
 #[derive(Debug, Clone)]
 pub struct Recipe<'a> {
-    /// Root of the workspace whose `packages/Cargo.toml` says what is in them.
+    /// Root of the workspace whose `packages/Cargo.toml` describes the packages.
     pub tree: &'a Path,
-    /// Where cargo has put the programs.
+    /// Cargo's folder of the programs.
     pub programs: &'a Path,
-    /// A folder for what is put together; what it holds is replaced.
+    /// A working folder; its content is replaced.
     pub work: &'a Path,
     /// The packages' version.
     pub version: &'a str,
-    /// How they are compressed.
+    /// The packages' compression.
     pub compression: Compression,
 }
 
-/// Makes sure that dpkg can name the libraries that a program needs, and that cargo-deb is there. The path of cargo-deb.
+/// Checks that dpkg can name the libraries that a program needs, and that cargo-deb is installed.
+/// Returns the path of cargo-deb.
 pub fn ensure() -> Result<PathBuf> {
     packages::install("making packages", || {
         ["dpkg-deb", "dpkg-shlibdeps"]
@@ -107,14 +111,14 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Makes all packages; their paths, in the order of [`VARIANTS`].
+/// Makes all packages. Returns their paths, in the order of [`VARIANTS`].
 pub fn make(recipe: &Recipe<'_>) -> Result<Vec<PathBuf>> {
     let cargo_deb = ensure()?;
     put_together(recipe)?;
     VARIANTS.iter().map(|(name, variant)| one(&cargo_deb, recipe, name, variant)).collect()
 }
 
-/// Puts programs, man pages and completions where cargo-deb looks for what cargo has built.
+/// Puts programs, man pages and completions where cargo-deb expects cargo's output.
 fn put_together(recipe: &Recipe<'_>) -> Result<()> {
     let Recipe { programs, work, .. } = *recipe;
     if work.exists() {
@@ -144,7 +148,8 @@ fn put_together(recipe: &Recipe<'_>) -> Result<()> {
     describe(recipe, &package)
 }
 
-/// Writes the copyright file of each package, and the changelog that Debian's tools read: one entry, which names the real one.
+/// Writes the copyright file of each package, and the changelog that Debian's tools read: one
+/// entry, which names the real one.
 fn describe(recipe: &Recipe<'_>, package: &Path) -> Result<()> {
     licences::write(&package.join("copyright"), &MADE_OF)?;
     let changelogs = package.join("changelog");
@@ -163,7 +168,8 @@ fn describe(recipe: &Recipe<'_>, package: &Path) -> Result<()> {
         .context("compress the changelogs")
 }
 
-/// Seconds since 1970 that stand for the time of all that is made: `SOURCE_DATE_EPOCH`, else the time of the commit, else now.
+/// Seconds since 1970 that serve as the timestamp of all files: `SOURCE_DATE_EPOCH`, else the time
+/// of the commit, else now.
 pub fn epoch() -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text
@@ -193,7 +199,8 @@ fn one(cargo_deb: &Path, recipe: &Recipe<'_>, name: &str, variant: &str) -> Resu
     Ok(output)
 }
 
-/// Packs a package again as another version, so that it is unpacked fast where the processor is emulated.
+/// Repacks a package as another version, with a compression that unpacks fast where the processor
+/// is emulated.
 pub fn repack(deb: &Path, version: &str, to: &Path) -> Result<()> {
     let work = tempfile::tempdir_in(to.parent().context("a folder for the package")?)
         .context("make a folder to unpack a package in")?;

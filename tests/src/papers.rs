@@ -1,5 +1,6 @@
-//! Fenced blocks of the pages that a new operator reads. One whose fence says `sh run MACHINE` is run by the scenario `papers`; any other has,
-//! on the line before it, the reason why it is not: `<!-- not run: REASON -->`.
+//! Fenced blocks of the pages that a new operator reads. The scenario `papers` runs each block
+//! whose fence says `sh run MACHINE`. Any other block has, on the line before it, the reason why it
+//! is not run: `<!-- not run: REASON -->`.
 //!
 //! What must never happen here: a block that is neither.
 
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Pages whose blocks are looked at, in the order in which they are read.
+/// Pages whose blocks are checked, in reading order.
 pub const PAGES: [&str; 6] = [
     "README.md",
     "docs/install.md",
@@ -33,7 +34,8 @@ pub struct Block {
     pub text: String,
 }
 
-/// The blocks of a page that are run. An error names each block that has neither a mark nor a reason.
+/// The blocks of a page that are run. An error names each block that has neither a mark nor a
+/// reason.
 pub fn blocks_of(page: &str, text: &str) -> Result<Vec<Block>> {
     let (mut blocks, mut wrong) = (Vec::new(), Vec::new());
     let mut before = "";

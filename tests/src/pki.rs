@@ -9,7 +9,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 /// An authority that lives as long as its site.
 pub(crate) struct Authority {
-    /// Its certificate, as PEM.
+    /// The authority's certificate, as PEM.
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -29,7 +29,7 @@ impl Authority {
         Ok(Self { pem, issuer: Issuer::new(params, key) })
     }
 
-    /// A certificate for a name or address.
+    /// Signs a certificate for a name or address.
     pub(crate) fn sign(&self, name: &str) -> Result<Signed> {
         let key = KeyPair::generate().with_context(|| format!("make the key of {name}"))?;
         let params = CertificateParams::new(vec![name.to_owned()])
@@ -39,7 +39,8 @@ impl Authority {
     }
 }
 
-/// A certificate for a client over its key, as PEM: 80 of its 90 days are over. `authority` is the authority's own key.
+/// Signs a client certificate over this key, as PEM: 80 of its 90 days are over. `authority` is the
+/// authority's own key.
 pub(crate) fn due(authority: &str, key: &str) -> Result<String> {
     let authority = KeyPair::from_pem(authority).context("read the key of the authority")?;
     let key = KeyPair::from_pem(key).context("read the key of the client")?;

@@ -1,10 +1,13 @@
-//! The search for a run's secrets on whole machines under systemd: in their journals, in databases and stores, in what any process had as
-//! its command line and environment, in files that everybody may read, and in what `mooring` printed.
+//! The search for a run's secrets on whole machines under systemd: in their journals, in databases
+//! and stores, in every process's command line and environment, in world-readable files, and in the
+//! output of `mooring`.
 //!
-//! Secrets are taken from where docs/security.md says that they stand, and looked for everywhere else, by the forms of [`crate::leaks`].
-//! Each class of places has a control: a planted text is found there.
+//! Secrets are collected from where docs/security.md says that they are, and searched everywhere
+//! else, in the forms of [`crate::leaks`]. Each class of places has a control: a planted text is
+//! found there.
 //!
-//! What must never happen here: a class that is searched and has no control; a secret on a command line of this search itself.
+//! What must never happen here: a class that is searched and has no control; a secret on a command
+//! line of this search itself.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,13 +20,14 @@ use mooring_rig::{Running, Vm};
 use crate::evidence::{check, wait_for};
 use crate::leaks;
 
-/// A limit for one script: every file of a folder is read under emulation.
+/// Time limit for one script: every file of a folder is read under emulation.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// Planted text; it has characters of every form.
+/// The planted text; it has characters of every form.
 const PLANTED: &str = "planted/secret?of=this&run+is~found";
 
-/// Writes down each command line and each variable of an environment that it sees, once, with the name of its process.
+/// Records each command line and each environment variable that it sees, once, with the name of its
+/// process.
 const SAMPLER: &str = r"
 import os, time
 os.umask(0o077)
@@ -44,7 +48,8 @@ while True:
     time.sleep(0.1)
 ";
 
-/// Prints `class<TAB>place<TAB>text` for every pattern that is found. Files that were there before the run are nobody's of it.
+/// Prints `class<TAB>place<TAB>text` for every pattern that is found. Files from before the run do
+/// not count.
 const SEARCH: &str = r#"
 P=/root/leaks/patterns
 journalctl --sync
@@ -57,7 +62,7 @@ grep -aF -f $P /root/leaks/proc | sort -u | awk -F '\t' '{ print "process\t" $1 
 true
 "#;
 
-/// The secrets that stand on a machine, `name<TAB>base64`, each from its place.
+/// Prints the secrets of a machine, `name<TAB>base64`, each from its place.
 const COLLECT: &str = r"
 import base64, glob, json, os
 def say(name, secret):
@@ -100,7 +105,7 @@ struct Leak {
     text: String,
 }
 
-/// A search that goes on while its machines work.
+/// A search that runs while its machines work.
 pub(crate) struct Search<'a> {
     machines: Vec<(&'a Vm, Running)>,
     secrets: BTreeMap<Vec<u8>, String>,
@@ -108,7 +113,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// From now on processes are watched.
+    /// Begins to watch processes.
     pub(crate) fn begin(machines: impl IntoIterator<Item = &'a Vm>) -> Result<Self> {
         let mut watched = Vec::new();
         for vm in machines {
@@ -119,19 +124,20 @@ impl<'a> Search<'a> {
         Ok(Self { machines: watched, secrets: BTreeMap::new(), said: Vec::new() })
     }
 
-    /// A secret that was handed over.
+    /// Adds a secret.
     pub(crate) fn knows(&mut self, name: &str, secret: &str) {
         if !secret.is_empty() {
             self.secrets.insert(secret.as_bytes().to_vec(), name.to_owned());
         }
     }
 
-    /// Output of a command of `mooring`.
+    /// Adds output of a command of `mooring`.
     pub(crate) fn heard(&mut self, command: &str, text: &str) {
         self.said.push((format!("the answer to mooring {command}"), text.to_owned()));
     }
 
-    /// Takes the secrets that stand on the machines now. Returns how many there are of each kind, by the first word.
+    /// Collects the secrets that are on the machines now. Returns how many there are of each kind,
+    /// by the first word.
     pub(crate) fn collect(&mut self) -> Result<BTreeMap<String, usize>> {
         for (vm, _) in &self.machines {
             let out = vm.command(["python3", "-"]).stdin(COLLECT).run()?.ok().context("collect secrets")?;
@@ -148,7 +154,8 @@ impl<'a> Search<'a> {
         Ok(counts)
     }
 
-    /// Searches everything for all secrets. Returns how many secrets and forms were looked for; an error says where one is.
+    /// Searches everything for all secrets. Returns how many secrets and forms were searched; an
+    /// error names a place.
     pub(crate) fn end(mut self) -> Result<String> {
         self.plant()?;
         self.said.push((
@@ -194,7 +201,7 @@ impl<'a> Search<'a> {
         Ok(format!("{} secrets in {} forms", self.secrets.len() - 1, of.len()))
     }
 
-    /// Puts a text that is looked for into each class of places, in another form each.
+    /// Plants the text in each class of places, in another form each.
     fn plant(&self) -> Result<()> {
         let forms = leaks::forms(PLANTED.as_bytes());
         let form = |at: usize| forms[at % forms.len()].clone();
@@ -226,7 +233,7 @@ python3 -c 'import time; time.sleep(60)' '{line}' >/dev/null 2>&1 &
     }
 }
 
-/// In which places of each class the planted text must be found.
+/// The places of each class where the planted text must be found.
 const CONTROLS: &[(&str, &[&str])] = &[
     ("journal", &["the journal"]),
     ("store", &["/var/lib/mooring/planted", "/var/lib/mooring-controller/planted", "/var/log/planted"]),
@@ -237,8 +244,9 @@ const CONTROLS: &[(&str, &[&str])] = &[
     ("process", &["python3 cmdline", "sleep environ"]),
 ];
 
-/// The places beside those that secrets are collected from, as docs/security.md names them: a token in the environment of the command
-/// that was given it, and a join token on the command line of the one join that uses it up.
+/// Returns `true` for the rightful places beside those that secrets are collected from, as
+/// docs/security.md names them: a token in the environment of its command, and a join token on the
+/// command line of the only join that uses it.
 fn is_rightful(leak: &Leak) -> bool {
     leak.class == "process"
         && match leak.place.rsplit_once(' ') {

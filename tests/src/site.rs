@@ -1,5 +1,6 @@
-//! A site: a rig with the product installed. The storage node has a volume group on its first data disk, and its state
-//! folder on the second, because the root of a VM is gone after a power cut and the agent's store must not be.
+//! A site: a rig with the product installed. The storage node has a volume group on its first data
+//! disk, and its state folder on the second: a VM's root is lost in a power cut, and the agent's
+//! store must survive.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::evidence::{check, wait_for};
 
-/// Where the product's programs stand in a VM.
+/// Folder of the product's programs in a VM.
 pub const BIN: &str = mooring_rig::PROGRAMS_DIR;
 /// The agent's socket.
 pub const AGENT: &str = "unix:/run/mooring/agent.sock";
@@ -46,12 +47,12 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs in this folder (`target/release`).
+    /// Uses the programs in this folder (`target/release`).
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// One of them.
+    /// The path of one program.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         let path = self.folder.join(name);
         if !path.exists() {
@@ -60,7 +61,7 @@ impl Programs {
         Ok(path)
     }
 
-    /// Adds an image of all of them that are built to what the VMs boot with.
+    /// Adds an image of all built programs to the VMs' options.
     pub fn show_in(&self, mut options: RigOptions) -> Result<RigOptions> {
         let all = PROGRAMS_IN_VMS.iter().chain(&PROGRAMS_OF_BENCHMARKS);
         let built: Vec<_> = all.map(|name| self.folder.join(name)).filter(|path| path.exists()).collect();
@@ -77,10 +78,10 @@ pub struct Site {
     programs: Programs,
 }
 
-/// Where a storage agent says its metrics, if it does.
+/// Address of a storage agent's metrics, if they are on.
 const METRICS: &str = "127.0.0.1:9180";
 
-/// Where targets listen unless a scenario says otherwise.
+/// Default portals of targets.
 const PORTALS: [&str; 2] = ["10.10.0.10:3260", "10.20.0.10:3260"];
 
 /// The agent's configuration in the scenarios.
@@ -88,7 +89,7 @@ pub fn agent_config(extra: &str) -> String {
     agent_config_at(&PORTALS, extra)
 }
 
-/// The table that lets the storage agent say its metrics, for [`Site::metric`].
+/// The table that turns the storage agent's metrics on, for [`Site::metric`].
 pub fn metrics_table() -> String {
     format!("[metrics]\nlisten = [\"{METRICS}\"]\n")
 }
@@ -115,7 +116,7 @@ impl Site {
         Ok(site)
     }
 
-    /// A program on this machine.
+    /// The path of a program on this machine.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         self.programs.path(name)
     }
@@ -125,12 +126,13 @@ impl Site {
         self.rig.vm("storage")
     }
 
-    /// Demands that these programs are built: every VM shows those that are, in [`BIN`].
+    /// Checks that these programs are built: every VM has the built ones in [`BIN`].
     pub fn uses(&self, names: &[&str]) -> Result<()> {
         names.iter().try_for_each(|name| self.programs.path(name).map(drop))
     }
 
-    /// LVM does not flush what it writes: a volatile disk would lose the group at a power cut.
+    /// Makes the disks. LVM does not flush its writes: a volatile disk would lose the group at a
+    /// power cut.
     fn make_disks(&self) -> Result<()> {
         let storage = self.storage()?;
         let disks = storage.data_disks();
@@ -147,13 +149,13 @@ impl Site {
         self.load_modules()
     }
 
-    /// What modules-load.d and sysctl.d do on a real system.
+    /// Does what modules-load.d and sysctl.d do on a real system.
     fn load_modules(&self) -> Result<()> {
         self.storage()?.sh("modprobe -a target_core_mod target_core_iblock iscsi_target_mod; echo 1048576 > /proc/sys/fs/inotify/max_user_watches")?.ok()?;
         Ok(())
     }
 
-    /// Puts back what a power cut takes from a VM without a distribution: the mount, the modules.
+    /// Restores what a power cut removes from a VM without a distribution: the mount, the modules.
     pub fn after_boot(&self) -> Result<()> {
         let storage = self.storage()?;
         let disks = storage.data_disks();
@@ -169,17 +171,17 @@ impl Site {
         self.start_agent_with("")
     }
 
-    /// The same with more lines in its configuration.
+    /// Like [`Self::start_agent`], with more lines in its configuration.
     pub fn start_agent_with(&self, extra: &str) -> Result<Running> {
         self.start_agent_by(&agent_config(extra))
     }
 
-    /// The same with these portals; its metrics are there.
+    /// Like [`Self::start_agent`], with these portals and with metrics.
     pub fn start_agent_at(&self, portals: &[&str]) -> Result<Running> {
         self.start_agent_by(&agent_config_at(portals, &metrics_table()))
     }
 
-    /// The same with this configuration.
+    /// Like [`Self::start_agent`], with this configuration.
     pub fn start_agent_by(&self, config: &str) -> Result<Running> {
         self.storage()?.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
         self.start_program(&[&format!("{BIN}/mooring-agent")])
@@ -195,7 +197,8 @@ impl Site {
         out.line().trim().parse().with_context(|| format!("{name}: {:?}", out.stdout))
     }
 
-    /// Starts an agent by these words, with the configuration that is there, and waits until it answers.
+    /// Starts an agent by this command line, with the present configuration, and waits until it
+    /// answers.
     pub fn start_program(&self, words: &[&str]) -> Result<Running> {
         let agent = self.spawn_program(words)?;
         let answers = wait_for("the agent to answer", Duration::from_mins(2), || {
@@ -208,13 +211,13 @@ impl Site {
         Ok(agent)
     }
 
-    /// The same without the wait.
+    /// Like [`Self::start_program`], without the wait.
     pub fn spawn_program(&self, words: &[&str]) -> Result<Running> {
         let words = words.iter().map(|&word| word.to_owned());
         self.storage()?.command(words).timeout(Duration::from_hours(1)).spawn()
     }
 
-    /// Whether the agent answers.
+    /// Returns `true` if the agent answers.
     pub fn agent_answers(&self) -> Result<bool> {
         Ok(self.mooring(&["agent", "show"])?.status.success())
     }
@@ -226,8 +229,8 @@ impl Site {
         self.storage()?.command(argv).timeout(Duration::from_secs(90)).run()
     }
 
-    /// Runs `mooring --json` and reads its answer; an exit status other than 0 is an error. It waits as long as a busy machine
-    /// may need: LVM's commands take 30 s there.
+    /// Runs `mooring --json` and parses its answer; an exit status other than 0 is an error. It
+    /// waits as long as a busy machine may need: LVM's commands take 30 s there.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let mut all = vec!["--json"];
         if !args.contains(&"--timeout") {
@@ -239,13 +242,13 @@ impl Site {
             .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
     }
 
-    /// Puts so many milliseconds before every write of an LV, or takes them away. The LV's own table is swapped: its export
-    /// goes on.
+    /// Puts a delay in milliseconds before every write of an LV; `None` removes it. The LV's own
+    /// table is swapped, so its export continues.
     pub fn delay_writes(&self, device: &str, ms: Option<u64>) -> Result<()> {
         self.delay_writes_of(&[device], ms)
     }
 
-    /// The same for each of these LVs.
+    /// Like [`Self::delay_writes`], for each of these LVs.
     pub fn delay_writes_of(&self, devices: &[impl AsRef<str>], ms: Option<u64>) -> Result<()> {
         let table = match ms {
             Some(ms) => format!("awk '{{print $1, $2, \"delay\", $4, $5, 0, $4, $5, {ms}}}'"),
@@ -261,7 +264,7 @@ impl Site {
         Ok(())
     }
 
-    /// How many writes an LV holds back now: the second number of dm-delay's status.
+    /// Number of writes that an LV holds back now: the second number of dm-delay's status.
     pub fn delayed_writes(&self, device: &str) -> Result<u64> {
         let out = self.storage()?.run(&["dmsetup", "status", device])?.ok()?;
         let held = out.line().split_whitespace().nth(4);
@@ -274,7 +277,7 @@ impl Site {
         sequences(&out.stdout)
     }
 
-    /// Demands that the agent has nothing left to do.
+    /// Checks that the agent has nothing left to do.
     pub fn nothing_planned(&self) -> Result<()> {
         let plan = self.json(&["plan"])?;
         check(plan["steps"].as_array().is_some_and(Vec::is_empty), || {
@@ -282,7 +285,7 @@ impl Site {
         })
     }
 
-    /// Demands that no target, no backstore and no LV is left.
+    /// Checks that no target, no backstore and no LV is left.
     pub fn nothing_left(&self) -> Result<()> {
         let script = format!(
             "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; find {TARGET}/core -maxdepth 1 -name 'iblock_*'; \
@@ -292,8 +295,8 @@ impl Site {
         check(left.trim().is_empty(), || format!("left behind: {left}"))
     }
 
-    /// How a scenario has ended: what failed leaves its evidence in `failed-NAME` beside the rig's folder, and what passed has
-    /// clean consoles.
+    /// Ends a scenario: a failure leaves its evidence in `failed-NAME` beside the rig's folder; to
+    /// pass, the consoles must be clean.
     pub fn end(&self, result: Result<()>) -> Result<()> {
         if result.is_err() {
             self.save_evidence(&self.rig.dir().with_file_name(format!("failed-{}", self.rig.name())));
@@ -309,7 +312,7 @@ impl Site {
     }
 }
 
-/// The sequence numbers in what `mooring-stamp read` prints.
+/// The sequence numbers in the output of `mooring-stamp read`.
 pub fn sequences(json: &str) -> Result<Vec<u64>> {
     let stamps: Vec<Value> = serde_json::from_str(json).with_context(|| format!("stamps: {json}"))?;
     stamps.iter().map(|stamp| stamp["sequence"].as_u64().context("a stamp without a sequence")).collect()
@@ -327,7 +330,7 @@ pub fn progress(running: &Running) -> Result<Value> {
     })
 }
 
-/// The same, once it has done anything.
+/// Like [`progress`], once the program has done anything.
 pub fn going(running: &Running) -> Result<Value> {
     wait_for("the first I/O to be done", Duration::from_secs(30), || {
         let seen = progress(running)?;
@@ -335,7 +338,7 @@ pub fn going(running: &Running) -> Result<Value> {
     })
 }
 
-/// Waits until a writer has written more than when this began.
+/// Waits until a writer has written more than at the call.
 pub fn goes_on(writer: &Running) -> Result<()> {
     let lines = || writer.stdout_so_far().lines().count();
     let before = lines();

@@ -1,6 +1,8 @@
-//! A slow backend: it is how a host is caught with its writes in flight, and how what lands of them afterwards is seen.
+//! A slow backend: it catches a host with its writes in flight, and shows which of them land
+//! afterwards.
 //!
-//! What must never happen here: stamps said not to have landed before the slowest write had its time.
+//! What must never happen here: stamps reported as not landed before the slowest write had its
+//! time.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,24 +16,26 @@ use crate::disk::Disk;
 use crate::evidence::{check, wait_for};
 use crate::site::{BIN, Site, going, sequences};
 
-/// Writes in flight.
+/// Number of writes in flight.
 pub const WRITERS: u64 = 8;
-/// How long the backend takes for a write.
+/// Time that the backend takes for a write.
 pub const SLOW_MS: u64 = 1500;
-/// How often those write who write together: a write has landed before the next one begins.
+/// Interval of writers that write together: a write has landed before the next one begins.
 const TOGETHER_EVERY_MS: u64 = SLOW_MS * 2;
-/// Within this time of an answer whatever was in flight has landed: three times what the slowest write takes.
+/// Time after an answer within which every write in flight has landed: three times that of the
+/// slowest write.
 pub const LANDS_WITHIN: Duration = Duration::from_millis((SLOW_MS * 3).next_multiple_of(1000));
-/// How long it takes in the control: longer than any call that is to be shown to be no barrier, on any machine. What is in
-/// flight lands when the slowness is taken away, so nobody waits so long.
+/// The backend's delay in the control: longer than any call that is to be shown as no barrier, on
+/// any machine. Writes in flight land when the delay is removed, so nothing waits so long.
 const CONTROL_MS: u64 = 20_000;
 
-/// The writers to each of so many volumes that a host writes to at once: an emulated processor drives all of them.
+/// Number of writers per volume, if a host writes to this many at once: an emulated processor
+/// drives all of them.
 fn writers_each(volumes: usize) -> u64 {
     (2 * WRITERS / volumes.max(1) as u64).clamp(2, WRITERS)
 }
 
-/// A host writes through the slowed LV; returns when its own kernel has all writers in flight.
+/// Lets a host write through the slowed LV; returns when its own kernel has all writers in flight.
 pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
     site.delay_writes(device, Some(SLOW_MS))?;
     let writer = disk.write_stamps(&["--threads", &WRITERS.to_string()])?;
@@ -39,7 +43,8 @@ pub fn write(site: &Site, device: &str, disk: &Disk<'_>) -> Result<Running> {
     Ok(writer)
 }
 
-/// Returns when a host's own kernel has so many writes to these disks in flight, all at one moment.
+/// Returns when a host's own kernel has this many writes to these disks in flight, all at one
+/// moment.
 fn in_flight(disks: &[&Disk<'_>], writes: u64) -> Result<()> {
     let Some(vm) = disks.first().map(|disk| disk.vm) else { return Ok(()) };
     let files = disks.iter().map(|disk| {
@@ -57,8 +62,9 @@ fn in_flight(disks: &[&Disk<'_>], writes: u64) -> Result<()> {
     })
 }
 
-/// Runs `cut` on the storage node, reads the stamps of the LV as soon as it has returned and again when everything slow must
-/// have landed, in one script. Says what `cut` printed, and how many stamps landed after it.
+/// Runs `cut` on the storage node. In the same script it reads the LV's stamps at its return, and
+/// again when every slow write must have landed. Returns the output of `cut`, and how many stamps
+/// landed after it.
 pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64)> {
     let read = read(device);
     let wait = LANDS_WITHIN.as_secs();
@@ -70,11 +76,12 @@ pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64
     Ok((lines.join("\n"), landed_between(before, after)?))
 }
 
-/// How often a force detach is asked for until its receipt is proven: on a busy machine the first answer, after 5 s, may be that it
-/// is not yet (exit status 5).
+/// Most requests of a force detach until its receipt is proven: on a busy machine the first answer,
+/// after 5 s, may be "pending" (exit status 5).
 const ASKED_MAX: u32 = 12;
 
-/// Force-detaches a host whose writes are in flight; the receipt, which is proven, and no stamp lands behind the answer that says so.
+/// Force-detaches a host with writes in flight. Returns the receipt, which is proven; no stamp
+/// lands after the answer that says so.
 pub fn force_detach(site: &Site, device: &str, attachment: &str) -> Result<Value> {
     let words = Control::force_words(attachment);
     let until_proven = format!(
@@ -89,22 +96,22 @@ pub fn force_detach(site: &Site, device: &str, attachment: &str) -> Result<Value
     Ok(answer["receipt"].take())
 }
 
-/// A host is taken off one volume.
+/// A host's removal from one volume.
 pub struct Cut {
-    /// By these words.
+    /// The command line.
     pub words: String,
     /// The volume's LV.
     pub device: String,
 }
 
-/// Runs all of them at once on the storage node, behind `first`, and for each does what [`landed_after`] does. Says of each what it
-/// printed, and how many stamps landed after it.
+/// Runs all of them at once on the storage node, after `first`, and does for each what
+/// [`landed_after`] does. Returns for each its output, and how many stamps landed after it.
 pub fn landed_after_each(site: &Site, first: &str, cuts: &[Cut]) -> Result<Vec<(String, u64)>> {
     let folder = "/run/cuts";
     let mut script = format!("mkdir -p {folder}; {first}; ");
     for (at, Cut { words, device }) in cuts.iter().enumerate() {
         let read = read(device);
-        // One that is refused says why in its answer, and is no reason not to look.
+        // A refused one has the reason in its answer; the stamps are read all the same.
         let cut = format!(
             "{words} >{folder}/{at}.answer 2>{folder}/{at}.why || cat {folder}/{at}.why >>{folder}/{at}.answer"
         );
@@ -123,14 +130,16 @@ pub fn landed_after_each(site: &Site, first: &str, cuts: &[Cut]) -> Result<Vec<(
     (0..cuts.len()).map(seen).collect()
 }
 
-/// The control of all that [`landed_after`] proves: how many stamps land after a mere unmapping, or another call that is no
-/// barrier. That none does is an error, because it would prove nothing.
+/// Control of everything that [`landed_after`] proves: counts the stamps that land after a mere
+/// unmapping, or after another call that is no barrier. None is an error, because it would prove
+/// nothing.
 ///
-/// The writes are held back for as long as the control takes, and let go behind it. With a delay that ends by itself they
-/// would land in waves, and a call that is over right behind a wave has nothing in flight to show.
+/// The writes are held back while the control runs, and released after it. With a delay that ends
+/// by itself they would land in waves, and a call that ends right after a wave has nothing in
+/// flight to show.
 pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<u64> {
     site.delay_writes(device, Some(CONTROL_MS))?;
-    // Writes of blocks side by side may come as one.
+    // Writes of adjacent blocks may arrive as one.
     let mut before = 0;
     wait_for("the writes to be in flight in the backend", Duration::from_millis(CONTROL_MS / 2), || {
         let held = site.delayed_writes(device)?;
@@ -145,19 +154,19 @@ pub fn landed_after_unmapping(site: &Site, device: &str, unmap: &str) -> Result<
     Ok(landed)
 }
 
-/// How a host writes to many LVs.
+/// The pace at which a host writes to many LVs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// As fast as a fast backend takes it.
+    /// As fast as a fast backend allows.
     Fast,
-    /// As fast as a slow one takes it.
+    /// As fast as a slow backend allows.
     Slow,
-    /// To a slow one, all writes at the same moment and then none until they have landed.
+    /// To a slow backend: all writes at the same moment, and then none until they have landed.
     Together,
 }
 
-/// A host writes to all of these LVs by its disks; returns when its writes land, in a fast backend, or are in flight, in a slow one:
-/// if together, since a moment ago.
+/// Lets a host write to all of these LVs. Returns when its writes land (fast backend) or are in
+/// flight (slow backend); those that write together have just begun.
 pub fn write_all<'d>(
     site: &Site,
     pace: Pace,
@@ -183,7 +192,7 @@ pub fn write_all<'d>(
         }
         Pace::Slow => in_flight(&disks, all)?,
         Pace::Together => {
-            // Behind a moment with none, they have all just begun.
+            // After a moment without any, all have just begun.
             in_flight(&disks, 0)?;
             in_flight(&disks, all)?;
         }
@@ -191,12 +200,12 @@ pub fn write_all<'d>(
     Ok(writers)
 }
 
-/// The words that read an LV's stamps on the storage node.
+/// The command line that reads an LV's stamps on the storage node.
 fn read(device: &str) -> String {
     format!("{BIN}/mooring-stamp read {device}")
 }
 
-/// How many stamps landed between two reads of an LV.
+/// Counts the stamps that landed between two reads of an LV.
 fn landed_between(before: &str, after: &str) -> Result<u64> {
     let (before, after) = (sequences(before)?, sequences(after)?);
     Ok(after.iter().sum::<u64>().saturating_sub(before.iter().sum()))

@@ -1,6 +1,7 @@
-//! What the receipts of many force detaches say, counted.
+//! Counts of the receipts of many force detaches.
 //!
-//! What must never happen here: a stamp behind a proven receipt that is not an error; an unproven receipt that is counted as a proof.
+//! What must never happen here: a stamp after a proven receipt that is not an error; an unproven
+//! receipt that is counted as a proof.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,7 +10,8 @@ use serde_json::{Deserializer, Value};
 
 use crate::evidence::check;
 
-/// Of so many receipts one may be unproven: it is true, and the machine was busy. Fewer receipts are all proven.
+/// One in this many receipts may be unproven: it is true, and the machine was busy. Fewer receipts
+/// must all be proven.
 const ONE_UNPROVEN_IN: usize = 20;
 
 /// Receipts of trials.
@@ -20,10 +22,11 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one trial: what the command printed, where in it the receipt is, and how many stamps landed after it. A stamp behind a
-    /// proven receipt is an error, and so is anything that is no receipt.
+    /// Counts one trial: the command's output, the receipt's place in it, and how many stamps
+    /// landed after it. A stamp after a proven receipt is an error, and so is anything that is no
+    /// receipt.
     pub fn add(&mut self, answer: &str, receipt: &str, landed: u64) -> Result<()> {
-        // Behind the answer of a command that did not succeed stands why.
+        // A command that did not succeed adds the reason after its answer.
         let said = Deserializer::from_str(answer).into_iter::<Value>().next();
         let said = said.context("no answer")?.with_context(|| format!("the answer: {answer}"))?;
         match said[receipt]["proof"].as_str() {
@@ -36,13 +39,13 @@ impl Tally {
         })
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { proven: self.proven + other.proven, unproven: self.unproven + other.unproven }
     }
 
-    /// That they are proofs.
+    /// Checks that the receipts are proofs.
     pub fn check(self) -> Result<()> {
         check(self.proven > 0 && self.unproven * ONE_UNPROVEN_IN <= self.proven, || {
             format!("too few are proven: {self}")

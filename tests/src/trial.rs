@@ -1,5 +1,5 @@
-//! One trial of the promise that matters most, whatever the fabric: what befalls the victim, and by which verb it is taken off its
-//! volumes.
+//! One trial of the most important promise, over any transport: the victim's state, and the verb
+//! that forces it off its volumes.
 //!
 //! What must never happen here: a state of the victim that one of the verbs is never tried on.
 
@@ -12,22 +12,22 @@ use crate::control::Control;
 use crate::site::Site;
 use crate::slow::{self, Cut};
 
-/// The states that a victim is in.
+/// Number of states of a victim.
 pub const STATES: u32 = 3;
 
-/// What has happened to the host that is taken off.
+/// The state of the host that is forced off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
-    /// Nothing.
+    /// Alive.
     Alive,
-    /// Its network is cut.
+    /// Without a network.
     Cut,
-    /// Its power is.
+    /// Without power.
     Off,
 }
 
 impl Victim {
-    /// That of the round with this number, from 0: they come in turn.
+    /// The state in the round with this number, from 0: they come in turn.
     pub const fn of(round: u32) -> Self {
         match round % STATES {
             0 => Self::Alive,
@@ -36,7 +36,7 @@ impl Victim {
         }
     }
 
-    /// Lets it happen.
+    /// Brings the victim into this state.
     pub fn befall(self, vm: &Vm) -> Result<()> {
         match self {
             Self::Alive => Ok(()),
@@ -46,12 +46,13 @@ impl Victim {
     }
 }
 
-/// Whether the backend is slow in the round with this number: it is for all states of the victim, and then for none.
+/// Returns `true` if the backend is slow in the round with this number: it is slow for all states
+/// of the victim, and then for none.
 pub const fn is_slow(round: u32) -> bool {
     (round / STATES).is_multiple_of(2)
 }
 
-/// How a victim is taken off.
+/// The way in which a victim is forced off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Each attachment by itself.
@@ -61,13 +62,13 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// That of the round with this number: each state of the victim has both within six rounds, and each with both backends within
-    /// twelve.
+    /// The verb of the round with this number: each state of the victim has both within six rounds,
+    /// and each with both backends within twelve.
     pub const fn of(round: u32) -> Self {
         if (round + round / (2 * STATES)).is_multiple_of(2) { Self::ForceDetach } else { Self::Fence }
     }
 
-    /// Where the receipt is in what the command prints.
+    /// Path of the receipt in the command's output.
     pub const fn receipt(self) -> &'static str {
         match self {
             Self::ForceDetach => "receipt",
@@ -75,7 +76,8 @@ impl Verb {
         }
     }
 
-    /// Takes a host off all that it has, attachments and their LVs; for each the answer, and how many stamps landed after it.
+    /// Forces a host off everything that it has: attachments with their LVs. Returns for each the
+    /// answer, and how many stamps landed after it.
     pub fn take_off<'h>(
         self,
         site: &Site,
@@ -88,7 +90,7 @@ impl Verb {
             Self::Fence => {
                 let fence = ["--json", "host", "fence", host, "--reason", "trial"];
                 let fence = Control::words(&fence).join(" ");
-                // One that is refused says why in the place of an answer.
+                // A refused one prints the reason in place of an answer.
                 format!("{fence} >{answer} 2>{answer}.why || cat {answer}.why >>{answer}")
             }
         };
@@ -102,7 +104,7 @@ impl Verb {
         slow::landed_after_each(site, &first, &held.map(cut).collect::<Vec<_>>())
     }
 
-    /// The host may have them again.
+    /// Lets the host have them again.
     pub fn undo(self, control: &Control<'_>, host: &str) -> Result<()> {
         match self {
             Self::ForceDetach => Ok(()),

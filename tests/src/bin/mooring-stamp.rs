@@ -1,9 +1,12 @@
-//! Writes and reads stamps on a block device, past every cache (O_DIRECT): the witness of the scenarios.
+//! Writes and reads stamps on a block device, past every cache (O_DIRECT): the witness of the
+//! scenarios.
 //!
-//! A stamp is one 4096-byte block that says which writer wrote it, as which of its writes, and when. Each writer thread has
-//! a block of its own and at most one write in flight, so what a block holds says exactly which write landed last.
+//! A stamp is one 4096-byte block with its writer, the number of the write, and the time. Each
+//! writer thread has its own block and at most one write in flight, so a block shows exactly which
+//! write landed last.
 //!
-//! What must never happen here: a write counted before the kernel has said that it is done; an error that is not printed.
+//! What must never happen here: a write counted before the kernel has reported it as done; an error
+//! that is not printed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 const BLOCK: usize = 4096;
 const MAGIC: &[u8; 8] = b"MOORSTMP";
-/// Between two reads of one who watches: a gap is known to that. Reads without a pause take all of an emulated target's processor.
+/// Pause between two reads of a watcher: gaps are known up to it. Reads without a pause take all of
+/// an emulated target's processor.
 const WATCH_PAUSE: Duration = Duration::from_millis(5);
 
 /// Writes and reads stamps on a block device, past every cache
@@ -43,13 +47,14 @@ enum Verb {
         /// Stop after so many seconds
         #[arg(long, default_value_t = 3600)]
         seconds: u64,
-        /// Stop at the first error
+        /// Stop after this many seconds
         #[arg(long)]
         stop_on_error: bool,
-        /// Begin writes only when the clock shows a multiple of so many milliseconds, all writers of a machine together
+        /// Begin writes only when the clock shows a multiple of this many milliseconds, all writers
+        /// of a machine together
         #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
         every_ms: Option<u64>,
-        /// A write is done when it outlives a power cut (O_DSYNC)
+        /// Count a write as done only when it survives a power cut (O_DSYNC)
         #[arg(long)]
         durable: bool,
     },
@@ -57,7 +62,7 @@ enum Verb {
     Read {
         /// The block device
         device: PathBuf,
-        /// How many blocks
+        /// Number of blocks
         #[arg(long, default_value_t = 8)]
         threads: u64,
     },
@@ -65,29 +70,29 @@ enum Verb {
     Watch {
         /// The block device
         device: PathBuf,
-        /// Stop after so many seconds
+        /// Stop after this many seconds
         #[arg(long, default_value_t = 3600)]
         seconds: u64,
     },
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     thread: u64,
-    /// 0: no stamp was ever written here.
+    /// Number of the write; 0: no stamp was ever written here.
     sequence: u64,
     /// Microseconds since 1970, by the writer's clock.
     written_us: u64,
 }
 
-/// What has happened so far.
+/// Counters so far.
 #[derive(Debug, Serialize)]
 struct Progress {
     done: u64,
     errors: u64,
     last_errno: i32,
-    /// Longest time between two successes in a row, of all threads together, in milliseconds.
+    /// Longest time between two successive successes, of all threads together, in milliseconds.
     longest_gap_ms: u64,
     ended: bool,
 }
@@ -143,7 +148,7 @@ impl Tally {
     }
 }
 
-/// A block at an address that O_DIRECT takes.
+/// A block at an address that O_DIRECT accepts.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -199,7 +204,7 @@ fn now_us() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
-/// Waits for the next multiple of so many milliseconds since 1970.
+/// Waits for the next multiple of this many milliseconds since 1970.
 fn wait_for_tick(every_ms: u64) {
     let every_us = every_ms.saturating_mul(1000);
     std::thread::sleep(Duration::from_micros(every_us - now_us() % every_us));
@@ -207,7 +212,7 @@ fn wait_for_tick(every_ms: u64) {
 
 fn write_thread(file: &File, thread: u64, tally: &Tally, stop_on_error: bool, every_ms: Option<u64>) {
     let mut buffer = Aligned::new();
-    // Go on where an earlier run of this writer has ended: sequences never go back.
+    // Continue where an earlier run of this writer ended: sequences never go back.
     let mut sequence = read_stamp(file, thread, &mut buffer).map_or(0, |stamp| stamp.sequence);
     while !tally.stop.load(Ordering::Relaxed) {
         if let Some(every_ms) = every_ms {

@@ -1,4 +1,5 @@
-//! A mode change with a barrier and with writes in flight, and the plain change beside it, after which they land.
+//! A mode change with a barrier while writes are in flight, and beside it the plain change, after
+//! which they land.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ impl Demo<'_> {
             words.extend(more);
             Control::words(&words).join(" ")
         };
-        // A host of ours answers a plain change late, when its disk has nothing in flight: what counts is the target's word.
+        // A host of ours answers a plain change only when its disk has nothing in flight. The
+        // target's state counts.
         let protect = format!("{}/lun_1/write_protect", acl_folder(&self.target, &self.initiator1()?));
         let plain = format!(
             "{} >/run/plain.json 2>&1 & while [ \"$(cat {protect})\" != 1 ]; do :; done",

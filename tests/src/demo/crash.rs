@@ -1,4 +1,5 @@
-//! Everything is killed in turn, under I/O: the hosts' processes, the storage node's, and its power.
+//! Everything is killed in turn, under I/O: the hosts' processes, the storage node's, and its
+//! power.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::site::{going, number, progress};
 const MOMENT: Duration = Duration::from_secs(1);
 
 impl Demo<'_> {
-    /// Ends host1's writer, demands that it saw no error, and says what it did.
+    /// Ends host1's writer, checks that it saw no error, and returns its counters.
     fn wrote_on(writer: Running) -> Result<(u64, u64)> {
         let seen = progress(&writer)?;
         check(number(&seen, "errors")? == 0 && number(&seen, "done")? > 0, || {
@@ -24,7 +25,7 @@ impl Demo<'_> {
         Ok((number(&seen, "done")?, number(&seen, "longest_gap_ms")?))
     }
 
-    /// What the target calls host1's session: a relogin would give it another number.
+    /// The target's number of host1's session: a relogin would change it.
     fn session_at_target(&self) -> Result<String> {
         let shown = self.site.json(&["export", "show", &self.volume])?;
         let grants = shown["export"]["grants"].as_array().context("no grants")?;

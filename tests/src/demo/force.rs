@@ -14,12 +14,13 @@ use crate::site::{number, progress};
 use crate::slow::{self, SLOW_MS, WRITERS};
 
 impl Demo<'_> {
-    /// Puts a delay before every write of the volume's LV, or takes it away. The LV's own table is swapped: the export goes on.
+    /// Puts a delay before every write of the volume's LV (`true`), or removes it. The LV's own
+    /// table is swapped, so the export continues.
     pub(super) fn slow(&self, slow: bool) -> Result<()> {
         self.site.delay_writes(&self.device, slow.then_some(SLOW_MS))
     }
 
-    /// Host1 writes through the slow backend; returns when all its writers are in flight.
+    /// Lets host1 write through the slow backend; returns when all its writers are in flight.
     pub(super) fn write_slowly(&self) -> Result<(Running, u64)> {
         self.slow(true)?;
         let writer = self.disk1.write_stamps(&["--threads", &WRITERS.to_string()])?;
@@ -42,7 +43,7 @@ impl Demo<'_> {
         Ok(text(&self.control.live(&self.attachment1)?, "initiator")?.to_owned())
     }
 
-    /// What `cut` printed, and how many stamps of the shared volume landed after it.
+    /// Returns the output of `cut`, and how many stamps of the shared volume landed after it.
     pub(super) fn landed_after(&self, cut: &str) -> Result<(String, u64)> {
         slow::landed_after(self.site, &self.device, cut)
     }
@@ -66,7 +67,8 @@ impl Demo<'_> {
         self.victim_is_gone(writer)
     }
 
-    /// Host1 has no session, no disk and no path any more, its writer fails soon, and it cannot come back by itself.
+    /// Checks that host1 has no session, no disk and no path any more, that its writer fails soon,
+    /// and that it cannot return by itself.
     fn victim_is_gone(&mut self, writer: Running) -> Result<()> {
         let began = Instant::now();
         let host = &self.control.hosts[0];
@@ -88,14 +90,14 @@ impl Demo<'_> {
         check(live.status.code() == Some(3), || format!("the attachment is still there: {}", live.stdout))
     }
 
-    /// What a reader of host2 has seen; an error of its reads is one here.
+    /// The progress of a reader on host2; a read error is an error here.
     pub(super) fn survivor(reader: &Running, during: &str) -> Result<Value> {
         let seen = progress(reader)?;
         check(number(&seen, "errors")? == 0, || format!("host2's reads during {during}: {seen}"))?;
         Ok(seen)
     }
 
-    /// Ends a reader, demands that it saw no error, and says its longest gap.
+    /// Ends a reader, checks that it saw no error, and returns its longest gap.
     pub(super) fn no_gap(&mut self, reader: Running, during: &str) -> Result<u64> {
         let seen = Self::survivor(&reader, during)?;
         reader.kill()?;
@@ -114,7 +116,8 @@ impl Demo<'_> {
         Ok(())
     }
 
-    /// The control: only unmapping must let stamps land. Were none seen, the proof above would prove nothing.
+    /// Control: after a mere unmapping, stamps must land. If none did, the proof above would prove
+    /// nothing.
     pub(super) fn control_only_unmaps(&mut self) -> Result<()> {
         self.reattach_host1()?;
         self.evidence.shows("host1 is attached again");
@@ -140,7 +143,7 @@ impl Demo<'_> {
     }
 }
 
-/// How long a receipt's revoke took, from its own times.
+/// Duration of a receipt's revoke, from the receipt's own times.
 fn took_ms(receipt: &Value) -> Option<i128> {
     let at = |key: &str| receipt[key].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     Some(i128::from(at("ended")?.as_millisecond() - at("began")?.as_millisecond()))

@@ -1,11 +1,13 @@
-//! Trials of the promise that matters most: a host that writes at full speed is taken off a volume by force, and nothing of it
-//! lands after the receipt says `proven`. Its session is alive, its network is cut, or its power is; the backend is slow or
-//! fast; its one attachment is detached, or the whole host is fenced.
+//! Trials of the most important promise: a host that writes at full speed is forced off a volume,
+//! and nothing of it lands after the receipt says `proven`. Its session is alive, its network is
+//! cut, or its power is; the backend is slow or fast; its one attachment is detached, or the whole
+//! host is fenced.
 //!
-//! Trials come in rounds: one thing befalls the host, and it is taken off each of so many volumes, all at once. Every volume has a
-//! receipt of its own, stamps of its own, and is a trial.
+//! Trials come in rounds. In each, one thing happens to the host, and it is forced off several
+//! volumes at once. Every volume has its own receipt and stamps, and is one trial.
 //!
-//! What must never happen here: a trial whose victim did not write; trials without the control that lets writes land.
+//! What must never happen here: a trial whose victim did not write; trials without the control that
+//! lets writes land.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::time::Duration;
@@ -24,22 +26,22 @@ use crate::slow::{self, Pace};
 use crate::tally::Tally;
 use crate::trial::{STATES, Verb, Victim, is_slow};
 
-/// How often it is done for each state of the victim.
+/// Number of trials for each state of the victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     /// Rounds for each state of the victim.
     pub rounds: u32,
-    /// Volumes that the victim is taken off in each.
+    /// Volumes of each round.
     pub volumes: u32,
 }
 
 impl Size {
-    /// In the tests: once with each backend.
+    /// The tests' size: once with each backend.
     pub const IN_CI: Self = Self { rounds: 2, volumes: 1 };
-    /// The volumes of a round of a soak. More would be more writers than an emulated host can drive.
+    /// Most volumes of a round in a soak: an emulated host cannot drive more writers.
     const VOLUMES_MAX: u32 = 10;
 
-    /// At least so many trials of each kind, in as few rounds as can be.
+    /// At least this many trials of each kind, in as few rounds as possible.
     pub const fn of(trials: u32) -> Self {
         let volumes = if trials < Self::VOLUMES_MAX { trials } else { Self::VOLUMES_MAX };
         let volumes = if volumes == 0 { 1 } else { volumes };
@@ -47,11 +49,12 @@ impl Size {
     }
 }
 
-/// The state folder of the host whose power is cut is on a disk: its agent must not forget who it is.
+/// Size of a disk for the state folder of the host that loses its power: its agent must not forget
+/// who it is.
 const STATE_DISK: u64 = 256 << 20;
 const STATE: &str = "/var/lib/mooring";
 
-/// How long a host may take to be in order again.
+/// Time limit for a host to be in order again.
 const IN_ORDER: Duration = Duration::from_secs(90);
 
 /// One kind of trial.
@@ -63,7 +66,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// The kind of the trial with this number, from 0: all twelve come in turn, and each victim and each backend within six.
+    /// The kind of the trial with this number, from 0: all twelve come in turn, and each victim and
+    /// each backend within six.
     fn of(trial: u32) -> Self {
         Self { victim: Victim::of(trial), slow: is_slow(trial), verb: Verb::of(trial) }
     }
@@ -89,7 +93,7 @@ struct Shared<'a> {
     disk: Disk<'a>,
 }
 
-/// Does it so many times for each state of the victim, with the control at the end.
+/// Runs the trials for each state of the victim, with the control at the end.
 pub fn run(programs: &Programs, size: Size) -> Result<()> {
     let mut options = RigOptions::standard(2).named("trials").forward(PORT);
     for vm in options.vms.iter_mut().filter(|vm| vm.name == "host1") {
@@ -152,7 +156,8 @@ impl Trials<'_> {
         self.demo.remove_everything()
     }
 
-    /// The volumes: that of the demo, and so many that there are as many as wanted. Those with their attachments on host2.
+    /// Adds volumes to the demo's one until there are this many. Returns them with their
+    /// attachments on host2.
     fn more(&mut self, volumes: u32) -> Result<Vec<(String, String)>> {
         let demo = &self.demo;
         self.shared.push(Shared {
@@ -177,7 +182,7 @@ impl Trials<'_> {
         Ok(more)
     }
 
-    /// Attaches host1 to whatever it is not attached to, all at once.
+    /// Attaches host1 to all volumes that it does not have, at the same time.
     fn attach(&mut self) -> Result<()> {
         let mut script = "mkdir -p /run/trial;".to_owned();
         for shared in self.shared.iter().filter(|shared| shared.attachment.is_empty()) {
@@ -200,8 +205,8 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// One round. Afterwards host1 is detached, and in order; what the receipts say, and the survivor's longest gap in
-    /// milliseconds.
+    /// Runs one round; afterwards host1 is detached and in order. Returns the receipts' counts, and
+    /// the survivor's longest gap in milliseconds.
     fn round(&mut self, round: u32, kind: Kind) -> Result<(Tally, u64)> {
         self.attach()?;
         let reader = self.demo.disk2.watch_stamps()?;
@@ -236,7 +241,8 @@ impl Trials<'_> {
         Ok((tally, gap))
     }
 
-    /// Host1 writes to all of them; returns when its writes are in flight in a slow backend, or land in a fast one.
+    /// Lets host1 write to all of them; returns when its writes are in flight in a slow backend, or
+    /// land in a fast one.
     fn write(&self, kind: Kind) -> Result<Vec<Running>> {
         let disks = self.shared.iter().map(|shared| (shared.device.clone(), &shared.disk));
         slow::write_all(self.demo.site, if kind.slow { Pace::Slow } else { Pace::Fast }, disks)
@@ -244,7 +250,8 @@ impl Trials<'_> {
 }
 
 impl Demo<'_> {
-    /// Host1 is as it was before its first attach, and the controller reaches it.
+    /// Restores host1 to its state before its first attach, and waits until the controller reaches
+    /// it.
     fn recover(&mut self, kind: Kind, writers: Vec<Running>) -> Result<()> {
         let vm = self.disk1.vm;
         match kind.victim {

@@ -1,9 +1,11 @@
-//! The copyright file of each package: Mooring's own licence, and the notices of every crate that is compiled into its programs.
+//! The copyright file of each package: Mooring's own licence, and the notices of every crate that
+//! is compiled into its programs.
 //!
-//! The text of Apache-2.0 is on every Debian system and is left out. Of all other texts each stands once: crates share them, and differ in
-//! the lines that name the holders.
+//! The text of Apache-2.0 is on every Debian system and is left out. Every other text stands once:
+//! crates share texts, and differ in the lines that name the holders.
 //!
-//! What must never happen here: a crate that is compiled in and not named; a line of a notice that is lost.
+//! What must never happen here: a crate that is compiled in and not named; a line of a notice that
+//! is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -37,11 +39,11 @@ const APACHE: &str = "License: Apache-2.0
  On Debian systems, the text of the Apache License, Version 2.0, is in /usr/share/common-licenses/Apache-2.0.
 ";
 
-/// Beginnings of the names of files that hold notices.
+/// Prefixes of the names of files that contain notices.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "notice", "copyright", "unlicense"];
-/// Endings of files that are none, for all their names.
+/// Suffixes of files that contain none, despite their names.
 const NO_NOTICES: [&str; 6] = ["rs", "yml", "toml", "json", "html", "py"];
-/// Folders below a crate that are looked through: C libraries have their notices there.
+/// Depth of the search below a crate: C libraries have their notices in such folders.
 const DEPTH: usize = 3;
 
 /// Words after "copyright" in a sentence about it, which names no holder.
@@ -58,7 +60,8 @@ const NO_HOLDER: [&str; 10] = [
     "{yyyy}",
 ];
 
-/// Writes the file of each of these packages, which hold the programs of these crates of ours, into `folder`.
+/// Writes the file of each of these packages into `folder`; each package comes with our crates in
+/// it.
 pub(super) fn write(folder: &Path, packages: &[(&str, &[&str])]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let metadata = metadata()?;
@@ -99,7 +102,7 @@ fn text(metadata: &Metadata, ours: &[&str]) -> Result<String> {
     Ok(file)
 }
 
-/// Crates of others that these are made of, by name.
+/// Third-party crates that are compiled into these, by name.
 fn compiled_in<'a>(metadata: &'a Metadata, ours: &[&str]) -> Result<Vec<&'a Package>> {
     let resolve = metadata.resolve.as_ref().context("cargo names no dependencies")?;
     let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
@@ -132,11 +135,11 @@ fn compiled_in<'a>(metadata: &'a Metadata, ours: &[&str]) -> Result<Vec<&'a Pack
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Notice {
     holders: Vec<String>,
-    /// Lines of the text, but for holders and Apache-2.0.
+    /// Lines of the text, except holders and Apache-2.0.
     text: Vec<String>,
 }
 
-/// Texts so far, and which of them has these words.
+/// The texts so far, with the number of each.
 #[derive(Default)]
 struct Texts {
     all: Vec<Vec<String>>,
@@ -178,7 +181,7 @@ fn paragraph(package: &Package, notices: &[Notice], texts: &mut Texts) -> String
         package.repository.clone().unwrap_or_else(|| format!("https://crates.io/crates/{}", package.name)),
     ];
     comment.extend((!named.is_empty()).then(|| named.join(", ")));
-    // Its own licence is not that of the library in it, which has no file of notices.
+    // The crate's own licence is not that of the library in it, which has no file of notices.
     comment.extend(
         (package.name.as_str() == "libsqlite3-sys").then(|| "SQLite is in the public domain".to_owned()),
     );
@@ -191,7 +194,8 @@ fn paragraph(package: &Package, notices: &[Notice], texts: &mut Texts) -> String
     )
 }
 
-/// The notices of a crate; those of its repository where its own folder has none and Apache-2.0 is not offered.
+/// The notices of a crate; if its folder has none and Apache-2.0 is not offered, those of its
+/// repository.
 fn notices_of(package: &Package, all: &[Package]) -> Result<Vec<Notice>> {
     let own = read_all(package)?;
     if !own.is_empty() || package.license.as_deref().is_some_and(|licence| licence.contains("Apache-2.0")) {
@@ -227,7 +231,7 @@ fn read_all(package: &Package) -> Result<Vec<Notice>> {
         .collect()
 }
 
-/// Files with notices in a folder and those below it.
+/// Files with notices in a folder and below it.
 fn find(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let entry = entry.with_context(|| format!("list {}", folder.display()))?;
@@ -244,7 +248,7 @@ fn find(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Splits a file of notices: who holds the copyright, and what else it says.
+/// Splits a file of notices into the copyright holders and the rest.
 fn read(text: &str) -> Notice {
     let mut notice = Notice::default();
     for line in without_apache(text) {
@@ -263,7 +267,7 @@ fn read(text: &str) -> Notice {
     notice
 }
 
-/// The holder that a line names after "Copyright".
+/// The holder that a line names after "Copyright"; `None`: it names none.
 fn holder(line: &str) -> Option<&str> {
     let line = line.trim_matches(|each: char| each.is_whitespace() || "/*#".contains(each));
     let word = "copyright";
@@ -285,7 +289,7 @@ fn without_apache(text: &str) -> Vec<&str> {
     let at = |lines: &[&str], words: &str| lines.iter().position(|line| line.contains(words));
     while let Some(terms) = at(&lines, "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION") {
         let title = lines[..terms].iter().rposition(|line| line.contains("Apache License")).unwrap_or(terms);
-        // Without its last line nobody can say where it ends: it is kept.
+        // Without its last line the end is unknown, and the text is kept.
         let Some(end) = at(&lines[terms..], "END OF TERMS AND CONDITIONS").map(|end| terms + end) else {
             break;
         };

@@ -1,7 +1,9 @@
-//! An export that rtslib made, as targetcli has it, becomes Mooring's while a host writes to it: its session, its disk and its
-//! names stay, before and after a power cut; a second export that nobody chose is left as it is.
+//! An export that rtslib made, as targetcli has it, becomes Mooring's while a host writes to it.
+//! Its session, disk and names stay, before and after a power cut. A second export, which nobody
+//! selected, is left unchanged.
 //!
-//! What must never happen here: a session taken for the old one that is a new one: the target's own number of it is compared.
+//! What must never happen here: a new session mistaken for the old one: the target's own number of
+//! it is compared.
 
 use std::time::Duration;
 
@@ -31,8 +33,8 @@ struct Adopt<'a> {
     host: Host<'a>,
 }
 
-/// What targetcli has its library make of one export: an LV of the group as LUN 0, and one host with CHAP. (targetcli itself
-/// wants a D-Bus, which these VMs have not.)
+/// Python that makes one export in targetcli's way: an LV of the group as LUN 0, and one host with
+/// CHAP. (targetcli itself needs D-Bus, which these VMs do not have.)
 const RTSLIB: &str = "
 import sys
 from rtslib_fb import BlockStorageObject, FabricModule, LUN, MappedLUN, NetworkPortal, NodeACL, RTSRoot, TPG, Target
@@ -95,7 +97,7 @@ impl<'a> Adopt<'a> {
         self.host.session_at(self.site.storage()?, IQN)
     }
 
-    /// Everything of the export that nobody chose, with what can be read of it.
+    /// Everything readable of the export that was not selected.
     fn foreign(&self) -> Result<String> {
         let script = format!(
             "cd {TARGET}; grep -rs --exclude-dir='*statistics*' '' iscsi/{OTHER} core/iblock_*/other | sort; \
@@ -151,7 +153,7 @@ impl<'a> Adopt<'a> {
         Ok(agent)
     }
 
-    /// The ordinary calls work on it, and the host's disk stays what it is.
+    /// The ordinary calls work on it, and the host's disk stays the same.
     fn ordinary(&mut self, naa: &str, disk: &Disk<'_>) -> Result<()> {
         let anew = ["export", "grant", "data", "--initiator", "iqn.2026-01.test.mooring:new", "--mode", "ro"];
         self.site.json(&anew)?;
@@ -163,7 +165,7 @@ impl<'a> Adopt<'a> {
         Ok(())
     }
 
-    /// The host finds its disk again, under every name that it had.
+    /// The host finds its disk again, under all its names.
     fn power_cut(&mut self, agent: Running, naa: &str) -> Result<Running> {
         let storage = self.site.storage()?;
         storage.power_cut()?;

@@ -1,8 +1,10 @@
-//! The storage agent dies before and after each of its calls that change the machine, on a real kernel: while a volume is made,
-//! granted to two hosts, taken from one by force under I/O, given back by the other, and deleted. Each time another agent is
-//! started, as systemd does, the same command is given again, and all ends as if nothing had been.
+//! The storage agent dies before and after each of its calls that change the machine, on a real
+//! kernel: while a volume is made, granted to two hosts, revoked from one under I/O, released by
+//! the other, and deleted. Each time another agent is started, as systemd does, and the same
+//! command is repeated. Everything ends as without the death.
 //!
-//! What must never happen here: a fault point that is taken for tried and was not: the agent itself says where it died.
+//! What must never happen here: a fault point that counts as tried and was not: the agent itself
+//! says where it died.
 
 use std::time::Duration;
 
@@ -17,12 +19,13 @@ use crate::site::{BIN, Programs, Site, going, number, progress};
 const PROGRAM: &str = "mooring-agent-faults";
 const PORTAL: &str = "10.10.0.10:3260";
 const SIGABRT: i32 = 6;
-/// How often a command is given again: the agent may die in it once, and once an answer may be that it goes on.
+/// Most repetitions of a command: the agent may die in it once, and one answer may be "pending".
 const TRIES: usize = 4;
-/// Deaths in the tests; `cargo xtask soak` has all.
+/// Number of deaths in the tests; `cargo xtask soak` has all.
 pub const DEATHS_IN_CI: usize = 3;
 
-/// Lets the agent die at so many of its fault points, evenly among all of them; at each, if there are not so many.
+/// Kills the agent at this many of its fault points, spread evenly over all; at each point, if
+/// there are not so many.
 pub fn run(programs: &Programs, deaths: usize) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("agent-killed"), programs)?;
     let result = Killed::make(&site).and_then(|mut killed| killed.acts(deaths));
@@ -34,11 +37,11 @@ struct Killed<'a> {
     evidence: Evidence,
     one: Host<'a>,
     two: Host<'a>,
-    /// The agent that runs.
+    /// The running agent.
     agent: Option<Running>,
-    /// It is to die.
+    /// `true`: it will die.
     armed: bool,
-    /// What it has said until it died.
+    /// The dead agent's log up to its death.
     died: Option<String>,
     rounds: u32,
 }
@@ -48,7 +51,7 @@ impl<'a> Killed<'a> {
         site.uses(&[PROGRAM])?;
         let (one, two) = (Host::start(site.rig.vm("host1")?)?, Host::start(site.rig.vm("host2")?)?);
         let evidence = Evidence::default();
-        // What is made once for all volumes is there from now on.
+        // Objects that all volumes share exist from now on.
         let agent = Some(site.start_agent()?);
         Ok(Self { site, evidence, one, two, agent, armed: false, died: None, rounds: 0 })
     }
@@ -75,7 +78,8 @@ impl<'a> Killed<'a> {
         Ok(())
     }
 
-    /// The whole cycle, with an agent that dies at this point; at none if it is 0. What that agent said.
+    /// Runs the whole cycle with an agent that dies at this point (0: at none). Returns that
+    /// agent's log.
     fn round(&mut self, at: usize) -> Result<String> {
         self.rounds += 1;
         self.arm(at)?;
@@ -104,7 +108,7 @@ impl<'a> Killed<'a> {
         self.died.take().with_context(|| format!("the agent did not die at point {at}"))
     }
 
-    /// Host1 is taken off while it writes; host2 reads on by the session that it has.
+    /// Host1 is revoked while it writes; host2 continues to read in the same session.
     fn under_io(&mut self, id: &str, target: &str) -> Result<()> {
         let (writes, reads) = (self.one.disk(target, PORTAL)?, self.two.disk(target, PORTAL)?);
         let writer = writes.write_stamps(&["--threads", "2"])?;
@@ -114,7 +118,8 @@ impl<'a> Killed<'a> {
         let before = self.two.session_at(self.site.storage()?, target)?;
         let one = self.one.iqn.clone();
         let receipt = self.done(&["export", "revoke", id, "--initiator", &one, "--force"])?;
-        // Given again after a death, the revoke may find nothing to do: then its receipt is listed.
+        // Repeated after a death, the revoke may find nothing to do: then its receipt is in the
+        // list.
         let shown = self.done(&["volume", "show", id])?;
         let proven = |receipt: &Value| receipt["initiator"] == one.as_str() && receipt["proven"] == true;
         let listed = shown["receipts"].as_array().is_some_and(|all| all.iter().any(proven));
@@ -130,7 +135,7 @@ impl<'a> Killed<'a> {
         self.one.forget(target)
     }
 
-    /// Puts an agent in the place of the one that runs, which dies there.
+    /// Replaces the running agent by one that dies at this point.
     fn arm(&mut self, at: usize) -> Result<()> {
         if let Some(agent) = self.agent.take() {
             agent.kill()?;
@@ -145,7 +150,7 @@ impl<'a> Killed<'a> {
         self.see_death()
     }
 
-    /// Takes note of the agent's death, and starts another one.
+    /// Records the agent's death, and starts another one.
     fn see_death(&mut self) -> Result<()> {
         let Some(agent) = self.agent.take_if(|agent| !agent.is_running()) else { return Ok(()) };
         let out = agent.wait()?;
@@ -156,7 +161,7 @@ impl<'a> Killed<'a> {
         Ok(())
     }
 
-    /// Gives a command until it has succeeded, again after the agent's death.
+    /// Repeats a command until it has succeeded, also after the agent's death.
     fn done(&mut self, words: &[&str]) -> Result<Value> {
         let mut said = String::new();
         for _ in 0..TRIES {
@@ -166,7 +171,7 @@ impl<'a> Killed<'a> {
                     .with_context(|| format!("`mooring {}` answered: {}", words.join(" "), out.stdout));
             }
             said = format!("{}: {} {}", out.status, out.stdout, out.stderr);
-            // It may be about to die.
+            // The agent may be about to die.
             std::thread::sleep(Duration::from_millis(300));
             self.see_death()?;
         }

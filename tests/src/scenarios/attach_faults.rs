@@ -1,5 +1,6 @@
-//! Native attach on a real kernel when something is wrong: each gets a clear error in bounded time, loses nothing, and goes
-//! through once it is right again. (What a fake can show as well is shown in the crates' own tests, which are faster.)
+//! Faults during a native attach on a real kernel. Each gets a clear error in bounded time, loses
+//! nothing, and the attach succeeds once the fault is gone. (Faults that a fake can show are in the
+//! crates' own tests, which are faster.)
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,8 @@ struct Faults<'a> {
 }
 
 fn scenes(site: &Site) -> Result<()> {
-    // One portal, on the second network: it can be cut while agents and controller talk over the first.
+    // One portal, on the second network: it can be cut while agents and controller talk over the
+    // first.
     let agent = site.start_agent_at(&["10.20.0.10:3260"])?;
     let mut control = Control::prepare(site)?;
     control.start()?;
@@ -67,7 +69,7 @@ impl<'a> Faults<'a> {
         self.site.nothing_left()
     }
 
-    /// Demands an exit code and words in the message.
+    /// Checks an exit code and words in the message.
     fn refused(&mut self, what: &str, out: &Output, code: i32, words: &[&str]) -> Result<()> {
         let said = out.stderr.trim();
         for word in words {
@@ -109,7 +111,8 @@ impl<'a> Faults<'a> {
         Ok(())
     }
 
-    /// The portal's network is silent: the attach says which portal and for how long, and goes through when it is back.
+    /// The portal's network is silent: the attach names the portal and the time, and succeeds when
+    /// it is back.
     fn unreachable(&mut self) -> Result<()> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
@@ -135,7 +138,7 @@ impl<'a> Faults<'a> {
         Ok(text(&list[0], "id")?.to_owned())
     }
 
-    /// ctrl-C in the middle of an attach leaves nothing.
+    /// ctrl-C during an attach leaves nothing.
     fn interrupted(&mut self) -> Result<()> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
@@ -220,7 +223,8 @@ impl<'a> Faults<'a> {
         Ok(())
     }
 
-    /// The TCP connection is killed under I/O: sessiond logs in again at once, and nobody sees an error.
+    /// The TCP connection is killed under I/O: sessiond logs in again at once, and no program sees
+    /// an error.
     fn connection_lost(&mut self) -> Result<()> {
         let (id, disk) = self.attach()?;
         let writer = disk.write_stamps(&["--threads", "1"])?;
@@ -247,7 +251,8 @@ impl<'a> Faults<'a> {
         Ok(())
     }
 
-    /// The target does not accept the secret any more: two refusals at least 3 s apart, then forbidden, and no hang.
+    /// The target no longer accepts the secret: two refusals at least 3 s apart, then forbidden,
+    /// and no hang.
     fn wrong_secret_at_relogin(&mut self) -> Result<()> {
         let (id, disk) = self.attach()?;
         let writer = disk.write_stamps(&["--threads", "1"])?;
@@ -293,7 +298,8 @@ impl<'a> Faults<'a> {
         })
     }
 
-    /// Another volume behind the same LUN: after the next relogin the disk is not handed on.
+    /// Another volume appears behind the same LUN: after the next relogin the disk is not handed
+    /// out.
     fn wrong_disk(&mut self) -> Result<()> {
         let (id, disk) = self.attach()?;
         let reader = disk.watch_stamps()?;
@@ -315,7 +321,7 @@ impl<'a> Faults<'a> {
             .context("swap the backing volume")?;
         disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
         let control = &self.control;
-        // Reads fail before that as well: the LUN was away for a moment.
+        // Reads also fail before that: the LUN was missing for a moment.
         let said = wait_for("sessiond to say that the disk is wrong", HALF_MINUTE, || {
             let log = control.hosts[0].sessiond_log();
             Ok(log.lines().find(|line| line.contains("another disk answers")).map(str::to_owned))
@@ -348,7 +354,8 @@ impl<'a> Faults<'a> {
     }
 }
 
-/// From each loss of a session to the end of the login after it, by the times in sessiond's log.
+/// Milliseconds from each loss of a session to the end of the next login, from the times in
+/// sessiond's log.
 fn relogins_ms(log: &str) -> Vec<i64> {
     let at = |line: &str| line.split_whitespace().next()?.parse::<jiff::Timestamp>().ok();
     let mut lost = None;

@@ -1,5 +1,6 @@
-//! A distribution's iscsid and iscsiadm beside three of our sessions under I/O: nothing of ours is touched. The control is a
-//! session made with an ordinary netlink port, which iscsid's start must take over.
+//! A distribution's iscsid and iscsiadm run beside three of our sessions under I/O, and touch none
+//! of them. The control is a session made with an ordinary netlink port, which iscsid's start must
+//! take over.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -16,9 +17,9 @@ use crate::initiator::{Credentials, Host};
 use crate::native::{KernelSession, NativeHost, text};
 use crate::site::{BIN, Programs, Site, number, progress};
 
-/// Sessions of ours.
+/// Number of our sessions.
 const OURS: usize = 3;
-/// How long each doing of iscsid is watched.
+/// Time for which each action of iscsid is watched.
 const MOMENT: Duration = Duration::from_secs(2);
 const PORTAL: &str = "10.10.0.10:3260";
 
@@ -28,11 +29,11 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
-/// One of ours, with a writer on it.
+/// One of our sessions, with a writer on it.
 struct Ours<'a> {
     attachment: String,
     volume: String,
-    /// Its session's, as the target has it: iscsid would log in under one of its own.
+    /// ISID of the session at the target: iscsid would log in under one of its own.
     isid: String,
     writer: Running,
     disk: Disk<'a>,
@@ -125,12 +126,12 @@ impl Stock {
     }
 }
 
-/// Everything that iscsid and iscsiadm do on a host, one after the other.
+/// Runs every action of iscsid and iscsiadm on a host, one after the other.
 fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     let vm = host.vm;
     vm.sh("iscsid")?.ok().context("start iscsid")?;
     sleep(MOMENT);
-    // It is two processes, and either takes the other with it, also between two calls of kill.
+    // iscsid is two processes, and killing one ends the other, even between two calls of kill.
     vm.sh("pidof iscsid; kill $(pidof iscsid) || true; while pidof iscsid; do sleep 0.2; done; iscsid")?
         .ok()
         .context("restart iscsid")?;
@@ -140,7 +141,7 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     host.login(&stock.target, PORTAL, Some(stock.chap()), 20)?.ok().context("iscsiadm logs in")?;
     vm.sh("iscsiadm -m session --rescan || true")?.ok()?;
     sleep(MOMENT);
-    // Logs out of everything that it may: the stock session. Ours it cannot.
+    // This logs out of every session that iscsiadm may end: the stock one. Ours it cannot.
     vm.sh("iscsiadm -m node -u || true; iscsiadm -m session -u || true")?.ok()?;
     sleep(MOMENT);
     vm.sh("pidof iscsid; kill -9 $(pidof iscsid) || true; while pidof iscsid; do sleep 0.2; done; iscsid")?
@@ -150,13 +151,13 @@ fn disturb(host: &Host<'_>, stock: &Stock) -> Result<()> {
     Ok(())
 }
 
-/// The ISID of a volume's one session, as the target has it.
+/// ISID of a volume's only session at the target.
 fn isid_at(site: &Site, volume: &str) -> Result<Option<String>> {
     let shown: Value = site.json(&["export", "show", volume])?;
     Ok(shown["export"]["grants"][0]["sessions"][0]["isid"].as_str().map(str::to_owned))
 }
 
-/// The longest gap of one of ours, which saw no error and is the same session.
+/// The longest gap of one of our sessions. Checks that it saw no error and is the same session.
 fn undisturbed(site: &Site, control: &Control<'_>, one: Ours<'_>) -> Result<u64> {
     let seen = progress(&one.writer)?;
     one.writer.kill()?;
@@ -177,7 +178,8 @@ fn undisturbed(site: &Site, control: &Control<'_>, one: Ours<'_>) -> Result<u64>
     number(&seen, "longest_gap_ms")
 }
 
-/// A session of the same daemon's making, but for its port id: iscsid logs in anew, under its own ISID.
+/// Control: a session made by the same daemon with another port id. iscsid logs in anew, under its
+/// own ISID.
 fn control_is_stolen(site: &Site, host: &Host<'_>, stock: &Stock) -> Result<String> {
     let vm = host.vm;
     vm.sh("kill -9 $(pidof iscsid) || true")?.ok()?;
@@ -214,6 +216,7 @@ fn control_is_stolen(site: &Site, host: &Host<'_>, stock: &Stock) -> Result<Stri
     drop(held.wait()?);
     let theirs = theirs.context("the control was not stolen, so the proof above proves nothing")?;
     vm.sh("iscsiadm -m session -u || true; kill $(pidof iscsid) || true")?.ok()?;
-    // Without the secret, which is not in sysfs, iscsid drops our connection and cannot make its own.
+    // Without the secret, which is not in sysfs, iscsid drops our connection and cannot make its
+    // own.
     Ok(format!("the target's session with ISID {ours} became {theirs}"))
 }

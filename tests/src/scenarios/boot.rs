@@ -1,7 +1,9 @@
-//! Many exports after a power cut: all come back from the agent's own store, also when it is killed in the middle of it; a
-//! volume whose group is late holds up nobody, and comes by itself; an LVM that hangs holds up nobody that is remembered.
+//! Many exports after a power cut. All return from the agent's own store, also when it is killed
+//! during the restore. A volume whose group is late delays no other, and comes by itself. An LVM
+//! that hangs delays no volume that is remembered.
 //!
-//! What must never happen here: a count of exports that was asked of the agent; the kernel's tree is the witness.
+//! What must never happen here: a count of exports from the agent's own words; the kernel's tree is
+//! the witness.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +15,15 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config, metrics_table};
 
-/// Volumes that are there at the boot, and the initiators of each.
+/// Number of volumes at the boot, and of initiators of each.
 const VOLUMES: u32 = 32;
 const INITIATORS: usize = 2;
 /// The group whose disk comes later.
 const LATE: &str = "vg1";
 const LONG: Duration = Duration::from_mins(4);
 
-/// Kills the agent once so many targets stand; says how the kernel's grace periods are then, and how many portal groups answer.
+/// Kills the agent once this many targets exist. Prints the state of the kernel's grace periods
+/// then, and how many portal groups answer.
 const WATCH: &str = r#"
 import glob, os, signal, sys, time
 print("watching", flush=True)
@@ -86,7 +89,8 @@ impl Acts<'_> {
         Ok(command.timeout(LONG).run()?.ok()?.stdout)
     }
 
-    /// Metadata that names all LVs is restored into the group: making them one by one takes LVM a second each here.
+    /// Restores metadata that names all LVs into the group: making them one by one takes LVM a
+    /// second each here.
     fn volumes(&self) -> Result<()> {
         let backup = self.storage(&format!("vgcfgbackup -q -f /run/vg {GROUP} >/dev/null; cat /run/vg"))?;
         let metadata = lv_metadata(&backup, VOLUMES)?;
@@ -95,12 +99,13 @@ impl Acts<'_> {
         self.activate()
     }
 
-    /// What a distribution's units do at a boot with all groups that are there.
+    /// Does what a distribution's units do at a boot with all groups that exist.
     fn activate(&self) -> Result<()> {
         self.storage(&format!("vgchange -q -aay {GROUP}")).map(drop)
     }
 
-    /// The agent's store, as if a client had sent each wish: written by the agent's own code, out here.
+    /// Writes the agent's store as if a client had sent each spec, with the agent's own code,
+    /// outside of the VM.
     fn store(&self) -> Result<()> {
         let folder = tempfile::tempdir().context("a folder for the store")?;
         let volumes = VOLUMES.to_string();
@@ -113,19 +118,21 @@ impl Acts<'_> {
         for file in ["mooring-agent.db", "sealing.key"] {
             let there = format!("/srv/mooring/state/{file}");
             self.site.storage()?.push(&folder.path().join(file), &there, 0o600)?;
-            // What the agent writes is durable by itself. This was written for it.
+            // The agent's own writes are durable. These were made for it, so sync them.
             self.storage(&format!("sync {there} /srv/mooring/state"))?;
         }
         Ok(())
     }
 
-    /// A group on a device that stands only once somebody makes it: after a boot its disk is late.
+    /// Makes a group on a device that exists only once it is made by hand: after a boot its disk is
+    /// late.
     fn late_group(&self) -> Result<()> {
         self.late_disk()?;
         self.storage(&format!("pvcreate -q /dev/mapper/late; vgcreate -q {LATE} /dev/mapper/late")).map(drop)
     }
 
-    /// Not from the disk's beginning on: LVM must not find its label on the disk itself.
+    /// The device does not begin at the disk's beginning: LVM must not find its label on the disk
+    /// itself.
     fn late_disk(&self) -> Result<()> {
         let disks = self.site.storage()?.data_disks();
         let disk = disks.get(2).context("the third data disk")?;
@@ -139,7 +146,7 @@ impl Acts<'_> {
         self.site.start_agent_by(&config())
     }
 
-    /// Portal groups that answer logins, and ACLs with their mapped LUN.
+    /// Counts portal groups that answer logins, and ACLs with their mapped LUN.
     fn served(&self) -> Result<(u32, usize)> {
         let seen = self.storage(&format!(
             "cat {TARGET}/iscsi/iqn.*/tpgt_1/enable 2>/dev/null | grep -c 1 || true; \
@@ -155,7 +162,7 @@ impl Acts<'_> {
             .with_context(|| format!("served are {:?}", self.served()))
     }
 
-    /// Everything is served, and one volume more in the late group.
+    /// Everything is served, and one more volume in the late group.
     fn first_start(&mut self) -> Result<String> {
         let agent = self.start()?;
         self.until_served(VOLUMES, mapped(VOLUMES))?;
@@ -178,12 +185,13 @@ impl Acts<'_> {
         check(self.served()? == (0, 0), || "a target has lived through a power cut".to_owned())
     }
 
-    /// Kill -9 while the exports are made: what is there is right, and the kernel's grace periods, which are short for bulk
-    /// work, are put back by the next one.
+    /// Kills the agent with -9 while the exports are made. Existing ones are right, and the next
+    /// agent restores the kernel's grace periods, which are short for bulk work.
     fn killed_in_the_middle(&mut self) -> Result<()> {
         let storage = self.site.storage()?;
         storage.write("/etc/mooring/agent.toml", config().as_bytes(), 0o600)?;
-        // From inside, and before everybody else: a look from out here takes as long as ten exports.
+        // Watch from inside and at real-time priority: a look from out here takes as long as ten
+        // exports.
         let watch = storage.command(["chrt", "-f", "1", "python3", "-c", WATCH, &(VOLUMES / 4).to_string()]);
         let watch = watch.timeout(LONG).spawn()?;
         check(watch.wait_stdout("watching", Duration::from_mins(1)), || "nobody watches".to_owned())?;
@@ -223,13 +231,14 @@ impl Acts<'_> {
         Ok(agent)
     }
 
-    /// What the agent remembers of its LVs, and what device-mapper says of their devices, is enough: LVM is asked, and never answers.
+    /// LVM never answers. The agent's memory of its LVs and device-mapper's state of their devices
+    /// suffice.
     fn lvm_hangs(&mut self) -> Result<()> {
         self.storage(
             "printf '#!/bin/sh\\nexec sleep 1000\\n' > /run/hangs; chmod 755 /run/hangs; mount --bind /run/hangs /sbin/lvm",
         )?;
         let store = "/srv/mooring/state/mooring-agent.db";
-        // Whoever looks into it moves its log into it.
+        // Reading the store moves its log into the database file.
         let known = self.storage(&in_store("SELECT count(*) FROM whole_lvs"))?;
         self.storage(&format!("cp {store} /run/kept.db; {}", in_store("DELETE FROM whole_lvs")))?;
         let agent = self.start()?;
@@ -261,12 +270,13 @@ impl Acts<'_> {
     }
 }
 
-/// The agent's configuration: both groups, and where it says its numbers.
+/// The agent's configuration: both groups, and its metrics.
 fn config() -> String {
     format!("{}\n[[groups]]\nname = \"{LATE}\"\n", agent_config(&metrics_table()))
 }
 
-/// A command that runs this on the agent's store, which no agent has open, and prints the first number of its answer.
+/// A command that runs this SQL on the agent's store, which no agent has open, and prints the first
+/// number of its answer.
 fn in_store(sql: &str) -> String {
     format!(
         "python3 -c \"import sqlite3; db = sqlite3.connect('/srv/mooring/state/mooring-agent.db'); \
@@ -275,7 +285,7 @@ fn in_store(sql: &str) -> String {
     )
 }
 
-/// Mapped LUNs of so many volumes.
+/// Number of mapped LUNs of this many volumes.
 const fn mapped(volumes: u32) -> usize {
     volumes as usize * INITIATORS
 }

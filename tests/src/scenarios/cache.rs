@@ -1,5 +1,6 @@
-//! The cache flag of attachments on a real kernel. A process keeps the disk open all the while, as the user of another attachment
-//! does: at the last close the kernel would drop the page cache by itself, and nothing would be shown.
+//! The cache flag of attachments on a real kernel. A process keeps the disk open all the time, as
+//! the user of another attachment does: at the last close the kernel would drop the page cache by
+//! itself, and nothing would be shown.
 
 use std::time::Duration;
 
@@ -19,16 +20,16 @@ mod users;
 
 const HALF_MINUTE: Duration = Duration::from_secs(30);
 
-/// Writes of host1, each followed by an attach of host2.
+/// Number of writes of host1, each followed by an attach of host2.
 const ROUNDS: u32 = 4;
 
-/// What a writer leaves in the page cache.
+/// Bytes that a writer leaves in the page cache.
 const DIRTY_BYTES: u64 = 4 << 20;
 
-/// How far the kernel's count of it may be off.
+/// Tolerance of the kernel's count of them.
 const SLACK: u64 = 192 << 10;
 
-/// Read-ahead of an operator's own, in sectors: the kernel's is another one.
+/// Read-ahead set by an operator, in sectors; the kernel's default differs.
 const OWN_READ_AHEAD: &str = "2048";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -76,9 +77,9 @@ struct Scene<'a> {
     volume: String,
     /// The disk on host1, which writes past its page cache.
     writer: Disk<'a>,
-    /// host2, which reads through its page cache.
+    /// Host2, which reads through its page cache.
     reader: &'a Vm,
-    /// What was written last.
+    /// The last stamp written.
     stamp: u32,
 }
 
@@ -139,7 +140,8 @@ impl Scene<'_> {
         self.control.json(&["detach", &attached.id]).map(drop)
     }
 
-    /// A process on host2 that opens the disk like this (`3<`: for reading), does one thing and keeps it open.
+    /// Starts a process on host2 that opens the disk in this way (`3<`: for reading), does one
+    /// thing and keeps it open.
     fn keep_open(&self, path: &str, how: &str, then: &str) -> Result<Running> {
         let script = format!("exec {how}{path}; {then}; echo open; exec sleep 600");
         let keeper = self.reader.command(["sh", "-c", &script]).spawn()?;
@@ -147,7 +149,7 @@ impl Scene<'_> {
         Ok(keeper)
     }
 
-    /// A forced detach takes what was not written with it, and says how much that was.
+    /// A forced detach loses unwritten pages, and reports how many bytes they were.
     fn lost_pages(&mut self) -> Result<()> {
         let (attached, _) = self.attach(&["--cache", "off"])?;
         let fill = format!("dd if=/dev/zero bs={DIRTY_BYTES} count=1 status=none >&4");
@@ -191,7 +193,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// host1 writes, host2 attaches, reads buffered and detaches, again and again.
+    /// Host1 writes; host2 attaches, reads buffered and detaches; repeatedly.
     fn rounds(&mut self, cache: &str) -> Result<()> {
         self.write()?;
         let (kept, _) = self.attach(&["--cache", cache])?;
@@ -226,7 +228,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Off and on again under a path that stands, with a read-ahead of the operator's own.
+    /// Turns the cache off and on while the path stands, with an operator's own read-ahead.
     fn live_change(&mut self) -> Result<()> {
         self.write()?;
         let (attached, _) = self.attach(&["--cache", "on"])?;
@@ -254,7 +256,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Over a recovery of the session, an agent's restart, and a disk that comes back under another name.
+    /// The flag survives a recovery of the session, an agent's restart, and a disk that returns
+    /// under another name.
     fn holds(&mut self) -> Result<()> {
         let (attached, live) = self.attach(&["--cache", "off"])?;
         let relogins = |control: &Control<'_>| -> Result<i64> {
@@ -275,7 +278,7 @@ impl Scene<'_> {
         let disk = text(&live, "disk")?.to_owned();
         let name = disk.trim_start_matches("/dev/").to_owned();
         self.is_off_soon(&attached)?;
-        // A disk that somebody deletes is found again by a scan, as another one.
+        // A disk that was deleted is found again by a scan, as another one.
         self.reader.sh(&format!("echo 1 > /sys/block/{name}/device/delete"))?.ok()?;
         wait_for("another disk behind the path", HALF_MINUTE, || {
             let script = format!(
@@ -292,13 +295,13 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Linux 6.11 and newer set the read-ahead anew with the disk's limits.
+    /// Linux 6.11 and newer reset the read-ahead together with the disk's limits.
     fn limits_read_anew(&mut self, attached: &Attached) -> Result<()> {
         let rescan =
             format!("echo 1 > /sys/block/$(basename $(readlink -f {}))/device/rescan", attached.path);
         self.reader.sh(&rescan)?.ok()?;
         let after = self.read_ahead(&attached.path)?;
-        // Nobody tells of it: the next look finds it.
+        // No event announces it: the next look finds it.
         wait_for("no read-ahead", Duration::from_mins(1), || {
             Ok((self.read_ahead(&attached.path)? == "0").then_some(()))
         })?;
@@ -315,15 +318,17 @@ impl Scene<'_> {
         })
     }
 
-    /// What was written buffered, and is in the page cache only, is on the target when its attachment is gone.
+    /// Buffered writes that are only in the page cache are on the target once their attachment is
+    /// gone.
     fn dirty_pages(&mut self) -> Result<()> {
         let old = self.write()?;
-        // Nothing is written out by itself for an hour. (0 would not do: the kernel then looks at once, and a disk without a history
-        // has no share of the dirty pages.)
+        // Keep the kernel from writing back by itself for an hour. (0 would not do: the kernel then
+        // looks at once, and a disk without a history has no share of the dirty pages.)
         self.reader.sh("echo 360000 > /proc/sys/vm/dirty_writeback_centisecs")?.ok()?;
         let (kept, _) = self.attach(&["--cache", "off"])?;
         let (attached, _) = self.attach(&["--cache", "off"])?;
-        // Who writes keeps the disk open: behind a writer that closes it, udev has its partitions read anew, which writes out.
+        // The writer keeps the disk open: after a writer's close, udev has the partitions read
+        // again, which writes back.
         let writer = self.keep_open(&attached.path, "4<>", "printf written1 >&4")?;
         check(self.on_target()? == old, || {
             "the control shows nothing: it was written out by itself".to_owned()

@@ -1,7 +1,7 @@
-//! Which scenarios a run of the check takes.
+//! The choice of scenarios in a run of the check.
 //!
-//! What must never happen: a scenario that is left out without its name printed, or counted as passed or skipped; a
-//! repository whose history cannot be read that leaves anything out.
+//! What must never happen here: a scenario that is left out without its name printed, or counted as
+//! passed or skipped; a repository with an unreadable history that leaves anything out.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 
 use super::{Scenario, Tier};
 
-/// How many runs take all of the rotation.
+/// Number of runs that together take the whole rotation.
 const TURNS: usize = 3;
-/// A subject counts as changed for so long, in seconds before the time of HEAD.
+/// Age in seconds before the time of HEAD up to which a change of a subject counts.
 const RECENT: i64 = 6 * 60 * 60;
 
 /// Folders and files that every scenario uses.
@@ -32,12 +32,13 @@ pub(super) const SHARED: &[&str] = &[
     "tests/src/site.rs",
 ];
 
-/// What a run takes of the scenarios, and why.
+/// The scenarios that a run takes, and the reasons.
 pub struct Choice {
-    /// Those that run.
+    /// The scenarios that run.
     pub taken: Vec<&'static Scenario>,
     left_out: Vec<&'static str>,
-    /// The rotation's turn, from 1; `None` where the history is unknown and all run but those of the full check.
+    /// The rotation's turn, from 1; `None` if the history is unknown, and then all run but those of
+    /// the full check.
     turn: Option<usize>,
     changed: Vec<&'static str>,
 }
@@ -58,7 +59,7 @@ impl Display for Choice {
     }
 }
 
-/// What git knows of this tree.
+/// Git's knowledge of this tree.
 #[derive(Debug, PartialEq, Eq)]
 struct History {
     /// Commits on HEAD.
@@ -67,7 +68,8 @@ struct History {
     changed: Vec<String>,
 }
 
-/// Chooses for this tree: the core, one third of the rotation by the number of commits, and what changed lately.
+/// Chooses for this tree: the core, one third of the rotation by the number of commits, and
+/// scenarios whose subject changed lately.
 pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
     match History::read(root) {
         Ok(history) => of(all, &history),
@@ -84,7 +86,7 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
     let turn = history.commits % TURNS;
     let (mut taken, mut left_out, mut changed) = (Vec::new(), Vec::new(), Vec::new());
     let mut place = 0;
-    // By length, so that each turn takes about as long as the others.
+    // Sort by length, so that each turn takes about as long as the others.
     for scenario in by_length(all.iter().collect()) {
         let subject = match scenario.tier {
             Tier::Rotation { subject } => subject,
@@ -115,7 +117,7 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
     Choice { taken, left_out, turn: Some(turn + 1), changed }
 }
 
-/// The longest first: the last lane that works then has little left.
+/// The longest first, so that the last lane has little left.
 pub fn by_length(mut scenarios: Vec<&'static Scenario>) -> Vec<&'static Scenario> {
     scenarios.sort_by_key(|scenario| std::cmp::Reverse(scenario.usual));
     scenarios
@@ -140,7 +142,7 @@ impl History {
         if base.is_empty() {
             bail!("no commit is six hours older than HEAD");
         }
-        // With what is not committed yet: it is what runs.
+        // Uncommitted changes count as well: they are what runs.
         let mut changed = git(root, &["diff", "--name-only", base, "--"])?;
         changed.push_str(&git(root, &["ls-files", "--others", "--exclude-standard"])?);
         Ok(Self { commits, changed: changed.lines().map(str::to_owned).collect() })
@@ -149,7 +151,7 @@ impl History {
 
 fn git(root: &Path, args: &[&str]) -> Result<String> {
     let out = Command::new("git")
-        // A clone of another user, as in CI, is read all the same: nothing of it is run.
+        // Also read another user's clone, as in CI: nothing in it is run.
         .args(["-c", "safe.directory=*", "-c", "core.quotePath=false"])
         .args(args)
         .current_dir(root)
@@ -203,7 +205,7 @@ mod tests {
             let own = of(ALL, &history(commits, &["tests/src/scenarios/reservations.rs"]));
             assert!(names(&own).contains(&"reservations"));
             assert_eq!(of(ALL, &history(commits, &["Cargo.lock"])).left_out, full());
-            // A folder whose name only begins alike is another.
+            // A folder whose name only has the same prefix is another one.
             let other = of(ALL, &history(commits, &["hosting/x", "agent/src/images.md"]));
             assert!(other.left_out.len() > full().len());
         }

@@ -1,4 +1,5 @@
-//! The contract between our fake and the kernel: the same script on both, row by row and tree by tree.
+//! The contract between our fake and the kernel: one script on both, compared row by row and tree
+//! by tree.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ fn rows(rig: &Rig, kernel: Kernel) -> Result<()> {
     let disks = storage.data_disks();
     let [device, ..] = disks.as_slice() else { bail!("the storage VM has no data disk") };
     storage.sh("mkdir -p /var/target/pr; truncate -s 1M /var/file")?.ok()?;
-    // Rows about read-only devices need one: a linear mapping that refuses writes. Those about devices without discards
-    // need one whose limit an administrator has set to 0.
+    // Rows about read-only devices need a linear mapping that refuses writes. Those about devices
+    // without discards need one whose limit an administrator has set to 0.
     storage
         .sh(&format!(
             "modprobe -a dm-mod target_core_mod target_core_iblock target_core_file iscsi_target_mod; \
@@ -48,7 +49,7 @@ fn rows(rig: &Rig, kernel: Kernel) -> Result<()> {
         argv.extend(["--no-discards-device", "/dev/mapper/plain"].map(str::to_owned));
         argv.extend(more.iter().map(|&word| word.to_owned()));
         let out = storage.command(argv).timeout(Duration::from_mins(3)).run()?;
-        // Every row counts: what failed is printed before the error.
+        // Every row counts: print the failures before the error.
         out.stdout.lines().filter(|line| !line.starts_with("ok ")).for_each(|line| println!("   {line}"));
         Ok(out.ok().with_context(|| format!("the contract on kernel {release}"))?.stdout)
     };
@@ -56,7 +57,7 @@ fn rows(rig: &Rig, kernel: Kernel) -> Result<()> {
     check(rows.lines().filter(|line| line.starts_with("ok ")).count() > 50, || {
         format!("few rows were run: {rows}")
     })?;
-    // Those on what only one of the two kernels has.
+    // Rows on features that only one of the two kernels has.
     let later = rows.lines().any(|line| line.starts_with("ok ") && line.contains("rtpi that was written"));
     check(later == (kernel == Kernel::Backports), || format!("rows on rtpi on kernel {release}: {rows}"))?;
     contract(&["--compare"])?;

@@ -1,7 +1,9 @@
-//! Discards: those of a host reach the disk below where an operator vouched for it, and a deletion discards instead of zeroing
-//! where the group says so. The kernel's own count of what the disk was told to discard is the witness.
+//! Discards. A host's discards reach the disk below if an operator vouched for it, and a deletion
+//! discards instead of zeroing if the group says so. The witness is the kernel's own count of
+//! discards to the disk.
 //!
-//! What must never happen here: a discard taken for a proof that blocks are zero; the next volume is read, not believed.
+//! What must never happen here: a discard taken for a proof that blocks are zero; the next volume
+//! is read, not believed.
 
 use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, Running};
@@ -12,7 +14,7 @@ use crate::evidence::{Evidence, check};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, agent_config};
 
-/// What a host writes, and discards half of.
+/// MiB that a host writes, half of which it discards.
 const WRITTEN_MIB: u64 = 64;
 /// The size of the scenario's volumes.
 const VOLUME_SECTORS: u64 = (1 << 30) / 512;
@@ -44,7 +46,8 @@ struct Acts<'a> {
 }
 
 impl Acts<'_> {
-    /// So many sectors the group's disk was told to discard since it came up (sysfs `stat`, field 14; 512 bytes each).
+    /// Sectors that the group's disk was told to discard since it came up (sysfs `stat`, field 14;
+    /// 512 bytes each).
     fn discarded(&self) -> Result<u64> {
         let disk = self.site.storage()?.data_disks().into_iter().next().context("the group's disk")?;
         let name = disk.rsplit('/').next().unwrap_or_default();
@@ -52,7 +55,7 @@ impl Acts<'_> {
         out.line().trim().parse().with_context(|| format!("sectors discarded: {:?}", out.stdout))
     }
 
-    /// A volume on host1, all of its beginning written to.
+    /// Makes a volume on host1 with a written beginning.
     fn written(&self, name: &str) -> Result<(String, Disk<'_>)> {
         self.control.volume(name, Some("shared"))?;
         let live = self.control.attach(name, "host1", "rw")?;
@@ -65,7 +68,7 @@ impl Acts<'_> {
         Ok((text(&live, "id")?.to_owned(), disk))
     }
 
-    /// Bytes that are not zero, of so many MiB of a host's disk from there.
+    /// Counts bytes that are not zero in a range of a host's disk.
     fn bytes(disk: &Disk<'_>, from_mib: u64, mib: u64) -> Result<u64> {
         let read = format!(
             "dd if={} bs=1M skip={from_mib} count={mib} iflag=direct 2>/dev/null | tr -d '\\000' | wc -c",
@@ -81,7 +84,7 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// The control: a group of which nothing is said. The disk is told to discard nothing.
+    /// Control: a group without the keys. The disk is told to discard nothing.
     fn control_without(&mut self) -> Result<()> {
         let before = self.discarded()?;
         let (attachment, disk) = self.written("plain")?;
@@ -97,7 +100,7 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// The same with both keys.
+    /// The group has both keys.
     fn with(&mut self, agent: Running) -> Result<()> {
         agent.kill()?;
         drop(agent.wait()?);
@@ -131,7 +134,8 @@ impl Acts<'_> {
         agent.kill()
     }
 
-    /// Whatever the discard did: the next volume on these extents is zeros, on a disk that has forgotten nothing.
+    /// Whatever the discard did, the next volume on these extents is zeros, on a disk that has
+    /// forgotten nothing.
     fn next_one(&mut self) -> Result<()> {
         let soil = format!(
             "lvcreate -q -y -Wn -Zn -n dirt -L {WRITTEN_MIB}M {GROUP} >&2; \

@@ -1,5 +1,5 @@
-//! A volume grows while two hosts have it: both see the new size under their paths and go on working with it, and what it grows
-//! by holds nothing of what lay there before.
+//! A volume grows while two hosts have it. Both see the new size under their paths and keep
+//! working, and the added space contains nothing of older data.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::site::{GROUP, Programs, Site, number, progress};
 
 const GIB: u64 = 1 << 30;
 
-/// The old data, and the size of the part of it that is looked at.
+/// The old data, and the size of the part that is searched.
 const DIRT: &str = "somebody's old data";
 const DIRT_MIB: u64 = 64;
 
@@ -39,7 +39,7 @@ fn scenes(site: &Site) -> Result<()> {
     result
 }
 
-/// Old data where the volume will grow to: right behind its first GiB.
+/// Writes old data where the volume will grow: right after its first GiB.
 fn soil(site: &Site) -> Result<()> {
     let script = format!(
         "lvcreate -q -y -Wn -Zn -n dirt -L {}M {GROUP}; \
@@ -96,13 +96,13 @@ impl<'a> Growth<'a> {
         Ok((text(&live, "id")?.to_owned(), disk))
     }
 
-    /// How many bytes that are not zero a script's output has.
+    /// Counts the non-zero bytes of a script's output.
     fn not_zero(&self, vm: &str, script: &str) -> Result<u64> {
         let out = self.site.rig.vm(vm)?.sh(&format!("{script} | tr -d '\\000' | wc -c"))?.ok()?;
         out.stdout.trim().parse().with_context(|| out.stdout.clone())
     }
 
-    /// The control: LVM alone gives these extents away as they are.
+    /// Control: LVM alone hands out these extents as they are.
     fn control_shows_the_dirt(&mut self) -> Result<()> {
         let script = format!("lvcreate -q -y -Wn -Zn -n control -L {DIRT_MIB}M {GROUP}");
         let storage = self.site.storage()?;
@@ -142,7 +142,7 @@ impl<'a> Growth<'a> {
         Ok(())
     }
 
-    /// The storage agent dies while it zeroes, and its successor ends it.
+    /// The storage agent dies while it zeroes, and its successor finishes.
     fn killed_meanwhile(&mut self, agent: Running, disks: &[&Disk<'a>]) -> Result<Running> {
         let words = ["--timeout", "1", "volume", "extend", &self.volume, "--size", "3GiB"];
         let asked = self.control.mooring(&words)?;

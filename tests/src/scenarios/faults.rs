@@ -1,5 +1,6 @@
-//! Wrong requests and broken machines on a real kernel: each gets a clear error and the right exit code, and leaves nothing.
-//! (What a fake can show as well is shown in the agent's own tests, which are faster.)
+//! Wrong requests and broken machines on a real kernel. Each gets a clear error and the right exit
+//! code, and leaves nothing. (Faults that a fake can show are in the agent's own tests, which are
+//! faster.)
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::site::{AGENT, BIN, GROUP, Programs, Site, TARGET, agent_config, goes_
 const PORTAL: &str = "10.10.0.10:3260";
 /// The file system of the state folder, which becomes read-only.
 const FROZEN: &str = "/srv/mooring";
-/// What is said of it, and of what to do.
+/// Words in the message: the state, the file system, and the remedy.
 const FROZEN_WORDS: [&str; 3] = ["read-only", FROZEN, "remount,rw"];
 /// An initiator that never logs in.
 const OTHER: &str = "iqn.2026-01.lab:other";
@@ -52,7 +53,7 @@ impl Faults<'_> {
         self.nothing_left()
     }
 
-    /// Demands an exit code and a word in the message.
+    /// Checks an exit code and words in the message.
     fn refused(&mut self, what: &str, out: &Output, code: i32, words: &[&str]) -> Result<()> {
         let said = out.stderr.trim();
         for word in words {
@@ -83,7 +84,8 @@ impl Faults<'_> {
         self.refused("plain text on a network", &plain, 1, &["insecure"])
     }
 
-    /// An agent on a kernel without LIO says what to load, and goes on by itself when it is loaded.
+    /// An agent on a kernel without LIO says what to load, and continues by itself once it is
+    /// loaded.
     fn missing_modules(&mut self) -> Result<()> {
         let storage = self.site.storage()?;
         storage.sh("modprobe -r iscsi_target_mod target_core_iblock target_core_mod")?.ok()?;
@@ -184,7 +186,7 @@ impl Faults<'_> {
         Ok(())
     }
 
-    /// A target under the name that a volume's target would have, made by hand.
+    /// A target under a volume's name, made by hand.
     fn foreign_objects(&mut self) -> Result<()> {
         let id = "22222222-2222-4333-8444-555555555555";
         self.site.json(&["volume", "create", "three", "--size", "8MiB", "--id", id])?;
@@ -242,12 +244,13 @@ impl Faults<'_> {
         self.remove("three", "iqn.2026-01.lab:a")
     }
 
-    /// Somebody takes our tag from an LV and it gets it back. No resync comes in this act: the disk that LVM has written to tells.
+    /// Someone removes our tag from an LV, and the agent restores it. No resync comes in this act:
+    /// LVM's write to the disk is what triggers it.
     fn drift(&mut self) -> Result<()> {
         let agent = self.site.start_agent_with("resync_seconds = 3600")?;
         let id = "33333333-2222-4333-8444-555555555555";
         self.site.json(&["volume", "create", "four", "--size", "8MiB", "--id", id])?;
-        // What the creation itself has told is looked at by then.
+        // By then the events of the creation itself are handled.
         std::thread::sleep(Duration::from_secs(8));
         let lv = format!("{GROUP}/mooring-{id}");
         self.site.storage()?.sh(&format!("lvchange -q --deltag mooring {lv}"))?.ok()?;
@@ -272,8 +275,8 @@ impl Faults<'_> {
         self.by_hand(id)
     }
 
-    /// Somebody opens a read-only LUN by hand. Resyncs come every 3 s here, so that the export is soon watched; that it was the watch
-    /// that saw it, the log says.
+    /// Someone opens a read-only LUN by hand. Resyncs come every 3 s here, so that the export is
+    /// soon watched; the log shows that the watch saw it.
     fn by_hand(&mut self, id: &str) -> Result<()> {
         let agent = self.site.start_agent_with("resync_seconds = 3")?;
         let initiator = "iqn.2026-01.lab:a";
@@ -297,7 +300,8 @@ impl Faults<'_> {
                     "write protection taken off by hand is back after {:.2} s: the kernel has told",
                     began.elapsed().as_secs_f64()
                 ));
-                // The deletion's wipe has to get on although a resync comes within each of its looks at LVM.
+                // The deletion's wipe must progress although a resync comes within each of its
+                // looks at LVM.
                 self.remove("four", initiator)?;
                 agent.kill()?;
                 drop(agent.wait()?);
@@ -307,7 +311,8 @@ impl Faults<'_> {
         bail!("only resyncs have put it right: {}", agent.stderr_so_far())
     }
 
-    /// LVM lists an LV that lies in two pieces twice. It is one volume all the same: it grows, and it is deleted.
+    /// LVM lists an LV in two pieces twice. For the agent it is one volume: it grows, and it is
+    /// deleted.
     fn two_segments(&mut self) -> Result<()> {
         for name in ["five", "six"] {
             self.site.json(&["volume", "create", name, "--size", "8MiB"])?;
@@ -392,7 +397,7 @@ impl Faults<'_> {
         self.remove("chap", &host.iqn)
     }
 
-    /// The store's file system is full: the change is refused, what was there stays.
+    /// The store's file system is full: the change is refused, and existing things stay.
     fn full_disk(&mut self) -> Result<()> {
         let storage = self.site.storage()?;
         storage
@@ -434,8 +439,9 @@ impl Faults<'_> {
         Ok(())
     }
 
-    /// The store's file system becomes read-only under the running agent, as a kernel does it that has met an error: changes are
-    /// refused and touch nothing, sessions and exports go on, and all is as before once it can be written to.
+    /// The store's file system becomes read-only under the running agent, as the kernel does after
+    /// an error. Changes are refused and touch nothing, sessions and exports continue, and
+    /// everything is normal once it is writable again.
     fn read_only_disk(&mut self) -> Result<()> {
         let site = self.site;
         let agent = site.start_agent()?;
@@ -471,7 +477,7 @@ impl Faults<'_> {
         self.freeze()?;
         self.refused("read-only once more: a grant", &grant(OTHER)?, 4, &FROZEN_WORDS)?;
         self.thaw()?;
-        // The same command; and the control of all that was not touched.
+        // This repeats the command; it is also the control of everything that was not touched.
         grant(OTHER)?.ok()?;
         check(self.tree()? != before, || "a grant does not show in the tree".to_owned())?;
         goes_on(&writer).context("the host's writes at the end")?;
@@ -487,7 +493,7 @@ impl Faults<'_> {
         Ok(())
     }
 
-    /// `grant` is the answer to one more.
+    /// `grant` is the answer to one more request.
     fn refused_while_frozen(&mut self, grant: &Output, host: &Host<'_>) -> Result<()> {
         let site = self.site;
         self.refused("the store's file system is read-only: a grant", grant, 4, &FROZEN_WORDS)?;
@@ -508,8 +514,8 @@ impl Faults<'_> {
         })
     }
 
-    /// The kernel makes every file system on a disk read-only, whoever has files open there. There is one: what a VM writes elsewhere
-    /// is in memory.
+    /// The kernel makes every file system of a disk read-only, even with open files. Only one
+    /// exists: a VM's other writes are in memory.
     fn freeze(&self) -> Result<()> {
         let storage = self.site.storage()?;
         storage.sh("sync; echo u > /proc/sysrq-trigger")?.ok()?;
@@ -528,7 +534,7 @@ impl Faults<'_> {
         Ok(())
     }
 
-    /// All names of exports in the kernel, and where links lead.
+    /// All names of exports in the kernel, and the targets of links.
     fn tree(&self) -> Result<String> {
         let find = format!("cd {TARGET}; find iscsi core -printf '%p %l\\n' | grep -v /statistics/ | sort");
         Ok(self.site.storage()?.sh(&find)?.ok().context("the tree")?.stdout)

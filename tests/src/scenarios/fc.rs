@@ -1,5 +1,6 @@
-//! Fibre Channel on a real kernel: the contract's rows on tcm_fc, and what decisions 22 and 23 rest on. A write is made late:
-//! its command has come, and its data are still on their way while the target's tree changes.
+//! Fibre Channel on a real kernel: the contract's rows on tcm_fc, and the facts behind decisions 22
+//! and 23. A write is made late: its command has arrived, and its data are still on their way while
+//! the target's tree changes.
 //!
 //! What must never happen here: a trial counted whose change came after the data.
 
@@ -13,14 +14,15 @@ use crate::evidence::{Evidence, check};
 use crate::fibre;
 use crate::site::{BIN, Programs, TARGET};
 
-/// How much later than their command the data of a write come.
+/// Delay of a write's data after their command.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// How often a trial is repeated whose change came too late.
+/// Most repetitions of a trial whose change came too late.
 const TRIES: usize = 6;
 
-/// What the target does when a command has been looked up: `$1` is the block that it writes, `$2` the mark that it brings, the
-/// rest are changes. Prints `late`, if the write landed before the last of them was done.
+/// Script that runs at the target once it has looked up a command. `$1` is the block that the
+/// command writes, `$2` its mark, the rest are changes. Prints `late` if the write landed before
+/// the last change was done.
 const AT_TARGET: &str = r#"
 block=$1; mark=$2; shift 2
 count=$MAPPED/statistics/scsi_auth_intr/num_cmds
@@ -127,7 +129,7 @@ impl<'a> Target<'a> {
         Ok(target)
     }
 
-    /// Another volume, as LUN 2 of the same host: it may only read.
+    /// Adds another volume, as LUN 2 of the same host: read-only.
     fn second(&self, port: &str, acl: &str) -> Result<()> {
         let (device, store, lun) =
             (Self::SECOND, "core/iblock_0/second", format!("{port}/tpgt_1/lun/lun_258"));
@@ -142,7 +144,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Shows the backstore, open, and maps it.
+    /// Shows the backstore, without write protection, and maps it.
     fn link(&self) -> Result<()> {
         let Self { lun, mapped, .. } = self;
         let store = Self::STORE;
@@ -161,7 +163,7 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// What the first byte of a block says, from the device itself.
+    /// The first byte of a block, from the device itself.
     fn mark(&self, block: u8) -> Result<String> {
         self.mark_of(Self::DEVICE, block)
     }
@@ -173,8 +175,8 @@ impl<'a> Target<'a> {
         Ok(self.vm.sh(&read)?.ok()?.line().to_owned())
     }
 
-    /// A write whose data come after these changes; what the host was told, and what the target printed. Repeated on another
-    /// block while the changes came too late.
+    /// Makes a write whose data come after these changes. Returns the host's result and the
+    /// target's output. Repeats it on another block while the changes come too late.
     fn late_write(
         &self,
         disk: &Disk<'_>,
@@ -203,7 +205,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// How a late write has ended.
+/// The end of a late write.
 struct Trial {
     said: Output,
     seen: String,
@@ -238,13 +240,14 @@ fn shut_and_open(target: &Target<'_>, disk: &Disk<'_>, evidence: &mut Evidence) 
     Ok(())
 }
 
-/// EXTENDED COPY from a LUN that may be written to one that may only be read, both of the same host.
+/// Sends EXTENDED COPY from a writable LUN to a read-only one, both of the same host.
 fn copies(target: &Target<'_>, from: &Disk<'_>, to: &Disk<'_>, evidence: &mut Evidence) -> Result<()> {
     let refused = write(to, 1, 'd')?;
     check(refused.stdout.contains("Data Protect"), || {
         format!("a write to the second LUN: {}", refused.stdout)
     })?;
-    // `1` is the kernel's own choice, `0` ours. Whether the block has landed, and what the host was told.
+    // `1` is the kernel's default, `0` ours. Returns whether the block has landed, and the host's
+    // result.
     let copy = |takes: &str, block: u8| -> Result<(bool, String)> {
         target.vm.sh(&format!("echo {takes} > {TARGET}/{}/attrib/emulate_3pc", Target::STORE))?.ok()?;
         let (source, sink) = (&from.path, &to.path);

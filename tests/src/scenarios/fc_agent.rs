@@ -1,5 +1,6 @@
-//! The agent over Fibre Channel on a real kernel: one volume, one host over Fibre Channel, one over both fabrics, ro enforced,
-//! and a force detach with writes in flight beside the control without which it would prove nothing.
+//! The agent over Fibre Channel on a real kernel: one volume, one host over Fibre Channel, one over
+//! both transports, ro enforced, and a force detach with writes in flight beside the control
+//! without which it would prove nothing.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// The agent makes the port a target before a host meets it.
+    /// Lets the agent make the port a target before a host meets it.
     fn make(site: &'a Site) -> Result<Self> {
         let (storage, one, two) = (site.storage()?, site.rig.vm("host1")?, site.rig.vm("host2")?);
         let mut evidence = Evidence::default();
@@ -58,7 +59,7 @@ impl<'a> Scene<'a> {
         Ok(Self { site, evidence, agent, one, two, volume, device })
     }
 
-    /// Grants over Fibre Channel: host1 and host2, each with its mode or not at all.
+    /// Grants over Fibre Channel to host1 and host2, each with its mode; `None`: no grant.
     fn grant(&self, one: Option<&str>, two: Option<&str>) -> Result<Value> {
         let mut argv = vec![format!("{BIN}/mooring-fc-grants"), self.volume.clone()];
         for (slot, (host, mode)) in [(self.one, one), (self.two, two)].into_iter().enumerate() {
@@ -78,7 +79,7 @@ impl<'a> Scene<'a> {
             self.site.json(&["export", "grant", "data", "--initiator", &iscsi.iqn, "--mode", "ro"])?;
         let target = granted["target"].as_str().context("target")?.to_owned();
         self.grant(Some("rw"), Some("ro"))?;
-        // A login that comes before its ACL is refused by tcm_fc, and not tried again by itself.
+        // tcm_fc refuses a login that comes before its ACL, and the host does not retry by itself.
         fibre::open_port(self.one)?;
         fibre::open_port(self.two)?;
         let (writer, reader) = (fibre::disk(self.one, 1)?, fibre::disk(self.two, 1)?);
@@ -101,7 +102,7 @@ impl<'a> Scene<'a> {
         self.leave(&iscsi, &target)
     }
 
-    /// One volume over both fabrics, each host with what it was given.
+    /// One volume over both transports, each host with its granted mode.
     fn both(&mut self, writer: &Disk<'_>, reader: &Disk<'_>, third: &Disk<'_>) -> Result<()> {
         let written = writer.write_stamps(&["--threads", "4", "--seconds", "2"])?.wait()?.ok()?;
         let stamps = writer.read_stamps()?;
@@ -151,7 +152,7 @@ impl<'a> Scene<'a> {
         self.site.delay_writes(&self.device, None)
     }
 
-    /// Unmapping alone, by hand: what was in flight lands.
+    /// Control: only unmapping by hand lets writes in flight land.
     fn control(&mut self, disk: &Disk<'_>) -> Result<()> {
         let writer = slow::write(self.site, &self.device, disk)?;
         let port = fibre::port_name(self.site.storage()?)?;
@@ -161,7 +162,7 @@ impl<'a> Scene<'a> {
         self.stop(&writer)?;
         self.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
         self.grant(Some("rw"), Some("ro"))?;
-        // A host that has asked in between takes its disk for empty.
+        // A host that asked in between takes its disk for empty.
         let name = disk.path.rsplit('/').next().unwrap_or_default();
         wait_for("host1 to see its disk again", Duration::from_secs(30), || {
             let out = disk.vm.sh(&format!("cd /sys/block/{name}; echo 1 > device/rescan; cat size"))?;
@@ -178,7 +179,7 @@ impl<'a> Scene<'a> {
         check(receipt["proven"] == true && receipt["initiator"] == victim.as_str(), || {
             format!("the receipt: {receipt}")
         })?;
-        // Longer than any write takes: what could land would.
+        // Wait longer than any write takes: everything that could land would.
         std::thread::sleep(Duration::from_millis(3 * SLOW_MS));
         let after = self.site.stamps_on_storage(&self.device)?;
         check(before == after, || format!("stamps landed after the receipt: {before:?} {after:?}"))?;

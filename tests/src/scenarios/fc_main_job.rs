@@ -1,6 +1,7 @@
-//! The main job over Fibre Channel on real kernels: the controller, a storage agent, two hosts as python-cinderclient attaches them;
-//! rw and ro of one volume, a native iSCSI attachment beside them, a second volume on a host that is logged in, and a force
-//! detach with writes in flight that its survivors do not notice.
+//! The main job over Fibre Channel on real kernels: the controller, a storage agent, and two hosts
+//! as python-cinderclient attaches them. It shows rw and ro of one volume, a native iSCSI
+//! attachment beside them, and a second volume on a host that is logged in. It ends with a force
+//! detach under writes that its survivors do not notice.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
-/// A site whose storage node serves Fibre Channel, with a controller, and two stock hosts whose ports are still down.
+/// A site whose storage node serves Fibre Channel, with a controller, and two stock hosts whose
+/// ports are still down.
 pub(super) struct Scene<'a> {
     pub(super) site: &'a Site,
     pub(super) evidence: Evidence,
@@ -51,18 +53,18 @@ pub(super) fn device(volume: &str) -> String {
     format!("/dev/{GROUP}/mooring-{volume}")
 }
 
-/// Under which name a stock host is known to the controller.
+/// The controller's name of a stock host.
 pub(super) fn stock_name(host: &Vm) -> String {
     format!("{}-stock", host.name())
 }
 
-/// A port's name as sysfs and connectors have it.
+/// A port's name as sysfs and connectors write it.
 fn digits(port: &str) -> String {
     port.replace(':', "")
 }
 
 impl<'a> Scene<'a> {
-    /// The agent makes the port a target before a host meets it.
+    /// Lets the agent make the port a target before a host meets it.
     pub(super) fn make(site: &'a Site) -> Result<Self> {
         let (storage, one, two) = (site.storage()?, site.rig.vm("host1")?, site.rig.vm("host2")?);
         let mut evidence = Evidence::default();
@@ -74,7 +76,8 @@ impl<'a> Scene<'a> {
             let transports = shown["transports"].as_array().context("transports")?;
             Ok(transports.iter().any(|it| it["protocol"] == "fc" && it["ready"] == true).then_some(()))
         })?;
-        // Each machine is an enrolled host and, under another name, a stock one: with one port for both.
+        // Each machine is an enrolled host and, under another name, a stock one, with one port for
+        // both.
         let mut control = Control::prepare_with(site, "[attach]\nshared_initiators = true\n")?;
         control.start()?;
         for host in [one, two] {
@@ -87,7 +90,8 @@ impl<'a> Scene<'a> {
         Ok(Self { site, evidence, agent, control, cinder, one, two })
     }
 
-    /// Attaches as Nova does, with what os-brick would say of the host, and checks what that would be told.
+    /// Attaches as Nova does, with os-brick's connector of the host, and checks the connection
+    /// info.
     pub(super) fn attach(&self, volume: &str, host: &Vm, mode: &str) -> Result<Attached> {
         let port = digits(&fibre::port_name(host)?);
         let connector = json!({
@@ -115,7 +119,7 @@ impl<'a> Scene<'a> {
             (self.control.volume("data", Some("fc"))?, self.control.volume("more", Some("fc"))?);
         let writes = self.attach(&data, self.one, "rw")?;
         let reads = self.attach(&data, self.two, "ro")?;
-        // A login that comes before its ACL is refused by tcm_fc, and not tried again by itself.
+        // tcm_fc refuses a login that comes before its ACL, and the host does not retry by itself.
         fibre::open_port(self.one)?;
         fibre::open_port(self.two)?;
         let (writer, reader) = (fibre::disk(self.one, writes.lun)?, fibre::disk(self.two, reads.lun)?);
@@ -137,7 +141,7 @@ impl<'a> Scene<'a> {
         self.leave(&[&reads.id, &other.id], &beside, &[data, more, own])
     }
 
-    /// One volume, each host with what it was given.
+    /// One volume, each host with its granted mode.
     fn both(&mut self, writer: &Disk<'_>, reader: &Disk<'_>) -> Result<()> {
         let written = writer.write_stamps(&["--threads", "4", "--seconds", "2"])?.wait()?.ok()?;
         let stamps = writer.read_stamps()?;
@@ -155,7 +159,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// The same volume natively over iSCSI.
+    /// Attaches the same volume natively over iSCSI.
     fn beside_iscsi(&mut self, volume: &str, reader: &Disk<'_>) -> Result<String> {
         let words = ["attach", volume, "--host", "host2", "--mode", "ro", "--transport", "iscsi"];
         let refused = self.control.mooring(&words)?;
@@ -163,7 +167,8 @@ impl<'a> Scene<'a> {
         check(!refused.status.success() && said.contains("no common transport"), || {
             format!("a host over iSCSI and a type that wants Fibre Channel: {said}")
         })?;
-        // The type says no more than how new attachments come: the volume gets one that leaves it open.
+        // The type only decides how new attachments come: give the volume a type that leaves it
+        // open.
         self.control.json(&["type", "create", "any", "--multiattach"])?;
         self.cinder.call(&["retype", volume, "any"])?;
         let live = self.control.attach(volume, "host2", "ro")?;
@@ -175,8 +180,8 @@ impl<'a> Scene<'a> {
         Ok(text(&live, "id")?.to_owned())
     }
 
-    /// Natively: the controller drives the hosts, which look for one LUN and remove one disk. The other disks of both ports stay
-    /// as they are.
+    /// Attaches natively: the controller drives the hosts, which scan one LUN and remove one disk.
+    /// The other disks of both ports stay as they are.
     fn natively(&mut self, volume: &str) -> Result<()> {
         for host in ["host1", "host2"] {
             wait_for("the controller to know the host's port", Duration::from_mins(1), || {
@@ -221,8 +226,8 @@ impl<'a> Scene<'a> {
         check(disks(self.two)? == before.1, || "host2's disks are not as before".to_owned())
     }
 
-    /// A host with an agent is cut off with writes in flight: they fail there, and its agent removes the disk. The other host reads
-    /// on.
+    /// A host with an agent is forced off with writes in flight: they fail there, and its agent
+    /// removes the disk. The other host reads on.
     fn force_natively(&mut self, volume: &str, writes: &Value, reader: &Disk<'_>) -> Result<()> {
         let writer = Disk::new(self.one, text(writes, "device_path")?);
         let elsewhere = reader.watch_stamps()?;
@@ -245,7 +250,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Force-detaches host1 with writes in flight: proven, and no stamp lands behind the answer. Its writers go on.
+    /// Force-detaches host1 with writes in flight: the receipt is proven, and no stamp lands after
+    /// the answer. Returns its writers, which still run.
     fn cut(&self, volume: &str, id: &str, writer: &Disk<'_>) -> Result<Running> {
         let victims = slow::write(self.site, &device(volume), writer)?;
         let receipt = slow::force_detach(self.site, &device(volume), id)?;
@@ -255,7 +261,8 @@ impl<'a> Scene<'a> {
         Ok(victims)
     }
 
-    /// The first volume goes from host1 by force; the host's other volume and the other host notice nothing.
+    /// Forces the first volume off host1; the host's other volume and the other host notice
+    /// nothing.
     fn force(
         &mut self,
         volume: &str,
@@ -287,7 +294,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// The control without which it would prove nothing: unmapping alone, by hand.
+    /// Control without which it would prove nothing: only unmapping by hand.
     fn control_only_unmaps(&mut self, volume: &str, lun: u16, disk: &Disk<'_>) -> Result<()> {
         let landed = fibre::landed_after_unmapping(self.site, self.one, &device(volume), lun, disk)?;
         self.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));

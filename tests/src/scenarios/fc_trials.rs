@@ -1,13 +1,15 @@
-//! Trials of force detach and of fences over Fibre Channel: a stock host that writes at full speed is taken off a volume, or fenced,
-//! with its port logged in, with its network cut or with its power cut. Nothing of it lands after the receipt.
+//! Trials of force detach and of fences over Fibre Channel. A stock host that writes at full speed
+//! is forced off a volume, or fenced, with its port logged in, with its network cut or with its
+//! power cut. Nothing of it lands after the receipt.
 //!
-//! A host that vanishes while tcm_fc waits for a write's data hangs that driver for good (docs/kernel/lio.md, h). So those that
-//! are cut off have all their writes in the backend, whose data have come: they begin them together (writers that each go their
-//! own way met that moment in one of 560 trials). One that vanishes in the middle of its writing is the last act: its receipt may
-//! be unproven, and then says so in time.
+//! A host that vanishes while tcm_fc waits for a write's data hangs that driver for good
+//! (docs/kernel/lio.md, h). So victims that are cut off have all their writes in the backend, whose
+//! data have arrived: they begin them together (independent writers met that moment in one of 560
+//! trials). A host that vanishes during its writing is the last act: its receipt may be unproven,
+//! and must say so in time.
 //!
-//! What must never happen here: a trial whose victim did not write; trials without the control that lets writes land; a host
-//! whose port comes up before its grant (docs/kernel/lio.md, h).
+//! What must never happen here: a trial whose victim did not write; trials without the control that
+//! lets writes land; a host whose port comes up before its grant (docs/kernel/lio.md, h).
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
@@ -27,11 +29,12 @@ use crate::slow::{self, Pace};
 use crate::tally::Tally;
 use crate::trial::{STATES, Verb, Victim, is_slow};
 
-/// The tests do a round of each state of the victim and each backend, with one volume; every second one is a fence.
+/// Rounds of the tests: one for each state of the victim and each backend, with one volume; every
+/// second one is a fence.
 const ROUNDS_IN_CI: u32 = 4;
 
-/// How long after its command a write's data are in the backend for sure. They go back and forth within milliseconds, and the
-/// backend takes 1.5 s.
+/// Time after its command at which a write's data are surely in the backend. They go back and forth
+/// within milliseconds, and the backend takes 1.5 s.
 const DATA_COME_WITHIN: Duration = Duration::from_millis(400);
 
 /// One kind of trial.
@@ -43,8 +46,8 @@ struct Kind {
 }
 
 impl Kind {
-    /// The kind of the round with this number, from 0: the states come in turn, a host that is alive has each backend in turn, and
-    /// each of them has both verbs.
+    /// The kind of the round with this number, from 0: the states come in turn, a live host has
+    /// each backend in turn, and each of them has both verbs.
     fn of(round: u32) -> Self {
         let victim = Victim::of(round);
         Self { victim, slow: victim != Victim::Alive || is_slow(round), verb: Verb::of(round) }
@@ -62,17 +65,17 @@ impl Display for Kind {
     }
 }
 
-/// What the tests do.
+/// Runs the tests' trials.
 pub fn in_ci(programs: &Programs) -> Result<()> {
     run(programs, ROUNDS_IN_CI, 1)
 }
 
-/// Does so many rounds of each state of the victim.
+/// Runs this many rounds of each state of the victim.
 pub fn soak(programs: &Programs, size: Size) -> Result<()> {
     run(programs, size.rounds.saturating_mul(STATES), size.volumes)
 }
 
-/// Does so many rounds, with the control at the end.
+/// Runs this many rounds, with the control at the end.
 fn run(programs: &Programs, rounds: u32, volumes: u32) -> Result<()> {
     let site = Site::up(RigOptions::standard(2).named("trials-fc").forward(PORT), programs)?;
     let result = Scene::make(&site).and_then(|scene| {
@@ -88,7 +91,7 @@ fn run(programs: &Programs, rounds: u32, volumes: u32) -> Result<()> {
 
 struct Trials<'a> {
     scene: Scene<'a>,
-    /// All are host2's, too; it reads the first one.
+    /// Volumes of both hosts; host2 reads the first one.
     volumes: Vec<String>,
     rounds: u32,
     reader: Disk<'a>,
@@ -133,21 +136,22 @@ impl<'a> Trials<'a> {
         self.scene.agent.kill()
     }
 
-    /// Host1 loses its power while the target waits for data of its writes, most likely: the answer comes in time and is true.
-    /// It is the last act, because no initiator can log in any more if it was so.
+    /// Host1 loses its power, most likely while the target waits for data of its writes: the answer
+    /// comes in time and is true. It is the last act, because after that moment no initiator can
+    /// log in any more.
     fn gone_in_the_middle(&mut self) -> Result<()> {
         let Held { volume, attached, disk } = self.attach_one()?;
         let reader = self.reader.watch_stamps()?;
         going(&disk.write_stamps(&["--threads", "8"])?).context("host1's stamps")?;
         self.scene.one.power_cut()?;
-        // Exit status 5 is: it goes on.
+        // Exit status 5 means pending.
         let detach = format!("{} || [ $? = 5 ]", Control::force_words(&attached.id));
         let began = Instant::now();
         let (answer, landed) = slow::landed_after(self.scene.site, &device(&volume), &detach)?;
         let took = began.elapsed();
         let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the answer: {answer}"))?;
         let (proof, may) = (&answer["receipt"]["proof"], &answer["receipt"]["may_still_land"]);
-        // Over Fibre Channel nobody counts them.
+        // Over Fibre Channel the kernel does not count them.
         let said = if may.is_null() { "any number".to_owned() } else { may.to_string() };
         check((proof == "proven" && may == 0) || (proof == "unproven" && may.is_null()), || {
             format!("the answer: {answer}")
@@ -164,7 +168,7 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// Host1 is granted access to these volumes, logs in, and has its disks. Its port was down.
+    /// Grants host1 access to these volumes, brings its port up, and waits for its disks.
     fn attach(&self, volumes: &[String]) -> Result<Vec<Held<'a>>> {
         let one = self.scene.one;
         let mut attached = Vec::new();
@@ -179,13 +183,13 @@ impl<'a> Trials<'a> {
         Ok(volumes.iter().zip(attached).zip(disks).map(held).collect())
     }
 
-    /// The same with the first volume only.
+    /// Attaches only the first volume.
     fn attach_one(&self) -> Result<Held<'a>> {
         self.attach(&self.volumes[..1])?.pop().context("a volume")
     }
 
-    /// One round: host1 is taken off all volumes at once. Afterwards its port is down; what the receipts say, and the
-    /// survivor's longest gap in milliseconds.
+    /// Runs one round: host1 is forced off all volumes at once. Afterwards its port is down.
+    /// Returns the receipts' counts, and the survivor's longest gap in milliseconds.
     fn round(&mut self, round: u32, kind: Kind) -> Result<(Tally, u64)> {
         let (one, site) = (self.scene.one, self.scene.site);
         let held = self.attach(&self.volumes)?;
@@ -234,12 +238,12 @@ impl<'a> Trials<'a> {
         Ok(writers)
     }
 
-    /// Host1 is as it was before it was attached.
+    /// Restores host1 to its state before the attach.
     fn recover(&self, kind: Kind, writers: Vec<Running>) -> Result<()> {
         let one = self.scene.one;
         if kind.victim == Victim::Cut {
             one.heal()?;
-            // It would give up its commands one after the other, for half a minute.
+            // Otherwise it would give up its commands one after the other, for half a minute.
             one.power_cut()?;
         }
         if kind.victim != Victim::Alive {
@@ -250,7 +254,7 @@ impl<'a> Trials<'a> {
         for writer in &writers {
             writer.kill()?;
         }
-        // A write that hangs ends with its port.
+        // A hanging write ends with its port.
         fibre::close_port(one)?;
         for writer in writers {
             drop(writer.wait()?);
@@ -258,7 +262,7 @@ impl<'a> Trials<'a> {
         Ok(())
     }
 
-    /// Unmapping alone must let writes land, or the trials prove nothing.
+    /// Control: a mere unmapping must let writes land, or the trials prove nothing.
     fn control(&mut self) -> Result<()> {
         let Held { volume, attached, disk } = self.attach_one()?;
         let scene = &mut self.scene;

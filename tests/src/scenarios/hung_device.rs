@@ -1,6 +1,7 @@
-//! A device that does not answer, on the portal that all volumes share: while its host's connection is cut and the host itself
-//! reboots, another host logs in to another volume, again and again. Once by a suspended LV, once by a thin pool that is full. The
-//! control is the same without an agent that takes the volume's portals off.
+//! A device that does not answer, on the portal that all volumes share. Its host's connection is
+//! cut and the host reboots, while another host logs in to another volume, again and again. The
+//! device is once a suspended LV, once a thin pool that is full. The control has no agent that
+//! takes the volume's portals off.
 
 use std::time::{Duration, Instant};
 
@@ -14,17 +15,18 @@ use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, metrics_table};
 
 const PORTAL: &str = "10.10.0.10:3260";
 
-/// How long the other host tries to log in. Under emulation a login takes a second or two, and on a machine that does much beside it
-/// one may come to nothing; behind a portal that is held up none gets in for as long as the device hangs.
+/// Time for which the other host tries to log in. Under emulation a login takes a second or two,
+/// and on a busy machine one may fail; behind a blocked portal none succeeds while the device
+/// hangs.
 const LOGIN_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long the device hangs: longer than two logins that come to nothing.
+/// Time for which the device hangs: longer than two failed logins.
 const HANGS_FOR: Duration = Duration::from_mins(1);
 
-/// How long the thin pool is left full: behind its 60 s the kernel would answer with errors.
+/// Time for which the thin pool stays full: after 60 s the kernel would answer with errors.
 const FULL_FOR: Duration = Duration::from_secs(30);
 
-/// By when the agent is to have noticed: three seconds, and what the questions of this program take.
+/// Time limit for the agent to notice: three seconds, and the time of this program's questions.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Signals.
@@ -53,7 +55,7 @@ struct Acts<'a> {
     site: &'a Site,
     one: Host<'a>,
     two: Host<'a>,
-    /// What the second host logs in to.
+    /// Target of the second host's volume.
     other: String,
 }
 
@@ -88,13 +90,13 @@ impl<'a> Acts<'a> {
         Ok(self.storage(&format!("ls {TARGET}/iscsi/{target}/tpgt_1/np"))?.split_whitespace().count())
     }
 
-    /// The first host's connections die, as they do with the host; its kernel logs in again at once.
+    /// Ends the first host's connections, as when the host dies; its kernel logs in again at once.
     fn cut_connections(&self) -> Result<()> {
         self.one.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
         Ok(())
     }
 
-    /// A login of the second host to the other volume, and how long it took. Else what the last try said.
+    /// Logs the second host in to the other volume. Returns the time, or the last failure.
     fn other_login(&self) -> Result<Result<Duration, String>> {
         let began = Instant::now();
         loop {
@@ -110,7 +112,8 @@ impl<'a> Acts<'a> {
         }
     }
 
-    /// Logs in again and again until that moment; the longest that it took, and how often it was.
+    /// Logs in again and again until that moment. Returns the longest time, and the number of
+    /// logins.
     fn others_log_in_until(
         &self,
         until: Instant,
@@ -130,7 +133,8 @@ impl<'a> Acts<'a> {
         Ok((longest, count))
     }
 
-    /// Without an agent at work the first host's next login takes the portal from everybody.
+    /// Control: without a working agent the first host's next login blocks the portal for
+    /// everybody.
     fn control(&self, agent: &Running, device: &str, disk: &Disk<'a>, evidence: &mut Evidence) -> Result<()> {
         self.other_login()?.map_err(|said| anyhow!("before anything hangs: {said}"))?;
         let writer = disk.write_stamps(&[])?;
@@ -153,7 +157,7 @@ impl<'a> Acts<'a> {
         Ok(())
     }
 
-    /// The agent has noticed; how long that took.
+    /// Waits until the agent has noticed. Returns how long that took.
     fn noticed(&self, target: &str, began: Instant) -> Result<Duration> {
         wait_for("its portals to be taken off", Duration::from_secs(30), || {
             Ok((self.portals(target)? == 0).then_some(()))
@@ -231,8 +235,8 @@ impl<'a> Acts<'a> {
         })
     }
 
-    /// Writes to a thin pool that is full wait for 60 s, until somebody makes it larger. The volume's LV lies on a thin LV in a small
-    /// pool for that: the agent has its own pools watched and made larger by LVM.
+    /// Writes to a full thin pool wait for 60 s, until someone extends it. Therefore the volume's
+    /// LV lies on a thin LV in a small pool: LVM watches and extends the agent's own pools.
     fn full_pool(&self, evidence: &mut Evidence) -> Result<()> {
         let target = volume(self.site, "thin", "96MiB", &self.one.iqn)?;
         let device = self.device("thin")?;
@@ -276,7 +280,7 @@ impl<'a> Acts<'a> {
     }
 }
 
-/// A volume that is exported to this host; its target.
+/// Makes a volume that is exported to this host. Returns its target.
 fn volume(site: &Site, name: &str, size: &str, iqn: &str) -> Result<String> {
     site.json(&["volume", "create", name, "--size", size])?;
     let granted = site.json(&["export", "grant", name, "--initiator", iqn, "--mode", "rw"])?;

@@ -1,6 +1,7 @@
-//! Volumes from images, and exported to images, on the real kernel, with the real `qemu-nbd` in its sandbox: raw and qcow2 byte for
-//! byte, an agent that is killed in the middle of both, a name that is taken, and images that name other files of the storage node,
-//! with the control in which they leak. Nothing is wiped at the end: other scenarios show that.
+//! Volumes from images, and image exports, on the real kernel, with the real `qemu-nbd` in its
+//! sandbox: raw and qcow2 byte for byte, an agent that is killed during both, and a name that is
+//! taken. Images that name other files of the storage node leak nothing; the control shows that
+//! they would. Nothing is wiped at the end: other scenarios show that.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, agent_config};
 
-/// Where the images are.
+/// The image folder.
 const IMAGES: &str = "/srv/mooring/images";
-/// What nobody shall read by an image.
+/// A text that no image may reveal.
 const SECRET: &str = "root:the-secret-of-this-node";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -70,7 +71,8 @@ impl Acts<'_> {
         Ok(self.site.storage()?.sh(script)?.ok()?.stdout)
     }
 
-    /// A disk with data, holes, and data at its very end; and old data where the volumes will be.
+    /// Makes a disk with data, holes, and data at its very end; and old data where the volumes will
+    /// be.
     fn make_images(&self) -> Result<()> {
         self.storage(&format!(
             "cd {IMAGES}; dd if=/dev/urandom of=disk.raw bs=1M count=24 2>/dev/null; truncate -s 96M disk.raw; \
@@ -116,7 +118,8 @@ impl Acts<'_> {
         Ok(format!("/dev/{GROUP}/mooring-{}", text(&shown, "id")?))
     }
 
-    /// The LV holds the image, byte for byte, and zeros behind it: where old data was, and at its end.
+    /// Checks that the LV has the image byte for byte, and zeros after it: where old data was, and
+    /// at its end.
     fn holds_the_image(&self, name: &str) -> Result<()> {
         let device = self.device(name)?;
         let rest = self.storage(&format!(
@@ -136,7 +139,7 @@ impl Acts<'_> {
         }
         let used = self.storage(&format!("lvs --noheadings -o data_percent {GROUP}/mooring-pool"))?;
         let percent: f64 = used.trim().parse().with_context(|| used.clone())?;
-        // 32 MiB of 2 GiB, where all of the volume would be 50 %.
+        // 32 MiB of 2 GiB; the whole volume would be 50 %.
         check(percent < 4.0, || format!("the thin pool is {percent} % full: holes were written"))?;
         self.evidence.shows(format!(
             "raw (thick) and compressed qcow2 (thin) byte for byte, zeros behind; the thin pool is {percent} % full"
@@ -149,7 +152,7 @@ impl Acts<'_> {
         self.control.mooring(&words)
     }
 
-    /// The file is the volume as it was imported, and takes no room for zeros.
+    /// Checks that the file equals the imported volume, and takes no space for zeros.
     fn is_exported(&self, image: &str, format: &str) -> Result<()> {
         let size = "grep -o '\"virtual-size\": [0-9]*' | head -n 1";
         let seen = self.storage(&format!(
@@ -166,7 +169,8 @@ impl Acts<'_> {
         })
     }
 
-    /// Both volumes become files, each in the format that it was not imported from; a name that is taken is left alone.
+    /// Exports both volumes, each in the format that it was not imported from; an existing file is
+    /// left alone.
     fn exported(&mut self) -> Result<()> {
         for (name, image, format) in [("raw", "out.qcow2", "qcow2"), ("qcow2", "out.raw", "raw")] {
             self.export(name, image, format, "240")?.ok()?;
@@ -198,7 +202,7 @@ impl Acts<'_> {
         })
     }
 
-    /// Images that name a file of the storage node. The control: read without the checks, they leak it.
+    /// Images that name a file of the storage node. Control: read without the checks, they leak it.
     fn evil(&mut self) -> Result<()> {
         let leaks = self.storage(&format!(
             "printf '%s\\n' '{SECRET}' > /srv/mooring/secret; truncate -s 64k /srv/mooring/secret; cd {IMAGES}; \
@@ -234,7 +238,8 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// Killed with -9 while it copies, in both directions: nobody goes on writing, and the next agent begins both anew.
+    /// Kills the agent with -9 while it copies, in both directions: nothing goes on writing, and
+    /// the next agent starts both again.
     fn killed(&mut self, agent: Running) -> Result<Running> {
         agent.kill()?;
         drop(agent.wait()?);

@@ -1,9 +1,11 @@
-//! Installed from the packages, under systemd itself: one machine that is storage node, host and controller, with what Debian's
-//! packages start beside it. The units' sandboxes let through what the daemons need, an image's reader in its own sandbox included;
-//! what systemd restarts drops no session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
-//! zeroed, it waits for a mark of how far that is.
+//! Mooring installed from its packages, under systemd itself: one machine that is storage node,
+//! host and controller, beside the daemons of Debian's packages. The units' sandboxes allow what
+//! the daemons need, including an image's reader in its own sandbox. Restarts by systemd drop no
+//! session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
+//! zeroed, the machine waits for a mark of the progress.
 //!
-//! What must never happen here: a step that the README does not have; a file that the packages do not bring.
+//! What must never happen here: a step that the README does not have; a file that the packages do
+//! not bring.
 
 mod units;
 
@@ -26,24 +28,26 @@ use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progres
 /// The daemons, in the order in which the README starts them.
 const DAEMONS: &str = "mooring-sessiond mooring-agent mooring-controller";
 
-/// Versions of the packages: the first is installed, the second is what it is upgraded to.
+/// Versions of the packages: the first is installed, then upgraded to the second.
 const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
-/// A writer that leaves the emulated processor to dpkg.
+/// Options of a writer that leaves the emulated processor to dpkg.
 const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
 
-/// The most that `systemd-analyze security` may find open in each unit, of 10. A test of the units has the same numbers.
+/// Largest exposure of each unit in `systemd-analyze security`, of 10. A test of the units has the
+/// same numbers.
 const EXPOSURE_MAX: [(&str, f64); 3] =
     [("mooring-controller", 1.2), ("mooring-agent", 4.5), ("mooring-sessiond", 3.0)];
 
-/// The certificate that the controller shows to agents, and its key, without their endings.
+/// The certificate that the controller shows to agents, and its key, without their suffixes.
 const CLIENT: &str = "/etc/mooring/controller/client";
 
 /// Saved exports, as targetcli leaves them.
 const OF_TARGETCLI: &str =
     r#"{"storage_objects": [], "targets": [{"fabric": "iscsi", "wwn": "iqn.2003-01.org.example:x"}]}"#;
 
-/// The controller's commands of the README. What `init` prints is put where the other commands find it.
+/// The controller's commands of the README. The output of `init` is put where the other commands
+/// find it.
 pub(super) const INIT: &str = "set -e; umask 077; mooring-controller init > /root/init; systemctl start mooring-controller; \
     sed -n 's/^the admin.s token, shown this once: //p' /root/init > /root/token; \
     sed -n 's/.*\\(MOORING_CONTROLLER=[^ ]*\\).*/export \\1/p' /root/init > /root/env; \
@@ -53,7 +57,8 @@ pub(super) const INIT: &str = "set -e; umask 077; mooring-controller init > /roo
 const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessiond --check; \
     setpriv --reuid mooring-controller --regid mooring-controller --init-groups mooring-controller --check";
 
-/// Changes a row of the agent's store and leaves the file a whole database, as memory or a disk that fails may do.
+/// Changes a row of the agent's store and leaves a valid database file, as faulty memory or a
+/// failing disk may do.
 const DAMAGE: &str = "python3 -c \"import sqlite3; db = sqlite3.connect('/var/lib/mooring/mooring-agent.db'); \
     assert db.execute('UPDATE specs SET counter = counter + 1 WHERE kind = ?', ('export',)).rowcount == 1; db.commit()\"";
 
@@ -61,7 +66,7 @@ const DAMAGE: &str = "python3 -c \"import sqlite3; db = sqlite3.connect('/var/li
 const DUE: &str = "python3 -c \"import sqlite3, time; db = sqlite3.connect('/var/lib/mooring-controller/mooring-controller.db'); \
     assert db.execute('UPDATE enrolments SET expires_us = ?', (int((time.time() + 86400) * 1000000),)).rowcount == 1; db.commit()\"";
 
-/// Says which wishes are in this folder's store.
+/// Lists the specs in this folder's store.
 fn wishes_in(folder: &str) -> String {
     format!(
         "python3 -c \"import sqlite3; db = sqlite3.connect('{folder}/mooring-agent.db'); \
@@ -69,12 +74,12 @@ fn wishes_in(folder: &str) -> String {
     )
 }
 
-/// Lists what the kernel's target and LVM have.
+/// Lists the objects of the kernel's target and LVM.
 fn built() -> String {
     format!("find {TARGET}/iscsi {TARGET}/core | sort; lvs --noheadings -o lv_uuid,lv_tags {GROUP}")
 }
 
-/// Ends a writer that must not have seen an error; says how it went.
+/// Ends a writer that must not have seen an error. Returns its counters in words.
 fn went_on(writer: Running) -> Result<String> {
     goes_on(&writer)?;
     let seen = progress(&writer)?;
@@ -87,7 +92,7 @@ fn went_on(writer: Running) -> Result<String> {
     ))
 }
 
-/// Where the volume is made from.
+/// The image folder.
 const IMAGES: &str = "/var/lib/mooring/images";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -97,7 +102,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     }
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
-    // On the same file system: cargo-deb is shown links to the programs.
+    // On the same file system, because cargo-deb gets links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &VERSIONS)?;
     let site = Site::up(options, programs)?;
@@ -148,13 +153,13 @@ impl<'a> Machine<'a> {
         Ok(out.stdout)
     }
 
-    /// `mooring --json` as the README calls it.
+    /// Runs `mooring --json` as the README does.
     fn mooring(&self, words: &str) -> Result<Value> {
         let out = self.sh(&format!(". /root/env; mooring --token-file /root/token --json {words}"))?;
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
     }
 
-    /// The controller answers, and reaches the agent.
+    /// Returns `true` if the controller answers and reaches the agent.
     fn is_up(&self) -> bool {
         self.mooring("host list").is_ok_and(|hosts| hosts["hosts"][0]["up"] == true)
     }
@@ -193,13 +198,13 @@ impl<'a> Machine<'a> {
         self.turn_off()
     }
 
-    /// dpkg with the packages of one version, and what it printed.
+    /// Runs dpkg with the packages of one version. Returns its output.
     fn dpkg(&self, version: &str) -> Result<String> {
         let files: Vec<_> = VARIANTS.iter().map(|(name, _)| format!("/root/{version}/{name}.deb")).collect();
         self.sh(&format!("dpkg --force-unsafe-io -i {} 2>&1", files.join(" ")))
     }
 
-    /// On a machine that has exports of targetcli, and no configuration yet.
+    /// Installs on a machine that has exports of targetcli, and no configuration yet.
     fn install(&mut self, debs: &[Vec<PathBuf>]) -> Result<()> {
         for (version, debs) in VERSIONS.iter().zip(debs) {
             self.sh(&format!("mkdir -p /root/{version} /etc/rtslib-fb-target"))?;
@@ -207,7 +212,7 @@ impl<'a> Machine<'a> {
                 self.vm.push(deb, &format!("/root/{version}/{name}.deb"), 0o644)?;
             }
         }
-        // The VMs' image has it from its making: on it no package starts anything.
+        // The VMs' image has it from its making: with it no package starts a daemon.
         self.sh("rm -f /usr/sbin/policy-rc.d")?;
         let saved = "/etc/rtslib-fb-target/saveconfig.json";
         self.vm.write(saved, OF_TARGETCLI.as_bytes(), 0o600)?;
@@ -226,7 +231,7 @@ impl<'a> Machine<'a> {
         check(states.starts_with(&waits) && idle == 3, || format!("not configured, the units are: {units}"))
     }
 
-    /// The controller makes what it needs, and the machine joins it.
+    /// The controller makes its files, and the machine joins it.
     fn configure(&mut self) -> Result<()> {
         let made = self.sh(INIT)?;
         let user = "mooring-controller";
@@ -247,7 +252,7 @@ impl<'a> Machine<'a> {
         check(!used.status.success() && used.stdout.contains("was used already"), || {
             format!("a token that was used: {}", used.stdout)
         })?;
-        // What its operator changes in the file that the join has written.
+        // Changes that an operator makes in the file that the join has written.
         self.sh(&format!(
             "sed -i 's|^# images_dir = .*|images_dir = \"{IMAGES}\"|; s|^# thin_pool = .*|thin_pool = \"2GiB\"|; s|^reserve = .*|reserve = \"64MiB\"|' /etc/mooring/agent.toml"
         ))?;
@@ -280,7 +285,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// No unit is more open than its bar, as this machine's systemd counts.
+    /// No unit exceeds its exposure limit, as this machine's systemd counts.
     fn exposure(&mut self) -> Result<()> {
         let mut levels = Vec::new();
         for (unit, most) in EXPOSURE_MAX {
@@ -296,7 +301,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The controller's unit lets it renew its certificates, and the agent's takes the new one.
+    /// The controller's unit lets it renew its certificates, and the agent's unit takes the new
+    /// one.
     fn renewal(&mut self) -> Result<()> {
         let pem = |path: &str| self.vm.read(path).and_then(|pem| Ok(String::from_utf8(pem)?));
         let aged = pki::due(&pem("/etc/mooring/authority.key")?, &pem(&format!("{CLIENT}.key"))?)?;
@@ -329,7 +335,7 @@ impl<'a> Machine<'a> {
         Ok(text(&hosts["hosts"][0]["enrolment"], "expires_at")?.to_owned())
     }
 
-    /// Waits until this machine shows another certificate there than one before.
+    /// Waits until this machine shows another certificate at the port than before.
     fn shows_another(&self, port: u16, before: &str) -> Result<String> {
         wait_for("another certificate to be shown", Duration::from_mins(1), || {
             let now = self.shown(port)?;
@@ -337,8 +343,8 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// While a host writes, the agent's certificate is renewed once it is due, and the authority is rotated: both daemons show certificates of
-    /// it. No unit is started again.
+    /// While a host writes, the agent's certificate is renewed once it is due, and the authority is
+    /// rotated: both daemons show certificates of it. No unit is restarted.
     fn certificates(&mut self, path: &str) -> Result<()> {
         let started = format!("systemctl show -p InvocationID -p NRestarts {DAEMONS}");
         let before = self.sh(&started)?;
@@ -382,7 +388,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The agent's unit lets it write its key and certificate anew, as a renewal does: revoked, it forgets them. Then it joins again.
+    /// The agent's unit lets it rewrite its key and certificate, as a renewal does: when revoked,
+    /// it forgets them. Then it joins again.
     fn revocation(&mut self) -> Result<()> {
         self.mooring("host revoke storage1")?;
         wait_for("the agent to forget its key", Duration::from_secs(30), || {
@@ -397,7 +404,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// By the agent, in its unit's sandbox, from `qemu-nbd` in a sandbox of its own.
+    /// The agent imports an image in its unit's sandbox, from `qemu-nbd` in a sandbox of its own.
     fn import(&mut self) -> Result<()> {
         self.mooring("type create thin --multiattach --spec provisioning:type=thin")?;
         self.mooring(
@@ -410,9 +417,10 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// An LVM member inside of an LV, as a host makes one inside of its volume. What LVM, mdadm, btrfs and systemd do with a device
-    /// on their own they do because udev has found its type (`ID_FS_TYPE`): it finds it in an LV that is not ours, and does not look
-    /// into one that is named as ours are, nor into a volume.
+    /// Makes an LVM member inside an LV, as a host does inside its volume. LVM, mdadm, btrfs and
+    /// systemd act on a device by themselves once udev has found its type (`ID_FS_TYPE`). udev
+    /// finds it in an LV that is not ours, and looks neither into an LV with one of our names nor
+    /// into a volume.
     fn inside(&mut self) -> Result<()> {
         let ours = "mooring-00000000-0000-4000-8000-000000000000";
         let mut seen = Vec::new();
@@ -456,7 +464,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// `systemctl status` says what each daemon has.
+    /// `systemctl status` shows each daemon's status line.
     fn status_lines(&mut self) -> Result<()> {
         let wanted = ["1 session, 1 logged in", "1 export, 1 attached", "1 of 1 host up"];
         let lines = wait_for("the status lines of the daemons", Duration::from_secs(30), || {
@@ -470,7 +478,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Restarted, killed and stopped by systemd while a host writes.
+    /// systemd restarts, kills and stops the daemons while a host writes.
     fn restarts(&mut self, id: &str, path: &str) -> Result<()> {
         let disk = Disk::new(self.vm, path.to_owned());
         let writer = disk.write_stamps(&["--threads", "2"])?;
@@ -500,7 +508,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// To another version, while a host writes: all three daemons are new ones, configured and attached as before.
+    /// Upgrades to another version while a host writes: all three daemons are new, configured and
+    /// attached as before.
     fn upgrade(&mut self, id: &str, path: &str) -> Result<()> {
         let started = format!(
             "systemctl show -p InvocationID --value {DAEMONS}; sha256sum /etc/mooring/*.toml; \
@@ -524,8 +533,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The packages are removed and purged while a host writes, and installed again with the operator's files: what the kernel and LVM
-    /// have is as it was.
+    /// Removes and purges the packages while a host writes, and installs them again with the
+    /// operator's files: kernel and LVM are unchanged.
     fn purge(&mut self, id: &str, path: &str) -> Result<()> {
         let built = built();
         let disk = Disk::new(self.vm, path.to_owned());
@@ -567,8 +576,9 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// A row of the agent's store is not as it was written, while a host writes: the agent does not start, and says which and what to
-    /// do. The store moved aside, it is built anew from tags and by the controller.
+    /// A row of the agent's store was damaged, while a host writes: the agent does not start, and
+    /// names the row and the remedy. With the store moved aside, it is rebuilt from tags and by the
+    /// controller.
     fn damaged(&mut self, id: &str, path: &str) -> Result<()> {
         let disk = Disk::new(self.vm, path.to_owned());
         let writer = disk.write_stamps(&["--threads", "2"])?;
@@ -610,7 +620,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Nothing was refused by a sandbox.
+    /// No sandbox refused anything.
     fn quiet(&mut self) -> Result<()> {
         let refused = self.sh(
             "journalctl --no-pager -o cat -u 'mooring-*' | grep -iE 'not permitted|permission denied|read-only file|EPERM|EROFS' || true",

@@ -1,4 +1,5 @@
-//! The words of LVM by which the agent tells its errors apart (`agent/src/volumes/lvm.rs`), from the real `lvm`.
+//! The messages of the real `lvm` by which the agent distinguishes errors
+//! (`agent/src/volumes/lvm.rs`).
 
 use anyhow::{Context, Result};
 use mooring_rig::{Rig, RigOptions};
@@ -6,7 +7,8 @@ use mooring_rig::{Rig, RigOptions};
 use crate::evidence::check;
 use crate::site::Programs;
 
-/// A command of the agent in a state that refuses it; LVM's exit status; words that its message must hold.
+/// A command of the agent in a state that refuses it; LVM's exit status; words that its message
+/// must have.
 const ROWS: &[(&str, i32, &str)] = &[
     (
         "lvm lvcreate --yes --wipesignatures n --zero n --size 4194304b --name x --addtag mooring vg9",
@@ -65,7 +67,8 @@ pub(super) fn run(_: &Programs) -> Result<()> {
     let storage = rig.vm("storage")?;
     let disks = storage.data_disks();
     let disk = disks.first().context("a data disk")?;
-    // A group of a few extents, on a part of the disk that LVM does not take for the disk itself, with one LV that is held open.
+    // Makes a group of a few extents, on a part of the disk that LVM does not mistake for the disk
+    // itself, with one LV that is held open.
     storage
         .sh(&format!(
             "echo 0 131072 linear {disk} 4096 | dmsetup create smalldisk; udevadm settle; \

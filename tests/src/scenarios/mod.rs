@@ -48,47 +48,49 @@ pub use table::ALL;
 
 use crate::site::Programs;
 
-/// When a check runs a scenario.
+/// The occasion on which a check runs a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     /// In every run.
     Core,
-    /// In every third run, and while its subject has changed lately ([`choose`]).
+    /// In every third run, and after a recent change of its subject ([`choose`]).
     Rotation {
-        /// Folders and files whose change makes it run, from the workspace's root, beside those that every scenario uses.
+        /// Folders and files whose change makes it run, from the workspace's root, beside those
+        /// that every scenario uses.
         subject: &'static [&'static str],
     },
-    /// In the full check, and by its name: it needs packages of an earlier commit, whose build takes minutes where there are none.
+    /// In the full check, and by its name: it needs packages of an earlier commit, whose first
+    /// build takes minutes.
     Full,
 }
 
 /// One scenario.
 pub struct Scenario {
-    /// Name, for `--vm-only`.
+    /// The scenario's name, for `--vm-only`.
     pub name: &'static str,
-    /// Claim that it proves.
+    /// The claim that it proves.
     pub shows: &'static str,
-    /// When it runs.
+    /// The occasion on which it runs.
     pub tier: Tier,
-    /// Seconds that it takes on the reference machine beside another: the longest begin first.
+    /// Usual seconds on the reference machine beside another scenario: the longest begin first.
     pub usual: u16,
     run: fn(&Programs) -> Result<()>,
 }
 
-/// How a scenario has ended.
+/// The end of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything that it shows was shown.
+    /// All its claims were shown.
     Passed,
-    /// Something was not: why.
+    /// A claim failed; the text is the reason.
     Failed(String),
-    /// A wait ran out: why. The machine may have been too slow.
+    /// A wait ran out; the text says which. The machine may have been too slow.
     RanOut(String),
-    /// It could not run: why.
+    /// Not run; the text is the reason.
     Skipped(String),
 }
 
-/// Runs one scenario and prints how it went.
+/// Runs one scenario and prints its result.
 pub fn run(scenario: &Scenario, programs: &Programs) -> Verdict {
     println!("-- {}: {}", scenario.name, scenario.shows);
     let began = Instant::now();
@@ -126,7 +128,8 @@ mod tests {
 
     use super::*;
 
-    /// A claim may be added, and reworded in both places; a scenario that is merged takes its claims along.
+    /// A claim may be added, or reworded in both places; a scenario that is merged takes its claims
+    /// along.
     #[test]
     fn no_claim_of_a_scenario_is_gone() {
         for line in include_str!("claims.txt").lines() {

@@ -1,9 +1,10 @@
-//! Machines under systemd on which packages are installed: what several scenarios begin with, and how they end.
+//! Machines under systemd with installed packages: the common beginning and end of several
+//! scenarios.
 
 use anyhow::Result;
 use mooring_rig::{Rig, RigOptions, VmSpec};
 
-/// A storage node and so many hosts, under systemd, with the memory that apt and dpkg need.
+/// A storage node and this many hosts, under systemd, with the memory that apt and dpkg need.
 pub(super) fn machines(name: &str, hosts: usize) -> RigOptions {
     let mut options = RigOptions::standard(hosts).named(name);
     for vm in &mut options.vms {
@@ -15,7 +16,8 @@ pub(super) fn machines(name: &str, hosts: usize) -> RigOptions {
     options
 }
 
-/// How a scenario has ended: what failed prints the journals of our units, and leaves its evidence beside the rig's folder.
+/// Ends a scenario: a failure prints the journals of our units, and leaves its evidence beside the
+/// rig's folder.
 pub(super) fn ended(rig: &Rig, played: Result<()>) -> Result<()> {
     if played.is_err() {
         for vm in rig.vms() {

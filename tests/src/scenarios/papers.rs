@@ -1,8 +1,10 @@
-//! The pages that a new operator reads, typed as they stand there, in VMs under systemd: a controller that is a storage node as well, and two
-//! hosts that attach. Blocks of the pages are run in their order, each on the machine that its fence names.
+//! Types the pages that a new operator reads, exactly as written, in VMs under systemd: a
+//! controller that is also a storage node, and two hosts that attach. The blocks run in their
+//! order, each on the machine that its fence names.
 //!
-//! What must never happen here: a command that no page has, but for what stands for the reader: the packages of apt's folder, the token
-//! and the lines that were printed, and the answers to what a join cannot guess.
+//! What must never happen here: a command that no page has, except those that stand for the reader:
+//! the packages of apt's folder, the token and the lines that were printed, and the answers to what
+//! a join cannot guess.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,18 +20,18 @@ use crate::packages::VARIANTS;
 use crate::papers::{Block, blocks};
 use crate::site::{GROUP, Programs};
 
-/// A limit for each block: apt is slow where the processor is emulated.
+/// Time limit for each block: apt is slow where the processor is emulated.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// The storage node's name in the pages. It is the controller as well.
+/// The storage node's name in the pages. It is also the controller.
 const STORAGE: &str = "storage1";
 
-/// A Debian whose packages start what they bring, and which root may use as sudo's users do.
+/// Makes the VM a Debian whose packages start their daemons, and on which root can use sudo.
 const READER: &str = "rm -f /usr/sbin/policy-rc.d; mkdir -p /etc/dpkg/dpkg.cfg.d /var/backups; \
     echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/rig; apt-get update -qq; \
     command -v sudo || { printf '#!/bin/sh\\nexec \"$@\"\\n' > /usr/local/bin/sudo; chmod 755 /usr/local/bin/sudo; }; touch /root/env";
 
-/// Beginning of a join line, as `mooring host token` prints it.
+/// The beginning of a join line, as `mooring host token` prints it.
 const JOIN: &str = "mooring-agent join ";
 
 /// Words of `init` before the token.
@@ -38,7 +40,7 @@ const SHOWN_ONCE: &str = "the admin's token, shown this once: ";
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
-    // On the same file system: cargo-deb is shown links to the programs.
+    // On the same file system, because cargo-deb gets links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &["0.0.1"])?;
     let rig = Rig::up(programs.show_in(packaged::machines("papers", 2))?)?;
@@ -68,7 +70,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Does what `apt-get install` of the page does, from packages that were just built.
+    /// Does the work of the page's `apt-get install`, with packages that were just built.
     fn install(&mut self, debs: &[&Path]) -> Result<()> {
         let disk = self.storage.data_disks().into_iter().next().context("a data disk")?;
         for vm in self.rig.vms() {
@@ -106,7 +108,7 @@ impl<'a> Reader<'a> {
         self.settled()
     }
 
-    /// Keeps the token that was printed, for each machine on which somebody types `mooring`.
+    /// Stores the printed token on each machine where `mooring` is typed.
     fn takes(&self, said: &str) -> Result<()> {
         let Some(token) = said.lines().find_map(|line| line.strip_prefix(SHOWN_ONCE)) else { return Ok(()) };
         let controller = said
@@ -124,7 +126,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Types each join line that was printed on the machine that it is for, with an answer to what that asks.
+    /// Types each printed join line on its machine, with answers to its questions.
     fn joins(&self, block: &Block, said: &str) -> Result<()> {
         let names = block
             .text
@@ -148,7 +150,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Waits for what a reader looks for in `mooring host list`; the list.
+    /// Waits for the state that a reader expects in `mooring host list`. Returns the list.
     fn until_up(&self, names: &[&str]) -> Result<String> {
         wait_for(&format!("{names:?} to be up"), Duration::from_mins(1), || {
             let said = typed(self.storage, "mooring --json host list")?;
@@ -171,7 +173,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Types lines into a shell that ends at the first one that fails; what they print.
+/// Types lines into a shell that ends at the first failure. Returns their output.
 fn typed(vm: &Vm, text: &str) -> Result<String> {
     let script = format!("[ ! -e /root/env ] || . /root/env\n{text}\n");
     Ok(vm.command(["bash", "-euc", &script]).timeout(LIMIT).run()?.ok()?.stdout)

@@ -1,5 +1,5 @@
-//! The relative target port id of an export on a kernel whose portal groups have one of their own (`rtpi`), from which an id that nobody
-//! wrote depends on what is enabled first after a boot.
+//! The relative target port id of an export on a kernel whose portal groups have one of their own
+//! (`rtpi`). On such a kernel an unwritten id depends on what is enabled first after a boot.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const OTHER: (&str, [u16; 2]) = ("66666666-2222-4333-8444-555555555555", [21713,
 
 const KEY: &str = "0x3abe0000";
 
-/// Targets of somebody else, who writes no id.
+/// Targets of someone else, who writes no id.
 const FOREIGN: [&str; 2] = ["iqn.2026-01.test.mooring:one", "iqn.2026-01.test.mooring:two"];
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -37,7 +37,7 @@ fn target_of(volume: &str) -> String {
     format!("iqn.2026-11.dev.mooring:{volume}")
 }
 
-/// What the storage node shows of a target.
+/// The id that the storage node shows for a target.
 fn id_of(site: &Site, target: &str) -> Result<u16> {
     let read = site.storage()?.sh(&format!("cat {TARGET}/iscsi/{target}/tpgt_1/rtpi"))?.ok()?.stdout;
     number(&read)
@@ -48,7 +48,7 @@ fn number(text: &str) -> Result<u16> {
     u16::from_str_radix(digits, 16).with_context(|| format!("an id: {text:?}"))
 }
 
-/// Enables somebody else's targets, in this order, and returns the ids that they get.
+/// Enables someone else's targets in this order, and returns the ids that they get.
 fn foreign(site: &Site, order: [usize; 2]) -> Result<[u16; 2]> {
     for at in order {
         let group = format!("{TARGET}/iscsi/{}/tpgt_1", FOREIGN[at]);
@@ -59,7 +59,7 @@ fn foreign(site: &Site, order: [usize; 2]) -> Result<[u16; 2]> {
     Ok([id_of(site, FOREIGN[0])?, id_of(site, FOREIGN[1])?])
 }
 
-/// What follows this word in what a program on the host says of the disk.
+/// The number after this word in a program's output on the disk, on the host.
 fn said(disk: &Disk<'_>, program: &str, word: &str) -> Result<u16> {
     let out = disk.vm.command(["sh", "-c", &format!("{program} {}", disk.path)]);
     let text = out.timeout(Duration::from_mins(2)).run()?.ok()?.stdout;
@@ -67,7 +67,8 @@ fn said(disk: &Disk<'_>, program: &str, word: &str) -> Result<u16> {
     number(rest.split_whitespace().next().unwrap_or_default())
 }
 
-/// The id as the kernel's tree has it, as the disk's identification says, and as the full status of its registrations does.
+/// The id in the kernel's tree, in the disk's identification, and in the full status of its
+/// registrations.
 fn ids(site: &Site, disk: &Disk<'_>) -> Result<[u16; 3]> {
     let page = said(disk, "sg_vpd -p di", "Relative target port:")?;
     let status = said(disk, "sg_persist -n -i -s -d", "Relative port address:")?;
@@ -81,7 +82,7 @@ fn in_force(site: &Site) -> Result<()> {
     })
 }
 
-/// Until the agent says that the host has registered.
+/// Waits until the agent reports that the host has registered.
 fn registered(site: &Site) -> Result<()> {
     wait_for("the registration", Duration::from_secs(30), || {
         let seen = site.json(&["volume", "reservations", DATA])?;
@@ -139,7 +140,7 @@ fn scene(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Somebody else has the id that a volume would choose: its export comes up all the same.
+/// Someone else has the id that a volume would choose: its export comes up all the same.
 fn taken(site: &Site, evidence: &mut Evidence) -> Result<()> {
     let (id, [first, second]) = OTHER;
     let group = format!("{TARGET}/iscsi/iqn.2026-01.test.mooring:three/tpgt_1");

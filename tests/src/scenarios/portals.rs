@@ -1,5 +1,6 @@
-//! Portals of IPv6 and IPv4 whose addresses come and go, and who is logged in there: the portal that waits answers when its
-//! address comes, the other one notices nothing, and a host that is gone is a session that is missing.
+//! Portals of IPv6 and IPv4 whose addresses come and go, and the sessions there. A waiting portal
+//! answers when its address comes, the other one notices nothing, and a host that is gone is a
+//! missing session.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const PORTALS: [&str; 2] = ["[fd00:10::10]:3260", "10.20.0.10:3260"];
 
 const HALF_MINUTE: Duration = Duration::from_secs(30);
 
-/// The first network's prefix of IPv6; a VM's last part is that of its IPv4 address.
+/// The first network's IPv6 prefix; a VM's last part is that of its IPv4 address.
 const PREFIX: &str = "fd00:10::";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -68,14 +69,14 @@ impl<'a> Truth<'a> {
         self.link(&one)?;
         check(agent.is_running(), || "the agent has ended".to_owned())?;
         self.control.json(&["detach", &one])?;
-        // Its host cannot be told, and need not be.
+        // The host cannot be told, and need not be.
         let cut = self.control.mooring(&["detach", &two, "--force"])?;
         check(matches!(cut.status.code(), Some(0 | 5)), || format!("force detach: {}", cut.stderr))?;
         self.control.json(&["volume", "delete", &self.volume, "--timeout", "300"])?;
         self.site.nothing_left()
     }
 
-    /// Gives a VM its address of IPv6 on the first network, or takes it away.
+    /// Gives a VM its IPv6 address on the first network, or removes it.
     fn address(&self, vm: &str, last: u8, verb: &str) -> Result<()> {
         let script = format!(
             "ip -6 address {verb} {PREFIX}{last}/64 dev eth0 {}",
@@ -85,7 +86,7 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// What the storage node says of this portal.
+    /// The storage node's problems with this portal.
     fn trouble(&self, portal: &str) -> Result<Vec<String>> {
         let shown = self.site.json(&["export", "show", &self.volume])?;
         let problems = shown["export"]["problems"].as_array().cloned().unwrap_or_default();
@@ -96,7 +97,8 @@ impl<'a> Truth<'a> {
         Ok(problems.iter().filter_map(of_portal).collect())
     }
 
-    /// The address is not there: the export is made all the same, and the host takes the other portal.
+    /// The address is missing: the export is made all the same, and the host takes the other
+    /// portal.
     fn waiting(&mut self) -> Result<(String, Disk<'a>)> {
         let live = self.control.attach(&self.volume, "host1", "rw")?;
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
@@ -121,7 +123,7 @@ impl<'a> Truth<'a> {
         })
     }
 
-    /// The address comes: the portal answers, without anything done to the kernel.
+    /// The address comes: the portal answers, without any change in the kernel.
     fn comes(&mut self) -> Result<String> {
         let before = self.tree()?;
         self.address("storage", 10, "add")?;
@@ -130,7 +132,7 @@ impl<'a> Truth<'a> {
         })?;
         check(self.tree()? == before, || "something was done in configfs".to_owned())?;
         self.evidence.shows("the address comes: no longer a problem, and configfs is as it was");
-        // A host takes the first portal that answers: this one does not reach the other, for now.
+        // A host takes the first portal that answers. For now this one does not reach the other.
         let host = self.site.rig.vm("host2")?;
         host.sh("ip link set eth1 down")?.ok()?;
         let live = self.control.attach(&self.volume, "host2", "ro")?;
@@ -143,7 +145,8 @@ impl<'a> Truth<'a> {
         Ok(text(&live, "id")?.to_owned())
     }
 
-    /// How many connections the storage agent sees: that it follows them, and not only looks at sessions in their turn.
+    /// Waits until the storage agent sees this many connections: it follows them, and does not only
+    /// look at sessions in turn.
     fn connections(&self, wanted: u64) -> Result<()> {
         wait_for(&format!("{wanted} connections to be followed"), HALF_MINUTE, || {
             Ok((self.site.metric("mooring_agent_portal_connections")? == wanted).then_some(()))
@@ -156,7 +159,7 @@ impl<'a> Truth<'a> {
         Ok(self.site.storage()?.sh(&script)?.ok()?.stdout)
     }
 
-    /// Addresses, since when, and what was done, in all the places where it is said.
+    /// Addresses, times and activity of the sessions, in all places that show them.
     fn seen(&mut self, one: &str, two: &str) -> Result<()> {
         let (live, other) = (self.control.live(one)?, self.control.live(two)?);
         for shown in [&live, &other] {
@@ -172,8 +175,8 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// The address goes under a session: it is reported, the other portal's I/O has no error, and whoever has lost his portal
-    /// comes back over the other.
+    /// The address goes under a session: it is reported, the other portal's I/O has no error, and
+    /// the host that has lost its portal returns over the other.
     fn goes(&mut self, disk: &Disk<'a>) -> Result<()> {
         let writer = disk.write_stamps(&[])?;
         going(&writer)?;
@@ -206,7 +209,8 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// The link of the other portal goes down, and comes back: the agent says on which interface a portal stands, and that it is down.
+    /// The other portal's link goes down, and comes back: the agent names the portal's interface,
+    /// and reports that it is down.
     fn link(&mut self, one: &str) -> Result<()> {
         let before = self.tree()?;
         let storage = self.site.storage()?;
@@ -240,7 +244,8 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// A host loses its power: once the kernel has given it up, its session is missing, and everybody says so.
+    /// A host loses its power: once the kernel has given it up, its session is missing in all
+    /// answers.
     fn missing(&mut self, two: &str) -> Result<()> {
         self.site.rig.vm("host2")?.power_cut()?;
         let missing = wait_for("the missing session", Duration::from_mins(3), || {

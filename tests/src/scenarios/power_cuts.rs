@@ -1,9 +1,11 @@
-//! The storage node loses its power at moments that nobody has chosen, while volumes are made, granted, revoked and deleted on it
-//! and a host writes to another one. What was answered holds, what was not may be there or not, and the same command given again
-//! goes on from there. The disks lose what was not flushed: the agent's store and LVM's metadata are there by their own syncs, and of
-//! the host's writes each that was answered as durable.
+//! The storage node loses its power at random moments, while volumes are made, granted, revoked and
+//! deleted on it and a host writes to another one. Answered commands hold, unanswered ones may or
+//! may not, and the same command repeated continues from there. The disks lose unflushed writes:
+//! the agent's store and LVM's metadata survive by their own syncs, and so does every write of the
+//! host that was answered as durable.
 //!
-//! What must never happen here: a moment that follows from what was seen; a command that counts as answered and was not.
+//! What must never happen here: a moment that follows from what was seen; a command that counts as
+//! answered and was not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,23 +18,23 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
 use crate::site::{GROUP, Programs, Site, TARGET, going, number, progress};
 
-/// Power cuts in the tests.
+/// Number of power cuts in the tests.
 pub const CUTS_IN_CI: u32 = 2;
-/// Those who give commands at the same time.
+/// Number of workers that send commands at the same time.
 const WORKERS: u32 = 2;
-/// The power is cut within this time of the first command: a cycle of commands and a half.
+/// Time after the first command within which the power is cut: one and a half cycles of commands.
 const CUT_WITHIN: Duration = Duration::from_secs(18);
-/// How long the agent may take to be in order again.
+/// Time limit for the agent to be in order again.
 const IN_ORDER: Duration = Duration::from_mins(2);
-/// The host keeps its commands for so long: longer than all cuts.
+/// Time for which the host keeps its commands: longer than all cuts.
 const REPLACEMENT_SECONDS: u32 = 86_400;
-/// Each has one write in flight.
+/// Number of writers; each has one write in flight.
 const WRITERS: u64 = 2;
 const PORTAL: &str = "10.10.0.10:3260";
 const KEPT: &str = "46000000-3333-4333-8444-555555555555";
 const INITIATORS: [&str; 2] = ["iqn.2026-01.test.mooring:one", "iqn.2026-01.test.mooring:two"];
 
-/// Cuts the power so many times.
+/// Runs with this many power cuts.
 pub fn run(programs: &Programs, cuts: u32) -> Result<()> {
     let mut options = RigOptions::standard(1).named("power-cuts").volatile();
     if let Some(storage) = options.vms.first_mut() {
@@ -44,7 +46,7 @@ pub fn run(programs: &Programs, cuts: u32) -> Result<()> {
     site.end(result)
 }
 
-/// The control: a disk that loses nothing would let everything else pass.
+/// Control: a disk that loses nothing would let everything else pass.
 fn disk_forgets(site: &Site) -> Result<()> {
     let storage = site.storage()?;
     let disk = storage.data_disks().pop().context("a disk that nobody uses")?;
@@ -63,15 +65,15 @@ fn disk_forgets(site: &Site) -> Result<()> {
     site.after_boot()
 }
 
-/// What is there of a volume.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct There {
     volume: bool,
-    /// For each initiator whether it is let in.
+    /// For each initiator, `true` if it is let in.
     granted: [bool; 2],
 }
 
-/// The commands of a cycle, in their order.
+/// The commands of a cycle, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Create,
@@ -107,14 +109,14 @@ impl Step {
     }
 }
 
-/// Gives one command after the other: a new volume in each cycle.
+/// Sends one command after the other: a new volume in each cycle.
 #[derive(Debug)]
 struct Worker {
     number: u32,
     cycle: u32,
-    /// Commands of the cycle that were answered.
+    /// Answered commands of the cycle.
     answered: usize,
-    /// In all cycles.
+    /// Answered commands of all cycles.
     answers: u32,
 }
 
@@ -127,7 +129,7 @@ impl Worker {
         CYCLE[self.answered]
     }
 
-    /// What may be there: of the command that was given last nobody knows whether it was taken.
+    /// The possible states: the last command may or may not have been taken.
     fn may_be_there(&self) -> [There; 2] {
         let nothing = There { volume: false, granted: [false; 2] };
         let answered = CYCLE[..self.answered].iter().fold(nothing, |there, step| step.makes(there));
@@ -146,7 +148,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Gives commands until the power is cut.
+    /// Sends commands until the power is cut.
     fn until_cut(&mut self, site: &Site, cut: &AtomicBool) -> Result<()> {
         while !cut.load(Ordering::SeqCst) {
             match self.give(site) {
@@ -202,7 +204,7 @@ impl<'a> Cuts<'a> {
         self.ends()
     }
 
-    /// One cut, and the boot behind it.
+    /// Makes one cut, and the boot after it.
     fn cut(&mut self, number: u32, after: Duration) -> Result<()> {
         let (site, power_is_cut) = (self.site, AtomicBool::new(false));
         let cut = &power_is_cut;
@@ -242,8 +244,8 @@ impl<'a> Cuts<'a> {
         Ok(())
     }
 
-    /// Of the host's writes each that was answered is on the disk, and at most those in flight beside them. The host cannot have
-    /// written since: nobody serves it.
+    /// Checks that each answered write of the host is on the disk, and at most those in flight
+    /// beside them. The host cannot have written since: nothing serves it.
     fn stamps_hold(&self) -> Result<String> {
         self.site.storage()?.sh(&format!("vgchange -q -ay {GROUP}"))?.ok()?;
         let stamps = self.site.stamps_on_storage(&format!("/dev/{GROUP}/mooring-{KEPT}"))?;
@@ -254,7 +256,7 @@ impl<'a> Cuts<'a> {
         Ok(format!("{answered} durable writes of host1 were answered, {landed} are on the disk"))
     }
 
-    /// What is there of a volume: its LV, and who is let in, by the kernel's tree.
+    /// The state of a volume: its LV, and the initiators that the kernel's tree lets in.
     fn there(&self, id: &str) -> Result<There> {
         let acls = format!("{TARGET}/iscsi/{}/tpgt_1/acls", target(id));
         let script = format!(
@@ -265,7 +267,7 @@ impl<'a> Cuts<'a> {
         Ok(There { volume: seen.lines().next().is_some_and(|line| line.trim() == "1"), granted })
     }
 
-    /// The host has logged in again by itself, and writes.
+    /// Waits until the host has logged in again by itself, and writes.
     fn writes_on(&self) -> Result<Value> {
         let before = number(&progress(&self.writer)?, "done")?;
         wait_for("host1 to go on", IN_ORDER, || {
@@ -275,7 +277,7 @@ impl<'a> Cuts<'a> {
         })
     }
 
-    /// The cycles come to their ends by the commands that were not answered, given again.
+    /// Ends the cycles by repeating the commands that were not answered.
     fn ends(&mut self) -> Result<()> {
         for worker in &mut self.workers {
             worker.give(self.site)?;

@@ -1,5 +1,5 @@
-//! What a host that may only read can do to the others by commands that carry no data, or say that they read: a part of the scenario
-//! `reservations`. The control is an agent that only reports.
+//! Harm that a read-only host can do to others with commands that carry no data, or claim to read:
+//! a part of the scenario `reservations`. The control is an agent that only reports.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const VOLUME: &str = "66666666-2222-4333-8444-555555555555";
 /// RESERVE(6) and RESERVE(10).
 const RESERVES: [&str; 2] = ["16 00 00 00 00 00", "56 00 00 00 00 00 00 00 00 00"];
 
-/// How long the control is watched: longer than the agent takes to see it.
+/// Time for which the control is watched: longer than the agent takes to see it.
 const CONTROL: Duration = Duration::from_secs(6);
 
 /// A volume with a writer and a reader.
@@ -43,16 +43,16 @@ impl<'a> Readers<'a> {
         Ok(Self { site, writer, reader, disks, stamps })
     }
 
-    /// Sends a command past the block layer; what the target answered, if it was not GOOD.
+    /// Sends a command past the block layer. Returns the target's answer, if it was not GOOD.
     fn raw(disk: &Disk<'_>, words: &str) -> Result<Result<(), String>> {
         let out = disk.vm.sh(&format!("sg_raw {words} 2>&1"))?;
         Ok(if out.status.success() { Ok(()) } else { Err(out.stdout) })
     }
 
-    /// Reserves it, of which the kernel lets a reader do as much as a writer.
+    /// Reserves the disk: the kernel lets a reader do that as much as a writer.
     fn reserve(disk: &Disk<'_>, command: &str) -> Result<()> {
         let node = disk.generic()?;
-        // The first command behind a login, or behind a reset, is answered with what has happened.
+        // The first command after a login, or after a reset, is answered with that event.
         Self::raw(disk, &format!("{node} 00 00 00 00 00 00"))?.ok();
         Self::raw(disk, &format!("{node} {command}"))?.map_err(|said| anyhow!("RESERVE is refused: {said}"))
     }
@@ -61,7 +61,7 @@ impl<'a> Readers<'a> {
         Ok(self.site.json(&["volume", "reservations", VOLUME])?["holder"].clone())
     }
 
-    /// Receipts of nexuses that were cut for what they had reserved.
+    /// Receipts of nexuses that were removed for their reservations.
     fn cuts(&self) -> Result<Vec<Value>> {
         let shown = self.site.json(&["export", "show", VOLUME])?;
         let receipts = shown["receipts"].as_array().with_context(|| format!("receipts: {shown}"))?;
@@ -79,7 +79,7 @@ impl<'a> Readers<'a> {
         })
     }
 
-    /// Reserves it with the reader, and waits until it is cut. How long that took.
+    /// Reserves with the reader, and waits until it is cut off. Returns how long that took.
     fn cut_off(&self, reserve: &str) -> Result<Duration> {
         let before = self.cuts()?.len();
         let own = self.writer.session_at(self.site.storage()?, &target(VOLUME))?;
@@ -106,11 +106,12 @@ impl<'a> Readers<'a> {
         Ok(took)
     }
 
-    /// What else a reader may send that changes something for others: it takes nothing away.
+    /// Other commands of a reader that change something for others: they remove nothing.
     fn siblings(&self) -> Result<()> {
         let (disk, before) = (&self.disks[1], self.errors()?);
         let path = &disk.generic()?;
-        // PERSISTENT RESERVE OUT, REGISTER AND IGNORE, and SET TARGET PORT GROUPS to another state, both said to read.
+        // PERSISTENT RESERVE OUT, REGISTER AND IGNORE, and SET TARGET PORT GROUPS to another state,
+        // both claimed to read.
         Self::raw(disk, &format!("-r 24 {path} 5f 06 00 00 00 00 00 00 18 00"))?.ok();
         Self::raw(disk, &format!("-r 8 {path} a4 0a 00 00 00 00 00 00 00 08 00 00"))?.ok();
         let core = format!("{TARGET}/core/iblock_*/{VOLUME}");
@@ -132,7 +133,7 @@ impl<'a> Readers<'a> {
         check(self.errors()? == before, || "a reader's reset is an error of the writer".to_owned())
     }
 
-    /// What is reported, where nothing else is to be done; then an operator clears it.
+    /// The agent only reports it, if nothing else is to be done; then an operator clears it.
     fn control(&self) -> Result<()> {
         let since = self.cuts()?.len();
         Self::reserve(&self.disks[1], RESERVES[0])?;
@@ -152,7 +153,7 @@ impl<'a> Readers<'a> {
             format!("--clear: {took}")
         })?;
         goes_on(&self.stamps)?;
-        // A writer's is nobody's business but an operator's.
+        // A writer's reservation concerns only an operator.
         Self::reserve(&self.disks[0], RESERVES[0])?;
         std::thread::sleep(CONTROL);
         check(self.holder()?["initiator"] == self.writer.iqn.as_str(), || "not seen".to_owned())?;
@@ -162,7 +163,7 @@ impl<'a> Readers<'a> {
         self.reads_again()
     }
 
-    /// A reader that has reserved it is detached: nobody needs to know of the reservation.
+    /// A reader that has reserved the volume is detached, without knowledge of the reservation.
     fn detached(&self) -> Result<()> {
         Self::reserve(&self.disks[1], RESERVES[0])?;
         self.site.json(&["export", "revoke", VOLUME, "--initiator", &self.reader.iqn, "--force"])?;
@@ -170,7 +171,7 @@ impl<'a> Readers<'a> {
         check(self.holder()?.is_null(), || "it is reserved by who was detached".to_owned())
     }
 
-    /// All of it; the agent that is at work at the end.
+    /// Runs all acts. Returns the agent that runs at the end.
     pub(super) fn acts(self, agent: Running, evidence: &mut Evidence) -> Result<Running> {
         let mut took = Vec::new();
         for reserve in RESERVES {

@@ -1,5 +1,6 @@
-//! SCSI-3 persistent reservations on a real kernel: a host that another one has fenced off stays so when the agent is killed
-//! and when the storage node loses its power; and initiators find what they find at a bare LIO target.
+//! SCSI-3 persistent reservations on a real kernel. A host that another one has fenced off stays so
+//! when the agent is killed and when the storage node loses its power. Initiators find what they
+//! find at a bare LIO target.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +25,7 @@ const TESTS: &str = "44444444-2222-4333-8444-555555555555";
 /// Keys as `fence_scsi` makes them: the cluster's digits, and the node's number.
 const KEYS: [&str; 2] = ["0x3abe0000", "0x3abe0001"];
 
-/// libiscsi's families on reservations. COMPARE AND WRITE is refused by design (lio.md, t).
+/// libiscsi's test families on reservations. COMPARE AND WRITE is refused by design (lio.md, t).
 const FAMILIES: [&str; 8] = [
     "PrinReadKeys",
     "PrinServiceactionRange",
@@ -88,7 +89,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// A volume that both hosts may write to.
+    /// Makes a volume that both hosts may write to.
     fn volume(&self, id: &str) -> Result<()> {
         self.site.json(&["volume", "create", &format!("v{}", &id[..4]), "--size", "64MiB", "--id", id])?;
         for initiator in &self.grants {
@@ -97,8 +98,8 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// What the storage node says: the holder's number (0: nobody), the numbers of those who have registered, and whether it
-    /// outlives a loss of power.
+    /// The storage node's report: the holder's number (0: nobody), the numbers of the registered
+    /// hosts, and whether it survives a loss of power.
     fn listed(&self) -> Result<(usize, Vec<usize>, bool)> {
         let seen = self.site.json(&["volume", "reservations", DATA])?;
         let number = |initiator: &Value| {
@@ -126,7 +127,7 @@ impl<'a> Cluster<'a> {
         found.with_context(|| format!("want {wanted:?}, seen {last:?}"))
     }
 
-    /// A write of a host; whether it landed.
+    /// Writes from a host. Returns `true` if the write landed.
     fn writes(disk: &Disk<'a>) -> Result<bool> {
         let script = format!("dd if=/dev/zero of={} bs=4k count=1 oflag=direct", disk.path);
         let out = disk.vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(2)).run()?;
@@ -135,7 +136,8 @@ impl<'a> Cluster<'a> {
         Ok(out.status.success())
     }
 
-    /// What `fence_scsi` does: both register and one reserves; then it takes the other's registration away.
+    /// Does what `fence_scsi` does: both register and one reserves; then it removes the other's
+    /// registration.
     fn fenced(&mut self, disks: &[Disk<'a>]) -> Result<()> {
         for (disk, key) in disks.iter().zip(KEYS) {
             disk.vm.sh(&format!("sg_persist -n -o -I -S {key} -Z -d {}", disk.path))?.ok()?;
@@ -184,7 +186,8 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// The storage node loses its power: the fenced host stays fenced, and the holder's key is there.
+    /// The storage node loses its power: the fenced host stays fenced, and the holder's key is
+    /// there.
     fn without_power(&mut self, agent: Running, disks: &[Disk<'a>]) -> Result<Running> {
         self.reboot(agent)?;
         let agent = self.site.start_agent()?;
@@ -198,13 +201,13 @@ impl<'a> Cluster<'a> {
         self.evidence.shows(
             "power of the storage node cut: host1 holds it again, host2's writes are refused as before",
         );
-        // The holder goes on as before: nothing of it has to be made anew.
+        // The holder continues as before: nothing of it must be renewed.
         let renew = format!("sg_persist -n -o -R -T 5 -K {} -d {}", KEYS[0], one.path);
         one.vm.sh(&renew)?.ok()?;
         Ok(agent)
     }
 
-    /// The control: without what the agent kept, the kernel has nothing, and the fenced host writes.
+    /// Control: without the agent's kept copy the kernel has nothing, and the fenced host writes.
     fn control(&mut self, agent: Running, disks: &[Disk<'a>]) -> Result<Running> {
         self.reboot(agent)?;
         self.site.storage()?.sh("rm -r /srv/mooring/state/*")?.ok()?;
@@ -220,14 +223,16 @@ impl<'a> Cluster<'a> {
         Ok(agent)
     }
 
-    /// Takes reservations away as an operator does; the numbers of those who had registered, and of those who have.
+    /// Removes reservations as an operator does. Returns the numbers of the hosts registered before
+    /// and after.
     fn takes_away(&self, words: &[&str]) -> Result<(usize, usize)> {
         let took = self.site.json(&[&["volume", "reservations", DATA], words].concat())?;
         let number = |of: &str| took[of]["registrations"].as_array().map_or(0, Vec::len);
         Ok((number("before"), number("reservations")))
     }
 
-    /// What the kernel keeps for a loss of power: how many registrations, and that none is the agent's; nor has it an ACL.
+    /// Counts the registrations that the kernel keeps for a loss of power; checks that none is the
+    /// agent's, and that the agent has no ACL.
     fn kept(&self) -> Result<usize> {
         let script = format!(
             "if ls -d {TARGET}/iscsi/*/tpgt_1/acls/*:pr.* 2>&1; then exit 9; fi; \
@@ -243,7 +248,8 @@ impl<'a> Cluster<'a> {
             .with_context(|| format!("the kernel's file: {said}"))
     }
 
-    /// An operator preempts and clears without any host: exactly what was asked for goes, and keeping goes on.
+    /// An operator preempts and clears without any host: exactly what was asked for is removed, and
+    /// the agent continues to keep the rest.
     fn operator(&mut self, disks: &[Disk<'a>]) -> Result<()> {
         let [one, two] = disks else { anyhow::bail!("two disks") };
         let register = |disk: &Disk<'a>, key: &str| -> Result<()> {
@@ -311,7 +317,7 @@ impl<'a> Cluster<'a> {
         self.hosts[host].vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(3)).spawn()
     }
 
-    /// A bare target beside ours, on an LV beside ours, made as the kernel makes it.
+    /// Makes a bare target beside ours, on an LV beside ours, with the kernel's defaults.
     fn bare(&self) -> Result<String> {
         let bare = "iqn.2026-01.test.mooring:bare";
         let core = format!("{TARGET}/core/iblock_7/bare");
@@ -349,7 +355,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// The verdict of each test, which may stand lines behind its name.
+/// The verdict of each test, which may stand lines after its name.
 fn verdicts(said: &str) -> BTreeMap<String, &'static str> {
     let (mut all, mut family, mut test, mut skips) = (BTreeMap::new(), "", None, false);
     for line in said.lines().map(str::trim) {

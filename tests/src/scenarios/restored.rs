@@ -1,5 +1,6 @@
-//! A controller's backup and restore under live I/O: the backup is made beside writers, everything that the controller has is lost after
-//! changes that the backup does not know, and the restore undoes none of them. Writers see nothing of it.
+//! A controller's backup and restore under live I/O. The backup is made beside writers. Then
+//! everything of the controller is lost after changes that the backup does not know, and the
+//! restore undoes none of them. Writers notice nothing.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ impl Acts<'_> {
         let said = self.controller(&["backup", BACKUP, "--keys", KEYS])?;
         check(said.contains("3 volumes") && said.contains("3 attachments"), || said.clone())?;
         self.evidence.shows(format!("beside two writers: {}", said.lines().next().unwrap_or_default()));
-        // The backup knows nothing of these.
+        // The backup knows nothing of these changes.
         self.control.json(&["detach", &before])?;
         let third = self.written(&shared, "host2")?;
         let later = self.control.volume("later", None)?;
@@ -81,7 +82,7 @@ impl Acts<'_> {
         self.grants(&shared, 2)?;
         self.grants(&revoked, 0)?;
         self.evidence.shows("the revoked grant stays away, the one that the backup does not know stays");
-        // That the database is right is no reason to cut off who is logged in.
+        // A correct database is no reason to cut off hosts that are logged in.
         let refused = self.control.mooring(&["volume", "confirm-review", &shared])?;
         check(refused.status.code() == Some(4), || format!("{refused:?}"))?;
         self.evidence.shows(format!("to confirm is refused: {}", refused.stderr.trim()));
@@ -109,7 +110,8 @@ impl Acts<'_> {
         Ok(done.stdout)
     }
 
-    /// The controller is killed, and its state folder goes, keys included. A restore beside a running controller is refused before.
+    /// Kills the controller and removes its state folder, keys included. A restore beside a running
+    /// controller is refused first.
     fn loss(&mut self, writers: &[&Written]) -> Result<()> {
         let storage = self.site.storage()?;
         let early =
@@ -128,7 +130,8 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// Waits until the volumes that changed after the backup are in review and nothing else is, and what the backup does not know is named.
+    /// Waits until exactly the volumes that changed after the backup are in review, and everything
+    /// that the backup does not know is named.
     fn reviews(&self, shared: &str, revoked: &str, kept: &str, later: &str) -> Result<()> {
         let problems = wait_for("the reviews that stay", Duration::from_secs(30), || {
             let hosts = self.control.json(&["host", "list"])?;
@@ -152,7 +155,7 @@ impl Acts<'_> {
         check(!missing.status.success(), || format!("{later}: {missing:?}"))
     }
 
-    /// How many initiators the kernel lets in to this volume.
+    /// Waits until the kernel lets this many initiators in to this volume.
     fn grants(&self, volume: &str, wanted: usize) -> Result<()> {
         let shown = self.site.mooring(&["--json", "export", "show", volume])?;
         let found = match serde_json::from_str::<Value>(&shown.stdout) {
@@ -164,7 +167,8 @@ impl Acts<'_> {
         check(found == wanted, || format!("{found} grants of {volume}, not {wanted}: {shown:?}"))
     }
 
-    /// A volume that did not change after the backup is served as before: attached once more after its detach.
+    /// A volume that did not change after the backup is served as before: it is attached again
+    /// after its detach.
     fn works(&mut self, volume: &str, written: &Written) -> Result<()> {
         check(progress(&written.writer)?["errors"] == 0, || "errors before the detach".to_owned())?;
         let live = self.control.live(&written.attachment)?;

@@ -1,8 +1,10 @@
-//! A host that may only read sends everything that it could, and claims of it what it likes: no byte of the volume changes. The
-//! PDUs are its own over iSCSI; over Fibre Channel they are what Linux sends for SG_IO. After each hundred commands the whole LV is
-//! compared on the storage node, and what changed it is found among them.
+//! A read-only host sends every command that it can, with any claims: no byte of the volume
+//! changes. Over iSCSI the PDUs are its own; over Fibre Channel they are what Linux sends for
+//! SG_IO. After each hundred commands the whole LV is compared on the storage node, and a change is
+//! traced to its command.
 //!
-//! What must never happen here: a comparison through the storage node's page cache, which knows nothing of what initiators write.
+//! What must never happen here: a comparison through the storage node's page cache, which knows
+//! nothing of what initiators write.
 
 use std::time::Duration;
 
@@ -16,36 +18,36 @@ use crate::site::{BIN, GROUP, Programs, Site, TARGET, agent_config};
 
 const PORTAL: &str = "10.10.0.10:3260";
 const INITIATOR: &str = "iqn.2026-01.test.mooring:raw";
-/// The volumes are small: each is compared a hundred times.
+/// Size of a volume, small because each is compared a hundred times.
 const SIZE: u64 = 4 << 20;
 const BLOCKS: u64 = SIZE / 512;
 /// Commands between two comparisons.
 const BATCH: u64 = 100;
-/// What a volume is compared with.
+/// The copy that a volume is compared with.
 const KEPT: &str = "/srv/mooring/kept";
-/// Ends the commands that go on while a volume is made read-only.
+/// File that ends the commands which run while a volume is made read-only.
 const STOP: &str = "/run/ro-fuzz-stop";
-/// How often commands are sent with the ways past `write_protect` open, until one has changed something.
+/// Most batches with the ways past `write_protect` open, until one changes something.
 const CONTROL_BATCHES: u64 = 20;
-/// What an agent of this version sets, and an earlier one left as the kernel makes it.
+/// Attributes that an agent of this version sets; an earlier one left the kernel's defaults.
 const SEALS: [(&str, &str); 3] =
     [("max_write_same_len", "65535"), ("emulate_caw", "1"), ("emulate_3pc", "1")];
 
-/// How many commands a run sends.
+/// Number of commands in a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
-    /// Over iSCSI, in all.
+    /// Commands over iSCSI, in all.
     pub iscsi: u64,
-    /// Over Fibre Channel.
+    /// Commands over Fibre Channel.
     pub fibre: u64,
 }
 
 impl Size {
-    /// In CI.
+    /// The size in CI.
     pub const IN_CI: Self = Self { iscsi: 10_000, fibre: 500 };
-    /// In CI on the kernel that is not the release's.
+    /// The size in CI on the kernel that is not the release's.
     pub const BESIDE: Self = Self { iscsi: 2_000, fibre: 0 };
-    /// Of a soak.
+    /// The size of a soak.
     pub const SOAK: Self = Self { iscsi: 1_000_000, fibre: 20_000 };
 }
 
@@ -57,7 +59,7 @@ pub(super) fn backports(programs: &Programs) -> Result<()> {
     run(programs, Kernel::Backports, Size::BESIDE)
 }
 
-/// Many more of the same.
+/// Runs with many more commands.
 pub fn soak(programs: &Programs) -> Result<()> {
     run(programs, Kernel::Stable, Size::SOAK)?;
     run(programs, Kernel::Backports, Size { fibre: 0, ..Size::SOAK })
@@ -69,7 +71,7 @@ fn run(programs: &Programs, kernel: Kernel, size: Size) -> Result<()> {
     site.end(result)
 }
 
-/// One volume that is shot at.
+/// A volume under test.
 struct Volume {
     id: String,
     device: String,
@@ -84,13 +86,13 @@ struct Scene<'a> {
     storage: &'a Vm,
     evidence: Evidence,
     seed: u64,
-    /// The next command's number.
+    /// Number of the next command.
     next: u64,
 }
 
 fn start_agent(site: &Site, fibre: bool, more: &str) -> Result<Running> {
-    // A host that reserves would lose the session by which the rest of its batch is sent; what becomes of it is shown by the scenario
-    // `reservations`.
+    // A host that reserves would lose the session that sends the rest of its batch; the scenario
+    // `reservations` shows that.
     let fibre = if fibre { "[fibre_channel]" } else { "" };
     let extra = format!("ro_reservation = \"report\"\n{fibre}");
     site.start_agent_by(&format!("{}thin_pool = \"128MiB\"\n{more}", agent_config(&extra)))
@@ -156,7 +158,7 @@ impl<'a> Scene<'a> {
         let target = granted["target"].as_str().context("target")?.to_owned();
         let digits = id.replace('-', "");
         let volume = Volume { naa: format!("6001405{}", &digits[..25]), id, device, target, text };
-        // Bytes of which no two blocks are alike, so that each change is seen.
+        // No two blocks are alike, so that each change is seen.
         self.storage
             .sh(&format!(
                 "dd if=/dev/urandom of={KEPT} bs=1M count={} 2>/dev/null; {}",
@@ -183,7 +185,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// What the volume holds now is what it is compared with from here on.
+    /// Makes the volume's present content the copy that it is compared with.
     fn keep(&self, volume: &Volume) -> Result<()> {
         self.storage
             .sh(&format!("dd if={} of={KEPT} bs=1M iflag=direct 2>/dev/null", volume.device))?
@@ -191,7 +193,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Byte by byte, where they differ: an empty text if nowhere.
+    /// The differences, byte by byte; an empty text if there are none.
     fn differs(&self, volume: &Volume) -> Result<String> {
         let compare = format!("dd if={} bs=1M iflag=direct 2>/dev/null | cmp - {KEPT} 2>&1", volume.device);
         let out = self.storage.sh(&compare)?;
@@ -211,7 +213,7 @@ impl<'a> Scene<'a> {
         ["--portal", PORTAL, "--target", &volume.target, "--initiator", INITIATOR].map(str::to_owned)
     }
 
-    /// Sends these commands over iSCSI, and says how they ended.
+    /// Sends these commands over iSCSI. Returns their results.
     fn shoot(&self, volume: &Volume, from: u64, count: u64) -> Result<Value> {
         let mut words = self.words("shoot", volume, from, count);
         words.extend(Self::door(volume));
@@ -219,7 +221,8 @@ impl<'a> Scene<'a> {
         serde_json::from_str(out.line()).with_context(|| out.stdout.clone())
     }
 
-    /// The first of these commands that changes the volume, and what it changes; `None`: none does.
+    /// Finds the first of these commands that changes the volume, and the change; `None`: none
+    /// does.
     fn searched(
         &self,
         volume: &Volume,
@@ -238,7 +241,7 @@ impl<'a> Scene<'a> {
             if self.differs(volume)?.is_empty() { none = half } else { some = half }
         }
         let named = self.host.command(self.words("list", volume, from + some - 1, 1)).run()?.ok()?;
-        // Its data stand behind it.
+        // The data come after the command.
         let words: Vec<&str> = named.line().split(' ').take(4).collect();
         Ok(Some(format!(
             "seed {}, command {} changes bytes: {seen}: {}",
@@ -248,7 +251,7 @@ impl<'a> Scene<'a> {
         )))
     }
 
-    /// What a host that may write changes by each command that it has for that.
+    /// The changes that a writing host makes with each of its commands.
     fn honest(&mut self, volume: &Volume, unmap: bool) -> Result<()> {
         let mut words = vec![format!("{BIN}/mooring-ro-fuzz"), "write".to_owned()];
         words.extend(Self::door(volume));
@@ -260,7 +263,7 @@ impl<'a> Scene<'a> {
         let sums: Vec<String> = (1..)
             .zip(&names)
             .map(|(number, name)| {
-                // UNMAP is last, and has a whole MiB.
+                // UNMAP is last, and gets a whole MiB.
                 let (skip, count) = if name.starts_with("UNMAP") { (2048, 2048) } else { (8 * number, 8) };
                 let sum = |of: &str| {
                     format!(
@@ -284,7 +287,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// The session that has sent commands all the while is held to it from the moment on.
+    /// The limit also holds, from that moment on, for a session that has been sending commands all
+    /// the time.
     fn becomes_read_only(&mut self, volume: &Volume) -> Result<()> {
         self.host.sh(&format!("rm -f {STOP}"))?.ok()?;
         let mut words = self.words("shoot", volume, 1 << 40, 200);
@@ -296,7 +300,7 @@ impl<'a> Scene<'a> {
             Ok((!self.differs(volume)?.is_empty()).then_some(()))
         })?;
         self.grant(&volume.id, "ro")?;
-        // What the kernel had looked up before lands now.
+        // By then commands that the kernel had already looked up have landed.
         std::thread::sleep(Duration::from_secs(1));
         self.keep(volume)?;
         std::thread::sleep(Duration::from_secs(2));
@@ -336,7 +340,8 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// With the ways open again the same commands change the volume, and the first that does is named. The agent shuts them.
+    /// Control: with the ways open again the same commands change the volume, and the first that
+    /// does is named. Then the agent closes them.
     fn control(&mut self, volume: &Volume, agent: Running, size: Size) -> Result<Running> {
         agent.kill()?;
         drop(agent.wait()?);
@@ -367,7 +372,7 @@ impl<'a> Scene<'a> {
         Ok(agent)
     }
 
-    /// What Linux sends for SG_IO, in each direction that it knows.
+    /// Sends what Linux sends for SG_IO, in each direction that it knows.
     fn over_fibre(&mut self, volume: &Volume, count: u64) -> Result<()> {
         let own = fibre::port_name(self.host)?;
         let grant = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone(), format!("{own},1,1,ro")];

@@ -1,9 +1,10 @@
-//! mooring-sessiond dies before and after each of its steps, on a real kernel: in an attach, when it takes over what it
-//! finds, in a recovery under I/O, in a detach. Each time another one is started, as systemd does, and what was going on
-//! comes to its end by itself.
+//! mooring-sessiond dies before and after each of its steps, on a real kernel: in an attach, in a
+//! takeover of existing sessions, in a recovery under I/O, in a detach. Each time another one is
+//! started, as systemd does, and the work finishes by itself.
 //!
-//! What must never happen here: a fault point that is taken for tried and was not: the daemon itself says where it died, its
-//! list of fault points says which there are, and one that no phase goes through fails the scenario.
+//! What must never happen here: a fault point that counts as tried and was not. The daemon itself
+//! says where it died, its list says which fault points exist, and one that no phase passes fails
+//! the scenario.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,14 +34,14 @@ const ATTACH: [&str; 7] = [
     "send_pdu",
     "start_connection",
 ];
-/// Of a recovery after the loss of the connection.
+/// The steps of a recovery after the loss of the connection.
 const RECOVERY: [&str; 5] =
     ["stop_connection", "bind_connection", "set_param", "send_pdu", "start_connection"];
-/// Of a takeover of a session that is logged in.
+/// The steps of a takeover of a session that is logged in.
 const TAKEOVER: [&str; 1] = ["journal_write"];
-/// Of a takeover of a session whose disk the kernel's error handling has switched off.
+/// The steps of a takeover of a session whose disk the kernel's error handling has switched off.
 const SWITCHED_OFF: [&str; 1] = ["device_state"];
-/// Of a detach. It is armed by a takeover, which writes the journal once before.
+/// The steps of a detach. A takeover arms it, which writes the journal once before.
 const DETACH: [&str; 7] = [
     "journal_write#2",
     "unbind_session",
@@ -51,7 +52,7 @@ const DETACH: [&str; 7] = [
     "journal_remove",
 ];
 
-/// Before and after each of these.
+/// The fault points before and after each of these steps.
 fn points(steps: &[&str]) -> Vec<String> {
     steps.iter().flat_map(|step| ["before", "after"].map(|side| format!("{side} {step}"))).collect()
 }
@@ -83,7 +84,7 @@ fn scenes(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// An attachment, and the one session under it.
+/// An attachment, and its only session.
 struct Attached<'a> {
     id: String,
     disk: Disk<'a>,
@@ -96,9 +97,9 @@ struct Killed<'a> {
     evidence: Evidence,
     volume: String,
     target: String,
-    /// Of the volume's disk, when it was attached first.
+    /// The disk's identifier at the first attach.
     naa: Option<String>,
-    /// Where the daemon died, and in which phases.
+    /// Fault points where the daemon died, with their phases.
     hits: BTreeMap<String, BTreeSet<&'static str>>,
     longest_gap_ms: u64,
 }
@@ -127,7 +128,7 @@ impl<'a> Killed<'a> {
         &self.control.hosts[0]
     }
 
-    /// The fault points that the daemon says it has.
+    /// The fault points that the daemon lists.
     fn all_points(&self) -> Result<BTreeSet<String>> {
         let printed = self.host().vm.run(&[&format!("{BIN}/{PROGRAM}"), "--print-steps"])?.ok()?.stdout;
         let names = printed.lines().map(|line| line.split_once(' ').map(|(_, name)| name.to_owned()));
@@ -154,14 +155,14 @@ impl<'a> Killed<'a> {
         Ok(())
     }
 
-    /// Puts a daemon in the place of the one that runs, which dies there.
+    /// Replaces the running daemon by one that dies at this point.
     fn arm(&mut self, at: &str) -> Result<Running> {
         self.control.hosts[0].kill_sessiond()?;
         let crash = format!("MOORING_SESSIOND_CRASH_AT={at}");
         let armed =
             self.host().vm.command(["env", &crash, &format!("{BIN}/{PROGRAM}")]).timeout(MINUTE).spawn()?;
         wait_for("the armed sessiond to start", HALF_MINUTE, || {
-            // It may die by what it finds.
+            // It may die while it takes over.
             Ok((!armed.is_running() || armed.stderr_so_far().contains("ready")).then_some(()))
         })?;
         Ok(armed)
@@ -185,7 +186,7 @@ impl<'a> Killed<'a> {
         self.control.hosts[0].start_sessiond()
     }
 
-    /// The end of a `mooring` command that went on while the daemon died.
+    /// The end of a `mooring` command that ran while the daemon died.
     fn ended(&self, command: Running, what: &str) -> Result<Value> {
         let out = command.wait()?;
         check(out.status.success(), || {
@@ -213,7 +214,8 @@ impl<'a> Killed<'a> {
         Ok(attached)
     }
 
-    /// Waits until there is one session, logged in, for the host and for the target: what was half made goes by and by.
+    /// Waits until host and target have exactly one session, logged in: partial ones go after a
+    /// while.
     fn one_session(&self) -> Result<KernelSession> {
         wait_for("one session", HALF_MINUTE, || {
             let all = self.host().sessions()?;
@@ -227,8 +229,9 @@ impl<'a> Killed<'a> {
         })
     }
 
-    /// The path leads to the disk of before, at any moment. Its INQUIRY is sent past the file systems (SG_IO): the kernel sends no such
-    /// command again that a recovery has cut off, and so a failed one is tried again, and said.
+    /// Checks that the path leads to the same disk, at any moment. INQUIRY is sent past the file
+    /// systems (SG_IO). The kernel does not repeat such a command after a recovery has aborted it,
+    /// so a failed one is retried, and reported.
     fn same_disk(&mut self, attached: &Attached<'_>) -> Result<()> {
         let disk = &attached.disk;
         let name = disk.name()?;
@@ -248,14 +251,15 @@ impl<'a> Killed<'a> {
         check(*first == naa, || format!("the disk {first} has become {naa}"))
     }
 
-    /// The same kernel session as before, with the same disk.
+    /// Checks that the kernel session and the disk are the same as before.
     fn same_session(&mut self, attached: &Attached<'_>) -> Result<()> {
         let now = self.one_session()?;
         check(now == attached.session, || format!("{:?} has become {now:?}", attached.session))?;
         self.same_disk(attached)
     }
 
-    /// Daemons die while a writer runs: when they have lost their connection, and at their start. No write fails.
+    /// Daemons die while a writer runs: after they have lost their connection, and at their start.
+    /// No write fails.
     fn under_io(&mut self, attached: &Attached<'_>) -> Result<()> {
         let writer = attached.disk.write_stamps(&["--threads", "1"])?;
         going(&writer)?;
@@ -283,7 +287,8 @@ impl<'a> Killed<'a> {
         check(number(&seen, "errors")? == 0, || format!("writes failed: {seen}"))
     }
 
-    /// The kernel's error handling has switched the disk off; a daemon that takes it over switches it on again, and dies there.
+    /// The kernel's error handling has switched the disk off; a daemon that takes it over switches
+    /// it on again, and dies there.
     fn switched_off(&mut self, attached: &Attached<'_>) -> Result<()> {
         let disk = &attached.disk;
         let name = disk.name()?;

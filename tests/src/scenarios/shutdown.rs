@@ -1,7 +1,9 @@
-//! A host that attaches is turned off by systemd, with its units, while services write to two attached disks and never fsync: one mounted
-//! by hand, one by fstab. After the boot every byte is there. The control is the same without the unit that lets go of disks.
+//! systemd turns off a host that attaches, with its units, while services write to two attached
+//! disks and never fsync: one mounted by hand, one by fstab. After the boot every byte is there.
+//! The control has no unit that releases disks.
 //!
-//! What must never happen here: a count of bytes that a writer did not put down itself, on a disk of the VM's own.
+//! What must never happen here: a count of bytes that a writer did not record itself, on a disk of
+//! the VM's own.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +16,21 @@ use crate::native::text;
 use crate::site::{BIN, GROUP, Programs, Site};
 
 const SOON: Duration = Duration::from_mins(1);
-/// Longest that a shutdown may take here.
+/// Time limit for a shutdown here.
 const OFF_WITHIN: Duration = Duration::from_secs(75);
-/// The control's shutdown hangs; seen for so long it is believed. With the unit a shutdown takes some 4 s.
+/// Time after which the control's shutdown counts as hanging. With the unit a shutdown takes some 4
+/// s.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
-/// Where the volumes are mounted, and how: nothing is said of a network of the first.
+/// Mount points of the volumes; the first is mounted without a hint at the network.
 const MOUNTS: [&str; 2] = ["/srv/hand", "/srv/fstab"];
 
-/// Brings the network down at its stop, as ifupdown's networking.service does. Its start did the rig.
+/// Brings the network down at its stop, as ifupdown's networking.service does. The rig has brought
+/// it up.
 const NETWORK: &str = "[Unit]\nBefore=network.target\nWants=network.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
     ExecStart=/bin/true\nExecStop=/bin/sh -c 'ip link set eth0 down; ip link set eth1 down'\n";
 
-/// Appends blocks that tell their number and never fsyncs them. Told to stop, it writes for two seconds more, as a service does that
-/// has something to put away, and then puts down on the VM's own disk how many there are.
+/// Appends numbered blocks and never fsyncs them. On the stop signal it writes for two more
+/// seconds, like a service that saves its state. Then it records their number on the VM's own disk.
 const WRITER: &str = r#"
 import os, signal, sys, time
 path, witness = sys.argv[1:]
@@ -47,7 +51,7 @@ note.flush()
 os.fsync(note.fileno())
 "#;
 
-/// Says how many blocks of a file are right, from its beginning.
+/// Counts the correct blocks of a file, from its beginning.
 const READER: &str = r#"
 import sys
 data, count = open(sys.argv[1], "rb").read(), 0
@@ -102,7 +106,8 @@ impl Acts<'_> {
         Ok(self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(2)).run()?.ok()?.stdout)
     }
 
-    /// What the packages bring, and what a boot takes from the VM: its root is in memory. `whole`: with the unit that lets go.
+    /// Installs what the packages bring and a boot removes, because the VM's root is in memory.
+    /// `whole`: with the unit that releases disks.
     fn install(&self, whole: bool) -> Result<()> {
         let at = |unit: &str| format!("/etc/systemd/system/{unit}");
         self.sh(&format!(
@@ -141,14 +146,14 @@ impl Acts<'_> {
         for (unit, text) in units {
             self.vm.write(&at(unit), text.as_bytes(), 0o644)?;
         }
-        // The programs of the tests lie in a file system of their own, which systemd would unmount first.
+        // The tests' programs are on a file system of their own, which systemd would unmount first.
         for unit in ["mooring-agent", "mooring-sessiond", "mooring-release"] {
             let dropin = format!("[Unit]\nRequiresMountsFor={BIN}\n");
             self.vm.write(&at(&format!("{unit}.service.d/rig.conf")), dropin.as_bytes(), 0o644)?;
         }
         self.vm.write("/run/writer.py", WRITER.as_bytes(), 0o644)?;
         self.vm.write("/run/reader.py", READER.as_bytes(), 0o644)?;
-        // The kernel writes nothing by itself meanwhile: what is lost is what nobody has flushed.
+        // Keep the kernel from writing back by itself: then only unflushed data is lost.
         self.sh(
             "systemd-sysusers; systemd-tmpfiles --create mooring.conf; udevadm control --reload; systemctl daemon-reload; \
              echo 60000 > /proc/sys/vm/dirty_expire_centisecs; echo 60000 > /proc/sys/vm/dirty_writeback_centisecs",
@@ -182,7 +187,8 @@ impl Acts<'_> {
         self.volumes.get(index).map(|volume| name(volume)).context("a volume")
     }
 
-    /// Attaches a volume, detaches it, and attaches two others: the kernel's name of the first disk is one of theirs then.
+    /// Attaches a volume, detaches it, and attaches two others: one of them now has the kernel's
+    /// name of the first disk.
     fn attach(&mut self, control: &Control<'_>) -> Result<()> {
         let (before, device) = self.attach_one(control, "before")?;
         control.json(&["detach", &before, "--host", "host1"])?;
@@ -207,7 +213,7 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// The volume, and the kernel's name of its disk, to which its name leads.
+    /// Attaches a volume. Returns its name and the kernel's name of its disk, to which that leads.
     fn attach_one(&self, control: &Control<'_>, volume: &str) -> Result<(String, String)> {
         let volume = control.volume(volume, None)?;
         let live = control.attach(&volume, "host1", "rw")?;
@@ -223,7 +229,7 @@ impl Acts<'_> {
         self.vm.write("/etc/fstab", line.as_bytes(), 0o644)
     }
 
-    /// Nothing but a shutdown runs the unit's stop.
+    /// Checks that only a shutdown runs the unit's stop.
     fn refuses_a_stop(&self) -> Result<()> {
         for verb in ["stop", "restart"] {
             let out = self.vm.run(&["systemctl", verb, "mooring-release"])?;
@@ -235,7 +241,7 @@ impl Acts<'_> {
         self.sh(&format!("mountpoint {}", MOUNTS.join(" && mountpoint "))).map(drop)
     }
 
-    /// Starts a writer on each mount, as services that know nothing of what they lie on.
+    /// Starts a writer on each mount, like services that know nothing of the disk below.
     fn write(&self) -> Result<()> {
         for point in MOUNTS {
             let name = point.trim_start_matches("/srv/");
@@ -247,10 +253,11 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// `systemctl poweroff`; how long it took until the power was off. `None`: it hung, and its power was cut.
+    /// Runs `systemctl poweroff`. Returns how long it took until the power was off. `None`: it
+    /// hung, and its power was cut.
     fn turn_off(&self, within: Duration) -> Result<Option<Duration>> {
         let began = Instant::now();
-        // Its answer is not waited for: what runs it may be ended before.
+        // Do not wait for its answer: its own shell may be ended before.
         let asked = self.vm.command(["systemctl", "poweroff", "--no-block"]).spawn()?;
         asked.pid()?;
         asked.detach();
@@ -261,7 +268,8 @@ impl Acts<'_> {
         Ok(None)
     }
 
-    /// What the target has of each volume: the state of its file system, and after a replay of its journal how many blocks are right.
+    /// The target's content of each volume: the state of its file system, and the number of correct
+    /// blocks after a replay of its journal.
     fn on_the_target(&self) -> Result<Vec<(String, u64)>> {
         let storage = self.site.storage()?;
         storage.write("/run/reader.py", READER.as_bytes(), 0o644)?;
@@ -283,7 +291,7 @@ impl Acts<'_> {
         self.volumes.iter().map(look).collect()
     }
 
-    /// What the writers have put down that they wrote; `None` for one that did not come to its end.
+    /// The numbers that the writers recorded; `None` for one that did not finish.
     fn written(&self) -> Result<Vec<Option<u64>>> {
         let disk = self.vm.data_disk_file(0);
         let of = |point: &&str| {
@@ -316,14 +324,15 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// Sessions that the target has.
+    /// Number of sessions at the target.
     fn sessions(&self) -> Result<usize> {
         let script = "cat /sys/kernel/config/target/iscsi/iqn.*/tpgt_1/acls/*/info | grep -c 'SID:' || true";
         let out = self.site.storage()?.sh(script)?.ok()?.stdout;
         out.trim().parse().with_context(|| format!("sessions: {out}"))
     }
 
-    /// Boots the host; the daemons and fstab's mount start together, as in a boot of a machine with a disk.
+    /// Boots the host; the daemons and fstab's mount start together, as in a boot of a machine with
+    /// a disk.
     fn boot(&self, control: &mut Control<'_>, whole: bool) -> Result<()> {
         self.vm.boot()?;
         control.configure_host("host1")?;
@@ -333,7 +342,7 @@ impl Acts<'_> {
             .map(drop)
     }
 
-    /// Nobody says anything: attachments come back, and fstab's mount with them.
+    /// Without any command, attachments return, and fstab's mount with them.
     fn comes_back(&mut self, control: &Control<'_>) -> Result<()> {
         let began = Instant::now();
         wait_for("fstab's mount", SOON, || {
@@ -357,7 +366,7 @@ impl Acts<'_> {
         Ok(())
     }
 
-    /// The control: the same without the unit, as it was before there was one.
+    /// Control: the same without the unit that releases disks.
     fn without(&mut self) -> Result<()> {
         self.sh("rm /etc/systemd/system/mooring-release.service; systemctl daemon-reload")?;
         self.vm.allow_console("blocked for more than");

@@ -1,5 +1,5 @@
-//! Snapshots of a thin volume under I/O, volumes made from them, and what is left of both after a power cut that takes from the disks
-//! what was not flushed.
+//! Snapshots of a thin volume under I/O, volumes made from them, and their content after a power
+//! cut that loses unflushed writes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::evidence::{Evidence, check, wait_for};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, agent_config, going, number, progress};
 
-/// What lay in the group before, and how much of it.
+/// Old data in the group, and its size.
 const DIRT: &str = "somebody's old data";
 const DIRT_MIB: u64 = 64;
 
@@ -75,7 +75,7 @@ impl<'a> Acts<'a> {
         Ok(self.site.storage()?.sh(script)?.ok()?.stdout)
     }
 
-    /// Old data all over the place where the pool will be; with the control that LVM alone shows it.
+    /// Writes old data where the pool will be; the control shows that LVM alone reveals it.
     fn soil(&mut self) -> Result<()> {
         let read = format!("dd if=/dev/{GROUP}/control bs=1M count={DIRT_MIB} iflag=direct 2>/dev/null");
         let seen = self.storage(&format!(
@@ -91,7 +91,7 @@ impl<'a> Acts<'a> {
         Ok(())
     }
 
-    /// A thin volume has nothing of what lay there before, also beside a block that was written to.
+    /// Checks that a thin volume shows none of the old data, also beside a written block.
     fn nothing_old(&mut self, volume: &str) -> Result<()> {
         let device = format!("/dev/{GROUP}/mooring-{volume}");
         let seen = self.storage(&format!(
@@ -104,7 +104,8 @@ impl<'a> Acts<'a> {
         Ok(())
     }
 
-    /// A snapshot while a host writes at full speed: it has all that had landed before, and nothing that came after.
+    /// Takes a snapshot while a host writes at full speed: it has everything that had landed
+    /// before, and nothing later.
     fn under_io(&mut self, disk: &Disk<'a>) -> Result<String> {
         let writer = disk.write_stamps(&[])?;
         going(&writer)?;
@@ -142,7 +143,7 @@ impl<'a> Acts<'a> {
         Ok(copy)
     }
 
-    /// The copy grows at once: nothing is to be zeroed.
+    /// The copy grows at once: nothing must be zeroed.
     fn grown(&mut self, copy: &str) -> Result<()> {
         let grown = self.control.json(&["volume", "extend", copy, "--size", "3GiB", "--timeout", "120"])?;
         check(grown["done"] == true && grown["size_gib"] == 3, || grown.to_string())?;
@@ -160,7 +161,7 @@ impl<'a> Acts<'a> {
         Ok(())
     }
 
-    /// The storage node loses its power: snapshot and volumes are there again, and hold what they held.
+    /// The storage node loses its power: snapshot and volumes return with their content.
     fn power_cut(&mut self, agent: Running) -> Result<Running> {
         let device = |name: &str| -> Result<String> {
             let shown = self.control.json(&["volume", "show", name])?;
@@ -169,7 +170,8 @@ impl<'a> Acts<'a> {
         let copy = device("copy")?;
         let before = self.site.stamps_on_storage(&copy)?;
         let storage = self.site.storage()?;
-        // Answered, and the power goes at once. The control is an LV that LVM alone has answered for.
+        // The power is cut right after the answer. The control is an LV whose only answer came from
+        // LVM.
         let thin = ["volume", "create", "last", "--type", "thin", "--size", "1GiB", "--timeout", "120"];
         self.control.json(&thin)?;
         self.control.json(&["snapshot", "create", "copy", "last-one", "--timeout", "120"])?;
@@ -205,8 +207,8 @@ impl<'a> Acts<'a> {
         Ok(agent)
     }
 
-    /// The volume becomes what the snapshot holds, and keeps its size. The agent is killed while it is at it, wherever that is; the
-    /// control is that the volume held something else.
+    /// Reverts the volume to the snapshot: it keeps its size. The agent is killed during it, at any
+    /// place; the control is that the volume held something else.
     fn reverted(&mut self, agent: Running) -> Result<Running> {
         let shown = |name: &str| self.control.json(&["volume", "show", name]);
         let device = |name: &str| -> Result<String> {
@@ -260,7 +262,7 @@ impl<'a> Acts<'a> {
         }
         agent.kill()?;
         drop(agent.wait()?);
-        // The pool stays: it was made once.
+        // The pool stays: it is made once.
         let left = self.storage(&format!("lvs --noheadings -o lv_name {GROUP}"))?;
         check(left.trim() == "mooring-pool", || format!("left behind: {left}"))?;
         self.evidence.shows("deleted in the order that holds; nothing is left but the pool");

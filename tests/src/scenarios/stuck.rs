@@ -1,5 +1,6 @@
-//! A backing device that does not answer: the kernel's teardown blocks, and nothing can free it from above. An operator who does
-//! not want to wait for it cuts the volume off: its hosts get errors at once, and its data comes back with its table.
+//! A backing device that does not answer: the kernel's teardown blocks, and nothing can free it
+//! from above. An operator who does not want to wait isolates the volume: its hosts get errors at
+//! once, and its data returns with its table.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::initiator::Host;
 use crate::site::{Programs, Site, TARGET, going, metrics_table};
 
 const PORTAL: &str = "10.10.0.10:3260";
-/// Another one that may write; it need not be there.
+/// Another initiator that may write; it need not exist.
 const SECOND: &str = "iqn.2026-01.test.mooring:second";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -87,7 +88,8 @@ fn unproven(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result<()>
     Ok(())
 }
 
-/// Whoever else is revoked loses the disk beside the call that hangs, although its receipt has to wait for it.
+/// Another initiator that is revoked loses the disk beside the hanging call, although its receipt
+/// must wait for that.
 fn second_is_shut_out(site: &Site, target: &str, evidence: &mut Evidence) -> Result<()> {
     let link = format!("find {TARGET}/iscsi/{target}/tpgt_1/acls/{SECOND}/ -mindepth 2 -type l");
     let mapped = || Ok::<_, anyhow::Error>(!site.storage()?.sh(&link)?.ok()?.stdout.trim().is_empty());
@@ -136,7 +138,8 @@ fn others_go_on(site: &Site, host: &Host<'_>, evidence: &mut Evidence) -> Result
     Ok(())
 }
 
-/// An agent that was killed cannot end while its thread hangs. The next one starts beside what is left of it. Both agents.
+/// A killed agent cannot end while its thread hangs. The next one starts beside its remains.
+/// Returns both agents.
 fn killed_it_is_followed(
     site: &Site,
     agent: Running,
@@ -174,7 +177,7 @@ fn killed_it_is_followed(
     Ok((agent, next))
 }
 
-/// The volume hangs again, and its operator cuts it off.
+/// The volume hangs again, and its operator isolates it.
 fn cut_off(site: &Site, host: &Host<'_>, device: &str, evidence: &mut Evidence) -> Result<()> {
     let storage = site.storage()?;
     let login = |volume: &str| {
@@ -222,7 +225,7 @@ fn cut_off(site: &Site, host: &Host<'_>, device: &str, evidence: &mut Evidence) 
     Ok(())
 }
 
-/// What its host and others see of a volume that is cut off.
+/// Errors that its host and others see at an isolated volume.
 fn errors_at_once(
     site: &Site,
     host: &Host<'_>,

@@ -1,4 +1,4 @@
-//! Every scenario.
+//! The table of all scenarios.
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,

@@ -1,7 +1,9 @@
-//! An upgrade from an earlier commit's packages, machine after machine, under systemd and while a host writes: a controller, a storage
-//! node and two hosts. First a new agent beside the old controller, then the new controller over the old agents, then all of them new.
+//! An upgrade from an earlier commit's packages, machine after machine, under systemd and while a
+//! host writes: a controller, a storage node and two hosts. First a new agent beside the old
+//! controller, then the new controller over the old agents, then all of them new.
 //!
-//! What must never happen here: a step that both versions do because one of them was not running: each step asks which runs.
+//! What must never happen here: a step that both versions do because one of them was not running:
+//! each step asks which runs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,20 +25,20 @@ use crate::site::{GROUP, Programs, TARGET, goes_on, going, number, progress};
 /// Version of this tree's packages; that of the earlier ones is [`earlier::VERSION`].
 const NEW: &str = "0.0.2";
 
-/// A limit for each script: dpkg is slow where the processor is emulated.
+/// Time limit for each script: dpkg is slow where the processor is emulated.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// A writer that leaves the emulated processor to dpkg.
+/// Options of a writer that leaves the emulated processor to dpkg.
 const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
 
-/// The second storage node's disk, which is on a host.
+/// Size of the second storage node's disk, which is on a host.
 const DISK: u64 = 6 << 30;
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let old = earlier::packages()?;
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
-    // On the same file system: cargo-deb is shown links to the programs.
+    // On the same file system, because cargo-deb gets links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let new = versions(folder, work.path(), &[NEW])?.pop().context("this tree's packages")?;
     let mut options = packaged::machines("upgrade-skew", 2);
@@ -53,7 +55,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     packaged::ended(&rig, played)
 }
 
-/// Brings the packages of a version to all machines.
+/// Copies the packages of a version to all machines.
 fn push(rig: &Rig, version: &str, debs: &[PathBuf]) -> Result<()> {
     for vm in rig.vms() {
         vm.sh(&format!("rm -f /usr/sbin/policy-rc.d; mkdir -p /root/{version}"))?.ok()?;
@@ -65,10 +67,10 @@ fn push(rig: &Rig, version: &str, debs: &[PathBuf]) -> Result<()> {
 }
 
 struct Machines<'a> {
-    /// Storage node, which is the controller as well.
+    /// The storage node, which is also the controller.
     storage: &'a Vm,
     host1: &'a Vm,
-    /// Host with a volume group of its own.
+    /// The host with a volume group of its own.
     host2: &'a Vm,
     evidence: Evidence,
 }
@@ -84,7 +86,8 @@ fn dpkg(vm: &Vm, version: &str, names: &[&str]) -> Result<()> {
     sh(vm, &format!("dpkg --force-unsafe-io -i {} 2>&1", files.join(" "))).map(drop)
 }
 
-/// Which versions run on a machine, as its packages say, and that no process runs a program that was replaced.
+/// Checks which version runs on a machine, by its packages, and that no process runs a replaced
+/// program.
 fn runs(vm: &Vm, package: &str, version: &str) -> Result<()> {
     let said = sh(
         vm,
@@ -98,7 +101,7 @@ fn runs(vm: &Vm, package: &str, version: &str) -> Result<()> {
     check(right, || format!("{} should run {package} {version}: {said}", vm.name()))
 }
 
-/// A writer must not have seen an error; it goes on.
+/// Checks that a writer has seen no error and continues.
 fn fine(writer: &Running) -> Result<String> {
     goes_on(writer)?;
     let seen = progress(writer)?;
@@ -144,7 +147,7 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Everything as the earlier commit's packages make it.
+    /// Makes everything with the earlier commit's packages.
     fn install(&mut self) -> Result<()> {
         let old = earlier::VERSION;
         let first = self.storage.data_disks();
@@ -169,7 +172,7 @@ impl<'a> Machines<'a> {
         let zone = if vm.name() == "host2" { "--zone far" } else { "" };
         let roles = role.replace('+', " --role ");
         let token = self.mooring(&format!("host token {} --role {roles} {zone}", vm.name()))?;
-        // An earlier `join` takes a token that begins with a dash in this way only.
+        // An earlier `join` takes a token that begins with a dash only in this way.
         let line = text(&token, "command")?.replace("--token ", "--token=");
         sh(
             vm,
@@ -181,13 +184,13 @@ impl<'a> Machines<'a> {
         .map(drop)
     }
 
-    /// `mooring --json` on the controller's machine.
+    /// Runs `mooring --json` on the controller's machine.
     fn mooring(&self, words: &str) -> Result<Value> {
         let out = sh(self.storage, &format!(". /root/env; mooring --token-file /root/token --json {words}"))?;
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
     }
 
-    /// Waits until so many hosts are up, and all of them.
+    /// Waits until exactly this many hosts are listed and up.
     fn up_soon(&self, want: usize) -> Result<()> {
         wait_for("the controller to reach the agents", Duration::from_mins(1), || {
             let answer = self.mooring("host list")?;
@@ -228,7 +231,8 @@ impl<'a> Machines<'a> {
             .replace('\n', " "))
     }
 
-    /// A volume of this type is made, attached to a host, cut off from it by force, and deleted; another host attaches it meanwhile.
+    /// Makes a volume of this type, attaches it to a host, detaches it by force, and deletes it;
+    /// meanwhile another host attaches it.
     fn works(&self, kind: &str, host: &str, other: &str) -> Result<()> {
         self.mooring(&format!("volume create work --size 1GiB --type {kind} --timeout 240"))?;
         self.mooring(&format!("attach work --host {host} --timeout 120"))?;

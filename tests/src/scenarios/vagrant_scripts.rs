@@ -1,7 +1,9 @@
-//! The scripts of `vagrant/` in VMs of the rig, in the order in which its Vagrantfile runs them, and once more: a controller that is
-//! a storage node as well, and a host that attaches, each under systemd and installed from packages.
+//! The scripts of `vagrant/` in VMs of the rig, in the order of its Vagrantfile, and once more: a
+//! controller that is also a storage node, and a host that attaches, each under systemd and
+//! installed from packages.
 //!
-//! What must never happen here: a step that `vagrant up` does not have, but those that stand for Vagrant itself.
+//! What must never happen here: a step that `vagrant up` does not have, except those that stand for
+//! Vagrant itself.
 
 use std::time::Duration;
 
@@ -19,25 +21,25 @@ use crate::packages::VARIANTS;
 use crate::search::Search;
 use crate::site::{GROUP, Programs, TARGET, goes_on, going, number, progress};
 
-/// A limit for each script: apt is slow where the processor is emulated.
+/// Time limit for each script: apt is slow where the processor is emulated.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// What stands for Vagrant's box: on it packages start what they bring, and have no disk that makes dpkg wait.
+/// Makes the VM like Vagrant's box: packages start their daemons, and no disk makes dpkg wait.
 const BOX: &str = "rm -f /usr/sbin/policy-rc.d; mkdir -p /etc/dpkg/dpkg.cfg.d; echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/rig";
 
-/// What a second run must not change: files, certificates and keys, daemons, packages.
+/// Prints state that a second run must not change: files, certificates and keys, daemons, packages.
 const STATE: &str = "find /root/mooring.env /etc/mooring -type f -exec sha256sum {} + | sort; \
     systemctl show -p InvocationID -p ActiveState mooring-sessiond mooring-agent mooring-controller; \
     dpkg-query -W -f '${Package} ${Version} ${Status}\\n' 'mooring*'; vgs --noheadings -o vg_uuid";
 
-/// What a machine that was made anew has not: of it are left its packages.
+/// Removes what a remade machine does not have; its packages stay.
 const ANEW: &str = "systemctl stop mooring-agent mooring-sessiond; rm -r /etc/mooring /var/lib/mooring /root/mooring.env; \
     systemd-tmpfiles --create mooring.conf";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let agent = programs.path("mooring-agent")?;
     let folder = agent.parent().context("the folder of the programs")?;
-    // On the same file system: cargo-deb is shown links to the programs.
+    // On the same file system, because cargo-deb gets links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &["0.0.1"])?;
     let rig = Rig::up(programs.show_in(packaged::machines("vagrant-scripts", 1))?)?;
@@ -60,7 +62,7 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 }
 
 struct Machines<'a> {
-    /// It is the controller, too.
+    /// The storage node, which is also the controller.
     storage: &'a Vm,
     host: &'a Vm,
     evidence: Evidence,
@@ -75,7 +77,7 @@ fn tried(vm: &Vm, script: &str, words: &[&str], input: &str) -> Result<Output> {
     vm.command(argv).stdin(format!("{}\n", input.trim_end())).timeout(LIMIT).run()
 }
 
-/// The same; it must end well.
+/// Runs a script like [`tried`]; it must succeed.
 fn script(vm: &Vm, script: &str, words: &[&str], input: &str) -> Result<String> {
     let out = tried(vm, script, words, input)?.ok().with_context(|| format!("{script} on {}", vm.name()))?;
     Ok(out.stdout)
@@ -126,7 +128,7 @@ impl Machines<'_> {
         Ok(())
     }
 
-    /// The provisioner of join.rb.
+    /// Runs the provisioner of join.rb.
     fn join(&mut self, vm: &Vm, role: &str, words: &[&str]) -> Result<()> {
         let joined = vm.run(&["test", "-e", "/etc/mooring/agent.toml"])?.status.success();
         let line =
@@ -141,7 +143,7 @@ impl Machines<'_> {
         Ok(())
     }
 
-    /// Scripts that are told something wrong say so, and do nothing.
+    /// Scripts with wrong arguments report that, and do nothing.
     fn refusals(&mut self, taken: &str) -> Result<()> {
         sh(self.storage, &format!("vgrename -q {GROUP} aside"))?;
         refused(self.storage, "storage.sh", &[taken], "", "is not empty, and nothing is overwritten")?;
@@ -173,7 +175,7 @@ impl Machines<'_> {
         Ok(said)
     }
 
-    /// As root on the host, with what operator.sh has left there.
+    /// Runs as root on the host, with the files that operator.sh has left there.
     fn attach(&mut self, rotates: bool) -> Result<()> {
         self.mooring("volume create data --size 1GiB --timeout 240")?;
         let answer = self.mooring("--json attach data --host host1")?;
@@ -205,7 +207,8 @@ impl Machines<'_> {
         sh(self.storage, &format!("cat {acl}/auth/password; echo; cat {acl}/auth/password_mutual"))
     }
 
-    /// Under a writer, new secrets: no session notices, one that is lost comes back by the new one, and the old one is refused.
+    /// Gives new secrets under a writer: no session notices, a lost one returns with the new
+    /// secret, and the old one is refused.
     fn rotate(&mut self, writer: &Running) -> Result<()> {
         let sessions = |of: &Self| sh(of.host, "ls /sys/class/iscsi_session");
         let (old, before) = (self.at_target()?, sessions(self)?);
@@ -248,10 +251,12 @@ impl Machines<'_> {
         Ok(())
     }
 
-    /// Logs in by open-iscsi on the storage node under the host's name, with this secret. Returns its exit code.
+    /// Logs in by open-iscsi on the storage node under the host's name, with this secret. Returns
+    /// its exit code.
     fn by_hand(&self, secret: &str) -> Result<String> {
         let portal = format!("{}:3260", self.storage.ip(0));
-        // Nothing of it on a command line: the search looks there. The record is root's alone.
+        // Nothing of it on a command line, because the search looks there. Only root can read the
+        // record.
         let script = format!(
             r#"exec >/dev/null 2>&1
 target=$(basename {TARGET}/iscsi/iqn*); acl=$(echo {TARGET}/iscsi/$target/tpgt_1/acls/*)
@@ -283,7 +288,7 @@ echo $code > /root/leaks/code
         Ok(sh(self.storage, "cat /root/leaks/code")?.trim().to_owned())
     }
 
-    /// Takes the secrets while there are some of every kind.
+    /// Collects the secrets while there are some of every kind.
     fn collect(&mut self) -> Result<()> {
         let counts = self.search.collect()?;
         for kind in ["CHAP", "private", "sealing", "token", "join"] {
@@ -298,7 +303,7 @@ echo $code > /root/leaks/code
         for words in
             ["volume list", "host list", "attachment list", "audit --limit 200", "receipt list", "agent show"]
         {
-            // Some have nothing to say any more; what they say has no secret.
+            // Some have nothing to print any more; their output has no secret.
             let said = sh(self.host, &format!(". /root/mooring.env; mooring {words} 2>&1 || true"))?;
             self.search.heard(words, &said);
         }
@@ -312,7 +317,7 @@ echo $code > /root/leaks/code
     /// `vagrant destroy host1 && vagrant up host1`.
     fn anew(&mut self) -> Result<()> {
         sh(self.host, ANEW)?;
-        // What a controller leaves that is killed while it replaces a key.
+        // A file that a controller leaves when it is killed while it replaces a key.
         let left = "/var/lib/mooring-controller/.mooring-a1B2c3";
         let restart = "systemctl restart mooring-controller; test ! -e";
         sh(
@@ -327,7 +332,7 @@ echo $code > /root/leaks/code
     }
 }
 
-/// Demands that a script fails, and says these words.
+/// Checks that a script fails with these words.
 fn refused(vm: &Vm, script: &str, words: &[&str], input: &str, want: &str) -> Result<()> {
     let out = tried(vm, script, words, input)?;
     check(!out.status.success() && out.stderr.contains(want), || {

@@ -1,7 +1,9 @@
-//! What a storage node does with volumes besides serving them, on a real kernel: a zeroing that is seen, slowed, and goes on after
-//! kill -9; an LV that becomes a volume with what it holds and is let go again; sessions negotiated as their type says.
+//! Work of a storage node on volumes besides serving them, on a real kernel: a zeroing that is
+//! visible, limited, and continues after kill -9; an LV that becomes a volume with its content and
+//! is unmanaged again; sessions negotiated as their type says.
 //!
-//! What must never happen here: a tuning believed because the agent says so; the initiator's sysfs is the witness.
+//! What must never happen here: a tuning believed because the agent says so; the initiator's sysfs
+//! is the witness.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -18,13 +20,13 @@ use crate::site::{GROUP, Programs, Site, agent_config, going, number, progress};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// What lay in the group before, right where the first volume will be, and how much of it.
+/// MiB of old data in the group, right where the first volume will be.
 const DIRT_MIB: u64 = 64;
-/// The size of the volume whose zeroing is watched: its progress is marked at every GiB.
+/// Size of the volume whose zeroing is watched: its progress is marked at every GiB.
 const ZEROED: u64 = 2 * GIB;
-/// What the zeroing may write in a second.
+/// Bytes per second that the zeroing may write.
 const LIMIT: u64 = 64 * MIB;
-/// What an LV holds that is there already.
+/// Content of an LV that already exists.
 const HELD: &str = "what was there before";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
@@ -33,7 +35,8 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     site.end(result)
 }
 
-/// With more lines in its configuration. Deletions are not what is shown here: they take no time.
+/// Starts the agent with more lines in its configuration. Deletions are not shown here: they take
+/// no time.
 fn start_agent(site: &Site, extra: &str) -> Result<Running> {
     site.start_agent_by(&format!("{}wipe = \"none\"\n", agent_config(extra)))
 }
@@ -71,7 +74,7 @@ impl Acts<'_> {
         Ok(self.site.storage()?.sh(script)?.ok()?.stdout)
     }
 
-    /// Bytes that are not zero in the first MiB of a device of the storage node.
+    /// Counts non-zero bytes in the first MiB of a device of the storage node.
     fn not_zero(&self, device: &str, mib: u64) -> Result<u64> {
         let seen = self.storage(&format!(
             "dd if={device} bs=1M count={mib} iflag=direct 2>/dev/null | tr -d '\\000' | wc -c"
@@ -79,13 +82,13 @@ impl Acts<'_> {
         seen.trim().parse().with_context(|| seen.clone())
     }
 
-    /// The one job that goes on, if any does.
+    /// The only job at work; `None`: there is none.
     fn job(&self) -> Result<Option<Value>> {
         let all = self.control.json(&["job", "list"])?;
         Ok(all["jobs"].as_array().and_then(|jobs| jobs.first()).cloned())
     }
 
-    /// Old data where the first volume will lie; with the control that LVM alone shows it.
+    /// Writes old data where the first volume will be; the control shows that LVM alone reveals it.
     fn soil(&self) -> Result<()> {
         self.storage(&format!(
             "lvcreate -q -y -Wn -Zn -n dirt -L {DIRT_MIB}M {GROUP} >&2; \
@@ -97,7 +100,7 @@ impl Acts<'_> {
         check(seen > 0, || "the control does not see the old data: nothing would be shown".to_owned())
     }
 
-    /// A zeroing under a limit, killed behind its first mark.
+    /// A zeroing under a limit, killed after its first mark.
     fn zeroing(&mut self, agent: Running) -> Result<Running> {
         self.soil()?;
         let limit = LIMIT.to_string();
@@ -132,7 +135,7 @@ impl Acts<'_> {
         drop(agent.wait()?);
         let tags = self.storage(&format!("lvs --noheadings -o lv_tags {GROUP}"))?;
         check(tags.contains("mooring-zeroed-1024"), || format!("no mark: {tags}"))?;
-        // It is not to end before it is seen to go on, however long who asks takes.
+        // It must not end before it is seen to continue, however slow the questions are.
         let agent = start_agent(self.site, "job_limit = \"4MiB\"\n")?;
         let resumed = wait_for("the zeroing to go on", Duration::from_mins(2), || {
             Ok(self.job()?.and_then(|job| job["resumed_bytes"].as_u64()))
@@ -155,7 +158,8 @@ impl Acts<'_> {
         })
     }
 
-    /// An LV of somebody's becomes a volume with what it holds, and is nobody's again. Another is not touched.
+    /// A foreign LV becomes a volume with its content, and is foreign again. Another one is not
+    /// touched.
     fn managed(&mut self) -> Result<()> {
         self.storage(&format!(
             "for lv in theirs other; do lvcreate -q -y -Wn -n $lv -L 1G {GROUP} >&2; \
@@ -232,7 +236,7 @@ impl Acts<'_> {
         ])
     }
 
-    /// What the kernels agree on is what the type says; the control is a type that says nothing.
+    /// The kernels agree on the type's values; the control is a type that sets none.
     fn tuned(&mut self) -> Result<()> {
         let wrong =
             self.control.mooring(&["type", "create", "wrong", "--spec", "mooring:data_digest=md5"])?;
@@ -243,7 +247,7 @@ impl Acts<'_> {
             "mooring:max_burst=65536",
             "mooring:first_burst=32768",
             "mooring:initial_r2t=<is> False",
-            // Without effect: it never is.
+            // Set without effect: it never has any.
             "mooring:immediate_data=<is> True",
         ];
         let mut words = vec!["type", "create", "tuned"];

@@ -20,7 +20,7 @@ fn every_crate_of_every_package_is_named_with_its_licence() {
         {
             assert!(file.contains(words), "{name}: {words}");
         }
-        // On Debian it is a mistake to repeat it.
+        // Debian counts a repetition as a mistake.
         assert!(!file.contains("END OF TERMS AND CONDITIONS"), "{name}");
         let texts: Vec<_> = file.lines().filter_map(|line| line.strip_prefix("License: text-")).collect();
         assert!((10..120).contains(&texts.len()), "{name}: {} texts", texts.len());

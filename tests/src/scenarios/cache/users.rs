@@ -1,4 +1,5 @@
-//! The audit: who uses a disk, and how, as `mooring attachment check` and the problems of the attachment say.
+//! The audit of a disk's users and their access, in `mooring attachment check` and in the problems
+//! of the attachment.
 
 use anyhow::{Context, Result};
 use mooring_rig::Running;
@@ -10,7 +11,8 @@ use crate::evidence::{check, wait_for};
 /// Opens the disk with O_DIRECT, and keeps it open.
 const DIRECT: &str = "import os, sys, time; f = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT); print('open', flush=True); time.sleep(600)";
 
-/// Keeps nothing but a mapping (Python's own would keep a descriptor), and says again and again what stands in its first bytes.
+/// Keeps nothing but a mapping (Python's own would keep a descriptor), and prints its first bytes
+/// again and again.
 const MAPPED: &str = "import ctypes, os, sys, time\n\
     c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p; c.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_long] * 5\n\
     f = os.open(sys.argv[1], os.O_RDONLY); m = c.mmap(None, 4096, 1, 1, f, 0); os.close(f)\n\
@@ -18,7 +20,7 @@ const MAPPED: &str = "import ctypes, os, sys, time\n\
     print('open', read(), flush=True)\n\
     while True: time.sleep(0.1); open('/run/mapped', 'w').write(read())";
 
-/// A file system of one host alone, in a mount namespace of its own.
+/// A file system for one host only, in a mount namespace of its own.
 const MOUNTED: &str =
     "mkfs.ext4 -q -F \"$0\" && mkdir -p /run/inner && mount \"$0\" /run/inner && echo open && exec sleep 600";
 
@@ -39,7 +41,7 @@ impl Users<'_, '_> {
         self.scene.detach(&attached)
     }
 
-    /// What a check says, and with which status it ends.
+    /// Returns the findings of a check, and its exit status.
     fn check(&self, attached: &Attached) -> Result<(Value, i32)> {
         let out = self.scene.control.mooring(&["attachment", "check", &attached.id, "--json"])?;
         let answer: Value =
@@ -49,7 +51,7 @@ impl Users<'_, '_> {
         Ok((found, out.status.code().unwrap_or(-1)))
     }
 
-    /// The users without udev, which looks at disks for a moment.
+    /// The users except udev, which looks at disks for a moment.
     fn lasting(found: &Value) -> impl Iterator<Item = &Value> {
         let users = found["users"].as_array().into_iter().flatten();
         users.filter(|user| !user["name"].as_str().unwrap_or_default().contains("udev"))
@@ -66,7 +68,8 @@ impl Users<'_, '_> {
             .collect()
     }
 
-    /// Waits until a check finds these users. Who lets go of the disk is looked at by udev, and the disk is busy for a moment.
+    /// Waits until a check finds exactly these users. When a user closes the disk, udev looks at
+    /// it, and the disk is busy for a moment.
     fn until_used_by(&self, attached: &Attached, wanted: &[&str]) -> Result<(Value, i32)> {
         wait_for(&format!("{wanted:?} to be the users"), HALF_MINUTE, || {
             let (found, status) = self.check(attached)?;
@@ -74,7 +77,7 @@ impl Users<'_, '_> {
         })
     }
 
-    /// Waits until the attachment itself has this problem, or none.
+    /// Waits until the attachment itself has this problem; `None`: no problem.
     fn until_problem(&self, attached: &Attached, wanted: Option<&str>) -> Result<String> {
         wait_for(&format!("the problem {wanted:?}"), HALF_MINUTE, || {
             let live = self.scene.control.live(&attached.id)?;
@@ -116,7 +119,7 @@ impl Users<'_, '_> {
         let pid = pid.context("a user of the disk")?;
         check(said.contains(&pid), || format!("{pid} is not in {said}"))?;
         Scene::close(keeper)?;
-        // What has gone is found by the next look: a check has it come at once.
+        // The next look finds that they are gone: a check makes it come at once.
         self.until_used_by(attached, &[])?;
         self.until_problem(attached, None)?;
         self.scene.evidence.shows(format!(
@@ -129,7 +132,7 @@ impl Users<'_, '_> {
         let old = self.scene.on_target()?;
         let keeper = self.run(&attached.path, &["python3", "-c", MAPPED])?;
         let new = self.scene.write()?;
-        // Another attachment of the same host has the cache dropped.
+        // Another attachment on the same host has the cache dropped.
         let (second, _) = self.scene.attach(&["--cache", "off"])?;
         let seen = wait_for("what is mapped", HALF_MINUTE, || {
             let seen = self.scene.reader.sh("cat /run/mapped 2>/dev/null")?.stdout;

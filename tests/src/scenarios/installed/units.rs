@@ -1,7 +1,8 @@
-//! Words of systemd and logind over D-Bus, from within the units' sandboxes: a unit that would clear the target, with its mend; an agent
-//! that is down on the controller's machine; and the lock that delays a shutdown while a data job is at work.
+//! systemd and logind over D-Bus, from within the units' sandboxes: a unit that would clear the
+//! target, and its remedy; an agent that is down on the controller's machine; and the lock that
+//! delays a shutdown while a data job is at work.
 //!
-//! What must never happen here: a mend that is not the one which the problem names.
+//! What must never happen here: a remedy other than the one that the problem names.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use anyhow::{Context, Result};
 use super::{Machine, built};
 use crate::evidence::{check, wait_for};
 
-/// Debian enables it with targetcli: its stop clears the kernel's target.
+/// A unit that Debian enables with targetcli: its stop clears the kernel's target.
 const RESTORER: &str = "rtslib-fb-targetctl.service";
 const SOON: Duration = Duration::from_secs(30);
 
 impl Machine<'_> {
-    /// Says whether `mooring host show` has these words.
+    /// Returns `true` if `mooring host show` has these words.
     fn host_says(&self, words: &str) -> Result<bool> {
         let shown =
             self.sh(". /root/env; COLUMNS=400 mooring --token-file /root/token host show storage1")?;
@@ -28,7 +29,7 @@ impl Machine<'_> {
         wait_for(&what, SOON, || Ok((self.host_says(words)? == says).then_some(())))
     }
 
-    /// While a host is logged in.
+    /// Runs while a host is logged in.
     pub(super) fn units(&mut self) -> Result<()> {
         self.says_soon(RESTORER, true).context("Debian starts it at the boot")?;
         self.sh(&format!("systemctl disable {RESTORER}"))?;
@@ -63,7 +64,7 @@ impl Machine<'_> {
         check(self.sh(locks)?.trim().is_empty(), || "a lock is held while nothing is at work".to_owned())?;
         self.mooring("type create thick --spec provisioning:type=thick")?;
         self.mooring("job throttle 8MiB --host storage1")?;
-        // It takes two minutes at this rate.
+        // The zeroing takes two minutes at this rate.
         let made = self.sh(". /root/env; mooring --token-file /root/token volume create slow --size 1GiB --type thick --timeout 20 2>&1 || true")?;
         let lock = wait_for("the lock", SOON, || {
             let lock = self.sh(locks)?;
@@ -74,7 +75,7 @@ impl Machine<'_> {
         {
             check(lock.contains(words), || format!("the lock does not say {words:?}: {lock}"))?;
         }
-        // A piece and more is zeroed.
+        // By then more than a piece is zeroed.
         std::thread::sleep(Duration::from_secs(3));
         let words = ["-f", "-n", "0", "-o", "short-monotonic", "-u", "mooring-agent", "-u", "systemd-logind"];
         let journal = self.vm.command(["journalctl"].into_iter().chain(words)).spawn()?;
@@ -98,8 +99,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// How far the LV's tag says that it is zeroed, in what LVM has written at the beginning of the group's disks. Without a shutdown's
-    /// own mark there is none before a GiB.
+    /// Progress of the zeroing in the LV's tag, from LVM's metadata at the beginning of the group's
+    /// disks. Without a shutdown's own mark there is none before the first GiB.
     fn mark(&self) -> Result<u64> {
         let mut most = None;
         for disk in 0..2 {
