@@ -1,4 +1,4 @@
-//! A client of the controller: one request at a time, and everything of its answer.
+//! A client of the controller: one request at a time, with the complete answer.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder};
@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 
 use crate::wait::PATIENCE;
 
-/// Asked for unless a test says otherwise: that of the recorded answers.
+/// The default microversion: that of the recorded answers.
 const VERSION: &str = "3.60";
 
-/// Somebody who calls. Clones call as the same.
+/// A caller. Clones are the same caller.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -25,18 +25,18 @@ pub struct Client {
 /// An answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// What was asked, for messages.
+    /// The request, for messages.
     pub asked: String,
     /// The status code.
     pub status: u16,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body; null when there is none.
+    /// The body; null if there is none.
     pub body: Value,
 }
 
 impl Answer {
-    /// Expects a status, and hands out the body.
+    /// Expects a status, and returns the body.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}: {}", self.asked, self.body);
@@ -52,7 +52,7 @@ impl Answer {
         assert!(text.contains(words), "{words:?} is not in {fault}");
     }
 
-    /// A header.
+    /// Returns a header; `None`: it is absent.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -60,7 +60,7 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(handle: &Handle, base: &str, project: &str, token: &str) -> Self {
-        // An error here means that a provider is installed already: the same one.
+        // An error here means that the same provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self {
             http: reqwest::Client::builder().timeout(2 * PATIENCE).build().unwrap(),
@@ -73,34 +73,34 @@ impl Client {
         }
     }
 
-    /// The address of the Block Storage API with the project, as a service catalogue has it.
+    /// The project's address of the Block Storage API, as a service catalogue has it.
     pub fn endpoint(&self) -> String {
         format!("{}/v3/{}", self.base, self.project)
     }
 
-    /// Its token.
+    /// The caller's token.
     pub fn token(&self) -> &str {
         self.token.as_deref().unwrap_or_default()
     }
 
-    /// Its project.
+    /// The caller's project.
     pub fn project(&self) -> &str {
         &self.project
     }
 
-    /// The same, asking for a microversion.
+    /// Makes a client that asks for a microversion.
     #[must_use]
     pub fn at(&self, version: &str) -> Self {
         Self { version: Some(version.to_owned()), ..self.clone() }
     }
 
-    /// The same, asking for none.
+    /// Makes a client that asks for no microversion.
     #[must_use]
     pub fn unversioned(&self) -> Self {
         Self { version: None, ..self.clone() }
     }
 
-    /// The same with one more header.
+    /// Makes a client that sends one more header.
     #[must_use]
     pub fn with(&self, name: &str, value: &str) -> Self {
         let mut headers = self.headers.clone();
@@ -108,7 +108,7 @@ impl Client {
         Self { headers, ..self.clone() }
     }
 
-    /// The same without a token.
+    /// Makes a client without a token.
     #[must_use]
     pub fn nobody(&self) -> Self {
         Self { token: None, ..self.clone() }
@@ -139,8 +139,9 @@ impl Client {
         self.post(&format!("{path}/action"), &json!({ action: body }))
     }
 
-    /// Any request. The path is below the project's address of the Block Storage API; one below `/mooring/` is Mooring's own,
-    /// and one that begins with `//` is the server's, without its first slash.
+    /// Sends any request. The path is below the project's address of the Block Storage API; one
+    /// below `/mooring/` is Mooring's own, and one that begins with `//` is the server's, without
+    /// its first slash.
     pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let url = match path.strip_prefix("//") {
             Some(rest) => format!("{}/{rest}", self.base),
@@ -155,7 +156,7 @@ impl Client {
         self.finish(request, asked)
     }
 
-    /// A request with a body as it is.
+    /// Sends a request with a raw body.
     pub fn send_raw(&self, method: &str, path: &str, body: Vec<u8>) -> Answer {
         let url = format!("{}{path}", self.endpoint());
         let request = self.http.request(Method::from_bytes(method.as_bytes()).unwrap(), url).body(body);
@@ -169,7 +170,7 @@ impl Client {
         if let Some(version) = &self.version {
             request = request.header("OpenStack-API-Version", format!("volume {version}"));
         }
-        // Put in the place of what stands there already, a content type for example.
+        // These replace headers that are already set, such as a content type.
         let own = self.headers.iter().map(|(name, value)| {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("the name of a header");
             (name, HeaderValue::from_str(value).expect("the value of a header"))

@@ -1,7 +1,8 @@
-//! The controller of a fleet: the real service and its HTTP front on a loopback port, which comes back on the same port and the
-//! same database whenever it is started again.
+//! The controller of a fleet: the real service and its HTTP front on a loopback port. Each start
+//! uses the same port and the same database.
 //!
-//! What must never happen here: an option that the program would not have; two controllers of one fleet at the same time.
+//! What must never happen here: an option that the program would not have; two controllers of one
+//! fleet at the same time.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,27 +21,27 @@ use crate::client::Client;
 use crate::wait::{PATIENCE, until};
 use crate::{CLUSTER, PROJECT_A, PROJECT_B};
 
-/// Who is asked who they are.
+/// Authentication of callers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, by a token.
+    /// Every caller needs a token.
     #[default]
     Tokens,
-    /// Nobody.
+    /// No caller is authenticated.
     NoAuth,
 }
 
-/// What an operator's configuration changes.
+/// Changes to the default configuration, as an operator makes them.
 pub type Tune = Box<dyn Fn(&mut ServiceOptions) + Send + Sync>;
 
-/// Somebody with a token.
+/// An account with a token.
 struct Account {
     name: &'static str,
     project: &'static str,
     role: &'static str,
 }
 
-/// Everybody who may call.
+/// All accounts.
 const ACCOUNTS: [Account; 5] = [
     Account { name: "admin", project: PROJECT_A, role: "admin" },
     Account { name: "member", project: PROJECT_A, role: "member" },
@@ -55,12 +56,12 @@ pub struct Control {
     agents: Vec<(String, String)>,
     access: Access,
     tune: Vec<Tune>,
-    /// Account, token.
+    /// Names of accounts, with their tokens.
     tokens: Vec<(&'static str, String)>,
     token_file: String,
     address: SocketAddr,
     running: Mutex<Option<Running>>,
-    /// For the clients: it lives as long as they may ask.
+    /// The runtime of the clients; it lives as long as they may call.
     asking: Runtime,
 }
 
@@ -94,29 +95,30 @@ impl Control {
             tokens.push((account.name, made.token));
             token_file += &made.block;
         }
-        // The first start finds a free port; all others take the same one.
+        // The first start finds a free port; all others use the same one.
         let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = probe.local_addr().unwrap();
         let running = Mutex::default();
         Self { state_dir, agents, access, tune, tokens, token_file, address, running, asking: runtime() }
     }
 
-    /// Its address, such as `http://127.0.0.1:34567`.
+    /// The controller's address, such as `http://127.0.0.1:34567`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How many agents are enrolled.
+    /// Number of enrolled agents.
     pub(crate) fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// The folder of its database.
+    /// The folder of the controller's database.
     pub fn state_dir(&self) -> &Path {
         &self.state_dir
     }
 
-    /// A client with an account's token; without authentication, with its name and project in the token's place.
+    /// Makes a client with an account's token; without authentication, with its name and project in
+    /// place of the token.
     #[track_caller]
     pub fn client(&self, name: &str) -> Client {
         let account = ACCOUNTS.iter().find(|account| account.name == name).expect("an account");
@@ -129,12 +131,12 @@ impl Control {
         Client::new(self.asking.handle(), &self.url(), account.project, &token)
     }
 
-    /// Starts it on its database. Does nothing when it runs.
+    /// Starts the controller on its database, unless it runs.
     pub fn start(&self) {
         self.start_with(false);
     }
 
-    /// Starts it on a database that was restored from a backup.
+    /// Starts the controller on a database that was restored from a backup.
     pub fn start_restored(&self) {
         self.start_with(true);
     }
@@ -142,17 +144,17 @@ impl Control {
     fn start_with(&self, restored: bool) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
-            // A transaction that nobody waits for any more may still hold the database of a killed one.
+            // An abandoned transaction may still hold the database of a killed controller.
             *running = Some(until("the controller", || self.launch(restored)));
         }
     }
 
-    /// Its database is lost for good. It must not run.
+    /// Removes the database for good. The controller must not run.
     pub fn lose_database(&self) {
         std::fs::remove_dir_all(&self.state_dir).expect("the folder of its database");
     }
 
-    /// `mooring-controller rebuild --from-agents`. It must not run.
+    /// Does `mooring-controller rebuild --from-agents`. The controller must not run.
     pub fn rebuild(&self, how: &How) -> Result<Report, RebuildError> {
         let database = Database::embedded(self.state_dir.clone());
         self.asking.block_on(rebuild::run(self.options(false), database, how))
@@ -172,7 +174,7 @@ impl Control {
             agents: self.agents.iter().map(entry).collect(),
             cluster: Some(CLUSTER.parse().unwrap()),
             restored,
-            // Tests make as many as they like.
+            // Tests make any number of volumes.
             quotas: [Key::Volumes, Key::Gigabytes].map(|key| (key, Limit::Unlimited)).into(),
             ..ServiceOptions::new(self.state_dir.clone())
         };
@@ -196,32 +198,33 @@ impl Control {
         runtime.spawn(async move {
             served.start();
             let router = http::router(served, options);
-            // Its end is the fleet's.
+            // The server ends together with the fleet.
             let _ = http::serve(router, bound, Serving::default(), stopped).await;
         });
         Ok(Running { runtime, service, stop })
     }
 
-    /// Ends it in order: what it answers is answered, agents keep what they have.
+    /// Stops the controller in order: requests at work are answered, agents keep their state.
     pub fn stop(&self) {
         if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
             running.stop.send_replace(true);
             running.runtime.block_on(running.service.stop());
             drop(running.service);
-            // What still runs has the database open, and whoever rebuilds it opens it next.
+            // A task that still runs has the database open, and a rebuild opens it next.
             running.runtime.shutdown_timeout(PATIENCE);
         }
     }
 
-    /// Ends it as nearly as a part of a process can be killed: every task ends where it waits, no request is answered any
-    /// more. A transaction that has begun is finished or undone by the database.
+    /// Ends the controller as nearly as a part of a process can be killed: every task ends where it
+    /// waits, and no request is answered any more. The database finishes or undoes a transaction
+    /// that has begun.
     pub fn kill(&self) {
         if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
             running.runtime.shutdown_background();
         }
     }
 
-    /// Killed, and started again on the same database and the same port.
+    /// Kills the controller, and starts it again on the same database and the same port.
     pub fn restart(&self) {
         self.kill();
         self.start();

@@ -1,5 +1,5 @@
-//! One agent process's way to its machine. It is closed for good when the process is killed: from then on the process does
-//! nothing any more, not even look; its threads stop where they are.
+//! One agent process's access to its machine. It is closed for good when the process is killed:
+//! from then on the process does nothing any more, and its threads stop where they are.
 //!
 //! What must never happen here: a call of a killed process that reaches the machine.
 
@@ -15,7 +15,7 @@ use mooring_host::{
 
 type Told = dyn Fn() + Send + Sync;
 
-/// A process's way to a machine. Clones are the same process.
+/// A process's access to a machine. Clones belong to the same process.
 #[derive(Clone)]
 pub struct Door {
     lio: FakeLio,
@@ -26,7 +26,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// A new process on this machine. `changed` is called after every change of the target's configuration.
+    /// Makes the access of a new process on this machine. `changed` is called after every change of
+    /// the target's configuration.
     pub fn new(machine: &FakeMachine, changed: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             lio: machine.lio(),
@@ -37,7 +38,7 @@ impl Door {
         }
     }
 
-    /// The process is killed.
+    /// Kills the process.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
     }
@@ -48,7 +49,7 @@ impl Door {
         }
     }
 
-    /// A call, and nothing after it once the process is dead.
+    /// Makes a call; returns nothing once the process is dead.
     fn call<T>(&self, call: impl FnOnce() -> T) -> T {
         self.live();
         let result = call();
@@ -59,7 +60,7 @@ impl Door {
     fn change<T>(&self, call: impl FnOnce() -> T) -> T {
         self.live();
         let result = call();
-        // The kernel has done it, whoever asked and lives.
+        // The kernel has made the change, whether or not its caller lives.
         (self.changed)();
         self.live();
         result

@@ -57,7 +57,7 @@ pub const PROJECT_B: &str = "fedcba9876543210fedcba9876543210";
 /// The cluster of every fleet.
 pub const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 
-/// What a fleet is made of.
+/// The plan of a fleet.
 #[derive(Default)]
 pub struct Builder {
     nodes: Vec<node::Plan>,
@@ -68,7 +68,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A storage node with these pools, in GiB.
+    /// Adds a storage node with these pools, in GiB.
     #[must_use]
     pub fn storage(mut self, name: &str, pools: &[(&str, u64)]) -> Self {
         let pools = pools.iter().map(|(pool, gib)| ((*pool).to_owned(), *gib)).collect();
@@ -84,7 +84,7 @@ impl Builder {
         self
     }
 
-    /// A storage node whose groups have a thin pool of so many GiB, too.
+    /// Adds a storage node whose groups also have a thin pool of this many GiB.
     #[must_use]
     pub fn storage_with_thin(mut self, name: &str, pools: &[(&str, u64)], gib: u64) -> Self {
         self = self.storage(name, pools);
@@ -94,7 +94,8 @@ impl Builder {
         self
     }
 
-    /// A storage node that serves over Fibre Channel, too: at these ports, as `20:00:52:54:00:14:00:0a`.
+    /// Adds a storage node that also serves over Fibre Channel, at these ports, such as
+    /// `20:00:52:54:00:14:00:0a`.
     #[must_use]
     pub fn storage_with_ports(mut self, name: &str, pools: &[(&str, u64)], ports: &[&str]) -> Self {
         self = self.storage(name, pools);
@@ -104,7 +105,8 @@ impl Builder {
         self
     }
 
-    /// A storage node whose kernel has no iSCSI target: its pools lack the capability `multiattach`.
+    /// Adds a storage node whose kernel has no iSCSI target: its pools lack the capability
+    /// `multiattach`.
     #[must_use]
     pub fn storage_without_target(mut self, name: &str, pools: &[(&str, u64)]) -> Self {
         self = self.storage(name, pools);
@@ -114,7 +116,7 @@ impl Builder {
         self
     }
 
-    /// A host that attaches volumes natively.
+    /// Adds a host that attaches volumes natively.
     #[must_use]
     pub fn host(mut self, name: &str) -> Self {
         let (name, pools, ports) = (name.to_owned(), Vec::new(), Vec::new());
@@ -122,8 +124,8 @@ impl Builder {
         self
     }
 
-    /// A host that attaches volumes natively, with a port for Fibre Channel. What it sees is its [`Node::fabric`]'s; its disks over
-    /// iSCSI are nobody's.
+    /// Adds a host that attaches volumes natively, with a Fibre Channel port. Its [`Node::fabric`]
+    /// has its disks; it has none over iSCSI.
     #[must_use]
     pub fn host_with_port(mut self, name: &str, port: &str) -> Self {
         self = self.host(name);
@@ -133,42 +135,43 @@ impl Builder {
         self
     }
 
-    /// An agent that is a process of its own, at `unix:PATH` or `http://127.0.0.1:PORT`: whoever started it ends it.
+    /// Adds an agent that is a process of its own, at `unix:PATH` or `http://127.0.0.1:PORT`. Its
+    /// starter ends it.
     #[must_use]
     pub fn agent(mut self, name: &str, address: &str) -> Self {
         self.agents.push((name.to_owned(), address.to_owned()));
         self
     }
 
-    /// Nobody is asked who they are: everybody is an admin. Without this, tokens say it.
+    /// Turns authentication off: everybody is an admin. The default is tokens.
     #[must_use]
     pub fn no_auth(mut self) -> Self {
         self.access = Access::NoAuth;
         self
     }
 
-    /// What an operator's configuration says otherwise than the usual one.
+    /// Changes the default configuration, as an operator does.
     #[must_use]
     pub fn tuned(mut self, tune: impl Fn(&mut ServiceOptions) + Send + Sync + 'static) -> Self {
         self.tune.push(Box::new(tune));
         self
     }
 
-    /// An operator's policies, over the defaults.
+    /// Sets an operator's policies, over the defaults.
     #[must_use]
     pub fn policies(self, text: &str) -> Self {
         let policies = Arc::new(Policies::parse(text, "policy.yaml", true).unwrap());
         self.tuned(move |options| options.policies = Arc::clone(&policies))
     }
 
-    /// Starts no agent: [`Node::start`] does. The controller is not waited for either.
+    /// Starts no agent ([`Node::start`] does), and does not wait for the controller.
     #[must_use]
     pub fn asleep(mut self) -> Self {
         self.asleep = true;
         self
     }
 
-    /// Starts everything, and waits until the controller has heard of every agent.
+    /// Starts everything, and waits until the controller has heard from every agent.
     pub fn start(self) -> Fleet {
         let dir = scratch();
         let network = Network::default();
@@ -193,14 +196,15 @@ impl Builder {
     }
 }
 
-/// A folder in memory where there is one: what a busy disk does to a sync is no matter of these tests.
+/// Makes a folder in memory where possible: the speed of a busy disk does not matter to these
+/// tests.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
 }
 
 /// A running control plane.
 pub struct Fleet {
-    // The controller goes first, so that it does not complain about agents that are gone.
+    // Dropped first, so that the controller does not complain about agents that are gone.
     control: Control,
     nodes: Vec<Node>,
     network: Network,
@@ -208,17 +212,17 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// An empty plan.
+    /// Makes an empty plan.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The usual one: `s1` with 100 GiB.
+    /// Starts the usual fleet: `s1` with 100 GiB.
     pub fn small() -> Self {
         Self::builder().storage("s1", &[("vg0", 100)]).start()
     }
 
-    /// The usual one with an operator's policies.
+    /// Starts the usual fleet with an operator's policies.
     pub fn ruled(policies: &str) -> Self {
         Self::builder().storage("s1", &[("vg0", 100)]).policies(policies).start()
     }
@@ -246,22 +250,22 @@ impl Fleet {
         self.node(name)
     }
 
-    /// A stock initiator: a host without an agent, such as one with os-brick.
+    /// Makes a stock initiator: a host without an agent, such as one with os-brick.
     pub fn stock(&self, name: &str) -> Stock {
         Stock::new(name, &self.network)
     }
 
-    /// The same, with two Fibre Channel ports: of another number, other ones.
+    /// Makes a stock initiator with two Fibre Channel ports; another number has other ports.
     pub fn stock_with_ports(&self, name: &str, number: u16) -> Stock {
         self.stock(name).with_ports(number)
     }
 
-    /// The wires.
+    /// The network between nodes.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Everything of this fleet that is a file.
+    /// The folder of all files of this fleet.
     pub fn folder(&self) -> &Path {
         self.dir.path()
     }
@@ -271,38 +275,38 @@ impl Fleet {
         self.control.state_dir().to_owned()
     }
 
-    /// May do everything, in project A.
+    /// A client that may do everything, in project A.
     pub fn admin(&self) -> Client {
         self.control.client("admin")
     }
 
-    /// A member of project A.
+    /// A client that is a member of project A.
     pub fn member(&self) -> Client {
         self.control.client("member")
     }
 
-    /// One who may only look, of project A.
+    /// A read-only client of project A.
     pub fn reader(&self) -> Client {
         self.control.client("reader")
     }
 
-    /// Another service, as Nova is: its token has the role `service`.
+    /// Another service, such as Nova: its token has the role `service`.
     pub fn service(&self) -> Client {
         self.control.client("service")
     }
 
-    /// A member of project B.
+    /// A client that is a member of project B.
     pub fn stranger(&self) -> Client {
         self.control.client("stranger")
     }
 
-    /// A type whose volumes may be shared. Made when it is not there.
+    /// The type whose volumes may be shared; makes it if it is missing.
     #[track_caller]
     pub fn shared_type(&self) -> String {
         self.admin().volume_type("shared", &[("multiattach", "<is> True")])
     }
 
-    /// Waits until the controller has heard of every agent.
+    /// Waits until the controller has heard from every agent.
     #[track_caller]
     pub fn until_up(&self) {
         let admin = self.admin();

@@ -1,7 +1,8 @@
-//! The wires: which storage node listens on which portal, and the sessions of hosts that attach natively.
+//! The network: the portals of storage nodes, and the sessions of hosts that attach natively.
 //!
-//! A host's half of a session lives in its fake world, the target's half in the storage node's fake kernel. This holds the two
-//! together: a login here is a login there, and what the target does to a session is done to the host.
+//! A host's half of a session is in its fake world, the target's half in the storage node's fake
+//! kernel. This joins the two: a login here is a login there, and what the target does to a session
+//! is done to the host.
 //!
 //! What must never happen here: a host that is logged in while the target knows nothing of it.
 
@@ -19,17 +20,18 @@ use mooring_model::VolumeId;
 /// The port of every portal.
 pub const PORT: u16 = 3260;
 
-/// A refusal counts for good when the target says it again this long after the first (sessiond's own rule).
+/// Time between two refusals of the target after which the second is final (sessiond's own rule).
 const REFUSED_FOR: Duration = Duration::from_secs(3);
 
-/// The wires; clones are the same.
+/// The network; clones are the same one.
 #[derive(Clone, Default)]
 pub struct Network(Arc<Mutex<Wires>>);
 
 #[derive(Default)]
 struct Wires {
     storages: BTreeMap<String, FakeMachine>,
-    /// Fibre Channel ports of storage nodes, by their sixteen digits; and how the machine calls them.
+    /// Fibre Channel ports of storage nodes by their sixteen digits, with the machine and its name
+    /// of the port.
     ports: BTreeMap<String, (FakeMachine, String)>,
     hosts: BTreeMap<String, Host>,
 }
@@ -44,12 +46,12 @@ struct Wire {
     machine: FakeMachine,
     session: SessionId,
     wish: SessionWish,
-    /// Since when the target refuses it.
+    /// Time of the target's first refusal; `None`: it does not refuse.
     refused: Option<Instant>,
 }
 
 impl Wire {
-    /// What the target shows is what the host's disk is made from.
+    /// Makes the host's disk from what the target shows.
     fn show(&self, world: &World) {
         let lun = u64::from(self.wish.lun.0);
         let Ok(seen) = self.machine.inquire(self.session, lun) else { return };
@@ -70,7 +72,7 @@ impl Wires {
             let shown = chap.map(|chap| (chap.user.as_str(), chap.secret.as_str()));
             machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), shown)
         };
-        // As sessiond does it: while secrets are rotated the target may have the others.
+        // As in sessiond: during a rotation of secrets the target may have the other ones.
         let session = match (login(wish.chap.as_ref()), &wish.other_chap) {
             (Err(_), Some(other)) => login(Some(other))?,
             (done, _) => done?,
@@ -78,7 +80,8 @@ impl Wires {
         Ok(Wire { machine, session, wish: wish.clone(), refused: None })
     }
 
-    /// A session that was cut is made again, or ends: as sessiond does it, when it is still refused some seconds later.
+    /// Re-establishes a dropped session, or ends it as sessiond does, if the target still refuses
+    /// it some seconds later. `false`: it has ended.
     fn keep(&self, world: &World, wire: &mut Wire) -> bool {
         let volume = wire.wish.volume;
         if !wire.machine.is_live(wire.session) {
@@ -135,12 +138,13 @@ impl Network {
         self.lock().hosts.insert(name.to_owned(), host);
     }
 
-    /// The machine behind a portal.
+    /// The machine behind a portal; `None`: there is none.
     pub fn machine(&self, portal: &str) -> Option<FakeMachine> {
         self.lock().storages.get(portal).cloned()
     }
 
-    /// Something has changed at a target: what it has cut is made again where it lets the host in, and ended where not.
+    /// Handles a change at a target: dropped sessions are re-established where the target admits
+    /// the host, and ended elsewhere.
     pub(crate) fn refresh(&self) {
         let mut wires = self.lock();
         let mut hosts = std::mem::take(&mut wires.hosts);
@@ -155,7 +159,7 @@ impl Network {
         }
         wires.hosts = hosts;
         if refused {
-            // Nobody tells when the time is over.
+            // No event comes when that time is over.
             let network = self.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(REFUSED_FOR);
@@ -197,7 +201,7 @@ impl Network {
     }
 }
 
-/// The keeper of a host's sessions, as its agent sees it: the world's, with the target's half.
+/// The keeper of a host's sessions for its agent: the world's, joined with the target's half.
 pub(crate) struct Wired {
     pub(crate) host: String,
     pub(crate) network: Network,

@@ -1,9 +1,9 @@
 //! A machine of the fleet, and the agents that live and die on it.
 //!
-//! The machine (its kernel, its LVM, its sessions) outlives every agent, as a real one does. What a killed agent leaves is
-//! what the next one finds.
+//! The machine (its kernel, its LVM, its sessions) outlives every agent, as a real one does. The
+//! next agent finds what a killed one left.
 //!
-//! What must never happen here: anything of a killed agent that goes on.
+//! What must never happen here: anything of a killed agent that continues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ const GIB: u64 = 1 << 30;
 /// Modules that a kernel with an iSCSI target has loaded.
 const TARGET_MODULES: [&str; 3] = ["target_core_mod", "target_core_iblock", "iscsi_target_mod"];
 
-/// What a node is to be.
+/// The plan of a node.
 pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) pools: Vec<(String, u64)>,
@@ -41,18 +41,18 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<String>,
     /// GiB of the thin pool of each group; 0: none.
     pub(crate) thin: u64,
-    /// The port of a host that attaches over Fibre Channel.
+    /// The port of a host that attaches over Fibre Channel; `None`: it has none.
     pub(crate) adapter: Option<String>,
 }
 
-/// What one initiator may do with a volume, as the kernel has it.
+/// One initiator's access to a volume in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Under which number it sees the volume.
+    /// The LUN number that the initiator sees.
     pub lun: u64,
-    /// It may write.
+    /// `true`: it may write.
     pub writes: bool,
-    /// It must know a secret.
+    /// `true`: it must know a secret.
     pub authenticated: bool,
 }
 
@@ -166,38 +166,38 @@ impl Node {
         Self { name: plan.name, address, own, config, machine, world, fabric, network, dir, running }
     }
 
-    /// Its name.
+    /// The node's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its agent is dialled.
+    /// The address at which the controller dials the agent.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its kernel and its LVM, with every fault that they know.
+    /// The node's kernel and LVM, with all their faults.
     pub fn machine(&self) -> &FakeMachine {
         &self.machine
     }
 
-    /// What it is as an initiator.
+    /// The node's side as an initiator.
     #[track_caller]
     pub fn world(&self) -> &World {
         self.world.as_ref().expect("a node with the role host")
     }
 
-    /// What its port for Fibre Channel sees.
+    /// The disks at the node's Fibre Channel port.
     #[track_caller]
     pub fn fabric(&self) -> &FcWorld {
         self.fabric.as_ref().expect("a host with a port")
     }
 
-    /// Starts its agent. Does nothing when it runs.
+    /// Starts the agent, unless it runs.
     pub fn start(&self) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
-            // A killed agent lets go of its lock when its last thread has seen that it is dead.
+            // A killed agent releases its lock when its last thread has seen that it is dead.
             *running = Some(until(&format!("the agent of {}", self.name), || self.launch()));
         }
     }
@@ -249,7 +249,7 @@ impl Node {
         let (config, failed) = (self.config.clone(), say.clone());
         let ended = runtime.spawn(async move {
             let ready = move |_: &mooring_agent::engine::Engine| {
-                // Nobody listens any more when the test has ended meanwhile.
+                // If the test has ended meanwhile, there is no receiver.
                 let _ = say.send(Ok(()));
                 Ok(())
             };
@@ -261,31 +261,31 @@ impl Node {
         began.map(|()| Running { runtime, door, host_door, fc_door, stop, ended })
     }
 
-    /// Its agent is killed: nothing is closed, nothing is said, nothing is done any more.
+    /// Kills the agent: nothing is closed, reported or done any more.
     pub fn kill(&self) {
         if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
             running.kill();
         }
     }
 
-    /// Its agent ends in order.
+    /// Stops the agent in order.
     pub fn stop(&self) {
         let Some(mut running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return;
         };
         running.stop.send_replace(true);
-        // What it did is the agent's to say; here it matters that it is over.
+        // The agent's own result does not matter here, only its end.
         let _ = running.runtime.block_on(&mut running.ended);
         running.kill();
     }
 
-    /// Killed, and started again.
+    /// Kills the agent, and starts it again.
     pub fn restart(&self) {
         self.kill();
         self.start();
     }
 
-    /// Its agent is killed, and its state folder is lost.
+    /// Kills the agent, and removes its state folder.
     pub fn lose_database(&self) {
         self.kill();
         until("the agent's folder is let go of", || match std::fs::remove_dir_all(&self.config.state_dir) {
@@ -294,7 +294,7 @@ impl Node {
         });
     }
 
-    /// The power fails and comes back, with an agent started at boot.
+    /// Cuts and restores the power, and starts the agent as at a boot.
     pub fn reboot(&self) {
         self.kill();
         self.machine.reboot();
@@ -305,15 +305,14 @@ impl Node {
         self.start();
     }
 
-    /// The whole of the kernel's target configuration, as text, without what it counts and who is logged in; no secret
-    /// is in it.
+    /// The kernel's whole target configuration as text, without counters, sessions and secrets.
     pub fn tree(&self) -> String {
         let lines = dump(&self.machine.lio());
         let configured = |line: &&str| !line.contains("statistics") && !line.contains("/info = ");
         lines.lines().filter(configured).flat_map(|line| [line, "\n"]).collect()
     }
 
-    /// Who may do what with a volume right now, by initiator name.
+    /// All accesses to a volume now, by initiator name.
     pub fn grants(&self, volume: &str) -> BTreeMap<String, Grant> {
         let target = target_of(volume);
         let mut grants = BTreeMap::new();
@@ -325,7 +324,7 @@ impl Node {
         grants
     }
 
-    /// Who may do what over Fibre Channel, as `20:00:…:0b LUN 1 rw at 20:00:…:0a`.
+    /// All accesses to a volume over Fibre Channel, as `20:00:…:0b LUN 1 rw at 20:00:…:0a`.
     pub fn fc_grants(&self, volume: &str) -> Vec<String> {
         let lv = format!("mooring-{volume}");
         let here = |reach: &Reach| reach.device.ends_with(&lv) && !reach.target.starts_with("iqn.");
@@ -336,7 +335,7 @@ impl Node {
         self.machine.reachable().into_iter().filter(here).map(said).collect()
     }
 
-    /// What the kernel's `write_protect` says of an initiator's LUN. `None`: it has none.
+    /// The kernel's `write_protect` of an initiator's LUN. `None`: it has none.
     pub fn write_protect(&self, volume: &str, initiator: &str) -> Option<bool> {
         let path = format!("iscsi/{}/tpgt_1/acls/{initiator}/lun_1/write_protect", target_of(volume));
         let read = self.machine.lio().read(&TreePath::new(&path)).ok()?;
@@ -354,29 +353,29 @@ impl Node {
         acls.into_iter().map(|entry| entry.name).filter(live).collect()
     }
 
-    /// Whether anything of a volume is in the kernel.
+    /// Returns `true` if the kernel has anything of a volume.
     pub fn has_export(&self, volume: &str) -> bool {
         self.tree().contains(volume)
     }
 
-    /// Whether a volume's data is in this pool.
+    /// Returns `true` if this pool has a volume's data.
     pub fn has_volume(&self, pool: &str, volume: &str) -> bool {
         matches!(self.machine.blocks().size(&Self::device(pool, volume)), Ok(Some(_)))
     }
 
-    /// The node of a volume's disk in this pool.
+    /// The device node of a volume in this pool.
     pub fn device(pool: &str, volume: &str) -> PathBuf {
         format!("/dev/{pool}/mooring-{volume}").into()
     }
 
-    /// A program on this host opens a volume's disk; `open` false: it closes it.
+    /// Makes a program on this host open a volume's disk (`true`), or close it (`false`).
     pub fn hold_open(&self, volume: &str, open: bool) {
         let holder = Holder::Process { pid: 4711, name: "qemu-system-x86".to_owned() };
         let holders: &[Holder] = if open { &[holder] } else { &[] };
         self.world().hold_open(volume_id(volume), holders);
     }
 
-    /// Which device an attachment's path on this host leads to.
+    /// The device that an attachment's path on this host leads to; `None`: there is no path.
     pub fn path_of(&self, attachment: &str) -> Option<String> {
         let path = self.config.run_dir.join("attachments").join(attachment);
         Some(std::fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
@@ -387,13 +386,13 @@ impl Node {
         self.world().read_ahead(volume_id(volume))
     }
 
-    /// Whether this host's own disk of a volume refuses writes. `None`: it has none.
+    /// Returns `true` if this host's own disk of a volume refuses writes. `None`: it has none.
     pub fn is_read_only(&self, volume: &str) -> Option<bool> {
         self.world().is_read_only(volume_id(volume))
     }
 }
 
-/// An adapter as sysfs shows it.
+/// Adds an adapter to the fake sysfs.
 fn add_adapter(folder: &Path, port: &str) {
     std::fs::create_dir_all(folder).unwrap();
     let name = format!("0x{}\n", port.replace(':', ""));

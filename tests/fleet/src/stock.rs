@@ -1,17 +1,17 @@
-//! A stock initiator: a host with os-brick and open-iscsi, and without an agent. It knows what `connection_info` says and
-//! nothing else.
+//! A stock initiator: a host with os-brick and open-iscsi, and without an agent. It knows only the
+//! `connection_info`.
 
 use mooring_host::fake::{FakeMachine, IoRefusal, LoginRefusal, PrOut, SessionId};
 use serde_json::{Value, json};
 
 use crate::network::Network;
 
-/// A host.
+/// A stock host.
 #[derive(Clone)]
 pub struct Stock {
     name: String,
     initiator: String,
-    /// Fibre Channel ports, as sysfs has them.
+    /// Fibre Channel ports in the form of sysfs.
     ports: Vec<String>,
     network: Network,
 }
@@ -34,17 +34,17 @@ impl Stock {
         Self { ports: (1..=2).map(|port| format!("2000{number:04x}{port:08x}")).collect(), ..self }
     }
 
-    /// Its name.
+    /// The host's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its initiator name.
+    /// The host's initiator name.
     pub fn initiator(&self) -> &str {
         &self.initiator
     }
 
-    /// What os-brick says of it, with the mount point that Nova adds.
+    /// The host's connector from os-brick, with the mount point that Nova adds.
     pub fn connector(&self) -> Value {
         let mut connector = json!({
             "platform": "x86_64", "os_type": "linux", "ip": "192.0.2.11", "host": self.name, "multipath": false,
@@ -57,14 +57,14 @@ impl Stock {
         connector
     }
 
-    /// The same of a host that has no iSCSI at all.
+    /// The connector of a host without iSCSI.
     pub fn connector_over_fc(&self) -> Value {
         let mut connector = self.connector();
         connector.as_object_mut().map(|connector| connector.remove("initiator"));
         connector
     }
 
-    /// Its Fibre Channel ports, as sysfs has them.
+    /// The host's Fibre Channel ports in the form of sysfs.
     pub fn ports(&self) -> &[String] {
         &self.ports
     }
@@ -84,7 +84,7 @@ impl Stock {
         Ok(sessions)
     }
 
-    /// The same, saying a mode.
+    /// The connector with a mode.
     pub fn connector_with_mode(&self, mode: &str) -> Value {
         let mut connector = self.connector();
         connector["mode"] = json!(mode);
@@ -105,12 +105,12 @@ impl Stock {
 }
 
 impl Session {
-    /// Whether it lives.
+    /// Returns `true` while the session lives.
     pub fn is_live(&self) -> bool {
         self.machine.is_live(self.id)
     }
 
-    /// The same login, for the disk of another number: over Fibre Channel one login serves all.
+    /// Uses the login for the disk of another number: over Fibre Channel one login serves all.
     #[must_use]
     pub fn at(&self, lun: u64) -> Self {
         Self { lun, ..self.clone() }
@@ -126,22 +126,22 @@ impl Session {
         self.machine.write(self.id, self.lun).map(drop)
     }
 
-    /// Sends a write and does not wait for its end.
+    /// Sends a write without waiting for its end.
     pub fn start_write(&self) -> Result<(), IoRefusal> {
         self.machine.start_write(self.id, self.lun).map(drop)
     }
 
-    /// The serial of the disk that stands there: the volume's id.
+    /// The serial of the disk: the volume's id.
     pub fn serial(&self) -> Result<String, IoRefusal> {
         self.machine.inquire(self.id, self.lun).map(|seen| seen.serial)
     }
 
-    /// PERSISTENT RESERVE OUT.
+    /// Sends PERSISTENT RESERVE OUT.
     pub fn persistent_reserve(&self, command: PrOut) -> Result<(), IoRefusal> {
         self.machine.persistent_reserve(self.id, self.lun, command)
     }
 
-    /// Ends it in order.
+    /// Logs out.
     pub fn logout(self) {
         self.machine.logout(self.id);
     }

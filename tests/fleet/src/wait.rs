@@ -1,14 +1,14 @@
-//! Waiting for what comes by itself. What is asked has no signal of its own: it is looked at often, and the limit is only for a
+//! Waits for events without a signal of their own: these poll often, and the limit only catches a
 //! test that hangs.
 
 use std::time::{Duration, Instant};
 
-/// A limit for waiting, never a measure.
+/// Time limit of a wait, never a measure.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until `look` finds it; what it saw instead is said when it never does.
+/// Waits until `look` succeeds; at the limit it panics with the last view.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let limit = Instant::now() + PATIENCE;
@@ -21,7 +21,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     }
 }
 
-/// The same, where there is nothing to say about what is seen until then.
+/// Like [`until`], for a `look` without a text on failure.
 #[track_caller]
 pub fn until_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     until(what, || look().ok_or_else(|| "nothing yet".to_owned()))

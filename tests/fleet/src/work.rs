@@ -1,4 +1,5 @@
-//! What most tests do first: types, volumes, attachments, each through the API and each expected to work.
+//! Common first steps of tests: types, volumes, attachments, each through the API and each expected
+//! to work.
 
 use serde_json::{Map, Value, json};
 
@@ -9,9 +10,9 @@ use crate::wait::until;
 /// An attachment that is complete.
 #[derive(Debug, Clone)]
 pub struct Attached {
-    /// Its id.
+    /// The attachment's id.
     pub id: String,
-    /// What its host logs in with.
+    /// The connection info for its host's login.
     pub info: Value,
 }
 
@@ -21,7 +22,7 @@ fn id_of(answer: &Value, key: &str) -> String {
 }
 
 impl Client {
-    /// A volume type with these extra specs. One of this name that is there already is taken.
+    /// Makes a volume type with these extra specs, or finds the one of this name.
     #[track_caller]
     pub fn volume_type(&self, name: &str, specs: &[(&str, &str)]) -> String {
         let specs: Map<_, _> = specs.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
@@ -31,7 +32,7 @@ impl Client {
         name.to_owned()
     }
 
-    /// A volume that is available.
+    /// Makes a volume, and waits until it is available.
     #[track_caller]
     pub fn volume(&self, volume_type: Option<&str>, gib: u64) -> String {
         let body = json!({ "volume": { "name": "v", "size": gib, "volume_type": volume_type } });
@@ -40,13 +41,13 @@ impl Client {
         id
     }
 
-    /// A volume, as it is shown.
+    /// Gets a volume.
     #[track_caller]
     pub fn show(&self, volume: &str) -> Value {
         self.get(&format!("/volumes/{volume}")).expect(200)["volume"].take()
     }
 
-    /// A volume's status.
+    /// Gets a volume's status.
     #[track_caller]
     pub fn status(&self, volume: &str) -> String {
         self.show(volume)["status"].as_str().unwrap_or_default().to_owned()
@@ -70,7 +71,7 @@ impl Client {
         });
     }
 
-    /// An attachment without a connector: Nova's first step.
+    /// Makes an attachment without a connector: Nova's first step.
     #[track_caller]
     pub fn reserve(&self, volume: &str, instance: Option<&str>) -> String {
         let mut attachment = json!({ "volume_uuid": volume });
@@ -80,7 +81,7 @@ impl Client {
         id_of(&self.post("/attachments", &json!({ "attachment": attachment })).expect(200), "attachment")
     }
 
-    /// Gives an attachment its connector; its connection info.
+    /// Gives an attachment its connector. Returns its connection info.
     #[track_caller]
     pub fn connect(&self, attachment: &str, connector: &Value) -> Value {
         let body = json!({ "attachment": { "connector": connector } });
@@ -88,19 +89,19 @@ impl Client {
             .take()
     }
 
-    /// Says that the host has it.
+    /// Completes an attachment: the host has it.
     #[track_caller]
     pub fn complete(&self, attachment: &str) {
         self.action(&format!("/attachments/{attachment}"), "os-complete", &Value::Null).expect(204);
     }
 
-    /// An attachment, as it is shown.
+    /// Gets an attachment.
     #[track_caller]
     pub fn show_attachment(&self, attachment: &str) -> Value {
         self.get(&format!("/attachments/{attachment}")).expect(200)["attachment"].take()
     }
 
-    /// All three steps, for a host without a server, in this mode or in none.
+    /// Makes all three steps for a host without a server, in this mode; `None`: without a mode.
     #[track_caller]
     pub fn attach(&self, volume: &str, node: &Stock, mode: Option<&str>) -> Attached {
         let mut attachment = json!({ "volume_uuid": volume, "connector": node.connector() });
@@ -113,7 +114,7 @@ impl Client {
         Attached { id, info: made["attachment"]["connection_info"].take() }
     }
 
-    /// Attaches to a host with an agent; when it is attached, its id.
+    /// Attaches to a host with an agent. Returns the id once it is attached.
     #[track_caller]
     pub fn attach_natively(&self, volume: &str, host: &str, mode: &str) -> String {
         let body = json!({ "attachment": { "volume": volume, "host": host, "mode": mode } });
@@ -125,7 +126,7 @@ impl Client {
         id
     }
 
-    /// Detaches, and expects the answer at once; the attachments that remain.
+    /// Detaches, and expects the answer at once. Returns the remaining attachments.
     #[track_caller]
     pub fn detach(&self, attachment: &str) -> Value {
         self.delete(&format!("/attachments/{attachment}")).expect(200)["attachments"].take()

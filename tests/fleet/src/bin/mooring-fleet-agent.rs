@@ -1,7 +1,9 @@
-//! `mooring-fleet-agent`: the real agent on a fake host, as a process of its own, for measurements and for being killed.
+//! `mooring-fleet-agent`: the real agent on a fake host, as a process of its own, for measurements
+//! and for being killed.
 //!
-//! The kernel is in this process: a kill is a power failure of its machine. What stands in the state folder stays, and with it
-//! the logical volumes: which there are is written down after every command that makes or removes one.
+//! The kernel is in this process, so a kill is a power failure of its machine. The state folder
+//! survives, and with it the logical volumes: their list is written after every command that makes
+//! or removes one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +22,7 @@ use mooring_host::{Command, CommandError, CommandOutput, Commands, KernelTree, S
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// As the real agent's.
+/// The real agent's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -33,10 +35,10 @@ const GIB: u64 = 1 << 30;
     after_help = "Example:\n  mooring-fleet-agent --listen 127.0.0.1:9000 --state-dir /tmp/a1 --name a1 --pools vg0=1000"
 )]
 struct Args {
-    /// Where requests are taken: unix:PATH or an address of loopback with a port
+    /// Address for requests: unix:PATH or an address of loopback with a port
     #[arg(long)]
     listen: String,
-    /// Everything that outlives the process; made when it is not there
+    /// Folder for everything that outlives the process; made if it is missing
     #[arg(long)]
     state_dir: PathBuf,
     /// The host's name, for its log
@@ -45,13 +47,13 @@ struct Args {
     /// The volume groups and their sizes in GiB
     #[arg(long, value_delimiter = ',', required = true, value_name = "NAME=GIB", value_parser = pool)]
     pools: Vec<(String, u64)>,
-    /// Logical volumes of 4 MiB that are in the first pool already and are nobody's
+    /// Number of foreign logical volumes of 4 MiB that already exist in the first pool
     #[arg(long, default_value_t = 0)]
     volumes_present: u32,
-    /// The address of its portal
+    /// The address of the agent's portal
     #[arg(long, default_value_t = Ipv4Addr::new(10, 0, 0, 1))]
     portal: Ipv4Addr,
-    /// What is logged
+    /// Log filter
     #[arg(long, default_value = "warn")]
     log: String,
 }
@@ -110,7 +112,7 @@ async fn serve(config: Config, machine: Machine, name: String) -> Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
         tokio::spawn(async move {
             terminate.recv().await;
-            // Nobody listens any more when serving has failed: then the process ends anyway.
+            // If serving has failed there is no receiver, and the process ends anyway.
             let _ = stop.send(true);
         });
         Ok(())
@@ -155,14 +157,14 @@ fn machine(args: &Args, folder: &Path) -> Result<Machine> {
     })
 }
 
-/// LVM whose volumes are still there when the process comes back.
+/// LVM whose volumes survive a restart of the process.
 struct KeptLvm {
     lvm: FakeLvm,
     file: PathBuf,
 }
 
 impl KeptLvm {
-    /// What is there, as `lvs` says it.
+    /// Writes the list of logical volumes, as `lvs` prints it.
     fn keep(&self) -> Result<()> {
         let args = [
             "lvs",
@@ -186,7 +188,7 @@ impl KeptLvm {
             .with_context(|| format!("write {}", self.file.display()))
     }
 
-    /// Makes what was there; false when nothing was ever written down.
+    /// Makes the logical volumes of the list; `false`: none was ever written.
     fn restore(&self) -> Result<bool> {
         let text = match std::fs::read(&self.file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),

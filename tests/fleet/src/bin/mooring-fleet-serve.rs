@@ -1,5 +1,6 @@
-//! `mooring-fleet-serve`: a fleet for clients that are programs of their own. Prints one line of JSON that says how to reach it,
-//! and serves until its standard input ends, so that it dies with whoever started it.
+//! `mooring-fleet-serve`: a fleet for clients that are programs of their own. Prints its address
+//! and credentials as one line of JSON, and serves until its standard input ends, so that it ends
+//! together with its caller.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -22,13 +23,13 @@ struct Args {
     /// GiB of each pool
     #[arg(long, default_value_t = 100)]
     gib: u64,
-    /// GiB of the thin pool of one storage node more; 0: there is none
+    /// GiB of the thin pool of one further storage node; 0: there is none
     #[arg(long, default_value_t = 0)]
     thin: u64,
     /// Hosts that attach natively
     #[arg(long, default_value_t = 0)]
     hosts: u8,
-    /// Ask nobody who they are
+    /// Authenticate nobody
     #[arg(long)]
     no_auth: bool,
 }
@@ -50,7 +51,7 @@ fn run(args: &Args) -> Result<()> {
         plan = plan.storage(&format!("s{n}"), &[("vg0", args.gib)]);
     }
     if args.thin > 0 {
-        // As large as its pool needs: what asks for no thin volume lies elsewhere.
+        // The group is only as large as its pool needs, so that thick volumes go elsewhere.
         plan = plan.storage_with_thin("t1", &[("vg0", args.thin + 1)], args.thin);
     }
     for n in 1..=args.hosts {
