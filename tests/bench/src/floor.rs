@@ -1,6 +1,7 @@
-//! The floor: the system calls of exports, bare. What any program has to spend.
+//! The floor: the bare system calls of exports. Every program must spend this.
 //!
-//! The calls are those of the agent's plan for one portal, CHAP and read-write grants, in the same order.
+//! The calls are those of the agent's plan for one portal, CHAP and read-write grants, in the same
+//! order.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +18,7 @@ pub enum Call {
     Mkdir(PathBuf),
     /// `rmdir`
     Rmdir(PathBuf),
-    /// `symlink`: the target, the link.
+    /// `symlink`: the target, then the link.
     Link(PathBuf, PathBuf),
     /// `unlink`
     Unlink(PathBuf),
@@ -39,7 +40,7 @@ impl Call {
         }
     }
 
-    /// What it is about.
+    /// The object of the call.
     pub fn object(&self) -> &Path {
         match self {
             Self::Mkdir(path)
@@ -54,14 +55,14 @@ impl Call {
 /// Folders of one export.
 #[derive(Debug)]
 pub struct Export {
-    /// Its backstore.
+    /// The backstore's folder.
     pub backstore: PathBuf,
     target: PathBuf,
     portal: PathBuf,
 }
 
 impl Export {
-    /// The export with this number.
+    /// Names the folders of the export with this number.
     pub fn new(root: &Path, number: usize, portal: &str) -> Self {
         let target = root.join(format!("iscsi/iqn.2026-11.dev.mooring.floor:{number}"));
         Self {
@@ -83,7 +84,7 @@ impl Export {
         self.tpg(&format!("acls/iqn.2026-01.bench.floor:host{initiator}")).join(below)
     }
 
-    /// The first grant of a volume: backstore, target, portal, ACL, enable.
+    /// Calls of a volume's first grant: backstore, target, portal, ACL, enable.
     pub fn first(&self, device: &Path) -> Vec<Call> {
         use Call::{Link, Mkdir, Write};
         let write = |path: PathBuf, value: &str| Write(path, value.to_owned());
@@ -106,7 +107,7 @@ impl Export {
         calls
     }
 
-    /// One more grant: ACL, mapped LUN, mode, credentials.
+    /// Calls of one more grant: ACL, mapped LUN, mode, credentials.
     pub fn further(&self, initiator: usize) -> Vec<Call> {
         use Call::{Link, Mkdir, Write};
         vec![
@@ -119,7 +120,7 @@ impl Export {
         ]
     }
 
-    /// Takes a grant away.
+    /// Calls of a revoke.
     pub fn revoke(&self, initiator: usize) -> Vec<Call> {
         use Call::{Rmdir, Unlink};
         vec![
@@ -129,7 +130,7 @@ impl Export {
         ]
     }
 
-    /// Takes everything away that [`Export::first`] has made.
+    /// Calls that remove everything that [`Export::first`] has made.
     pub fn remove(&self) -> Vec<Call> {
         use Call::{Rmdir, Unlink, Write};
         let mut calls = vec![Write(self.tpg("enable"), "0".to_owned())];
@@ -146,17 +147,17 @@ impl Export {
     }
 }
 
-/// Time of a run of calls, and the part of it that was inside of them.
+/// Duration of a run of calls, and the part spent inside them.
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// Inside of the calls.
+    /// Time inside the calls.
     pub inside: Duration,
-    /// All of it.
+    /// Time of the whole run.
     pub whole: Duration,
 }
 
 impl Clock {
-    /// Makes the calls; how long they took, in microseconds.
+    /// Makes the calls. Returns their duration in microseconds.
     pub fn run(&mut self, calls: &[Call]) -> Result<u64> {
         let began = Instant::now();
         for call in calls {

@@ -1,7 +1,8 @@
-//! An iSCSI session in user space that sends PDUs which no kernel's initiator would send, several at a time, and keeps count of
-//! what came back. The login is that of our own initiator, without CHAP.
+//! An iSCSI session in user space that sends PDUs which no kernel's initiator would send, several
+//! at a time, and counts the answers. The login is that of our own initiator, without CHAP.
 //!
-//! What must never happen: an answer that is waited for without end; a session that is taken for alive after the target ended it.
+//! What must never happen here: an endless wait for an answer; a session that counts as alive after
+//! the target ended it.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,16 +17,16 @@ use mooring_model::Iqn;
 
 use crate::shots::Shot;
 
-/// How long an answer is waited for. Some of these commands have none, and one that is late costs a login.
+/// Time limit for an answer. Some of these commands have none, and a late one costs a login.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// The same for a connection and its login.
+/// Time limit for a connection and its login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(20);
-/// Commands on their way at once.
+/// Commands in flight at once.
 const WINDOW: usize = 24;
-/// CDB bytes in a header; the others stand in an additional segment.
+/// CDB bytes in a header; the others are in an additional segment.
 const CDB_BYTES: usize = 16;
 
-/// Who logs in where.
+/// The two ends of a login.
 #[derive(Debug, Clone)]
 pub struct Door {
     /// The portal.
@@ -34,11 +35,11 @@ pub struct Door {
     pub target: Iqn,
     /// The initiator.
     pub initiator: Iqn,
-    /// Which LUN.
+    /// The LUN.
     pub lun: u8,
 }
 
-/// How commands ended.
+/// Counts of the commands' results.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
     /// Commands that were sent.
@@ -49,13 +50,13 @@ pub struct Tally {
     pub checked: u64,
     /// RESERVATION CONFLICT.
     pub conflicts: u64,
-    /// Other ends.
+    /// Other results.
     pub others: u64,
     /// PDUs that the target rejected.
     pub rejected: u64,
-    /// Without an answer in time.
+    /// Commands without an answer in time.
     pub unanswered: u64,
-    /// Answered more than once.
+    /// Commands that were answered more than once.
     pub twice: u64,
     /// Times that the target ended the connection.
     pub dropped: u64,
@@ -69,9 +70,9 @@ pub struct Gun {
     command: u32,
     expected: u32,
     tag: u32,
-    /// Commands without an answer, and what a target that asks for data gets.
+    /// Commands without an answer, with the data for a target that asks for them.
     flying: BTreeMap<u32, Vec<u8>>,
-    /// What came back.
+    /// The results so far.
     pub tally: Tally,
 }
 
@@ -144,7 +145,7 @@ impl Gun {
         Ok(Self {
             door,
             stream,
-            // The login request had number 0, and takes none.
+            // The login request had number 0, and uses none up.
             command: 0,
             expected,
             tag: 1,
@@ -153,7 +154,8 @@ impl Gun {
         })
     }
 
-    /// Sends a command. It waits for those before it, or for its own end, where others must not be on their way.
+    /// Sends a command. If it must be alone in flight, waits for the commands before it, and for
+    /// its own end.
     pub fn shoot(&mut self, shot: &Shot) -> Result<()> {
         self.tally.sent += 1;
         let alone = shot.goes_alone();
@@ -161,7 +163,7 @@ impl Gun {
         let sent = self.settle(most).and_then(|()| self.send(shot));
         let rejected = self.tally.rejected;
         let ended = sent.and_then(|()| if alone { self.settle(0) } else { Ok(()) });
-        // What was behind a rejected PDU's header is taken for the next one's.
+        // The data after a rejected PDU's header are taken for the next PDU.
         let lost = self.tally.rejected > rejected && !shot.immediate.is_empty();
         if ended.is_err() || lost {
             self.again()?;
@@ -177,7 +179,8 @@ impl Gun {
         Ok(())
     }
 
-    /// Reads the disk's first block, as a host that may read can: everything that was refused was refused by a target that works.
+    /// Reads the disk's first block, as a read-only host can: this shows that the refusals came
+    /// from a working target.
     pub fn reads(&mut self) -> Result<()> {
         self.rest()?;
         for _ in 0..8 {
@@ -203,7 +206,7 @@ impl Gun {
         bail!("the disk can't be read any more: {:?}", self.tally)
     }
 
-    /// A new session: the old one is over, or an answer did not come.
+    /// Makes a new session: the old one is over, or an answer did not come.
     fn again(&mut self) -> Result<()> {
         self.flying.clear();
         let began = Instant::now();
@@ -267,7 +270,8 @@ impl Gun {
         padded(header.to_vec(), &data[..usize::from(bytes).min(data.len())])
     }
 
-    /// Takes answers until no more than so many commands are without one. An error: the connection is of no more use.
+    /// Takes answers until at most this many commands are without one. An error: the connection is
+    /// of no more use.
     fn settle(&mut self, most: usize) -> io::Result<()> {
         while self.flying.len() > most {
             match receive(&mut self.stream) {
@@ -291,7 +295,7 @@ impl Gun {
         }
         match kind {
             0x21 | 0x25 if ends => self.ended(tag, came.header[3]),
-            // Its data are the header of what was rejected.
+            // The data segment is the header of the rejected PDU.
             0x3f => {
                 self.tally.rejected += 1;
                 self.flying.remove(&word(&came.data, 16));
@@ -304,7 +308,7 @@ impl Gun {
                 let answer = scsi::nop_out(came.word(20), self.numbers(scsi::NO_TAG));
                 return self.stream.write_all(&answer);
             }
-            // The target is about to end the connection, or has ended a command that it does not name.
+            // The target will end the connection, or has ended a command without naming it.
             0x32 => return Err(ErrorKind::ConnectionReset.into()),
             _ => {}
         }
@@ -327,7 +331,7 @@ impl Gun {
         }
     }
 
-    /// The target asks for data.
+    /// Sends data that the target asks for.
     fn give(&mut self, came: &Came) -> io::Result<()> {
         let (tag, asked, offset, bytes) = (came.word(16), came.word(20), came.word(40), came.word(44));
         let content = self.flying.get(&tag).cloned().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Shared by the programs that benchmarks and scenarios run inside a VM: figures and their percentiles, raw commands.
+//! Shared code of the programs that benchmarks and scenarios run inside a VM: figures and their
+//! percentiles, raw commands.
 
 pub mod floor;
 pub mod gun;
@@ -10,9 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Times of one kind of operation, in microseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// What was timed.
+    /// The operation.
     pub name: String,
-    /// How often.
+    /// Number of samples.
     pub count: usize,
     /// Half of them took at most this.
     pub p50_us: u64,
@@ -21,7 +22,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Figures of these samples.
+    /// Makes the figures of these samples.
     pub fn of(name: &str, mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
         let at = |percent: usize| {

@@ -1,7 +1,7 @@
-//! Commands that a host which may only read must not get through: each follows from a seed and a number alone, so that one that
-//! changed something can be sent again and named.
+//! Commands that a read-only host must not get through. Each follows only from a seed and a number,
+//! so a command that changed something can be repeated and named.
 //!
-//! What must never happen: a command that depends on what was sent before it.
+//! What must never happen here: a command that depends on earlier ones.
 
 mod table;
 
@@ -15,19 +15,19 @@ pub use table::{HONEST, Kind, UNMAP};
 /// The block size of every volume.
 pub const BLOCK: u32 = 512;
 
-/// Most bytes behind one header: a target's `FirstBurstLength` allows more.
+/// Most bytes after one header: a target's `FirstBurstLength` allows more.
 const DATA_BYTES_MAX: u32 = 16 * 1024;
 
-/// The disk that is shot at.
+/// The disk under test.
 #[derive(Debug, Clone, Copy)]
 pub struct Aim {
-    /// Blocks that it has.
+    /// Number of its blocks.
     pub blocks: u64,
-    /// The NAA by which a copy names it.
+    /// The NAA with which a copy command names it.
     pub naa: [u8; 16],
 }
 
-/// One SCSI command, and what its initiator claims of it.
+/// One SCSI command, with its initiator's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shot {
     /// The CDB: 6 to 16 bytes, or 32 for an opcode of variable length.
@@ -40,9 +40,9 @@ pub struct Shot {
     pub ends: bool,
     /// The expected data transfer length.
     pub expected: u32,
-    /// Data behind the command's own header.
+    /// Data in the command's own PDU.
     pub immediate: Vec<u8>,
-    /// Data that are sent behind it without being asked for.
+    /// Data that are sent after it without a request.
     pub unsolicited: Vec<u8>,
     /// Data for a target that asks for them.
     pub content: Vec<u8>,
@@ -52,7 +52,7 @@ fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> Option<T> {
     rng.choice(of).copied()
 }
 
-/// So many bytes of this content, over and over; noise where there is none.
+/// Repeats this content up to a number of bytes; without content, noise.
 fn fill(rng: &mut Rng, content: &[u8], bytes: u32) -> Vec<u8> {
     let bytes = usize::try_from(bytes).unwrap_or(0);
     if content.is_empty() {
@@ -64,9 +64,9 @@ fn fill(rng: &mut Rng, content: &[u8], bytes: u32) -> Vec<u8> {
 }
 
 impl Shot {
-    /// The command of this number.
+    /// The command with this number.
     pub fn of(seed: u64, number: u64, aim: &Aim) -> Self {
-        // Seeds that are neighbours bring first numbers that are alike.
+        // Neighbouring seeds would give similar first numbers.
         let mut rng = Rng::with_seed(seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         rng.u64(..);
         let known = rng.u8(..) < 200;
@@ -86,16 +86,17 @@ impl Shot {
             pick(&mut rng, &[(false, false), (true, true), (false, true), (true, false), (true, false)])
                 .unwrap_or_default();
         let most = expected.min(DATA_BYTES_MAX);
-        // A target that rejects a PDU does not read what is behind it, and takes that for PDUs: the session is over then. Some do not
-        // answer where more data are to come. So these are rare where they are refused.
+        // A target that rejects a PDU does not read the data after it, and takes them for PDUs: the
+        // session is over then. Some targets do not answer if more data are to come. So these are
+        // rare where they are refused.
         let immediate = rng.u8(..) < 12;
         let unsolicited = rng.u8(..) < if writes { 4 } else { 40 };
         let ends = !writes || rng.u8(..) >= 4;
         let ends = ends && rng.u8(..) >= 4;
         let immediate =
             if immediate { pick(&mut rng, &[most, most, most / 2]).unwrap_or_default() } else { 0 };
-        // Of a write that it takes, the kernel refuses what is more than was announced by freeing the command twice: a node may stand
-        // still from then on (docs/kernel/lio.md, t), and shows nothing more.
+        // The kernel refuses more data than a write announced by freeing the command twice: the
+        // node may then stand still (docs/kernel/lio.md, t), and shows nothing more.
         let taken = writes && !reads && expected > 0;
         let room = if taken { most - immediate } else { most.max(BLOCK) };
         let unsolicited = if unsolicited { room } else { 0 };
@@ -129,12 +130,13 @@ impl Shot {
         }
     }
 
-    /// Whether it is a SET TARGET PORT GROUPS, or one of its kin.
+    /// Returns `true` for SET TARGET PORT GROUPS and its kin.
     pub fn sets_port_groups(&self) -> bool {
         self.cdb.first() == Some(&0xa4)
     }
 
-    /// Whether a target may answer it without taking its number: no other command is on its way meanwhile.
+    /// Returns `true` if a target may answer it without counting its number: no other command is in
+    /// flight meanwhile.
     pub fn goes_alone(&self) -> bool {
         let honest = match self.expected {
             0 => !self.reads && !self.writes,
@@ -178,7 +180,8 @@ mod tests {
         assert_ne!(Shot::of(7, 1, &AIM), Shot::of(8, 1, &AIM));
     }
 
-    /// What the proof rests on: each opcode comes, each kind that is known in every claimed direction, and data behind each claim.
+    /// The proof's basis: each opcode occurs, each known kind with every claimed direction, and
+    /// data after each claim.
     #[test]
     fn shots_cover_every_opcode_and_claim() {
         let shots: Vec<_> = (0..10_000).map(|number| Shot::of(1, number, &AIM)).collect();

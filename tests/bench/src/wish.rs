@@ -1,15 +1,16 @@
-//! What is wished in benchmarks: the same volumes and exports, whether a client sends them or a store is filled with them.
+//! The specs of benchmarks: the same volumes and exports, whether a client sends them or a store is
+//! filled with them.
 
 use mooring_api::v1;
 use mooring_model::VolumeId;
 
-/// The id of a volume of the benchmark: the number varies in the first byte, so that HBAs vary as with random ids, and in the
-/// first 25 digits, of which the NAA is made.
+/// The id of a volume of the benchmark. The number varies the first byte, so that HBAs vary as with
+/// random ids, and the first 25 digits, from which the NAA is made.
 pub fn volume(number: u32) -> VolumeId {
     VolumeId::from_u128((u128::from(number % 256) << 120) | (u128::from(number) << 32))
 }
 
-/// A volume.
+/// The spec of a volume.
 pub fn volume_spec(group: &str, size_bytes: u64) -> v1::VolumeSpec {
     v1::VolumeSpec {
         group: group.to_owned(),
@@ -31,7 +32,7 @@ fn grant(host: usize) -> v1::Grant {
     }
 }
 
-/// An export to so many hosts.
+/// The spec of an export to this many hosts.
 pub fn export_spec(hosts: usize) -> v1::ExportSpec {
     let derived = v1::export_identity::Kind::Derived(v1::DerivedIdentity {});
     v1::ExportSpec {

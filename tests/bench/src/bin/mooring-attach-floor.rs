@@ -1,8 +1,10 @@
-//! The floor of an attach: a bare login over NETLINK_ISCSI and the scan of one LUN, in a loop. What any program has to spend.
+//! The floor of an attach: a bare login over NETLINK_ISCSI and the scan of one LUN, in a loop.
+//! Every program must spend this.
 //!
-//! The requests are those of sessiond, in the same order, with the same CHAP; then one scan, until the disk can be opened. No
-//! journal, no other process, no identity check, no path. With `--hold` it logs in once and keeps the session, as a witness:
-//! with `--ordinary-port` such a session is one that a distribution's iscsid takes over.
+//! The requests are sessiond's, in the same order, with the same CHAP; then one scan, until the
+//! disk can be opened. There is no journal, no other process, no identity check and no path. With
+//! `--hold` it logs in once and keeps the session, as a witness. With `--ordinary-port` it makes a
+//! session that a distribution's iscsid takes over.
 
 use std::fs;
 use std::net::TcpStream;
@@ -23,13 +25,13 @@ use mooring_host::{
 use mooring_model::{Iqn, Portal, Secret};
 use serde::Serialize;
 
-/// How long one thing may take.
+/// Time limit for each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Times bare logins and single-LUN scans
 #[derive(Debug, Parser)]
 struct Args {
-    /// Under which name
+    /// Initiator name
     #[arg(long)]
     initiator: Iqn,
     /// The target
@@ -41,24 +43,24 @@ struct Args {
     /// CHAP user
     #[arg(long)]
     user: String,
-    /// A file with the CHAP secret
+    /// File with the CHAP secret
     #[arg(long)]
     secret_file: PathBuf,
     /// The LUN
     #[arg(long, default_value_t = 1)]
     lun: u16,
-    /// How often
+    /// Number of rounds
     #[arg(long, default_value_t = 100)]
     rounds: usize,
     /// Log in once and keep the session until killed
     #[arg(long)]
     hold: bool,
-    /// An ordinary netlink port, as everybody's
+    /// Use an ordinary netlink port, as other programs do
     #[arg(long)]
     ordinary_port: bool,
 }
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Floor {
     figures: Vec<Figures>,
@@ -85,11 +87,11 @@ impl Bare {
         })
     }
 
-    /// From the TCP connection to a logged in session.
+    /// Logs in: from the TCP connection to a logged in session.
     fn log_in(&mut self, args: &Args) -> Result<KernelSession> {
         let socket = TcpStream::connect_timeout(&args.portal.socket(), PATIENCE).context("connect")?;
         socket.set_nodelay(true).context("set TCP_NODELAY")?;
-        // What anybody's session is called that was made without an interface record.
+        // Default name of the interface of a session that was made without an interface record.
         let iface = if args.ordinary_port { "default" } else { "floor" };
         let session = self.kernel.create_session(128, 32)?;
         let sid = session.sid;
@@ -121,7 +123,7 @@ impl Bare {
             chap: Some(credentials),
             alias: None,
         };
-        // Predictable challenges do no harm here: only a mutual login would send one.
+        // Predictable challenges are harmless here: only a mutual login would send one.
         let (mut login, mut step) = Login::start(config, 0, &mut |bytes| bytes.fill(7));
         loop {
             match step {
@@ -146,7 +148,7 @@ impl Bare {
         bail!("waited in vain for an event")
     }
 
-    /// From the scan to a disk that can be opened.
+    /// Scans, until the disk can be opened.
     fn scan(&mut self, session: KernelSession, lun: u16) -> Result<()> {
         let host = session.host;
         fs::write(format!("/sys/class/scsi_host/host{host}/scan"), format!("0 0 {lun}")).context("scan")?;
@@ -170,7 +172,7 @@ impl Bare {
         bail!("no disk at {block}")
     }
 
-    /// Not timed: the session goes.
+    /// Logs out; this is not timed.
     fn log_out(&mut self, session: KernelSession) -> Result<()> {
         let sid = session.sid;
         self.kernel.stop_connection(sid, StopMode::Terminate)?;

@@ -1,7 +1,7 @@
-//! Says to an agent who reaches a volume over Fibre Channel, as a controller would: the export as it is kept, with these
-//! grants in the place of those over Fibre Channel. Prints the answer as JSON.
+//! Sends an agent the Fibre Channel grants of a volume, as a controller would: the kept export with
+//! these grants in place of its Fibre Channel ones. Prints the answer as JSON.
 //!
-//! What must never happen: a change of what is granted over iSCSI.
+//! What must never happen here: a change of a grant over iSCSI.
 
 use std::str::FromStr;
 
@@ -15,15 +15,15 @@ use serde_json::json;
 #[derive(Debug, Parser)]
 #[command(name = "mooring-fc-grants", about, version)]
 struct Args {
-    /// Where the agent listens
+    /// The agent's address
     #[arg(long, default_value = "unix:/run/mooring/agent.sock")]
     agent: mooring_api::Address,
-    /// How long the answer may wait for the kernel
+    /// Milliseconds that the answer may wait for the kernel
     #[arg(long, default_value_t = 5000)]
     deadline_ms: u32,
     /// The volume's id
     volume: VolumeId,
-    /// WWPN,SLOT,LUN,rw|ro; without any, nobody reaches it over Fibre Channel
+    /// WWPN,SLOT,LUN,rw|ro; without any, the volume has no Fibre Channel grant
     grants: Vec<Grant>,
 }
 

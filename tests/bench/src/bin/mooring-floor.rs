@@ -1,8 +1,9 @@
-//! The floor: the system calls of a grant and of a revoke, bare, in a loop. What any program has to spend.
+//! The floor of a grant and of a revoke: their bare system calls in a loop. Every program must
+//! spend this.
 //!
-//! The calls are those of the agent's plan for one portal, CHAP and a read-write grant, in the same order, listed in
-//! `mooring_bench::floor`.
-//! The loop does nothing else: it prints which part of its time was spent inside of them.
+//! The calls are those of the agent's plan for one portal, CHAP and a read-write grant, in the same
+//! order, listed in `mooring_bench::floor`. The loop does nothing else: it prints the share of its
+//! time that was spent inside them.
 
 use std::fs;
 use std::io::Write;
@@ -22,18 +23,18 @@ struct Args {
     /// LIO's folder
     #[arg(long, default_value = "/sys/kernel/config/target")]
     root: PathBuf,
-    /// Block devices that nobody uses, one for each round
+    /// Unused block devices, one for each round
     #[arg(required = true)]
     devices: Vec<PathBuf>,
     /// ADDRESS:PORT of the portal
     #[arg(long)]
     portal: String,
-    /// A folder on the file system of the agent's store, for the cost of one fsync
+    /// Folder on the file system of the agent's store, for the cost of one fsync
     #[arg(long)]
     fsync_in: PathBuf,
 }
 
-/// What is printed.
+/// The output.
 #[derive(Serialize)]
 struct Floor {
     figures: Vec<Figures>,
@@ -45,7 +46,8 @@ fn run(args: &Args) -> Result<Floor> {
     let (mut first, mut further, mut revoke, mut sync) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (number, device) in args.devices.iter().enumerate() {
         let export = Export::new(&args.root, number, &args.portal);
-        // The HBA folder is there before a volume's first grant in most cases: 256 of them serve all volumes.
+        // The HBA folder usually exists before a volume's first grant: 256 of them serve all
+        // volumes.
         if let Some(hba) = export.backstore.parent() {
             drop(fs::create_dir(hba));
         }

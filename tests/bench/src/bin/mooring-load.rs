@@ -1,5 +1,5 @@
-//! A client that grants and revokes, and collects the times that the agent reports: from the decoded request to seen in the
-//! kernel, and how many file operations that took.
+//! A client that grants and revokes, and collects the agent's times, from the decoded request until
+//! seen in the kernel, with the number of file operations.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -25,20 +25,20 @@ struct Args {
     /// Bytes of each volume
     #[arg(long, default_value_t = 4 << 20)]
     size: u64,
-    /// Only tell the agent of the volumes with numbers FROM..TO; they exist as LVs
+    /// Only send the agent the volumes with numbers FROM..TO; they exist as LVs
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     adopt: Option<Vec<u32>>,
-    /// Grant the volumes with numbers FROM..TO, once more each, and revoke that again; make the first grant read-only, and
-    /// read-write again; leaves it
+    /// Grant the volumes with numbers FROM..TO, once more each, and revoke that again; make the
+    /// first grant read-only, and read-write again; keep it
     #[arg(long, num_args = 2, value_names = ["FROM", "TO"])]
     grant: Option<Vec<u32>>,
 }
 
-/// What is printed.
+/// The output.
 #[derive(Serialize)]
 struct Load {
     figures: Vec<Figures>,
-    /// File operations in the kernel's tree of a further grant: the different numbers that were seen.
+    /// All numbers of file operations in the kernel's tree that a further grant took.
     further_grant_operations: BTreeSet<u64>,
 }
 
@@ -77,12 +77,12 @@ impl Client {
         Ok(())
     }
 
-    /// Grants to hosts 0..hosts; the agent's time until it was seen.
+    /// Grants to hosts 0..hosts. Returns the agent's time until it was seen.
     async fn export(&mut self, number: u32, hosts: usize) -> Result<v1::Timing> {
         self.put(number, export_spec(hosts)).await
     }
 
-    /// The only grant becomes read-only, or read-write again.
+    /// Makes the only grant read-only, or read-write again.
     async fn mode(&mut self, number: u32, mode: v1::Mode) -> Result<u64> {
         let mut spec = export_spec(1);
         for grant in &mut spec.grants {
@@ -115,7 +115,7 @@ impl Client {
 
 async fn run(args: Args) -> Result<Load> {
     let channel = mooring_api::connect(&args.agent, &mooring_api::TlsFiles::default()).await?;
-    // Later runs must be newer than earlier ones: the time of day is.
+    // Later runs need newer generations than earlier ones: the time of day provides them.
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let mut client = Client { agent: AgentClient::new(channel), counter: u64::try_from(since.as_micros())? };
     let range = |pair: Option<&[u32]>| match pair {

@@ -1,5 +1,5 @@
-//! Makes many exports at once, and says how long that took: by bare system calls (the floor), by the agent after its start, by
-//! any other program; and takes everything away again.
+//! Makes many exports at once, and measures the time: by bare system calls (the floor), by the
+//! agent after its start, or by any other program. Also removes everything again.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,7 +18,7 @@ use serde_json::json;
 
 const EXPEDITED: &str = "/sys/kernel/rcu_expedited";
 
-/// The longest that anything may take.
+/// Time limit for everything.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Makes many exports at once
@@ -33,54 +33,55 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Print what `dmsetup create --concise` needs for the LVs of the benchmark's volumes, and link their names
+    /// Print the input of `dmsetup create --concise` for the LVs of the benchmark's volumes, and
+    /// link their names
     Devices {
-        /// Volumes with numbers from 0
+        /// Number of volumes, from number 0
         #[arg(long)]
         volumes: u32,
         /// The volume group
         #[arg(long)]
         group: String,
-        /// Its uuid, as LVM prints it
+        /// The group's uuid, as LVM prints it
         #[arg(long)]
         uuid: String,
-        /// Its disk
+        /// The group's disk
         #[arg(long)]
         disk: String,
-        /// Where its first extent begins, in sectors
+        /// The first sector of its first extent
         #[arg(long)]
         start: u64,
     },
     /// Make exports by bare system calls
     Floor {
-        /// Volumes with numbers from 0: their LVs are exported
+        /// Number of volumes, from number 0, whose LVs are exported
         #[arg(long)]
         volumes: u32,
         /// The volume group
         #[arg(long)]
         group: String,
-        /// To so many hosts each
+        /// Number of hosts of each
         #[arg(long)]
         hosts: usize,
-        /// So many at the same time
+        /// Number of threads
         #[arg(long, default_value_t = 1)]
         threads: usize,
-        /// With short grace periods
+        /// Use short grace periods
         #[arg(long)]
         expedited: bool,
-        /// Write what rtslib needs to save it, too
+        /// Also write what rtslib needs for a save
         #[arg(long)]
         udev_path: bool,
     },
-    /// Start the agent, and wait until it serves its exports; it goes on
+    /// Start the agent, and wait until it serves its exports; it keeps running
     Agent {
         /// The program
         #[arg(long)]
         program: PathBuf,
-        /// Its log
+        /// The agent's log
         #[arg(long)]
         log: PathBuf,
-        /// Exports of volumes with numbers from 0
+        /// Number of volumes whose exports are served, from number 0
         #[arg(long)]
         volumes: u32,
     },
@@ -90,11 +91,11 @@ enum What {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Take every export away
+    /// Remove every export
     Clear,
 }
 
-/// A device as device-mapper names it: dashes of LVM's names are doubled.
+/// A device's name in device-mapper: it doubles the dashes of LVM's names.
 fn mapper(group: &str, number: u32) -> String {
     format!("{group}-mooring--{}", volume(number).to_string().replace('-', "--"))
 }
@@ -121,7 +122,7 @@ fn devices(volumes: u32, group: &str, uuid: &str, disk: &str, start: u64) -> Res
     Ok(())
 }
 
-/// Short grace periods, as long as this lives.
+/// Shortens grace periods while this lives.
 struct Expedited(bool);
 
 impl Expedited {
@@ -143,7 +144,7 @@ impl Drop for Expedited {
     }
 }
 
-/// Does all jobs, so many at the same time.
+/// Runs all jobs, this many at the same time.
 fn in_parallel<T: Send>(
     jobs: impl Iterator<Item = T>,
     threads: usize,
@@ -159,7 +160,7 @@ fn in_parallel<T: Send>(
             Ok(())
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        // The scope waits for those that are left.
+        // The scope waits for the remaining threads.
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread panicked")))
@@ -183,7 +184,7 @@ fn floor(root: &Path, what: &What) -> Result<Duration> {
                 let path = export.backstore.join("udev_path");
                 calls.insert(1, Call::Write(path, device.display().to_string()));
             }
-            // The portal group's `enable` stays the last.
+            // The portal group's `enable` stays the last call.
             let enable = calls.pop();
             calls.extend((1..*hosts).flat_map(|host| export.further(host)));
             calls.extend(enable);
@@ -202,8 +203,8 @@ fn floor(root: &Path, what: &What) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Waits until the agent says that it has made its bulk work: it is let alone meanwhile, because every
-/// look at the kernel's tree is time that the agent has not. `None`: it says nothing of few exports.
+/// Waits until the agent logs that its bulk work is done. It is left alone meanwhile, because every
+/// look at the kernel's tree takes time from it. `None`: it logs nothing for few exports.
 fn await_word(log: &Path, volumes: u32) -> Result<Option<Instant>> {
     const SAID_OF: u32 = 16;
     if volumes < SAID_OF {
@@ -222,7 +223,7 @@ fn await_word(log: &Path, volumes: u32) -> Result<Option<Instant>> {
     }
 }
 
-/// Whether the portal group of an export answers logins, which is the last step of each.
+/// Returns `true` if the portal group of an export answers logins, which is the last step of each.
 fn is_served(root: &Path, number: u32) -> bool {
     let names = ExportIdentity::Derived.names(volume(number), &IqnPrefix::default());
     let enable = root.join(format!("iscsi/{}/tpgt_1/enable", names.iqn));
@@ -240,8 +241,9 @@ fn await_exports(root: &Path, volumes: u32) -> Result<()> {
     Ok(())
 }
 
-/// The time is that of the agent's word, and every portal group must answer when it is looked at behind it: to look takes the
-/// processor that the agent goes on with. Where it says nothing it is the time of the last answer.
+/// Starts the agent and measures until its word. Every portal group must then answer; they are
+/// looked at afterwards, because a look takes the agent's processor. If it logs nothing, the time
+/// is that of the last answer.
 fn agent(root: &Path, program: &Path, log: &Path, volumes: u32) -> Result<(Duration, u32)> {
     let stderr = fs::File::create(log)?;
     let began = Instant::now();

@@ -1,7 +1,7 @@
-//! Sends SCSI commands that claim to be what they are not, from a host that may only read, over an iSCSI session of its own. What
-//! became of the disk is for the storage node to look at.
+//! Sends SCSI commands with false claims from a read-only host, over an iSCSI session of its own.
+//! The storage node checks the effect on the disk.
 //!
-//! What must never happen: a run that cannot be repeated from its seed.
+//! What must never happen here: a run that cannot be repeated from its seed.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Send these commands, and print how they ended
+    /// Send these commands, and print their results
     Shoot {
         #[command(flatten)]
         shots: Shots,
         #[command(flatten)]
         at: At,
-        /// Begin again until this file is there
+        /// Repeat until this file exists
         #[arg(long)]
         until: Option<PathBuf>,
     },
@@ -40,21 +40,22 @@ enum What {
         #[command(flatten)]
         shots: Shots,
     },
-    /// Write with every command that a host uses which may write; each kind has blocks of its own, eight from eight times its number
+    /// Write with every command that a host uses which may write; each kind has its own eight
+    /// blocks, from eight times its number
     Write {
         #[command(flatten)]
         at: At,
-        /// Unmap a MiB from the first on, too
+        /// Also unmap a MiB from the first block
         #[arg(long)]
         unmap: bool,
     },
     /// Make a volume, on a storage node
     Make {
-        /// Its id
+        /// The volume's id
         volume: VolumeId,
-        /// Its size
+        /// The volume's size
         bytes: u64,
-        /// In the thin pool
+        /// Make it in the thin pool
         #[arg(long)]
         thin: bool,
     },
@@ -65,13 +66,13 @@ struct Shots {
     /// The seed
     #[arg(long)]
     seed: u64,
-    /// The first command's number
+    /// Number of the first command
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// How many
+    /// Number of commands
     #[arg(long)]
     count: u64,
-    /// Blocks of 512 bytes that the disk has
+    /// Number of the disk's blocks of 512 bytes
     #[arg(long)]
     blocks: u64,
     /// The disk's NAA, 32 hexadecimal digits
@@ -110,10 +111,11 @@ impl From<At> for Door {
 
 fn shoot(shots: &Shots, at: At, until: Option<&Path>) -> Result<()> {
     let mut gun = Gun::load(at.into())?;
-    // What was pending for a new session is taken here, and not by the first of the commands.
+    // This takes what was pending for a new session, so that the first command does not.
     gun.reads()?;
     loop {
-        // A host that may write can put the disk on standby for all, itself included: nothing would come of the others.
+        // A writing host can put the disk on standby for all, itself included: the other commands
+        // would then do nothing.
         let all = shots.all().filter(|(_, shot)| until.is_none() || !shot.sets_port_groups());
         for (number, shot) in all {
             gun.shoot(&shot).with_context(|| format!("command {number}: {shot}"))?;

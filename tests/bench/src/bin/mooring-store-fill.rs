@@ -1,5 +1,6 @@
-//! Fills an agent's store with volumes and exports, as if a client had sent them one by one: it is written by the agent's own
-//! code, on the machine that runs the benchmark, because thousands of changes and their syncs take minutes in a VM.
+//! Fills an agent's store with volumes and exports, as if a client had sent them one by one. The
+//! agent's own code writes it on the machine that runs the benchmark, because thousands of changes
+//! and their syncs take minutes in a VM.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use mooring_api::Message;
 use mooring_bench::wish::{export_spec, volume, volume_spec};
 use mooring_model::{ClusterId, Generation, Stamp};
 
-/// Threads that share commits.
+/// Number of threads that share commits.
 const THREADS: usize = 32;
 
 /// Writes an agent's store
@@ -27,13 +28,13 @@ struct Args {
     /// Bytes of each volume
     #[arg(long, default_value_t = 4 << 20)]
     size: u64,
-    /// Volumes with numbers from 0
+    /// Number of volumes, from number 0
     #[arg(long)]
     volumes: u32,
-    /// The first so many of them are exported
+    /// Number of exported volumes, the first ones
     #[arg(long)]
     exports: u32,
-    /// To so many hosts each
+    /// Number of hosts of each export
     #[arg(long)]
     hosts: usize,
 }

@@ -1,40 +1,40 @@
-//! The commands of SBC-4 and SPC-5 that change a medium or a target's state, and where their parameters stand. What is not here
-//! comes as an opcode with noise behind it.
+//! The commands of SBC-4 and SPC-5 that change a medium or a target's state, and the places of
+//! their parameters. Other opcodes are sent with noise after them.
 
 use fastrand::Rng;
 
 use super::{Aim, BLOCK};
 
-/// What goes with a command.
+/// The data of a command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Data {
-    /// As many blocks as it names.
+    /// As many blocks as the command names.
     Blocks,
-    /// This many blocks, whatever it names.
+    /// This many blocks, whatever the command names.
     Fixed(u32),
     /// A list of parameters.
     List(fn(&Aim, u64, u32) -> Vec<u8>),
     /// Noise of this many bytes.
     Noise(u32),
-    /// Nothing.
+    /// No data.
     Nothing,
 }
 
 /// One kind of command.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// Its name in the standard.
+    /// The command's name in the standard.
     pub name: &'static str,
     opcode: u8,
-    /// Bytes of its CDB.
+    /// Bytes of the CDB.
     length: usize,
-    /// The service action: at which byte, and which.
+    /// The service action: its byte, and its value.
     action: Option<(usize, u8)>,
-    /// Its first block: at which byte, how many bytes.
+    /// The first block: its byte, and its length in bytes.
     lba: (usize, usize),
-    /// Its number of blocks, or the length of its list.
+    /// The number of blocks, or the length of the list: its byte, and its length in bytes.
     count: (usize, usize),
-    /// A byte whose bits are tried out, and which of them.
+    /// A byte whose bits are tried out, and those bits.
     flags: (usize, &'static [u8]),
     data: Data,
 }
@@ -63,17 +63,17 @@ const fn same(name: &'static str, opcode: u8, length: usize) -> Kind {
     Kind { flags: (flags, SAME), data: Data::Fixed(1), ..kind(name, opcode, length) }
 }
 
-/// With a service action in the low bits of byte 1.
+/// Adds a service action in the low bits of byte 1.
 const fn action(action: u8, kind: Kind) -> Kind {
     Kind { action: Some((1, action)), flags: (1, PLAIN), ..kind }
 }
 
-/// Of variable length, with this service action.
+/// Makes a kind of variable length, with this service action.
 const fn long(name: &'static str, action: u8) -> Kind {
     Kind { action: Some((9, action)), flags: (10, CACHE), ..kind(name, 0x7f, 32) }
 }
 
-/// With a list whose length stands there.
+/// Adds a list, with its length at these bytes.
 const fn list(kind: Kind, count: (usize, usize), data: Data) -> Kind {
     Kind { count, lba: (0, 0), flags: (1, PLAIN), data, ..kind }
 }
@@ -84,7 +84,7 @@ pub(super) static ANY: Kind = with(kind("any", 0, 16), Data::Fixed(1));
 /// A discard.
 pub const UNMAP: Kind = list(kind("UNMAP", 0x42, 10), (7, 2), Data::List(unmap));
 
-/// What changes bytes when a host that may write sends it, with the kernel as Mooring sets it up.
+/// Commands that change bytes if a writing host sends them, with the kernel as Mooring sets it up.
 pub static HONEST: &[Kind] = &[
     kind("WRITE(6)", 0x0a, 6),
     kind("WRITE(10)", 0x2a, 10),
@@ -94,7 +94,7 @@ pub static HONEST: &[Kind] = &[
     kind("WRITE AND VERIFY(16)", 0x8e, 16),
 ];
 
-/// All that is known.
+/// All known kinds.
 pub(super) static KINDS: &[Kind] = &[
     kind("WRITE(6)", 0x0a, 6),
     kind("WRITE(10)", 0x2a, 10),
@@ -116,7 +116,7 @@ pub(super) static KINDS: &[Kind] = &[
     same("WRITE SAME(10)", 0x41, 10),
     same("WRITE SAME(16)", 0x93, 16),
     Kind { action: Some((9, 0x0d)), ..same("WRITE SAME(32)", 0x7f, 32) },
-    // Twice: they are what passed.
+    // Twice, because these are what got through.
     same("WRITE SAME(10)", 0x41, 10),
     same("WRITE SAME(16)", 0x93, 16),
     long("WRITE(32)", 0x0b),
@@ -167,14 +167,14 @@ pub(super) static KINDS: &[Kind] = &[
 ];
 
 impl Kind {
-    /// Whether a CDB is of this kind.
+    /// Returns `true` if a CDB is of this kind.
     #[cfg(test)]
     pub(super) fn made(&self, cdb: &[u8]) -> bool {
         let acts = |(at, action): (usize, u8)| cdb.get(at).is_some_and(|byte| byte & 0x1f == action);
         cdb[0] == self.opcode && self.action.is_none_or(acts)
     }
 
-    /// The CDB, the list that goes with it (empty: noise), and how many bytes it moves.
+    /// Builds the CDB and its list (empty: noise). Also returns how many bytes it moves.
     pub(super) fn build(&self, rng: &mut Rng, aim: &Aim, lba: u64, blocks: u32) -> (Vec<u8>, Vec<u8>, u32) {
         let mut cdb = vec![0; self.length];
         if std::ptr::eq(self, &raw const ANY) {
@@ -199,7 +199,7 @@ impl Kind {
         put(&mut cdb, self.count, counted.into());
         cdb[0] = self.opcode;
         if self.length == 32 {
-            // Bytes behind the eighth.
+            // Number of bytes after the eighth.
             cdb[7] = 0x18;
         }
         if self.opcode == 0x89 {
@@ -215,7 +215,7 @@ impl Kind {
     }
 }
 
-/// A number at these bytes, its high bytes cut off.
+/// Writes a number at these bytes, without its high bytes.
 fn put(cdb: &mut [u8], (at, length): (usize, usize), value: u64) {
     let bytes = value.to_be_bytes();
     cdb[at..at + length].copy_from_slice(&bytes[bytes.len() - length..]);
@@ -230,7 +230,8 @@ fn unmap(_: &Aim, lba: u64, blocks: u32) -> Vec<u8> {
     list
 }
 
-/// From the disk's beginning to there: two descriptors of the same disk by its NAA, one segment from block to block.
+/// A list that copies from the disk's beginning to the LBA: two descriptors of one disk by its NAA,
+/// and one segment from block to block.
 fn copy(aim: &Aim, lba: u64, blocks: u32) -> Vec<u8> {
     let mut list = vec![0; 16];
     (list[3], list[11]) = (64, 28);
@@ -247,19 +248,19 @@ fn copy(aim: &Aim, lba: u64, blocks: u32) -> Vec<u8> {
     list
 }
 
-/// A key, as REGISTER and its kin want it.
+/// A list with a key, for REGISTER and its kin.
 fn reserve(_: &Aim, lba: u64, _: u32) -> Vec<u8> {
     let mut list = vec![0; 24];
     list[8..16].copy_from_slice(&(lba | 1).to_be_bytes());
     list
 }
 
-/// The default group, to standby.
+/// A list that sets the default group to standby.
 fn port_groups(_: &Aim, _: u64, _: u32) -> Vec<u8> {
     vec![0, 0, 0, 0, 2, 0, 0, 0]
 }
 
-/// The caching page, with its write cache turned over.
+/// A list with the caching page, its write cache inverted.
 fn mode_6(_: &Aim, _: u64, _: u32) -> Vec<u8> {
     let mut list = vec![0; 24];
     (list[4], list[5], list[6]) = (0x08, 0x12, 0x04);
