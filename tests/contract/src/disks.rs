@@ -1,6 +1,8 @@
-//! The calls on disks, against block devices of a running kernel: loop devices, which this makes and takes away.
+//! Checks the calls on disks against block devices of a running kernel: loop devices, which this
+//! makes and removes.
 //!
-//! What must never happen here: a device of the machine that is touched. Only loop devices on files of this program are.
+//! What must never happen here: a device of the machine that is touched. Only loop devices on files
+//! of this program are.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -14,7 +16,7 @@ use mooring_host::{DiskAccess, DiskOp, DiskUser, Disks, Errno, Holder, KernelDis
 
 const BYTES: u64 = 1 << 20;
 
-/// `O_EXCL` of `open(2)`: of a block device, nobody else may hold it.
+/// `O_EXCL` of `open(2)`: for a block device, no other process may hold it exclusively.
 const O_EXCL: i32 = 0o200;
 
 /// `O_DIRECT` of `open(2)`, on x86.
@@ -23,7 +25,7 @@ const O_DIRECT: i32 = 0o40000;
 /// Bytes that are left in the page cache.
 const UNWRITTEN: u64 = 768 << 10;
 
-/// How far the kernel's number may be off: it counts on each CPU, and adds up from time to time.
+/// Tolerance of the kernel's number: it counts on each CPU, and adds up from time to time.
 const SLACK: u64 = 192 << 10;
 
 /// A loop device on a file or on another device.
@@ -43,7 +45,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // Without it the next device has another number, and nothing else is different.
+        // If this fails, the next device has another number, and nothing else changes.
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }
@@ -65,21 +67,21 @@ impl Drop for Keeper {
     }
 }
 
-/// Waits until udev has looked at what has come and at what was written to.
+/// Waits until udev has looked at new devices and at those that were written to.
 fn settle() -> Result<()> {
     let settled = Command::new("udevadm").arg("settle").status()?;
     ensure!(settled.success(), "udevadm settle: {settled}");
     Ok(())
 }
 
-/// A file of 1 MiB in this folder, and a loop device on it.
+/// Makes a file of 1 MiB in this folder, and a loop device on it.
 fn disk(folder: &Path) -> Result<(Loop, PathBuf)> {
     let file = folder.join("mooring-contract-disk");
     File::create(&file)?.set_len(BYTES)?;
     Ok((Loop::over(&file)?, file))
 }
 
-/// Size, sequence, read-only and flush.
+/// Checks size, sequence, read-only and flush.
 fn calls(folder: &Path) -> Result<()> {
     let (disk, file) = disk(folder)?;
     let disks = KernelDisks;
@@ -95,14 +97,14 @@ fn calls(folder: &Path) -> Result<()> {
     let refused = write.err().context("a disk that is read only was written to")?;
     ensure!(refused.kind() == ErrorKind::PermissionDenied, "refused by {refused}");
     disks.set_read_only(&disk.0, false)?;
-    // What was written through the page cache is on the backing file after a flush.
+    // A flush brings writes through the page cache to the backing file.
     let mut written = OpenOptions::new().write(true).open(&disk.0)?;
     written.write_all(&[0x5a; 4096])?;
     disks.flush(&disk.0)?;
     let mut found = [1; 4097];
     File::open(&file)?.read_exact_at(&mut found, 0)?;
     ensure!(found[..4096] == [0x5a; 4096] && found[4096] == 0, "what was flushed is not on the file");
-    // Read-ahead is kept in pages of 8 sectors.
+    // The kernel stores read-ahead in pages of 8 sectors.
     for (set, kept) in [(0, 0), (256, 256), (4099, 4096)] {
         disks.set_read_ahead(&disk.0, set)?;
         ensure!(disks.read_ahead(&disk.0) == Ok(kept), "read-ahead {set} is {:?}", disks.read_ahead(&disk.0));
@@ -110,7 +112,7 @@ fn calls(folder: &Path) -> Result<()> {
     let error = disks.inquiry(&disk.0, 0x83).err().context("a loop device is no SCSI disk")?;
     ensure!(error.op == DiskOp::Inquiry(0x83), "{error}");
     ensure!([Errno::ENOTTY, Errno::EINVAL].contains(&error.errno), "{error}");
-    // The same name, another disk.
+    // The same name is now another disk.
     drop(written);
     let name = disk.0.clone();
     drop(disk);
@@ -121,10 +123,10 @@ fn calls(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Pages of the page cache stay while somebody keeps the device open, and go by BLKFLSBUF.
+/// Checks that pages of the page cache stay while the device is open, and go by BLKFLSBUF.
 fn cached_pages(folder: &Path) -> Result<()> {
     let (disk, file) = disk(folder)?;
-    // udev reads a device that has come.
+    // udev reads a new device.
     settle()?;
     let keeper = File::open(&disk.0)?;
     let read = || -> Result<u8> {
@@ -132,7 +134,7 @@ fn cached_pages(folder: &Path) -> Result<()> {
         File::open(&disk.0)?.read_exact_at(&mut found, 0)?;
         Ok(found[0])
     };
-    // Past the device: what another host writes.
+    // Write past the device, as another host does.
     let write = |byte: u8| -> Result<()> {
         let backing = OpenOptions::new().write(true).open(&file)?;
         backing.write_all_at(&[byte; 4096], 0)?;
@@ -152,12 +154,12 @@ fn cached_pages(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A partition has pages of its own: they go with those of its disk.
+/// Checks that a partition has its own pages, which go with those of its disk.
 fn pages_of_a_partition(folder: &Path) -> Result<()> {
     let file = folder.join("mooring-contract-parts");
     let backing = OpenOptions::new().write(true).create(true).truncate(true).open(&file)?;
     backing.set_len(BYTES)?;
-    // An MBR with one partition of Linux: 64 sectors from the 64th on.
+    // An MBR with one Linux partition: 64 sectors from the 64th on.
     let mut entry = [0; 66];
     entry[4] = 0x83;
     entry[8] = 64;
@@ -194,14 +196,14 @@ fn pages_of_a_partition(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whoever holds a disk is named.
+/// Checks that the holders of a disk are named.
 fn holders(folder: &Path) -> Result<()> {
     let (disk, _) = disk(folder)?;
     let link = folder.join("mooring-contract-link");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(&disk.0, &link)?;
     let held_by = |wanted: &[Holder]| -> Result<()> {
-        // udev looks into a device that has come or was written to, and holds it for as long.
+        // udev holds a new or written device while it looks into it.
         settle()?;
         let found = KernelDisks.holders(&link)?;
         ensure!(found == wanted, "it is held by {found:?}, and said to be by {wanted:?}");
@@ -230,7 +232,7 @@ const MAPPED: &str = "import ctypes, os, sys, time; c = ctypes.CDLL(None); c.mma
                       c.mmap.argtypes = [ctypes.c_void_p] + [ctypes.c_long] * 5; f = os.open(sys.argv[1], os.O_RDONLY); \
                       m = c.mmap(None, 4096, 1, 1, f, 0); os.close(f); print(ctypes.string_at(m, 1), flush=True); time.sleep(600)";
 
-/// Users are named with the way in which they read and write.
+/// Checks that users are named with their kind of access.
 fn users(folder: &Path) -> Result<()> {
     let (disk, _) = disk(folder)?;
     let device = disk.name();
@@ -261,7 +263,7 @@ fn users(folder: &Path) -> Result<()> {
         (&device, process(&mapped, "python3", DiskAccess::Mapped)),
     ])?;
     drop((buffered, direct, mapped));
-    // What stands on it has users of its own.
+    // The device on top has users of its own.
     let above = Loop::over(&disk.0)?;
     let keeper = Keeper::of(&above.0)?;
     let name = above.name();
@@ -282,7 +284,7 @@ fn users(folder: &Path) -> Result<()> {
     seen
 }
 
-/// What the page cache alone has is counted, and nothing is opened for that.
+/// Checks that dirty pages are counted, and that nothing is opened for that.
 fn unwritten(folder: &Path) -> Result<()> {
     let (disk, _) = disk(folder)?;
     let count = || KernelDisks.unwritten(&disk.0)?.context("the kernel does not say: is debugfs mounted?");
@@ -297,7 +299,7 @@ fn unwritten(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints a line for a check; whether it holds.
+/// Prints a line for a check. Returns `true` if it holds.
 fn holds(name: &str, outcome: &Result<()>) -> bool {
     match outcome {
         Ok(()) => println!("ok       {name}"),
@@ -306,7 +308,7 @@ fn holds(name: &str, outcome: &Result<()>) -> bool {
     outcome.is_ok()
 }
 
-/// Runs all of it; whether it holds.
+/// Runs all checks. Returns `true` if they hold.
 pub(crate) fn run(folder: &Path) -> bool {
     let calls = holds("size, sequence, read-only, read-ahead and flush of a disk", &calls(folder));
     let pages = holds("BLKFLSBUF drops what the page cache has of a disk", &cached_pages(folder));

@@ -1,8 +1,8 @@
-//! Runs the contract of LIO's configfs on this machine's kernel, a line per row; the tests of `mooring-host` run the same
-//! rows on the fake. Needs root, the module `target_core_mod` with configfs mounted, and two block devices that nothing
-//! holds; nothing on them is read or written.
+//! Runs the contract of LIO's configfs on this machine's kernel, a line per row; the tests of
+//! `mooring-host` run the same rows on the fake. Needs root, the module `target_core_mod` with
+//! configfs mounted, and two block devices that nothing holds; nothing on them is read or written.
 //!
-//! What must never happen: a row that was skipped and counted as passed.
+//! What must never happen here: a row that was skipped and counted as passed.
 
 mod disks;
 
@@ -26,22 +26,23 @@ struct Options {
     /// A block device that nothing holds
     #[arg(long, required_unless_present_any = ["list", "disks"])]
     device: Option<PathBuf>,
-    /// Another one
+    /// Another such block device
     #[arg(long, required_unless_present_any = ["list", "disks"])]
     device2: Option<PathBuf>,
-    /// A read-only one; rows that need it count as failed without
+    /// A read-only device; rows that need it count as failed without
     #[arg(long)]
     read_only_device: Option<PathBuf>,
-    /// One that takes no discards; rows that need it count as failed without. The others take discards
+    /// A device that takes no discards; rows that need it count as failed without. The others take
+    /// discards
     #[arg(long)]
     no_discards_device: Option<PathBuf>,
     /// A regular file
     #[arg(long, default_value = "/etc/passwd")]
     regular_file: PathBuf,
-    /// A path where nothing stands; a file of 1 MiB is made there and removed
+    /// An unused path; a file of 1 MiB is made there and removed
     #[arg(long, default_value = "/var/tmp/mooring-contract-file")]
     new_file: PathBuf,
-    /// Print the rows and what is shown elsewhere, and touch nothing
+    /// Print the rows and where else things are shown, and touch nothing
     #[arg(long)]
     list: bool,
     /// Print the dump of a standard export on the kernel instead of running rows
@@ -104,7 +105,7 @@ fn list() {
     }
 }
 
-/// Prints a line per row; whether all passed.
+/// Prints a line per row. Returns `true` if all passed.
 fn print_rows(outcomes: &[Outcome]) -> bool {
     for outcome in outcomes {
         match (&outcome.skipped, outcome.ok) {
@@ -130,7 +131,8 @@ fn dumped(tree: &dyn Tree, env: &Env) -> Result<String> {
     Ok(text)
 }
 
-/// Prints the differences between the kernel's tree and the fake's; whether there are none.
+/// Prints the differences between the kernel's tree and the fake's. Returns `true` if there are
+/// none.
 fn compare(tree: &dyn Tree, env: &Env) -> Result<bool> {
     let machine = FakeMachine::new();
     for device in [&env.device, &env.device2] {
