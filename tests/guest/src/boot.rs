@@ -1,7 +1,8 @@
 //! From the initramfs to a machine that is ready for commands.
 //!
-//! What must never happen: a step that waits without a limit (the rig would only see a timeout), and a root that is
-//! written to (it is shared by all VMs; everything written goes to a tmpfs overlay).
+//! What must never happen here: a step that waits without a limit (the rig would only see a
+//! timeout); a root that is written to (it is shared by all VMs; everything written goes to a tmpfs
+//! overlay).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +22,13 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 
 const NONE: Option<&str> = None;
-/// How often a module is loaded whose signature the kernel takes for wrong: seen in two of some 15 boots, and not in 150 of a VM
-/// alone, where three emulators shared a third of a processor. Other boots take the same file.
+/// Most attempts to load a module whose signature the kernel rejects. This was seen in two of some
+/// 15 boots where three emulators shared a third of a processor, and not in 150 boots of a single
+/// VM. Other boots accept the same file.
 const SIGNATURE_TRIES: u32 = 3;
 const DEVICE_WAIT: Duration = Duration::from_secs(20);
 
-/// What the rig says on the kernel command line, as `mooring.KEY=VALUE`.
+/// The rig's settings on the kernel command line, as `mooring.KEY=VALUE`.
 struct Settings(BTreeMap<String, String>);
 
 impl Settings {
@@ -48,7 +50,7 @@ pub(crate) fn boot() -> Result<()> {
     special("devtmpfs", "/dev", "devtmpfs")?;
     let settings = Settings::read()?;
     if !settings.get("probe").is_empty() {
-        // The rig only wants to know whether a kernel runs at all (the KVM probe).
+        // The KVM probe only needs to know whether a kernel runs at all.
         println!("mooring-guest: alive");
         return Ok(());
     }
@@ -63,7 +65,8 @@ pub(crate) fn boot() -> Result<()> {
         net.join().unwrap_or_else(|_| bail!("the network thread panicked"))?;
         dev.join().unwrap_or_else(|_| bail!("the device thread panicked"))
     })?;
-    // Expedited grace periods make the boot fast, and timings of configfs unreal: back to normal before anyone measures.
+    // Expedited grace periods make the boot fast, and timings of configfs unreal: back to normal
+    // before anything is measured.
     write("/sys/kernel/rcu_expedited", "0")?;
     if settings.get("init") == "systemd" {
         return hand_over();
@@ -91,7 +94,8 @@ fn write(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {path}"))
 }
 
-/// Loads `/modules/*.ko` in the order of their names, which the rig made the order of their dependencies.
+/// Loads `/modules/*.ko` in the order of their names, which the rig made the order of their
+/// dependencies.
 fn load_modules() -> Result<()> {
     let mut names = Vec::new();
     for entry in fs::read_dir("/modules").context("list /modules of the initramfs")? {
@@ -106,7 +110,8 @@ fn load_module(path: &Path) -> Result<()> {
     let mut tries = 1;
     loop {
         match finit_module(&file, c"", ModuleInitFlags::empty()) {
-            // ENODEV: accelerated checksums refuse a CPU without the instruction; the generic ones are there as well.
+            // ENODEV: an accelerated checksum refuses a CPU without its instruction; the generic
+            // one exists as well.
             Ok(()) | Err(Errno::EEXIST | Errno::ENODEV) => return Ok(()),
             Err(Errno::EKEYREJECTED) if tries < SIGNATURE_TRIES => {
                 println!(
@@ -131,7 +136,8 @@ fn wait_for(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Root image (vda) below, a tmpfs above, the kernel's modules (vdb) in their place; then this becomes `/`.
+/// Mounts the root image (vda) below, a tmpfs above, and the kernel's modules (vdb) in their place;
+/// then makes this `/`.
 fn enter_root() -> Result<()> {
     let read_only = MsFlags::MS_RDONLY | MsFlags::MS_NOATIME;
     for (device, target) in [("/dev/vda", "/lower"), ("/dev/vdb", "/lower-modules")] {
@@ -175,7 +181,7 @@ fn mount_the_rest() -> Result<()> {
     Ok(())
 }
 
-/// Mounts the programs under test, if the rig gave a disk with them.
+/// Mounts the programs under test, if the rig provided a disk with them.
 fn mount_programs(device: &str) -> Result<()> {
     if device.is_empty() {
         return Ok(());
@@ -195,7 +201,7 @@ fn configure(settings: &Settings) -> Result<()> {
         "/etc/hosts",
         &format!("127.0.0.1 localhost {name}\n::1 localhost\n{}", hosts(settings.get("hosts"))),
     )?;
-    // Debian makes this file when it is installed, so all clones would share one name.
+    // Debian makes this file at installation, so all clones would share one name.
     write("/etc/iscsi/initiatorname.iscsi", &format!("InitiatorName=iqn.1993-08.org.debian:01:{name}\n"))?;
     let id = settings.get("machine-id");
     if !id.is_empty() {
@@ -206,7 +212,7 @@ fn configure(settings: &Settings) -> Result<()> {
     write("/proc/sys/kernel/watchdog_thresh", settings.get("watchdog"))
 }
 
-/// `name=ip,name=ip` to lines of `/etc/hosts`.
+/// Converts `name=ip,name=ip` to lines of `/etc/hosts`.
 fn hosts(list: &str) -> String {
     let pairs = list.split(',').filter_map(|pair| pair.split_once('='));
     let lines: Vec<String> = pairs.map(|(name, ip)| format!("{ip} {name}")).collect();
@@ -232,7 +238,7 @@ fn run(program: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `mooring.net=ADDR/LEN,ADDR/LEN`: one address per interface, eth0 first.
+/// Sets `mooring.net=ADDR/LEN,ADDR/LEN`: one address per interface, eth0 first.
 fn network(settings: &Settings) -> Result<()> {
     let mut batch = vec!["link set lo up".to_owned()];
     for (index, address) in settings.get("net").split(',').filter(|a| !a.is_empty()).enumerate() {
@@ -244,22 +250,24 @@ fn network(settings: &Settings) -> Result<()> {
     run("/usr/sbin/ip", &["-batch", "/run/network.batch"])
 }
 
-/// LVM and device-mapper wait for udev, and `/dev/disk` comes from it; nothing else of systemd runs, unless it is asked for.
+/// Starts udev: LVM and device-mapper wait for it, and it makes `/dev/disk`. No other part of
+/// systemd runs unless requested.
 fn devices() -> Result<()> {
     run("/usr/lib/systemd/systemd-udevd", &["--daemon"])?;
     run("/usr/bin/udevadm", &["trigger", "--action=add", "--subsystem-match=block"])?;
     run("/usr/bin/udevadm", &["settle", "--timeout=20"])
 }
 
-/// The command server as the last thing that systemd starts. The mark tells the rig that it may ask.
+/// The command server's unit, the last that systemd starts. The mark tells the rig that it may
+/// call.
 const SERVER_UNIT: &str = "[Unit]\nDescription=Command server of the test rig\nRequires=multi-user.target\n\
     After=multi-user.target\n[Service]\nExecStartPre=/bin/sh -c 'echo @MARK@ > /dev/console'\n\
     ExecStart=/run/mooring-guest serve\nLimitNOFILE=65536\n";
 
-/// Debian's own first process takes this one's place, and its udev that of ours.
+/// Replaces this process by Debian's own first process, and our udev by its own.
 fn hand_over() -> Result<()> {
     run("/usr/bin/udevadm", &["control", "--exit"])?;
-    // The program is gone with the initramfs.
+    // The program is lost together with the initramfs.
     fs::copy("/proc/self/exe", "/run/mooring-guest").context("copy the command server")?;
     fs::create_dir_all("/run/systemd/system").context("make the folder for units")?;
     let unit = SERVER_UNIT.replace("@MARK@", mooring_guest::wire::READY_MARK);
@@ -269,7 +277,7 @@ fn hand_over() -> Result<()> {
     Err(failed).context("start systemd")
 }
 
-/// Reaps whatever ends; returns when the command server does, which it never should.
+/// Reaps ended processes; returns when the command server ends, which it never should.
 fn reap(server: Pid) -> Result<()> {
     loop {
         match wait() {

@@ -1,5 +1,6 @@
-//! What the guest and the rig share: the frames on the virtio port between them.
+//! Code shared by guest and rig: the frames on the virtio port between them.
 //!
-//! Nothing else may move in here: the guest is a small static binary, and the rig must not need its code.
+//! Nothing else may be added here: the guest is a small static binary, and the rig must not need
+//! its code.
 
 pub mod wire;

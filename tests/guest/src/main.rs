@@ -1,11 +1,11 @@
 //! PID 1 of the test VMs, from the first instruction of user space to the last.
 //!
-//! It is started by the kernel from the initramfs, loads the modules that the root file system needs, moves into the
-//! root, sets the machine up, and then reaps orphans while a second copy of itself (`serve`) carries out what the rig
-//! asks for over a virtio port.
+//! The kernel starts it from the initramfs. It loads the modules that the root file system needs,
+//! moves into the root, sets the machine up, and then reaps orphans. A second copy of itself
+//! (`serve`) carries out the rig's requests over a virtio port.
 //!
-//! What must never happen: a failure that leaves the rig waiting in silence. Every error goes to the console and ends
-//! the machine, which ends QEMU, which the rig sees.
+//! What must never happen here: a failure that leaves the rig waiting in silence. Every error goes
+//! to the console and ends the machine, which ends QEMU, which the rig sees.
 
 mod boot;
 mod server;

@@ -1,8 +1,9 @@
 //! Takes frames from the port and hands each channel its own.
 //!
-//! What must never happen: one slow command holding up another. So the reading thread only moves bytes into queues, and
-//! all work is done by threads of the channels. (One exception, for the sake of memory: more than 4 MiB for a file whose
-//! file system hangs. Push large files to the root or to /tmp.)
+//! What must never happen here: one slow command that delays another. So the reading thread only
+//! moves bytes into queues, and the channels' threads do all work. (One exception, for the sake of
+//! memory: more than 4 MiB for a file whose file system hangs. Push large files to the root or to
+//! /tmp.)
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,11 +18,11 @@ use mooring_guest::wire::{self, Ended, Frame, Hello, Kind, Put, Spawn};
 
 use crate::work::{self, Input};
 
-/// The way back to the rig, shared by all channels.
+/// The connection to the rig, shared by all channels.
 #[derive(Clone)]
 pub(crate) struct Port(Arc<Mutex<File>>);
 
-/// A lock is only ever held for one write: a panic in between leaves nothing half done that we could not go on with.
+/// Takes a lock. It is only ever held for one write, so a panic leaves no state that would stop us.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -45,7 +46,7 @@ impl Port {
     }
 }
 
-/// The channels that are open, by number.
+/// The open channels, by number.
 pub(crate) type Channels = Arc<Mutex<HashMap<u32, Input>>>;
 
 /// Serves the rig until the port closes.
@@ -107,7 +108,8 @@ fn uptime() -> f64 {
     text.split_whitespace().next().and_then(|s| s.parse().ok()).unwrap_or_default()
 }
 
-/// The port appears when its driver has been probed, which may be a moment after the module was loaded.
+/// Finds the port, which appears when its driver has been probed, possibly a moment after the
+/// module was loaded.
 fn find_port() -> Result<PathBuf> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {

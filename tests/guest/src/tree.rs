@@ -1,6 +1,7 @@
 //! Prints a folder of kernel attributes: each with its mode and value.
 //!
-//! What must never happen: a CHAP secret in the listing; an attribute that cannot be read ending the listing. Its error takes the place of its value.
+//! What must never happen here: a CHAP secret in the listing; an unreadable attribute that ends the
+//! listing. Its error takes the place of its value.
 
 use std::fs;
 use std::io::{self, Write};
@@ -34,7 +35,7 @@ fn folder(path: &Path, name: &str, out: &mut impl Write) -> Result<()> {
         } else if kind.is_dir() {
             folders.push((path, file));
         } else {
-            // Secrets of CHAP: a dump is an attachment to reports.
+            // Hide CHAP secrets: a dump is attached to reports.
             let value = if file.starts_with("password") { "***".to_owned() } else { value(&path) };
             writeln!(out, "  {:o} {file} = {value}", mode(&path))?;
         }

@@ -1,11 +1,12 @@
 //! The frames between rig and guest: one virtio-serial port, many channels at once.
 //!
-//! A frame is `length (u32, big endian) | channel (u32, big endian) | kind (u8) | payload`, where length counts
-//! everything after itself. A channel is one command or one file transfer; the rig numbers them.
+//! A frame is `length (u32, big endian) | channel (u32, big endian) | kind (u8) | payload`, where
+//! length counts everything after itself. A channel is one command or one file transfer; the rig
+//! numbers them.
 //!
-//! What must never happen: a damaged length making either side allocate without bound or wait for ever in the middle of
-//! a frame that it took for another one. So lengths are bounded, unknown kinds are errors, and after an error the
-//! stream is given up.
+//! What must never happen here: a damaged length that makes either side allocate without bound, or
+//! wait for ever in the middle of a frame that it took for another one. So lengths are bounded,
+//! unknown kinds are errors, and after an error the stream is given up.
 
 use std::io::{self, Read, Write};
 
@@ -14,21 +15,21 @@ use serde::{Deserialize, Serialize};
 /// The largest payload that either side sends or accepts.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 
-/// How much of a stream travels in one frame: small enough that other channels get their turn.
+/// Bytes of a stream in one frame: few enough that other channels get their turn.
 pub const CHUNK: usize = 64 * 1024;
 
 /// The name of the virtio port, as seen in `/sys/class/virtio-ports/*/name`.
 pub const PORT_NAME: &str = "mooring.rig";
 
-/// Where a VM shows the programs under test.
+/// Folder of the programs under test in a VM.
 pub const PROGRAMS_DIR: &str = "/opt/mooring/bin";
-/// Printed on the console when the guest is about to say hello: the boot probe waits for it.
+/// Printed on the console just before the guest says hello: the boot probe waits for it.
 pub const READY_MARK: &str = "mooring-guest: ready";
 
 /// Bytes of a frame after its length and before its payload.
 const HEADER: usize = 5;
 
-/// What a frame means.
+/// The meaning of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -52,7 +53,7 @@ pub enum Kind {
     Stderr = 19,
     /// To the rig: the command or transfer ended ([`Ended`] as JSON).
     Ended = 20,
-    /// To the rig: the request could not be carried out; the payload says why.
+    /// To the rig: the request could not be carried out; the payload is the reason.
     Failed = 21,
 }
 
@@ -80,22 +81,22 @@ impl Kind {
 pub struct Frame {
     /// The command or transfer that it belongs to.
     pub channel: u32,
-    /// What it means.
+    /// The meaning.
     pub kind: Kind,
-    /// Its content.
+    /// The content.
     pub payload: Vec<u8>,
 }
 
-/// Why a stream of frames cannot be read or written any further.
+/// The reason why a stream of frames cannot be read or written any further.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The length is impossible: the stream is damaged or not ours.
     #[error("a frame of {0} bytes arrived, allowed are {HEADER} to {max}: the stream is damaged", max = HEADER + MAX_PAYLOAD)]
     Length(usize),
-    /// The kind is not known: the two sides were built from different sources.
+    /// The kind is unknown: the two sides were built from different sources.
     #[error("a frame of unknown kind {0} arrived: rig and guest differ, build the guest again")]
     Kind(u8),
-    /// A payload too large was to be sent.
+    /// The payload to send is too large.
     #[error("a payload of {0} bytes was to be sent, allowed are {MAX_PAYLOAD}: send it in chunks")]
     Payload(usize),
     /// The stream ended or failed inside a frame.
@@ -108,44 +109,44 @@ pub enum WireError {
 pub struct Spawn {
     /// Program and arguments; the program is looked up in PATH.
     pub argv: Vec<String>,
-    /// Variables on top of the guest's small environment.
+    /// Variables in addition to the guest's small environment.
     pub env: Vec<(String, String)>,
     /// Working directory; `/root` if none.
     pub cwd: Option<String>,
-    /// How many bytes of stdout, and of stderr, are sent back; the rest is read and dropped.
+    /// Most bytes of stdout, and of stderr, that are sent back; the rest is read and dropped.
     pub limit: u64,
-    /// Whether stdin follows as [`Kind::Data`]; otherwise it is `/dev/null`.
+    /// `true`: stdin follows as [`Kind::Data`]. `false`: it is `/dev/null`.
     pub stdin: bool,
 }
 
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Put {
-    /// Where; missing folders are made.
+    /// The file's path; missing folders are made.
     pub path: String,
-    /// Its permission bits.
+    /// The file's permission bits.
     pub mode: u32,
 }
 
-/// The guest's first words.
+/// The guest's first message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Its host name.
+    /// The guest's host name.
     pub name: String,
-    /// Its kernel release.
+    /// The guest's kernel release.
     pub kernel: String,
-    /// Seconds since its kernel started.
+    /// Seconds since the kernel's start.
     pub uptime: f64,
 }
 
-/// How a command or transfer ended.
+/// The end of a command or transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Exit code, if it exited.
+    /// Exit code; `None` if it did not exit.
     pub code: Option<i32>,
-    /// Signal, if one ended it.
+    /// Signal that ended it; `None` if none did.
     pub signal: Option<i32>,
-    /// Whether output was dropped because of the limit.
+    /// `true`: output was dropped because of the limit.
     pub truncated: bool,
 }
 
@@ -174,7 +175,8 @@ pub fn read_frame(from: &mut impl Read) -> Result<Option<Frame>, WireError> {
     Ok(Some(Frame { channel: u32::from_be_bytes([a, b, c, d]), kind, payload }))
 }
 
-/// Writes one frame with a single `write_all`, so that frames of several threads never mix under a lock.
+/// Writes one frame with a single `write_all`, so that frames of several threads never mix under a
+/// lock.
 pub fn write_frame(to: &mut impl Write, channel: u32, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
     if payload.len() > MAX_PAYLOAD {
         return Err(WireError::Payload(payload.len()));

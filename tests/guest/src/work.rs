@@ -1,7 +1,8 @@
-//! What a channel does: run a command, write a file, read a file.
+//! The work of a channel: runs a command, writes a file, reads a file.
 //!
-//! What must never happen: a daemon that a command leaves behind keeping the command's channel open (it may hold our
-//! end of stdout for ever). So a command ends when its process does, plus a short time for what is still in the pipes.
+//! What must never happen here: a daemon that a command leaves behind and that keeps the command's
+//! channel open (it may hold our end of stdout for ever). So a command ends when its process does,
+//! plus a short time for what is still in the pipes.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -23,16 +24,16 @@ use nix::unistd::Pid;
 
 use crate::server::{Channels, Port, lock};
 
-/// Where commands are looked up.
+/// Search path of commands.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How long output may still arrive after the process has ended.
+/// Time in which output may still arrive after the process has ended.
 const DRAIN: Duration = Duration::from_millis(250);
 
-/// Chunks of a file that may wait in memory.
+/// Most chunks of a file that wait in memory.
 const FILE_QUEUE: usize = 64;
 
-/// What a channel takes from the rig.
+/// The receiver of a channel's input.
 pub(crate) enum Input {
     /// A running command: its process group, and its stdin until that is closed.
     Command(Pid, Option<Sender<Vec<u8>>>),
@@ -53,7 +54,7 @@ pub(crate) fn spawn(channel: u32, spawn: &Spawn, port: &Port, channels: &Channel
         .env("TERM", "dumb");
     command.envs(spawn.env.iter().map(|(k, v)| (k, v))).current_dir(spawn.cwd.as_deref().unwrap_or("/root"));
     command.stdin(if spawn.stdin { Stdio::piped() } else { Stdio::null() });
-    // A group of its own: a timeout ends the children as well.
+    // A process group of its own: a timeout then ends the children as well.
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("start {program}"))?;
     let pid = child.id();
@@ -73,7 +74,7 @@ pub(crate) fn spawn(channel: u32, spawn: &Spawn, port: &Port, channels: &Channel
     Ok(())
 }
 
-/// A thread of its own for stdin: a command that does not read it must not stop the others.
+/// Feeds stdin in a thread of its own: a command that does not read it must not stop the others.
 fn feed(mut stdin: ChildStdin) -> Sender<Vec<u8>> {
     let (sender, chunks) = mpsc::channel::<Vec<u8>>();
     thread::spawn(move || {
@@ -86,7 +87,8 @@ fn feed(mut stdin: ChildStdin) -> Sender<Vec<u8>> {
     sender
 }
 
-/// Moves one output to the rig, up to the limit; reads on after that, so that nobody blocks or gets SIGPIPE.
+/// Sends one output to the rig, up to the limit. Reads on after that, so that no process blocks or
+/// gets SIGPIPE.
 fn pump(
     mut from: impl Read + Send + 'static,
     channel: u32,
@@ -165,7 +167,7 @@ fn receive(put: &Put, chunks: &Receiver<Vec<u8>>) -> Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
     }
-    // Attributes of the kernel are written in place; a rename would be refused there.
+    // Kernel attributes are written in place: a rename would be refused there.
     let special = path.starts_with("/sys") || path.starts_with("/proc") || path.starts_with("/dev");
     let target = if special { path.to_path_buf() } else { path.with_added_extension("mooring-new") };
     let mut file = if special { File::options().write(true).open(&target) } else { File::create(&target) }
@@ -185,7 +187,7 @@ fn receive(put: &Put, chunks: &Receiver<Vec<u8>>) -> Result<()> {
     fs::rename(&target, path).with_context(|| format!("put {} in its place", path.display()))
 }
 
-/// Sends a file; kernel files say no length, so it is read until its end.
+/// Sends a file, read until its end, because kernel files have no length.
 pub(crate) fn get(channel: u32, path: &str, port: &Port) {
     let send = || -> Result<()> {
         let mut file = File::open(path).with_context(|| format!("open {path}"))?;
@@ -204,7 +206,8 @@ pub(crate) fn get(channel: u32, path: &str, port: &Port) {
     }
 }
 
-/// Bytes for a channel's stdin or file. Those for a channel that has ended are dropped: it ended while they travelled.
+/// Passes bytes to a channel's stdin or file. Bytes for a channel that has ended are dropped: it
+/// ended while they travelled.
 pub(crate) fn data(channel: u32, bytes: Vec<u8>, channels: &Channels) {
     let mut open: MutexGuard<'_, HashMap<u32, Input>> = lock(channels);
     match open.get_mut(&channel) {
@@ -219,7 +222,7 @@ pub(crate) fn data(channel: u32, bytes: Vec<u8>, channels: &Channels) {
         }
         Some(Input::File(sender)) => {
             let sender = sender.clone();
-            // May wait for the disk, so without the lock.
+            // This may wait for the disk, so release the lock first.
             drop(open);
             let _ = sender.send(bytes);
         }
