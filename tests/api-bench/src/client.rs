@@ -1,4 +1,5 @@
-//! One connection to the API, kept alive: as little work as a client can have, so that the machine is the controller's.
+//! One connection to the API, kept alive, with as little work as a client can have, so that the
+//! machine is left to the controller.
 //!
 //! What must never happen here: a failed request that counts as a fast one.
 
@@ -11,10 +12,10 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// Where the API is and who calls it.
+/// Address of the API and credentials of the caller.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Target {
-    /// Where the controller listens, as IP:PORT
+    /// The controller's address, as IP:PORT
     #[arg(long)]
     pub address: String,
     /// The project
@@ -37,14 +38,14 @@ pub struct Client {
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its code.
+    /// The status code.
     pub status: u16,
-    /// Its body, whole.
+    /// The complete body.
     pub body: Bytes,
 }
 
 impl Answer {
-    /// The body, of an answer with this code.
+    /// Returns the body; an error if the answer has another code.
     pub fn expect(&self, status: u16) -> Result<Value> {
         ensure!(self.status == status, "{}: {}", self.status, String::from_utf8_lossy(&self.body));
         if self.body.is_empty() {
@@ -62,12 +63,12 @@ impl Client {
             .with_context(|| format!("connect to {}", target.address))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // How it ends is seen by the request that it ends.
+        // The request that it breaks shows the connection's end.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self { target: target.clone(), sender })
     }
 
-    /// Asks below the project's address, and reads the whole answer.
+    /// Sends a request below the project's address, and reads the whole answer.
     pub async fn ask(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer> {
         let uri = format!("/v3/{}{path}", self.target.project);
         let request = Request::builder()

@@ -1,4 +1,4 @@
-//! Under which conditions was measured: a number is worth nothing without them.
+//! Conditions of a measurement: a number is worth nothing without them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::figures::Figures;
 
-/// What one appended page costs to be durable: the floor of every change.
+/// Time that one appended page needs to be durable: the floor of every change.
 pub fn disk(folder: &Path, times: u32) -> Result<Figures> {
     let path = folder.join("disk");
     let mut file = File::create(&path).with_context(|| format!("make {}", path.display()))?;
@@ -25,13 +25,13 @@ pub fn disk(folder: &Path, times: u32) -> Result<Figures> {
     Ok(Figures::of("fdatasync", samples))
 }
 
-/// How busy the machine is, in the kernel's words.
+/// The machine's load, in the kernel's words.
 pub fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Cores, kernel, disk, load.
+/// Prints cores, kernel, disk and load.
 pub fn print(folder: &Path) -> Result<()> {
     let cores = std::thread::available_parallelism()?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

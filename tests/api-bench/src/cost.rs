@@ -1,4 +1,4 @@
-//! What processes cost: processor time and memory, as the kernel accounts them.
+//! Costs of processes: processor time and memory, as the kernel accounts them.
 
 use std::fs;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use anyhow::{Context, Result, anyhow};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
-/// A process that is watched, with those that it has started: `name=pid`.
+/// A watched process, together with its children: `name=pid`.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// What it is called in the table.
+    /// The process's name in the table.
     pub name: String,
-    /// Its id.
+    /// The process id.
     pub pid: u32,
 }
 
@@ -26,16 +26,16 @@ impl FromStr for Watched {
     }
 }
 
-/// Processor time of one of them.
+/// Processor time of a watched process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spent {
-    /// Whose.
+    /// The process's name.
     pub name: String,
     /// Seconds of one processor.
     pub seconds: f64,
 }
 
-/// The fields of `/proc/PID/stat` behind the name, which may hold anything.
+/// The fields of `/proc/PID/stat` after the name, which may contain anything.
 fn stat(pid: &str) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
@@ -48,7 +48,7 @@ fn ticks(fields: &[String], with_ended_children: bool) -> u64 {
     fields.get(wanted).into_iter().flatten().filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
-/// Seconds of processor time that a process and its children have had.
+/// Seconds of processor time that a process and its children have used.
 #[allow(clippy::cast_precision_loss, reason = "hundredths of seconds of a run")]
 pub fn spent(watched: &Watched) -> Result<Spent> {
     let pid = watched.pid.to_string();
@@ -67,7 +67,7 @@ pub fn spent(watched: &Watched) -> Result<Spent> {
     Ok(Spent { name: watched.name.clone(), seconds: sum as f64 / hertz as f64 })
 }
 
-/// The memory of a process that is resident, in MiB, now and at most.
+/// Resident memory of a process in MiB, now and at most.
 pub fn resident(pid: u32) -> Result<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).context("read a process's memory")?;
     let field = |key: &str| {

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Times of one kind of request, in microseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// What was timed.
+    /// The kind of request.
     pub name: String,
-    /// How often.
+    /// Number of samples.
     pub count: usize,
     /// Half of them took at most this.
     pub p50_us: u64,
@@ -18,10 +18,10 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Figures of these samples.
+    /// Makes the figures of these samples.
     pub fn of(name: &str, mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
-        // The smallest sample that so many of 100 are not above.
+        // The smallest sample that at least this percentage does not exceed.
         let at = |percent: usize| {
             let rank = (samples.len() * percent).div_ceil(100);
             samples.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -1,6 +1,8 @@
-//! The large world, written straight into the embedded database: rows as the controller would have written them.
+//! Writes the large world straight into the embedded database: rows as the controller would have
+//! written them.
 //!
-//! What must never happen here: a row that the controller would not have written; it would measure something else.
+//! What must never happen here: a row that the controller would not have written; it would measure
+//! something else.
 
 use std::path::Path;
 
@@ -10,7 +12,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use crate::world::{self, PROJECT, World};
 
-/// When the first was made, in microseconds since 1970; the others follow.
+/// Creation time of the first row, in microseconds since 1970; the others follow.
 const BEGAN_US: i64 = 1_795_000_000_000_000;
 
 fn created(number: u32) -> i64 {

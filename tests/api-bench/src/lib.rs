@@ -1,6 +1,8 @@
-//! Shared by the programs of `cargo xtask bench api`: the client, figures, what a process costs, and the large world.
+//! Shared code of the programs of `cargo xtask bench api`: the client, figures, costs of processes,
+//! and the large world.
 //!
-//! What must never happen here: a number without its conditions; a client whose own cost is taken for the controller's.
+//! What must never happen here: a number without its conditions; a client whose own cost is taken
+//! for the controller's.
 
 pub mod client;
 pub mod conditions;

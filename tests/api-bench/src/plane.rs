@@ -22,10 +22,10 @@ use crate::cost::Watched;
 use crate::table::Measured;
 use crate::world::{self, World};
 
-/// How long a process may take until it can be used, or has ended.
+/// Time limit for a process to become usable, or to end.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Where the programs are that are run.
+/// The folder of the programs.
 #[derive(Debug, Clone)]
 pub struct Programs(pub PathBuf);
 
@@ -36,15 +36,15 @@ impl Programs {
     }
 }
 
-/// The processes that run now.
+/// The processes that are running.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<u32>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends this program with all processes of ours when somebody interrupts it. Most of its time it waits for one of them, and
-/// drops nothing.
+/// Ends this program with all its processes when it is interrupted. It mostly waits for one of
+/// them, and drops nothing then.
 pub fn end_with_signals() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -56,7 +56,7 @@ pub fn end_with_signals() -> Result<()> {
                 _ = terminate.recv() => {}
             }
             for pid in running().drain(..).filter_map(|pid| i32::try_from(pid).ok()) {
-                // One that has ended already is fine.
+                // A process that has already ended is fine.
                 let _ = nix::sys::signal::kill(
                     nix::unistd::Pid::from_raw(pid),
                     nix::sys::signal::Signal::SIGKILL,
@@ -76,7 +76,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it says goes to a file.
+    /// Starts a process; its output goes to a file.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(log)?;
         let child = command.stdin(Stdio::null()).stderr(log).spawn();
@@ -85,12 +85,12 @@ impl Process {
         Ok(Self { name: name.to_owned(), child })
     }
 
-    /// Its id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// As the client watches it.
+    /// The process in the client's form.
     pub fn watched(&self) -> Watched {
         Watched { name: self.name.clone(), pid: self.pid() }
     }
@@ -100,12 +100,12 @@ impl Process {
         nix::sys::signal::kill(pid, signal).with_context(|| format!("signal {}", self.name))
     }
 
-    /// Ends it as an operator does, and waits for that.
+    /// Ends the process as an operator does, and waits for that.
     pub fn stop(self) -> Result<()> {
         self.end_with(nix::sys::signal::Signal::SIGTERM)
     }
 
-    /// Ends it with a signal that it takes, and waits for that.
+    /// Ends the process with a signal that it handles, and waits for that.
     pub fn end_with(mut self, signal: nix::sys::signal::Signal) -> Result<()> {
         self.signal(signal)?;
         let limit = Instant::now() + PATIENCE;
@@ -121,19 +121,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended already is fine.
+        // A process that has already ended is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
         running().retain(|pid| *pid != self.child.id());
     }
 }
 
-/// A port that nobody has now.
+/// Finds an unused port.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// A real agent on a fake host.
+/// Starts a real agent on a fake host.
 pub fn real_agent(programs: &Programs, folder: &Path) -> Result<(Process, String)> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let state = folder.join("agent");
@@ -147,9 +147,9 @@ pub fn real_agent(programs: &Programs, folder: &Path) -> Result<(Process, String
     Ok((process, entry))
 }
 
-/// The light agents of the large world.
+/// Starts the light agents of the large world.
 pub fn light_agents(programs: &Programs, folder: &Path, world: &World) -> Result<(Process, String)> {
-    // The path of a socket is short.
+    // A socket's path must be short.
     let sockets = folder.join("s");
     fs::create_dir_all(&sockets)?;
     let mut command = programs.command("mooring-api-agents");
@@ -184,7 +184,7 @@ fn world_args(world: &World) -> [String; 6] {
         .unwrap_or_default()
 }
 
-/// A controller to be, with its folder and its configuration.
+/// A controller with its folder and its configuration; it may run or not.
 pub struct Control {
     programs: Programs,
     folder: PathBuf,
@@ -192,7 +192,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Writes the configuration: as an operator's, with tokens; `database` and `agents` are parts of it.
+    /// Writes an operator's configuration with tokens; `database` and `agents` are parts of it.
     pub fn new(programs: &Programs, folder: &Path, database: &str, agents: &str) -> Result<Self> {
         let mut tokens = String::new();
         let mut made = Vec::new();
@@ -227,29 +227,29 @@ impl Control {
 
     fn command(&self) -> Command {
         let mut command = self.programs.command("mooring-controller");
-        // As in its unit.
+        // The value of its unit.
         command.env("MALLOC_CONF", "narenas:2,dirty_decay_ms:1000,muzzy_decay_ms:0");
         command.arg("--config").arg(self.folder.join("controller.toml"));
         command
     }
 
-    /// Whether the program understands the configuration; what it says when it does not.
+    /// Lets the program check the configuration; the inner error is its message.
     pub fn check(&self) -> Result<Result<(), String>> {
         let out = self.command().arg("--check").output()?;
         Ok(if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into_owned()) })
     }
 
-    /// The folder of its embedded database.
+    /// The folder of the embedded database.
     pub fn state_dir(&self) -> PathBuf {
         self.folder.join("controller")
     }
 
-    /// How it is called.
+    /// The address and the credentials.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the controller, and waits until it answers.
     pub async fn start(&self) -> Result<Process> {
         let log = self.folder.join("controller.log");
         let mut process = Process::start("controller", &mut self.command(), &log)?;
@@ -269,7 +269,7 @@ impl Control {
         }
     }
 
-    /// Makes volumes that many may attach. Waits for the agents, too.
+    /// Waits for the agents, and makes volumes that many hosts may attach.
     pub async fn volumes(&self, count: usize) -> Result<Vec<String>> {
         let mut client = Client::connect(&self.target).await?;
         let shared =
@@ -323,7 +323,7 @@ impl Control {
         Ok(serde_json::from_slice(&out.stdout)?)
     }
 
-    /// Runs cycles of the client; `span` is its option and the value of that.
+    /// Runs cycles of the client; `span` is an option of it and the option's value.
     pub fn cycles(
         &self,
         watched: &[&Process],

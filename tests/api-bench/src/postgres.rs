@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::plane::Process;
 
-/// Debian's defaults, said: every commit waits for the disk. No autovacuum in the middle of a run.
+/// Debian's defaults, stated: every commit waits for the disk. No autovacuum during a run.
 const SETTINGS: [&str; 7] = [
     "fsync=on",
     "synchronous_commit=on",
@@ -23,7 +23,7 @@ const SETTINGS: [&str; 7] = [
     "log_min_messages=warning",
 ];
 
-/// Seals the secrets of a database that ends with the benchmark.
+/// Key that seals the secrets of a database which ends with the benchmark.
 const SEALING_KEY: &str = "AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=\n";
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub struct Server {
     folder: PathBuf,
 }
 
-/// Where Debian's package puts the programs.
+/// Folder of the programs in Debian's package; `None`: it is not installed.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
     let mut found: Vec<_> = versions.map(|entry| entry.path().join("bin")).collect();
@@ -48,7 +48,8 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// It does not run as root: then it runs as the user of its package.
+/// Makes a command of a program. PostgreSQL refuses to run as root: then it runs as its package's
+/// user.
 fn command(program: &Path) -> Command {
     let mut command = if is_root() {
         let mut command = Command::new("setpriv");
@@ -70,7 +71,7 @@ fn checked(command: &mut Command) -> Result<Output> {
 }
 
 impl Server {
-    /// Starts one. `Err` inside: there is none to start, and why.
+    /// Starts a server. The inner `Err` is the reason why there is none to start.
     pub fn start(folder: &Path) -> Result<Result<Self, &'static str>> {
         let Some(programs) = programs() else {
             return Ok(Err(
@@ -103,7 +104,7 @@ impl Server {
         Ok(Ok(server))
     }
 
-    /// Asks it.
+    /// Runs a query.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         let mut psql = Command::new(self.programs.join("psql"));
         psql.arg("-h").arg(&self.folder).args(["-U", "mooring", "-d", database, "-X", "-At"]);
@@ -123,19 +124,19 @@ impl Server {
         ))
     }
 
-    /// How often it has synced its log.
+    /// Number of syncs of the server's log.
     pub fn syncs(&self) -> Result<u64> {
-        // What a process has done is told when it rests.
+        // A process's counts are published when it rests.
         std::thread::sleep(Duration::from_secs(2));
         Ok(self.psql("postgres", "SELECT wal_sync FROM pg_stat_wal")?.parse()?)
     }
 
-    /// Its first process; what it starts is counted with it.
+    /// The server's first process; its children are counted with it.
     pub const fn process(&self) -> &Process {
         &self.process
     }
 
-    /// Ends it, as an operator does who does not wait for clients.
+    /// Ends the server as an operator does who does not wait for clients.
     pub fn stop(self) -> Result<()> {
         self.process.end_with(nix::sys::signal::Signal::SIGINT)
     }

@@ -1,4 +1,4 @@
-//! What one run of the client has measured, and how it is printed beside its bar.
+//! Results of one run of the client, and their print beside its bar.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use crate::conditions;
 use crate::cost::Spent;
 use crate::figures::Figures;
 
-/// What one run of the client has measured.
+/// Results of one run of the client.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// Cycles that were complete.
+    /// Number of complete cycles.
     pub cycles: u64,
-    /// How long that took.
+    /// Duration in seconds.
     pub seconds: f64,
     /// The requests, by kind.
     pub figures: Vec<Figures>,
@@ -19,7 +19,7 @@ pub struct Measured {
     pub spent: Vec<Spent>,
 }
 
-/// Whether a bar is met, as it stands in a table.
+/// The word for whether a bar is met, for a table.
 pub const fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "NOT met" }
 }
@@ -41,7 +41,7 @@ impl Measured {
         self.figures.iter().find(|figures| figures.name == name).map(|figures| ms(figures.p99_us))
     }
 
-    /// The requests, one line each.
+    /// Prints the requests, one line each.
     pub fn print_figures(&self) {
         for Figures { name, count, p50_us, p99_us, max_us } in &self.figures {
             println!(
@@ -53,7 +53,8 @@ impl Measured {
         }
     }
 
-    /// Which part of one processor each process had and what a cycle cost it, and the load of the machine.
+    /// Prints each process's share of one processor and its cost per cycle, and the load of the
+    /// machine.
     #[allow(clippy::cast_precision_loss, reason = "some thousands of cycles")]
     pub fn print_spent(&self) {
         let part = |Spent { name, seconds }: &Spent| {

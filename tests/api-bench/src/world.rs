@@ -1,23 +1,24 @@
-//! The large world: volumes, their attachments, and what their agents keep, all of it from numbers. The database is filled
-//! from here, and the light agents answer from here: what both say of a volume agrees, as after a normal life.
+//! The large world: volumes, their attachments, and their agents' state, all generated from
+//! numbers. The database is filled from here, and the light agents answer from here: both agree on
+//! each volume, as after a normal life.
 
 use mooring_api::v1;
 use mooring_model::{AgentId, AttachmentId, Naa, VolumeId};
 use serde_json::json;
 
-/// Whose everything is.
+/// The project of everything.
 pub const PROJECT: &str = "0123456789abcdef0123456789abcdef";
 
-/// The generation of every wish.
+/// The generation of every spec.
 pub const GENERATION: v1::Generation = v1::Generation { epoch: 1, counter: 1 };
 
-/// How large it is.
+/// Size of the world.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct World {
     /// Volumes
     #[arg(long, default_value_t = 100_000)]
     pub volumes: u32,
-    /// Attachments, of all volumes in turn
+    /// Attachments, spread over all volumes in turn
     #[arg(long, default_value_t = 250_000)]
     pub attachments: u32,
     /// Storage agents, each with its share of the volumes
@@ -25,7 +26,7 @@ pub struct World {
     pub agents: u32,
 }
 
-/// Spread in the first digits, as random ids are: pages of an index are met in no order.
+/// Spreads ids over their first digits, like random ids: pages of an index are met in no order.
 fn spread(number: u32, kind: u128) -> u128 {
     (u128::from(number.wrapping_mul(2_654_435_761)) << 96)
         | (0x4000_8000 << 48)
@@ -36,16 +37,16 @@ fn spread(number: u32, kind: u128) -> u128 {
 /// One attachment.
 #[derive(Debug, Clone)]
 pub struct Attachment {
-    /// Its id.
+    /// The attachment's id.
     pub id: AttachmentId,
-    /// Its host.
+    /// The host.
     pub host: String,
-    /// Its host's initiator.
+    /// The host's initiator name.
     pub initiator: String,
 }
 
 impl Attachment {
-    /// Of this number.
+    /// Makes the attachment with this number.
     fn of(world: &World, number: u32) -> Self {
         let host = format!("compute{:04}", (number / world.volumes) * 331 + number % 331);
         let initiator = format!("iqn.2026-01.org.example:{host}");
@@ -68,7 +69,7 @@ pub fn agent_id(number: u32) -> AgentId {
     AgentId::from_u128(spread(number, 3))
 }
 
-/// The name that the configuration gives an agent.
+/// The agent's name in the configuration.
 pub fn agent_name(number: u32) -> String {
     format!("storage{number:04}")
 }
@@ -78,7 +79,7 @@ pub fn socket(number: u32) -> String {
     format!("{number}.sock")
 }
 
-/// The wish of the volume itself.
+/// The spec of the volume itself.
 pub fn volume_spec() -> v1::VolumeSpec {
     v1::VolumeSpec {
         group: "vg0".to_owned(),
@@ -96,12 +97,12 @@ pub fn target(number: u32) -> String {
     format!("iqn.2026-11.dev.mooring:{}", volume_id(number))
 }
 
-/// What its disk says that it is.
+/// The NAA of the volume's disk.
 pub fn naa(number: u32) -> String {
     Naa::of_serial(&volume_id(number).to_string()).as_str().to_owned()
 }
 
-/// What stands with the volume's wish for a rebuild.
+/// The data stored with the volume's spec for a rebuild.
 pub fn volume_opaque(number: u32) -> Vec<u8> {
     json!({ "name": format!("volume-{number}"), "project": PROJECT, "size_gib": 10 }).to_string().into_bytes()
 }
@@ -112,7 +113,7 @@ pub fn secret(number: u32) -> String {
 }
 
 impl World {
-    /// Whose volume it is.
+    /// The agent of a volume.
     pub fn agent_of(&self, volume: u32) -> u32 {
         volume % self.agents
     }
@@ -128,7 +129,7 @@ impl World {
         numbers.map(|number| (number, Attachment::of(self, number)))
     }
 
-    /// The wish of a volume's export.
+    /// The spec of a volume's export.
     pub fn export_spec(&self, volume: u32) -> v1::ExportSpec {
         let derived = v1::export_identity::Kind::Derived(v1::DerivedIdentity {});
         let grant = |(number, attachment): (u32, Attachment)| v1::Grant {
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// What stands with the export's wish for a rebuild.
+    /// The data stored with the export's spec for a rebuild.
     pub fn export_opaque(&self, volume: u32) -> Vec<u8> {
         let one = |(_, attachment): (u32, Attachment)| json!({ "id": attachment.id, "host": attachment.host, "mode": "rw", "project": PROJECT });
         json!({ "attachments": self.attachments_of(volume).map(one).collect::<Vec<_>>() })
@@ -159,7 +160,7 @@ impl World {
             .into_bytes()
     }
 
-    /// What its agent reports of a volume's export: every grant with a session.
+    /// The agent's report on a volume's export: every grant with a session.
     pub fn export_report(&self, volume: u32, commands: u64) -> v1::ExportReport {
         let grant = |(number, attachment): (u32, Attachment)| v1::GrantReport {
             lun: 1,
@@ -199,7 +200,7 @@ impl World {
         }
     }
 
-    /// What its agent keeps of a volume, and what it sees.
+    /// The agent's stored specs and reports of a volume.
     pub fn status(&self, volume: u32) -> v1::VolumeStatus {
         let id = volume_id(volume).to_string();
         let spec = volume_spec();

@@ -1,5 +1,6 @@
-//! Light storage agents, many in one process: each with its own socket, identity and volumes, and the real wire. They keep
-//! the large world and change nothing; every ten seconds each reports an export anew and has other free space.
+//! Light storage agents, many in one process: each with its own socket, identity and volumes, on
+//! the real wire. They serve the large world and change nothing; every ten seconds each reports an
+//! export anew and another free space.
 //!
 //! A thousand real agents would measure themselves: each keeps a store and looks at a kernel.
 
@@ -19,10 +20,10 @@ use tokio::net::UnixListener;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
-/// How often each reports.
+/// Interval of each agent's reports.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Answers as many storage agents, from numbers
+/// Answers as many storage agents, generated from numbers
 #[derive(Debug, Parser)]
 struct Args {
     /// The folder of their sockets
@@ -44,14 +45,14 @@ impl Light {
     }
 }
 
-/// Reports of one agent, for ever: one of its exports after the other.
+/// Sends the reports of one agent, for ever: one of its exports after the other.
 async fn report(world: World, agent: u32, to: tokio::sync::mpsc::Sender<Result<v1::Report, Status>>) {
     use v1::report::What;
     let synced = v1::Report { what: Some(What::Synced(v1::SyncMark {})) };
     if to.send(Ok(synced)).await.is_err() {
         return;
     }
-    // Not all at once, as real ones.
+    // Spread over time, as real ones.
     tokio::time::sleep(EVERY * agent / world.agents.max(1)).await;
     let mut ticks = tokio::time::interval(EVERY);
     for commands in 2.. {
@@ -147,7 +148,7 @@ impl Agent for Light {
         &self,
         _: Request<v1::GetCapabilitiesRequest>,
     ) -> Result<Response<v1::Capabilities>, Status> {
-        // Asked every ten seconds, and never the same twice: each answer is a change to be kept.
+        // Called every ten seconds, with a new answer each time: each is a change to store.
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         let pool = v1::Pool {
             name: "vg0".to_owned(),

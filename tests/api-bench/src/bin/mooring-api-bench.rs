@@ -1,5 +1,5 @@
-//! `cargo xtask bench api`: real programs on loopback, a client that measures them, and the bars beside the results
-//! (docs/benchmarks.md says how it is meant).
+//! `cargo xtask bench api`: real programs on loopback, a client that measures them, and the bars
+//! beside the results (docs/benchmarks.md explains them).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -18,10 +18,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Cycles per second with one client and with eight, on the embedded database.
 const CYCLES_BAR: [(usize, f64); 2] = [(1, 450.0), (8, 900.0)];
-/// Milliseconds of one volume, and of a page of a thousand, at the 99th percentile.
+/// Milliseconds for one volume, and for a page of a thousand, at the 99th percentile.
 const SHOW_BAR_MS: f64 = 5.0;
 const PAGE_BAR_MS: f64 = 50.0;
-/// MiB of the controller with the large world.
+/// MiB of the controller's memory with the large world.
 const MEMORY_BAR_MIB: u64 = 200;
 
 /// A thousand agents are a thousand connections.
@@ -33,13 +33,13 @@ struct Args {
     /// The folder of the programs
     #[arg(long)]
     programs: PathBuf,
-    /// Where the databases are; on the disk that is to be measured
+    /// Folder of the databases, on the disk to be measured
     #[arg(long)]
     folder: PathBuf,
-    /// Few seconds and a small world: that it works, not how fast it is
+    /// Take few seconds and a small world: shows that it works, not how fast it is
     #[arg(long)]
     quick: bool,
-    /// Only the parts whose name contains this: sqlite, postgresql, large
+    /// Only the parts whose names contain this: sqlite, postgresql, large
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -108,7 +108,7 @@ async fn cycles(args: &Args, plan: &Plan, postgres: bool) -> Result<()> {
     let folder = tempfile::tempdir_in(&args.folder)?;
     let programs = Programs(args.programs.clone());
     let server = if postgres {
-        // The server's user must come through.
+        // The server's user must be able to pass through the folder.
         std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711))?;
         match Server::start(folder.path())? {
             Ok(server) => Some(server),
@@ -154,7 +154,7 @@ async fn cycles(args: &Args, plan: &Plan, postgres: bool) -> Result<()> {
     Ok(())
 }
 
-/// Syncs per cycle, in runs of their own: being counted makes it slow.
+/// Counts syncs per cycle, in runs of their own, because counting slows them.
 #[allow(clippy::cast_precision_loss, reason = "some thousands of syncs")]
 fn syncs(
     args: &Args,
@@ -192,7 +192,7 @@ async fn large(args: &Args, plan: &Plan) -> Result<()> {
     let folder = tempfile::tempdir_in(&args.folder)?;
     let programs = Programs(args.programs.clone());
     let (agents, entries) = plane::light_agents(&programs, folder.path(), &plan.world)?;
-    // Once without agents, for the schema.
+    // Start once without agents, to make the schema.
     let control = Control::new(&programs, folder.path(), "", "")?;
     control.start().await?.stop()?;
     let began = Instant::now();

@@ -1,5 +1,6 @@
-//! The client of `cargo xtask bench api`, a process of its own so that its cost is seen apart: attachment cycles as Nova makes
-//! them, or reads at random places of the large world. Prints one line of JSON.
+//! The client of `cargo xtask bench api`, in a process of its own so that its cost is separate:
+//! attachment cycles as Nova makes them, or reads at random places of the large world. Prints one
+//! line of JSON.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use uuid::Uuid;
 struct Args {
     #[command(flatten)]
     target: Target,
-    /// A process whose processor time is to be said, too: NAME=PID
+    /// Also report the processor time of this process: NAME=PID
     #[arg(long = "watch", value_name = "NAME=PID")]
     watched: Vec<Watched>,
     #[command(subcommand)]
@@ -32,18 +33,19 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Load {
-    /// Attachments: create, update with a connector, complete, delete; each client one after the other
+    /// Attachments: create, update with a connector, complete, delete; each client makes one after
+    /// the other
     Cycles {
-        /// The volumes; client N takes the Nth, and begins again at the first
+        /// The volumes; client N takes the Nth, counted in a circle
         #[arg(long = "volume", required = true)]
         volumes: Vec<String>,
-        /// Clients at a time, each with its connection
+        /// Number of clients at a time, each with its connection
         #[arg(long, default_value_t = 1)]
         clients: usize,
-        /// Seconds that are measured, after one that is not
+        /// Seconds to measure, after one that is not measured
         #[arg(long, default_value_t = 10)]
         seconds: u64,
-        /// So many of each client instead, from the first on
+        /// Measure this many cycles of each client instead, without a warm-up
         #[arg(long, value_name = "CYCLES", conflicts_with = "seconds")]
         exactly: Option<u64>,
     },
@@ -51,10 +53,10 @@ enum Load {
     Reads {
         #[command(flatten)]
         world: World,
-        /// Single volumes
+        /// Number of single volumes
         #[arg(long, default_value_t = 2_000)]
         shows: u32,
-        /// Pages of each kind
+        /// Number of pages of each kind
         #[arg(long, default_value_t = 100)]
         pages: u32,
     },
@@ -75,7 +77,7 @@ async fn timed<T>(
     Ok(done)
 }
 
-/// One attachment from its beginning to its end, as the compute service goes through it.
+/// Makes one attachment from its beginning to its end, as the compute service does.
 async fn cycle(client: &mut Client, volume: &str, host: usize, samples: &mut Samples) -> Result<()> {
     let instance = Uuid::from_u128(fastrand::u128(..));
     let body =
@@ -138,19 +140,19 @@ impl Costs {
     }
 }
 
-/// When a client ends.
+/// The end of a client's run.
 #[derive(Debug, Clone, Copy)]
 enum Span {
-    /// After these seconds, and one before that is not measured.
+    /// After this many seconds, and one before that is not measured.
     Seconds(u64),
-    /// After so many.
+    /// After this many cycles.
     Exactly(u64),
 }
 
 async fn cycles(args: &Args, volumes: &[String], clients: usize, span: Span) -> Result<Measured> {
     let (warm, last, most) = match span {
         Span::Seconds(seconds) => (1, seconds, u64::MAX),
-        // What never comes to an end is seen by whoever waits.
+        // The caller notices a run that never ends.
         Span::Exactly(count) => (0, 3_600, count),
     };
     let start = Instant::now() + Duration::from_secs(warm);
