@@ -11,7 +11,7 @@ use prometheus_parse::{Sample, Scrape, Value};
 
 use crate::rig::*;
 
-const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations/metrics.md");
 
 /// Serves the agent's metrics, as the program does.
 fn serve(agent: &Agent) -> SocketAddr {
@@ -95,7 +95,7 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     let text = scrape(serve(&agent));
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
-    assert_eq!(there, documented(), "left: what is there; right: what docs/operations.md lists");
+    assert_eq!(there, documented(), "left: what is there; right: what docs/operations/metrics.md lists");
     // Dashboards and alerts rely on them.
     let types: BTreeSet<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     insta::assert_snapshot!(types.into_iter().collect::<Vec<_>>().join("\n"));

@@ -19,7 +19,7 @@ use tower::ServiceExt;
 use crate::client::PROJECT;
 use crate::support::{LONG, Rig, admin, client};
 
-const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+const OPERATIONS: &str = include_str!("../../../docs/operations/metrics.md");
 
 /// A control plane's metrics that have counted nothing yet, and its API.
 fn measured(service: &Service) -> (Arc<Metrics>, Router) {
@@ -90,7 +90,7 @@ async fn every_metric_is_documented_and_every_documented_one_is_there() {
     assert!(text.ends_with("\n# EOF\n"), "{text}");
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
-    assert_eq!(there, documented(), "left: what is there; right: what docs/operations.md lists");
+    assert_eq!(there, documented(), "left: what is there; right: what docs/operations/metrics.md lists");
     // Dashboards and alerts rely on them.
     let types: BTreeSet<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     insta::assert_snapshot!(types.into_iter().collect::<Vec<_>>().join("\n"));
