@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 
 /// Pages whose blocks are checked, in reading order.
 pub const PAGES: [&str; 6] = [
-    "README.md",
     "docs/install.md",
+    "README.md",
     "docs/upgrade.md",
     "docs/backup.md",
     "docs/security.md",

@@ -4,8 +4,8 @@
 //! session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
 //! zeroed, the machine waits for a mark of the progress.
 //!
-//! What must never happen here: a step that the README does not have; a file that the packages do
-//! not bring.
+//! What must never happen here: a step that docs/install.md does not have; a file
+//! that the packages do not bring.
 
 mod units;
 
@@ -25,7 +25,7 @@ use crate::packages::{self, Compression, Recipe, VARIANTS};
 use crate::pki;
 use crate::site::{GROUP, Programs, Site, TARGET, goes_on, going, number, progress};
 
-/// The daemons, in the order in which the README starts them.
+/// The daemons, in the order in which docs/install.md starts them.
 const DAEMONS: &str = "mooring-sessiond mooring-agent mooring-controller";
 
 /// Versions of the packages: the first is installed, then upgraded to the second.
@@ -46,8 +46,8 @@ const CLIENT: &str = "/etc/mooring/controller/client";
 const OF_TARGETCLI: &str =
     r#"{"storage_objects": [], "targets": [{"fabric": "iscsi", "wwn": "iqn.2003-01.org.example:x"}]}"#;
 
-/// The controller's commands of the README. The output of `init` is put where the other commands
-/// find it.
+/// The controller's commands of docs/install.md. The output of `init` is put where the other
+/// commands find it.
 pub(super) const INIT: &str = "set -e; umask 077; mooring-controller init > /root/init; systemctl start mooring-controller; \
     sed -n 's/^the admin.s token, shown this once: //p' /root/init > /root/token; \
     sed -n 's/.*\\(MOORING_CONTROLLER=[^ ]*\\).*/export \\1/p' /root/init > /root/env; \
@@ -153,7 +153,7 @@ impl<'a> Machine<'a> {
         Ok(out.stdout)
     }
 
-    /// Runs `mooring --json` as the README does.
+    /// Runs `mooring --json` as the pages do.
     fn mooring(&self, words: &str) -> Result<Value> {
         let out = self.sh(&format!(". /root/env; mooring --token-file /root/token --json {words}"))?;
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
@@ -279,7 +279,7 @@ impl<'a> Machine<'a> {
         let (said, failed) = (lines.next().unwrap_or_default(), lines.collect::<Vec<_>>().join("; "));
         check(!failed.contains("mooring"), || format!("units that failed: {failed}"))?;
         self.evidence.shows(format!(
-            "installed from the packages and started by the README's commands: three daemons active under systemd ({said}), {} services in all",
+            "installed from the packages and started by the install page's commands: three daemons active under systemd ({said}), {} services in all",
             beside.trim()
         ));
         Ok(())
