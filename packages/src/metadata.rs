@@ -76,7 +76,7 @@ fn every_file_of_systemd_is_in_one_package() {
     }
 }
 
-/// Whether a source is a file, or `FOLDER/*END` with at least one file of that end.
+/// Returns `true` if a source is a file, or `FOLDER/*END` with at least one file of that end.
 fn is_there(source: &str) -> bool {
     let Some((folder, end)) = source.rsplit_once("/*") else { return here().join(source).is_file() };
     let mut files = fs::read_dir(here().join(folder)).unwrap();
