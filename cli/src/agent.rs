@@ -9,9 +9,11 @@ use tonic::Status;
 use crate::Reply;
 use crate::capabilities::AgentShown;
 use crate::error::{Exit, Failure};
-use crate::output::{Event, EventLine, Planned, rfc3339};
-use crate::select::{VolumeRef, find};
+use crate::output::{Event, EventLine, Planned};
+use crate::select::find;
 use crate::session::Session;
+use crate::text::rfc3339;
+use crate::volume_ref::VolumeRef;
 
 /// `plan`.
 pub(crate) async fn plan(session: &Session, volume: Option<&VolumeRef>) -> Result<Reply<Planned>, Failure> {

@@ -13,9 +13,9 @@ use mooring_model::{
     AttachmentId, ByteSize, ClusterId, Iqn, Mode, Portal, Provisioning, VolumeId, VolumeSpec,
 };
 
-use crate::chap::SecretSource;
-use crate::controller::url::ControllerUrl;
-use crate::select::VolumeRef;
+use crate::secret::SecretSource;
+use crate::url::ControllerUrl;
+use crate::volume_ref::VolumeRef;
 
 mod attach;
 mod attachment;

@@ -7,8 +7,10 @@ use std::fmt::{self, Display, Formatter};
 use mooring_api::v1;
 use serde::Serialize;
 
-use crate::display::{NONE, facts, joined, or_none, size, table, write_problems};
-use crate::output::{Problem, list, mode, some};
+use crate::problem::Problem;
+use crate::problem::write_problems;
+use crate::table::{NONE, facts, joined, or_none, size, table};
+use crate::text::{list, mode, some};
 
 /// Health of a part of the host, and the reasons why it is not better.
 #[derive(Debug, Serialize)]

@@ -172,7 +172,7 @@ fn on_host(attachment: &crate::controller::records::Live) -> String {
 fn candidate(name: Option<String>, id: String, help: &str) -> CompletionCandidate {
     let shown = |name: &String| !name.is_empty() && !name.chars().any(char::is_control);
     let value = name.filter(shown).unwrap_or(id);
-    let help = Some(crate::output::plain(help)).filter(|help| !help.is_empty());
+    let help = Some(crate::text::plain(help)).filter(|help| !help.is_empty());
     CompletionCandidate::new(value).help(help.map(Into::into))
 }
 

@@ -14,57 +14,18 @@ use serde_json::json;
 use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
-use crate::controller::records::{OneState, VolumeCutRecord};
+use crate::controller::records::OneState;
 use crate::controller::volume;
-use crate::display::named;
 use crate::error::Failure;
-use crate::output::{Problem, time};
-use crate::select::{VolumeRef, find, name_of};
+use crate::output::Cut;
+use crate::problem::{Problem, write_problems};
+use crate::select::{find, name_of};
 use crate::session::{Session, stamp_for, twice};
+use crate::table::named;
+use crate::volume_ref::VolumeRef;
 
 /// Pause between looks at a volume that is not there yet.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(200);
-
-/// Isolation of a volume.
-#[derive(Debug, Serialize)]
-pub(crate) struct Cut {
-    /// `in_force`: no command reaches the disk. `pending`: requested, and not in force yet.
-    pub state: &'static str,
-    /// Time of the request; `null`: it was taken back.
-    pub since: Option<String>,
-}
-
-impl Cut {
-    pub(crate) fn of_wire(spec: Option<&v1::VolumeSpec>, report: &v1::VolumeReport) -> Option<Self> {
-        let us = spec.map_or(0, |spec| spec.cut_us);
-        let state = match report.cut() {
-            v1::CutState::InForce => "in_force",
-            v1::CutState::Pending => "pending",
-            // An agent of a release that does not say.
-            v1::CutState::Unspecified if us != 0 => "pending",
-            v1::CutState::Unspecified => return None,
-        };
-        Some(Self { state, since: time(us) })
-    }
-
-    pub(crate) fn of_record(record: VolumeCutRecord) -> Self {
-        let state = if record.state == "in_force" { "in_force" } else { "pending" };
-        Self { state, since: record.since }
-    }
-}
-
-impl Display for Cut {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match (self.state, &self.since) {
-            ("in_force", Some(since)) => write!(f, "cut off from its disk (asked for at {since})"),
-            ("in_force", None) => f.write_str("still cut off from its disk, and is not to be any more"),
-            (_, Some(since)) => {
-                write!(f, "to be cut off from its disk (asked for at {since}), and is not yet")
-            }
-            (_, None) => f.write_str("to be cut off from its disk, and is not yet"),
-        }
-    }
-}
 
 /// `volume cut`, `volume uncut`.
 #[derive(Debug, Serialize)]
@@ -85,7 +46,7 @@ impl Display for VolumeCut {
             None => write!(f, "volume {name} is not cut off from its disk")?,
             Some(cut) => write!(f, "volume {name} is {cut}")?,
         }
-        crate::display::write_problems(f, &self.problems)
+        write_problems(f, &self.problems)
     }
 }
 
@@ -188,7 +149,7 @@ pub(crate) async fn of_controller(
                 done,
                 volume_id: found.id,
                 name: found.name,
-                cut: now.cut.map(Cut::of_record),
+                cut: now.cut.map(Cut::from),
                 problems: Vec::new(),
             };
             return Ok(Reply::when(done, answer));

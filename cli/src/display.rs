@@ -5,54 +5,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use comfy_table::{Table, presets};
-use mooring_model::ByteSize;
-
 use crate::capabilities::Capabilities;
 use crate::output::{
-    Created, Deleted, Event, EventLine, Export, ExportShown, FcGrant, Grant, Granted, Planned, Problem,
-    Receipt, Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
+    Created, Cut, Deleted, Event, EventLine, Export, ExportShown, FcGrant, Grant, Granted, Planned, Receipt,
+    Revoked, Session, Stuck, Timing, Volume, VolumeState, Volumes,
 };
-
-pub(crate) const NONE: &str = "-";
-
-pub(crate) fn table<const N: usize>(heads: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(heads);
-    table.add_rows(rows);
-    trimmed(&mut table)
-}
-
-/// `NAME value` lines, aligned.
-pub(crate) fn facts(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.add_rows(rows.into_iter().map(|(name, value)| [name.to_owned(), value]));
-    trimmed(&mut table)
-}
-
-fn trimmed(table: &mut Table) -> String {
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.trim_fmt()
-}
-
-pub(crate) fn or_none(text: Option<&str>) -> String {
-    text.unwrap_or(NONE).to_owned()
-}
-
-pub(crate) fn joined(texts: &[String]) -> String {
-    if texts.is_empty() { NONE.to_owned() } else { texts.join(" ") }
-}
-
-pub(crate) fn size(bytes: u64) -> String {
-    ByteSize(bytes).to_string()
-}
-
-pub(crate) fn named(name: Option<&str>, id: &str) -> String {
-    name.map_or_else(|| id.to_owned(), |name| format!("{name} ({id})"))
-}
+use crate::problem::{write_inline, write_problems};
+use crate::table::{NONE, facts, joined, named, or_none, size, table};
 
 /// Microseconds in readable form.
 fn duration(micros: u64) -> String {
@@ -63,23 +22,6 @@ fn duration(micros: u64) -> String {
     }
 }
 
-impl Display for Problem {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let who = match self.cure {
-            "retry" => "it is retried",
-            "fix_spec" => "change the request",
-            "operator" => "an operator must act",
-            "bug" => "this is a defect",
-            _ => return write!(f, "{}: {}", self.object, self.text),
-        };
-        write!(f, "{}: {} ({who})", self.object, self.text)
-    }
-}
-
-pub(crate) fn write_problems(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
-    problems.iter().try_for_each(|problem| write!(f, "\nproblem: {problem}"))
-}
-
 fn write_stuck(f: &mut Formatter<'_>, stuck: Option<&Stuck>) -> fmt::Result {
     let Some(stuck) = stuck else { return Ok(()) };
     write!(
@@ -88,6 +30,19 @@ fn write_stuck(f: &mut Formatter<'_>, stuck: Option<&Stuck>) -> fmt::Result {
         stuck.step,
         duration(stuck.since_ms.saturating_mul(1000))
     )
+}
+
+impl Display for Cut {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (self.state, &self.since) {
+            ("in_force", Some(since)) => write!(f, "cut off from its disk (asked for at {since})"),
+            ("in_force", None) => f.write_str("still cut off from its disk, and is not to be any more"),
+            (_, Some(since)) => {
+                write!(f, "to be cut off from its disk (asked for at {since}), and is not yet")
+            }
+            (_, None) => f.write_str("to be cut off from its disk, and is not yet"),
+        }
+    }
 }
 
 impl VolumeState {
@@ -546,10 +501,6 @@ fn write_agent_line(f: &mut Formatter<'_>, agent: &Capabilities) -> fmt::Result 
         write!(f, "; {} {} free", pool.name, size(pool.free_bytes))?;
     }
     write_inline(f, &agent.problems)
-}
-
-fn write_inline(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
-    problems.iter().try_for_each(|problem| write!(f, "; problem: {problem}"))
 }
 
 #[cfg(test)]

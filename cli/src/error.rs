@@ -13,8 +13,11 @@ use serde::Serialize;
 use serde_json::Value;
 use tonic::{Code, Status};
 
-use crate::controller::fault::Fault;
-use crate::output::plain;
+use crate::text::plain;
+
+mod fault;
+
+pub(crate) use fault::Fault;
 
 /// The program's exit codes. Scripts decide on these numbers: they never change their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,8 +13,9 @@ use mooring_model::{AttachmentId, Chap, Iqn, LUN_DEFAULT, Mode, Portal, VolumeId
 use crate::args::{GrantArgs, RevokeArgs};
 use crate::error::{Exit, Failure};
 use crate::output::{ExportShown, Granted, Revoked};
-use crate::select::{VolumeRef, find};
+use crate::select::find;
 use crate::session::{Session, stamp_for, twice};
+use crate::volume_ref::VolumeRef;
 use crate::{Reply, chap};
 
 /// The grant to make, with its credentials read.

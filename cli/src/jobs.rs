@@ -13,11 +13,11 @@ use crate::Reply;
 use crate::args::{JobShowArgs, JobThrottleArgs};
 use crate::controller::Client;
 use crate::controller::client::Call;
-use crate::display::{NONE, facts, or_none, size, table};
 use crate::error::Failure;
-use crate::output::time;
 use crate::select::{find, name_of};
 use crate::session::Session;
+use crate::table::{NONE, facts, or_none, size, table};
+use crate::text::time;
 
 /// `job list`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -244,7 +244,7 @@ impl Display for JobShown {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let job = &self.job;
         f.write_str(&facts([
-            ("VOLUME", crate::display::named(job.volume_name.as_deref(), &job.volume_id)),
+            ("VOLUME", crate::table::named(job.volume_name.as_deref(), &job.volume_id)),
             ("STORAGE", or_none(job.storage_host.as_deref())),
             ("KIND", job.kind.clone()),
             ("DONE", format!("{:.2} %: {} of {}", job.percent, size(job.done_bytes), size(job.total_bytes))),

@@ -22,12 +22,18 @@ mod error;
 mod export;
 mod jobs;
 mod output;
+mod problem;
 mod reservations;
+mod secret;
 mod select;
 mod session;
 mod sessions;
 mod side;
+mod table;
+mod text;
+mod url;
 mod volume;
+mod volume_ref;
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::ControlFlow;

@@ -8,15 +8,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use jiff::Timestamp;
 use mooring_api::v1;
 use mooring_model::{Cause, VolumeId};
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
-use crate::cut::Cut;
 use crate::error::Failure;
+use crate::problem::Problem;
 use crate::select::name_of;
+use crate::text::{list, mode, plain, some, time};
 
 /// Renders an answer: JSON (pretty, or one line of a stream), or text.
 pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T) -> Result<String, Failure> {
@@ -27,38 +27,6 @@ pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T)
     encode(answer)
         .map(|text| text + "\n")
         .map_err(|error| Failure::Answer(format!("it cannot be encoded: {error}")))
-}
-
-/// Cleans a text for a terminal. Names and messages come from others: characters that could control
-/// the terminal are replaced.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-/// Decodes a text of the wire; an empty one means "unknown" and gives `None`.
-pub(crate) fn some(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-pub(crate) fn time(micros: i64) -> Option<String> {
-    Timestamp::from_microsecond(micros).ok().filter(|_| micros != 0).map(rfc3339)
-}
-
-/// Formats a time with six digits after the point: times in a column line up and sort as text.
-pub(crate) fn rfc3339(time: Timestamp) -> String {
-    format!("{time:.6}")
-}
-
-pub(crate) fn list<T, U>(items: &[T], convert: impl Fn(&T) -> U) -> Vec<U> {
-    items.iter().map(convert).collect()
-}
-
-pub(crate) fn mode(mode: v1::Mode) -> Option<&'static str> {
-    match mode {
-        v1::Mode::ReadOnly => Some("ro"),
-        v1::Mode::ReadWrite => Some("rw"),
-        v1::Mode::Unspecified => None,
-    }
 }
 
 fn phase(phase: v1::Phase) -> &'static str {
@@ -73,25 +41,26 @@ fn phase(phase: v1::Phase) -> &'static str {
     }
 }
 
-/// A deviation from the spec.
+/// Isolation of a volume.
 #[derive(Debug, Serialize)]
-pub(crate) struct Problem {
-    pub object: String,
-    pub text: String,
-    /// `retry`, `fix_spec`, `operator`, `bug` or `unknown`.
-    pub cure: &'static str,
+pub(crate) struct Cut {
+    /// `in_force`: no command reaches the disk. `pending`: requested, and not in force yet.
+    pub state: &'static str,
+    /// Time of the request; `null`: it was taken back.
+    pub since: Option<String>,
 }
 
-impl Problem {
-    pub(crate) fn of_wire(problem: &v1::Problem) -> Self {
-        let cure = match problem.cure() {
-            v1::Cure::Unspecified => "unknown",
-            v1::Cure::Retry => "retry",
-            v1::Cure::FixSpec => "fix_spec",
-            v1::Cure::Operator => "operator",
-            v1::Cure::Bug => "bug",
+impl Cut {
+    pub(crate) fn of_wire(spec: Option<&v1::VolumeSpec>, report: &v1::VolumeReport) -> Option<Self> {
+        let us = spec.map_or(0, |spec| spec.cut_us);
+        let state = match report.cut() {
+            v1::CutState::InForce => "in_force",
+            v1::CutState::Pending => "pending",
+            // An agent of a release that does not say.
+            v1::CutState::Unspecified if us != 0 => "pending",
+            v1::CutState::Unspecified => return None,
         };
-        Self { object: problem.object.clone(), text: problem.text.clone(), cure }
+        Some(Self { state, since: time(us) })
     }
 }
 

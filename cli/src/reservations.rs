@@ -13,11 +13,12 @@ use serde_json::json;
 use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
-use crate::display::{facts, named, or_none, table};
 use crate::error::Failure;
-use crate::output::time;
-use crate::select::{VolumeRef, find, name_of};
+use crate::select::{find, name_of};
 use crate::session::Session;
+use crate::table::{facts, named, or_none, table};
+use crate::text::time;
+use crate::volume_ref::VolumeRef;
 
 /// `volume reservations`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -164,14 +165,6 @@ pub(crate) async fn change_at_controller(
     Ok(Reply::ok(
         client.read::<Changed>(Call::add("the change of reservations", &path, body).waiting()).await?,
     ))
-}
-
-/// Parses a key in its listed form: 0 is no key.
-pub(crate) fn parse_key(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").unwrap_or_default();
-    let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let key = u64::from_str_radix(digits, 16).ok().filter(|key| hexadecimal && *key != 0);
-    key.ok_or_else(|| "want a key as it is listed: 0x and up to 16 hexadecimal digits, not all 0".to_owned())
 }
 
 /// `volume reservations` of the controller.

@@ -15,11 +15,12 @@ use crate::args::SessionListArgs;
 use crate::controller::Client;
 use crate::controller::attachment::of_volume;
 use crate::controller::records::{Live, SessionRecord};
-use crate::display::{joined, or_none, table, unlisted};
+use crate::display::unlisted;
 use crate::error::Failure;
-use crate::output::time;
 use crate::select::{find, name_of};
 use crate::session::Session;
+use crate::table::{joined, or_none, table};
+use crate::text::time;
 
 /// State of a session that should exist and does not.
 const MISSING: &str = "MISSING";

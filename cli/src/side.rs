@@ -7,8 +7,8 @@
 use mooring_api::Address;
 
 use crate::args::{CreateArgs, Global};
-use crate::controller::url::ControllerUrl;
 use crate::error::Failure;
+use crate::url::ControllerUrl;
 
 /// The peer of a command.
 pub(crate) enum Side {

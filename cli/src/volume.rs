@@ -11,8 +11,9 @@ use crate::Reply;
 use crate::args::{CreateArgs, ExtendArgs};
 use crate::error::Failure;
 use crate::output::{Created, Deleted, Volume, Volumes};
-use crate::select::{VolumeRef, find, name_of, named, opaque_of};
+use crate::select::{find, name_of, named, opaque_of};
 use crate::session::{Session, stamp_for, twice};
+use crate::volume_ref::VolumeRef;
 
 /// `volume create`.
 pub(crate) async fn create(session: &Session, args: &CreateArgs) -> Result<Reply<Created>, Failure> {

@@ -4,7 +4,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use mooring_model::{AttachmentId, Cache, Mode};
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// How a host reaches a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,7 @@
 use clap::Args;
 use mooring_model::{AttachmentId, Cache, Mode};
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// `attachment list`.
 #[derive(Debug, Args)]

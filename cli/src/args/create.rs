@@ -5,7 +5,7 @@ use clap::builder::NonEmptyStringValueParser;
 use mooring_model::{ByteSize, VgName, VolumeId};
 
 use super::volume_size;
-use crate::select::{VolumeName, VolumeRef};
+use crate::volume_ref::{VolumeName, VolumeRef};
 
 /// `volume create`.
 #[derive(Debug, Args)]

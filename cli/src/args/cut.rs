@@ -4,7 +4,7 @@
 
 use clap::Args;
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// `volume cut`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@
 
 use clap::Args;
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 pub(super) const HELP: &str = "\
 Refused while the volume is attached or granted: detach it (on an agent: revoke its grants) first.

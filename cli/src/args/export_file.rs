@@ -5,7 +5,7 @@
 use clap::Args;
 use mooring_model::{ImageFormat, ImageName};
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// `volume export`.
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ use clap::Args;
 use mooring_model::ByteSize;
 
 use super::volume_size;
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 pub(super) const HELP: &str = "\
 The added space is zeroed first; then every host that Mooring has attached sees the new size by

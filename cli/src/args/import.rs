@@ -5,7 +5,7 @@
 use clap::Args;
 use mooring_model::{ByteSize, ImageFormat, ImageName};
 
-use crate::select::VolumeName;
+use crate::volume_ref::VolumeName;
 
 /// `volume import`.
 #[derive(Debug, Args)]

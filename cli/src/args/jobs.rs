@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use mooring_model::ByteSize;
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// Long work of storage nodes.
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,7 @@
 
 use clap::Args;
 
-use crate::select::VolumeName;
+use crate::volume_ref::VolumeName;
 
 /// `volume manage`.
 #[derive(Debug, Args)]

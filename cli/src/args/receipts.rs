@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 use mooring_model::AttachmentId;
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// Records of detaches.
 #[derive(Debug, Subcommand)]

@@ -6,7 +6,7 @@
 use clap::Args;
 use mooring_model::AttachmentId;
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// `volume rotate-secrets`.
 #[derive(Debug, Args)]

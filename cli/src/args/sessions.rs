@@ -5,7 +5,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// Sessions.
 #[derive(Debug, Subcommand)]

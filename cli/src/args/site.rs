@@ -6,7 +6,7 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 use clap::{Args, Subcommand};
 
 use super::{ExtraSpec, TypeCreateArgs};
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// Volume types.
 #[derive(Debug, Subcommand)]

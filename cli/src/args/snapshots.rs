@@ -4,7 +4,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::select::{VolumeName, VolumeRef};
+use crate::volume_ref::{VolumeName, VolumeRef};
 
 /// Snapshots.
 #[derive(Debug, Subcommand)]

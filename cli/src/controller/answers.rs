@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use mooring_model::Cause;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::controller::fault::Fault;
 use crate::controller::records::{
     DetachRecord, Kept, Live, ReceiptRecord, SnapshotRecord, TypeRecord, VolumeRecord,
 };
-use crate::cut::Cut;
-use crate::output::{Receipt, Session, rfc3339};
+use crate::error::Fault;
+use crate::output::Cut;
+use crate::output::{Receipt, Session};
+use crate::text::rfc3339;
 
 /// A volume type.
 #[derive(Debug, Serialize)]

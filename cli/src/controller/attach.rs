@@ -19,13 +19,13 @@ use crate::controller::answers::Attached;
 use crate::controller::attachment::{PATH, changed};
 use crate::controller::client::{Call, wrapped};
 use crate::controller::detach;
-use crate::controller::fault::Fault;
 use crate::controller::progress::Progress;
 use crate::controller::records::{Kept, Live, OneAttachment, OneReceipt};
 use crate::controller::volume::find;
 use crate::display::commands;
+use crate::error::Fault;
 use crate::error::{Failure, Left};
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 use crate::{Exit, Reply};
 
 /// Least pause between calls to a controller that answers without waiting.

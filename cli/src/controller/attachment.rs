@@ -7,11 +7,11 @@ use crate::args::{AttachmentCacheArgs, AttachmentModeArgs};
 use crate::controller::Client;
 use crate::controller::answers::{AttachmentCache, AttachmentMode, AttachmentShown, Proof};
 use crate::controller::client::Call;
-use crate::controller::fault::Fault;
 use crate::controller::records::{Attachments, Kept, Live, OneAttachment, OneReceipt};
 use crate::controller::volume::find;
 use crate::error::Failure;
-use crate::select::VolumeRef;
+use crate::error::Fault;
+use crate::volume_ref::VolumeRef;
 use crate::{Exit, Reply};
 
 /// Path of attachments in the API.

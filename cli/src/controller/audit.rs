@@ -11,9 +11,9 @@ use crate::args::AuditArgs;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
-use crate::display::table;
 use crate::error::Failure;
-use crate::output::rfc3339;
+use crate::table::table;
+use crate::text::rfc3339;
 
 const PATH: [&str; 3] = ["mooring", "v1", "audit"];
 

@@ -10,8 +10,8 @@ use crate::controller::attachment::PATH;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
-use crate::display::{NONE, or_none, table};
 use crate::error::Failure;
+use crate::table::{NONE, or_none, table};
 use crate::{Exit, Reply};
 
 /// Findings of the host.

@@ -16,10 +16,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::Global;
-use crate::controller::fault::Fault;
-use crate::controller::url::ControllerUrl;
 use crate::error::Failure;
-use crate::output::plain;
+use crate::error::Fault;
+use crate::text::plain;
+use crate::url::ControllerUrl;
 
 /// Time beyond the deadline in which an answer that is on its way is still awaited: it is worth
 /// more than giving up.

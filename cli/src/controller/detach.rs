@@ -14,7 +14,7 @@ use crate::controller::client::Call;
 use crate::controller::records::{Kept, Live, OneReceipt};
 use crate::controller::volume;
 use crate::error::Failure;
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 
 /// The call that detaches. It is repeated until it is done.
 pub(crate) fn call(id: &str, force: bool, widen: bool) -> Call<'_> {

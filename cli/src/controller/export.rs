@@ -15,8 +15,8 @@ use crate::args::VolumeExportArgs;
 use crate::controller::Client;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::volume;
-use crate::display::named;
 use crate::error::Failure;
+use crate::table::named;
 
 /// Pauses between looks: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

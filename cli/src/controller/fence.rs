@@ -13,9 +13,10 @@ use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{Kept, ReceiptRecord};
 use crate::controller::show::write_lines;
-use crate::display::{commands, facts, joined, or_none, table};
+use crate::display::commands;
 use crate::error::Failure;
 use crate::output::Receipt;
+use crate::table::{facts, joined, or_none, table};
 
 /// One attachment of a fenced host.
 #[derive(Debug, Clone, Deserialize, Serialize)]

@@ -7,14 +7,14 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::Reply;
 use crate::args::{ForgetArgs, RenameArgs};
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
-use crate::display::{or_none, table};
 use crate::error::Failure;
-use crate::{Reply, display};
+use crate::table::{facts, or_none, table};
 
 /// `host rename`
 #[derive(Debug, Deserialize, Serialize)]
@@ -138,7 +138,7 @@ impl Loss {
 impl Display for Planned {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let loss = &self.loss;
-        f.write_str(&display::facts([
+        f.write_str(&facts([
             ("HOST", loss.name.clone()),
             ("AGENT", or_none(loss.agent_id.as_deref())),
             ("LAST REPORT", or_none(loss.last_report.as_deref())),

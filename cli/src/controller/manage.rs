@@ -15,9 +15,9 @@ use crate::controller::answers::{Volume, VolumeCreated};
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::records::{Hosts, OneVolume, VolumeRecord};
 use crate::controller::volume;
-use crate::display::{NONE, named, or_none, size, table};
 use crate::error::Failure;
-use crate::select::{VolumeName, VolumeRef};
+use crate::table::{NONE, named, or_none, size, table};
+use crate::volume_ref::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
 
 /// The metadata key that names the volume's original LV; a repeated command recognises its volume

@@ -17,7 +17,6 @@ pub(crate) mod client;
 pub(crate) mod detach;
 pub(crate) mod epoch;
 pub(crate) mod export;
-pub(crate) mod fault;
 pub(crate) mod fence;
 pub(crate) mod host;
 pub(crate) mod import;
@@ -33,7 +32,6 @@ pub(crate) mod revert;
 pub(crate) mod rotate;
 mod show;
 pub(crate) mod snapshot;
-pub(crate) mod url;
 pub(crate) mod volume;
 
 pub(crate) use client::Client;

@@ -10,10 +10,10 @@ use crate::args::{ResetStatusArgs, RetypeArgs, VolumeSetArgs};
 use crate::controller::Client;
 use crate::controller::answers::VolumeChanged;
 use crate::controller::client::{Call, wrapped};
-use crate::controller::fault::Fault;
 use crate::controller::records::VolumeRecord;
 use crate::controller::volume::{find, get};
 use crate::error::Failure;
+use crate::error::Fault;
 
 /// Sends one action. A repetition of any of these has no further effect.
 async fn act(client: &Client, id: &str, name: &str, value: Value) -> Result<(), Fault> {

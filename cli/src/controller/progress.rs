@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::controller::records::{Live, STEPS};
-use crate::output::plain;
+use crate::text::plain;
 
 /// The form of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::controller::client::Call;
 use crate::controller::records::ManyReceipts;
 use crate::controller::volume::find;
 use crate::error::Failure;
-use crate::select::VolumeRef;
+use crate::volume_ref::VolumeRef;
 use crate::{Exit, Reply};
 
 use super::answers::Records;

@@ -9,6 +9,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::output::Cut;
+
 /// An object of Mooring's own API: decoded for us, and passed on to programs exactly as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept<T> {
@@ -263,6 +265,13 @@ pub(crate) struct VolumeCutRecord {
     pub state: String,
     #[serde(default)]
     pub since: Option<String>,
+}
+
+impl From<VolumeCutRecord> for Cut {
+    fn from(record: VolumeCutRecord) -> Self {
+        let state = if record.state == "in_force" { "in_force" } else { "pending" };
+        Self { state, since: record.since }
+    }
 }
 
 /// A host, or a storage node, or both.

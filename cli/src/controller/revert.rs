@@ -14,8 +14,8 @@ use crate::controller::Client;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::records::VolumeRecord;
 use crate::controller::{snapshot, volume};
-use crate::display::named;
 use crate::error::Failure;
+use crate::table::named;
 
 /// `volume revert`.
 #[derive(Debug, Serialize)]

@@ -14,8 +14,8 @@ use crate::controller::attachment;
 use crate::controller::client::Call;
 use crate::controller::records::Attachments;
 use crate::controller::volume::find;
-use crate::display::named;
 use crate::error::Failure;
+use crate::table::named;
 
 /// `volume rotate-secrets`.
 #[derive(Debug, Serialize)]

@@ -16,7 +16,7 @@ use crate::controller::records::{
     Attachments, HostRecord, Hosts, JoinToken, Kept, Live, ModuleRecord, OneHost, PlacePool, PoolRecord,
     Pools, Revoked, TransportRecord,
 };
-use crate::display::{NONE, facts, joined, named, or_none, size, table};
+use crate::table::{NONE, facts, joined, named, or_none, size, table};
 
 fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()

@@ -11,11 +11,11 @@ use crate::args::SnapshotCreateArgs;
 use crate::controller::Client;
 use crate::controller::answers::{Snapshot, SnapshotCreated, SnapshotDeleted, SnapshotShown, Snapshots};
 use crate::controller::client::{Call, PAUSE, wrapped};
-use crate::controller::fault::Fault;
 use crate::controller::records::{ManySnapshots, OneSnapshot, SnapshotRecord};
 use crate::controller::volume;
 use crate::error::Failure;
-use crate::select::VolumeRef;
+use crate::error::Fault;
+use crate::volume_ref::VolumeRef;
 use crate::{Exit, Reply};
 
 /// Pauses between looks at a snapshot that is being taken or deleted: first and longest.

@@ -16,12 +16,12 @@ use crate::controller::answers::{
 };
 use crate::controller::attachment::of_volume;
 use crate::controller::client::{Call, PAUSE, wrapped};
-use crate::controller::fault::Fault;
 use crate::controller::records::{Hosts, ManyVolumes, OneState, OneVolume, StateRecord, VolumeRecord};
 use crate::controller::snapshot;
-use crate::cut::Cut;
 use crate::error::Failure;
-use crate::select::{VolumeName, VolumeRef};
+use crate::error::Fault;
+use crate::output::Cut;
+use crate::volume_ref::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
 
 const GIB: u64 = 1 << 30;
@@ -258,7 +258,7 @@ pub(crate) async fn show(client: &Client, volume: &VolumeRef) -> Result<Reply<Vo
         volume: Volume::of_record(volume),
         fault,
         in_review,
-        cut: cut.map(Cut::of_record),
+        cut: cut.map(Cut::from),
         attachments,
     }))
 }
