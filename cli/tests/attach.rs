@@ -1,4 +1,4 @@
-//! Attach and detach as they are shipped, against a controller in memory.
+//! Attach and detach with the shipped program, against a controller in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::process::Child;
@@ -40,16 +40,16 @@ fn an_attach_is_followed_to_its_end() {
     }
     let body = json!({ "attachment": { "id": ID, "volume": volume, "host": "host1", "mode": "rw" } });
     assert_eq!(rig.fake.state().bodies.last(), Some(&body));
-    // Each poll says what it knows, and waits.
+    // Each poll sends the known version, and waits.
     let polls: Vec<_> = rig.fake.state().requests.iter().filter(|r| r.starts_with(POLL)).cloned().collect();
     assert!(polls[0].contains("after=1&wait_ms=10000") && polls[3].contains("after=4"), "{polls:?}");
-    // The same once more is the same attachment.
+    // Repeating the command finds the same attachment.
     let again = rig.json(&["attach", &volume, "--host", "host1", "--id", ID]);
     assert_eq!((&again["done"], &again["attachment"]["id"]), (&json!(true), &json!(ID)));
     assert_eq!(again["attachment"]["steps_ms"]["logged_in"], 24);
     let second = rig.json(&["attach", "data", "--host", "host2", "--mode", "ro"]);
     assert_eq!(second["attachment"]["effective_mode"], "ro");
-    // An answer that is lost is no second attachment.
+    // A lost answer makes no second attachment.
     rig.fake.state().knobs.lost = 1;
     assert_eq!(rig.run(&["attach", "data", "--host", "host2", "--mode", "ro", "--id", OTHER]).code, 0);
     rig.run(&["detach", OTHER]);
@@ -153,7 +153,7 @@ fn sessions_are_listed_and_a_missing_one_is_seen_at_once() {
     rig.run(&["session", "list", "--host", ""]).refused(2, &["--host"]);
 }
 
-/// Over Fibre Channel a target lists no sessions; what is not known is no number.
+/// Over Fibre Channel a target lists no sessions; an unknown number is not shown as a number.
 #[test]
 fn over_fibre_channel_who_is_missing_is_seen_and_nothing_is_made_up() {
     let rig = Rig::new();
@@ -182,7 +182,7 @@ fn over_fibre_channel_who_is_missing_is_seen_and_nothing_is_made_up() {
     assert!(row("host1").contains("logged in") && row("host1").contains(" 77 "), "{}", row("host1"));
     assert!(row("host2").contains("MISSING"), "{}", row("host2"));
     assert!(rig.run(&["attachment", "show", &two]).out.contains("SESSION    MISSING  at storage1"));
-    // A controller of an earlier release says nothing of what was done.
+    // A controller of an earlier release reports no counters.
     rig.fake.change(|state| {
         let live = state.attachments.get_mut(&one).unwrap();
         for word in ["counters", "last_activity", "looked_at", "storage_host"] {
@@ -274,7 +274,7 @@ fn the_deadline_leaves_it_to_the_controller() {
     let ran = rig.run(&[&words[..], &["--json"]].concat());
     let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((ran.code, &answer["done"], ran.err.as_str()), (5, &json!(false), ""));
-    // Repeated, it goes on where it is.
+    // A repetition continues where it was.
     rig.fake.state().knobs.stop_after = None;
     assert_eq!(rig.json(&words)["attachment"]["status"], "attached");
 }
@@ -292,7 +292,7 @@ fn an_attach_survives_a_controller_that_comes_back_and_knows_what_it_left_otherw
     });
     let ran = end(child);
     assert_eq!(ran.code, 0, "{ran:?}");
-    // It does not come back.
+    // The controller does not return.
     rig.run(&["detach", ID]);
     rig.fake.state().knobs.stop_after = Some(1);
     let child = rig.start(&["attach", "data", "--host", "host1", "--id", ID, "--timeout", "2"]);
@@ -373,7 +373,7 @@ fn ctrl_c_while_the_request_is_on_its_way_waits_for_its_answer() {
     rig.fake.change(|state| state.knobs.hold_post = false);
     end(child).refused(130, &["nothing is left of it"]);
     assert_eq!(rig.fake.state().attachments.len(), 0);
-    // Nobody answers, and nobody wants to wait.
+    // The controller does not answer, and the user does not want to wait.
     rig.fake.state().knobs.hold_post = true;
     let child = rig.start(&words);
     rig.fake.await_that(|state| state.attachments.contains_key(ID));
@@ -427,7 +427,7 @@ fn a_detach_names_what_it_means() {
     let answer = rig.json(&["detach", &one, "--host", "host1"]);
     assert_eq!((&answer["done"], &answer["attachment_id"]), (&json!(true), &json!(one)));
     assert_eq!((&answer["known"], &answer["receipt"]["proof"]), (&json!(true), &json!("proven")));
-    // Gone is what was asked for. Its receipt is kept.
+    // Gone is the requested state. Its receipt is kept.
     assert_eq!(rig.json(&["detach", &one]), answer);
     assert_eq!(rig.run(&["detach", &one, "--host", "host1"]).code, 0);
     let gone = rig.run(&["attachment", "show", &one, "--json"]);
@@ -544,7 +544,7 @@ fn a_terminal_sees_one_line_that_is_rewritten() {
         .spawn()
         .unwrap();
     assert!(child.wait().unwrap().success());
-    // The program has ended: everything it wrote is there, and then the other end is closed (EIO).
+    // The program has ended: all its output is there, and then the other end is closed (EIO).
     let (mut terminal, mut seen, mut chunk) = (std::fs::File::from(pty.master), Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = std::io::Read::read(&mut terminal, &mut chunk) {
         seen.extend_from_slice(&chunk[..count]);

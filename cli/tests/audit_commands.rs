@@ -52,7 +52,7 @@ fn what_is_wanted_is_asked_for_a_page_at_a_time() {
     answers(&rig, &page);
     let words = ["--since", "2026-11-18T00:00:00Z", "--user", "nova", "--object", ID, "--limit", "1500"];
     let answer = rig.json(&[&["audit"][..], &words].concat());
-    // The fake gives whole pages, whatever is asked for.
+    // The fake answers with whole pages, whatever the limit.
     assert_eq!(answer["audit"].as_array().unwrap().len(), 2_000);
     let requests = rig.fake.state().requests.clone();
     let [first, second] = requests.as_slice() else { panic!("{requests:?}") };

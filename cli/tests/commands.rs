@@ -1,4 +1,4 @@
-//! Every command as it is shipped, against an agent in memory.
+//! Every command of the shipped program, against an agent in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use crate::fake::{Rig, cured, mooring};
@@ -41,7 +41,7 @@ fn a_volume_is_created_listed_shown_and_deleted() {
     let gone = rig.json(&["volume", "delete", "data"]);
     assert_eq!((&gone["done"], &gone["phase"]), (&true.into(), &"gone".into()));
     rig.run(&["volume", "show", "data"]).refused(3, &["named \"data\""]);
-    // Gone is what was asked for.
+    // Gone is the requested state.
     assert_eq!(rig.run(&["volume", "delete", id]).code, 0);
 }
 
@@ -56,7 +56,7 @@ fn a_create_with_the_same_id_is_a_retry_and_anything_else_is_refused() {
     assert_eq!(kept.generation, Some(v1::Generation { epoch: 0, counter: 1 }), "a retry is no change");
     create("2GiB", "data").refused(4, &[id, "another name, size or group"]);
     create("1GiB", "other").refused(4, &[id]);
-    // By its name alone it is the same create; with another size it is not.
+    // Its name alone makes it the same create; another size does not.
     assert_eq!(rig.run(&["volume", "create", "data", "--size", "1GiB"]).code, 0);
     assert_eq!(rig.fake.state().volumes[id].stamp.as_ref(), Some(&kept), "a retry is no change");
     rig.run(&["volume", "create", "data", "--size", "2GiB"]).refused(4, &["exists", id]);
@@ -120,7 +120,7 @@ fn a_grant_is_made_changed_and_keeps_the_others_secrets() {
     assert_eq!(side(0).initiator.unwrap().secret, SECRET);
     assert_eq!(side(1).initiator.unwrap().secret, "second-long-secret");
     assert_eq!(side(1).mutual.unwrap().secret, "another-long-secret");
-    // The same once more is no change at all.
+    // A repetition changes nothing.
     let before = rig.fake.state().exports[&id].stamp.clone();
     assert_eq!(rig.run(&grant("data", HOST1, "ro")).code, 0);
     assert_eq!(rig.fake.state().exports[&id].stamp, before);
@@ -151,7 +151,7 @@ fn portals_and_attachments_travel() {
     assert_eq!(rig.fake.state().exports[&id].spec.clone().unwrap().portals.len(), 2);
 }
 
-/// What is said about an export's sessions is shown, and a change of one grant leaves it.
+/// The tuning of an export's sessions is shown, and a change of one grant keeps it.
 #[test]
 fn what_is_said_about_sessions_is_shown_and_kept() {
     let rig = Rig::new();
@@ -190,7 +190,7 @@ fn a_revoke_takes_one_grant_and_prints_its_receipt() {
     }
     let left = rig.fake.state().exports[&id].spec.clone().unwrap().grants;
     assert_eq!((left.len(), left[0].initiator.as_str()), (1, HOST2));
-    // Again: it is not granted, and the last receipt is shown.
+    // A repetition: it is not granted, and the last receipt is shown.
     let again = rig.json(&revoke("data", HOST1));
     assert_eq!((&again["was_granted"], &again["receipt"]["proven"]), (&false.into(), &true.into()));
     assert_eq!(again["receipt"]["took_us"], 12_345);
@@ -214,7 +214,7 @@ fn one_agent_lists_its_sessions() {
     assert_eq!((&all[0]["session"]["in_flight"], &all[0]["host"]), (&8.into(), &serde_json::Value::Null));
     assert!(rig.run(&["session", "list"]).out.contains("10.10.0.11:45678"));
     rig.run(&["session", "list", "--host", "host1"]).refused(2, &["knows initiators and no hosts"]);
-    // Over Fibre Channel: whoever is logged in at a port, once.
+    // Over Fibre Channel every initiator that is logged in at a port appears once.
     let grant = |initiator: &str, logged_in, commands| v1::FcGrantReport {
         initiator: initiator.to_owned(),
         logged_in,
@@ -251,14 +251,14 @@ fn an_unproven_receipt_is_not_a_success() {
     let ran = rig.run(&revoke("data", HOST1));
     assert_eq!(ran.code, 5, "{ran:?}");
     assert!(ran.out.contains("NOT PROVEN") && ran.out.contains("8 commands may still land"), "{}", ran.out);
-    // Repeated while nothing has changed: still not proven, and said so.
+    // Repeated without a change: still not proven, and reported so.
     let again = rig.run(&[&revoke("data", HOST1), &["--json"][..]].concat());
     assert_eq!(again.code, 5);
     let again: serde_json::Value = serde_json::from_str(&again.out).unwrap();
     assert_eq!(again["receipt"]["may_still_land"], 8);
     assert_eq!(again["receipt"]["ended"], serde_json::Value::Null);
     assert_eq!(again["receipt"]["nexus_removed"], serde_json::Value::Null);
-    // Nobody could look: then it is not said that none may land.
+    // If nobody could count them, the answer does not say that none may land.
     rig.fake.state().receipts[0].uncounted = true;
     let ran = rig.run(&revoke("data", HOST1));
     assert!(ran.code == 5 && ran.out.contains("any number of commands may still land"), "{ran:?}");
@@ -397,7 +397,7 @@ fn the_deadline_travels() {
     rig.volume("data");
     assert_eq!(rig.run(&[&grant("data", HOST1, "rw"), &["--timeout", "7"][..]].concat()).code, 0);
     assert_eq!(rig.fake.state().deadlines, [30_000, 7_000]);
-    // By force somebody is fenced: the answer is wanted when it is promised.
+    // A forced revoke fences a host: its answer must come at the promised time.
     rig.run(&[&revoke("data", HOST1), &["--force"][..]].concat());
     rig.run(&[&grant("data", HOST1, "rw"), &["--timeout", "8"][..]].concat());
     rig.run(&[&revoke("data", HOST1), &["--force", "--timeout", "30"][..]].concat());
@@ -649,7 +649,7 @@ fn a_volume_is_cut_off_and_given_back() {
     let id = rig.volume("data");
     rig.run(&grant("data", HOST1, "rw"));
     rig.run(&["volume", "cut", "nosuch"]).refused(3, &["nosuch"]);
-    // Whoever is logged in would get errors: not without a word.
+    // Initiators that are logged in would get errors: refused without --force.
     rig.fake.state().knobs.live = vec![HOST1.to_owned()];
     rig.run(&["volume", "cut", "data"]).refused(4, &[HOST1, "--force"]);
     assert_eq!(rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us, 0);
@@ -657,7 +657,7 @@ fn a_volume_is_cut_off_and_given_back() {
     assert_eq!((&cut["done"], &cut["cut"]["state"]), (&true.into(), &"in_force".into()));
     let since = rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us;
     assert!(since > 0);
-    // Asked for again it is the same cut, also without the word.
+    // A repetition finds the same isolation, also without --force.
     assert_eq!(rig.json(&["volume", "cut", "data"])["cut"]["since"], cut["cut"]["since"]);
     assert_eq!(rig.fake.state().volumes[&id].spec.as_ref().unwrap().cut_us, since);
     assert_eq!(rig.json(&["volume", "show", "data"])["cut"], cut["cut"]);
@@ -667,7 +667,7 @@ fn a_volume_is_cut_off_and_given_back() {
     rig.fake.state().knobs.live.clear();
     assert!(rig.run(&["volume", "uncut", "data"]).out.contains("is not cut off"));
     assert_eq!(rig.json(&["volume", "show", "data"])["cut"], serde_json::Value::Null);
-    // Nobody is logged in.
+    // No initiator is logged in.
     rig.fake.state().knobs.pending = true;
     let pending = rig.run(&["volume", "cut", "data"]);
     assert!(pending.code == 5 && pending.out.contains("is not yet"), "{pending:?}");

@@ -1,4 +1,4 @@
-//! Completion as a shell asks for it: `COMPLETE` set, and the words so far behind `--`.
+//! Completion as a shell calls it: `COMPLETE` set, and the words so far after `--`.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! The controller's commands as they are shipped, against a controller in memory: hosts, types, volumes, and how calls go
-//! wrong.
+//! The controller's commands of the shipped program, against a controller in memory: hosts, types,
+//! volumes, and failed calls.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use crate::fake;
@@ -24,7 +24,7 @@ fn hosts_are_listed() {
     ] {
         assert!(ran.out.contains(words), "{words:?} is not in {}", ran.out);
     }
-    // The other two stand in the configuration, with certificates of somebody else.
+    // The other two hosts are in the configuration, with certificates of another authority.
     let column = ran.out.lines().next().unwrap().find("CERTIFICATE UNTIL").unwrap();
     let ends: Vec<_> =
         ran.out.lines().skip(1).take(3).map(|line| line[column..].split(' ').next().unwrap()).collect();
@@ -191,7 +191,7 @@ fn quotas_are_shown_with_what_is_used() {
 fn volumes_grow_once_however_often_they_are_asked() {
     let rig = Rig::new();
     rig.json(&["volume", "create", "data", "--size", "1GiB"]);
-    // The answer is lost, and the repetition finds it under way.
+    // The answer is lost, and the repetition finds the work in progress.
     rig.fake.state().knobs.lost = 1;
     let grown = rig.json(&["volume", "extend", "data", "--size", "3GiB"]);
     assert_eq!(
@@ -234,7 +234,7 @@ fn a_growth_is_taken_back_as_long_as_that_can_be() {
     begin(&rig);
     let ran = rig.run(&["volume", "extend", "data", "--cancel", "--timeout", "1"]);
     assert!(ran.code == 5 && ran.out.contains("not taken back yet"), "{ran:?}");
-    // The answer is lost, and the repetition finds it under way.
+    // The answer is lost, and the repetition finds the work in progress.
     (rig.fake.state().knobs.looks, rig.fake.state().knobs.lost) = (0, 1);
     let back = rig.json(&CANCEL);
     assert_eq!(
@@ -322,7 +322,7 @@ fn types_are_made_once_and_listed() {
     rig.run(&["type", "create", ""]).refused(2, &["NAME"]);
 }
 
-/// What is at work for a volume ends with it, if that is said.
+/// A forced delete ends the work on a volume.
 #[test]
 fn a_volume_that_is_being_made_is_deleted_by_force() {
     let rig = Rig::new();
@@ -359,12 +359,12 @@ fn a_volume_is_created_listed_shown_and_deleted() {
     assert_eq!(gone, json!({ "done": true, "volume_id": id, "name": "data", "status": "gone" }));
     rig.run(&["volume", "show", "data"]).refused(3, &["named \"data\""]);
     rig.run(&["volume", "show", id]).refused(3, &[id]);
-    // Something of it is on a node, of which the controller knows nothing.
+    // A node has an orphan of it, which the controller does not know.
     let orphan = format!("volume {id} is there with 0 grant(s), and no volume here: it is left alone");
     rig.fake.change(|state| state.knobs.orphan = Some(orphan.clone()));
     rig.run(&["volume", "delete", id]).refused(3, &[&orphan, "host storage", "volume delete", "--cluster"]);
     rig.fake.change(|state| state.knobs.orphan = None);
-    // Gone is what was asked for.
+    // Gone is the requested state.
     assert_eq!(rig.json(&["volume", "delete", id])["done"], true);
     assert_eq!(rig.run(&["volume", "list"]).out, "no volumes\n");
 }
@@ -544,7 +544,7 @@ fn tokens() {
     let good = rig.run(&["host", "list", "--token-file", &file]);
     assert_eq!((good.code, good.err.as_str()), (0, ""), "{good:?}");
     assert_eq!(rig.run_with(&[("MOORING_TOKEN", secret)], &["host", "list"]).code, 0);
-    // The file is what was typed.
+    // The file is typed, and wins over the environment.
     let wrong = [("MOORING_TOKEN", "another-token")];
     assert_eq!(rig.run_with(&wrong, &["host", "list", "--token-file", &file]).code, 0);
     let ran = rig.run_with(&wrong, &["host", "list"]);
@@ -581,7 +581,7 @@ fn http_beyond_this_machine_is_refused() {
         end(start(&[], &["host", "list", "--controller", url])).refused(2, &[says]);
         end(start(&[("MOORING_CONTROLLER", url)], &["volume", "list"])).refused(2, &[says]);
     }
-    // With --insecure it is tried.
+    // With --insecure the address is tried.
     let words = ["host", "list", "--controller", "http://mooring.invalid:1", "--insecure", "--timeout", "1"];
     end(start(&[], &words)).refused(6, &["cannot reach the controller at http://mooring.invalid:1"]);
 }
@@ -598,7 +598,8 @@ fn the_side_is_what_the_words_say() {
     assert!(has(&both[..1], &["volume", "list", "--agent", &address]));
     assert!(!has(&both[1..], &["volume", "list", "--controller", &url]));
     assert!(!has(&both[..1], &["volume", "list"]));
-    // An agent in the environment does not matter where only the controller can answer, and the other way round.
+    // An agent in the environment is ignored where only the controller can answer, and the other
+    // way round.
     assert_eq!(end(start(&both, &["host", "list"])).code, 0);
     assert_eq!(end(start(&both, &["plan"])).code, 0);
     for words in [
@@ -668,7 +669,7 @@ fn what_passes_is_asked_again() {
     drop(state);
     rig.fake.state().knobs.unavailable = u32::MAX;
     rig.run(&["host", "list", "--timeout", "1"]).refused(6, &["no agent has reported yet", "retry"]);
-    // What is refused is not asked again.
+    // A refused request is not repeated.
     rig.fake.change(|state| {
         state.knobs.unavailable = 0;
         state.knobs.raw =

@@ -9,7 +9,7 @@ fn a_volume_is_cut_off_and_given_back() {
     let rig = Rig::new();
     let id = rig.volume("data");
     let cut = rig.json(&["volume", "cut", "data"]);
-    // It was pending, and it is waited for.
+    // The isolation was pending, and the command waited for it.
     let want = json!({ "state": "in_force", "since": "2026-11-22T10:00:00Z" });
     assert_eq!((&cut["done"], &cut["cut"], &cut["volume_id"]), (&json!(true), &want, &json!(id)));
     assert_eq!(rig.fake.state().bodies.last(), Some(&json!({ "force": false })));

@@ -3,7 +3,7 @@
 
 use crate::fake_controller::{Rig, State};
 
-/// Requests that make or take something away.
+/// Requests that make or remove something.
 fn changes(state: &State) -> Vec<String> {
     let changing = |request: &&String| !request.starts_with("GET");
     state.requests.iter().filter(changing).cloned().collect()

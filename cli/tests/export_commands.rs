@@ -25,7 +25,7 @@ fn a_volume_is_copied_to_a_file() {
     sent["export"].as_object_mut().unwrap().remove("id");
     let image = json!({ "name": "new.qcow2", "format": "qcow2" });
     assert_eq!((&sent, &done["image"]), (&json!({ "export": { "image": image } }), &image));
-    // What is over is not taken for one that is asked for now.
+    // A finished export does not count as the requested one.
     let posts = rig.fake.state().count("POST");
     let said = rig.run(&WORDS);
     assert!(said.out.contains("is copied to new.qcow2 (qcow2) on storage"), "{}", said.out);

@@ -1,4 +1,4 @@
-//! The help is part of the product: a change of it is seen in review.
+//! The help is part of the product: a change of it must be visible in review.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::fmt::Write;

@@ -33,7 +33,7 @@ fn an_image_becomes_a_volume_once_however_often_it_is_asked_for() {
     assert_eq!(sent, wish);
     let again = rig.json(&WORDS);
     assert_eq!((&again["volume"]["id"], rig.fake.state().count("POST")), (&first["volume"]["id"], 1));
-    // Of another image, or another format, it is another volume.
+    // Another image, or another format, makes another volume.
     for (at, word) in [(4, "other.qcow2"), (6, "raw"), (8, "4GiB")] {
         let mut other = WORDS;
         other[at] = word;

@@ -18,7 +18,7 @@ fn a_host_is_renamed() {
     rig.run(&["host", "rename", "storage"]).refused(2, &["<NEW>"]);
 }
 
-/// An answer that was lost may have been a yes: the second one would say that there is no such host.
+/// A lost answer may have been a yes: the second one would say that there is no such host.
 #[test]
 fn a_new_name_is_not_asked_for_twice() {
     let rig = Rig::new();
@@ -57,7 +57,7 @@ fn a_host_is_forgotten_by_its_name() {
     assert_eq!(rig.fake.state().bodies, [json!({ "confirm": "storage" })]);
     assert_eq!(rig.json(&["host", "forget", "storage", "--yes"])["forgotten"]["volumes"], 2);
     rig.run(&["host", "forget", "host1", "--yes"]).refused(4, &["host1 answers"]);
-    // Whose answer was lost is asked again: what is forgotten is forgotten.
+    // A forget whose answer was lost is repeated: forgotten stays forgotten.
     rig.fake.state().knobs.lost = 1;
     assert_eq!(rig.run(&["host", "forget", "storage", "--yes"]).code, 0);
 }

@@ -1,4 +1,4 @@
-//! Words that can never be right: exit code 2, a message that says what is wanted, and nobody was called.
+//! Words that can never be right: exit code 2, a message that says what is allowed, and no call.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use crate::fake::{Rig, mooring};

@@ -24,7 +24,7 @@ fn secrets_are_rotated_once_and_shown() {
     let shown = rig.run(&["attachment", "show", attached]).out;
     assert!(shown.contains("rotated 2026-11-22T10:00:00Z"), "{shown}");
 
-    // A late answer: it is not asked for twice.
+    // A late answer: the request is not repeated.
     rig.fake.change(|state| state.knobs.rotates_slowly = true);
     let asked = rig.fake.state().bodies.len();
     let waits = rig.run(&["volume", "rotate-secrets", "data"]);

@@ -1,4 +1,5 @@
-//! `mooring snapshot`, and volumes that are made from something, against a controller in memory.
+//! `mooring snapshot`, and volumes that are made from other objects, against a controller in
+//! memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use crate::fake_controller::Rig;
@@ -33,7 +34,7 @@ fn volumes_are_made_from_snapshots_and_volumes() {
     let snapshot = rig.json(&["snapshot", "create", "data", "before"])["snapshot"]["id"].clone();
     let copy = rig.json(&["volume", "create", "copy", "--snapshot", "before"]);
     assert_eq!((&copy["volume"]["snapshot_id"], &copy["volume"]["size_gib"]), (&snapshot, &1.into()));
-    // The same words again find it, other words do not.
+    // The same arguments find it again, others do not.
     assert_eq!(
         rig.json(&["volume", "create", "copy", "--snapshot", "before"])["volume"]["id"],
         copy["volume"]["id"]

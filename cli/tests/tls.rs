@@ -1,4 +1,5 @@
-//! An agent on the network: certificates of both sides, or nothing. A controller on the network: its certificate at least.
+//! An agent on the network needs certificates on both sides; a controller on the network at least
+//! its own.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -69,7 +70,7 @@ fn both_sides_show_certificates() {
     // A client that our authority did not sign, and an agent that the client's authority did not sign.
     run("stranger", &ours.pem, &foreign.sign("operator")).refused(6, &[]);
     run("deceived", &foreign.pem, &ours.sign("operator")).refused(6, &["cannot reach", "certificate"]);
-    // Plain text to a TLS port is no way around.
+    // Plain text to a TLS port does not bypass that.
     let plain = address.replace("https", "http");
     mooring(Some(&plain), &["volume", "list", "--insecure"], None).refused(6, &[]);
 }
@@ -109,7 +110,7 @@ fn a_controller_shows_its_certificate() {
     };
     let good = run("https", &["--ca", &ca]);
     assert_eq!((good.code, good.err.as_str()), (0, ""), "{good:?}");
-    // A wrong certificate is wrong at once: it is not tried again.
+    // A wrong certificate fails at once: no retry.
     let deceived = run("https", &["--ca", &other]);
     deceived.refused(6, &["cannot reach the controller", "certificate", "--ca FILE"]);
     assert!(!deceived.err.contains("trying again"), "{}", deceived.err);

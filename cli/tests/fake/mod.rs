@@ -1,5 +1,5 @@
-//! An agent in memory, good enough for the program: stamps are fenced, specs are kept, secrets stay inside, reports are
-//! derived. What a test wants to go wrong is set in `Knobs`.
+//! An agent in memory, good enough for the program: stamps are fenced, specs are kept, secrets stay
+//! inside, reports are derived. A test sets its faults in `Knobs`.
 
 #![allow(dead_code, reason = "each test binary uses another part")]
 
@@ -16,36 +16,36 @@ use mooring_model::{ExportIdentity, Fence, IqnPrefix, VolumeId};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Code, Request, Response, Status};
 
-/// What goes wrong, and how.
+/// The faults and reports that a test sets.
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) cluster: String,
     pub(crate) protocol: u32,
     pub(crate) groups: Vec<String>,
-    /// So many puts are refused because another writer was faster.
+    /// This many puts are refused because another writer was faster.
     pub(crate) conflicts: u32,
-    /// Puts are accepted and not true at the deadline.
+    /// Puts are accepted and not reached at the deadline.
     pub(crate) pending: bool,
-    /// Receipts are unproven, with so many commands in flight.
+    /// Receipts are unproven, with this many commands in flight.
     pub(crate) unproven: Option<u32>,
-    /// What the receipts say was held of a reservation.
+    /// The held reservation in receipts.
     pub(crate) held: Option<u32>,
     /// Initiators that are logged in.
     pub(crate) live: Vec<String>,
-    /// What every export is over Fibre Channel.
+    /// Fibre Channel ports in the report of every export.
     pub(crate) fc: Vec<v1::FcPortReport>,
-    /// Sessions of every export beside those that are shown.
+    /// Sessions of every export beyond those that are shown.
     pub(crate) unlisted_sessions: Option<u32>,
     /// The next put is answered with this.
     pub(crate) fail: Option<Status>,
     /// The agent takes calls and does not answer.
     pub(crate) silent: bool,
-    /// What is reserved of every export.
+    /// The reservations of every export.
     pub(crate) reservations: Option<v1::Reservations>,
-    /// What goes on, and what limits it.
+    /// The jobs at work.
     pub(crate) jobs: Vec<v1::Job>,
     pub(crate) job_limit: u64,
-    /// The size of every volume, whatever is wanted of it.
+    /// The size of every volume, whatever its spec says.
     pub(crate) has_bytes: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct State {
     pub(crate) volumes: BTreeMap<String, Object<v1::VolumeSpec>>,
     pub(crate) exports: BTreeMap<String, Object<v1::ExportSpec>>,
     pub(crate) receipts: Vec<v1::Receipt>,
-    /// Senders and deadlines that came.
+    /// Senders that arrived.
     pub(crate) senders: Vec<String>,
     pub(crate) deadlines: Vec<u32>,
     pub(crate) puts: u32,
@@ -207,7 +207,7 @@ impl State {
         }
     }
 
-    /// "Keep the secret that you have."
+    /// Resolves "keep the secret that you have".
     fn resolve(&self, id: &str, spec: &mut v1::ExportSpec) -> Result<(), Status> {
         let kept = self.exports.get(id).and_then(|export| export.spec.clone()).unwrap_or_default();
         for grant in &mut spec.grants {
@@ -226,7 +226,7 @@ impl State {
         Ok(())
     }
 
-    /// Receipts of the grants that are in the kept spec and not in the new one.
+    /// Makes receipts of the grants that are in the kept spec and not in the new one.
     fn take_away(
         &mut self,
         request: &v1::PutExportRequest,
@@ -314,7 +314,7 @@ impl State {
 }
 
 impl Fake {
-    /// An agent of one group that nothing is wrong with.
+    /// Makes an agent with one group and no faults.
     pub(crate) fn new() -> Self {
         let fake = Self::default();
         fake.state().knobs = Knobs { protocol: 1, groups: vec!["vg0".to_owned()], ..Knobs::default() };
@@ -587,7 +587,7 @@ impl Rig {
         mooring(Some(&self.address()), words, Some(input))
     }
 
-    /// Runs with --json, wants exit code 0, returns the answer.
+    /// Runs with --json, expects exit code 0, returns the answer.
     pub(crate) fn json(&self, words: &[&str]) -> serde_json::Value {
         let ran = self.run(&[words, &["--json"]].concat());
         assert_eq!(ran.code, 0, "{words:?}: {}", ran.err);
@@ -601,7 +601,7 @@ impl Rig {
     }
 }
 
-/// What the program did.
+/// The program's exit code and output.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -610,7 +610,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The exit code, and words that the error must say.
+    /// Expects this exit code, and these words in the error.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, says: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
@@ -621,7 +621,7 @@ impl Ran {
     }
 }
 
-/// Runs the program as it is shipped, without anything of this environment.
+/// Runs the shipped program, without this process's environment.
 pub(crate) fn mooring(agent: Option<&str>, words: &[&str], input: Option<&str>) -> Ran {
     let mut command = Command::new(Path::new(env!("CARGO_BIN_EXE_mooring")));
     command.env_clear().args(words).stdout(Stdio::piped()).stderr(Stdio::piped());

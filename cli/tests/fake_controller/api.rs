@@ -70,7 +70,7 @@ async fn answer(Shared(fake): Shared<FakeController>, request: Request) -> Respo
     (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
 }
 
-/// What goes wrong before anything is read.
+/// Faults that precede any reading of the request.
 async fn early(fake: &FakeController, token: Option<String>) -> Option<Response> {
     if fake.state().knobs.silent {
         tokio::time::sleep(Duration::from_mins(1)).await;
@@ -114,7 +114,7 @@ async fn route(
     }
 }
 
-/// Sets the flag of an attachment, and what is in force with it.
+/// Sets the flag of an attachment, and the flag in force.
 fn set_flag(state: &mut State, id: &str, flag: &str, body: &Value) -> Answer {
     let in_force = if flag == "mode" { "effective_mode" } else { "cache_in_force" };
     let Some(live) = state.attachments.get_mut(id) else { return not_found("Attachment", id) };
@@ -122,7 +122,8 @@ fn set_flag(state: &mut State, id: &str, flag: &str, body: &Value) -> Answer {
     (200, json!({ "attachment": live, "barrier": body["barrier"] == true }))
 }
 
-/// What only Mooring's own API says of a volume. A cut that is wished is true at the next look.
+/// The fields of a volume that only Mooring's own API has. A requested isolation is in force at the
+/// next look.
 fn volume_state(state: &mut State, method: &str, id: &str) -> Answer {
     let wish = || json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" });
     match method {
@@ -138,7 +139,7 @@ fn volume_state(state: &mut State, method: &str, id: &str) -> Answer {
     (200, json!({ "volume": { "id": id, "fault": fault, "in_review": review, "cut": cut } }))
 }
 
-/// What is answered at once.
+/// Answers without a delay.
 fn quick(
     state: &mut State,
     method: &str,
@@ -339,7 +340,7 @@ fn cancel_extend(state: &mut State, id: &str) -> Answer {
     (202, json!({ "volume": volume }))
 }
 
-/// Each is there as soon as somebody has looked once, and gone likewise.
+/// A snapshot is complete, or gone, after one look.
 fn snapshots(
     state: &mut State,
     method: &str,
@@ -419,7 +420,7 @@ fn looked(state: &mut State, id: &str) -> Answer {
     found.map_or_else(|| not_found("Volume", id), |volume| (200, json!({ "volume": volume })))
 }
 
-/// A volume goes on when somebody looks often enough.
+/// A volume's work progresses with each look.
 fn look(state: &mut State, id: &str) {
     let (looks, ends) = (state.knobs.looks, state.knobs.volume_ends.clone());
     let Some(volume) = state.volumes.get_mut(id) else { return };
@@ -492,7 +493,7 @@ fn import(state: &mut State, body: &Value) -> Answer {
     (code, json!({ "volume": { "id": id, "status": "creating" } }))
 }
 
-/// How it ends is the knob for volumes. It goes on when somebody looks often enough.
+/// The knob for volumes decides its end. It progresses with each look.
 fn export(state: &mut State, method: &str, id: &str, body: &Value) -> Answer {
     let (looks, ends) = (state.knobs.looks, state.knobs.volume_ends.clone());
     let Some(volume) = state.volumes.get_mut(id) else { return not_found("Volume", id) };
@@ -573,7 +574,7 @@ async fn post_attachment(fake: &FakeController, body: &Value) -> Answer {
     made.unwrap_or_else(|| (202, json!({ "attachment": answer })))
 }
 
-/// The attachment's id; and an answer, if it is not made.
+/// Makes an attachment. Returns its id, and an answer if it is refused.
 fn make_attachment(state: &mut State, body: &Value) -> (String, Option<Answer>) {
     let text = |key: &str| body[key].as_str().unwrap().to_owned();
     let (id, volume, host) = (text("id"), text("volume"), text("host"));
@@ -604,7 +605,7 @@ fn make_attachment(state: &mut State, body: &Value) -> (String, Option<Answer>) 
     (id, None)
 }
 
-/// One step of an attach. False: it has stopped.
+/// Makes one step of an attach. `false`: it has stopped.
 fn step(state: &mut State, id: &str) -> bool {
     let (stop, problems) = (state.knobs.stop_after.unwrap_or(STEPS.len()), state.knobs.problems.clone());
     let attach_fault = state.knobs.attach_fault.clone();
@@ -720,7 +721,7 @@ fn receipt(state: &mut State, id: &str, force: bool) -> Value {
     receipt
 }
 
-/// A fence that is as the host is called.
+/// A fence whose state is the host's name.
 fn fenced(name: &str, word: &str, body: &Value) -> Answer {
     let id = "b0c1d2e3-0001-4002-8003-00000000000a";
     let receipt = |proof: &str, landing: Option<u32>| {
@@ -728,12 +729,12 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
                 "sessions_cut": [], "attachment_ids": [id], "volume_id": id })
     };
     let (state, receipt, waits_for) = match name {
-        // Of some, all parts are cut, and that is not all.
+        // For some of these, all parts are cut, and that is not everything.
         "proven" | "silent" | "besides" | "claimed" => ("cut", receipt("proven", Some(0)), Value::Null),
         "unproven" => ("unproven", receipt("unproven", Some(3)), Value::Null),
         "uncounted" => ("unproven", receipt("unproven", None), Value::Null),
         "away" => ("waiting", Value::Null, json!("agent storage is down")),
-        // What a later controller may say, and what we must not take for more than it is.
+        // Words of a later controller, which must not count for more than they are.
         "strange" => ("cut", receipt("nearly", Some(0)), Value::Null),
         _ => return not_found("Host", name),
     };
@@ -744,7 +745,7 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
         );
     }
     let mut part = json!({ "attachment_id": id, "volume_id": id, "state": state, "receipt": receipt, "waits_for": waits_for });
-    // A controller of before does not say it at all.
+    // An earlier controller does not send the field.
     if name != "proven" {
         part["warnings"] = json!(["iqn.2026-01.lab:h held the volume's reservation (write exclusive)"]);
     }

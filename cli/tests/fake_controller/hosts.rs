@@ -17,7 +17,7 @@ pub(crate) fn hosts(knobs: &Knobs) -> Value {
         "transports": [{ "protocol": "iscsi", "ready": true }, { "protocol": "fc", "ready": false }],
         "modules": [module("dm_mod", "present", Value::Null), module("tcm_fc", "loadable", "modprobe tcm_fc".into())],
     });
-    // The others are of a release that does not say it.
+    // The other hosts are of a release that does not say it.
     let said = |name: &str, said: &Value| if name == "storage" { said.clone() } else { Value::Null };
     let joined = json!({ "roles": ["storage"], "joined_at": "2026-11-21T10:00:00Z", "expires_at": "2027-02-25T10:00:00Z" });
     let host = |name: &str, up: bool, pools: Value| {
@@ -31,7 +31,7 @@ pub(crate) fn hosts(knobs: &Knobs) -> Value {
     json!({ "hosts": [host("storage", true, pool), host("host1", true, json!([])), host("host2", knobs.all_up, json!([]))] })
 }
 
-/// A host that is renamed, or given up: what goes with it, and what is said of that.
+/// Renames or forgets a host: the loss, and the answer.
 pub(crate) fn leaving(method: &str, name: &str, word: &str, body: &Value) -> (u16, Value) {
     let fault =
         |code: u16, kind: &str, text: &str| (code, json!({ kind: { "code": code, "message": text } }));

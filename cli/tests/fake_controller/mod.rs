@@ -1,5 +1,5 @@
-//! A controller in memory, good enough for the program: volumes, types and attachments are kept, an attach goes one step
-//! with each long poll. What a test wants to go wrong is set in `Knobs`.
+//! A controller in memory, good enough for the program: volumes, types and attachments are kept, an
+//! attach makes one step with each long poll. A test sets its faults in `Knobs`.
 
 #![allow(dead_code, reason = "each test binary uses another part")]
 
@@ -20,16 +20,16 @@ use crate::fake::Ran;
 
 pub(crate) use api::router;
 
-/// What goes wrong, and how.
+/// The faults and answers that a test sets.
 #[derive(Default)]
 pub(crate) struct Knobs {
-    /// So many connections are closed before anything is read.
+    /// This many connections are closed before anything is read.
     pub(crate) cut: u32,
-    /// So many requests are answered with 503.
+    /// This many requests are answered with 503.
     pub(crate) unavailable: u32,
     /// Requests other than with this token are answered with 401.
     pub(crate) token: Option<String>,
-    /// So many changes are made, and their answers are lost on the way.
+    /// This many changes are made, and their answers are lost.
     pub(crate) lost: u32,
     /// Every request is answered with this.
     pub(crate) raw: Option<(u16, String)>,
@@ -37,37 +37,37 @@ pub(crate) struct Knobs {
     pub(crate) silent: bool,
     /// A new attachment is made, and its answer is held until this is false again.
     pub(crate) hold_post: bool,
-    /// An attach stops after so many steps.
+    /// An attach stops after this many steps.
     pub(crate) stop_after: Option<usize>,
     /// An attach ends with this fault when it has stopped.
     pub(crate) attach_fault: Option<String>,
-    /// What both agents say of an attachment.
+    /// Problems of an attachment from both agents.
     pub(crate) problems: Vec<String>,
     /// A rotation of secrets is accepted, and its host is waited for.
     pub(crate) rotates_slowly: bool,
-    /// So many detaches are answered with 504.
+    /// This many detaches are answered with 504.
     pub(crate) pending: u32,
-    /// Who holds the disk open: a detach without force is refused.
+    /// Holders of the disk: a detach without force is refused.
     pub(crate) holders: Option<String>,
-    /// Receipts are unproven, with so many commands in flight.
+    /// Receipts are unproven, with this many commands in flight.
     pub(crate) unproven: Option<u32>,
     /// Receipts have this word for their proof.
     pub(crate) proof: Option<&'static str>,
     /// The controller makes up ids of its own.
     pub(crate) own_ids: bool,
-    /// A volume is `creating` or `deleting` for so many looks.
+    /// A volume is `creating` or `deleting` for this many looks.
     pub(crate) looks: u32,
     /// Volumes end in this status.
     pub(crate) volume_ends: Option<String>,
-    /// What grows has grown when that is taken back.
+    /// A volume has grown before its extend is cancelled.
     pub(crate) grown_already: bool,
-    /// What is wrong with volumes.
+    /// The fault of every volume.
     pub(crate) fault: Option<String>,
     /// Volumes are in review.
     pub(crate) in_review: bool,
-    /// What every volume says of its cut.
+    /// The isolation of every volume.
     pub(crate) volume_cut: Option<Value>,
-    /// What an operator should look at on the storage node.
+    /// A problem on the storage node.
     pub(crate) orphan: Option<String>,
     /// No host is down.
     pub(crate) all_up: bool,
@@ -86,7 +86,7 @@ pub(crate) struct State {
     /// Limits that were set.
     pub(crate) quotas: BTreeMap<String, i64>,
     pub(crate) attachments: BTreeMap<String, Value>,
-    /// Of attachments that are gone.
+    /// Receipts of attachments that are gone.
     pub(crate) receipts: BTreeMap<String, Value>,
     /// `METHOD path?query` of every request that came.
     pub(crate) requests: Vec<String>,
@@ -118,7 +118,7 @@ fn rotated(state: &mut State, id: &str, body: &Value) -> (u16, Value) {
     (200, serde_json::json!({ "attachments": all }))
 }
 
-/// Who uses the disk of an attachment: what a test has put beside the attachment as `check`.
+/// The users of an attachment's disk, which a test has stored beside the attachment as `check`.
 fn checked(state: &State, id: &str) -> (u16, Value) {
     let Some(live) = state.attachments.get(id) else {
         let message = format!("Attachment {id} could not be found.");
@@ -142,18 +142,18 @@ impl FakeController {
         self.0.0.lock().unwrap()
     }
 
-    /// Tells everybody who waits that something is new.
+    /// Wakes everybody who waits for news.
     fn changed(&self) {
         self.0.1.notify_all();
     }
 
-    /// Changes something, and tells.
+    /// Changes the state, and wakes those who wait.
     pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.changed();
     }
 
-    /// Waits until something is so.
+    /// Waits until the condition holds.
     #[track_caller]
     pub(crate) fn await_that(&self, is: impl Fn(&State) -> bool) {
         let (state, waited) =
@@ -162,7 +162,7 @@ impl FakeController {
     }
 }
 
-/// Closes connections where a test wants that.
+/// Closes connections if a test requests that.
 struct Cutting(TcpListener, FakeController);
 
 impl Listener for Cutting {
@@ -228,7 +228,7 @@ impl Rig {
         start(&[("MOORING_CONTROLLER", &self.url())], words)
     }
 
-    /// Runs with --json, wants exit code 0, returns the answer.
+    /// Runs with --json, expects exit code 0, returns the answer.
     #[track_caller]
     pub(crate) fn json(&self, words: &[&str]) -> Value {
         let ran = self.run(&[words, &["--json"]].concat());
@@ -236,7 +236,7 @@ impl Rig {
         serde_json::from_str(&ran.out).unwrap()
     }
 
-    /// Runs with --json, wants this exit code, returns the error.
+    /// Runs with --json, expects this exit code, returns the error.
     #[track_caller]
     pub(crate) fn error(&self, code: i32, words: &[&str]) -> Value {
         let ran = self.run(&[words, &["--json"]].concat());
@@ -259,14 +259,14 @@ impl Rig {
     }
 }
 
-/// Starts the program as it is shipped, with nothing of this environment but what is given.
+/// Starts the shipped program with only this environment.
 pub(crate) fn start(env: &[(&str, &str)], words: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mooring"));
     command.env_clear().envs(env.iter().copied()).args(words);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What it did.
+/// Waits for its end. Returns its exit code and output.
 pub(crate) fn end(child: Child) -> Ran {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     Ran {
