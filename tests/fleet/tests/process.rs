@@ -1,4 +1,4 @@
-//! The agent on a fake host as a process of its own: killed, it comes back with everything that it had.
+//! The agent on a fake host as a process of its own: killed, it returns with its whole state.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ struct Agent(Child);
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // One that has ended already is fine.
+        // A process that has already ended is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -39,7 +39,7 @@ fn a_killed_agent_comes_back_with_its_volumes_and_its_grants() {
         json!({ "attachment": { "volume_uuid": volume, "connector": fleet.stock("node2").connector() } });
     until("the controller misses it", || {
         let refused = member.post("/attachments", &body);
-        // While it is not missed yet, the request waits for it in vain or is taken back.
+        // While its loss is not noticed yet, the request waits for it in vain or is taken back.
         if refused.status == 503 { Ok(()) } else { Err(format!("{refused:?}")) }
     });
     assert_eq!(member.status(&volume), "in-use");

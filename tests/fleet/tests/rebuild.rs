@@ -1,5 +1,5 @@
-//! The controller's database is lost for good, and there is no backup: it is rebuilt from real agents on fake hosts, whose kernels
-//! notice nothing.
+//! The controller's database is lost for good, and there is no backup: it is rebuilt from real
+//! agents on fake hosts, whose kernels notice nothing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const SERVER: &str = "aaaaaaaa-0000-4000-8000-000000000000";
 const OTHER_CLUSTER: &str = "00000000-0000-4000-8000-0000000000ff";
 
-/// A call to an agent, past every controller.
+/// Calls an agent directly, past every controller.
 fn ask<T>(node: &Node, call: impl AsyncFnOnce(AgentClient<mooring_api::Channel>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -33,7 +33,8 @@ fn sender() -> v1::Sender {
     v1::Sender { cluster_id: CLUSTER.to_owned() }
 }
 
-/// What may be another after a rebuild, on purpose: when a volume was changed last, and when an attachment became attached.
+/// Removes the fields that may differ after a rebuild: the time of a volume's last change, and the
+/// time when an attachment became attached.
 fn without_what_is_lost(mut list: Value, key: &str) -> Value {
     for one in list[key].as_array_mut().unwrap() {
         one.as_object_mut().unwrap().remove("updated_at");
@@ -45,7 +46,7 @@ fn without_what_is_lost(mut list: Value, key: &str) -> Value {
     list
 }
 
-/// All that the API says of volumes and attachments, secrets included.
+/// The API's answers on all volumes and attachments, secrets included.
 fn said(admin: &Client) -> [Value; 3] {
     let get = |path: &str| admin.get(path).expect(200);
     let live = get("/mooring/v1/attachments");
@@ -62,7 +63,7 @@ fn said(admin: &Client) -> [Value; 3] {
     ]
 }
 
-/// Who has logged in is seen with the storage agent's next look.
+/// Waits for sessions, which appear with the storage agent's next look.
 fn until_logged_in(admin: &Client, attachments: &[&str]) {
     until("the sessions to be seen", || {
         let all = admin.get("/mooring/v1/attachments").expect(200);
@@ -74,7 +75,7 @@ fn until_logged_in(admin: &Client, attachments: &[&str]) {
     });
 }
 
-/// The controller is back, has heard of every agent, and nothing is in review.
+/// Waits until the controller is back, has heard from every agent, and nothing is in review.
 fn back(fleet: &Fleet) {
     fleet.control().start();
     fleet.until_up();
@@ -84,7 +85,7 @@ fn back(fleet: &Fleet) {
     });
 }
 
-/// A volume with everything that users can say, of a type that demands something.
+/// Makes a volume with every field that users can set, of a type with demands.
 fn volume_that_says_much(admin: &Client, member: &Client) -> String {
     admin.volume_type("gold", &[("site:tier", "1")]);
     let body = json!({ "volume": {
@@ -118,7 +119,7 @@ fn nobody_notices_that_the_database_was_lost() {
     member.connect(&of_server, &fleet.stock("node3").connector());
     member.complete(&of_server);
     let strangers = fleet.stranger().volume(None, 1);
-    // Only reserved: no agent knows of it.
+    // This attachment is only reserved: no agent knows of it.
     let unused = member.volume(None, 3);
     let reserved = member.reserve(&unused, None);
     let deleted = member.volume(None, 1);
@@ -153,7 +154,7 @@ fn nobody_notices_that_the_database_was_lost() {
     let gold = admin.get("/types?name=gold").expect(200);
     assert!(gold.to_string().contains("\"site:tier\":\"1\""), "{gold}");
 
-    // Everything can be used, and taken away.
+    // Everything can be used, and removed.
     let third = member.attach(&shared, &fleet.stock("node4"), None);
     let session = fleet.stock("node4").login(&third.info).unwrap();
     assert!(session.write().is_ok());
@@ -167,7 +168,7 @@ fn nobody_notices_that_the_database_was_lost() {
     }
     assert!(storages.iter().all(|node| !node.has_export(&shared) && !node.has_volume("vg0", &shared)));
 
-    // What is there is not written over.
+    // An existing database is not overwritten.
     fleet.control().stop();
     let refused = fleet.control().rebuild(&How::default()).unwrap_err();
     assert!(matches!(refused, RebuildError::NotEmpty(_)), "{refused}");
@@ -196,7 +197,7 @@ fn what_hosts_have_over_fibre_channel_comes_back_with_its_numbers() {
     assert_eq!(said(&admin), before);
     assert_eq!(fleet.storage("s1").tree(), tree, "byte for byte");
     assert!(logins.iter().all(|login| login.is_live() && login.write().is_ok()));
-    // The numbers are known: no other volume gets one of them.
+    // The LUN numbers are known: no other volume gets one of them.
     let more = admin.volume(Some(&kind), 1);
     assert_eq!(admin.attach(&more, &one, None).info["target_lun"], 3);
     let gone = admin.delete(&format!("/mooring/v1/attachments/{}?force=true", first.id)).expect(200);
@@ -267,7 +268,7 @@ fn snapshots_come_back_as_what_they_are() {
         ["lvcreate", "lvremove", "lvextend", "lvchange"].iter().any(|verb| line.starts_with(verb))
     });
     assert!(!changed, "LVM has nothing to do");
-    // It can be used, and goes.
+    // The snapshot can be used, and deleted.
     let again = json!({ "volume": { "name": "again", "snapshot_id": snapshot } });
     let again = member.post("/volumes", &again).expect(202)["volume"]["id"].as_str().unwrap().to_owned();
     member.until_status(&again, "available");
@@ -278,7 +279,7 @@ fn snapshots_come_back_as_what_they_are() {
     });
 }
 
-/// A fleet, of which the database is about to be lost.
+/// Makes a fleet whose database will be lost.
 fn three() -> Fleet {
     Fleet::builder().storage("s1", &[("vg0", 100)]).storage("s2", &[("vg0", 50)]).host("h1").start()
 }
@@ -295,7 +296,7 @@ fn every_agent_is_needed_and_must_be_of_one_cluster() {
     let rebuild = |how: How| fleet.control().rebuild(&how);
     let without = |name: &str| How { without: vec![name.to_owned()], ..How::default() };
 
-    // Somebody is away.
+    // One agent is away.
     s2.kill();
     let refused = rebuild(How::default()).unwrap_err().to_string();
     assert!(refused.contains("agent s2 does not answer") && refused.contains("--without"), "{refused}");
@@ -305,7 +306,7 @@ fn every_agent_is_needed_and_must_be_of_one_cluster() {
     let refused = rebuild(without("nobody")).unwrap_err();
     assert!(matches!(refused, RebuildError::NoSuchAgent(_)), "{refused}");
 
-    // Somebody is another cluster's.
+    // One agent belongs to another cluster.
     s2.lose_database();
     s2.start();
     let adopt = v1::AdoptRequest {
@@ -316,7 +317,7 @@ fn every_agent_is_needed_and_must_be_of_one_cluster() {
     let refused = rebuild(How::default()).unwrap_err().to_string();
     assert!(refused.contains(&format!("cluster {OTHER_CLUSTER}: s2")), "{refused}");
     assert!(refused.contains(&format!("cluster {CLUSTER}: s1, h1")), "{refused}");
-    // One that is nobody's does not matter.
+    // An agent without a cluster does not matter.
     s2.lose_database();
     s2.start();
     assert!(rebuild(How::default()).is_ok());
@@ -335,7 +336,8 @@ fn what_nobody_can_know_is_named_and_left_as_it_is() {
     fleet.control().stop();
     fleet.control().lose_database();
 
-    // Two agents say that they have the same volume; an orphan; and a volume whose attachments nobody can read.
+    // Two agents report the same volume; there is an orphan; and a volume whose attachments are
+    // unreadable.
     let known = status_of(s1, &twice);
     let put = v1::PutVolumeRequest {
         sender: Some(sender()),
@@ -381,7 +383,7 @@ fn what_nobody_can_know_is_named_and_left_as_it_is() {
     assert_eq!(fleet.admin().show_attachment(&native)["status"], "attached");
     assert_eq!([s1, s2].map(Node::tree), trees);
     assert!(session.is_live() && session.write().is_ok());
-    // They are named, as everything that this database does not know.
+    // They are named as things that this database does not know.
     let hosts = fleet.admin().get("/mooring/v1/hosts").expect(200).to_string();
     assert!([&twice, &corrupt].iter().all(|volume| hosts.contains(*volume)), "{hosts}");
     fleet.member().detach(&native);

@@ -1,8 +1,9 @@
-//! A run of the whole control plane, and then a search for each secret that the run used, in clear, base64, hexadecimal and URL form: in every
-//! file that it has left, in the log of everybody, in the audit log and in what callers are told who may not know.
+//! Runs the whole control plane, and then searches each secret of the run in clear, base64,
+//! hexadecimal and URL form: in every file that is left, in all logs, in the audit log, and in
+//! answers to callers without permission.
 //!
-//! docs/security.md names the places where secrets stand in clear: the kernel of the storage node and the sessions of the host, which
-//! are memory here, and the answers to those who may know.
+//! docs/security.md names the places where secrets stand in clear: the kernel of the storage node
+//! and the sessions of the host, which are memory here, and the answers to permitted callers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,12 +25,12 @@ use serde_json::json;
 #[path = "../../src/leaks.rs"]
 mod leaks;
 
-/// What was logged.
+/// The log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Takes what everybody in this process logs from now on.
+    /// Captures the log of everything in this process from now on.
     fn of_everybody() -> Self {
         let log = Self::default();
         let writer = log.clone();
@@ -53,7 +54,7 @@ impl Write for Log {
     }
 }
 
-/// Bytes as a text: whatever is no text in them becomes another character, and the rest stays.
+/// Bytes as a text: invalid ones become another character, and the rest stays.
 fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -84,7 +85,7 @@ fn chap_secrets(node: &Node, volume: &str) -> Vec<String> {
     sides.flatten().map(|side| side.secret).collect()
 }
 
-/// An authority, and what the controller needs to let hosts join.
+/// Makes an authority, and the controller's means to let hosts join.
 fn enroller(folder: &Path) -> Enroller {
     let now = SystemTime::now();
     let write = |name: &str, text: &str| {
@@ -107,8 +108,8 @@ fn enroller(folder: &Path) -> Enroller {
     }
 }
 
-/// Hosts join, or try to: by a token that is good, by the same once more with another key, by one that was never made; and one is used
-/// by nobody. The tokens, and what whoever joined was told.
+/// Lets hosts join, or try to: with a good token, with it once more and another key, and with an
+/// invented one; one token stays unused. Returns the tokens, and the answers to the hosts.
 fn joins(admin: &Client, keys: &Path) -> (Vec<String>, String) {
     let token = |name: &str| {
         let made = admin.post(&format!("/mooring/v1/hosts/{name}/token"), &json!({})).expect(200);
@@ -159,23 +160,23 @@ fn no_secret_of_a_run_is_found_where_it_must_not_be() {
     assert_eq!(secrets.len(), 5, "a client's, and two of each host");
     secrets.extend([&admin, &member, &reader].map(|client| client.token().to_owned()));
 
-    // New ones, of which the old ones must not be left either.
+    // New secrets; the old ones must not be left either.
     let rotate = format!("/mooring/v1/volumes/{volume}/rotate-secrets");
     let mut told = admin.post(&rotate, &json!({ "force": true })).expect(200).to_string();
     secrets.extend(chap_secrets(fleet.storage("s1"), &volume));
 
     let (joining, answers) = joins(&admin, aside.path());
     told += &answers;
-    // Where no secret belongs, it is refused, and not repeated to anybody else.
+    // A secret in a wrong place is refused, and not repeated to anybody else.
     member.post("/volumes", &json!({ "volume": { "size": &secrets[0] } })).expect(400);
     member.action(&format!("/volumes/{volume}"), &secrets[1], &json!({ "x": &secrets[2] })).expect(400);
     secrets.extend(joining);
 
-    // A killed controller has written what was read of its audit log.
+    // Reading the audit log makes it written before the controller is killed.
     let audit = admin.get("/mooring/v1/audit").expect(200).to_string();
     assert_eq!(audit.matches("\"status\":401").count(), 2, "refused joins have lines: {audit}");
 
-    // Kills, a detach, one by force, and the end of all.
+    // Kills, a detach, one by force, and the end of everything.
     fleet.storage("s1").restart();
     fleet.host("h1").restart();
     fleet.control().restart();

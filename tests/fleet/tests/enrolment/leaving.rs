@@ -1,4 +1,4 @@
-//! Hosts that get another name, and hosts that are given up.
+//! Hosts that are renamed, and hosts that are given up.
 use mooring_agent::join;
 use mooring_controller::domain::{Caller, NewFence, VolumeStatus};
 use mooring_controller::service::{FORGET_AFTER, Refusal, Wait};
@@ -7,7 +7,7 @@ use mooring_model::Chain;
 use super::pg;
 use super::site::{PATIENCE, Site, admin, read, request, until};
 
-/// A name is the controller's alone: the agent serves on, by the certificate that it has.
+/// Only the controller knows a host's name: the agent serves on, with the certificate that it has.
 #[test]
 fn a_host_is_renamed_and_serves_on() {
     let site = Site::new();
@@ -32,7 +32,7 @@ fn a_host_is_renamed_and_serves_on() {
         "{:?}",
         host.problems
     );
-    // Nothing has changed there, and nothing of its volume.
+    // Nothing has changed on the host, nor on its volume.
     assert!((read(&node.config()), read(&node.identity())) == (config, certificate));
     let renamed = site.look(volume.id).unwrap();
     assert_eq!((renamed.host.as_deref(), renamed.status), (Some("rack4@lvm#vg0"), VolumeStatus::Available));
@@ -52,7 +52,7 @@ fn a_host_is_renamed_and_serves_on() {
     site.until_up("node1");
     assert_ne!(site.host("node1").unwrap().agent, before.0);
 
-    // Its certificate is renewed under the new name, and it may be called otherwise again after a restart.
+    // Its certificate is renewed under the new name, and a restart may rename it again.
     site.age();
     site.runtime.block_on(site.service.renew_certificates()).unwrap();
     drop(agent);
@@ -82,17 +82,18 @@ fn a_name_that_cannot_be_had_is_refused_with_the_reason() {
     assert!(matches!(site.runtime.block_on(rename), Err(Refusal::Forbidden(_))));
     site.revoke("two").unwrap();
     assert!(matches!(refused("two", "three"), Refusal::Conflict(why) if why.contains("was revoked")));
-    // The name of one that was revoked, and has nothing, is free.
+    // The name of a host that was revoked and has nothing is free.
     site.rename("one", "two").unwrap();
     assert!(site.host("two").is_some() && site.host("one").is_none());
-    // A token of either name is worth nothing any more.
+    // A token of either name is no longer valid.
     let token = site.token("one").unwrap();
     site.rename("two", "one").unwrap();
     let join = site.runtime.block_on(site.service.join(request(&node, &token))).unwrap_err();
     assert!(join.to_string().contains("is not known"), "{join}");
 }
 
-/// Two controllers with one database: whichever is asked, both know the new name, and the agent is up at both.
+/// Two controllers with one database: both know the new name, whichever was asked, and the agent is
+/// up at both.
 #[test]
 fn a_new_name_reaches_the_other_controller() {
     let server = pg::Server::new();
@@ -117,7 +118,7 @@ fn a_new_name_reaches_the_other_controller() {
     }
 }
 
-/// A host that was given up comes back: nothing of it is taken in, under whatever name it joins.
+/// A host that was given up returns: nothing of it is accepted, under whatever name it joins.
 #[test]
 fn a_forgotten_host_comes_back_as_a_stranger() {
     let site = Site::new();
@@ -136,7 +137,8 @@ fn a_forgotten_host_comes_back_as_a_stranger() {
     assert_eq!((lost.total().volumes, lost.enrolled), (1, true));
     assert!(site.look(volume.id).is_none() && site.host("node1").is_none());
 
-    // It starts again with all that it had: nobody dials it. Its certificate is worth nothing under the same name either.
+    // It starts again with its whole state: the controller does not dial it. Its certificate is
+    // invalid also under the same name.
     let agent = node.start();
     let again = site.token("node1").unwrap();
     let hidden = read(&node.config());
@@ -145,7 +147,8 @@ fn a_forgotten_host_comes_back_as_a_stranger() {
     let refused = Chain(&node.join(&again).unwrap_err()).to_string();
     assert!(refused.contains("was forgotten as node1") && refused.contains("state_dir"), "{refused}");
     assert!(site.host("node1").is_none(), "it did not join");
-    // One that does not say whose store it has, as an older release, is refused when it answers.
+    // An agent that does not say whose store it has, like an older release, is refused when it
+    // answers.
     std::fs::write(node.config(), hidden).unwrap();
     node.join_as(join::Role::Storage, &again.url, &site.token("node2").unwrap().token, &again.pin).unwrap();
     drop(agent);
@@ -154,7 +157,7 @@ fn a_forgotten_host_comes_back_as_a_stranger() {
     assert_eq!(site.host("node2").unwrap().pools.len(), 0);
     drop(agent);
 
-    // With another store it is another one.
+    // With another store it is another agent.
     std::fs::remove_dir_all(node.dir.join("state")).unwrap();
     let _agent = node.start();
     until("its pool", || site.host("node2").filter(|host| host.up && host.pools.len() == 1));

@@ -57,7 +57,7 @@ fn a_host_joins_is_renewed_and_revoked_without_a_restart() {
     assert!(site.host("node1").is_none());
     assert!(!node.identity().exists() || read(&node.identity()).is_empty(), "the agent was told");
     drop(agent);
-    // What it had opens nothing any more, although the name joins again.
+    // Its old token and certificate are no longer valid, although the name joins again.
     let again = site.token("node1").unwrap();
     node.join(&again).unwrap();
     let new = read(&node.identity());
@@ -107,7 +107,7 @@ fn a_token_is_for_one_name_one_key_and_one_hour() {
     }
 }
 
-/// An agent's certificate is no key to another agent, nor does another host's stand for it.
+/// An agent's certificate neither opens another agent nor stands for it.
 #[test]
 fn the_certificate_of_one_host_is_worth_nothing_at_another() {
     let site = Site::new();
@@ -139,7 +139,8 @@ fn the_certificate_of_one_host_is_worth_nothing_at_another() {
     assert!(asked.is_err(), "a host's certificate opened another host's agent");
 }
 
-/// Whatever reads the rows meanwhile: a host that was revoked is dialled no more, and one that joined is.
+/// Whatever else reads the rows meanwhile: a revoked host is no longer dialled, and one that joined
+/// is.
 #[test]
 fn joins_and_revocations_beside_each_other_leave_what_the_rows_say() {
     let site = Site::new();
@@ -162,8 +163,8 @@ fn joins_and_revocations_beside_each_other_leave_what_the_rows_say() {
     }
 }
 
-/// Two controllers with one database and one authority: a join at either is known to both, and a revocation at the one that does not
-/// drive the agent ends it at both, and at the agent.
+/// Two controllers with one database and one authority. A join at either is known to both. A
+/// revocation at the one that does not drive the agent ends it at both, and at the agent.
 #[test]
 fn a_join_and_a_revocation_reach_the_other_controller() {
     let server = pg::Server::new();
@@ -179,7 +180,7 @@ fn a_join_and_a_revocation_reach_the_other_controller() {
         for site in both {
             site.until_up("node1");
         }
-        // Whichever drives it: each of the two is asked once.
+        // Either of them may drive it: each is asked once.
         told.revoke("node1").unwrap();
         until("the agent was told", || {
             (!node.identity().exists() || read(&node.identity()).is_empty()).then_some(())
@@ -191,7 +192,7 @@ fn a_join_and_a_revocation_reach_the_other_controller() {
     }
 }
 
-/// Whose token was refused is said to those who keep watch, and not to whoever has shown it.
+/// The host of a refused token is shown to auditors, and not to the caller who presented the token.
 #[test]
 fn a_refused_join_is_in_the_audit_log_with_the_host_that_its_token_was_for() {
     let site = Site::new();
@@ -216,7 +217,8 @@ fn a_refused_join_is_in_the_audit_log_with_the_host_that_its_token_was_for() {
     assert_eq!(told, [(401, vec![]), (401, of_node1.clone()), (200, of_node1)]);
 }
 
-/// The controller uses no more of an agent than the roles by which it joined, whatever the agent's configuration says.
+/// The controller uses only those roles of an agent with which it joined, whatever the agent's
+/// configuration says.
 #[test]
 fn roles_are_those_of_the_token_and_so_is_the_zone() {
     let site = Site::new();
@@ -227,7 +229,7 @@ fn roles_are_those_of_the_token_and_so_is_the_zone() {
     }
     let token = site.token_for("node1", "host", Some("az2")).unwrap();
     node.join_as(join::Role::Host, &token.url, &token.token, &token.pin).unwrap();
-    // Whoever administers the node would have it serve volumes all the same.
+    // The node's administrator would have it serve volumes all the same.
     let config = read(&node.config()).replace("\n[host]\n", "\n# [host]\n");
     let config = config.replacen("# portals = ", "portals = ", 1);
     std::fs::write(node.config(), format!("{config}\n[[groups]]\nname = \"vg0\"\n")).unwrap();

@@ -1,4 +1,5 @@
-//! The program `mooring-controller` on a machine of its own: what its commands make and print, killed and started again.
+//! The program `mooring-controller` on a machine of its own: the results and output of its
+//! commands, killed and started again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn program() -> PathBuf {
     program
 }
 
-/// Runs a command of the program. Returns whether it did what it was told, and what it printed.
+/// Runs a command of the program. Returns `true` if it succeeded, and its output.
 pub(crate) fn run(args: &[&str]) -> (bool, String) {
     let done = Command::new(program()).args(args).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
@@ -44,7 +45,7 @@ impl Machine {
         Self { dir, port: free().port(), token: token.to_owned(), running: None }
     }
 
-    /// A first controller, on this PostgreSQL database or on one of its own.
+    /// Makes a first controller, on this PostgreSQL database or on one of its own.
     pub(crate) fn first(database: Option<&str>) -> Self {
         let mut machine = Self::empty("");
         let (done, said) = run(&["init", "--folder", machine.etc().to_str().unwrap(), "--name", "127.0.0.1"]);
@@ -63,7 +64,8 @@ impl Machine {
         machine
     }
 
-    /// This machine's port and state folder, beside another controller on the same computer.
+    /// Sets this machine's port and state folder, apart from another controller on the same
+    /// computer.
     pub(crate) fn place(&self) {
         let set = |text: &str, key: &str, value: String| {
             let lines = text.lines().map(|line| {
@@ -116,7 +118,7 @@ impl Machine {
     /// Kills it, as a machine that loses its power.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.running.take() {
-            // One that has ended already is fine.
+            // A process that has already ended is fine.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -127,7 +129,7 @@ impl Machine {
         self.ask_by(&self.file("authority.crt"), method, path, body)
     }
 
-    /// As [`Machine::ask`], by somebody who has these certificates of the authority.
+    /// Like [`Machine::ask`], for a caller who has these certificates of the authority.
     pub(crate) fn ask_by(
         &self,
         authority: &str,
@@ -224,7 +226,7 @@ impl Machine {
         assert!(!done && said.contains(word), "{step} is not refused for {word:?}: {said}");
     }
 
-    /// Repeats a step until nobody is waited for.
+    /// Repeats a step until it waits for nobody.
     #[track_caller]
     pub(crate) fn until_rotates(&self, step: &str) -> String {
         let end = Instant::now() + 2 * crate::site::PATIENCE;

@@ -1,5 +1,5 @@
-//! The authority is rotated while agents serve over TLS: everybody is reached before, during and after, and whoever would be shut out
-//! holds the step up.
+//! The authority is rotated while agents serve over TLS: everybody is reached before, during and
+//! after, and the step waits for agents that would be shut out.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn pins(pem: &str) -> Vec<String> {
     certificates::pins(pem).unwrap()
 }
 
-/// Which authorities an agent trusts, by its own file.
+/// The authorities that an agent trusts, by its own file.
 fn trusted(node: &Node) -> Vec<String> {
     let mut pins = pins(&read(&node.dir.join("agent-ca.crt")));
     pins.sort_unstable();
@@ -29,12 +29,12 @@ fn sorted(mut pins: Vec<String>) -> Vec<String> {
 /// A rotation from one authority to another one.
 struct Scene {
     controller: Machine,
-    /// The pins of the two.
+    /// The pins of the two authorities.
     old: String,
     new: String,
     /// The certificate of each, alone.
     certificates: [String; 2],
-    /// A token of before the switch.
+    /// A token from before the switch.
     token: (String, String, String),
 }
 
@@ -46,7 +46,7 @@ impl Scene {
         authority.signer_of(&read(&node.identity())).map(str::to_owned)
     }
 
-    /// The new one is trusted beside the old one, by everybody who is up.
+    /// Begins: every agent that is up trusts the new authority beside the old one.
     fn begin(controller: Machine, nodes: &[&Node]) -> Self {
         let old = pins(&controller.file("authority.crt")).remove(0);
         let alone = controller.file("authority.crt");
@@ -57,7 +57,7 @@ impl Scene {
         assert_eq!((both.len(), &both[0]), (2, &old));
         assert_eq!(mode(&controller.etc().join("authority.key.next")), 0o600);
         controller.refuses("finish", "rotate-authority switch` comes first");
-        // Killed after the key was made, and run again: the same authority.
+        // Killed after the key was made, and run again: the authority is the same.
         fs::write(controller.etc().join("authority.crt"), &alone).unwrap();
         controller.rotates("begin");
         assert_eq!(pins(&controller.file("authority.crt")), both);
@@ -70,7 +70,7 @@ impl Scene {
         Self { old, new: both[1].clone(), certificates, token, controller }
     }
 
-    /// Joined while both are trusted: it trusts both from the beginning.
+    /// A host that joins while both are trusted trusts both from the beginning.
     fn joins_between(&self) {
         let both = sorted(vec![self.old.clone(), self.new.clone()]);
         assert_eq!(trusted(&self.controller.joined("between")), both);
@@ -82,7 +82,7 @@ impl Scene {
         self.controller.expect("POST", &path, Some(serde_json::json!({})));
     }
 
-    /// The new one signs.
+    /// Switches: the new authority signs.
     fn switch(&self, up: &Node) {
         self.controller.until_rotates("switch");
         assert!(!self.controller.etc().join("authority.key.next").exists());
@@ -99,13 +99,13 @@ impl Scene {
         assert!(matches!(refused, JoinError::FormerPin { .. }), "{refused}");
     }
 
-    /// A join with the token of before.
+    /// Joins with the token from before the switch.
     fn join_late(&self) -> JoinError {
         let (url, token, pin) = &self.token;
         self.controller.node("late").join_by(url, token, pin).unwrap_err()
     }
 
-    /// The old one is dropped.
+    /// Finishes: the old authority is dropped.
     fn finish(&self, nodes: &[&Node]) {
         self.controller.until_rotates("finish");
         assert_eq!(self.controller.file("authority.crt"), self.certificates[1]);
@@ -136,7 +136,7 @@ fn the_authority_is_rotated_while_agents_serve() {
     scene.controller.refuses("switch", "host never has not said");
     scene.revoke("never");
     scene.joins_between();
-    // One that is down at the switch trusts both, and holds up the end alone.
+    // An agent that is down at the switch trusts both, and alone delays the end.
     drop(second);
     let down = || scene.controller.host("node2").filter(|host| host["up"] == false).map(drop);
     until("node2 is down", down);
@@ -145,7 +145,7 @@ fn the_authority_is_rotated_while_agents_serve() {
     scene.controller.refuses("finish", "host node2 has a certificate of the old authority");
     let second = two.start();
     scene.finish(&[&one, &two]);
-    // Everything is dialled anew.
+    // All agents are dialled anew.
     let mut controller = scene.controller;
     drop(first);
     controller.kill();

@@ -1,4 +1,5 @@
-//! A second controller by a sealed file; either machine is lost, and the other one goes on; the authority is rotated at both.
+//! A second controller is made from a sealed file. Either machine is lost, and the other one
+//! continues; the authority is rotated at both.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -75,7 +76,7 @@ fn either_of_two_controllers_is_lost_and_the_other_goes_on() {
     refused(&Machine::empty(""), &file, &code, "was used already");
     let (done, said) = join(&second, &file, &code);
     assert!(!done && said.contains("controller.toml is there"), "{said}");
-    // Killed before its configuration was written: it is run again, with the same file.
+    // Killed before its configuration was written, it is run again with the same file.
     fs::remove_file(second.config()).unwrap();
     let (done, said) = join(&second, &file, &code);
     assert!(done && said.contains("not changed"), "{said}");
@@ -94,7 +95,7 @@ fn either_of_two_controllers_is_lost_and_the_other_goes_on() {
     let two = second.joined("node2");
     let _other = two.start();
     second.until_up("node2");
-    // And the other way round.
+    // Now the other way round.
     first.start();
     first.until_up("node2");
     second.kill();
@@ -190,7 +191,7 @@ fn a_second_controller_is_refused_where_it_cannot_be() {
     server.psql("controllers", other);
     refused(&second, &file, &code, "belongs to cluster");
     server.psql("controllers", &format!("UPDATE meta SET value = '{cluster}' WHERE key = 'cluster_id'"));
-    // Something is sealed by a key that the file has not.
+    // A secret is sealed by a key that the file does not have.
     let sealed = "INSERT INTO nexuses (volume_id, initiator, chap_user, secret) VALUES ('', '', '', 'sealed AE1TAQAAAAAAAAAAAAAA')";
     server.psql("controllers", sealed);
     refused(&second, &file, &code, "sealed by the key 0000000000000000");

@@ -68,7 +68,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub(crate) struct Site {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) service: Service,
-    /// Seconds that its clock is ahead of the machine's.
+    /// Seconds by which its clock is ahead of the machine's.
     ahead: Arc<AtomicU64>,
     pub(crate) runtime: Runtime,
     _stop: watch::Sender<bool>,
@@ -79,7 +79,8 @@ impl Site {
         Self::with(None, None)
     }
 
-    /// With the authority of another controller, and with a database of a server in the place of its own.
+    /// Makes a site, optionally with another controller's authority, and with a server's database
+    /// in place of its own.
     pub(crate) fn with(of: Option<&Self>, database: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
@@ -193,7 +194,7 @@ impl Site {
         }
     }
 
-    /// Why a host is down: it was dialled, and said no.
+    /// Waits until the host is down because it was dialled and refused.
     #[track_caller]
     pub(crate) fn until_refused(&self, name: &str, word: &str) {
         let refused = |host: Host| host.why_down.filter(|why| why.contains(word));
@@ -206,7 +207,7 @@ impl Site {
         Node { dir, address: free() }
     }
 
-    /// From now on it is later for the controller: so much time has passed.
+    /// Puts the controller's clock forward by this time.
     pub(crate) fn put_forward(&self, by: Duration) {
         self.ahead.fetch_add(by.as_secs(), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Attachments on their way in, and the status of the volume meanwhile.
+//! Attachments while they are being made, and the status of the volume meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn s18_second_attach_leaves_the_first_active_and_uninterrupted() {
     let first = member.attach(&volume, &one, None);
     let session = one.login(&first.info).unwrap();
     session.write().unwrap();
-    // Step by step: the first goes on at each of them.
+    // Step by step: the first continues at each of them.
     let id = member.reserve(&volume, None);
     session.write().unwrap();
     let info = member.connect(&id, &two.connector());
@@ -48,7 +48,7 @@ fn s18_a_volume_in_use_stays_in_use_while_another_host_attaches() {
     assert_eq!(member.show(&volume)["attachments"].as_array().unwrap().len(), 2);
     member.detach(&reserved);
     assert_eq!(member.status(&volume), "in-use");
-    // One that died on its way holds nobody up.
+    // An attachment that was abandoned blocks nobody.
     let dead = member.reserve(&volume, None);
     member.detach(&id);
     assert_eq!(member.status(&volume), "reserved");
@@ -74,7 +74,7 @@ fn s19_many_attaches_and_detaches_of_one_volume_are_in_flight_at_once() {
     let sessions: Vec<_> =
         nodes.iter().zip(&attached).map(|(node, attached)| node.login(&attached.info).unwrap()).collect();
     assert!(sessions.iter().all(|session| session.write().is_ok()));
-    // Half go, four more come, all at once.
+    // Half are detached, and four more attached, all at once.
     let more: Vec<_> = (9..=12).map(|n| fleet.stock(&format!("node{n}"))).collect();
     std::thread::scope(|scope| {
         for gone in &attached[..4] {
@@ -164,12 +164,12 @@ fn s24_an_attachment_is_an_object_of_its_own() {
     assert!(seen["attached_at"].as_str().is_some_and(|time| time.len() == 26), "{seen}");
     let info = &seen["connection_info"];
     assert_eq!((&info["attachment_id"], &info["driver_volume_type"]), (&json!(id), &json!("iscsi")));
-    // The volume shows where it is, and the host to admins only.
+    // The volume shows where it is attached; only admins see the host.
     let entry = fleet.admin().show(&volume)["attachments"][0].take();
     assert_eq!((&entry["attachment_id"], &entry["server_id"]), (&json!(id), &json!(SERVER)));
     assert_eq!((&entry["host_name"], &entry["device"]), (&json!("node1"), &json!("/dev/vdb")));
     assert_eq!(member.show(&volume)["attachments"][0]["host_name"], Value::Null);
-    // Found by its server and by its volume, and by nobody of another project.
+    // Its server and its volume find it, and no other project does.
     for filter in
         [format!("volume_id={volume}"), format!("instance_id={SERVER}"), "status=attached".to_owned()]
     {
@@ -194,12 +194,12 @@ fn s25_one_volume_is_on_one_host_once_for_one_server() {
         let path = format!("/attachments/{second}");
         let same = json!({ "attachment": { "connector": node.connector() } });
         member.put(&path, &same).refused(409, "duplicate connectors");
-        // By its name it is the same host, whatever its initiator is called.
+        // The name identifies the host, whatever its initiator is called.
         let mut renamed = fleet.stock("node1-again").connector();
         renamed["host"] = json!("node1");
         let renamed = json!({ "attachment": { "connector": renamed } });
         member.put(&path, &renamed).refused(409, "duplicate connectors");
-        // In one call it is a wrong request, as all that cannot be reserved.
+        // In one call it is a wrong request, like everything that cannot be reserved.
         let at_once = json!({ "attachment": { "volume_uuid": volume, "instance_uuid": SERVER,
             "connector": node.connector() } });
         member.post("/attachments", &at_once).refused(400, "duplicate connectors");
@@ -241,7 +241,7 @@ fn s54_a_host_without_a_server_attaches_by_the_api_and_natively() {
     assert!(fleet.host("h1").path_of(&native).is_some());
     assert_eq!(fleet.host("h1").is_read_only(&volume), Some(true));
     assert_eq!(fleet.storage("s1").grants(&volume).len(), 2);
-    // No server has it: whoever owns it takes it back, though its session is live.
+    // It has no server: its owner may take it back, though its session is live.
     let id = entries.iter().find(|entry| entry["host_name"] == "node1").unwrap()["attachment_id"]
         .as_str()
         .unwrap();

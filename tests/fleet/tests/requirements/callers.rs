@@ -1,5 +1,5 @@
-//! Who may do what, end to end: whose ids these are, who says that he is a service, and what comes that is no request. Whatever
-//! is refused changes nothing, in the kernel least of all.
+//! Permissions, end to end: the owners of ids, claims to be a service, and malformed requests. A
+//! refusal changes nothing, in the kernel least of all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{NOTHING, SERVER, granted};
 
-/// Something of project A in every place.
+/// Objects of project A in every place.
 struct Theirs {
     fleet: Fleet,
     volume: String,
@@ -24,7 +24,7 @@ fn theirs() -> Theirs {
     let (admin, member) = (fleet.admin(), fleet.member());
     let volume = member.volume(Some(&fleet.shared_type()), 1);
     let attachment = member.attach(&volume, &fleet.stock("node1"), None).id;
-    // One that has no place leaves a message.
+    // A volume without a place leaves a message.
     let nowhere = member.post("/volumes", &json!({ "volume": { "size": 101 } })).expect(202);
     member.delete(&format!("/volumes/{}", nowhere["volume"]["id"].as_str().unwrap())).expect(202);
     let messages = member.get("/messages").expect(200);
@@ -37,7 +37,7 @@ fn theirs() -> Theirs {
 
 type Request = (&'static str, String, Value);
 
-/// Every request that names an id, with a body that would be right.
+/// Every request that names an id, with an otherwise correct body.
 fn requests(of: &Theirs) -> Vec<Request> {
     let Theirs { fleet, volume, attachment, message, private } = of;
     let connector = fleet.stock("node2").connector();
@@ -110,7 +110,7 @@ fn requests(of: &Theirs) -> Vec<Request> {
     all
 }
 
-/// All that its own project sees of it, and the kernel's part.
+/// The object's state for its own project, and in the kernel.
 fn seen(of: &Theirs) -> Value {
     let admin = of.fleet.admin();
     json!([
@@ -127,7 +127,7 @@ fn another_projects_things_are_not_there() {
     let of = theirs();
     let before = seen(&of);
     let stranger = of.fleet.stranger();
-    // A service's token beside his own makes nobody of another project.
+    // A service's token beside one's own makes nobody a member of another project.
     let with_service = stranger.with("X-Service-Token", of.fleet.service().token());
     for caller in [&stranger, &with_service] {
         for (method, path, body) in requests(&of) {
@@ -136,15 +136,15 @@ fn another_projects_things_are_not_there() {
             assert_eq!(answer.status, 404, "{} {body:?}: {}", answer.asked, answer.body);
             let text = answer.body.to_string();
             assert!(!text.contains("shared") && !text.contains("node1"), "{}: {text}", answer.asked);
-            // It is the thing that is not there, and not the address.
+            // The object is not found, and not the path.
             let ids = [&of.volume, &of.attachment, &of.message, &of.private];
             assert!(ids.iter().any(|id| text.contains(*id)), "{}: {text}", answer.asked);
         }
-        // A place beside a volume that he does not see is a wrong wish.
+        // A place beside a volume that the caller cannot see is a wrong request.
         let hints =
             json!({ "volume": { "size": 1 }, "OS-SCH-HNT:scheduler_hints": { "same_host": of.volume } });
         caller.post("/volumes", &hints).refused(400, "could not be found");
-        // Lists are empty, whatever they are asked for.
+        // Lists are empty, whatever the filter.
         for list in [
             "/volumes/detail?all_tenants=1".to_owned(),
             format!("/volumes/detail?project_id={PROJECT_A}&all_tenants=1"),
@@ -158,7 +158,7 @@ fn another_projects_things_are_not_there() {
             assert_eq!(rows, &json!([]), "{list}");
         }
         caller.get(&format!("/os-quota-sets/{PROJECT_A}")).refused(403, "quotas:show");
-        // Nor by their address.
+        // The project's address does not help.
         let theirs = format!("//v3/{PROJECT_A}/volumes/{}", of.volume);
         caller.get(&theirs).refused(400, "Malformed request url");
     }
@@ -171,7 +171,7 @@ fn another_projects_things_are_not_there() {
 fn a_reader_sees_its_project_and_changes_nothing_by_default() {
     let of = theirs();
     let (reader, member) = (of.fleet.reader(), of.fleet.member());
-    // What they name is there.
+    // Their objects exist.
     let pair = json!({ "metadata": { "a": "b" } });
     member.post(&format!("/volumes/{}/metadata", of.volume), &pair).expect(200);
     let before = seen(&of);
@@ -186,7 +186,7 @@ fn a_reader_sees_its_project_and_changes_nothing_by_default() {
     assert_eq!(seen(&of), before);
     reader.get(&format!("/volumes/{}", of.volume)).expect(200);
     reader.get(&format!("/attachments/{}", of.attachment)).expect(200);
-    // The control: a member's change of the same kind is done.
+    // Control: a member's change of the same kind is made.
     let rename = json!({ "volume": { "name": "mine" } });
     member.put(&format!("/volumes/{}", of.volume), &rename).expect(200);
     assert_ne!(seen(&of), before);
@@ -210,7 +210,8 @@ fn a_member_makes_no_enrolled_host_log_in_by_default() {
         std::thread::sleep(Duration::from_millis(200));
         if tree.contains(&volume) && tree == fleet.storage("s1").tree() { Ok(()) } else { Err(tree) }
     });
-    // A host, one that is down, a storage node and nothing at all, by name and by id: one answer.
+    // A host that is up, one that is down, a storage node and no host at all, by name and by id:
+    // all get one answer.
     let before = fleet.storage("s1").tree();
     for host in ["h1", "h2", "s1", "nosuch", h1["agent_id"].as_str().unwrap()] {
         for client in [&member, &fleet.reader()] {
@@ -249,7 +250,7 @@ fn members_attach_natively_to_the_hosts_of_their_project() {
     member.attach_natively(&volume, "h1", "rw");
 }
 
-/// Who is no service does not become one by a header.
+/// A header makes nobody a service.
 #[test]
 fn a_service_is_known_by_its_token_only() {
     let of = theirs();
@@ -266,7 +267,7 @@ fn a_service_is_known_by_its_token_only() {
     for token in [member.token(), fleet.stranger().token(), fleet.reader().token()] {
         assert_eq!(secret(&member.with("X-Service-Token", token)), Some(false));
     }
-    // One that is not known is no token, whatever the user's is; roles that a client writes down are nobody's.
+    // An unknown token is no token, whatever the user's is; roles that a client sends are ignored.
     let cut = fleet.service().token()[1..].to_owned();
     for forged in ["x", "", cut.as_str(), "00000000-0000-4000-8000-000000000000"] {
         assert_ne!(secret(&member.with("X-Service-Token", forged)), Some(true), "{forged:?}");
@@ -275,7 +276,7 @@ fn a_service_is_known_by_its_token_only() {
     let claims = claims.with("X-Identity-Status", "Confirmed").with("X-Service-Identity-Status", "Confirmed");
     assert_eq!(secret(&claims.with("X-Is-Admin-Project", "True")), Some(false));
     claims.get("/os-services").expect(403);
-    // Alone it is no user.
+    // Alone it authenticates no user.
     let alone = fleet.member().nobody().with("X-Service-Token", fleet.service().token());
     alone.get(&path).expect(401);
 }
@@ -302,14 +303,14 @@ fn what_is_no_request_changes_nothing() {
             ("POST", "/volumes".to_owned()),
         ] {
             assert_eq!(json.send_raw(method, &path, body.clone()).status, code, "{method} {path}");
-            // Whoever does not say who he is hears that, and his body is nobody's matter.
+            // A caller without a token gets a 401, and the body is not read.
             assert_eq!(json.nobody().send_raw(method, &path, body.clone()).status, 401, "{method} {path}");
         }
     }
     assert_eq!(seen(&of), before);
 }
 
-/// A client that sends a byte now and then, and one that takes no answer, hold up nobody.
+/// A client that sends a byte now and then, and one that does not read its answer, block nobody.
 #[test]
 fn slow_clients_hold_up_nobody() {
     use std::io::Write;
@@ -329,7 +330,7 @@ fn slow_clients_hold_up_nobody() {
         stream.write_all(beginning.as_bytes()).unwrap();
         slow.push(stream);
     }
-    // Asked meanwhile: served as ever.
+    // Requests meanwhile are served as always.
     let other = member.attach(&of.volume, &of.fleet.stock("node2"), None);
     assert_eq!(granted(&of.fleet, &of.volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
     member.detach(&other.id);

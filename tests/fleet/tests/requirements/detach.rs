@@ -1,4 +1,4 @@
-//! Detach and force detach: what goes, what stays, and what is said of it.
+//! Detach and force detach: the objects that go, those that stay, and the answers.
 
 use mooring_fleet::{Fleet, Node, until};
 use serde_json::json;
@@ -42,7 +42,7 @@ fn s38_force_detach_cuts_exactly_the_one_that_was_named() {
     let (one, two) = (admin.attach_natively(&volume, "h1", "rw"), admin.attach_natively(&volume, "h2", "rw"));
     let stock = fleet.stock("node1");
     let third = stock.login(&admin.attach(&volume, &stock, None).info).unwrap();
-    // Held open by a program: an orderly detach is refused, a forced one cuts.
+    // A program holds it open: an orderly detach is refused, a forced one revokes.
     fleet.host("h1").hold_open(&volume, true);
     assert_eq!(admin.delete(&format!("/mooring/v1/attachments/{one}")).status, 409);
     let receipt = admin.delete(&format!("/mooring/v1/attachments/{one}?force=true")).expect(200);
@@ -53,7 +53,7 @@ fn s38_force_detach_cuts_exactly_the_one_that_was_named() {
         None => Ok(()),
         Some(path) => Err(path),
     });
-    // Asked again: the same receipt.
+    // A repetition has the same receipt.
     let again = admin.delete(&format!("/mooring/v1/attachments/{one}?force=true")).expect(200);
     assert_eq!(again["receipt"], receipt["receipt"]);
     let kept = admin.get(&format!("/mooring/v1/attachments/{one}/receipt")).expect(200);
@@ -96,7 +96,7 @@ fn s39_force_detach_asks_no_status() {
     let volume_path = format!("/volumes/{volume}");
     admin.action(&volume_path, "os-reset_status", &json!({ "status": "error" })).expect(202);
     assert_eq!(admin.status(&volume), "error");
-    // The older call, by id, with two attachments; what it says of a connector is not needed.
+    // The older call, by id, with two attachments; its connector is not needed.
     let force = json!({ "attachment_id": first.id, "connector": null });
     fleet.member().action(&volume_path, "os-force_detach", &force).refused(403, "force_detach");
     assert!(cut.is_live());
@@ -105,7 +105,7 @@ fn s39_force_detach_asks_no_status() {
     assert!(!cut.is_live() && stays.is_live() && stays.write().is_ok());
     assert_eq!(granted(&fleet, &volume), ["node2 LUN 1 rw"]);
     assert_eq!(admin.status(&volume), "in-use", "an event of an attachment derives the status again");
-    // One that is only reserved, and one that is on its way, go by force as well.
+    // Reserved and unfinished attachments are forced off as well.
     for connector in [None, Some(fleet.stock("node3").connector())] {
         let id = admin.reserve(&volume, None);
         if let Some(connector) = connector {
@@ -135,7 +135,7 @@ fn s40_a_delete_with_force_cuts_that_attachment() {
     member.get(&path).expect(404);
     let receipt = admin.get(&format!("/mooring/v1/attachments/{}/receipt", first.id)).expect(200);
     assert_eq!(receipt["receipt"]["proof"], "proven", "{receipt}");
-    // Asked again after an answer that was lost: the same. Without force it is gone.
+    // A repetition after a lost answer succeeds. Without force it is gone.
     let again = admin.delete(&format!("{path}?force=true")).expect(200);
     assert_eq!(again["attachments"], left["attachments"]);
     admin.delete(&path).expect(404);
@@ -219,7 +219,7 @@ fn s43_every_volume_has_a_target_of_its_own() {
         let shown = member.at("3.48").get(&format!("/volumes/{volume}")).expect(200);
         assert_eq!(shown["volume"]["shared_targets"], false);
     }
-    // A logout of one is no matter of the other.
+    // A logout of one does not affect the other.
     member.detach(&attached[0].id);
     assert!(!sessions[0].is_live() && sessions[1].is_live() && sessions[1].write().is_ok());
     assert_eq!(granted(&fleet, &volumes[1]), ["node1 LUN 1 rw"]);
@@ -229,7 +229,7 @@ fn s43_every_volume_has_a_target_of_its_own() {
 fn s44_hosts_are_compared_by_their_initiator() {
     let (fleet, volume) = shared();
     let (member, node) = (fleet.member(), fleet.stock("node1"));
-    // Two servers of one host: what else their connectors say differs.
+    // Two servers on one host, with connectors that differ otherwise.
     let first = member.reserve(&volume, Some(SERVER));
     let session = node.login(&member.connect(&first, &node.connector())).unwrap();
     member.complete(&first);
@@ -242,14 +242,14 @@ fn s44_hosts_are_compared_by_their_initiator() {
     member.complete(&second);
     assert_eq!(info["target_iqn"], member.show_attachment(&first)["connection_info"]["target_iqn"]);
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"], "one access for both");
-    // Nova logs out with the last one only: the access stays as long.
+    // Nova logs out only with the last one: the access stays until then.
     let nova = member.with("X-Service-Token", fleet.service().token());
     nova.detach(&first);
     assert!(session.is_live() && session.write().is_ok());
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"]);
     nova.detach(&second);
     assert!(!session.is_live() && granted(&fleet, &volume).is_empty());
-    // Of two initiators each is a host, though all else is the same.
+    // Two initiators are two hosts, though everything else is equal.
     let mut other = fleet.stock("node2").connector();
     other["ip"] = node.connector()["ip"].clone();
     member.attach(&volume, &node, None);
@@ -294,7 +294,8 @@ fn a_fence_takes_a_host_from_every_kernel() {
     admin.attach_natively(&volumes[1], "h1", "rw");
 }
 
-/// The controller's database is put back as it was before anybody was attached: no row knows what the kernels grant.
+/// The controller's database is restored to a state without attachments: no row knows the grants of
+/// the kernels.
 #[test]
 fn a_restored_database_fences_what_it_does_not_know() {
     let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").start();
@@ -336,13 +337,13 @@ fn a_restored_database_fences_what_it_does_not_know() {
         "{fence}"
     );
     assert_eq!(granted(&fleet, &volume), ["node2 LUN 1 rw"]);
-    // Nobody else notices anything, and the secrets are as they were.
+    // No other host notices anything, and the secrets are unchanged.
     assert!(session.is_live() && session.write().is_ok());
     storage.reboot();
     until("the other host's access", || {
         stays.login(&kept.info).map(drop).map_err(|refusal| format!("{refusal:?}"))
     });
-    // What the agent keeps makes a database again.
+    // The agent's state suffices to rebuild a database.
     fleet.control().stop();
     fleet.control().lose_database();
     fleet.control().rebuild(&mooring_controller::rebuild::How::default()).unwrap();

@@ -10,7 +10,7 @@ fn extend(client: &Client, volume: &str, gib: u64) -> mooring_fleet::Answer {
     client.action(&format!("/volumes/{volume}"), "os-extend", &json!({ "new_size": gib }))
 }
 
-/// Waits until it is shown with this size and status.
+/// Waits until the volume is shown with this size and status.
 fn until_shown(client: &Client, volume: &str, gib: u64, status: &str) {
     until(&format!("{gib} GiB, {status}"), || {
         let seen = client.show(volume);
@@ -18,7 +18,7 @@ fn until_shown(client: &Client, volume: &str, gib: u64, status: &str) {
     });
 }
 
-/// What the volume has grown by reads as zeros.
+/// Returns `true` if the added space reads as zeros.
 fn tail_is_zeroed(fleet: &Fleet, volume: &str, from: u64, to: u64) -> bool {
     let device = Node::device("vg0", volume);
     let zeroed = fleet.storage("s1").machine().blocks().zeroed_ranges(device);
@@ -52,7 +52,7 @@ fn a_shared_volume_grows_under_all_its_hosts() {
     }
     assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 3));
     assert_eq!(fleet.storage("s1").tree(), tree, "the target has nothing to do");
-    // Nobody notices that it grows once more, with the disks held open.
+    // Nobody notices another extend, with the disks held open.
     extend(&member, &volume, 4).expect(202);
     until_shown(&member, &volume, 4, "in-use");
     assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 3, 4));
@@ -73,7 +73,7 @@ fn what_is_in_use_grows_for_clients_that_know_that_it_may() {
     for wrong in [3, 1] {
         extend(&member.at("3.42"), &volume, wrong).refused(400, "must be greater than current size");
     }
-    // Neither the pool nor the project has so much.
+    // Neither the pool nor the project has enough space.
     assert!(matches!(extend(&member.at("3.42"), &volume, 900).status, 400 | 413));
     assert_eq!(member.show(&volume)["size"], 3);
 }
@@ -134,7 +134,7 @@ fn a_growth_that_is_zeroed_still_is_taken_back_under_its_session() {
     assert_eq!((used_gib(&fleet), storage.tree()), (json!(1), tree));
     assert!(session.write().is_ok());
     member.delete(&path).refused(409, "does not grow, or not any more: it has 1 GiB");
-    // It grows when it is to; and what has grown stays.
+    // It grows once the limit is gone; and completed extends stay.
     limit_jobs(&fleet, None);
     extend(&member, &volume, 2).expect(202);
     until_shown(&member, &volume, 2, "in-use");

@@ -21,7 +21,7 @@ fn fc_type(fleet: &Fleet) -> String {
     fleet.admin().volume_type("fc", &specs)
 }
 
-/// A grant as the kernel has it, of each path between a host's two ports and the node's.
+/// The kernel's grants on each path between a host's two ports and the node's.
 fn paths(node: &Stock, lun: u64, mode: &str) -> Vec<String> {
     let colons =
         |digits: &str| digits.as_bytes().chunks(2).map(String::from_utf8_lossy).collect::<Vec<_>>().join(":");
@@ -81,14 +81,14 @@ fn s53_one_volume_rw_and_ro_to_hosts_over_fibre_channel() {
         assert_eq!(writer.serial().unwrap(), volume, "one disk, whatever the path");
         assert_eq!(reader.serial().unwrap(), volume);
     }
-    // What is live, as it is over iSCSI.
+    // The live state, as over iSCSI.
     let live = fleet.admin().get(&format!("/mooring/v1/attachments/{second}")).expect(200);
     let live = &live["attachment"];
     assert_eq!(
         (&live["transport"], &live["effective_mode"], &live["session"]),
         (&json!("fc"), &json!("ro"), &json!(true))
     );
-    // Cut off by force, with a receipt; the other host notices nothing.
+    // Forced off, with a receipt; the other host notices nothing.
     let path = format!("/mooring/v1/attachments/{first}?force=true");
     let receipt = fleet.admin().delete(&path).expect(200);
     assert_eq!(
@@ -98,7 +98,7 @@ fn s53_one_volume_rw_and_ro_to_hosts_over_fibre_channel() {
     assert!(writers.iter().all(|session| session.write().is_err()));
     assert!(all_alive(&readers));
     assert_eq!(seen(&fleet, &volume), paths(&two, 1, "ro"));
-    // Asked again: the same receipt.
+    // A repetition has the same receipt.
     assert_eq!(fleet.admin().delete(&path).expect(200), receipt);
     member.detach(&second);
     assert!(seen(&fleet, &volume).is_empty());
@@ -113,7 +113,7 @@ fn s53_both_transports_at_once_and_each_by_its_own() {
     let member = fleet.member();
     let volume = member.volume(Some(&fleet.shared_type()), 1);
     let (one, two) = (fleet.stock_with_ports("node1", 1), fleet.stock_with_ports("node2", 2));
-    // Both would do: iSCSI, as for every host before there was a choice. The caller may say otherwise.
+    // Both transports would do: iSCSI is the default. The caller may choose.
     let (first, info) = attach(&member, &volume, &one.connector(), "rw");
     assert_eq!(info["driver_volume_type"], "iscsi");
     let mut wishes = two.connector();
@@ -124,7 +124,7 @@ fn s53_both_transports_at_once_and_each_by_its_own() {
     assert!(iscsi.write().is_ok() && fc.iter().all(|session| session.write().is_ok()));
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"]);
     assert_eq!(seen(&fleet, &volume), paths(&two, 1, "rw"));
-    // Each call finds its own again, whichever transport it has.
+    // A repeated call finds its own attachment, whichever transport it has.
     for (id, node) in [(&first, one.connector()), (&second, two.connector())] {
         let body = json!({ "attachment": { "connector": node } });
         let again = member.put(&format!("/attachments/{id}"), &body).expect(200);
@@ -160,7 +160,7 @@ fn s53_what_has_no_common_transport_is_refused() {
     for volume in [&over_fc, &over_iscsi] {
         assert_eq!(member.status(volume), "available", "nothing is left of it");
     }
-    // What is served where, and what is not.
+    // The transports that pools report.
     let pools = fleet.admin().get("/scheduler-stats/get_pools?detail=true").expect(200);
     let protocol = |host: &str| {
         let pools = pools["pools"].as_array().unwrap();
@@ -184,7 +184,7 @@ fn s53_numbers_are_each_volumes_own_until_it_is_cut_off() {
     let shows =
         |lun: u64, volume: &String| logins.iter().all(|login| login.at(lun).serial().as_ref() == Ok(volume));
     assert!(luns.iter().zip(&volumes).all(|(lun, volume)| shows(*lun, volume)));
-    // A call hangs: the number is not free, whatever the host is told.
+    // A call hangs: the number stays taken, whatever the answer to the host.
     let device = mooring_fleet::Node::device("vg0", &volumes[0]);
     let machine = fleet.storage("s1").machine();
     machine.hold(&device);
@@ -199,10 +199,11 @@ fn s53_numbers_are_each_volumes_own_until_it_is_cut_off() {
         let left = member.show(&volumes[0])["attachments"].as_array().unwrap().len();
         if left == 0 { Ok(()) } else { Err(format!("{left} attachments")) }
     });
-    // And then it is the last that comes back: a host that has not forgotten its disk meets nothing under it for long.
+    // Afterwards it is the last number to be reused: a host that still remembers its disk meets
+    // nothing under it for long.
     let other = member.volume(Some(&kind), 1);
     assert_eq!(attach(&member, &other, &node.connector(), "rw").1["target_lun"], 5);
-    // Another host counts by itself.
+    // Another host has its own numbers.
     let second = fleet.stock_with_ports("node2", 2);
     assert_eq!(attach(&member, &other, &second.connector(), "rw").1["target_lun"], 1);
     assert!(shows(2, &volumes[1]) && shows(3, &volumes[2]) && shows(4, &more) && shows(5, &other));
@@ -301,18 +302,18 @@ fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
     natively(&admin, &volume, "h1", "rw", "iscsi").refused(400, "no common transport");
     natively(&admin, &volume, "h1", "rw", "fcoe").refused(400, "want iscsi or fc");
     assert!(seen(&fleet, &volume).is_empty());
-    // Nobody asks for Fibre Channel: the volume's type wants it.
+    // Nobody asks for Fibre Channel: the volume's type requires it.
     let first = admin.attach_natively(&volume, "h1", "rw");
     let shown = live(&admin, &first);
     assert_eq!((&shown["transport"], &shown["initiator"]), (&json!("fc"), &json!(HOST[0])));
     assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "rw")]));
     assert!(h1.path_of(&first).is_some() && h1.path_of(&first) == h1.fabric().name_of(1));
-    // The port is logged in at the target, and stays it, for whatever else it sees.
+    // The port stays logged in at the target, whatever else it sees.
     fleet.storage("s1").machine().plogi(&format!("fc/{ONE}"), HOST[0]).unwrap();
     let second = admin.attach_natively(&volume, "h2", "ro");
     assert_eq!(seen(&fleet, &volume), port_grants(&[(HOST[0], "rw"), (HOST[1], "ro")]));
     assert_eq!((h1.fabric().is_read_only(1), h2.fabric().is_read_only(1)), (Some(false), Some(true)));
-    // One port, one disk: nobody else removes it.
+    // One port has one disk, which no other program removes.
     let digits = HOST[0].replace(':', "");
     let same = json!({ "wwpns": [digits], "wwnns": [digits], "host": "h1" });
     assert!(refused(&member, &volume, &same).contains("both would have one disk"));
@@ -320,7 +321,7 @@ fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
     let stock = json!({ "wwpns": [digits], "wwnns": [digits], "host": "stock" });
     let body = json!({ "attachment": { "volume_uuid": volume, "connector": stock } });
     member.post("/attachments", &body).refused(409, "under another name of a host");
-    // It asks no more of a host than it asked before: an agent that is started again finds it as it is.
+    // It does no more work on the host than before: a restarted agent finds everything in place.
     h1.fabric().take_log();
     h1.restart();
     fleet.until_up();
@@ -331,7 +332,7 @@ fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
         (h1.path_of(&first), drop),
         "of a shared volume's pages"
     );
-    // The widest of a host counts, until it goes.
+    // The widest mode of a host counts, until it is detached.
     admin.delete(&format!("/mooring/v1/attachments/{first}")).expect(200);
     until("the host to read only", || match h1.fabric().is_read_only(1) {
         Some(true) => Ok(()),
@@ -361,7 +362,7 @@ fn s53_a_host_is_cut_off_natively_over_fibre_channel() {
     let volume = member.volume(Some(&fleet.shared_type()), 1);
     let h1 = fleet.host("h1");
     meet(h1, &volume, false);
-    // Both would do, and the caller says which.
+    // Both transports would do, and the caller chooses.
     let made = natively(&admin, &volume, "h1", "rw", "fc").expect(202);
     let id = made["attachment"]["id"].as_str().unwrap().to_owned();
     until("the attachment on its host", || match &live(&admin, &id)["status"] {
@@ -408,7 +409,7 @@ fn a_fence_after_a_restore_takes_all_ports_of_a_host() {
     fleet.control().lose_database();
     fleet.control().start_restored();
     fleet.until_up();
-    // By one of its ports: it goes with the other one.
+    // Named by one of its ports, it loses the other one as well.
     let port = &one.ports()[1];
     let fence = admin.post(&format!("/mooring/v1/hosts/{port}/fence"), &json!({})).expect(200);
     assert_eq!(fence["fence"]["proof"], "proven", "{fence}");

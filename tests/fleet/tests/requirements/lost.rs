@@ -1,4 +1,4 @@
-//! What outlives the loss of an agent's database: everything.
+//! Survival of everything when an agent's database is lost.
 
 use mooring_fleet::{Attached, Fleet, Session, Stock, until, until_some};
 use mooring_host::fake::{IoRefusal, PrOut};
@@ -68,8 +68,8 @@ fn log_in(host: &Stock, attached: &Attached) -> Session {
     until_some("the volume is served", || host.login(&attached.info).ok())
 }
 
-/// The power of a storage node fails, and its state folder is lost with it: what was reserved comes back from the controller's copy,
-/// as it was at the last change. What did not ask to outlive it does not.
+/// The power of a storage node fails, and its state folder is lost with it. Reservations return
+/// from the controller's copy, as of the last change. Those that were not to survive do not.
 #[test]
 fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
     let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).start();
@@ -106,7 +106,8 @@ fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
         storage.lose_database();
         storage.reboot();
     };
-    // Who logs in anew has another ISID here, so that nobody is registered: all that was put back is what fences.
+    // A new login has another ISID here, so that nobody is registered: only the restored
+    // reservation fences.
     let may_write = |of: &[Attached; 2]| sessions(of).map(|session| session.write().is_ok());
     let registered = |volume: &str| {
         let seen = fleet.admin().get(&format!("/mooring/v1/volumes/{volume}/reservations")).expect(200);
@@ -119,10 +120,10 @@ fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
     lose();
     assert_eq!(may_write(&of_kept), [false, false]);
     assert_eq!(registered(&kept), of(0, "0x00000000000000a1"));
-    // The control: what was not to be kept is gone.
+    // Control: the reservation that was not to be kept is gone.
     assert_eq!(may_write(&of_brief), [true, true]);
 
-    // The second host takes over; the copy follows, and the older one does not come back.
+    // The second host takes over; the copy follows, and the older one does not return.
     let [_, two] = sessions(&of_kept);
     register(&two, 0xb2, true);
     two.persistent_reserve(PrOut::Preempt { key: 0xb2, victim: 0xa1, kind: KIND }).unwrap();
@@ -134,7 +135,7 @@ fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
     assert_eq!(may_write(&of_kept), [false, false]);
     assert_eq!(registered(&kept), of(1, "0x00000000000000b2"));
 
-    // With the last registration goes the copy.
+    // The copy goes with the last registration.
     let [one, _] = sessions(&of_kept);
     register(&one, 0xa1, true);
     one.persistent_reserve(PrOut::Clear { key: 0xa1 }).unwrap();

@@ -1,9 +1,10 @@
-//! The requirements of the control plane, by their numbers: one test each, named after it, through HTTP with the real agents on
-//! fake hosts. What a test asserts is what the fake kernel has, and what clients are told; rows in a database are nobody's
-//! requirement.
+//! The requirements of the control plane by number: one test each, named after it, through HTTP
+//! with the real agents on fake hosts. A test asserts the fake kernel's state and the clients'
+//! answers; rows in a database are nobody's requirement.
 //!
-//! A new one: a function `sNN_what_holds` in the module of its area; a whole new area gets a module here. `docs/requirements.md`
-//! names the test that holds each number; `table` compares the two.
+//! To add one, write a function `sNN_what_holds` in the module of its area; a whole new area gets a
+//! module here. `docs/requirements.md` names the test that holds each number; `table` compares the
+//! two.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -65,7 +66,7 @@ pub(crate) fn attached_at_once(fleet: &Fleet, volume: &str) -> Vec<u16> {
     }))
 }
 
-/// Who may do what with a volume, as `node1 LUN 1 rw`.
+/// All grants of a volume, as `node1 LUN 1 rw`.
 pub(crate) fn granted(fleet: &Fleet, volume: &str) -> Vec<String> {
     let grants = fleet.storage("s1").grants(volume);
     grants

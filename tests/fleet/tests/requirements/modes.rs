@@ -21,7 +21,7 @@ fn s26_one_volume_is_rw_on_one_host_and_ro_on_another() {
     let (writes, reads) = (writer.login(&first.info).unwrap(), reader.login(&second.info).unwrap());
     assert_eq!((writes.write(), reads.read()), (Ok(()), Ok(())));
     assert_eq!(reads.write(), Err(IoRefusal::WriteProtected));
-    // The writer's end changes nothing for the reader.
+    // A detach of the writer changes nothing for the reader.
     member.detach(&first.id);
     assert_eq!(reads.write(), Err(IoRefusal::WriteProtected));
     assert!(reads.read().is_ok() && !writes.is_live());
@@ -119,7 +119,7 @@ fn s29_the_mode_is_the_attachments_and_the_volumes_flag_only_a_default() {
         member.action(&format!("/volumes/{volume}"), "os-update_readonly_flag", &flag).expect(202);
         member.show(&volume)["metadata"]["readonly"].clone()
     };
-    // A flag that is there and says no is no.
+    // A flag that says no counts as no.
     assert_eq!(flag("False"), "False");
     let writes = member.attach(&volume, &fleet.stock("node1"), None);
     let reads = member.attach(&volume, &fleet.stock("node2"), Some("ro"));
@@ -127,7 +127,7 @@ fn s29_the_mode_is_the_attachments_and_the_volumes_flag_only_a_default() {
     assert_eq!(modes, ["rw", "ro"]);
     assert_eq!((&writes.info["access_mode"], &reads.info["access_mode"]), (&json!("rw"), &json!("ro")));
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 ro"]);
-    // What users write beside it is theirs: it opens and closes nothing.
+    // Metadata of users is theirs: it changes no access.
     let body = json!({ "metadata": { "attached_mode": "ro", "readonly": "True" } });
     member.post(&format!("/volumes/{volume}/metadata"), &body).expect(200);
     let third = member.attach(&volume, &fleet.stock("node3"), None);
@@ -135,7 +135,7 @@ fn s29_the_mode_is_the_attachments_and_the_volumes_flag_only_a_default() {
     for gone in [writes, reads, third] {
         member.detach(&gone.id);
     }
-    // Set, it is the mode of those who say none, and nobody gets more.
+    // Once set, it is the default mode, and nobody gets more.
     assert_eq!(flag("True"), "True");
     let wants = |node: &str| json!({ "attachment": { "volume_uuid": volume, "mode": "rw", "connector": fleet.stock(node).connector() } });
     member.post("/attachments", &wants("node1")).refused(400, "read only");
@@ -187,7 +187,7 @@ fn a_barrier_is_answered_when_nothing_of_the_host_is_in_flight() {
     let barrier = json!({ "mode": "ro", "barrier": true });
     machine.hold(&disk);
     cut.start_write().unwrap();
-    // The control: in force, and the write is still to land.
+    // Control: the mode is in force, and the write is still to land.
     let plain = admin.put(&path, &json!({ "mode": "ro" })).expect(200);
     assert_eq!((&plain["barrier"], machine.in_flight(&disk), cut.is_live()), (&json!(false), 1, true));
     admin.put(&format!("{path}?wait_ms=1000"), &barrier).refused(504, "ask again");
@@ -200,7 +200,7 @@ fn a_barrier_is_answered_when_nothing_of_the_host_is_in_flight() {
     assert!(stays.is_live() && stays.write().is_ok());
     let again = one.login(&first.info).unwrap();
     assert_eq!((again.read(), again.write()), (Ok(()), Err(IoRefusal::WriteProtected)));
-    // Once more is the same barrier, and drops nobody.
+    // A repetition is the same barrier, and drops no session.
     assert_eq!(admin.put(&path, &barrier).expect(200)["barrier"], true);
     assert!(again.is_live());
     admin.put(&path, &json!({ "mode": "rw", "barrier": true })).refused(400, "barrier");

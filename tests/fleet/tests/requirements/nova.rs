@@ -14,12 +14,12 @@ impl Nova {
     fn new(fleet: &Fleet) -> Self {
         let client =
             fleet.member().with("X-OpenStack-Request-ID", "req-9a6bd94c-1e07-4c58-9d70-3f1d17a4e5c2");
-        // As it is set up: the user's token, and its own beside it.
+        // As in an installation: the user's token, and Nova's own beside it.
         let client = client.with("X-Service-Token", fleet.service().token());
         Self { client: client.with("User-Agent", "python-cinderclient") }
     }
 
-    /// Nova asks for the newest version that it knows, and goes back where it is refused.
+    /// Nova asks for the newest version that it knows, and falls back if that is refused.
     fn volume(&self, id: &str) -> Value {
         self.client.at("3.69").get(&format!("/volumes/{id}")).expect(200)["volume"].take()
     }
@@ -32,7 +32,7 @@ impl Nova {
         self.client.at("3.44").post("/attachments", &body)
     }
 
-    /// The compute host's part of it.
+    /// The compute host's part of an attach.
     fn connect(&self, attachment: &str, connector: &Value) -> Value {
         let body = json!({ "attachment": { "connector": connector } });
         let put = self.client.at("3.44").put(&format!("/attachments/{attachment}"), &body).expect(200);
@@ -52,7 +52,7 @@ impl Nova {
         self.client.at("3.44").delete(&format!("/attachments/{attachment}"))
     }
 
-    /// An action of a volume, as Nova asks for it: at no version.
+    /// An action of a volume in Nova's form, without a version.
     fn action(&self, volume: &str, name: &str) -> Answer {
         self.client.unversioned().action(&format!("/volumes/{volume}"), name, &json!({}))
     }
@@ -65,7 +65,8 @@ impl Nova {
         (id, session)
     }
 
-    /// The whole of a detach: announced by the API, looked up and done by the compute host. No connector was kept.
+    /// A whole detach: the API announces it, the compute host looks it up and does it. No connector
+    /// was kept.
     fn detach(&self, volume: &str, attachment: &str) {
         self.volume(volume);
         self.action(volume, "os-begin_detaching").expect(202);
@@ -104,7 +105,7 @@ fn s48_nova_attaches_one_volume_to_two_servers_and_detaches_them() {
     nova.delete(&id).expect(200);
     assert!(!session.is_live() && attached[0].1.is_live());
     assert_eq!(nova.volume(&volume)["status"], "in-use");
-    // Retried after an answer that was lost: gone is fine for Nova.
+    // A retry after a lost answer: gone is fine for Nova.
     nova.delete(&id).expect(404);
     nova.delete(&attached[0].0).expect(200);
     assert_eq!(nova.volume(&volume)["status"], "available");
@@ -115,7 +116,7 @@ fn s48_an_attach_that_fails_on_the_host_is_taken_back() {
     let (fleet, volume) = shared();
     let nova = Nova::new(&fleet);
     let id = id_of(&nova.reserve(&volume, SERVER).expect(200));
-    // A host whose initiator name is not set up.
+    // A host whose initiator name is not configured.
     let mut connector = fleet.stock("node1").connector();
     connector.as_object_mut().unwrap().remove("initiator");
     let body = json!({ "attachment": { "connector": connector } });
@@ -135,7 +136,8 @@ fn s48_what_nova_cannot_handle_is_never_answered_to_a_reservation() {
     nova.reserve(&volume, OTHER_SERVER).expect(400);
 }
 
-/// Everything of a live migration up to the memory copy: the target's attachment is made with its connector, and completed.
+/// A live migration up to the memory copy: the target's attachment is made with its connector, and
+/// completed.
 fn begin_migration(fleet: &Fleet, nova: &Nova, volume: &str) -> (String, Session) {
     let there = fleet.stock("node2");
     let body = json!({ "attachment": {
@@ -223,7 +225,7 @@ fn s49_nova_detaches_without_the_connector_and_the_others_stay() {
     assert!(!gone.is_live() && stays.is_live() && stays.write().is_ok());
     assert_eq!(granted(&fleet, &volume), ["node2 LUN 1 rw"]);
     assert_eq!(nova.volume(&volume)["status"], "in-use");
-    // The last one: announced, and then it does not come to that (the guest keeps its disk).
+    // The last detach is announced, and then not made (the guest keeps its disk).
     nova.action(&volume, "os-begin_detaching").expect(202);
     assert_eq!(nova.volume(&volume)["status"], "detaching");
     nova.action(&volume, "os-begin_detaching").expect(400);
@@ -243,7 +245,7 @@ fn s49_a_user_does_not_take_a_disk_from_a_running_server() {
     let (id, session) = nova.attach(&volume, SERVER, &fleet.stock("node1"));
     let path = format!("/volumes/{volume}");
     let user = fleet.member();
-    // Nor by a token that only claims to be a service's, nor by a user's in its place.
+    // A token that only claims to be a service's does not help, nor does a user's in its place.
     let forged = user.with("X-Service-Token", "gAAAAABforged");
     let own = user.with("X-Service-Token", user.token());
     for user in [user, forged, own] {
@@ -258,7 +260,7 @@ fn s49_a_user_does_not_take_a_disk_from_a_running_server() {
     }
     assert!(session.is_live() && session.write().is_ok());
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"]);
-    // When the server is gone, so is its session: what it left behind is the user's to take away.
+    // With the server its session is gone: the user may remove what it left behind.
     session.logout();
     fleet.member().detach(&id);
     assert!(granted(&fleet, &volume).is_empty());
@@ -269,7 +271,7 @@ fn s48_a_rebuild_attaches_the_same_host_again() {
     let fleet = Fleet::small();
     let (nova, volume, node) = (Nova::new(&fleet), fleet.member().volume(None, 1), fleet.stock("node1"));
     let (old, session) = nova.attach(&volume, SERVER, &node);
-    // Reserved first, so that nobody takes it while the server has no disk.
+    // Reserved first, so that no other caller takes it while the server has no disk.
     let new = id_of(&nova.reserve(&volume, SERVER).expect(200));
     session.clone().logout();
     nova.delete(&old).expect(200);
@@ -288,7 +290,7 @@ fn s48_a_swap_counts_writers_and_holds_the_volume() {
     let nova = Nova::new(&fleet);
     let (one, _) = nova.attach(&volume, SERVER, &fleet.stock("node1"));
     nova.attach(&volume, OTHER_SERVER, &fleet.stock("node2"));
-    // Held while Nova looks at who writes.
+    // Reserved while Nova looks for writers.
     nova.action(&volume, "os-begin_detaching").expect(202);
     assert_eq!(nova.volume(&volume)["status"], "in-use", "two have it");
     nova.reserve(&volume, "cccccccc-0000-4000-8000-000000000000").refused(400, "os-begin_detaching");
@@ -321,7 +323,7 @@ fn s48_a_server_boots_from_a_volume_and_takes_it_along() {
     fleet.member().until_status(&volume, "available");
     let (id, session) = nova.attach(&volume, SERVER, &fleet.stock("node1"));
     session.write().unwrap();
-    // What Nova asks on the way.
+    // Other requests that Nova makes.
     nova.client.unversioned().get("/limits").expect(200);
     nova.client.unversioned().get("/types").expect(200);
     nova.client.unversioned().get("/snapshots/detail").expect(200);
@@ -339,7 +341,7 @@ fn s48_a_reboot_finds_what_nova_does_not_know() {
     let (known, _) = nova.attach(&volume, SERVER, &fleet.stock("node1"));
     nova.attach(&volume, OTHER_SERVER, &fleet.stock("node2"));
     let dangling = id_of(&nova.reserve(&volume, SERVER).expect(200));
-    // Exactly those of the server: Nova deletes all that it does not know.
+    // Exactly the server's attachments: Nova deletes every one that it does not know.
     let of = |server: &str| -> Vec<String> {
         let listed = nova.client.at("3.44").get(&format!("/attachments?instance_id={server}")).expect(200);
         let ids = listed["attachments"].as_array().unwrap().iter();

@@ -1,4 +1,4 @@
-//! The older calls, as actions of a volume: the same attachments, by the same rules.
+//! The older calls, as actions of a volume: they make the same attachments, by the same rules.
 
 use mooring_fleet::{Answer, Client, Fleet, Stock};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ impl Older<'_> {
         self.client.action(&format!("/volumes/{}", self.volume), name, body)
     }
 
-    /// Promise, access, and whose it is; how to log in, flat as the newer calls say it.
+    /// Reserves, connects and attaches; the connection info is flat as in the newer calls.
     fn attach(&self, node: &Stock, server: &str, mode: &str) -> Value {
         self.act("os-reserve", &json!({})).expect(202);
         let connector = json!({ "connector": node.connector() });
@@ -32,7 +32,7 @@ impl Older<'_> {
 fn s23_the_older_calls_share_by_the_same_rules() {
     let (fleet, volume) = shared();
     let (one, two) = (fleet.stock("node1"), fleet.stock("node2"));
-    // Nova calls them: with its own token beside the user's.
+    // Nova makes these calls, with its own token beside the user's.
     let client = fleet.member().with("X-Service-Token", fleet.service().token());
     let older = Older { client: client.clone(), volume: &volume };
     let first = one.login(&older.attach(&one, SERVER, "rw")).unwrap();
@@ -46,14 +46,14 @@ fn s23_the_older_calls_share_by_the_same_rules() {
     let listed = listed["attachments"].as_array().unwrap();
     let of = |server: &str| listed.iter().find(|one| one["instance"] == server).unwrap();
     assert_eq!((&of(SERVER)["attach_mode"], &of(OTHER_SERVER)["attach_mode"]), (&json!("rw"), &json!("ro")));
-    // Of two, the one that goes is named.
+    // With two, the one to detach must be named.
     older.act("os-detach", &Value::Null).refused(400, "attachment_id");
     older.act("os-terminate_connection", &json!({ "connector": one.connector() })).expect(202);
     assert!(!first.is_live() && second.is_live());
     older.act("os-detach", &json!({ "attachment_id": of(SERVER)["id"] })).expect(202);
     assert_eq!(granted(&fleet, &volume), ["node2 LUN 1 ro"]);
     assert_eq!(client.status(&volume), "in-use");
-    // Of one, it need not be; and a newer call ends what an older one began.
+    // With one, it need not be; and a newer call ends what an older one began.
     client.detach(of(OTHER_SERVER)["id"].as_str().unwrap());
     assert!(granted(&fleet, &volume).is_empty() && !second.is_live());
     assert_eq!(client.status(&volume), "available");
@@ -73,7 +73,7 @@ fn s23_the_older_calls_do_not_share_what_is_not_shareable() {
     let newer = json!({ "attachment": { "volume_uuid": volume, "instance_uuid": OTHER_SERVER } });
     older.client.post("/attachments", &newer).refused(400, "current status is in-use");
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"]);
-    // What an attachment of the newer calls has, the older do not take either.
+    // The older calls do not take what an attachment of the newer calls has.
     older.act("os-detach", &Value::Null).expect(202);
     older.client.reserve(&volume, Some(SERVER));
     older.act("os-reserve", &Value::Null).refused(400, "current status is reserved");

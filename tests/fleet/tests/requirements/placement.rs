@@ -1,4 +1,4 @@
-//! Where a volume is put: what storage nodes say of themselves, and what is answered when none can take it.
+//! Placement of volumes: the storage nodes' capabilities, and the answer when none fits.
 
 use mooring_fleet::{Answer, Fleet, until};
 use serde_json::{Value, json};
@@ -32,11 +32,11 @@ fn s05_every_pool_says_whether_it_can_share() {
     let pool = |name: &str, shares: bool| (name.to_owned(), json!(shares));
     let both = [pool("keeps@lvm#vg0", false), pool("shares@lvm#vg0", true), pool("shares@lvm#vg1", true)];
     assert_eq!(flags(admin.get("/scheduler-stats/get_pools?detail=true")), both);
-    // It is a key that others choose by.
+    // Other programs choose by this key.
     let one = flags(admin.get("/scheduler-stats/get_pools?detail=true&multiattach=False"));
     assert_eq!(one, both[..1]);
     fleet.member().get("/scheduler-stats/get_pools").refused(403, "scheduler_stats:get_pools");
-    // What they say is so: the same kernel that lacks the target exports nothing.
+    // Their capabilities are true: the kernel that lacks the target exports nothing.
     let volume = fleet.member().volume(Some(&fleet.shared_type()), 1);
     fleet.member().attach(&volume, &fleet.stock("node1"), None);
     assert!(fleet.storage("shares").has_export(&volume) && !fleet.storage("keeps").has_export(&volume));
@@ -58,7 +58,7 @@ fn s07_with_the_switch_a_create_that_nobody_can_satisfy_ends_in_an_error() {
     member.post("/attachments", &reserve).refused(400, "current status is error");
     member.delete(&format!("/volumes/{id}")).expect(202);
     member.until_deleted(&id);
-    // The control: what can be placed is.
+    // Control: a volume that fits is placed.
     let plain = member.volume(None, 1);
     assert!(fleet.storage("s1").has_volume("vg0", &plain));
 }
@@ -72,7 +72,7 @@ fn s06_a_shared_volume_is_placed_only_where_sharing_works() {
     let shared = member.volume(Some(&fleet.shared_type()), 1);
     assert!(fleet.storage("small").has_volume("vg0", &shared));
     assert!(!fleet.storage("big").has_volume("vg0", &shared));
-    // The control: without the spec the larger pool is taken.
+    // Control: without the spec the larger pool is taken.
     let plain = member.volume(None, 1);
     assert!(
         fleet.storage("big").has_volume("vg0", &plain) && !fleet.storage("small").has_volume("vg0", &plain)
@@ -85,7 +85,7 @@ fn s08_a_create_that_nobody_can_satisfy_is_refused_at_once() {
     let (member, shared) = (fleet.member(), fleet.shared_type());
     let create = |size: u64, kind: &str| json!({ "volume": { "size": size, "volume_type": kind } });
     member.post("/volumes", &create(1, &shared)).refused(400, "capabilities");
-    // From the cached report: the agent need not be there.
+    // From the cached report: the agent need not be up.
     fleet.storage("s1").kill();
     member.post("/volumes", &create(1, &shared)).refused(400, "capabilities");
     let volumes = member.get("/volumes").expect(200);
@@ -107,10 +107,10 @@ fn s09_placement_asks_the_last_report_and_no_agent() {
         member.post("/volumes", &create(101, Some(&shared))).refused(400, "capacity");
         id_of(&member.post("/volumes", &create(1, Some(&shared))).expect(202))
     };
-    // Nobody is there to be asked.
+    // No agent can be asked.
     fleet.storage("s1").kill();
     let first = decides();
-    // A controller that has never spoken to an agent knows what was reported to the one before.
+    // A controller that has never spoken to an agent knows the last report to its predecessor.
     fleet.control().restart();
     let second = decides();
     let listed = member.get("/volumes").expect(200);

@@ -1,4 +1,5 @@
-//! Who may share: the policies of shared volumes, at their defaults and by an operator's file.
+//! Permission to share: the policies of shared volumes, at their defaults and by an operator's
+//! file.
 
 use mooring_controller::policy::EXAMPLE;
 use mooring_fleet::Fleet;
@@ -24,19 +25,19 @@ fn s10_a_policy_decides_who_makes_shared_volumes() {
     let before = fleet.storage("s1").tree();
     let body = json!({ "volume": { "size": 1, "volume_type": shared } });
     member.post("/volumes", &body).refused(403, SHARING);
-    // At once and without a trace.
+    // Refused at once and without a trace.
     assert_eq!((volumes(&fleet), fleet.storage("s1").tree()), (json!([]), before));
-    // Nor by a retype; away from sharing is no matter of this policy.
+    // A retype to sharing is refused as well; this policy does not cover one away from it.
     let plain = member.volume(None, 1);
     retype(&fleet, &plain, &shared).refused(403, SHARING);
     assert_eq!(member.show(&plain)["multiattach"], false);
     let volume = admin.volume(Some(&shared), 1);
     retype(&fleet, &volume, "__DEFAULT__").expect(202);
     assert_eq!(member.show(&volume)["multiattach"], false);
-    // Who is allowed has it in fact.
+    // An allowed caller gets a working one.
     let volume = admin.volume(Some(&shared), 1);
     for node in ["node1", "node2"] {
-        // The policy is about making one: a member attaches it.
+        // The policy covers only creation: a member attaches it.
         member.attach(&volume, &fleet.stock(node), None);
     }
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
@@ -55,7 +56,7 @@ fn s11_everybody_may_share_and_one_line_makes_it_admins_only() {
     for client in [fleet.member(), fleet.stranger()] {
         client.post("/volumes", &body).refused(403, SHARING);
     }
-    // Those who make no volume at all.
+    // Callers who may make no volume at all.
     for client in [fleet.reader(), fleet.service()] {
         client.post("/volumes", &body).refused(403, "Policy doesn't allow volume:");
     }
@@ -84,7 +85,7 @@ fn s12_sharing_a_bootable_volume_has_a_policy_of_its_own() {
         json!({ "attachment": { "volume_uuid": volume, "connector": fleet.stock("node2").connector() } });
     member.post("/attachments", &more).refused(403, BOOTABLE);
     member.post("/attachments", &json!({ "attachment": { "volume_uuid": volume } })).refused(403, BOOTABLE);
-    // The older calls ask the same.
+    // The older calls check the same policy.
     let path = format!("/volumes/{volume}");
     member.action(&path, "os-reserve", &Value::Null).refused(403, BOOTABLE);
     let connector = json!({ "connector": fleet.stock("node2").connector() });
@@ -92,7 +93,7 @@ fn s12_sharing_a_bootable_volume_has_a_policy_of_its_own() {
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw"]);
     fleet.admin().attach(&volume, &fleet.stock("node2"), None);
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
-    // Alone it is nobody's business, and at the default every member may.
+    // A single attachment is not affected, and at the default every member may share.
     member.detach(&first.id);
     let fleet = Fleet::small();
     let volume = bootable(&fleet);

@@ -1,4 +1,4 @@
-//! What outlives what: agents and controllers come and go, attachments stay.
+//! Restarts of agents and controllers: attachments survive all of them.
 
 use mooring_fleet::until;
 
@@ -13,7 +13,7 @@ fn s18_an_agent_that_dies_takes_no_session_with_it() {
     let before = fleet.storage("s1").tree();
     fleet.storage("s1").kill();
     assert!(session.is_live() && session.read().is_ok());
-    // A detach is not acknowledged without the one who must do it; afterwards it is done.
+    // A detach is acknowledged only by the agent that does it; it is done once that is back.
     let detach = format!("/mooring/v1/attachments/{}?wait_ms=100", attached.id);
     assert_eq!(member.delete(&detach).status, 504);
     assert_eq!(fleet.storage("s1").tree(), before);

@@ -1,4 +1,4 @@
-//! Retype: when sharing may be switched, and when it is nobody's matter.
+//! Retype: when sharing may be switched, and when that does not matter.
 
 use mooring_fleet::{Answer, Fleet};
 use serde_json::json;
@@ -34,7 +34,7 @@ fn s45_sharing_is_not_switched_while_a_volume_is_in_use() {
         assert_eq!(fleet.storage("s1").tree(), before);
         assert!(session.write().is_ok());
         assert_eq!(kind_of(&fleet, volume), (now.to_owned(), now == "shared"));
-        // The same wish is granted when nobody has it any more.
+        // The same request succeeds when nobody has it any more.
         member.detach(&reserved);
         retype(&fleet, volume, to).expect(202);
         assert_eq!(kind_of(&fleet, volume), (to.to_owned(), to == "shared"));

@@ -50,7 +50,7 @@ fn a_volume_becomes_what_its_newest_snapshot_holds_under_the_same_names() {
     member.until_status(&volume, "available");
     assert_eq!(node.machine().blocks().zeroed_ranges(&device), [(0, 2 * GIB)]);
     assert_eq!(member.show(&volume)["size"], 2);
-    // Under the same names: who is attached again finds the disk that it knew.
+    // The names stay: a host that attaches again finds its disk.
     let again = member.attach(&volume, &stock, None);
     for key in ["target_iqn", "target_lun"] {
         assert_eq!(again.info["data"][key], attached.info["data"][key], "{key}");

@@ -1,4 +1,5 @@
-//! Secrets that are rotated under live sessions, by real agents: nobody is cut, whoever is killed, and the old secret ends worth nothing.
+//! Rotation of secrets under live sessions, by real agents: no session is lost, whoever is killed,
+//! and the old secret ends invalid.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ fn at_target(fleet: &Fleet, volume: &str) -> BTreeMap<String, (String, String)> 
     storage.grants(volume).keys().map(of).collect()
 }
 
-/// A login by hand.
+/// Logs in by hand. Returns `true` if that succeeds.
 fn gets_in(fleet: &Fleet, volume: &str, initiator: &str, (user, secret): &(String, String)) -> bool {
     let storage = fleet.storage("s1");
     let shown = Some((user.as_str(), secret.as_str()));
@@ -79,7 +80,7 @@ fn secrets_are_rotated_and_no_session_notices() {
     assert_eq!((&new.0, fleet.storage("s1").sessions(&volume)), (&before[initiator].0, sessions));
     assert!(!gets_in(&fleet, &volume, initiator, &before[initiator]), "the old one is worth nothing");
     assert!(gets_in(&fleet, &volume, initiator, new), "the control");
-    // Both, by the volume's owner; and each logs in again with what it was given.
+    // The volume's owner rotates both; each host logs in again with its new secret.
     admin.post(&path, &json!({})).expect(200);
     let last = at_target(&fleet, &volume);
     assert!(last.iter().all(|(of, pair)| after[of] != *pair));
@@ -100,7 +101,7 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     let admin = fleet.admin();
     let path = format!("/mooring/v1/volumes/{volume}/rotate-secrets?wait_ms=1500");
     let before = at_target(&fleet, &volume);
-    // A host must hear of it first.
+    // A host must learn it first.
     fleet.host("h1").kill();
     until("it is missed", || {
         let refused = admin.post(&path, &json!({}));
@@ -120,7 +121,8 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     fleet.host("h2").restart();
     fleet.control().restart();
     assert!(ids.iter().all(|id| live(&fleet, id)["secret_rotation"] == "target"));
-    // Its power is cut: it comes back with the old secrets or the new ones, and hosts get in by either.
+    // Its power is cut: it returns with the old secrets or the new ones, and hosts get in with
+    // either.
     fleet.storage("s1").reboot();
     fleet.until_up();
     for id in &ids {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::NOTHING;
 
-/// Policies that let somebody see an object at all. What is asked after them is reached only while they are open.
+/// Policies that make an object visible at all. Later checks are reached only while these are open.
 const SEEING: [&str; 4] =
     ["volume:get", "volume:get_snapshot", "mooring:attachment_get", "volume_extension:type_get"];
 
@@ -20,11 +20,11 @@ struct Call {
     body: Option<Value>,
     /// The policies of its row; empty: it is open.
     policies: Vec<String>,
-    /// Those who may not see the object are told 404.
+    /// `true`: callers who may not see the object get a 404.
     hidden: bool,
 }
 
-/// Objects that routes are about, all of project A.
+/// Objects of the routes, all in project A.
 struct Objects {
     volume: String,
     snapshot: String,
@@ -58,7 +58,7 @@ impl Objects {
         Self { volume, snapshot, attachment, detached, kind, connector }
     }
 
-    /// A path of the description with what stands for its parts.
+    /// A path of the description with values for its parameters.
     fn path(&self, template: &str) -> String {
         let below = template.strip_prefix("/v3/{project_id}").unwrap_or(template);
         let collection = below.trim_start_matches("/mooring/v1").split('/').nth(1).unwrap_or_default();
@@ -83,7 +83,7 @@ impl Objects {
         if asks_host { format!("{filled}?host=s1@lvm%23vg0") } else { filled }
     }
 
-    /// A body that would be right.
+    /// A correct body.
     fn body(&self, operation: &str) -> Value {
         let Self { volume, connector, .. } = self;
         match operation {
@@ -146,7 +146,8 @@ impl Objects {
     }
 }
 
-/// The policies of a row. A row that says neither policies nor why it is open is none.
+/// The policies of a row, and whether it hides. A row with neither policies nor a reason for being
+/// open is an error.
 #[track_caller]
 fn row(name: &str, described: &Value) -> (Vec<String>, bool) {
     let policies: Vec<_> = described["x-mooring-policies"].as_array().into_iter().flatten().collect();
@@ -180,7 +181,7 @@ fn calls(document: &Value, of: &Objects) -> Vec<Call> {
     all
 }
 
-/// Lines that close these policies to everybody but admins.
+/// Lines of a policy file that close these policies to everybody but admins.
 fn closed<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     let lines: Vec<_> = names.into_iter().map(|name| format!("\"{name}\": \"role:admin\"")).collect();
     lines.join("\n")
@@ -190,7 +191,8 @@ fn fleet(policies: &str) -> Fleet {
     Fleet::builder().storage_with_thin("s1", &[("vg0", 100)], 60).host("h1").policies(policies).start()
 }
 
-/// Calls what these policies decide, as a member to whom they are closed.
+/// Calls everything that these policies decide, as a member to whom they are closed. Returns the
+/// names of the calls, all of which were refused.
 fn refuses(document: &Value, closes: &BTreeSet<String>) -> BTreeSet<String> {
     let fleet = fleet(&closed(closes));
     let of = Objects::of(&fleet);
@@ -234,7 +236,7 @@ fn every_route_is_closed_by_the_policies_of_its_row() {
     let rows: BTreeSet<_> =
         all.iter().filter(|call| !call.policies.is_empty()).map(|call| call.name.clone()).collect();
     assert_eq!(asked, rows);
-    // The control: what is open is refused to nobody, and at the defaults a member reads what these routes hid.
+    // Control: open routes refuse nobody, and at the defaults a member reads what these routes hid.
     let member = open.member().at("latest");
     for call in &all {
         let reads = call.method == "GET" && (call.policies.is_empty() || call.hidden);

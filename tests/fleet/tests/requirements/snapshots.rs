@@ -1,4 +1,4 @@
-//! Snapshots of volumes, and volumes that are made from them: on the real agents and their fakes.
+//! Snapshots of volumes, and volumes that are made from them, on the real agents and their fakes.
 
 use mooring_fleet::{Answer, Client, Fleet, Node, until};
 use serde_json::{Value, json};
@@ -42,14 +42,14 @@ fn until_gone(client: &Client, path: &str) {
     });
 }
 
-/// Takes one, and waits until it is there.
+/// Takes a snapshot, and waits until it exists.
 fn snapshot(client: &Client, volume: &str) -> String {
     let id = ask(&client.at("3.66"), volume, None).expect(202)["snapshot"]["id"].as_str().unwrap().to_owned();
     until_snapshot(client, &id, "available");
     id
 }
 
-/// Makes a volume from something.
+/// Makes a volume from this source.
 fn made_from(client: &Client, body: &Value) -> String {
     let id = client.post("/volumes", &json!({ "volume": body })).expect(202)["volume"]["id"].clone();
     let id = id.as_str().unwrap().to_owned();
@@ -71,7 +71,7 @@ fn s56_a_shared_volume_in_use_has_snapshots_and_its_hosts_notice_nothing() {
         stock.login(&member.attach(&volume, &stock, None).info).unwrap()
     });
     let tree = node.tree();
-    // In use it took `force` before 3.66, and takes no word of it since.
+    // A volume in use needs `force` before 3.66; from then on it does not, and a `false` is refused.
     let (old, new) = (member.at("3.65"), member.at("3.66"));
     ask(&old, &volume, None).refused(400, "must be available, but current status is: in-use");
     ask(&new, &volume, Some(false)).refused(400, "the 'force' flag is invalid");
@@ -85,7 +85,7 @@ fn s56_a_shared_volume_in_use_has_snapshots_and_its_hosts_notice_nothing() {
     assert!(sessions.iter().all(|session| session.write().is_ok()));
     assert_eq!(node.tree(), tree, "the target has nothing to do");
     assert_eq!(member.show(&volume)["status"], "in-use");
-    // Nobody is given a snapshot, and this host has no device of it.
+    // A snapshot is granted to nobody, and this host has no device of it.
     let device = format!("/dev/vg0/{}", snapshot_lv(&second));
     assert_eq!(mooring_host::BlockDevices::size(&node.machine().blocks(), device.as_ref()).unwrap(), None);
     assert_eq!(member.get(&format!("/volumes/{second}")).status, 404, "a snapshot is no volume");
@@ -108,7 +108,7 @@ fn volumes_are_made_from_snapshots_and_volumes() {
     assert_eq!((&seen["snapshot_id"], &seen["source_volid"]), (&json!(taken), &Value::Null));
     assert_eq!((&of_clone["source_volid"], &of_clone["size"]), (&json!(volume), &json!(1)));
     assert_eq!((&seen["volume_type"], &seen["multiattach"]), (&json!("thin"), &json!(true)));
-    // The copy has what the snapshot has, and zeros behind it.
+    // The copy has the snapshot's content, and zeros after it.
     let zeroed = node.machine().blocks().zeroed_ranges(Node::device("vg0", &copy));
     assert_eq!(zeroed, [(GIB, 3 * GIB)]);
     let attached = member.attach(&copy, &fleet.stock("node1"), None);
@@ -202,7 +202,7 @@ fn snapshots_outlive_agents_controllers_and_their_databases() {
     fleet.control().restart();
     fleet.until_up();
     assert_eq!(shown(&member, &id), before);
-    // What the volume holds by now is another matter.
+    // The volume's present content is another.
     node.machine().blocks().fill(Node::device("vg0", &volume));
     let copy = made_from(&member, &json!({ "name": "copy", "snapshot_id": id }));
     assert!(node.machine().blocks().is_zeroed(Node::device("vg0", &copy)));

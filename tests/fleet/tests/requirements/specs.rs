@@ -1,4 +1,4 @@
-//! What a type that shares may say beside, and when it may still be changed.
+//! Extra specs beside sharing in a type, and when they may still be changed.
 
 use mooring_fleet::{Client, Fleet};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn s15_the_specs_of_a_type_do_not_change_under_its_volumes() {
     assert_eq!(granted(&fleet, &two), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
 }
 
-/// On every path that writes specs, in both orders: refused, and nothing of it is written.
+/// On every path that writes specs, in both orders: refused, and nothing is written.
 fn never_together(fleet: &Fleet, other: (&str, &str)) {
     let admin = fleet.admin();
     let both = json!({ SHARED.0: SHARED.1, other.0: other.1 });
@@ -66,7 +66,7 @@ fn s16_shared_volumes_are_not_cached_on_any_path() {
     for spelling in ["<is> True", "<is> true", "True", "true"] {
         never_together(&fleet, ("cacheable", spelling));
     }
-    // What hosts are told, of a volume that is shared and of one that is not.
+    // The answers to hosts, on a shared volume and on one that is not.
     let member = fleet.member();
     for kind in [Some(fleet.shared_type()), None] {
         let volume = member.volume(kind.as_deref(), 1);
@@ -107,7 +107,7 @@ fn s17_shared_volumes_are_not_encrypted_on_any_path() {
     let encryption = json!({ "encryption": { "provider": "luks", "control_location": "front-end" } });
     let id = type_id(&admin, &fleet.shared_type());
     assert_eq!(admin.post(&format!("/types/{id}/encryption"), &encryption).status, 501);
-    // No node encrypts: a type that wants it makes no volume, and takes none over.
+    // No node encrypts: a type that requires it makes no volume, and accepts none.
     let kind = admin.volume_type("encrypted", &[("encryption", "<is> True")]);
     let body = json!({ "volume": { "size": 1, "volume_type": kind } });
     admin.post("/volumes", &body).refused(400, "capabilities");

@@ -1,4 +1,4 @@
-//! What a volume and its attachments say of themselves.
+//! The status of a volume and of its attachments.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{OTHER_SERVER, SERVER, granted, shared};
 
-/// Asks for a detach that nobody can do now.
+/// Requests a detach that no agent can do now.
 fn ask_to_detach(client: &Client, attachment: &str) {
     let path = format!("/mooring/v1/attachments/{attachment}?wait_ms=50");
     assert_eq!(client.delete(&path).status, 504);
@@ -32,7 +32,7 @@ fn s32_the_status_is_the_highest_of_its_attachments() {
     assert_eq!(member.status(&volume), "attaching", "over reserved");
     member.complete(&one);
     assert_eq!(member.status(&volume), "in-use", "over all others");
-    // From here on nobody answers at the storage node: what is asked for stays on its way.
+    // From here on the storage node does not answer: requests stay pending.
     fleet.storage("s1").kill();
     ask_to_detach(&member, &one);
     assert_eq!(member.status(&volume), "attaching", "over detaching");
@@ -78,7 +78,7 @@ fn s33_attachments_say_that_they_are_attaching_or_detaching() {
     assert!(granted(&fleet, &volume).is_empty());
 }
 
-/// A volume in quarantine: commands of a host that was cut off by force may still land.
+/// Makes a volume in quarantine: commands of a host that was forced off may still land.
 fn quarantined(fleet: &Fleet, volume: &str) {
     let (admin, node) = (fleet.admin(), fleet.stock("node9"));
     let attached = admin.attach(volume, &node, None);
@@ -104,7 +104,7 @@ fn s34_what_could_not_be_attached_holds_nothing_and_stays_until_it_is_deleted() 
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
     fleet.storage("s1").machine().release(Node::device("vg0", &volume));
-    // It counts in no status, is in nobody's way, and goes when it is told to.
+    // It counts in no status, blocks nobody, and is deleted on request.
     member.until_status(&volume, "available");
     until("the end of the quarantine", || {
         let body = json!({ "attachment": { "volume_uuid": volume, "instance_uuid": OTHER_SERVER,
@@ -129,7 +129,7 @@ fn s34_what_could_not_be_detached_yet_goes_on_and_never_ends_in_an_error() {
         assert_eq!(member.show_attachment(&attached.id)["status"], "detaching");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Its host has the disk still: nothing says that it is free.
+    // Its host still has the disk: nothing says that it is free.
     assert!(session.is_live() && granted(&fleet, &volume) == ["node1 LUN 1 rw"]);
     assert_eq!(member.status(&volume), "detaching");
     member.delete(&format!("/volumes/{volume}")).expect(400);
@@ -149,7 +149,7 @@ fn s35_a_volume_shows_every_attachment_that_is_attached() {
         member.complete(&id);
         wanted.push((id, server.map(str::to_owned), node.to_owned()));
     }
-    // One on its way is not shown yet.
+    // An unfinished attachment is not shown yet.
     let id = member.reserve(&volume, None);
     member.connect(&id, &fleet.stock("node4").connector());
     wanted.sort();

@@ -1,6 +1,6 @@
-//! `docs/requirements.md` and the tests of this folder say the same.
+//! `docs/requirements.md` agrees with the tests of this folder.
 //!
-//! What must never happen here: a row that names a test that is none, or a requirement that nobody speaks of.
+//! What must never happen here: a row that names a missing test, or a requirement without a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 /// The numbers of the requirements.
 const NUMBERS: std::ops::RangeInclusive<u32> = 1..=62;
 
-/// Where the specification's own implementation falls short.
+/// Requirements at which the specification's own implementation falls short.
 const SHORTFALLS: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A row of a table: what is in its first cell (`S32`), and in its last.
+/// A row of a table: its first cell (`S32`), and its last.
 struct Row {
     names: Vec<String>,
     held_by: String,
@@ -40,7 +40,7 @@ fn number(name: &str) -> u32 {
     name[1..].parse().unwrap()
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -1,4 +1,4 @@
-//! Types and creation: what makes a volume shareable, and who sees it.
+//! Types and creation: how a volume becomes shareable, and who sees it.
 
 use mooring_fleet::Fleet;
 use mooring_host::{Tree, TreePath};
@@ -11,7 +11,7 @@ fn s01_only_a_type_that_says_is_true_makes_volumes_shareable() {
     let fleet = Fleet::small();
     let admin = fleet.admin();
     let (yes, no) = (["<is> True", "<is> true", " <IS>  TRUE "], ["<is> False", " <is> no "]);
-    // What is neither yes nor no is not taken: nobody shall believe that it shares.
+    // A value that is neither yes nor no is refused: nobody shall believe that it shares.
     for spec in ["True", "<is>", "", "<in> True", "<is> perhaps"] {
         let body = json!({ "volume_type": { "name": "wrong", "extra_specs": { "multiattach": spec } } });
         admin.post("/types", &body).refused(400, "multiattach is");
@@ -102,8 +102,8 @@ fn s14_everybody_sees_which_type_is_shareable_and_nothing_else_of_it() {
     assert_eq!(specs_for(&fleet.admin()).as_object().unwrap().len(), 2);
 }
 
-/// What a type says about sessions is what the storage node's kernel answers logins by; it changes with the type, and only
-/// while nobody is attached.
+/// The storage node's kernel negotiates logins by the type's tuning. That changes with the type,
+/// and only while no host is attached.
 #[test]
 fn a_type_says_how_sessions_are_negotiated() {
     let fleet = Fleet::small();
@@ -122,7 +122,7 @@ fn a_type_says_how_sessions_are_negotiated() {
     };
     let attachment = admin.attach(&volume, &node, None).id;
     assert_eq!(seen(&volume), ["8192", "16", "No"]);
-    // The control: another type's volume has what the kernel does by itself.
+    // Control: another type's volume has the kernel's defaults.
     let other = admin.volume(Some(&plain), 1);
     admin.attach(&other, &node, None);
     assert_eq!(seen(&other), ["262144", "64", "Yes"]);

@@ -1,7 +1,10 @@
-//! A recorded value beside one of ours. Pure.
+//! Compares a recorded value with one of ours. Pure.
 //!
-//! In what was recorded, `<name>` stands for a value that is made at run time: the same name for the same value. What must never
-//! happen here: a placeholder that takes two values in one scenario; an error's wording that is compared (it may differ).
+//! In a recorded value, `<name>` stands for a value that is made at run time: the same name for the
+//! same value.
+//!
+//! What must never happen here: a placeholder that takes two values in one scenario; an error's
+//! wording that is compared (it may differ).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +21,7 @@ enum Piece<'a> {
     Name(&'a str),
 }
 
-/// Words in angle brackets that mean themselves.
+/// Words in angle brackets that are no placeholders.
 const WORDS: [&str; 2] = ["<is>", "<br />"];
 
 fn pieces(text: &str) -> Vec<Piece<'_>> {
@@ -39,7 +42,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
     found
 }
 
-/// Whether a text has the form that a name stands for.
+/// Returns `true` if a text has the form that a placeholder's name demands.
 fn fits(name: &str, text: &str) -> bool {
     let digits = |text: &str, template: &str| {
         text.len() == template.len()
@@ -61,7 +64,7 @@ fn fits(name: &str, text: &str) -> bool {
     }
 }
 
-/// Names whose every mention may be another value.
+/// Placeholders that may have another value at each mention.
 const LOOSE: [&str; 3] = ["time", "uuid", "request id"];
 
 impl Names {
@@ -73,7 +76,7 @@ impl Names {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A recorded text with the values in it; the name that has none yet.
+    /// Fills the values into a recorded text; the error is a name without a value.
     pub(crate) fn fill(&self, text: &str) -> Result<String, String> {
         let fill = |piece| match piece {
             Piece::Text(text) => Ok(text.to_owned()),
@@ -82,7 +85,7 @@ impl Names {
         pieces(text).into_iter().map(fill).collect()
     }
 
-    /// The same for every text of a value.
+    /// Fills the values into every text of a value.
     pub(crate) fn fill_value(&self, value: &Value) -> Result<Value, String> {
         Ok(match value {
             Value::String(text) => Value::String(self.fill(text)?),
@@ -97,7 +100,7 @@ impl Names {
         })
     }
 
-    /// Whether a text is what was recorded; names that it makes clear are learnt.
+    /// Returns `true` if a text matches the recorded one; learns the values of new names.
     fn matches(&mut self, recorded: &str, seen: &str) -> bool {
         let (pieces, mut rest, mut learnt) = (pieces(recorded), seen, Vec::new());
         let mut at = 0;
@@ -161,7 +164,7 @@ impl Names {
         found: &mut Vec<String>,
     ) {
         let below = |key: &str| if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") };
-        // A fault has its code and a text; which text is nobody's contract.
+        // A fault has its code and a text, whose wording is nobody's contract.
         let fault = recorded.contains_key("code") && recorded.contains_key("message");
         let keys: BTreeSet<_> = recorded.keys().chain(seen.keys()).collect();
         for key in keys {

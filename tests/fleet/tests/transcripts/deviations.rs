@@ -1,20 +1,22 @@
-//! Where our answers differ from the recorded ones, and why.
+//! Differences between our answers and the recorded ones, with their reasons.
 //!
-//! What must never happen here: a deviation without a reason that a reader can check; one that covers more than it says.
+//! What must never happen here: a deviation without a reason that a reader can check; one that
+//! covers more than it says.
 
 use std::fmt;
 
 use crate::replay::Difference;
 
-/// A kind of difference that is known.
+/// A known kind of difference.
 pub(crate) struct Deviation {
     /// The scenario; empty: every one.
     scenario: &'static str,
-    /// How the request begins (`GET /snapshots`), or its path (`/snapshots`); empty: every one.
+    /// The beginning of the request (`GET /snapshots`), or its path (`/snapshots`); empty: every
+    /// one.
     request: &'static str,
-    /// How the difference begins.
+    /// The beginning of the difference.
     what: &'static str,
-    /// Why it is so.
+    /// The reason.
     why: &'static str,
 }
 
@@ -71,7 +73,7 @@ pub(crate) const DEVIATIONS: &[Deviation] = &[
         "status 404",
         "what is not there is not found, and no failure of ours",
     ),
-    // What is ours to say: names, addresses, secrets.
+    // Values of our own: names, addresses, secrets.
     deviation("", "", "attachment.connection_info.auth_password: ", "made at run time"),
     deviation("", "", "attachment.connection_info.auth_username: ", "made at run time"),
     deviation("", "", "attachment.connection_info.target_iqn: \"iqn.2026-11.dev.mooring:", "our own prefix"),
@@ -138,7 +140,7 @@ pub(crate) const DEVIATIONS: &[Deviation] = &[
         "versions[0].updated: \"2026-11-21T00:00:00Z\"",
         "the recorder wrote <time> for a time with a zone",
     ),
-    // Where Cinder falls short of its own specification, or we can say better.
+    // Cinder falls short of its own specification here, or our answer is better.
     deviation(
         "",
         "",

@@ -1,8 +1,10 @@
-//! What a live Cinder answered (`../../transcripts`), asked again here: every recorded request, in order, against a fleet.
+//! Replays the answers of a live Cinder (`../../transcripts`): every recorded request, in order,
+//! against a fleet.
 //!
-//! Compared are the status code, the headers that clients read, the shape of errors, the set of keys at every level, and every
-//! value that is not made at run time. Where we differ stands in [`deviations`], each with its reason. One that does not deviate
-//! any more fails the test: the list only shrinks.
+//! Compared are the status code, the headers that clients read, the shape of errors, the set of
+//! keys at every level, and every value that is not made at run time. Our differences stand in
+//! [`deviations`], each with its reason. A deviation that no longer occurs fails the test: the list
+//! only shrinks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! One recorded scenario, asked again.
+//! Replays one recorded scenario.
 
 use std::fmt;
 use std::path::Path;
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::compare::Names;
 
-/// What was answered otherwise.
+/// A difference between the answers.
 pub(crate) struct Difference {
     pub(crate) scenario: String,
     pub(crate) step: usize,
-    /// As recorded: `POST /volumes/<vol1>/action os-retype`.
+    /// The request as recorded: `POST /volumes/<vol1>/action os-retype`.
     pub(crate) request: String,
     pub(crate) what: String,
 }
@@ -29,12 +29,12 @@ const HEADERS: [&str; 3] = ["content-type", "openstack-api-version", "vary"];
 /// States that a volume leaves by itself.
 const PASSING: [&str; 5] = ["creating", "deleting", "detaching", "extending", "retyping"];
 
-/// Asks everything of a file.
+/// Replays all requests of a file.
 pub(crate) fn scenario(file: &Path) -> Vec<Difference> {
     let recorded: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let scenario = recorded["scenario"].as_str().unwrap().to_owned();
     let fleet = Fleet::builder();
-    // Only thin volumes have snapshots, and where there is a thin pool a volume lies in it.
+    // Only thin volumes have snapshots, and if there is a thin pool a volume is placed in it.
     let fleet = match scenario.as_str() {
         "snapshots" => fleet.storage_with_thin("s1", &[("vg0", 100)], 80),
         _ => fleet.storage("s1", &[("vg0", 100)]),
@@ -82,7 +82,7 @@ fn ask(client: &Client, names: &mut Names, request: &Value) -> Result<Answer, St
     for (name, value) in request["headers"].as_object().into_iter().flatten() {
         client = client.with(name, value.as_str().unwrap());
     }
-    // A type's name is the request's to choose.
+    // The request chooses a type's name.
     if let Some(name) =
         request["body"]["volume_type"]["name"].as_str().and_then(|name| name.strip_prefix('<'))
     {
@@ -107,7 +107,7 @@ fn compare(names: &mut Names, recorded: &Value, answer: &Answer) -> Vec<String> 
     let mut found = Vec::new();
     for name in HEADERS {
         let (want, seen) = (recorded["headers"][name].as_str(), answer.header(name));
-        // Cinder says a content type of answers that have no content.
+        // Cinder sends a content type with answers that have no content.
         if want != seen && !(name == "content-type" && answer.body.is_null()) {
             found.push(format!("header {name}: {seen:?}, recorded {want:?}"));
         }
@@ -120,7 +120,7 @@ fn compare(names: &mut Names, recorded: &Value, answer: &Answer) -> Vec<String> 
     found
 }
 
-/// What was recorded was recorded when nothing was under way any more.
+/// Waits until nothing is at work, as when the answers were recorded.
 fn settle(client: &Client, names: &Names) {
     for snapshot in ["snap1", "snap2"].into_iter().filter_map(|name| names.get(name)) {
         until("the snapshot's rest", || {
