@@ -1,8 +1,9 @@
-//! The wire never breaks: what was released is compared with what this build speaks. Adding is fine; taking away,
-//! renumbering, retyping, renaming and moving is not.
+//! The wire never breaks: what was released is compared with what this build speaks. Adding is
+//! fine; taking away, renumbering, retyping, renaming and moving is not.
 //!
-//! `api/proto/mooring.v1.released.binpb` is the descriptor of the last release. It is replaced at a release, by a copy of
-//! `mooring.v1.binpb`, and at no other time: a test that fails here is cured in the .proto file.
+//! `api/proto/mooring.v1.released.binpb` is the descriptor of the last release. It is replaced at a
+//! release, by a copy of `mooring.v1.binpb`, and at no other time: a test that fails here is cured
+//! in the .proto file.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -88,7 +89,8 @@ fn message_breaks(name: &str, old: &DescriptorProto, new: &DescriptorProto, foun
                 field_breaks(&at, (old, field), (new, other), found);
             }
             (_, Some(other)) => found.push(format!("{at}: was renumbered to {}", other.number())),
-            // The same number under another name may mean another thing: that is how data is misread silently.
+            // The same number under another name may mean another thing: that is how data is
+            // misread silently.
             (Some(other), None) => found.push(format!("{at}: its number is now {}", other.name())),
             (None, None) => found.push(format!("{at}: was removed")),
         }

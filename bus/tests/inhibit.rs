@@ -1,4 +1,5 @@
-//! The lock that delays a shutdown: taken when work lasts, released when it ends, refused without harm.
+//! The lock that delays a shutdown: taken when work lasts, released when it ends, refused without
+//! harm.
 
 use std::time::Duration;
 

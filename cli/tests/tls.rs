@@ -67,7 +67,8 @@ fn both_sides_show_certificates() {
     };
     let good = run("good", &ours.pem, &ours.sign("operator"));
     assert_eq!((good.code, good.out.as_str()), (0, "no volumes\n"), "{good:?}");
-    // A client that our authority did not sign, and an agent that the client's authority did not sign.
+    // A client that our authority did not sign, and an agent that the client's authority did not
+    // sign.
     run("stranger", &ours.pem, &foreign.sign("operator")).refused(6, &[]);
     run("deceived", &foreign.pem, &ours.sign("operator")).refused(6, &["cannot reach", "certificate"]);
     // Plain text to a TLS port does not bypass that.

@@ -46,7 +46,8 @@ pub const OPAQUE_BYTES_MAX: usize = 64 * 1024;
 /// Smallest volume: one LVM extent of the default size.
 pub const VOLUME_BYTES_MIN: u64 = 4 * 1024 * 1024;
 
-/// Largest volume, 8 EiB less one extent: LVM and the block layer count bytes in a signed 64-bit number.
+/// Largest volume, 8 EiB less one extent: LVM and the block layer count bytes in a signed 64-bit
+/// number.
 pub const VOLUME_BYTES_MAX: u64 = (i64::MAX as u64) - 4 * 1024 * 1024 + 1;
 
 /// Longest unit serial that LIO takes (`INQUIRY_VPD_SERIAL_LEN` 254 including the terminator).

@@ -393,7 +393,8 @@ impl BackstoreName {
     }
 }
 
-/// The 128-bit NAA identifier (type 6) that LIO builds from a unit serial, as 32 hexadecimal digits.
+/// The 128-bit NAA identifier (type 6) that LIO builds from a unit serial, as 32 hexadecimal
+/// digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Naa(String);

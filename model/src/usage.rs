@@ -74,7 +74,8 @@ pub struct DiskUser {
     pub device: String,
     /// The kind of user.
     pub kind: DiskUserKind,
-    /// The process's name, the mount point, or the name of the device on top; empty for a swap area.
+    /// The process's name, the mount point, or the name of the device on top; empty for a swap
+    /// area.
     pub name: String,
     /// The process id; `None` unless the user is a process.
     pub pid: Option<u32>,

@@ -1,4 +1,5 @@
-//! `mooring-man FOLDER`: writes the man pages of all programs. `cargo xtask package` runs it; no package has it.
+//! `mooring-man FOLDER`: writes the man pages of all programs. `cargo xtask package` runs it; no
+//! package has it.
 
 use std::path::Path;
 use std::process::ExitCode;

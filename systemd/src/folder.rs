@@ -272,7 +272,8 @@ mod tests {
         let path = top.path().join("a.key");
         let kept = Kept { mode: 0o600, owner: None };
         write_new(&path, "kept", kept).unwrap();
-        // A writer that is killed before its file gets its name: nobody removes the file, and its lock goes.
+        // A writer that is killed before its file gets its name: nobody removes the file, and its
+        // lock goes.
         let (file, left) = whole(&path, "secret", kept).unwrap().keep().unwrap();
         let at_work = whole(&path, "new", kept).unwrap();
         assert_eq!(sweep(top.path()).unwrap(), Vec::<PathBuf>::new(), "both are being written");

@@ -144,7 +144,8 @@ fn modules_group_and_folders() {
     assert_eq!(one(&agent(), "RuntimeDirectoryMode"), "0750");
 }
 
-/// The package enables both before anybody has configured them: a unit that fails at each start would fill the journal.
+/// The package enables both before anybody has configured them: a unit that fails at each start
+/// would fill the journal.
 #[test]
 fn a_unit_waits_for_its_configuration() {
     for (unit, config) in
@@ -218,7 +219,8 @@ fn the_controllers_unit_names_the_places_of_the_code() {
     }
 }
 
-/// Only a shutdown runs it, between the agent, which would attach again, and the session daemon, which logs out.
+/// Only a shutdown runs it, between the agent, which would attach again, and the session daemon,
+/// which logs out.
 #[test]
 fn attached_disks_are_let_go_of_by_a_shutdown_alone_and_in_its_turn() {
     let unit = parse(paths::RELEASE_UNIT).unwrap();
@@ -247,8 +249,8 @@ fn attached_disks_are_let_go_of_by_a_shutdown_alone_and_in_its_turn() {
     assert!(!sessiond["Unit"]["After"].iter().any(|names| names.contains("mooring-")));
 }
 
-/// The most that systemd may find open in each unit, where `systemd-analyze` can look at a file (250 and newer). The scenario `installed`
-/// asks the systemd of a real machine.
+/// The most that systemd may find open in each unit, where `systemd-analyze` can look at a file
+/// (250 and newer). The scenario `installed` asks the systemd of a real machine.
 #[test]
 fn no_unit_is_more_open_than_its_bar() {
     for (unit, most) in EXPOSURE_MAX {
@@ -267,8 +269,8 @@ fn no_unit_is_more_open_than_its_bar() {
     }
 }
 
-/// systemd's own opinion, where it is installed. Only what it says about this unit counts: the program and the group are
-/// not on the machine that builds.
+/// systemd's own opinion, where it is installed. Only what it says about this unit counts: the
+/// program and the group are not on the machine that builds.
 #[test]
 fn no_daemon_leaves_a_core_file() {
     for service in [agent(), sessiond(), controller()] {

@@ -1,7 +1,8 @@
 //! Whole-system tests on real kernels: the demo, the scenarios, the measurements.
 //!
-//! What must never happen here: a proof of an absence without its control, the run that must show the thing; a timing that
-//! decides whether a test passes; a scenario that leaves something running.
+//! What must never happen here: a proof of an absence without its control, the run that must show
+//! the thing; a timing that decides whether a test passes; a scenario that leaves something
+//! running.
 
 pub mod bench;
 pub mod bench_attach;

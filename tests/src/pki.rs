@@ -1,4 +1,5 @@
-//! Certificates of one test site: an authority, a certificate for each agent, one for the controller.
+//! Certificates of one test site: an authority, a certificate for each agent, one for the
+//! controller.
 
 use std::time::{Duration, SystemTime};
 

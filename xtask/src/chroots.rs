@@ -15,7 +15,8 @@ use mooring_rig::sources_of;
 /// Supported releases: Debian 12 and 13.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// Runs inside of mmdebstrap's hook: `$1` is the chroot, `$2` the folder with the repository, `$3` the script for the chroot.
+/// Runs inside of mmdebstrap's hook: `$1` is the chroot, `$2` the folder with the repository, `$3`
+/// the script for the chroot.
 const HOOK: &str = r#"#!/bin/sh
 set -eu
 mkdir -p "$1/srv" "$1/etc/apt/keyrings"

@@ -48,13 +48,15 @@ enum Chore {
     Test(test::TestArgs),
     /// Run what CI runs: the same as `test`
     Ci,
-    /// Show the main job on real kernels, from an empty machine: one volume, two hosts, rw and ro, force detach
+    /// Show the main job on real kernels, from an empty machine: one volume, two hosts, rw and ro,
+    /// force detach
     Demo(demo::DemoArgs),
     /// Measure Mooring beside the kernel's own floor
     Bench(BenchArgs),
     /// Run the proofs many times
     Soak(SoakArgs),
-    /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual time
+    /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual
+    /// time
     Sim(sim::SimArgs),
     /// Run one VM scenario in this process, for `test`, which runs them side by side
     #[command(hide = true)]

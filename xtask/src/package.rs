@@ -21,10 +21,12 @@ const CRATES: [&str; 5] =
 /// Options of `cargo xtask package`.
 #[derive(Debug, Default, Args)]
 pub(crate) struct PackageArgs {
-    /// Folder for the three packages [default: target/packages; with --debug target/package-debug/packages]
+    /// Folder for the three packages [default: target/packages; with --debug
+    /// target/package-debug/packages]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Pack the unoptimised programs that `cargo xtask test` builds: for tests of the packages, not to be installed
+    /// Pack the unoptimised programs that `cargo xtask test` builds: for tests of the packages, not
+    /// to be installed
     #[arg(long, conflicts_with = "repository")]
     debug: bool,
     /// Also make an OCI image of the controller, from its package and Debian 12's, beside the

@@ -35,7 +35,8 @@ pub(crate) struct TestArgs {
     /// Run one part of a full check: `--part 2/3`
     #[arg(long, value_name = "K/N", requires = "full")]
     part: Option<Part>,
-    /// Measure each stage, test, scenario and dependency, and put the table into docs/contributing/testing.md
+    /// Measure each stage, test, scenario and dependency, and put the table into
+    /// docs/contributing/testing.md
     #[arg(long, conflicts_with_all = ["clients_only", "vm_only", "full"])]
     timings: bool,
 }

@@ -52,10 +52,12 @@ enum Verb {
         #[arg(long)]
         refresh: bool,
     },
-    /// Boot N VMs (storage, host1, host2, ...) and hold them in the foreground until ctrl-C or `vm down`.
+    /// Boot N VMs (storage, host1, host2, ...) and hold them in the foreground until ctrl-C or
+    /// `vm down`.
     ///
-    /// Addresses: storage is 10.10.0.10 on eth0 and 10.20.0.10 on eth1, host1 ends in .11, and so on. The data disks of
-    /// storage are /dev/vdc and /dev/vdd. `MOORING_RIG_ACCEL=tcg|kvm` overrides the choice of the accelerator.
+    /// Addresses: storage is 10.10.0.10 on eth0 and 10.20.0.10 on eth1, host1 ends in .11, and so
+    /// on. The data disks of storage are /dev/vdc and /dev/vdd. `MOORING_RIG_ACCEL=tcg|kvm`
+    /// overrides the choice of the accelerator.
     #[command(
         after_help = "Then, in another terminal:\n  cargo xtask vm run storage -- lsblk\n  cargo xtask vm shell host1\n  cargo xtask vm cut host1 && cargo xtask vm heal host1\n  cargo xtask vm down"
     )]

@@ -133,7 +133,8 @@ fn clear_and_newer_values_are_told_as_such() {
     assert_eq!(keys.open_text(PLACE, "in clear").unwrap_err(), error);
 }
 
-/// The form may not change: databases have it. Made with another implementation of XChaCha20-Poly1305.
+/// The form may not change: databases have it. Made with another implementation of
+/// XChaCha20-Poly1305.
 #[test]
 fn a_value_of_form_1_opens() {
     let sealed = BASE64.decode(FORM_1.as_bytes()).unwrap();

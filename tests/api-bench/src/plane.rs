@@ -1,6 +1,8 @@
-//! A control plane of real programs on loopback: the controller with its configuration, agents beside it, and the client.
+//! A control plane of real programs on loopback: the controller with its configuration, agents
+//! beside it, and the client.
 //!
-//! What must never happen here: a process that outlives its benchmark; a setting that an operator would not have.
+//! What must never happen here: a process that outlives its benchmark; a setting that an operator
+//! would not have.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,8 @@
-//! A private PostgreSQL server at full durability, in a folder of its own; Debian's package brings the programs.
+//! A private PostgreSQL server at full durability, in a folder of its own; Debian's package brings
+//! the programs.
 //!
-//! What must never happen here: a setting that lets a commit be lost; a server that outlives its benchmark.
+//! What must never happen here: a setting that lets a commit be lost; a server that outlives its
+//! benchmark.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

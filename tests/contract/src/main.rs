@@ -48,7 +48,8 @@ struct Options {
     /// Print the dump of a standard export on the kernel instead of running rows
     #[arg(long, conflicts_with = "compare")]
     dump: bool,
-    /// Build a standard export on the kernel and on the fake, and print the lines that differ, instead of running rows
+    /// Build a standard export on the kernel and on the fake, and print the lines that differ,
+    /// instead of running rows
     #[arg(long)]
     compare: bool,
     /// Run the rows on Fibre Channel instead, which need the module tcm_fc and no port

@@ -69,7 +69,8 @@ impl Stock {
         &self.ports
     }
 
-    /// Logs in over Fibre Channel with the connection info of an attachment, on every path that it names.
+    /// Logs in over Fibre Channel with the connection info of an attachment, on every path that it
+    /// names.
     #[track_caller]
     pub fn log_in_over_fc(&self, info: &Value) -> Result<Vec<Session>, LoginRefusal> {
         let lun = info["target_lun"].as_u64().unwrap_or_else(|| panic!("no target_lun in {info}"));

@@ -39,7 +39,8 @@ impl Archive {
             .with_context(|| format!("{path} is too large for a cpio archive"))?;
         let name = u32::try_from(path.len() + 1).with_context(|| format!("the name {path} is too long"))?;
         let links = if mode & DIRECTORY == 0 { 1 } else { 2 };
-        // inode, mode, uid, gid, nlink, mtime, filesize, device (2), special device (2), namesize, check
+        // inode, mode, uid, gid, nlink, mtime, filesize, device (2), special device (2), namesize,
+        // check
         let fields = [self.inode, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

@@ -99,7 +99,8 @@ pub struct RigOptions {
     pub kernel: Kernel,
     /// The root of the workspace: run folders are in its `target/rig`.
     pub root_dir: PathBuf,
-    /// An image of programs ([`crate::image::programs`]), which each VM mounts at [`crate::PROGRAMS_DIR`].
+    /// An image of programs ([`crate::image::programs`]), which each VM mounts at
+    /// [`crate::PROGRAMS_DIR`].
     pub programs: Option<PathBuf>,
 }
 
@@ -155,7 +156,8 @@ pub fn workspace_root() -> PathBuf {
     crate_dir.parent().and_then(std::path::Path::parent).map_or(crate_dir.clone(), PathBuf::from)
 }
 
-/// The address of the VM with this index on this network: 10.10.0.10 is the first VM on the first network.
+/// The address of the VM with this index on this network: 10.10.0.10 is the first VM on the first
+/// network.
 pub fn address(index: usize, network: usize) -> IpAddr {
     let net = if network == 0 { 10 } else { 20 };
     let host = u8::try_from(10 + index).unwrap_or(u8::MAX);

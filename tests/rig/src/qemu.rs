@@ -29,7 +29,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) programs: Option<&'a Path>,
     pub(crate) accel: Accel,
     pub(crate) initramfs: &'a Path,
-    /// The run folder; sockets, disks and logs are named relative to it, so its length does not matter.
+    /// The run folder; sockets, disks and logs are named relative to it, so its length does not
+    /// matter.
     pub(crate) dir: &'a Path,
     /// `name=address` of all VMs.
     pub(crate) hosts: &'a str,

@@ -37,7 +37,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Write stamps as fast as the device takes them; prints a JSON line twice a second and one at the end
+    /// Write stamps as fast as the device takes them; prints a JSON line twice a second and one at
+    /// the end
     Write {
         /// The block device
         device: PathBuf,

@@ -264,7 +264,8 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// The controller's package alone is upgraded: it seals its database, and drives agents that are older.
+    /// The controller's package alone is upgraded: it seals its database, and drives agents that
+    /// are older.
     fn controller_first(&mut self, writer: &Running, secret: &str) -> Result<()> {
         dpkg(self.storage, NEW, &["mooring-controller", "mooring"])?;
         self.up_soon(3)?;

@@ -219,7 +219,8 @@ fn make_box(folder: &Path) -> Result<String> {
     Ok(path)
 }
 
-/// The box's own Vagrantfile: emulation, and the kernel from here, since the disk has no boot loader.
+/// The box's own Vagrantfile: emulation, and the kernel from here, since the disk has no boot
+/// loader.
 fn settings(folder: &Path) -> String {
     format!(
         r#"Vagrant.configure("2") do |config|

@@ -1,5 +1,5 @@
-//! Enrolment with the real controller and real agents over TLS: a token, a join, a certificate that is renewed, a revocation, and
-//! everything that must not open an agent.
+//! Enrolment with the real controller and real agents over TLS: a token, a join, a certificate that
+//! is renewed, a revocation, and everything that must not open an agent.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 mod leaving;

@@ -124,7 +124,8 @@ impl Machine {
         }
     }
 
-    /// A call with the admin's token. `None`: no answer, or one of a server that this authority does not vouch for.
+    /// A call with the admin's token. `None`: no answer, or one of a server that this authority
+    /// does not vouch for.
     pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Option<(u16, Value)> {
         self.ask_by(&self.file("authority.crt"), method, path, body)
     }

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::granted;
 
-/// Storage and host lose their state folders while sessions run, together and alone: everything returns by itself.
+/// Storage and host lose their state folders while sessions run, together and alone: everything
+/// returns by itself.
 #[test]
 fn s18_an_agent_that_loses_its_database_loses_nothing() {
     let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").start();

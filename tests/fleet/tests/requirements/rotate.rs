@@ -110,7 +110,8 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     assert_eq!(at_target(&fleet, &volume), before);
     fleet.host("h1").start();
     fleet.until_up();
-    // The target's agent is away while both hosts learn the new secrets; the controller and a host die meanwhile.
+    // The target's agent is away while both hosts learn the new secrets; the controller and a host
+    // die meanwhile.
     fleet.storage("s1").kill();
     until("the hosts know both", || {
         let waits = admin.post(&path, &json!({}));

@@ -1,5 +1,6 @@
-//! Every route of both APIs, each called by a member while the policies of its row are closed to members. The rows stand in the
-//! API's description: a route without one, or one whose row names a policy that it does not ask, fails here.
+//! Every route of both APIs, each called by a member while the policies of its row are closed to
+//! members. The rows stand in the API's description: a route without one, or one whose row names a
+//! policy that it does not ask, fails here.
 
 use std::collections::BTreeSet;
 

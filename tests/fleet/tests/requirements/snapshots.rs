@@ -71,7 +71,8 @@ fn s56_a_shared_volume_in_use_has_snapshots_and_its_hosts_notice_nothing() {
         stock.login(&member.attach(&volume, &stock, None).info).unwrap()
     });
     let tree = node.tree();
-    // A volume in use needs `force` before 3.66; from then on it does not, and a `false` is refused.
+    // A volume in use needs `force` before 3.66; from then on it does not, and a `false` is
+    // refused.
     let (old, new) = (member.at("3.65"), member.at("3.66"));
     ask(&old, &volume, None).refused(400, "must be available, but current status is: in-use");
     ask(&new, &volume, Some(false)).refused(400, "the 'force' flag is invalid");
