@@ -12,20 +12,20 @@ use crate::stages::{cargo, one};
 /// Options of `cargo xtask bench api`.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-What it does: builds the programs as they are shipped; runs a controller, an agent on a fake host and a client as processes of
-their own on loopback, first on SQLite, then on a private PostgreSQL (left out with a word where it is not installed), both at
-full durability; prints cycles per second beside their bars, syncs per cycle, and what each process cost. Then it writes a
-world of 100,000 volumes and 250,000 attachments with 1,000 agents and reads from it. All of it takes some six minutes.
+Builds the programs as they are shipped. Runs a controller, an agent on a fake host and a client as processes of their own on
+loopback: first on SQLite, then on a private PostgreSQL (skipped with a notice if it is not installed), both at full durability.
+Prints cycles per second beside their bars, syncs per cycle, and the cost of each process. Then writes a world of 100,000
+volumes and 250,000 attachments with 1,000 agents, and reads from it. All of it takes some six minutes.
 
-The numbers are the machine's: run it while nothing else runs, on the disk that you mean (--folder). What a sync of that disk
-costs is printed first: with one client a cycle waits for seven of them, one after the other.
+The numbers depend on the machine: run it while nothing else runs, on the disk to be measured (--folder). The cost of a sync of
+that disk is printed first: with one client a cycle waits for seven of them, one after the other.
 
 Examples:
   cargo xtask bench api --quick            does everything work?
   cargo xtask bench api --only sqlite      only the cycles, on SQLite
   cargo xtask bench api --folder /mnt/ssd  on another disk
 
-How it is meant, and results: docs/benchmarks.md")]
+Explanation and results: docs/benchmarks.md")]
 pub(crate) struct ApiArgs {
     /// Take few seconds and a small world: shows that it works, not how fast it is
     #[arg(long)]
