@@ -17,6 +17,7 @@ pub mod listen;
 mod lvm_gate;
 pub mod machine;
 pub mod metrics;
+mod object;
 pub mod places;
 pub mod run;
 pub mod serve;

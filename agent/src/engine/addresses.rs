@@ -15,7 +15,7 @@ use mooring_host::LocalAddress;
 use mooring_model::{Cure, ExportSpec, Portal, Problem};
 use mooring_targets::Wanted;
 
-use super::cell::{Cell, Wish};
+use super::cell::Cell;
 use super::{Engine, lock};
 
 /// The addresses of a list that other hosts may reach, for an error's words.
@@ -60,7 +60,7 @@ impl Engine {
         for cell in self.cells() {
             let concerns = {
                 let state = cell.state();
-                let spec = state.export.as_ref().and_then(Wish::spec);
+                let spec = state.export_spec();
                 spec.is_some_and(|spec| self.portals_of(spec).iter().any(changed))
             };
             if concerns {

@@ -20,7 +20,9 @@ use mooring_targets::fc::Place;
 use prost::Message;
 
 use super::addresses::listed;
-use super::cell::{Cell, OpenReceipt, Wish, WishKind};
+use super::cell::{Cell, State, Wish, WishKind};
+use super::knowledge::Stale;
+use super::receipts::OpenReceipt;
 use super::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
@@ -129,6 +131,25 @@ fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<
     Ok(())
 }
 
+impl State {
+    /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of it, if admission has asked LVM.
+    fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<VolumesView>) {
+        self.note_cut_wish(wish.stamp.generation, wish.spec());
+        // As the store has it: what was made stays made whatever is wished of it next, until it ends.
+        if wish.spec().is_none() {
+            self.established.end_lv();
+        }
+        self.set_volume(wish);
+        // At once: what is at work gives way to a wish as soon as anybody can see it.
+        self.turn.ask_anew();
+        self.knowledge.forget(Stale::VolumeSpec);
+        if let Some(looked) = looked {
+            self.knowledge.learn_looked(looked);
+        }
+        self.knowledge.learn_orphan(None);
+    }
+}
+
 impl Engine {
     pub(super) fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
         match self.shared.store.cluster().map_err(Refusal::Store)? {
@@ -208,10 +229,7 @@ impl Engine {
         claim: &Claim,
     ) -> Result<u64, Refusal> {
         self.check_sender(put.cluster)?;
-        let (kept, export) = {
-            let state = cell.state();
-            (state.volume.clone(), state.export.clone())
-        };
+        let (kept, export) = cell.state().wishes();
         let object = format!("volume {}", cell.id);
         // Before all else that may be wrong with the wish: its sender may send a tombstone next.
         if put.new {
@@ -219,7 +237,7 @@ impl Engine {
         }
         Self::check_opaque(&put.opaque)?;
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
-            return Ok(cell.state().passes);
+            return Ok(cell.state().turn.passes());
         }
         // Until what is wanted is what is written.
         let mut held = None;
@@ -267,19 +285,8 @@ impl Engine {
         };
         self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
-        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
-        state.note_cut_wish(wish.stamp.generation, wish.spec());
-        // As the store has it: what was made stays made whatever is wished of it next, until it ends.
-        if wish.spec().is_none() {
-            (state.made, state.identity) = (false, None);
-        }
-        state.volume = Some(wish);
-        // At once: what is at work gives way to a wish as soon as anybody can see it.
-        state.want_pass();
-        state.ready = None;
-        state.looked = looked;
-        state.orphan = None;
-        let passes = state.passes;
+        state.admit_volume(Wish { stamp: put.stamp, kind, opaque: put.opaque }, looked);
+        let passes = state.turn.passes();
         drop(state);
         drop(held);
         Ok(passes)
@@ -361,7 +368,7 @@ impl Engine {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
         }
-        let wanted = pass::wanted_spec(spec, export, cell.state().made, false);
+        let wanted = pass::wanted_spec(spec, export, cell.state().established.is_made(), false);
         let plan = volumes::plan(&wanted, &view, cell.id);
         match plan.blocked.first() {
             None => Ok(Some(view)),
@@ -387,16 +394,14 @@ impl Engine {
     ) -> Result<Admitted, Refusal> {
         Self::check_opaque(&put.opaque)?;
         self.check_sender(put.cluster)?;
-        let (volume, kept) = {
-            let state = cell.state();
-            (state.volume.clone(), state.export.clone())
-        };
+        let (volume, kept) = cell.state().wishes();
         let object = format!("the export of volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
             // Whoever asks again wants to know what is so now: the pass looks at all of it.
             let mut state = cell.state();
-            state.known = None;
-            return Ok(Admitted { durable: put.decoded.elapsed(), receipts: true, after: state.passes });
+            state.knowledge.forget(Stale::ExportAskedAgain);
+            let (durable, after) = (put.decoded.elapsed(), state.turn.passes());
+            return Ok(Admitted { durable, receipts: true, after });
         }
         let said_gone = kept.as_ref().is_some_and(|kept| kept.spec().is_none());
         let kept = kept.as_ref().and_then(Wish::spec);
@@ -447,18 +452,18 @@ impl Engine {
         let durable = put.decoded.elapsed();
         let losers = Self::losers(cell, kept);
         let mut state = cell.state();
-        state.kept_out.retain(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
-        state.receipts = Some((wish.stamp.generation, receipts.iter().rev().cloned().collect()));
-        state.set_export(wish);
+        state.reserved.retain(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
+        state.receipts.set_newest(wish.stamp.generation, receipts.iter().rev().cloned().collect());
+        state.admit_export(wish);
         let (any, began) = (!receipts.is_empty(), Some(self.began(put.decoded.elapsed())));
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
-            state.open_receipts.push(OpenReceipt { row, receipt, began });
+            state.receipts.add_open(OpenReceipt { row, receipt, began });
         }
         if let Some(losers) = losers {
             self.shut_out_if_stuck(cell, losers);
         }
-        Ok(Admitted { durable, receipts: any, after: state.passes })
+        Ok(Admitted { durable, receipts: any, after: state.turn.passes() })
     }
 
     /// When a receipt of a request that came so long ago has begun: from there the deadline of its answer counts, so what an answer has
@@ -558,7 +563,7 @@ impl Engine {
         kept: Option<&ExportSpec>,
     ) -> Result<(), Refusal> {
         // Almost always there is none, and nothing to look for.
-        if cell.state().open_receipts.is_empty() {
+        if cell.state().receipts.open().is_empty() {
             return Ok(());
         }
         let before: HashSet<Initiator> = kept.into_iter().flat_map(writers).collect();
@@ -584,7 +589,7 @@ impl Engine {
             if state.is_blocked() {
                 return Ok(Going::Unknown);
             }
-            state.running
+            state.turn.is_running()
         };
         let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
         let tree = &*self.shared.machine.target;
@@ -629,8 +634,8 @@ impl Engine {
         }
         let stay = cell
             .state()
-            .lives
-            .as_ref()
+            .knowledge
+            .lives()
             .map(|lives| lives.count_without(|initiator| going.contains_key(initiator)));
         let total = mooring_targets::count_sessions(tree, names)?;
         let (Some(stay), Some(total)) = (stay, total) else { return Ok(()) };

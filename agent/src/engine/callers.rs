@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::cell::State;
 use super::counts::is_logged_in;
 use super::pulse::Lives;
-use super::{Engine, Wish, lock};
+use super::{Engine, lock};
 
 /// How long what a connection brings or takes may follow it: a login takes up to 15 s (`TA_LOGIN_TIMEOUT` of the kernel's target),
 /// a session without connections is kept for 20 s (`DefaultTime2Retain`).
@@ -141,6 +141,6 @@ impl Engine {
 }
 
 fn of_export(state: &State) -> Vec<u16> {
-    let portals = state.export.as_ref().and_then(Wish::spec).map(|spec| &spec.portals);
+    let portals = state.export_spec().map(|spec| &spec.portals);
     portals.into_iter().flatten().map(Portal::port).collect()
 }

@@ -1,28 +1,29 @@
 //! What the agent knows of one volume. Derived from the store and from looking; nothing here is durable.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mooring_model::{
-    ExportReport, ExportSpec, FcPort, Generation, Initiator, Problem, Proof, Receipt, RevertId, Stamp,
-    StuckStep, VolumeId, VolumeReport, VolumeSpec,
+    ExportReport, ExportSpec, Generation, Problem, Stamp, StuckStep, VolumeId, VolumeReport, VolumeSpec,
 };
-use mooring_targets::Known;
-use mooring_targets::fc::Place;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::busy::Counted;
+use super::calls::Calls;
 use super::cut::Table;
-use super::jobs::{Job, Stopped};
-use super::kept_look::KeptLook;
-use super::pulse::Lives;
+use super::established::Established;
+use super::jobs::Jobs;
+use super::knowledge::Knowledge;
+use super::receipts::Receipts;
 use super::reservations::Held;
 use super::reserve::Asked;
-use super::watched::Watched;
+use super::reserved::Reserved;
+use super::revert::Revert;
+use super::shorter::Growth;
+use super::silence::Silence;
+use super::upload::Uploads;
+use crate::object::turn::Turn;
 use crate::turn::Turns;
-use crate::volumes::{VolumesView, Whole};
 
 /// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
 /// whoever walks into its folders waits with it.
@@ -54,30 +55,6 @@ impl<S> Wish<S> {
             WishKind::Tombstone { .. } | WishKind::Released => None,
         }
     }
-}
-
-/// A receipt that the store has as unproven. Once the draining call has returned it is proven here, until the store knows.
-#[derive(Debug, Clone)]
-pub(crate) struct OpenReceipt {
-    /// Its row in the store.
-    pub(crate) row: i64,
-    pub(crate) receipt: Receipt,
-    /// When it began, by the monotonic clock. `None`: before the agent's start.
-    pub(crate) began: Option<std::time::Instant>,
-}
-
-impl OpenReceipt {
-    /// Whether nobody knows yet that the nexus has drained, as far as a pass for this generation may say.
-    pub(crate) fn is_unproven(&self, generation: Generation) -> bool {
-        matches!(self.receipt.proof, Proof::Unproven { .. }) && self.receipt.generation <= generation
-    }
-}
-
-/// A step at work.
-#[derive(Debug, Clone)]
-pub(crate) struct AtWork {
-    pub(crate) step: String,
-    pub(crate) began: Instant,
 }
 
 /// What one half of a pass, the volume's or the export's, has left.
@@ -112,145 +89,170 @@ impl<R> End<R> {
     }
 }
 
+/// The state of one volume and its export. Each part keeps its fields to its own module.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub(crate) volume: Option<Wish<VolumeSpec>>,
-    pub(crate) export: Option<Wish<ExportSpec>>,
-    /// The LV was seen there, active and zeroed, since the last tick or failure: a grant need not ask LVM again.
-    pub(crate) ready: Option<VolumeReport>,
-    /// LVM has shown since that this is not so: the next pass asks it, whatever the one before it has said.
-    pub(super) contradicted: bool,
-    /// Its LV was whole once for what is wished, or for a wish before that with no end between them, and the store has that: hosts
-    /// may have written to it, so that it is never made again.
-    pub(super) made: bool,
-    /// Its LV as LVM showed it when it was whole, and for which generation of its wish that was.
-    pub(super) whole: Option<(Generation, Whole)>,
-    /// LVM's identity of its LV and of the group, as that was shown whole last: whatever tags somebody takes from it.
-    pub(super) identity: Option<String>,
-    /// What admission, or a sweep, saw of the volume groups a moment ago: the pass behind it need not ask LVM again.
-    pub(crate) looked: Option<VolumesView>,
-    /// What LVM showed for a wish whose sender did not wait for it.
-    pub(super) kept_look: Option<KeptLook>,
-    /// The export as it was seen in force since the last tick or failure: a change of grants need not look at all of it.
-    pub(crate) known: Option<Known>,
-    /// The watch of the export's folders.
-    pub(super) watched: Watched,
-    /// Where the volume may be shown over Fibre Channel: the places of every spec since the last that was seen in force.
-    pub(crate) former: BTreeSet<Place>,
-    /// The places that the store has.
-    pub(crate) kept_places: BTreeSet<Place>,
-    /// The places that the last look saw showing the volume, less those that have drained since.
-    pub(crate) linked: BTreeSet<(FcPort, Place)>,
-    /// An orphan: an LV of ours that no spec names.
-    pub(crate) orphan: Option<VolumeReport>,
-    pub(crate) running: bool,
-    /// Another pass is to follow.
-    pub(crate) dirty: bool,
-    /// That is because somebody wants something else than the pass at work knows: its job gives way at once.
-    pub(crate) wanted_anew: bool,
-    /// A smaller size is looked into: nothing makes the volume larger meanwhile.
-    pub(super) held_small: bool,
-    /// The pass in which a step that makes the volume larger was begun last.
-    pub(super) growing: Option<u64>,
-    /// Passes that have begun.
-    pub(crate) passes: u64,
-    pub(crate) at_work: Option<AtWork>,
-    /// When the looks beside a pass began that have not ended.
-    pub(crate) looks: Vec<Instant>,
-    /// When the pulse's look began, if it has not ended.
-    pub(crate) felt: Option<Instant>,
-    /// Since when its device does not answer: its portals are withheld.
-    pub(super) silent: Option<SystemTime>,
-    /// An agent before this one has left the export; nobody has heard yet whether its device answers.
-    pub(super) unheard: bool,
-    /// What was live at the last look.
-    pub(super) lives: Option<Lives>,
-    /// The long work of the pass.
-    pub(crate) job: Option<Job>,
-    /// Place among the work that a shutdown waits for.
-    pub(super) busy: Option<Counted>,
-    /// One that was stopped for something newer.
-    pub(crate) stopped: Option<Stopped>,
-    /// The revert that made the volume's LV, as LVM showed it last.
-    pub(crate) reverted: Option<RevertId>,
-    /// The copy to a file that was seen last.
-    pub(crate) uploading: Option<super::upload::Uploading>,
-    /// What is known of the table of the volume's LV.
+    volume: Option<Wish<VolumeSpec>>,
+    export: Option<Wish<ExportSpec>>,
+    /// The turn of its passes.
+    pub(super) turn: Turn,
+    /// The observations of it.
+    pub(super) knowledge: Knowledge,
+    /// The facts that end only with it.
+    pub(super) established: Established,
+    pub(super) receipts: Receipts,
+    /// The calls of it that have not returned.
+    pub(super) calls: Calls,
+    /// The long work of its passes.
+    pub(super) jobs: Jobs,
+    /// Steps that make it larger.
+    pub(super) growth: Growth,
+    /// The silence of its device.
+    pub(super) silence: Silence,
+    /// The table of its LV.
     pub(super) table: Table,
-    /// The export is out of the kernel while the volume's LV is exchanged.
-    pub(crate) apart: bool,
-    pub(crate) volume_end: End<VolumeReport>,
-    pub(crate) export_end: End<ExportReport>,
+    pub(super) revert: Revert,
+    /// The copy of it to a file.
+    pub(super) uploads: Uploads,
     /// Its persistent reservations.
     pub(super) held: Held,
-    /// What is to be taken away of them.
-    pub(super) asked: Option<Asked>,
-    pub(crate) open_receipts: Vec<OpenReceipt>,
-    /// Those that have a grant and are not let in: they had reserved the volume, and may only read.
-    pub(super) kept_out: BTreeSet<Initiator>,
-    /// When somebody's session was cut last for what he had reserved.
-    pub(super) reader_cut: Option<Instant>,
-    /// The receipts of the export's newest generation, as the store has them, newest first: an answer need not read them.
-    pub(crate) receipts: Option<(Generation, Vec<Receipt>)>,
-    pub(crate) failures: u32,
-    /// The export waits for its LV, and nothing can be done for that but to look again: one look for all volumes like it.
-    pub(crate) late: bool,
+    /// Its RESERVE(6) and RESERVE(10).
+    pub(super) reserved: Reserved,
+    /// The change of its persistent reservations that was asked for.
+    asked: Option<Asked>,
+    volume_end: End<VolumeReport>,
+    export_end: End<ExportReport>,
     /// The export was made in bulk work. It is looked at when the others are made, too.
-    pub(crate) look_later: bool,
+    look_later: bool,
     /// Why the store did not take the last change.
-    pub(crate) store_failed: Option<Problem>,
-    /// The newest retry that was planned.
-    pub(crate) retry: u64,
+    store_failed: Option<Problem>,
 }
 
 impl State {
-    /// Somebody wants something: a pass has to follow, and what is at work gives way.
-    pub(crate) fn want_pass(&mut self) {
-        self.dirty = true;
-        self.wanted_anew = true;
+    /// The volume's spec or tombstone. `None` if there was never one.
+    pub(crate) fn volume(&self) -> Option<&Wish<VolumeSpec>> {
+        self.volume.as_ref()
     }
 
-    /// What a pass that begins now may hold for ready.
-    pub(super) fn ready_now(&mut self) -> Option<VolumeReport> {
-        if std::mem::take(&mut self.contradicted) {
-            self.ready = None;
-        }
-        self.ready.clone()
+    /// The export's spec or tombstone. `None` if there was never one.
+    pub(crate) fn export(&self) -> Option<&Wish<ExportSpec>> {
+        self.export.as_ref()
+    }
+
+    /// Both, as they are now.
+    pub(super) fn wishes(&self) -> (Option<Wish<VolumeSpec>>, Option<Wish<ExportSpec>>) {
+        (self.volume.clone(), self.export.clone())
+    }
+
+    /// The volume's spec. `None` if there is none, or a tombstone.
+    pub(super) fn volume_spec(&self) -> Option<&VolumeSpec> {
+        self.volume.as_ref().and_then(Wish::spec)
+    }
+
+    /// The export's spec. `None` if there is none, or a tombstone.
+    pub(super) fn export_spec(&self) -> Option<&ExportSpec> {
+        self.export.as_ref().and_then(Wish::spec)
+    }
+
+    /// Takes the volume's spec or tombstone as the store has it.
+    pub(super) fn set_volume(&mut self, wish: Wish<VolumeSpec>) {
+        self.volume = Some(wish);
+    }
+
+    /// Takes the export's spec or tombstone as the store has it.
+    pub(super) fn set_export(&mut self, wish: Wish<ExportSpec>) {
+        self.export = Some(wish);
+    }
+
+    /// Whether nothing is known of this volume: no spec, no tombstone, no LV.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.volume.is_none() && self.export.is_none() && self.knowledge.orphan().is_none()
+    }
+
+    /// Where the volume half of the last pass has ended.
+    pub(super) fn volume_end(&self) -> &End<VolumeReport> {
+        &self.volume_end
+    }
+
+    /// Where the export half of the last pass has ended.
+    pub(super) fn export_end(&self) -> &End<ExportReport> {
+        &self.export_end
+    }
+
+    /// Takes note of where the volume half of a pass has ended.
+    pub(super) fn end_volume(&mut self, end: End<VolumeReport>) {
+        self.volume_end = end;
+    }
+
+    /// Takes note of where the export half of a pass has ended.
+    pub(super) fn end_export(&mut self, end: End<ExportReport>) {
+        self.export_end = end;
+    }
+
+    /// LVM has shown that something is left to do for the volume.
+    pub(super) fn undo_volume_end(&mut self) {
+        self.volume_end.done = false;
+    }
+
+    /// The change of persistent reservations that waits for a pass.
+    pub(super) fn asked(&self) -> Option<&Asked> {
+        self.asked.as_ref()
+    }
+
+    /// Has the next pass change persistent reservations.
+    pub(super) fn ask(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+    }
+
+    /// Takes the change of persistent reservations that waits for a pass.
+    pub(super) fn take_asked(&mut self) -> Option<Asked> {
+        self.asked.take()
+    }
+
+    /// Leaves the look at the export until the other exports of the bulk work are made.
+    pub(super) fn leave_look(&mut self) {
+        self.look_later = true;
+    }
+
+    /// Whether the pass at work has left its look for later.
+    pub(super) fn has_left_look(&self) -> bool {
+        self.look_later
+    }
+
+    /// Whether the pass that has ended left its look for later: the next one does not begin so.
+    pub(super) fn take_left_look(&mut self) -> bool {
+        std::mem::take(&mut self.look_later)
+    }
+
+    /// Why the store did not take the last change. `None` if it did.
+    pub(super) fn store_failed(&self) -> Option<&Problem> {
+        self.store_failed.as_ref()
+    }
+
+    /// Takes note of why the store did not take a change. `false` if that is nothing new.
+    pub(super) fn note_store(&mut self, failed: Option<Problem>) -> bool {
+        let news = self.store_failed != failed;
+        self.store_failed = failed;
+        news
     }
 
     /// The kernel call of this volume that has not returned for so long that somebody should know.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
-        let (step, began) = self.oldest_call()?;
+        let (step, began) = self.calls.oldest()?;
         let since = began.elapsed();
         (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
     }
 
     /// Whether a look at the target now may not come back. A zeroing or a discard is no call on the target.
     pub(crate) fn is_blocked(&self) -> bool {
-        let step = self.at_work.as_ref().filter(|_| self.job.is_none()).map(|at_work| at_work.began);
-        let began = step.into_iter().chain(self.looks.first().copied()).min();
+        let step = self.calls.step_began().filter(|_| !self.jobs.is_at_work());
+        let began = step.into_iter().chain(self.calls.look_began()).min();
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
-    }
-
-    /// Whether no pass is at work, and none has begun since so many had.
-    pub(super) fn rests_since(&self, passes: u64) -> bool {
-        self.passes == passes && !self.running
     }
 
     /// Whether no pass is at work on the export: none runs, or the one that runs has done its export.
     pub(crate) fn is_export_still(&self) -> bool {
-        !self.running || self.export_end.pass == self.passes
-    }
-
-    /// A receipt has been written down as proven.
-    pub(crate) fn receipt_is_proven(&mut self, row: i64, receipt: &Receipt) {
-        self.open_receipts.retain(|open| open.row != row);
-        if let Some((generation, receipts)) = &mut self.receipts
-            && *generation == receipt.generation
-            && let Some(kept) = receipts.iter_mut().find(|kept| kept.initiator == receipt.initiator)
-        {
-            kept.clone_from(receipt);
-        }
+        self.turn.running().is_none_or(|pass| self.export_end.pass == pass)
     }
 
     /// Whether the last pass worked on the export's wish of now: of one that came since, nothing is known.
@@ -268,11 +270,21 @@ impl State {
         let end = &self.volume_end;
         wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
     }
+}
 
-    fn oldest_call(&self) -> Option<(&str, Instant)> {
-        let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
-        let look = self.looks.first().map(|began| ("look at the export", *began));
-        step.into_iter().chain(look).min_by_key(|(_, began)| *began)
+#[cfg(test)]
+impl State {
+    /// Takes this for the export's spec, or with `None` that there was never one.
+    pub(super) fn replace_export(&mut self, wish: Option<Wish<ExportSpec>>) -> Option<Wish<ExportSpec>> {
+        std::mem::replace(&mut self.export, wish)
+    }
+
+    /// The volume's spec, to be changed.
+    pub(super) fn volume_spec_mut(&mut self) -> Option<&mut VolumeSpec> {
+        match self.volume.as_mut().map(|wish| &mut wish.kind) {
+            Some(WishKind::Spec(spec)) => Some(spec),
+            Some(WishKind::Tombstone { .. } | WishKind::Released) | None => None,
+        }
     }
 }
 
@@ -302,7 +314,12 @@ impl Cell {
 
     /// Says which step is at work from now on.
     pub(crate) fn begin(&self, step: String) {
-        self.state().at_work = Some(AtWork { step, began: Instant::now() });
+        self.state().calls.begin(step);
+    }
+
+    /// Ends the step that is at work.
+    pub(crate) fn end(&self) {
+        self.state().calls.end();
     }
 
     /// Tells those who wait that something has changed.

@@ -11,7 +11,8 @@ use mooring_model::{
     ByteSize, Counters, ExportReport, Initiator, Mode, Phase, Proof, SessionReport, VolumeId,
 };
 
-use super::cell::{Cell, OpenReceipt, State};
+use super::cell::{Cell, State};
+use super::receipts::OpenReceipt;
 use super::{Engine, is_spec, lock};
 use crate::standing::Standing;
 
@@ -139,7 +140,7 @@ fn nexuses(report: &ExportReport) -> Vec<NexusCounts> {
 impl State {
     /// What a volume's export is, if one is wanted, or one that is not wanted any more is still there.
     fn export_counts(&self) -> Option<ExportCounts> {
-        let shown = is_spec(self.export.as_ref()) || (self.export.is_some() && !self.is_export_done());
+        let shown = is_spec(self.export()) || (self.export().is_some() && !self.is_export_done());
         let report = self.export_report().filter(|_| shown);
         match report {
             Some(report) => Some(ExportCounts {
@@ -158,7 +159,7 @@ impl Engine {
     /// takes its moment; what an answer waits for is not called a quarantine yet.
     pub(super) fn quarantine<'a>(&self, state: &'a State) -> Option<&'a OpenReceipt> {
         // Almost always there is none, and nothing to look for.
-        if state.open_receipts.is_empty() {
+        if state.receipts.open().is_empty() {
             return None;
         }
         let now = self.shared.machine.clock.instant();
@@ -169,19 +170,19 @@ impl Engine {
             open.began.is_none_or(|began| now.saturating_duration_since(began) >= limit)
         };
         let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
-        state.open_receipts.iter().filter(unproven).find(overdue)
+        state.receipts.open().iter().filter(unproven).find(overdue)
     }
 
     fn count_cell(&self, cell: &Cell, counts: &mut Counts) {
         let state = cell.state();
         let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
-        counts.unproven += count(state.open_receipts.iter().filter(unproven).count());
+        counts.unproven += count(state.receipts.open().iter().filter(unproven).count());
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
         counts.watched += u64::from(state.is_watched());
-        counts.silent += u64::from(state.silent.is_some());
+        counts.silent += u64::from(state.silence.since().is_some());
         counts.cut += u64::from(state.may_be_cut());
-        if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
+        if state.is_unknown() {
             return;
         }
         let (volume, export) = (state.volume_report(cell.id), state.export_counts());
@@ -195,14 +196,14 @@ impl Engine {
         standing.restored = self.restored();
         for cell in self.cells() {
             let state = cell.state();
-            if is_spec(state.export.as_ref()) {
-                let made = state.export_end.report.as_ref().is_some_and(|report| report.in_force);
+            if is_spec(state.export()) {
+                let made = state.export_end().report.as_ref().is_some_and(|report| report.in_force);
                 standing.exports += 1;
                 standing.waiting += usize::from(!(made && state.is_export_current()));
             }
-            let of_volume = state.volume_end.report.as_ref().map_or(0, |report| report.problems.len());
-            let of_export = state.export_end.report.as_ref().map_or(0, |report| report.problems.len());
-            let of_call = usize::from(state.stuck().is_some()) + usize::from(state.store_failed.is_some());
+            let of_volume = state.volume_end().report.as_ref().map_or(0, |report| report.problems.len());
+            let of_export = state.export_end().report.as_ref().map_or(0, |report| report.problems.len());
+            let of_call = usize::from(state.stuck().is_some()) + usize::from(state.store_failed().is_some());
             standing.problems += of_volume + of_export + of_call;
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, Cut, Generation, Problem, VolumeId, VolumeReport, VolumeSpec};
 use tokio::time::Instant;
 
-use super::cell::{Cell, State, Wish};
+use super::cell::{Cell, State};
 use super::{Change, Engine, Refusal, pass};
 use crate::turn::{self, RETRY_MAX};
 use crate::volumes::{self, LvId, SeenTable, VolumesView};
@@ -36,13 +36,13 @@ pub(crate) struct Table {
 
 /// The LV that this spec is about.
 fn lv_of(spec: &VolumeSpec, state: &State) -> LvId {
-    let name = pass::lv_name(spec, state.export.as_ref().and_then(Wish::spec));
+    let name = pass::lv_name(spec, state.export_spec());
     LvId { group: spec.group.clone(), name }
 }
 
 impl State {
     fn wants_cut(&self) -> Option<&VolumeSpec> {
-        self.volume.as_ref().and_then(Wish::spec).filter(|spec| spec.cut.is_some())
+        self.volume_spec().filter(|spec| spec.cut.is_some())
     }
 
     /// Whether its table is another than LVM's own, or may be: nobody tells who changes that.
@@ -74,16 +74,17 @@ impl State {
 
     /// Takes note of a new wish, before it stands here.
     pub(super) fn note_cut_wish(&mut self, generation: Generation, new: Option<&VolumeSpec>) {
-        let Some(old) = self.volume.as_ref().and_then(Wish::spec) else { return };
+        let Some(old) = self.volume_spec() else { return };
         let cut = new.and_then(|spec| spec.cut);
-        if old.cut.is_some() && cut.is_none() {
-            self.table.doubt = Some(lv_of(old, self));
-        }
+        let doubt = (old.cut.is_some() && cut.is_none()).then(|| lv_of(old, self));
         let changed = old.cut != cut;
         let only = changed
             && new.is_some_and(|new| {
                 VolumeSpec { cut: None, ..new.clone() } == VolumeSpec { cut: None, ..old.clone() }
             });
+        if doubt.is_some() {
+            self.table.doubt = doubt;
+        }
         if changed {
             self.table.fresh = false;
             self.table.problem = None;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 
 use super::cell::{Cell, State, Wish};
+use super::knowledge::Stale;
 use super::{Engine, is_spec, lock, pass};
 use crate::store::{StoreError, WholeRow};
 use crate::volumes::{self, Shown, VolumesView, Whole};
@@ -59,14 +60,12 @@ impl Engine {
             let cell = self.known_cell(volume);
             let current = cell.filter(|cell| {
                 let state = cell.state();
-                let wish = state.volume.as_ref();
+                let wish = state.volume();
                 is_spec(wish) && wish.is_some_and(|wish| wish.stamp.generation == generation)
             });
             match current {
                 Some(cell) => {
-                    let mut state = cell.state();
-                    state.identity = Some(whole.mapping.clone());
-                    state.whole = Some((generation, whole));
+                    cell.state().established.set_whole(Some(&(generation, whole)));
                 }
                 None => {
                     lock(&self.shared.unwritten).rows.insert(volume, None);
@@ -88,15 +87,11 @@ impl Engine {
         let new = match shown {
             Shown::Nothing => return,
             Shown::NotWhole => None,
-            Shown::Whole(whole) => {
-                state.identity = Some(whole.mapping.clone());
-                Some((wish.stamp.generation, whole))
-            }
+            Shown::Whole(whole) => Some((wish.stamp.generation, whole)),
         };
-        if state.whole == new {
+        if !state.established.set_whole(new.as_ref()) {
             return;
         }
-        state.whole.clone_from(&new);
         lock(&self.shared.unwritten).rows.insert(volume, new);
     }
 
@@ -144,8 +139,8 @@ impl Engine {
             let Some(report) = self.proven(cell) else { continue };
             early.insert(cell.id, report.clone());
             let mut state = cell.state();
-            state.reverted = report.reverted.or(state.reverted);
-            state.ready = Some(report);
+            state.revert.note(report.reverted);
+            state.knowledge.learn_ready(report);
             drop(state);
             proven.push(Arc::clone(cell));
         }
@@ -165,10 +160,10 @@ impl Engine {
     fn proven(&self, cell: &Cell) -> Option<VolumeReport> {
         let (spec, whole, lv) = {
             let state = cell.state();
-            let wish = state.volume.as_ref().filter(|_| state.made)?;
-            let export = state.export.as_ref().and_then(Wish::spec)?;
-            let (generation, whole) = state.whole.as_ref()?;
-            let spec = wish.spec().filter(|_| *generation == wish.stamp.generation)?;
+            let wish = state.volume().filter(|_| state.established.is_made())?;
+            let export = state.export_spec()?;
+            let whole = state.established.whole(wish.stamp.generation)?;
+            let spec = wish.spec()?;
             (spec.clone(), whole.clone(), pass::lv_name(spec, Some(export)))
         };
         self.shared.config.group(&spec.group)?;
@@ -184,7 +179,7 @@ impl Engine {
     pub(super) fn let_early_be_made(&self, cells: &[Arc<Cell>], early: &Early) {
         let waits = |cell: &Arc<Cell>| {
             let state = cell.state();
-            is_spec(state.export.as_ref()) && !early.contains_key(&cell.id)
+            is_spec(state.export()) && !early.contains_key(&cell.id)
         };
         if cells.iter().any(waits) {
             return;
@@ -202,17 +197,17 @@ impl Engine {
         let (confirmed, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| {
             let state = cell.state();
             let says = |wish: &Wish<VolumeSpec>| {
-                let wanted = pass::wanted_volume(wish, state.export.as_ref(), state.made, false);
+                let wanted = pass::wanted_volume(wish, state.export(), state.established.is_made(), false);
                 volumes::report(&wanted, view, cell.id)
             };
-            early.get(&cell.id).is_some_and(|report| state.volume.as_ref().map(says).as_ref() == Some(report))
+            early.get(&cell.id).is_some_and(|report| state.volume().map(says).as_ref() == Some(report))
         });
         for cell in &confirmed {
             self.look_at_cut(cell);
         }
         for cell in others.iter().filter(|cell| early.contains_key(&cell.id)) {
             tracing::warn!(volume = %cell.id, "LVM shows the volume otherwise than its device did: looked at again");
-            cell.state().contradicted = true;
+            cell.state().knowledge.forget(Stale::LvContradicted);
         }
         others
     }

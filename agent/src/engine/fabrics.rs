@@ -16,7 +16,8 @@ use mooring_model::{
 use mooring_targets::fc::{self, Place};
 use mooring_targets::{Error, ExportFacts, ExportView, Exports, Op, Wanted, plan_exports};
 
-use super::cell::{Cell, OpenReceipt, State, Wish};
+use super::cell::{Cell, State, Wish};
+use super::receipts::OpenReceipt;
 use super::{Engine, Refusal, lock};
 use crate::store::StoreError;
 
@@ -158,10 +159,10 @@ fn places_of(spec: &ExportSpec) -> BTreeSet<Place> {
 
 impl State {
     /// A wish is durable. A pass that ended meanwhile may have forgotten its places.
-    pub(super) fn set_export(&mut self, wish: Wish<ExportSpec>) {
-        self.former.extend(wish.spec().map(places_of).unwrap_or_default());
-        self.export = Some(wish);
-        self.want_pass();
+    pub(super) fn admit_export(&mut self, wish: Wish<ExportSpec>) {
+        self.established.add_former(wish.spec().map(places_of).unwrap_or_default());
+        self.set_export(wish);
+        self.turn.ask_anew();
     }
 }
 
@@ -169,7 +170,7 @@ impl Cell {
     /// Takes note of which places show the volume, and says of an initiator whether it has a nexus.
     pub(super) fn nexuses(&self, wanted: &Wanteds, seen: &Seen) -> impl Fn(&Initiator) -> bool {
         let linked = wanted.linked(seen);
-        self.state().linked.clone_from(&linked);
+        self.state().knowledge.learn_linked(&linked);
         move |initiator| match initiator {
             Initiator::Iscsi(iqn) => seen.has_acl(iqn.as_str()),
             Initiator::Fc(wwpn) => linked.iter().any(|(_, place)| place.initiator == *wwpn),
@@ -178,21 +179,16 @@ impl Cell {
 
     /// A TPG LUN has drained. The initiator that has no nexus on any port any more.
     pub(super) fn drained(&self, drained: fc::Drained) -> Option<Wwpn> {
-        let mut state = self.state();
-        let at = state.linked.iter().find(|(port, place)| drained.is(*port, *place)).copied()?;
-        state.linked.remove(&at);
-        let initiator = at.1.initiator;
-        let left = state.linked.iter().any(|(_, place)| place.initiator == initiator);
-        (!left).then_some(initiator)
+        self.state().knowledge.drained(drained)
     }
 
     /// `wanted` was in force, and nothing else: only its places, and those of a wish that came meanwhile, may show the volume.
     pub(super) fn settle_places(&self, wanted: &Wanteds) {
         let mut state = self.state();
         let mut places = wanted.places();
-        let newer = state.export.as_ref().and_then(Wish::spec);
+        let newer = state.export_spec();
         places.extend(newer.map(places_of).unwrap_or_default());
-        state.former = places;
+        state.established.settle_former(places);
     }
 
     /// `wanted` without the grants that were revoked, granted again since, and never cut: `None` when there are none.
@@ -206,7 +202,7 @@ impl Cell {
         let open = |initiator: &Initiator| {
             let of =
                 |open: &OpenReceipt| open.is_unproven(generation) && open.receipt.initiator == *initiator;
-            state.open_receipts.iter().any(of) && has_nexus(initiator)
+            state.receipts.open().iter().any(of) && has_nexus(initiator)
         };
         wanted.initiators().iter().any(open).then(|| wanted.without(open))
     }
@@ -215,7 +211,7 @@ impl Cell {
 impl Engine {
     /// What is wanted over Fibre Channel, beside what is wanted over iSCSI.
     pub(super) fn wanted_over(&self, cell: &Cell, iscsi: Wanted, spec: Option<&FcExportSpec>) -> Wanteds {
-        let former = cell.state().former.clone();
+        let former = cell.state().established.former().clone();
         let spec = spec.filter(|spec| !spec.grants.is_empty());
         if former.is_empty() && spec.is_none() {
             return Wanteds { iscsi, fc: Vec::new(), former };
@@ -325,23 +321,23 @@ impl Engine {
     fn keep_places(&self, cell: &Cell, more: &BTreeSet<Place>) -> Result<(), StoreError> {
         let (places, kept) = {
             let state = cell.state();
-            (&state.former | more, state.kept_places.clone())
+            (state.established.former() | more, state.established.kept_places().clone())
         };
         if !places.is_subset(&kept) {
             self.shared.store.keep_fc_places(cell.id, &places)?;
         }
         let mut state = cell.state();
         if !places.is_subset(&kept) {
-            state.kept_places.clone_from(&places);
+            state.established.keep_places(places.clone());
         }
-        state.former = places;
+        state.established.settle_former(places);
         Ok(())
     }
 
     /// Forgets in the store what later specs have taken away.
     pub(super) fn forget_places(&self) {
         for cell in self.cells() {
-            let is_kept = |state: &State| state.former == state.kept_places;
+            let is_kept = |state: &State| state.established.are_places_kept();
             // As a rule, of every volume: no turn is waited for.
             if is_kept(&cell.state()) {
                 continue;
@@ -353,10 +349,10 @@ impl Engine {
                 if is_kept(&state) {
                     continue;
                 }
-                state.former.clone()
+                state.established.former().clone()
             };
             match self.shared.store.keep_fc_places(cell.id, &former) {
-                Ok(()) => cell.state().kept_places = former,
+                Ok(()) => cell.state().established.keep_places(former),
                 Err(error) => {
                     tracing::error!(error = %Chain(&error), volume = %cell.id, "cannot forget Fibre Channel places");
                 }

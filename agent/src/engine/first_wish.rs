@@ -52,7 +52,7 @@ impl Engine {
         if export.is_some() {
             return refuse(id, "this agent keeps a wish of its export");
         }
-        if let Some(orphan) = cell.state().orphan.as_ref() {
+        if let Some(orphan) = cell.state().knowledge.orphan() {
             return refuse(id, format!("an LV of volume group {} is here under its id", orphan.group));
         }
         if lock(&self.shared.strays).iter().any(|stray| stray.id() == id) {

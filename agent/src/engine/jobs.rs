@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use mooring_model::{ByteSize, ClusterId, JobKind, JobReport, LvName, VolumeId};
 use tokio::time::Instant;
 
+use super::busy::Counted;
 use super::cell::{Cell, State};
 use super::{Engine, Refusal, is_tombstone, lock};
 use crate::volumes::{UploadOp, VolumeOp, Work};
@@ -35,7 +36,7 @@ const WAIT_STEP: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     kind: JobKind,
-    pub(crate) done: u64,
+    done: u64,
     total: u64,
     since: SystemTime,
     /// Of what is done, what an agent before this one had done.
@@ -181,23 +182,56 @@ impl Pace {
     }
 }
 
+/// The long work of one volume's passes.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    /// The job of the pass at work.
+    job: Option<Job>,
+    /// The place of that job among the work that a shutdown waits for.
+    counted: Option<Counted>,
+    /// A job that was stopped for something newer.
+    stopped: Option<Stopped>,
+}
+
+impl Jobs {
+    /// Whether a job is at work.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Bytes that the job at work has done. `None` if there is no job.
+    pub(super) fn done(&self) -> Option<u64> {
+        self.job.as_ref().map(|job| job.done)
+    }
+
+    /// Counts the job at work among the work that a shutdown waits for, or with `None` does not.
+    pub(super) fn count(&mut self, counted: Option<Counted>) {
+        self.counted = counted;
+    }
+
+    /// Ends the job at work.
+    pub(super) fn end(&mut self) {
+        (self.job, self.counted) = (None, None);
+    }
+}
+
 impl State {
     /// A step begins; which job it is, if it is one.
     pub(super) fn begin_job(&mut self, op: &VolumeOp, now: SystemTime) -> Option<JobKind> {
-        let doomed = is_tombstone(self.volume.as_ref());
-        self.job = Job::of(op, doomed, now);
-        self.job.as_ref().map(|job| job.kind)
+        let doomed = is_tombstone(self.volume());
+        self.jobs.job = Job::of(op, doomed, now);
+        self.jobs.job.as_ref().map(|job| job.kind)
     }
 
     /// Where work goes on that was stopped, of an LV of this identity.
     pub(super) fn resume_job(&mut self, work: Work, uuid: &str) -> u64 {
-        let stopped = self.stopped.take();
+        let stopped = self.jobs.stopped.take();
         // What was discarded is not zeroed: a deletion that was called off leaves nothing to go on from.
         let Some(before) = stopped.filter(|stopped| stopped.work == work && stopped.uuid == uuid) else {
             return 0;
         };
         let done = before.job.done;
-        if let Some(job) = self.job.as_mut().filter(|job| job.kind == before.job.kind) {
+        if let Some(job) = self.jobs.job.as_mut().filter(|job| job.kind == before.job.kind) {
             *job = Job { total: job.total, began: job.began, ..before.job };
         }
         done
@@ -206,32 +240,28 @@ impl State {
     /// Whether the job gives way: at once to a newer wish; to a look, which comes with every resync, when it has had its time. A
     /// look at LVM may take longer than the time between two resyncs, and a job that gave way to each of them would not get on.
     fn job_gives_way(&self) -> bool {
-        let had_its_time = self.job.as_ref().is_none_or(|job| job.began.elapsed() >= TIME_MIN);
-        self.dirty && (self.wanted_anew || had_its_time)
+        let had_its_time = self.jobs.job.as_ref().is_none_or(|job| job.began.elapsed() >= TIME_MIN);
+        self.turn.is_queued() && (self.turn.is_queued_anew() || had_its_time)
     }
 
     /// The job waits for its turn: that is no stuck call. Whether something newer wants the volume.
     pub(super) fn job_waits(&mut self) -> bool {
-        if let Some(at_work) = &mut self.at_work {
-            at_work.began = Instant::now();
-        }
+        self.calls.renew(Instant::now());
         self.job_gives_way()
     }
 
     /// So much is done. Whether the job stops: something newer wants the volume, or a shutdown has begun (`closing`).
     pub(super) fn job_is_at(&mut self, work: Work, uuid: &str, bytes: u64, closing: bool) -> bool {
         let now = Instant::now();
-        if let Some(job) = &mut self.job {
+        if let Some(job) = &mut self.jobs.job {
             job.progress(bytes, now);
         }
-        if let Some(at_work) = &mut self.at_work {
-            at_work.began = now;
-        }
+        self.calls.renew(now);
         // What is done need not be stopped. Kept as stopped, it would stand for work that is to be done anew.
         let gives_way = closing || self.job_gives_way();
-        let stops = gives_way && self.job.as_ref().is_none_or(|job| job.done < job.total);
+        let stops = gives_way && self.jobs.job.as_ref().is_none_or(|job| job.done < job.total);
         if stops {
-            self.stopped = self.job.clone().map(|job| Stopped { work, uuid: uuid.to_owned(), job });
+            self.jobs.stopped = self.jobs.job.clone().map(|job| Stopped { work, uuid: uuid.to_owned(), job });
         }
         stops
     }
@@ -239,7 +269,7 @@ impl State {
 
 impl Cell {
     pub(super) fn job_report(&self, limited: bool) -> Option<JobReport> {
-        self.state().job.as_ref().map(|job| job.report(self.id, limited))
+        self.state().jobs.job.as_ref().map(|job| job.report(self.id, limited))
     }
 }
 
@@ -358,9 +388,14 @@ mod tests {
         for (dirty, wanted_anew, long, done) in
             (0..16).map(|case| (case & 1 > 0, case & 2 > 0, case & 4 > 0, if case & 8 > 0 { 8 } else { 4 }))
         {
-            let mut state = State { dirty, wanted_anew, ..State::default() };
+            let mut state = State::default();
+            if dirty && wanted_anew {
+                state.turn.ask_anew();
+            } else if dirty {
+                state.turn.ask();
+            }
             state.begin_job(&zero, SystemTime::UNIX_EPOCH);
-            if let (Some(job), true) = (&mut state.job, long) {
+            if let (Some(job), true) = (&mut state.jobs.job, long) {
                 job.began = job.began.checked_sub(TIME_MIN).unwrap();
             }
             let gives_way = dirty && (wanted_anew || long);

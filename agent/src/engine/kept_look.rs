@@ -28,8 +28,9 @@ pub(super) struct KeptLook {
 
 impl State {
     fn take_kept_look(&mut self, stamp: &Stamp) -> Option<VolumesView> {
-        let kept = self.kept_look.take()?;
-        let holds = kept.stamp == *stamp && self.rests_since(kept.passes) && kept.ended.elapsed() < KEPT_FOR;
+        let kept = self.knowledge.take_kept_look()?;
+        let holds =
+            kept.stamp == *stamp && self.turn.rests_since(kept.passes) && kept.ended.elapsed() < KEPT_FOR;
         holds.then_some(kept.view)
     }
 }
@@ -48,15 +49,16 @@ impl Engine {
             if let Some(view) = state.take_kept_look(stamp) {
                 return Ok(view);
             }
-            (!state.running).then_some(state.passes)
+            (!state.turn.is_running()).then_some(state.turn.passes())
         };
         let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
         if !claim.is_taken() {
             return Ok(view);
         }
         let mut state = cell.state();
-        if let Some(passes) = rested.filter(|passes| state.rests_since(*passes)) {
-            state.kept_look = Some(KeptLook { stamp: stamp.clone(), passes, ended: Instant::now(), view });
+        if let Some(passes) = rested.filter(|passes| state.turn.rests_since(*passes)) {
+            let look = KeptLook { stamp: stamp.clone(), passes, ended: Instant::now(), view };
+            state.knowledge.learn_kept_look(look);
         }
         let stuck = state.stuck();
         drop(state);
@@ -94,8 +96,13 @@ mod tests {
         node.engine.put_volume(put, SHORT).await
     }
 
+    fn begin(state: &mut State) {
+        state.turn.ask();
+        state.turn.begin().unwrap();
+    }
+
     fn is_kept(cell: &Cell) -> bool {
-        cell.state().kept_look.is_some()
+        cell.state().knowledge.kept_look().is_some()
     }
 
     /// A node where a look has been kept for a sender who has gone.
@@ -122,10 +129,10 @@ mod tests {
         let node = Node::new();
         node.fake.lvm().set_slow(SHORT * 2);
         let cell = node.engine.cell(VolumeId::from_u128(2));
-        cell.state().running = true;
+        begin(&mut cell.state());
         assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })));
         // The pass ends before the look does.
-        cell.state().running = false;
+        cell.state().turn.end();
         drop(cell.admission.take(Duration::from_secs(30)).expect("the look ends"));
         assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })), "LVM is asked anew");
     }
@@ -134,19 +141,20 @@ mod tests {
     async fn a_look_is_for_its_own_wish_and_for_a_moment_and_not_from_before_a_pass() {
         let (node, cell) = node_with_a_kept_look().await;
         assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })), "another wish");
-        let spoils: [fn(&mut State); 3] = [
-            |state| state.passes += 1,
-            |state| state.running = true,
-            |state| state.kept_look.as_mut().unwrap().ended -= KEPT_FOR,
-        ];
+        let passes: fn(&mut State) = |state| {
+            begin(state);
+            state.turn.end();
+        };
+        let spoils: [fn(&mut State); 3] =
+            [passes, begin, |state| state.knowledge.kept_look().unwrap().ended -= KEPT_FOR];
         for spoil in spoils {
             eventually("the look is kept", || is_kept(&cell));
             {
                 let mut state = cell.state();
-                let stamp = state.kept_look.as_ref().unwrap().stamp.clone();
+                let stamp = state.knowledge.kept_look().unwrap().stamp.clone();
                 spoil(&mut state);
                 assert!(state.take_kept_look(&stamp).is_none());
-                state.running = false;
+                state.turn.end();
             }
             assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })));
         }

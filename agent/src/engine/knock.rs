@@ -11,7 +11,6 @@ use std::time::{Duration, Instant as StdInstant, SystemTime};
 use mooring_model::{Cure, Portal, Problem};
 use tokio::time::Instant;
 
-use super::cell::Wish;
 use super::{Engine, lock};
 use crate::capabilities::timestamp;
 
@@ -58,7 +57,7 @@ impl Engine {
         // Exports may have portals of their own.
         let own = silent.iter().filter_map(|volume| self.known_cell(*volume)).flat_map(|cell| {
             let state = cell.state();
-            let spec = state.export.as_ref().and_then(Wish::spec);
+            let spec = state.export_spec();
             spec.map(|spec| spec.portals.clone()).unwrap_or_default()
         });
         let portals: BTreeSet<Portal> = self.shared.config.portals.iter().copied().chain(own).collect();

@@ -24,9 +24,9 @@ impl State {
     /// The LV of a volume that was made, by which it is recognised whatever somebody does to its tags. One that was not made may
     /// hold somebody's old data, and its tags are all that says so.
     pub(super) fn known_lv(&self, volume: VolumeId) -> Option<KnownLv> {
-        let spec = self.volume.as_ref().filter(|_| self.made)?.spec()?;
-        let name = pass::lv_name(spec, self.export.as_ref().and_then(Wish::spec));
-        Some(KnownLv { volume, mapping: self.identity.clone()?, name })
+        let spec = self.volume().filter(|_| self.established.is_made())?.spec()?;
+        let name = pass::lv_name(spec, self.export_spec());
+        Some(KnownLv { volume, mapping: self.established.identity()?.to_owned(), name })
     }
 }
 
@@ -48,7 +48,7 @@ impl Engine {
         seen: Option<&VolumeReport>,
     ) -> Option<VolumeReport> {
         let seen = seen.filter(|seen| seen.phase == Phase::Ready && wish.spec().is_some())?;
-        if cell.state().made {
+        if cell.state().established.is_made() {
             return None;
         }
         let waits = |object, text, cure| {
@@ -63,7 +63,7 @@ impl Engine {
             Ok(kept) => {
                 note(cell, Some(&wish.stamp), &kept);
                 // Else there is a newer wish: its pass keeps it.
-                let newer = !cell.state().made;
+                let newer = !cell.state().established.is_made();
                 newer.then(|| VolumeReport { phase: Phase::Creating, problems: Vec::new(), ..seen.clone() })
             }
             Err(error) => {
@@ -113,9 +113,9 @@ impl Engine {
 /// Whether this look is the first that is known of to show the volume's LV whole.
 fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
     let state = cell.state();
-    let wish = state.volume.as_ref().filter(|wish| !state.made && Some(&wish.stamp) == stamp);
+    let wish = state.volume().filter(|wish| !state.established.is_made() && Some(&wish.stamp) == stamp);
     wish.filter(|wish| wish.spec().is_some()).is_some_and(|wish| {
-        let wanted = pass::wanted_volume(wish, state.export.as_ref(), false, false);
+        let wanted = pass::wanted_volume(wish, state.export(), false, false);
         volumes::report(&wanted, view, cell.id).phase == Phase::Ready
     })
 }
@@ -123,16 +123,16 @@ fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
 /// The group of a volume, and the device of its LV.
 fn device_of(cell: &Cell) -> Option<(VgName, PathBuf)> {
     let state = cell.state();
-    let spec = state.volume.as_ref().and_then(Wish::spec)?;
-    let name = pass::lv_name(spec, state.export.as_ref().and_then(Wish::spec));
+    let spec = state.volume_spec()?;
+    let name = pass::lv_name(spec, state.export_spec());
     Some((spec.group.clone(), volumes::device_path(spec.group.as_str(), name.as_str())))
 }
 
 /// Takes note of what was kept. Of a wish that came meanwhile the next look says it: a tombstone may have come between the two.
 fn note(cell: &Cell, stamp: Option<&Stamp>, kept: &[VolumeId]) {
     let mut state = cell.state();
-    let same = state.volume.as_ref().map(|wish| &wish.stamp) == stamp;
-    if same && is_spec(state.volume.as_ref()) && kept.contains(&cell.id) {
-        state.made = true;
+    let same = state.volume().map(|wish| &wish.stamp) == stamp;
+    if same && is_spec(state.volume()) && kept.contains(&cell.id) {
+        state.established.set_made(true);
     }
 }

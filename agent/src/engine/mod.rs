@@ -15,21 +15,25 @@ mod admit;
 mod bulk;
 pub(crate) mod busy;
 mod callers;
+mod calls;
 mod cell;
 pub(crate) mod counts;
 mod cut;
 mod disks;
 mod early;
+mod established;
 pub(crate) mod fabrics;
 mod first_wish;
 pub(crate) mod jobs;
 mod kept_look;
 mod knock;
+mod knowledge;
 mod made;
 mod narrow;
 mod pass;
 mod port_ids;
 mod pulse;
+mod receipts;
 mod refusal;
 mod reservations;
 mod reserve;
@@ -64,6 +68,9 @@ use mooring_model::{
 use tokio::sync::{broadcast, oneshot, watch};
 use tokio::time::Instant;
 
+pub use knowledge::Stale;
+#[cfg(feature = "faults")]
+pub use knowledge::keep_stale;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
@@ -77,7 +84,8 @@ use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError};
 use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
-use cell::{Cell, OpenReceipt, Wish};
+use cell::{Cell, Wish};
+use receipts::OpenReceipt;
 
 /// Reports that a watcher may lag behind before it is cut off.
 const REPORTS_QUEUED_MAX: usize = 4096;
@@ -349,10 +357,7 @@ impl Engine {
 
     /// Whether anything is known of a volume.
     pub fn knows(&self, id: VolumeId) -> bool {
-        self.known_cell(id).is_some_and(|cell| {
-            let state = cell.state();
-            state.volume.is_some() || state.export.is_some() || state.orphan.is_some()
-        })
+        self.known_cell(id).is_some_and(|cell| !cell.state().is_unknown())
     }
 
     /// The machine.
@@ -407,7 +412,8 @@ impl Engine {
                 Kind::Volume => {
                     let wish = admit::stored_volume(&stored)?;
                     let mut state = cell.state();
-                    (state.volume, state.made) = (Some(wish), stored.made);
+                    state.set_volume(wish);
+                    state.established.set_made(stored.made);
                 }
                 Kind::Export => {
                     let wish = admit::stored_export(&stored)?;
@@ -416,7 +422,8 @@ impl Engine {
                         lock(&self.shared.naas).insert(names.naa(), stored.volume);
                     }
                     let mut state = cell.state();
-                    (state.export, state.unheard) = (Some(wish), true);
+                    state.set_export(wish);
+                    state.silence.set_unheard();
                 }
                 Kind::Connection => {}
             }
@@ -426,17 +433,15 @@ impl Engine {
                 .or_insert(stored.volume);
         }
         for (volume, place) in self.shared.store.fc_places()? {
-            let cell = self.cell(volume);
-            let mut state = cell.state();
-            state.former.insert(place);
-            state.kept_places.insert(place);
+            self.cell(volume).state().established.load_place(place);
         }
         self.load_reservations()?;
         self.load_port_ids()?;
         self.load_whole()?;
         self.load_kept_out()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
-            self.cell(receipt.volume).state().open_receipts.push(OpenReceipt { row, receipt, began: None });
+            let cell = self.cell(receipt.volume);
+            cell.state().receipts.add_open(OpenReceipt { row, receipt, began: None });
         }
         Ok(())
     }
@@ -484,9 +489,9 @@ impl Engine {
         let state = cell.state();
         match kind {
             Kind::Volume => {
-                state.volume_end.done && state.orphan.is_none() && !is_spec(state.volume.as_ref())
+                state.volume_end().done && state.knowledge.orphan().is_none() && !is_spec(state.volume())
             }
-            Kind::Export => state.is_export_done() && !is_spec(state.export.as_ref()),
+            Kind::Export => state.is_export_done() && !is_spec(state.export()),
             Kind::Connection => false,
         }
     }
@@ -534,12 +539,8 @@ impl Engine {
 
     /// Has a pass run over this volume soon.
     fn wake(&self, cell: &Arc<Cell>) {
-        {
-            let mut state = cell.state();
-            state.dirty = true;
-            if state.running {
-                return;
-            }
+        if !cell.state().turn.ask() {
+            return;
         }
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         let group = cell.state().group();
@@ -552,7 +553,7 @@ impl Engine {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            if cell.state().retry == retry {
+            if cell.state().turn.is_due(retry) {
                 engine.wake(&cell);
             }
         });
@@ -582,7 +583,7 @@ impl Engine {
         loop {
             let settled = {
                 let state = cell.state();
-                let end = &state.volume_end;
+                let end = state.volume_end();
                 // What is cut off may have a pass that hangs.
                 let only_cut = state.is_only_cut(generation);
                 // Of a newer wish than this one it is not said that this one is true.
@@ -623,7 +624,7 @@ impl Engine {
             let left = deadline.saturating_sub(began.elapsed());
             {
                 let state = cell.state();
-                let end = &state.export_end;
+                let end = state.export_end();
                 let settled = end.is_settled(generation, admitted.after);
                 if settled && end.done {
                     let at = end.at.unwrap_or_else(Instant::now);
@@ -646,9 +647,8 @@ impl Engine {
     }
 
     async fn receipts_of(&self, cell: &Cell, generation: Generation) -> Result<Vec<Receipt>, Refusal> {
-        let known = cell.state().receipts.clone();
-        if let Some((_, receipts)) = known.filter(|(of, _)| *of == generation) {
-            return Ok(receipts);
+        if let Some(receipts) = cell.state().receipts.newest(generation) {
+            return Ok(receipts.to_vec());
         }
         // Of a generation before, or before the agent was started.
         let (engine, volume) = (self.clone(), cell.id);
@@ -670,10 +670,9 @@ impl Engine {
         };
         let report = {
             let mut state = cell.state();
-            if state.store_failed == failed {
+            if !state.note_store(failed) {
                 return;
             }
-            state.store_failed = failed;
             state.export_report()
         };
         if let Some(report) = report {
@@ -707,7 +706,7 @@ impl Engine {
                 // Somebody waits for the look behind its steps.
                 engine.passed(at.id, false);
                 engine.tend_cut_soon(&at);
-                at.state().want_pass();
+                at.state().turn.ask_anew();
                 engine.run(&at);
             } else {
                 at.changed();

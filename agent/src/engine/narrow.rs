@@ -12,6 +12,7 @@ use mooring_targets::{Known, Narrow};
 use super::Engine;
 use super::cell::Cell;
 use super::fabrics::{Seen, Wanteds};
+use super::knowledge::Stale;
 use super::pass::Made;
 use super::steps::Watch;
 
@@ -21,11 +22,12 @@ impl Cell {
     pub(super) fn narrow(&self, wanted: &Wanteds) -> Option<Narrow> {
         let mut state = self.state();
         // Over Fibre Channel a look is at the volume's own places, all of them.
-        let known = state.known.take().filter(|_| !wanted.is_over_fc())?;
+        let known = state.knowledge.take_known().filter(|_| !wanted.is_over_fc())?;
         let wanted = &wanted.iscsi;
         // A grant that came back before its revoke was carried out needs the old nexus cut first: that is the whole way.
         let came_back = state
-            .open_receipts
+            .receipts
+            .open()
             .iter()
             .any(|open| wanted.grants().iter().any(|grant| open.receipt.initiator == grant.initiator));
         drop(state);
@@ -39,7 +41,8 @@ impl Cell {
             && !wanted.is_over_fc()
         {
             // What is left was planned for this very view.
-            self.state().known = Known::planned(&wanted.iscsi, view.iscsi.clone(), left);
+            let known = Known::planned(&wanted.iscsi, view.iscsi.clone(), left);
+            self.state().knowledge.learn_known(known);
         }
     }
 }
@@ -56,7 +59,7 @@ impl Engine {
         let look = || {
             cell.begin(format!("look at {}", wanted.names().iqn));
             let seen = narrow.look(&*self.shared.machine.target);
-            cell.state().at_work = None;
+            cell.end();
             seen
         };
         let before = match look() {
@@ -65,7 +68,7 @@ impl Engine {
         };
         let plan = mooring_targets::plan(&narrow.wanted, &before);
         if !plan.steps.is_empty() {
-            cell.state().unwatch();
+            cell.state().knowledge.forget(Stale::NarrowStep);
         }
         let mut watch = Watch { engine: self, cell, generation };
         if let Err(error) = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch) {
@@ -88,7 +91,7 @@ impl Engine {
             Err(left) => Made { view: None, left: Ok(left) },
             Ok(known) => {
                 let view = known.view().clone();
-                cell.state().known = Some(known);
+                cell.state().knowledge.learn_known(Some(known));
                 Made { view: Some(Seen::iscsi(view)), left: Ok(Plan::default()) }
             }
         }

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use mooring_host::{Noted, Tree};
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
-    Phase, Plan, Problem, Proof, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
+    Phase, Plan, Problem, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
 use super::fabrics::{Seen, Wanteds};
+use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
+use crate::object::turn::{Begun, Next};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
@@ -65,28 +67,16 @@ impl Engine {
         loop {
             let wishes = {
                 let mut state = cell.state();
-                if state.running || !state.dirty {
-                    return;
-                }
-                state.running = true;
-                state.dirty = false;
-                let anew = std::mem::take(&mut state.wanted_anew);
-                state.passes += 1;
-                state.late = false;
-                Wishes {
-                    volume: state.volume.clone(),
-                    export: state.export.clone(),
-                    ready: state.ready_now(),
-                    anew,
-                    pass: state.passes,
-                }
+                let Some(Begun { pass, anew }) = state.turn.begin() else { return };
+                let (volume, export) = state.wishes();
+                Wishes { volume, export, ready: state.knowledge.ready_for_pass(), anew, pass }
             };
             // Also when a pass panics, the volume must not stay "running" for ever.
             let running = Running { cell };
             self.pass(cell, &wishes);
             drop(running);
             self.shared.done.pass();
-            let made = std::mem::take(&mut cell.state().look_later);
+            let made = cell.state().take_left_look();
             self.passed(cell.id, made);
             if made {
                 // Its look comes behind all exports that are still to be made.
@@ -97,31 +87,27 @@ impl Engine {
     }
 
     fn plan_retry(&self, cell: &Arc<Cell>) {
-        let (failures, retry) = {
+        let next = {
             let mut state = cell.state();
-            let failed = state.volume_end.retry || state.export_end.retry;
-            state.failures = if failed { state.failures.saturating_add(1) } else { 0 };
-            if !failed || state.dirty || state.running {
-                return;
-            }
+            let failed = state.volume_end().retry || state.export_end().retry;
             // Only the export waits, and the volume cannot be helped from here: its group is not there, or somebody has to act.
-            state.late = is_spec(state.volume.as_ref()) && !state.volume_end.done && !state.volume_end.retry;
-            state.retry += 1;
-            (state.failures, state.retry)
+            let late = is_spec(state.volume()) && !state.volume_end().done && !state.volume_end().retry;
+            state.turn.plan(failed, late)
         };
-        if cell.state().late {
-            return self.wake_when_there();
+        match next {
+            Next::Nothing => {}
+            Next::Late => self.wake_when_there(),
+            Next::Retry { failures, retry } => self.wake_later(cell, failures, retry),
         }
-        self.wake_later(cell, failures, retry);
     }
 
     fn pass(&self, cell: &Arc<Cell>, wishes: &Wishes) {
         // Where there is no export to do it with, whoever asked is told to try again.
-        let asked = cell.state().asked.take();
+        let asked = cell.state().take_asked();
         if is_doomed(wishes.volume.as_ref()) {
             // A doomed volume loses its export first.
             let end = self.export_half(cell, wishes, false);
-            if cell.state().look_later {
+            if cell.state().has_left_look() {
                 return;
             }
             let gone = end.gone;
@@ -135,10 +121,10 @@ impl Engine {
         }
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
-        let ready = if reverting { cell.state().ready.clone() } else { wishes.ready.clone() };
+        let ready = if reverting { cell.state().knowledge.ready().cloned() } else { wishes.ready.clone() };
         let usable = self.is_usable(cell, wishes, ready.as_ref());
         let mut end = self.export_half(cell, wishes, usable);
-        if cell.state().look_later {
+        if cell.state().has_left_look() {
             // Nothing is known yet: whoever waits for it waits for the look.
             return;
         }
@@ -158,11 +144,11 @@ impl Engine {
             return;
         }
         self.volume_half(cell, wishes, false, true, Grow::Later);
-        let ready = cell.state().ready.clone();
+        let ready = cell.state().knowledge.ready().cloned();
         let usable = self.is_usable(cell, wishes, ready.as_ref());
         let end = if usable { self.export_half(cell, wishes, true) } else { end };
         self.end_export(cell, wishes, end);
-        let grows = usable && !cell.state().volume_end.done;
+        let grows = usable && !cell.state().volume_end().done;
         if grows {
             self.volume_half(cell, wishes, false, true, Grow::Now);
         }
@@ -186,21 +172,21 @@ impl Engine {
         let held = cell.state().held.said();
         let doomed = is_doomed(wishes.volume.as_ref());
         self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
-        if end.gone && doomed && !cell.state().apart {
+        if end.gone && doomed && !cell.state().revert.is_apart() {
             self.forget_port_id(cell.id);
         }
         let mut state = cell.state();
         if !end.problems.is_empty() {
             // Whatever went wrong, the LV is looked at again before the next try.
-            state.ready = None;
+            state.knowledge.forget(Stale::ExportFailed);
         }
-        if (end.report != state.export_end.report || held != state.held.said())
+        if (end.report != state.export_end().report || held != state.held.said())
             && let Some(mut report) = end.report.clone()
         {
             state.fill_lives(&mut report);
             self.publish(Change::Export(report.into()));
         }
-        state.export_end = End {
+        state.end_export(End {
             pass: wishes.pass,
             generation: wishes.export.as_ref().map(|wish| wish.stamp.generation),
             report: end.report,
@@ -208,7 +194,7 @@ impl Engine {
             retry: end.retry,
             at: Some(Instant::now()),
             operations: end.operations,
-        };
+        });
         drop(state);
         cell.changed();
     }
@@ -230,10 +216,10 @@ impl Engine {
                 (true, false, Some(report.clone()))
             }
             (Some(wish), _) if !look && !wishes.anew && cell.state().has_ended_by(wish) => {
-                (true, false, cell.state().volume_end.report.clone())
+                (true, false, cell.state().volume_end().report.clone())
             }
             (Some(wish), _) => {
-                let made = cell.state().made;
+                let made = cell.state().established.is_made();
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), made, export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
                 if let Some(view) = &view {
@@ -273,10 +259,10 @@ impl Engine {
         // What is only too small may be exported while it grows.
         let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
         // A wish that came meanwhile has not been looked at.
-        let same =
-            state.volume.as_ref().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
-        state.ready = ready.filter(|_| same).cloned();
-        if report != state.volume_end.report
+        let same = state.volume().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
+        let ready = ready.filter(|_| same).cloned();
+        state.knowledge.learn_if_ready(ready, Stale::VolumeNotReady);
+        if report != state.volume_end().report
             && let Some(report) = &report
         {
             let mut report = report.clone();
@@ -284,7 +270,7 @@ impl Engine {
             self.publish(Change::Volume(report));
         }
         let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);
-        state.volume_end = End {
+        state.end_volume(End {
             pass: wishes.pass,
             generation,
             report,
@@ -292,7 +278,7 @@ impl Engine {
             retry,
             at: Some(Instant::now()),
             operations: 0,
-        };
+        });
         drop(state);
         cell.changed();
     }
@@ -310,10 +296,10 @@ impl Engine {
         let look = || {
             cell.begin("ask LVM".to_owned());
             let view = self.view_of(cell, &wanted.beside());
-            cell.state().at_work = None;
+            cell.end();
             view
         };
-        let looked = cell.state().looked.take();
+        let looked = cell.state().knowledge.take_looked();
         let mut view = match looked.map_or_else(look, Ok) {
             Ok(view) => view,
             Err(error) => return MadeVolume { view: None, left: Err(error) },
@@ -366,8 +352,8 @@ impl Engine {
         let iscsi = self.wanted_over_iscsi(cell, volume, export)?;
         let wanted = self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc));
         let state = cell.state();
-        let is_out = |initiator: &Initiator| state.kept_out.contains(initiator);
-        Some(if state.kept_out.is_empty() { wanted } else { wanted.without(is_out) })
+        let is_out = |initiator: &Initiator| state.reserved.is_out(initiator);
+        Some(if state.reserved.is_empty() { wanted } else { wanted.without(is_out) })
     }
 
     fn wanted_over_iscsi(
@@ -398,7 +384,7 @@ impl Engine {
                 };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
-                let withheld = cell.state().silent.is_some();
+                let withheld = cell.state().silence.since().is_some();
                 Some(Wanted::Present { names, device, portals, withheld, grants, tuning, port_id })
             }
         }
@@ -501,7 +487,7 @@ impl Engine {
         let made = self.apply_export(cell, wanted, view, generation);
         let made = self.with_another_port_id(cell, wanted, made, generation);
         self.keep_port_id(cell, &made);
-        if cell.state().look_later {
+        if cell.state().has_left_look() {
             return made;
         }
         if made.left.as_ref().is_ok_and(Plan::is_quiet) {
@@ -525,7 +511,7 @@ impl Engine {
         }
         {
             let mut state = cell.state();
-            state.unwatch();
+            state.knowledge.forget(Stale::Step);
             if view.iscsi.backstore.is_none() {
                 state.held.starts_anew();
             }
@@ -533,7 +519,7 @@ impl Engine {
         let mut watch = Watch { engine: self, cell, generation };
         let applied = mooring_targets::apply(&plan, &*self.shared.machine.target, &mut watch);
         if applied.is_ok() && self.is_bulk(cell.id) {
-            cell.state().look_later = true;
+            cell.state().leave_look();
             return Made { view: None, left: Ok(Plan::default()) };
         }
         match (self.look_for(cell, wanted, generation), applied) {
@@ -567,7 +553,7 @@ impl Engine {
     ) -> Result<Seen, mooring_targets::Error> {
         cell.begin(format!("look at {}", wanted.names().iqn));
         let seen = wanted.look(tree);
-        cell.state().at_work = None;
+        cell.end();
         let seen = seen?;
         self.learn_port_ids(wanted, &seen);
         let has_nexus = cell.nexuses(wanted, &seen);
@@ -580,24 +566,19 @@ impl Engine {
     /// nexus that was revoked later, this pass's plan may still make the ACL.
     pub(super) fn prove(&self, cell: &Cell, generation: Generation, drained: impl Fn(&Initiator) -> bool) {
         let ended = self.shared.machine.clock.now();
-        let proven: Vec<_> = {
+        let proven = {
             let mut guard = cell.state();
             let state = &mut *guard;
-            for open in &mut state.open_receipts {
-                if open.is_unproven(generation) && drained(&open.receipt.initiator) {
-                    open.receipt.proof = Proof::Proven;
-                    open.receipt.ended = Some(ended);
-                    if let Some(lives) = &mut state.lives {
-                        lives.forget(&open.receipt.initiator);
-                    }
+            state.receipts.prove(generation, ended, drained, |initiator| {
+                if let Some(lives) = state.knowledge.lives_mut() {
+                    lives.forget(initiator);
                 }
-            }
-            state.open_receipts.iter().filter(|open| open.receipt.proof == Proof::Proven).cloned().collect()
+            })
         };
         for open in proven {
             self.shared.store.prove_receipt(open.row, &open.receipt);
             self.shared.done.proof();
-            cell.state().receipt_is_proven(open.row, &open.receipt);
+            cell.state().receipts.note_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));
         }
@@ -770,8 +751,8 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.cell.state();
-        state.running = false;
-        state.at_work = None;
-        (state.job, state.busy) = (None, None);
+        state.turn.end();
+        state.calls.end();
+        state.jobs.end();
     }
 }

@@ -202,7 +202,7 @@ impl Lives {
 
 /// What is wanted of an export that nobody is at work at: he leaves another view than the one that would be looked at.
 fn spec_at_rest(state: &State) -> Option<&ExportSpec> {
-    state.export.as_ref().and_then(super::Wish::spec).filter(|_| !state.running)
+    state.export_spec().filter(|_| !state.turn.is_running())
 }
 
 /// The same, if no Fibre Channel port has a part in it.
@@ -245,7 +245,7 @@ impl Engine {
         if recent.may_concern(now) {
             (turn, recent.last) = self.some(recent.last, SOON_PER_SECOND, |state| {
                 let spec = spec_at_rest(state)?;
-                recent.concerns(now, spec, state.lives.as_ref()).then_some(spec.grants.len())
+                recent.concerns(now, spec, state.knowledge.lives()).then_some(spec.grants.len())
             });
             recent.busy = !turn.is_empty();
         }
@@ -298,11 +298,14 @@ impl Engine {
         {
             let mut state = cell.state();
             // Where a call does not return, another would be lost, too, with its thread.
-            if state.running || state.is_blocked() || state.felt.is_some() || !is_spec(state.export.as_ref())
+            if state.turn.is_running()
+                || state.is_blocked()
+                || state.calls.is_in_pulse()
+                || !is_spec(state.export())
             {
                 return;
             }
-            state.felt = Some(began);
+            state.calls.begin_pulse(began);
         }
         let _feeling = Feeling { cell };
         if let Err(error) = self.glance(cell, began) {
@@ -323,10 +326,7 @@ impl Engine {
         if commands.is_some() && self.is_as_seen(cell, commands) {
             return Ok(());
         }
-        let (volume, export) = {
-            let state = cell.state();
-            (state.volume.clone(), state.export.clone())
-        };
+        let (volume, export) = cell.state().wishes();
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return Ok(()) };
         let full = commands.map(|commands| Full { at: began, commands, quick: 0 });
         self.look_in_full(cell, &wanted, full).map(drop)
@@ -338,7 +338,7 @@ impl Engine {
         let pulse = lock(&self.shared.pulse);
         let mut state = cell.state();
         let fits = state.is_export_still() && over_ip_alone(&state).is_some();
-        let Some(lives) = state.lives.as_mut().filter(|lives| fits && lives.fc.is_empty()) else {
+        let Some(lives) = state.knowledge.lives_mut().filter(|lives| fits && lives.fc.is_empty()) else {
             return false;
         };
         let Some((full, until)) = lives.quiet(&pulse.recent) else { return false };
@@ -360,7 +360,7 @@ impl Engine {
     fn look_in_full(&self, cell: &Cell, wanted: &Wanteds, full: Option<Full>) -> Result<Lives, Error> {
         let (before, passes, quiet) = {
             let state = cell.state();
-            (state.lives.clone(), state.passes, state.is_export_still())
+            (state.knowledge.lives().cloned(), state.turn.passes(), state.is_export_still())
         };
         let tree = &*self.shared.machine.target;
         let none = BTreeMap::new();
@@ -373,14 +373,14 @@ impl Engine {
         let news = {
             let mut state = cell.state();
             // A pass beside it may have taken away what was seen.
-            if !quiet || state.passes != passes {
+            if !quiet || state.turn.passes() != passes {
                 return Ok(lives);
             }
             // At first it is listened to whoever is there: somebody whose connection has ended is not seen, and may be waited for.
             if before.is_none() || lives.all_sessions().next().is_some() {
                 self.listen_to(cell.id);
             }
-            state.lives = Some(lives.clone());
+            state.knowledge.learn_lives(Some(lives.clone()));
             let news = lives.differs(&before.unwrap_or_default());
             news.then(|| state.export_report()).flatten()
         };
@@ -412,7 +412,7 @@ struct Feeling<'a> {
 
 impl Drop for Feeling<'_> {
     fn drop(&mut self) {
-        self.cell.state().felt = None;
+        self.cell.state().calls.end_pulse();
     }
 }
 

@@ -164,7 +164,7 @@ impl Engine {
     pub(super) fn take_reservations(&self, cell: &Cell, copy: &str) -> Result<(), Refusal> {
         let is_known = {
             let state = cell.state();
-            state.export.is_some() || !state.held.kept.is_empty()
+            state.export().is_some() || !state.held.kept.is_empty()
         };
         if copy.is_empty() || is_known {
             return Ok(());
@@ -290,7 +290,7 @@ impl Engine {
     pub(super) fn has_new_reservations(&self, cell: &Cell) -> bool {
         let (export, before) = {
             let state = cell.state();
-            (state.export.as_ref().and_then(Wish::spec).map(|spec| spec.identity.clone()), state.held.clone())
+            (state.export_spec().map(|spec| spec.identity.clone()), state.held.clone())
         };
         let Some(identity) = export else { return false };
         let names = identity.names(cell.id, &self.shared.config.iqn_prefix);

@@ -183,13 +183,13 @@ impl Engine {
         }
         {
             let mut state = cell.state();
-            if state.asked.as_ref().is_some_and(|other| !other.reply.is_closed()) {
+            if state.asked().is_some_and(|other| !other.reply.is_closed()) {
                 drop(state);
                 let why = "somebody else changes its reservations at this moment".to_owned();
                 return drop(asked.reply.send(Err(Refusal::Busy { volume: cell.id, why })));
             }
-            state.asked = Some(asked);
-            state.want_pass();
+            state.ask(asked);
+            state.turn.ask_anew();
         }
         self.run(cell);
     }
@@ -424,7 +424,7 @@ impl Engine {
         }
         cell.begin(format!("change the reservations of {}", own.nexus.target));
         let sent = self.session(own, seen, change);
-        cell.state().at_work = None;
+        cell.end();
         sent.map_err(|error| {
             let why = format!("the reservations of volume {} were not changed: {}", cell.id, Chain(&error));
             // As a preempt is answered whose key nobody has.

@@ -6,18 +6,20 @@
 //! What must never happen here: a nexus cut without a receipt that is kept before; one cut of a host that may write, unless an operator
 //! says so; a session of anybody else touched.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_model::{
-    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Mode, Problem, Proof, Receipt,
-    ReservationHolder, Revoked,
+    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Initiator, Mode, Problem,
+    Proof, Receipt, ReservationHolder, Revoked,
 };
 use mooring_targets::reservations;
 use tokio::time::Instant;
 
-use super::cell::{Cell, OpenReceipt, State, Wish};
+use super::cell::{Cell, State};
 use super::pass::Wishes;
+use super::receipts::OpenReceipt;
 use super::reservations::grant_of;
 use super::{Change, Engine, lock};
 use crate::config::RoReservation;
@@ -35,12 +37,38 @@ fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
     holder.ends_with_its_session() && mode == Some(Mode::ReadOnly)
 }
 
+/// The RESERVE(6) and RESERVE(10) of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    /// Initiators that have a grant and are not let in: they had reserved the volume, and may only read.
+    kept_out: BTreeSet<Initiator>,
+    /// When somebody's session was cut last for what he had reserved.
+    cut: Option<Instant>,
+}
+
+impl Reserved {
+    /// Whether an initiator with a grant is not let in.
+    pub(super) fn is_out(&self, initiator: &Initiator) -> bool {
+        self.kept_out.contains(initiator)
+    }
+
+    /// Whether nobody with a grant is kept out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept_out.is_empty()
+    }
+
+    /// Lets those in that are not `out` any more.
+    pub(super) fn retain(&mut self, out: impl Fn(&Initiator) -> bool) {
+        self.kept_out.retain(out);
+    }
+}
+
 impl State {
     /// Whether somebody was logged in at the last look of the pulse. Before that, the first pass has seen who held it.
     fn is_in_use(&self) -> bool {
         let over_fc =
             |lives: &super::pulse::Lives| lives.fc.values().flatten().any(|(_, live)| live.logged_in);
-        self.lives.as_ref().is_some_and(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
+        self.knowledge.lives().is_some_and(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
     }
 
     /// Says who is kept out, and who has a volume for itself and may only read it.
@@ -51,13 +79,13 @@ impl State {
             text,
             cure: Cure::Operator,
         };
-        report.problems.extend(self.kept_out.iter().map(|initiator| {
+        report.problems.extend(self.reserved.kept_out.iter().map(|initiator| {
             problem(format!(
                 "{initiator} may only read and had reserved it for itself: it is kept out until it is detached and attached again"
             ))
         }));
         let holder = report.reservations.as_ref().and_then(|seen| seen.holder.as_ref());
-        let spec = self.export.as_ref().and_then(Wish::spec);
+        let spec = self.export_spec();
         if let (Some(holder), Some(spec)) = (holder, spec)
             && is_of_a_reader(holder, spec)
         {
@@ -75,7 +103,7 @@ impl Engine {
     pub(super) fn load_kept_out(&self) -> Result<(), StoreError> {
         if self.shared.config.ro_reservation == RoReservation::Revoke {
             for receipt in self.shared.store.kept_out()? {
-                self.cell(receipt.volume).state().kept_out.insert(receipt.initiator);
+                self.cell(receipt.volume).state().reserved.kept_out.insert(receipt.initiator);
             }
         }
         Ok(())
@@ -103,8 +131,9 @@ impl Engine {
     fn has_another_holder(&self, cell: &Cell) -> Result<bool, mooring_targets::Error> {
         let (names, before) = {
             let state = cell.state();
-            let spec = state.export.as_ref().and_then(Wish::spec);
-            let Some(spec) = spec.filter(|_| state.is_in_use() && !state.running && !state.is_blocked())
+            let spec = state.export_spec();
+            let Some(spec) =
+                spec.filter(|_| state.is_in_use() && !state.turn.is_running() && !state.is_blocked())
             else {
                 return Ok(false);
             };
@@ -128,13 +157,13 @@ impl Engine {
         if !is_of_a_reader(&holder, spec) {
             return;
         }
-        let recent = cell.state().reader_cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);
+        let recent = cell.state().reserved.cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);
         if recent {
             return cell.state().held.forget_holder();
         }
         match self.begin_cut(cell, spec, wish.stamp.generation, &holder, cause) {
             Ok(()) => {
-                cell.state().reader_cut = Some(Instant::now());
+                cell.state().reserved.cut = Some(Instant::now());
                 self.wake(cell);
             }
             Err(error) => {
@@ -162,8 +191,9 @@ impl Engine {
             let state = cell.state();
             let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
             let of = |open: &OpenReceipt| open.receipt.initiator == *initiator;
-            let sessions = state.lives.as_ref().map(|lives| lives.sessions(&initiator.to_string()).to_vec());
-            (sessions.unwrap_or_default(), state.open_receipts.iter().filter(unproven).any(of))
+            let sessions =
+                state.knowledge.lives().map(|lives| lives.sessions(&initiator.to_string()).to_vec());
+            (sessions.unwrap_or_default(), state.receipts.open().iter().filter(unproven).any(of))
         };
         if at_work {
             return Ok(());
@@ -188,9 +218,9 @@ impl Engine {
         let began = Some(self.shared.machine.clock.instant());
         let mut state = cell.state();
         if cause == Cause::ReservationKeptOut {
-            state.kept_out.insert(initiator.clone());
+            state.reserved.kept_out.insert(initiator.clone());
         }
-        state.open_receipts.push(OpenReceipt { row, receipt, began });
+        state.receipts.add_open(OpenReceipt { row, receipt, began });
         Ok(())
     }
 }

@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 
-use mooring_model::{Cure, ExportSpec, VolumeReport, VolumeSpec};
+use mooring_model::{Cure, ExportSpec, RevertId, VolumeReport, VolumeSpec};
 
 use super::cell::{Cell, Wish};
+use super::knowledge::Stale;
 use super::pass::{Grow, Wishes};
 use super::{Engine, Refusal};
 
@@ -19,6 +20,27 @@ use super::{Engine, Refusal};
 pub(super) fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
     let spec = export.and_then(Wish::spec);
     spec.is_some_and(|spec| !spec.grants.is_empty() || !spec.fc.grants.is_empty())
+}
+
+/// The revert of one volume to a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct Revert {
+    /// The revert that made the volume's LV, as LVM showed it last.
+    seen: Option<RevertId>,
+    /// The export is out of the kernel while the volume's LV is exchanged.
+    apart: bool,
+}
+
+impl Revert {
+    /// Takes note of the revert that has made the LV, as LVM showed it. `None` is no news.
+    pub(super) fn note(&mut self, seen: Option<RevertId>) {
+        self.seen = seen.or(self.seen);
+    }
+
+    /// Whether the export is out of the kernel while the volume's LV is exchanged.
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart
+    }
 }
 
 impl Cell {
@@ -29,7 +51,7 @@ impl Cell {
         export: Option<&Wish<ExportSpec>>,
     ) -> bool {
         let revert = volume.and_then(Wish::spec).and_then(|spec| spec.revert);
-        revert.is_some_and(|revert| self.state().reverted != Some(revert.id)) && !is_granted(export)
+        revert.is_some_and(|revert| self.state().revert.seen != Some(revert.id)) && !is_granted(export)
     }
 
     /// Whether the export is out of the kernel for that just now.
@@ -38,14 +60,12 @@ impl Cell {
         volume: Option<&Wish<VolumeSpec>>,
         export: Option<&Wish<ExportSpec>>,
     ) -> bool {
-        self.state().apart && self.is_reverting(volume, export)
+        self.state().revert.apart && self.is_reverting(volume, export)
     }
 
     /// Takes note of the revert that has made the LV, as LVM shows it.
     pub(super) fn note_reverted(&self, seen: Option<&VolumeReport>) {
-        if let Some(revert) = seen.and_then(|report| report.reverted) {
-            self.state().reverted = Some(revert);
-        }
+        self.state().revert.note(seen.and_then(|report| report.reverted));
     }
 
     /// Nobody is granted a volume whose LV is about to be exchanged, or is copied.
@@ -75,16 +95,16 @@ impl Engine {
     /// Does what a revert needs before the rest of a pass. `false`: the pass ends here.
     pub(super) fn revert_half(&self, cell: &Arc<Cell>, wishes: &Wishes) -> bool {
         // One that was cut short may have left it so.
-        cell.state().apart = false;
+        cell.state().revert.apart = false;
         let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
         let prepared = self.volume_half(cell, wishes, false, true, Grow::Now);
         if !prepared || !is_reverting() {
             return true;
         }
-        cell.state().apart = true;
+        cell.state().revert.apart = true;
         let end = self.export_half(cell, wishes, false);
-        cell.state().known = None;
-        if cell.state().look_later {
+        cell.state().knowledge.forget(Stale::Reverting);
+        if cell.state().has_left_look() {
             // What was done is seen at the next look: the pass that does it finds nothing left of the export.
             return false;
         }
@@ -95,7 +115,7 @@ impl Engine {
             self.end_export(cell, wishes, end);
         }
         // Exchanged or not: the export is wanted again from here on.
-        cell.state().apart = false;
+        cell.state().revert.apart = false;
         gone
     }
 }

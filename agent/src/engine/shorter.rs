@@ -20,8 +20,17 @@ pub(super) struct Held(Arc<Cell>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.state().held_small = false;
+        self.0.state().growth.held = false;
     }
+}
+
+/// The steps that make one volume larger.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    /// A smaller size is looked into: nothing makes the volume larger meanwhile.
+    held: bool,
+    /// The pass in which such a step was begun last.
+    begun: Option<u64>,
 }
 
 impl State {
@@ -30,18 +39,18 @@ impl State {
         if !matches!(op, VolumeOp::Append { .. } | VolumeOp::Extend { .. }) {
             return true;
         }
-        let may = !self.held_small && !self.wanted_anew;
+        let may = !self.growth.held && !self.turn.is_queued_anew();
         if may {
-            self.growing = Some(self.passes);
+            self.growth.begun = Some(self.turn.passes());
         }
         may
     }
 
     /// Holds such steps, if none is at work.
     fn hold_small(&mut self) -> bool {
-        let at_work = self.running && self.growing == Some(self.passes);
-        self.held_small = !at_work;
-        self.held_small
+        let at_work = self.turn.running().is_some_and(|pass| self.growth.begun == Some(pass));
+        self.growth.held = !at_work;
+        self.growth.held
     }
 }
 
@@ -95,20 +104,27 @@ mod tests {
         let (lv, growth) = (of(LvName::of(id)), of(LvName::growth_of(id)));
         let append = VolumeOp::Append { lv: lv.clone(), growth, size: ByteSize(1 << 20) };
         let remove = VolumeOp::Remove { lv };
-        let mut state = State { running: true, passes: 3, ..State::default() };
+        let begin = |state: &mut State| {
+            state.turn.ask();
+            state.turn.begin().unwrap();
+        };
+        let mut state = State::default();
+        begin(&mut state);
         assert!(state.hold_small());
         assert!(!state.may_begin(&append) && state.may_begin(&remove), "held");
         // The smaller size is wanted from now on: the pass at work has the larger one in mind.
-        state.want_pass();
-        state.held_small = false;
+        state.turn.ask_anew();
+        state.growth.held = false;
         assert!(!state.may_begin(&append));
         // The pass behind it knows what is wanted.
-        (state.wanted_anew, state.passes) = (false, 4);
+        state.turn.end();
+        begin(&mut state);
         assert!(state.may_begin(&append));
-        assert!(!state.hold_small() && !state.held_small, "it is at work");
-        state.running = false;
+        assert!(!state.hold_small() && !state.growth.held, "it is at work");
+        state.turn.end();
         assert!(state.hold_small(), "that pass has ended");
-        (state.held_small, state.running, state.passes) = (false, true, 5);
+        state.growth.held = false;
+        begin(&mut state);
         assert!(state.hold_small(), "and the next one appends nothing yet");
     }
 }

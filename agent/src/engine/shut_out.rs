@@ -13,6 +13,7 @@ use mooring_model::{Chain, ExportSpec, Generation, Mode, PortLun};
 use mooring_targets::{fc, layout};
 
 use super::cell::{BLOCKED_AFTER, Cell};
+use super::knowledge::Stale;
 use super::{Engine, lock};
 
 /// What an initiator loses.
@@ -56,16 +57,13 @@ fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
 impl Engine {
     /// Those who may lose something when this is not the wish any more; `None` if no pass is at work.
     pub(super) fn losers(cell: &Cell, kept: Option<&ExportSpec>) -> Option<Losers> {
-        let pass = {
-            let state = cell.state();
-            state.running.then_some(state.passes)?
-        };
+        let pass = cell.state().turn.running()?;
         Some(Losers { pass, kept: kept?.clone() })
     }
 
     /// What they lose by the newest wish, and which that is; `None` if the pass has ended.
     fn ways(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Way>)> {
-        let wish = cell.state().export.clone()?;
+        let wish = cell.state().export().cloned()?;
         let generation = wish.stamp.generation;
         if !is_stuck(cell, losers.pass, generation) {
             return None;
@@ -123,7 +121,7 @@ impl Engine {
         match self.shut(way) {
             Ok(false) => {}
             Ok(true) => {
-                cell.state().changed_beside_a_pass();
+                cell.state().knowledge.forget(Stale::BesidePass);
                 let mapped = &way.mapped;
                 tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
             }
@@ -158,6 +156,6 @@ impl Engine {
 /// This pass is still at work, and this is the newest wish.
 fn is_stuck(cell: &Cell, pass: u64, generation: Generation) -> bool {
     let state = cell.state();
-    let current = state.export.as_ref().map(|wish| wish.stamp.generation);
-    state.running && state.passes == pass && current == Some(generation)
+    let current = state.export().map(|wish| wish.stamp.generation);
+    state.turn.running() == Some(pass) && current == Some(generation)
 }

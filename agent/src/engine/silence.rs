@@ -26,8 +26,9 @@ use mooring_model::{Chain, Cure, Problem, VolumeId};
 use mooring_targets::layout;
 use tokio::time::Instant;
 
-use super::cell::{BLOCKED_AFTER, Cell, State, Wish};
+use super::cell::{BLOCKED_AFTER, Cell, State};
 use super::fabrics::Wanteds;
+use super::knowledge::Stale;
 use super::{Engine, lock};
 use crate::capabilities::timestamp;
 use crate::volumes;
@@ -122,10 +123,31 @@ pub(super) struct Ears {
     silent: BTreeSet<VolumeId>,
 }
 
+/// The silence of one volume's device.
+#[derive(Debug, Default)]
+pub(crate) struct Silence {
+    /// Since when its device does not answer: its portals are withheld.
+    since: Option<SystemTime>,
+    /// An agent before this one has left the export; nobody has heard yet whether its device answers.
+    unheard: bool,
+}
+
+impl Silence {
+    /// Since when the device does not answer. `None` if it does.
+    pub(super) fn since(&self) -> Option<SystemTime> {
+        self.since
+    }
+
+    /// Takes note that an agent before this one has left the export.
+    pub(super) fn set_unheard(&mut self) {
+        self.unheard = true;
+    }
+}
+
 impl State {
     /// Whether its device may be asked for something by a host: somebody is logged in, or nobody knows.
     fn may_be_used(&self) -> bool {
-        self.lives.as_ref().is_none_or(|lives| lives.all_sessions().next().is_some())
+        self.knowledge.lives().is_none_or(|lives| lives.all_sessions().next().is_some())
     }
 }
 
@@ -170,11 +192,11 @@ impl Engine {
     fn flow(&self, cell: &Cell, device: &mut Option<Box<dyn Followed>>) -> Option<Flow> {
         let path = {
             let state = cell.state();
-            let spec = state.export.as_ref().and_then(Wish::spec)?;
+            let spec = state.export_spec()?;
             if let Some(Ok(flow)) = device.as_ref().map(|device| device.flow()) {
                 return Some(flow);
             }
-            let group = &state.volume.as_ref().and_then(Wish::spec)?.group;
+            let group = &state.volume_spec()?.group;
             let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
             volumes::device_path(group.as_str(), &names.lv)
         };
@@ -195,11 +217,11 @@ impl Engine {
     fn note_silence(&self, cell: &Arc<Cell>, silent: Option<SystemTime>) {
         let pass = {
             let mut state = cell.state();
-            if state.silent.is_some() == silent.is_some() {
+            if state.silence.since.is_some() == silent.is_some() {
                 return;
             }
-            state.silent = silent;
-            state.running.then_some(state.passes)
+            state.silence.since = silent;
+            state.turn.running()
         };
         let volume = cell.id;
         if silent.is_some() {
@@ -228,10 +250,10 @@ impl Engine {
     fn withhold_beside(&self, cell: &Arc<Cell>, pass: u64) {
         let (volume, export) = {
             let state = cell.state();
-            if !state.running || state.passes != pass || state.silent.is_none() {
+            if state.turn.running() != Some(pass) || state.silence.since.is_none() {
                 return;
             }
-            (state.volume.clone(), state.export.clone())
+            state.wishes()
         };
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
         let tree = &*self.shared.machine.target;
@@ -243,7 +265,7 @@ impl Engine {
         match taken {
             Ok(false) => {}
             Ok(true) => {
-                cell.state().changed_beside_a_pass();
+                cell.state().knowledge.forget(Stale::BesidePass);
                 tracing::info!(volume = %cell.id, "its portals are off, beside a pass that hangs");
             }
             Err(error) => {
@@ -255,7 +277,7 @@ impl Engine {
     /// Of an export that was there before this agent: portals that an enabled target lacks were withheld, if its device has
     /// something in flight. Then they come back when it has been heard.
     pub(super) fn hear_first(&self, cell: &Arc<Cell>, wanted: &mut Wanteds) {
-        if !std::mem::take(&mut cell.state().unheard) || wanted.iscsi.doors().is_empty() {
+        if !std::mem::take(&mut cell.state().silence.unheard) || wanted.iscsi.doors().is_empty() {
             return;
         }
         let tree = &*self.shared.machine.target;
@@ -270,7 +292,7 @@ impl Engine {
             return;
         }
         tracing::warn!(volume = %cell.id, "its portals are off and its device has something in flight: listening to that first");
-        cell.state().silent = Some(self.shared.machine.clock.now());
+        cell.state().silence.since = Some(self.shared.machine.clock.now());
         wanted.iscsi.withhold();
         let ear = Ear { silent: true, ..Ear::default() };
         let mut ears = lock(&self.shared.ears);
@@ -280,7 +302,7 @@ impl Engine {
 
     /// What is said of a volume whose portals are withheld.
     pub(super) fn silence_problem(cell: &Cell) -> Option<Problem> {
-        let since = timestamp(cell.state().silent?);
+        let since = timestamp(cell.state().silence.since?);
         let text = format!(
             "does not answer since {since}: its portals are taken off until it does, so that no login to it holds up those to other \
              volumes; sessions that stand go on. See what hangs below it: dmesg, dmsetup info, and lvs for a thin pool that is full"

@@ -72,47 +72,50 @@ fn stamp_of<S>(wish: &Wish<S>) -> (Stamp, Vec<u8>) {
 impl State {
     /// The volume as the last pass left it, and what goes on now.
     pub(super) fn volume_report(&self, id: VolumeId) -> VolumeReport {
-        let (spec, doomed) = match self.volume.as_ref().map(|wish| &wish.kind) {
+        let (spec, doomed) = match self.volume().map(|wish| &wish.kind) {
             Some(WishKind::Spec(spec)) => (Some(spec), false),
             Some(WishKind::Tombstone { .. } | WishKind::Released) => (None, true),
             None => (None, false),
         };
-        let current = self.volume_end.generation == self.volume.as_ref().map(|wish| wish.stamp.generation);
+        let current = self.volume_end().generation == self.volume().map(|wish| wish.stamp.generation);
         // What is there stays there while a newer spec of it waits for its pass.
         let stands = |report: &VolumeReport| current || (spec.is_some() && report.phase == Phase::Ready);
-        let mut report =
-            self.volume_end.report.clone().filter(stands).or_else(|| self.orphan.clone()).unwrap_or(
-                VolumeReport {
-                    id,
-                    phase: if doomed { Phase::Deleting } else { Phase::Creating },
-                    group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
-                    size: mooring_model::ByteSize(0),
-                    device: None,
-                    zeroed: None,
-                    problems: Vec::new(),
-                    reverted: None,
-                    uploaded: None,
-                    cut: Cut::No,
-                },
-            );
+        let mut report = self
+            .volume_end()
+            .report
+            .clone()
+            .filter(stands)
+            .or_else(|| self.knowledge.orphan().cloned())
+            .unwrap_or(VolumeReport {
+                id,
+                phase: if doomed { Phase::Deleting } else { Phase::Creating },
+                group: spec.map(|spec| spec.group.to_string()).unwrap_or_default(),
+                size: mooring_model::ByteSize(0),
+                device: None,
+                zeroed: None,
+                problems: Vec::new(),
+                reverted: None,
+                uploaded: None,
+                cut: Cut::No,
+            });
         if report.phase == Phase::Gone
-            && let Some(orphan) = &self.orphan
+            && let Some(orphan) = self.knowledge.orphan()
         {
             report = orphan.clone();
         }
-        report.zeroed = self.job.as_ref().map(|job| mooring_model::ByteSize(job.done));
+        report.zeroed = self.jobs.done().map(mooring_model::ByteSize);
         self.fill_cut(id, &mut report);
         report
     }
 
     /// The volume group whose disks a call for this volume may hang on.
     pub(super) fn group(&self) -> Option<VgName> {
-        self.volume.as_ref().and_then(Wish::spec).map(|spec| spec.group.clone())
+        self.volume_spec().map(|spec| spec.group.clone())
     }
 
     /// What the last look at them said of sessions and counters, and of reservations.
     pub(super) fn fill_lives(&self, report: &mut ExportReport) {
-        if let Some(lives) = &self.lives {
+        if let Some(lives) = self.knowledge.lives() {
             lives.fill(report);
         }
         self.held.fill(report);
@@ -128,11 +131,11 @@ impl State {
 
     /// The same without what is live: that is no pass's.
     pub(super) fn last_report(&self) -> Option<ExportReport> {
-        let mut report = self.export_end.report.clone();
+        let mut report = self.export_end().report.clone();
         if let Some(report) = report.as_mut() {
             report.stuck = self.stuck();
             report.in_force &= self.is_export_current();
-            report.problems.extend(self.store_failed.clone());
+            report.problems.extend(self.store_failed().cloned());
         }
         report
     }
@@ -160,10 +163,7 @@ impl Engine {
     }
 
     fn look_now(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
-        let (volume, export) = {
-            let state = cell.state();
-            (state.volume.clone(), state.export.clone())
-        };
+        let (volume, export) = cell.state().wishes();
         let _look = Look::begin(cell);
         let wanted = self.wanted_export(cell, volume.as_ref(), export.as_ref())?;
         let tree = &*self.shared.machine.target;
@@ -187,7 +187,7 @@ impl Engine {
         let cell = self.known_cell(id)?;
         {
             let state = cell.state();
-            if state.volume.is_none() && state.export.is_none() && state.orphan.is_none() {
+            if state.is_unknown() {
                 return None;
             }
         }
@@ -199,18 +199,18 @@ impl Engine {
         let state = cell.state();
         let receipts = match receipts {
             Some(Ok(receipts)) => receipts,
-            Some(Err(_)) | None => state.open_receipts.iter().map(|open| open.receipt.clone()).collect(),
+            Some(Err(_)) | None => state.receipts.open().iter().map(|open| open.receipt.clone()).collect(),
         };
         // A tombstone's export is shown until it is gone.
-        let shown = super::is_spec(state.export.as_ref()) || !state.is_export_done();
+        let shown = super::is_spec(state.export()) || !state.is_export_done();
         Some(Status {
             id,
             volume,
-            volume_spec: state.volume.as_ref().map(stamp_of),
-            export: export.filter(|_| state.export.is_some() && shown),
-            export_spec: state.export.as_ref().map(stamp_of),
-            wanted: state.export.as_ref().and_then(Wish::spec).cloned(),
-            wanted_volume: state.volume.as_ref().and_then(Wish::spec).cloned(),
+            volume_spec: state.volume().map(stamp_of),
+            export: export.filter(|_| state.export().is_some() && shown),
+            export_spec: state.export().map(stamp_of),
+            wanted: state.export_spec().cloned(),
+            wanted_volume: state.volume_spec().cloned(),
             receipts,
         })
     }
@@ -267,7 +267,7 @@ impl Engine {
         let object = || format!("the export of volume {}", cell.id);
         let (volume, export, blocked) = {
             let state = cell.state();
-            (state.volume.clone(), state.export.clone(), state.is_blocked())
+            (state.volume().cloned(), state.export().cloned(), state.is_blocked())
         };
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
         let looked = if blocked {
@@ -300,7 +300,7 @@ impl Engine {
 fn plan_volume(cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
     let (wish, export, made) = {
         let state = cell.state();
-        (state.volume.clone(), state.export.clone(), state.made)
+        (state.volume().cloned(), state.export().cloned(), state.established.is_made())
     };
     let Some(wish) = wish else { return };
     let wanted = pass::wanted_volume(&wish, export.as_ref(), made, true);
@@ -329,16 +329,13 @@ struct Look<'a> {
 impl<'a> Look<'a> {
     fn begin(cell: &'a Cell) -> Self {
         let began = Instant::now();
-        cell.state().looks.push(began);
+        cell.state().calls.begin_look(began);
         Self { cell, began }
     }
 }
 
 impl Drop for Look<'_> {
     fn drop(&mut self) {
-        let mut state = self.cell.state();
-        if let Some(at) = state.looks.iter().position(|began| *began == self.began) {
-            state.looks.remove(at);
-        }
+        self.cell.state().calls.end_look(self.began);
     }
 }

@@ -42,7 +42,7 @@ impl mooring_targets::Observer for Watch<'_> {
     }
 
     fn after(&mut self, _index: usize, step: &Step<Op>) {
-        self.cell.state().at_work = None;
+        self.cell.end();
         if let Some(initiator) = mooring_targets::drains(step) {
             let is = |drained: &Initiator| drained.iqn().is_some_and(|iqn| iqn.as_str() == initiator);
             self.engine.prove(self.cell, self.generation, is);
@@ -64,14 +64,14 @@ impl volumes::Observer for Watch<'_> {
             return ControlFlow::Break(());
         }
         let busy = kind.map(|kind| self.engine.busy(Task::Job(kind)));
-        self.cell.state().busy = busy;
+        self.cell.state().jobs.count(busy);
         begun
     }
 
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {
         let mut state = self.cell.state();
-        state.at_work = None;
-        (state.job, state.busy) = (None, None);
+        state.calls.end();
+        state.jobs.end();
     }
 
     fn resume(&mut self, work: Work, uuid: &str) -> u64 {

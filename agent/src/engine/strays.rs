@@ -89,7 +89,7 @@ impl Engine {
     fn explains_target(&self, id: VolumeId) -> bool {
         self.known_cell(id).is_some_and(|cell| {
             let state = cell.state();
-            state.export.is_some() || super::is_tombstone(state.volume.as_ref())
+            state.export().is_some() || super::is_tombstone(state.volume())
         })
     }
 

@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use mooring_model::{Chain, Cure, Cut, Naa, Phase, Stamp, VolumeId, VolumeReport};
 
-use super::cell::{Cell, Wish, WishKind};
+use super::cell::{Cell, WishKind};
 use super::early::Early;
+use super::knowledge::Stale;
 use super::{Change, Engine, lock, pass};
 use crate::capabilities;
 use crate::turn::{RETRY_MAX, retry_delay};
@@ -80,7 +81,7 @@ impl Engine {
         let Some(view) = self.look_at_volumes(&cells) else {
             // What was proven without LVM stands until it answers.
             let mut cells = cells;
-            cells.retain(|cell| !early.contains_key(&cell.id) || cell.state().ready.is_none());
+            cells.retain(|cell| !early.contains_key(&cell.id) || cell.state().knowledge.ready().is_none());
             return self.wake_all(&cells, None);
         };
         self.note_orphans(&view);
@@ -91,14 +92,13 @@ impl Engine {
     /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.
     pub(super) fn look_for_drift(&self) {
         let cells = self.cells();
-        let before: Vec<_> = cells.iter().map(|cell| cell.state().ready.clone()).collect();
+        let before: Vec<_> = cells.iter().map(|cell| cell.state().knowledge.ready().cloned()).collect();
         let Some(view) = self.look_at_volumes(&cells) else { return };
         self.note_orphans(&view);
         for (cell, before) in cells.iter().zip(before) {
             let mut state = cell.state();
-            if state.ready != before {
-                state.known = None;
-                state.contradicted = state.ready.is_none();
+            if state.knowledge.ready() != before.as_ref() {
+                state.knowledge.forget(Stale::LvDrifted);
                 drop(state);
                 self.wake(cell);
             }
@@ -143,7 +143,7 @@ impl Engine {
                 // stands until LVM answers.
                 if error.cure() != Cure::Retry {
                     for cell in cells {
-                        cell.state().ready = None;
+                        cell.state().knowledge.forget(Stale::LvmFailed);
                     }
                 }
                 None
@@ -157,30 +157,30 @@ impl Engine {
     fn note_lv(&self, cell: &Cell, before: &Before, view: &VolumesView) {
         let mut guard = cell.state();
         let state = &mut *guard;
-        let Some(wish) = state.volume.as_ref().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref())
-        else {
+        let Some(wish) = state.volume().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
             return;
         };
         let wish = wish.clone();
-        let made = state.made;
-        let wanted = pass::wanted_volume(&wish, state.export.as_ref(), made, false);
+        let made = state.established.is_made();
+        let wanted = pass::wanted_volume(&wish, state.export(), made, false);
         let report = volumes::report(&wanted, view, cell.id);
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
         // Before it is kept that it was made, its own pass says so; and a growth that was taken back goes by its own pass.
         let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
             && wish.spec().is_some_and(|spec| report.size >= spec.size);
-        state.ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
-        let still = state.rests_since(before.passes);
+        let ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
+        state.knowledge.learn_if_ready(ready, Stale::LvNotReady);
+        let still = state.turn.rests_since(before.passes);
         let ended = wish.spec().is_none();
         let left = ended && {
-            let wanted = pass::wanted_volume(&wish, state.export.as_ref(), made, true);
+            let wanted = pass::wanted_volume(&wish, state.export(), made, true);
             !volumes::plan(&wanted, view, cell.id).is_quiet()
         };
         if left && still {
-            state.volume_end.done = false;
-        } else if state.ready.is_none() && still {
-            state.looked = Some(view.of(cell.id, &beside));
+            state.undo_volume_end();
+        } else if state.knowledge.ready().is_none() && still {
+            state.knowledge.learn_looked(view.of(cell.id, &beside));
         }
         // A pass that began for the wish before this one may do its next step when this look is over.
         if still && !before.running {
@@ -195,13 +195,12 @@ impl Engine {
         for cell in cells {
             let mut state = cell.state();
             // Drift is found by a whole look.
-            state.known = None;
-            if state.volume.is_none() && state.export.is_none() {
+            state.knowledge.forget(Stale::Swept);
+            if state.volume().is_none() && state.export().is_none() {
                 continue;
             }
-            let is_ready = state.ready.is_some();
-            if let (Some(targets), Some(spec), true) =
-                (targets, state.export.as_ref().and_then(Wish::spec), is_ready)
+            let is_ready = state.knowledge.ready().is_some();
+            if let (Some(targets), Some(spec), true) = (targets, state.export_spec(), is_ready)
                 && !targets.contains(spec.identity.names(cell.id, prefix).iqn.as_str())
             {
                 missing.insert(cell.id);
@@ -247,7 +246,7 @@ impl Engine {
         let mut cells = self.cells();
         cells.retain(|cell| {
             let state = cell.state();
-            state.late && !state.running && !state.dirty
+            state.turn.is_late()
         });
         if cells.is_empty() {
             lock(&self.shared.late).in_vain = 0;
@@ -264,8 +263,7 @@ impl Engine {
             late.in_vain = if come.is_empty() { late.in_vain.saturating_add(1) } else { 0 };
         }
         for cell in &waiting {
-            // Nothing new: the next pass asks LVM itself.
-            cell.state().looked = None;
+            cell.state().knowledge.forget(Stale::LateInVain);
         }
         if let Some(view) = view.filter(|_| !come.is_empty()) {
             tracing::info!(volumes = come.len(), of = count, "volumes that were late are there");
@@ -280,7 +278,7 @@ impl Engine {
     fn note_orphans(&self, view: &VolumesView) {
         for cell in self.cells() {
             if view.lvs_of(cell.id).iter().all(|lv| !lv.is_tagged()) {
-                cell.state().orphan = None;
+                cell.state().knowledge.learn_orphan(None);
             }
         }
         for lv in view.ours() {
@@ -289,7 +287,7 @@ impl Engine {
             lock(&self.shared.naas).entry(Naa::of_serial(&id.to_string())).or_insert(id);
             let cell = self.cell(id);
             let mut state = cell.state();
-            let known = state.volume.as_ref().is_some_and(|wish| match wish.kind {
+            let known = state.volume().is_some_and(|wish| match wish.kind {
                 WishKind::Spec(_) | WishKind::Released => true,
                 WishKind::Tombstone { destroy } => destroy,
             });
@@ -307,9 +305,7 @@ impl Engine {
                 uploaded: None,
                 cut: Cut::No,
             });
-            let found = orphan.is_some() && state.orphan.is_none();
-            state.orphan = orphan;
-            if found {
+            if state.knowledge.learn_orphan(orphan) {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
                 // A controller that has listed the volumes before this look holds it for lost.
                 self.publish(Change::Volume(state.volume_report(id)));
@@ -322,7 +318,7 @@ impl Engine {
 fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
     let asleep = |cell: &Arc<Cell>| {
         let state = cell.state();
-        let spec = state.volume.as_ref().and_then(Wish::spec).filter(|_| !state.running)?;
+        let spec = state.volume_spec().filter(|_| !state.turn.is_running())?;
         let lv = view.lv(&spec.group, cell.id)?;
         let sleeps = lv.is_tagged() && !lv.is_unzeroed() && !lv.active;
         sleeps.then(|| (cell.id, LvId { group: spec.group.clone(), name: lv.name.clone() }))
@@ -332,15 +328,15 @@ fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
 
 fn before(cell: &Cell) -> Before {
     let state = cell.state();
-    let stamp = state.volume.as_ref().map(|wish| wish.stamp.clone());
-    Before { stamp, passes: state.passes, running: state.running }
+    let stamp = state.volume().map(|wish| wish.stamp.clone());
+    Before { stamp, passes: state.turn.passes(), running: state.turn.is_running() }
 }
 
 /// Whether a pass can do anything for a volume that was late.
 fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let state = cell.state();
-    let Some(wish) = state.volume.as_ref() else { return true };
-    let wanted = pass::wanted_volume(wish, state.export.as_ref(), state.made, false);
+    let Some(wish) = state.volume() else { return true };
+    let wanted = pass::wanted_volume(wish, state.export(), state.established.is_made(), false);
     let plan = volumes::plan(&wanted, view, cell.id);
-    state.ready.is_some() || !plan.steps.is_empty()
+    state.knowledge.ready().is_some() || !plan.steps.is_empty()
 }

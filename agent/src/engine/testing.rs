@@ -79,22 +79,22 @@ impl Node {
 
     /// The volume's device.
     pub(crate) fn device(&self) -> PathBuf {
-        let spec = self.cell.state().volume.as_ref().and_then(Wish::spec).cloned().unwrap();
+        let spec = self.cell.state().volume_spec().cloned().unwrap();
         crate::volumes::device_path("vg0", spec.lv().as_str())
     }
 
     /// A resync, and everything that follows from it.
     pub(crate) fn resync(&self) -> u64 {
-        let before = self.cell.state().passes;
+        let before = self.cell.state().turn.passes();
         self.engine.sweep();
         self.settle();
-        self.cell.state().passes - before
+        self.cell.state().turn.passes() - before
     }
 
     pub(crate) fn settle(&self) {
         eventually("the volume is clean", || {
             let state = self.cell.state();
-            !state.dirty && !state.running && state.export_end.done && state.volume_end.done
+            state.turn.is_idle() && state.export_end().done && state.volume_end().done
         });
     }
 
@@ -130,9 +130,9 @@ impl Node {
         engine.store().put_spec(Kind::Volume, id, &stamp, &kept, b"", &[]).unwrap();
         {
             let mut state = cell.state();
-            state.volume =
-                Some(Wish { stamp: stamp.clone(), kind: WishKind::Spec(volume), opaque: Vec::new() });
-            state.export = Some(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
+            let kind = WishKind::Spec(volume);
+            state.set_volume(Wish { stamp: stamp.clone(), kind, opaque: Vec::new() });
+            state.set_export(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
         }
         Self { fake, engine, cell, _dir: dir }
     }

@@ -25,6 +25,13 @@ pub(crate) struct Uploading {
     end: Option<Result<(), Problem>>,
 }
 
+/// The copies of one volume to a file.
+#[derive(Debug, Default)]
+pub(crate) struct Uploads {
+    /// The copy that was seen last.
+    seen: Option<Uploading>,
+}
+
 fn upload_of(wishes: &Wishes) -> Option<&Upload> {
     wishes.volume.as_ref().and_then(Wish::spec)?.upload.as_ref()
 }
@@ -39,7 +46,7 @@ impl Cell {
     /// Whether the copy of this id is done, as far as this agent has seen.
     pub(super) fn is_uploaded(&self, id: UploadId) -> bool {
         let done = |seen: &Uploading| seen.id == id && matches!(seen.end, Some(Ok(())));
-        self.state().uploading.as_ref().is_some_and(done)
+        self.state().uploads.seen.as_ref().is_some_and(done)
     }
 
     /// Nobody is granted a volume that is read from its first block to its last.
@@ -78,16 +85,16 @@ impl Engine {
 
     /// Takes away what is left of a copy that is not wished any more: its part, or the second name of its file.
     pub(super) fn leave_upload(&self, cell: &Cell, wishes: &Wishes) {
-        let left = cell.state().uploading.as_ref().map(|seen| seen.id);
+        let left = cell.state().uploads.seen.as_ref().map(|seen| seen.id);
         let Some(upload) = left.filter(|id| upload_of(wishes).is_none_or(|upload| upload.id != *id)) else {
             return;
         };
         let Some(images) = self.images() else { return };
         cell.begin("remove the part of a file".to_owned());
         let removed = images.remove_part(PartId { volume: cell.id, upload });
-        cell.state().at_work = None;
+        cell.end();
         match removed {
-            Ok(()) => cell.state().uploading = None,
+            Ok(()) => cell.state().uploads.seen = None,
             // It is tried again with the next pass.
             Err(error) => {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "a part of a file is not removed");
@@ -102,7 +109,7 @@ impl Engine {
         let Some(upload) = upload_of(wishes).filter(|_| end.done && report.phase == Phase::Ready) else {
             return end;
         };
-        let before = cell.state().uploading.clone().filter(|seen| seen.id == upload.id);
+        let before = cell.state().uploads.seen.clone().filter(|seen| seen.id == upload.id);
         let ended = match before.and_then(|seen| seen.end) {
             Some(ended) => ended,
             None => match self.upload(cell, wishes, upload, report) {
@@ -111,7 +118,7 @@ impl Engine {
                 None => return VolumeEnd { done: false, retry: true, ..end },
             },
         };
-        cell.state().uploading = Some(Uploading { id: upload.id, end: Some(ended.clone()) });
+        cell.state().uploads.seen = Some(Uploading { id: upload.id, end: Some(ended.clone()) });
         match ended {
             Ok(()) => report.uploaded = Some(upload.id),
             Err(problem) => {
@@ -144,9 +151,9 @@ impl Engine {
         };
         cell.begin("look for the file".to_owned());
         let seen = images.look_for(cell.id, upload);
-        cell.state().at_work = None;
+        cell.end();
         // From here on there may be a part of it.
-        cell.state().uploading = Some(Uploading { id: upload.id, end: None });
+        cell.state().uploads.seen = Some(Uploading { id: upload.id, end: None });
         let plan = match seen {
             Ok(seen) => volumes::plan_upload(id, (&lv, report.size), upload, seen),
             Err(error) => return failed(Chain(&error).to_string(), error.cure()),
@@ -187,13 +194,13 @@ impl Engine {
         for part in left.unwrap_or_default() {
             let wished = self.known_cell(part.volume).is_some_and(|cell| {
                 let state = cell.state();
-                let spec = state.volume.as_ref().and_then(Wish::spec);
+                let spec = state.volume_spec();
                 spec.and_then(|spec| spec.upload.as_ref()).is_some_and(|upload| upload.id == part.upload)
             });
             if wished {
                 // Should the wish be taken back before anybody has looked, its part goes.
                 if let Some(cell) = self.known_cell(part.volume) {
-                    cell.state().uploading.get_or_insert(Uploading { id: part.upload, end: None });
+                    cell.state().uploads.seen.get_or_insert(Uploading { id: part.upload, end: None });
                 }
             } else {
                 tracing::info!(%part, "the part of a file that nobody wants any more is removed");

@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 
 use super::cell::{Cell, State};
 use super::fabrics::Wanteds;
+use super::knowledge::Stale;
 use super::pulse::Lives;
 use super::{Engine, lock};
 
@@ -83,62 +84,66 @@ impl Turn {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Since(u64);
 
+impl Watched {
+    /// Ends the watch: what was seen is not so any more.
+    pub(super) fn end(&mut self) {
+        self.stands = false;
+        self.told += 1;
+    }
+
+    /// Ends the watch because of a change that was told. `true` if it stood.
+    pub(super) fn end_told(&mut self) -> bool {
+        self.told += 1;
+        std::mem::take(&mut self.stands)
+    }
+}
+
 impl State {
-    /// Forgets what was seen of the export: a call beside its pass has changed the kernel.
-    pub(super) fn changed_beside_a_pass(&mut self) {
-        self.known = None;
-        self.unwatch();
-    }
-
-    /// A step of ours follows: what was seen is not so any more.
-    pub(super) fn unwatch(&mut self) {
-        self.watched.stands = false;
-        self.watched.told += 1;
-    }
-
     /// Whether its folders are watched, and nothing was told.
     pub(super) fn is_watched(&self) -> bool {
-        self.watched.stands
+        self.knowledge.watched().stands
     }
 
     /// Before a whole look.
     pub(super) fn watched_since(&self) -> Since {
-        Since(self.watched.told)
+        Since(self.knowledge.watched().told)
     }
 
     /// Whether its volume and its export have been taken away, and nothing of either was left.
     fn has_ended(&self) -> bool {
-        let volume = self.volume.as_ref();
+        let volume = self.volume();
         volume.is_some_and(|wish| self.has_ended_by(wish))
-            && self.export.as_ref().is_none_or(|wish| wish.spec().is_none())
+            && self.export().is_none_or(|wish| wish.spec().is_none())
             && self.is_export_done()
-            && self.open_receipts.is_empty()
-            && self.linked.is_empty()
-            && self.orphan.is_none()
-            && !(self.dirty || self.running || self.may_be_cut())
+            && self.receipts.open().is_empty()
+            && self.knowledge.linked().is_empty()
+            && self.knowledge.orphan().is_none()
+            && self.turn.is_idle()
+            && !self.may_be_cut()
     }
 
     /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
     fn rests(&self) -> bool {
-        self.watched.stands && self.is_as_left()
+        self.is_watched() && self.is_as_left()
     }
 
     /// The same of a volume that is not exported: nothing of an export was left. Where its target is there again, it does not hold.
     fn rests_unexported(&self) -> bool {
-        self.export.as_ref().is_none_or(|wish| wish.spec().is_none())
-            && self.open_receipts.is_empty()
-            && self.linked.is_empty()
-            && self.former.is_empty()
+        self.export().is_none_or(|wish| wish.spec().is_none())
+            && self.receipts.open().is_empty()
+            && self.knowledge.linked().is_empty()
+            && self.established.former().is_empty()
             && self.is_as_left()
     }
 
     /// Whether everything is as the last pass left it, as far as it is told, or was seen since.
     fn is_as_left(&self) -> bool {
-        !(self.dirty || self.running || self.may_be_cut())
+        self.turn.is_idle()
+            && !self.may_be_cut()
             && self.is_export_done()
-            && self.volume_end.done
-            && self.ready.is_some()
-            && self.ready == self.volume_end.report
+            && self.volume_end().done
+            && self.knowledge.ready().is_some()
+            && self.knowledge.ready() == self.volume_end().report.as_ref()
     }
 }
 
@@ -189,8 +194,8 @@ impl Engine {
     fn look_at_reservations(&self, cell: &Arc<Cell>) {
         let come = {
             let state = cell.state();
-            let come = state.lives.as_ref().and_then(Lives::commands);
-            if come.is_some() && come == state.watched.commands {
+            let come = state.knowledge.lives().and_then(Lives::commands);
+            if come.is_some() && come == state.knowledge.watched().commands {
                 return;
             }
             come
@@ -198,7 +203,7 @@ impl Engine {
         if self.has_new_reservations(cell) {
             self.wake(cell);
         }
-        cell.state().watched.commands = come;
+        cell.state().knowledge.watched_mut().commands = come;
     }
 
     /// A whole look that began at `since` and read these folders has found nothing to do.
@@ -213,8 +218,8 @@ impl Engine {
         {
             let state = cell.state();
             // What a step of ours has changed is looked at first, by the next resync.
-            let is_old = since.0 != state.watched.told;
-            if is_old || wanted.is_over_fc() || !super::is_spec(state.export.as_ref()) {
+            let is_old = since.0 != state.knowledge.watched().told;
+            if is_old || wanted.is_over_fc() || !super::is_spec(state.export()) {
                 return;
             }
         }
@@ -230,10 +235,10 @@ impl Engine {
             all.volumes.extend(watched.iter().map(|folder| (*folder, cell.id)));
         }
         let mut state = cell.state();
-        let before = std::mem::replace(&mut state.watched.folders, watched);
-        let watched = &mut state.watched;
-        watched.stands = !watched.folders.is_empty() && before == watched.folders && since.0 == watched.told;
-        let left: Vec<_> = before.into_iter().filter(|folder| !watched.folders.contains(folder)).collect();
+        let watch = state.knowledge.watched_mut();
+        let before = std::mem::replace(&mut watch.folders, watched);
+        watch.stands = !watch.folders.is_empty() && before == watch.folders && since.0 == watch.told;
+        let left: Vec<_> = before.into_iter().filter(|folder| !watch.folders.contains(folder)).collect();
         drop(state);
         self.let_go(folders, &left);
     }
@@ -287,11 +292,8 @@ impl Engine {
         for cell in cells {
             let stood = {
                 let mut state = cell.state();
-                state.watched.told += 1;
-                let stood = std::mem::take(&mut state.watched.stands);
-                if stood {
-                    state.known = None;
-                }
+                let stood = state.is_watched();
+                state.knowledge.forget(Stale::ExportDrifted);
                 stood
             };
             if stood {

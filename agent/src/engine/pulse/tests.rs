@@ -102,7 +102,7 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
         };
         let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
         let wish = Wish { stamp, kind: WishKind::Spec(spec), opaque: Vec::new() };
-        engine.cell(volume).state().export = Some(wish);
+        engine.cell(volume).state().set_export(wish);
     }
     engine
 }
@@ -135,7 +135,7 @@ fn look_at_all(engine: &Engine, logged_in: &[VolumeId]) {
     for cell in engine.cells() {
         let sessions: Vec<_> =
             logged_in.iter().filter(|id| **id == cell.id).map(|_| session(1, LOGGED_IN)).collect();
-        cell.state().lives = Some(seen(10, None, sessions, 0));
+        cell.state().knowledge.learn_lives(Some(seen(10, None, sessions, 0)));
     }
 }
 
@@ -164,7 +164,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     for _ in 0..3 {
         assert_eq!(first_of_turn(&engine, 2), [near, far], "until the session is gone");
     }
-    engine.cell(far).state().lives = Some(seen(11, None, Vec::new(), 0));
+    engine.cell(far).state().knowledge.learn_lives(Some(seen(11, None, Vec::new(), 0)));
     assert_eq!(first_of_turn(&engine, 1), [near]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
     // A connection that was taken for gone and is not.
@@ -175,7 +175,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     // A session that is ending is looked at until it has ended, whoever has gone.
     let ending = Live { sessions: vec![session(1, "FAILED")], counters: Counters::default() };
     let lives = Lives::new(at(12), None, BTreeMap::from([(HOST.to_owned(), ending)]), BTreeMap::new());
-    engine.cell(far).state().lives = Some(lives);
+    engine.cell(far).state().knowledge.learn_lives(Some(lives));
     note(&engine, &[], &["10.0.0.8"]);
     for _ in 0..3 {
         assert_eq!(first_of_turn(&engine, 1), [far]);
@@ -192,9 +192,9 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     for cell in engine.cells().iter().filter(|cell| cell.id != missing) {
         let here = Live { sessions: vec![session(1, LOGGED_IN)], counters: Counters::default() };
         let all = BTreeMap::from([("iqn.2026-01.lab:host0".to_owned(), here)]);
-        cell.state().lives = Some(Lives::new(at(10), None, all, BTreeMap::new()));
+        cell.state().knowledge.learn_lives(Some(Lives::new(at(10), None, all, BTreeMap::new())));
     }
-    engine.cell(missing).state().lives = Some(seen(10, None, Vec::new(), 0));
+    engine.cell(missing).state().knowledge.learn_lives(Some(seen(10, None, Vec::new(), 0)));
     note(&engine, &[], &[]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&missing));
     note(&engine, &["10.0.0.9"], &[]);
@@ -209,7 +209,7 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     );
     // Nobody is known to be there: the agent has just begun.
     for cell in engine.cells() {
-        cell.state().lives = None;
+        cell.state().knowledge.learn_lives(None);
     }
     lock(&engine.shared.pulse).recent = Recent::default();
     note(&engine, &[], &[]);
@@ -258,10 +258,10 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     node.resync();
     let (engine, cell) = (&node.engine, &node.cell);
     let known = || {
-        let lives = cell.state().lives.clone().unwrap_or_default();
+        let lives = cell.state().knowledge.lives().cloned().unwrap_or_default();
         (lives.sessions(HOST).len(), lives.iscsi.get(HOST).map_or(0, |live| live.counters.commands))
     };
-    let quick = || cell.state().lives.as_ref().and_then(|lives| lives.full).map(|full| full.quick);
+    let quick = || cell.state().knowledge.lives().and_then(|lives| lives.full).map(|full| full.quick);
     let rest = || {
         engine.follow_callers();
         lock(&engine.shared.pulse).recent.settle();
@@ -271,13 +271,13 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
         engine.feel(cell);
         assert_eq!((known(), quick()), ((0, 0), Some(looks)));
     }
-    let looked = cell.state().lives.as_ref().unwrap().at;
+    let looked = cell.state().knowledge.lives().unwrap().at;
     let session = node.log_in();
     // The control: nobody has asked whether somebody came, and nothing is said of the time since.
     node.fake.write(session, 1).unwrap();
     engine.feel(cell);
     assert_eq!((known(), quick()), ((0, 0), Some(3)));
-    assert_eq!(cell.state().lives.as_ref().unwrap().at, looked);
+    assert_eq!(cell.state().knowledge.lives().unwrap().at, looked);
     engine.follow_callers();
     assert_eq!(lock(&engine.shared.pulse).recent.standing(), Some(1));
     assert_eq!(engine.turn().len(), 1);

@@ -139,7 +139,8 @@ async fn portals_are_taken_off_beside_a_pass_that_hangs() {
     node.fake.hold(node.device());
     node.fake.start_write(session, 1).unwrap();
     // A pass that does not end.
-    node.cell.state().running = true;
+    node.cell.state().turn.ask();
+    assert!(node.cell.state().turn.begin().is_some());
     listen(&node, 4);
     let target = node.engine.config().iqn_prefix.target(node.cell.id);
     let portals = || {
@@ -150,7 +151,7 @@ async fn portals_are_taken_off_beside_a_pass_that_hangs() {
     node.fake.release(node.device());
     listen(&node, 1);
     assert_eq!(portals(), 0, "they come back by a pass");
-    node.cell.state().running = false;
+    node.cell.state().turn.end();
     node.engine.wake(&node.cell);
     node.settle();
     assert_eq!(portals(), 1);

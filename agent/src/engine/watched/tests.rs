@@ -13,7 +13,7 @@ type Act = fn(&Node);
 
 impl Node {
     fn stands(&self) -> bool {
-        self.cell.state().watched.stands
+        self.cell.state().is_watched()
     }
 
     /// Until the export is watched. How many resyncs that took.
@@ -92,16 +92,16 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
     for (what, act) in done {
         let node = Node::new();
         node.until_watched();
-        let (before, passes) = (node.tree(), node.cell.state().passes);
+        let (before, passes) = (node.tree(), node.cell.state().turn.passes());
         act(&node);
-        eventually(what, || node.cell.state().passes > passes);
+        eventually(what, || node.cell.state().turn.passes() > passes);
         node.settle();
         assert!(!node.stands(), "{what}: not before it was looked at in rest");
         assert!(node.tree() == before, "{what}: not put right");
         // The steps that put it right are ours, and wake nobody.
-        let passes = node.cell.state().passes;
+        let passes = node.cell.state().turn.passes();
         node.until_watched();
-        assert!(node.cell.state().passes <= passes + 3, "{what}");
+        assert!(node.cell.state().turn.passes() <= passes + 3, "{what}");
     }
 }
 
@@ -110,10 +110,10 @@ async fn before_the_watch_stands_only_a_resync_sees_it() {
     // The control of the test before.
     let node = Node::new();
     node.resync();
-    let passes = node.cell.state().passes;
+    let passes = node.cell.state().turn.passes();
     node.fake.lio().write(&node.protect(), b"0").unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(node.cell.state().passes, passes);
+    assert_eq!(node.cell.state().turn.passes(), passes);
     node.resync();
     assert_eq!(node.fake.lio().read_text(&node.protect()).unwrap(), "1");
 }
@@ -155,9 +155,9 @@ async fn where_no_more_folders_can_be_watched_every_resync_looks() {
 async fn when_more_has_changed_than_was_told_everything_is_looked_at() {
     let node = Node::new();
     node.until_watched();
-    let passes = node.cell.state().passes;
+    let passes = node.cell.state().turn.passes();
     node.fake.lose_folder_changes();
-    eventually("it is looked at", || node.cell.state().passes > passes);
+    eventually("it is looked at", || node.cell.state().turn.passes() > passes);
     node.settle();
     assert!(node.stands(), "one look that found nothing, with all folders watched");
 }
@@ -170,7 +170,8 @@ async fn a_volume_that_is_not_exported_is_left_alone_until_its_target_or_its_lv_
             // Never exported, or not any more.
             let mut state = node.cell.state();
             let tombstone = WishKind::Tombstone { destroy: false };
-            state.export = state.export.take().filter(|_| ended).map(|wish| Wish { kind: tombstone, ..wish });
+            let wish = state.export().cloned().filter(|_| ended);
+            state.replace_export(wish.map(|wish| Wish { kind: tombstone, ..wish }));
         }
         for _ in 0..3 {
             node.resync();
@@ -190,14 +191,14 @@ async fn a_volume_that_is_not_exported_is_left_alone_until_its_target_or_its_lv_
             node.resync();
         }
         assert_eq!(node.resync(), 0);
-        let passes = node.cell.state().passes;
+        let passes = node.cell.state().turn.passes();
         let lv = format!("vg0/mooring-{}", node.cell.id);
         let args = ["lvchange", "--activate", "n", &lv].map(str::to_owned).to_vec();
         let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
         node.fake.lvm().run(&command).unwrap();
         node.engine.look_for_drift();
         node.settle();
-        assert!(node.cell.state().passes > passes, "somebody has changed its LV");
+        assert!(node.cell.state().turn.passes() > passes, "somebody has changed its LV");
     }
 }
 
@@ -206,7 +207,7 @@ async fn a_volume_that_is_cut_off_is_looked_at_by_every_resync() {
     let node = Node::new();
     node.until_watched();
     assert_eq!(node.resync(), 0, "the control");
-    if let Some(WishKind::Spec(spec)) = node.cell.state().volume.as_mut().map(|wish| &mut wish.kind) {
+    if let Some(spec) = node.cell.state().volume_spec_mut() {
         spec.cut = Some(std::time::SystemTime::UNIX_EPOCH);
     }
     for _ in 0..3 {

@@ -1,0 +1,100 @@
+//! The established facts of one volume: durable, changed only with the store's write, and ended only with the volume.
+//!
+//! What must never happen here: a fact that ends because of an observation.
+
+use std::collections::BTreeSet;
+
+use mooring_model::Generation;
+use mooring_targets::fc::Place;
+
+use crate::volumes::Whole;
+
+/// The established facts of one volume. An observation that turns out to be stale is forgotten elsewhere, and names nothing of this.
+#[derive(Debug, Default)]
+pub(crate) struct Established {
+    /// The LV was completed once (recorded in the store). Hosts may have written to it, so it is never made anew.
+    made: bool,
+    /// The LV as LVM showed it when it was whole, and the generation of the spec that this was for.
+    whole: Option<(Generation, Whole)>,
+    /// LVM's identity of the LV and of its group, whatever tags somebody takes from it.
+    identity: Option<String>,
+    /// Fibre Channel places that may show the volume: those of every spec since the last that was seen in force.
+    former: BTreeSet<Place>,
+    /// The places that the store has.
+    kept_places: BTreeSet<Place>,
+}
+
+impl Established {
+    /// Whether the LV was completed once.
+    pub(super) fn is_made(&self) -> bool {
+        self.made
+    }
+
+    /// The store has now that the LV was completed.
+    pub(super) fn set_made(&mut self, made: bool) {
+        self.made = made;
+    }
+
+    /// Ends what was the LV's: the volume has ended.
+    pub(super) fn end_lv(&mut self) {
+        (self.made, self.identity) = (false, None);
+    }
+
+    /// The LV as it was when it was whole, for the spec of this generation. `None` if that is not known of this generation.
+    pub(super) fn whole(&self, generation: Generation) -> Option<&Whole> {
+        self.whole.as_ref().filter(|(of, _)| *of == generation).map(|(_, whole)| whole)
+    }
+
+    /// Takes note of the LV as it is whole for a spec, or with `None` that it is not. `false` if that is nothing new.
+    pub(super) fn set_whole(&mut self, whole: Option<&(Generation, Whole)>) -> bool {
+        if let Some((_, whole)) = whole {
+            self.identity = Some(whole.mapping.clone());
+        }
+        if self.whole.as_ref() == whole {
+            return false;
+        }
+        self.whole = whole.cloned();
+        true
+    }
+
+    /// LVM's identity of the LV and of its group. `None` if it was never seen whole.
+    pub(super) fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    /// The Fibre Channel places that may show the volume.
+    pub(super) fn former(&self) -> &BTreeSet<Place> {
+        &self.former
+    }
+
+    /// Adds places that may show the volume.
+    pub(super) fn add_former(&mut self, places: impl IntoIterator<Item = Place>) {
+        self.former.extend(places);
+    }
+
+    /// Only these places may show the volume.
+    pub(super) fn settle_former(&mut self, places: BTreeSet<Place>) {
+        self.former = places;
+    }
+
+    /// The places that the store has.
+    pub(super) fn kept_places(&self) -> &BTreeSet<Place> {
+        &self.kept_places
+    }
+
+    /// The store has these places now.
+    pub(super) fn keep_places(&mut self, places: BTreeSet<Place>) {
+        self.kept_places = places;
+    }
+
+    /// The store had this place when the agent started.
+    pub(super) fn load_place(&mut self, place: Place) {
+        self.former.insert(place);
+        self.kept_places.insert(place);
+    }
+
+    /// Whether the store has exactly the places that may show the volume.
+    pub(super) fn are_places_kept(&self) -> bool {
+        self.former == self.kept_places
+    }
+}

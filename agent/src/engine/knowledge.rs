@@ -1,0 +1,163 @@
+//! The observations of one volume: what LVM and the kernel have shown of it, and can be asked for again.
+//!
+//! What must never happen here: an observation used behind what makes it [`Stale`].
+
+mod forget;
+
+use std::collections::BTreeSet;
+
+use mooring_model::{FcPort, VolumeReport, Wwpn};
+use mooring_targets::Known;
+use mooring_targets::fc::{Drained, Place};
+
+pub use forget::Stale;
+#[cfg(feature = "faults")]
+pub use forget::keep_stale;
+
+use super::kept_look::KeptLook;
+use super::pulse::Lives;
+use super::watched::Watched;
+use crate::volumes::VolumesView;
+
+/// The observations of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Knowledge {
+    /// The LV as LVM showed it active and zeroed: a grant need not ask LVM again.
+    ready: Option<VolumeReport>,
+    /// LVM contradicted `ready`; the next pass must query it.
+    contradicted: bool,
+    /// LVM's view of a moment ago, from admission or a sweep: the pass behind it need not ask LVM again.
+    looked: Option<VolumesView>,
+    /// LVM's view for a spec whose sender did not wait for it.
+    kept_look: Option<KeptLook>,
+    /// The export as it was seen in force: a change of grants need not look at all of it.
+    known: Option<Known>,
+    /// The watch of the export's folders.
+    watched: Watched,
+    /// The Fibre Channel places that the last look saw showing the volume, less those that have drained since.
+    linked: BTreeSet<(FcPort, Place)>,
+    /// Sessions and counters of the last look at them.
+    lives: Option<Lives>,
+    /// An LV of ours that no spec names.
+    orphan: Option<VolumeReport>,
+}
+
+impl Knowledge {
+    /// The LV as LVM showed it active and zeroed. `None` if it was not, or nobody knows.
+    pub(super) fn ready(&self) -> Option<&VolumeReport> {
+        self.ready.as_ref()
+    }
+
+    /// The LV for a pass that begins. Forgets it before, if LVM contradicted it.
+    pub(super) fn ready_for_pass(&mut self) -> Option<VolumeReport> {
+        if std::mem::take(&mut self.contradicted) {
+            self.ready = None;
+        }
+        self.ready.clone()
+    }
+
+    /// Takes note of the LV as LVM showed it active and zeroed.
+    pub(super) fn learn_ready(&mut self, ready: VolumeReport) {
+        self.ready = Some(ready);
+    }
+
+    /// Takes note of whether a look showed the LV active and zeroed. `None`: it did not, and what was known is stale for this reason.
+    pub(super) fn learn_if_ready(&mut self, ready: Option<VolumeReport>, stale: Stale) {
+        match ready {
+            Some(ready) => self.learn_ready(ready),
+            None => self.forget(stale),
+        }
+    }
+
+    /// Takes LVM's view of a moment ago: it serves one pass.
+    pub(super) fn take_looked(&mut self) -> Option<VolumesView> {
+        self.looked.take()
+    }
+
+    /// Keeps LVM's view for the pass that follows.
+    pub(super) fn learn_looked(&mut self, view: VolumesView) {
+        self.looked = Some(view);
+    }
+
+    /// LVM's view for a spec whose sender did not wait for it.
+    #[cfg(test)]
+    pub(super) fn kept_look(&mut self) -> Option<&mut KeptLook> {
+        self.kept_look.as_mut()
+    }
+
+    /// Takes LVM's view for a spec whose sender did not wait for it.
+    pub(super) fn take_kept_look(&mut self) -> Option<KeptLook> {
+        self.kept_look.take()
+    }
+
+    /// Keeps LVM's view for a spec whose sender did not wait for it.
+    pub(super) fn learn_kept_look(&mut self, look: KeptLook) {
+        self.kept_look = Some(look);
+    }
+
+    /// Takes the export as it was seen in force: only success puts it back.
+    pub(super) fn take_known(&mut self) -> Option<Known> {
+        if forget::is_kept(Stale::Narrowed) { self.known.clone() } else { self.known.take() }
+    }
+
+    /// Takes note of the export as it was seen in force. `None`: it was not.
+    pub(super) fn learn_known(&mut self, known: Option<Known>) {
+        self.known = known;
+    }
+
+    /// The watch of the export's folders.
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    /// The watch of the export's folders, to be changed.
+    pub(super) fn watched_mut(&mut self) -> &mut Watched {
+        &mut self.watched
+    }
+
+    /// The Fibre Channel places that show the volume.
+    pub(super) fn linked(&self) -> &BTreeSet<(FcPort, Place)> {
+        &self.linked
+    }
+
+    /// Takes note of the Fibre Channel places that a look saw showing the volume.
+    pub(super) fn learn_linked(&mut self, linked: &BTreeSet<(FcPort, Place)>) {
+        self.linked.clone_from(linked);
+    }
+
+    /// Takes away the place of a TPG LUN that has drained. Returns its initiator if no place of it is left.
+    pub(super) fn drained(&mut self, drained: Drained) -> Option<Wwpn> {
+        let at = self.linked.iter().find(|(port, place)| drained.is(*port, *place)).copied()?;
+        self.linked.remove(&at);
+        let initiator = at.1.initiator;
+        let left = self.linked.iter().any(|(_, place)| place.initiator == initiator);
+        (!left).then_some(initiator)
+    }
+
+    /// Sessions and counters of the last look at them.
+    pub(super) fn lives(&self) -> Option<&Lives> {
+        self.lives.as_ref()
+    }
+
+    /// Sessions and counters of the last look at them, to be changed.
+    pub(super) fn lives_mut(&mut self) -> Option<&mut Lives> {
+        self.lives.as_mut()
+    }
+
+    /// Takes note of sessions and counters.
+    pub(super) fn learn_lives(&mut self, lives: Option<Lives>) {
+        self.lives = lives;
+    }
+
+    /// The LV of ours that no spec names. `None` if there is none.
+    pub(super) fn orphan(&self) -> Option<&VolumeReport> {
+        self.orphan.as_ref()
+    }
+
+    /// Takes note of an LV of ours that no spec names, or with `None` that there is none. `true` if it was not known.
+    pub(super) fn learn_orphan(&mut self, orphan: Option<VolumeReport>) -> bool {
+        let found = orphan.is_some() && self.orphan.is_none();
+        self.orphan = orphan;
+        found
+    }
+}

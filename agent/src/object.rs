@@ -1,0 +1,3 @@
+//! The parts that every kind of object has in common: volumes with their exports, and connections.
+
+pub(crate) mod turn;
