@@ -66,7 +66,7 @@ impl Connections {
             let mut state = cell.state();
             // Whoever asks again wants to know what is so now, and what failed for good tried again.
             state.anew = true;
-            return Ok(Admitted { durable: put.decoded.elapsed(), after: state.passes });
+            return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
         }
         let (kind, stored) = match put.wish {
             ConnectionWish::Spec(spec) => {
@@ -88,7 +88,7 @@ impl Connections {
         let mut state = cell.state();
         state.wish = Some(wish);
         state.anew = false;
-        Ok(Admitted { durable, after: state.passes })
+        Ok(Admitted { durable, after: state.turn.passes() })
     }
 
     /// The one write, when every check has passed.

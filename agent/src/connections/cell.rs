@@ -10,6 +10,7 @@ use mooring_model::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::object::turn::Turn;
 use crate::turn::Turns;
 use crate::workers::LOST_AFTER;
 
@@ -95,10 +96,8 @@ pub(crate) struct State {
     pub(crate) wish: Option<Wish>,
     /// The same was asked for once more: what failed for good is tried again.
     pub(crate) anew: bool,
-    pub(crate) running: bool,
-    pub(crate) dirty: bool,
-    /// Passes that have begun.
-    pub(crate) passes: u64,
+    /// The turn of its passes.
+    pub(crate) turn: Turn,
     pub(crate) at_work: Option<AtWork>,
     /// What a pass remembers for the next; with the pass while one is at work.
     pub(crate) memory: Memory,
@@ -113,9 +112,6 @@ pub(crate) struct State {
     /// A disk came while a pass was at work.
     pub(crate) arrived: bool,
     pub(crate) end: End,
-    pub(crate) failures: u32,
-    /// The newest retry that was planned.
-    pub(crate) retry: u64,
 }
 
 impl State {
@@ -124,7 +120,9 @@ impl State {
     pub(crate) fn heed(&mut self) {
         let news = self.told.take().is_some_and(|told| !same(told.0.as_ref(), self.seen.as_ref()));
         let arrived = std::mem::take(&mut self.arrived) && !self.end.done;
-        self.dirty |= news || arrived;
+        if news || arrived {
+            self.turn.ask();
+        }
     }
 
     /// The call of this connection that has not returned for so long that somebody should know.

@@ -108,7 +108,7 @@ impl Connections {
                 let state = cell.state();
                 // Also one whose session went while nobody listened.
                 let lost = state.seen.is_some() && !all.contains_key(&cell.id);
-                state.wish.is_some() && !state.running && (lost || !state.end.done)
+                state.wish.is_some() && !state.turn.is_running() && (lost || !state.end.done)
             };
             if waits {
                 self.wake(&cell);
@@ -133,10 +133,10 @@ impl Connections {
         };
         let news = {
             let mut state = cell.state();
-            if state.running {
+            if state.turn.is_running() {
                 state.told = Some(Told(status.cloned()));
             }
-            !state.running && !same(status, state.seen.as_ref())
+            !state.turn.is_running() && !same(status, state.seen.as_ref())
         };
         if news {
             self.wake(&cell);
@@ -204,8 +204,8 @@ impl Connections {
             // A pass at work sees it by itself, as a rule.
             "add" => {
                 let mut state = cell.state();
-                state.arrived = state.running;
-                !state.running && !state.end.done
+                state.arrived = state.turn.is_running();
+                !state.turn.is_running() && !state.end.done
             }
             // A disk that is wanted does not go by itself.
             "remove" => Self::wish_is_spec(&cell),

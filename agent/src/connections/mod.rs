@@ -231,24 +231,20 @@ impl Connections {
 
     /// Has a pass run over this connection soon.
     fn wake(&self, cell: &Arc<Cell>) {
-        {
-            let mut state = cell.state();
-            state.dirty = true;
-            if state.running {
-                return;
-            }
+        if !cell.state().turn.ask() {
+            return;
         }
         let (connections, cell) = (self.clone(), Arc::clone(cell));
         self.shared.workers.submit(move || connections.run(&cell));
     }
 
-    /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
-    fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64, at_most: Duration) {
+    /// Has a pass run later, after so many failures, if the connection still waits behind this pass then.
+    fn wake_later(&self, cell: &Arc<Cell>, pass: u64, failures: u32, at_most: Duration) {
         let delay = turn::retry_delay(failures, at_most);
         let (connections, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            if cell.state().retry == retry {
+            if cell.state().turn.is_due(pass) {
                 connections.wake(&cell);
             }
         });
@@ -310,7 +306,7 @@ impl Connections {
             let go_on = admitted.is_ok();
             drop(done.send(admitted));
             if go_on {
-                at.state().dirty = true;
+                at.state().turn.ask();
                 connections.cut_beside(&at);
                 connections.run(&at);
             }

@@ -15,6 +15,7 @@ use mooring_model::{
 use super::cell::{Cell, End, State, Wish, WishKind};
 use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
 use crate::engine::busy::Task;
+use crate::object::turn::{Begun, Next, Outcome};
 
 impl Connections {
     /// Runs passes until the connection is clean. Returns at once when another thread is at it.
@@ -23,19 +24,14 @@ impl Connections {
             let (wish, anew, pass, memory) = {
                 let mut state = cell.state();
                 let Some(wish) = state.wish.clone() else { return };
-                if state.running {
+                if state.turn.is_running() {
                     return;
                 }
                 state.heed();
-                if !state.dirty {
-                    return;
-                }
-                state.running = true;
-                state.dirty = false;
-                state.passes += 1;
+                let Some(Begun { pass, .. }) = state.turn.begin() else { return };
                 let mut memory = std::mem::take(&mut state.memory);
                 memory.unwritten = memory.unwritten.max(state.unwritten.take());
-                (wish, std::mem::take(&mut state.anew), state.passes, memory)
+                (wish, std::mem::take(&mut state.anew), pass, memory)
             };
             // Also when a pass panics, the connection must not stay "running" for ever.
             let running = Running { cell };
@@ -54,7 +50,7 @@ impl Connections {
                 state.wish.as_ref().map(|wish| &wish.kind),
                 Some(WishKind::Tombstone { revoked: true })
             );
-            revoked && state.running
+            revoked && state.turn.is_running()
         };
         if hangs {
             let wanted = Wanted::Absent { volume: cell.id, revoked: true };
@@ -68,17 +64,14 @@ impl Connections {
     }
 
     fn plan_retry(&self, cell: &Arc<Cell>) {
-        let (failures, retry, at_most) = {
+        let (next, at_most) = {
             let mut state = cell.state();
-            let failed = state.end.retry;
-            state.failures = if failed { state.failures.saturating_add(1) } else { 0 };
-            if !failed || state.dirty || state.running {
-                return;
-            }
-            state.retry += 1;
-            (state.failures, state.retry, if state.end.down { SESSIOND_RETRY } else { RETRY_MAX })
+            let outcome = if state.end.retry { Outcome::Failed } else { Outcome::Done };
+            (state.turn.plan(outcome), if state.end.down { SESSIOND_RETRY } else { RETRY_MAX })
         };
-        self.wake_later(cell, failures, retry, at_most);
+        if let Next::Retry { pass, failures } = next {
+            self.wake_later(cell, pass, failures, at_most);
+        }
     }
 
     fn wanted(&self, volume: VolumeId, wish: &Wish, anew: bool) -> Wanted {
@@ -234,7 +227,7 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let mut state = self.cell.state();
-        state.running = false;
+        state.turn.end();
         state.at_work = None;
     }
 }

@@ -547,13 +547,13 @@ impl Engine {
         self.shared.workers.submit_of(group, move || engine.run(&cell));
     }
 
-    /// Has a pass run later, after a failure. A newer retry takes the place of this one: there is one at a time.
-    fn wake_later(&self, cell: &Arc<Cell>, failures: u32, retry: u64) {
+    /// Has a pass run later, after so many failures, if the volume still waits behind this pass then.
+    fn wake_later(&self, cell: &Arc<Cell>, pass: u64, failures: u32) {
         let delay = turn::retry_delay(failures, RETRY_MAX);
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(delay).await;
-            if cell.state().turn.is_due(retry) {
+            if cell.state().turn.is_due(pass) {
                 engine.wake(&cell);
             }
         });

@@ -20,7 +20,7 @@ use super::fabrics::{Seen, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
-use crate::object::turn::{Begun, Next};
+use crate::object::turn::{Begun, Next, Outcome};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
 /// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
@@ -89,15 +89,22 @@ impl Engine {
     fn plan_retry(&self, cell: &Arc<Cell>) {
         let next = {
             let mut state = cell.state();
-            let failed = state.volume_end().retry || state.export_end().retry;
-            // Only the export waits, and the volume cannot be helped from here: its group is not there, or somebody has to act.
-            let late = is_spec(state.volume()) && !state.volume_end().done && !state.volume_end().retry;
-            state.turn.plan(failed, late)
+            let (volume, export) = (state.volume_end(), state.export_end());
+            let outcome = if !volume.retry && !export.retry {
+                Outcome::Done
+            } else if is_spec(state.volume()) && !volume.done && !volume.retry {
+                // Only the export waits, and the volume cannot be helped from here: its group is not there, or somebody has to
+                // act.
+                Outcome::Late
+            } else {
+                Outcome::Failed
+            };
+            state.turn.plan(outcome)
         };
         match next {
             Next::Nothing => {}
             Next::Late => self.wake_when_there(),
-            Next::Retry { failures, retry } => self.wake_later(cell, failures, retry),
+            Next::Retry { pass, failures } => self.wake_later(cell, pass, failures),
         }
     }
 

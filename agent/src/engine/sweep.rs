@@ -73,9 +73,9 @@ impl Engine {
         // Of the ports, and of whatever else has changed since the last sweep: who watches is told if it is news.
         self.lvm().tell();
         let cells = self.cells();
-        let turn = self.next_turn();
+        let share = self.next_share();
         if !self.resync_asks_lvm() {
-            return self.wake_all(&self.restless(cells, turn, targets.as_ref()), targets.as_ref());
+            return self.wake_all(&self.restless(cells, share, targets.as_ref()), targets.as_ref());
         }
         let early = before(self, &cells, targets.as_ref());
         let Some(view) = self.look_at_volumes(&cells) else {
@@ -85,7 +85,7 @@ impl Engine {
             return self.wake_all(&cells, None);
         };
         self.note_orphans(&view);
-        let cells = self.not_confirmed(self.restless(cells, turn, targets.as_ref()), &early, &view);
+        let cells = self.not_confirmed(self.restless(cells, share, targets.as_ref()), &early, &view);
         self.wake_as_seen(cells, &view, targets.as_ref());
     }
 

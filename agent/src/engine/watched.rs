@@ -61,15 +61,15 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     volumes: HashMap<FolderId, VolumeId>,
-    /// Whose turn was the last resync.
-    turn: Turn,
+    /// The share of the last resync.
+    share: Share,
 }
 
-/// Which share of all volumes a resync looks at, watched or not.
+/// The share of all volumes that a resync looks at, watched or not.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn(u32);
+pub(super) struct Share(u32);
 
-impl Turn {
+impl Share {
     fn of(volume: VolumeId) -> Self {
         let every = u128::from(LOOKED_AT_EVERY);
         Self(u32::try_from(u128::from_be_bytes(*volume.as_bytes()) % every).unwrap_or_default())
@@ -148,23 +148,23 @@ impl State {
 }
 
 impl Engine {
-    /// Whose turn this resync is.
-    pub(super) fn next_turn(&self) -> Turn {
+    /// The share of all volumes that this resync looks at.
+    pub(super) fn next_share(&self) -> Share {
         let mut watches = lock(&self.shared.watches);
-        watches.turn = watches.turn.next();
-        watches.turn
+        watches.share = watches.share.next();
+        watches.share
     }
 
-    /// Those that a resync has to look at: whose `turn` it is, all that are exported and not watched, and where somebody has registered a
+    /// Those that a resync has to look at: the `share`, all that are exported and not watched, and where somebody has registered a
     /// reservation. `targets`: what the kernel serves, if that is known.
     pub(super) fn restless(
         &self,
         mut cells: Vec<Arc<Cell>>,
-        turn: Turn,
+        share: Share,
         targets: Option<&BTreeSet<String>>,
     ) -> Vec<Arc<Cell>> {
         cells.retain(|cell| {
-            if Turn::of(cell.id) == turn {
+            if Share::of(cell.id) == share {
                 return true;
             }
             if self.is_without_target(cell, targets) {

@@ -56,14 +56,14 @@ async fn a_watched_export_is_left_alone_but_for_one_resync_of_many() {
 }
 
 #[test]
-fn turns_are_of_one_size() {
+fn shares_are_of_one_size() {
     // Ids as they are, and such as people count.
     let random: Vec<_> = (0..12_700).map(|_| VolumeId::random()).collect();
     let counted: Vec<_> = (0..12_700).map(|n| VolumeId::from_u128((n % 256) << 120 | n << 32)).collect();
     for ids in [random, counted] {
         let mut sizes = vec![0; usize::try_from(LOOKED_AT_EVERY).unwrap()];
         for id in ids {
-            sizes[usize::try_from(Turn::of(id).0).unwrap()] += 1;
+            sizes[usize::try_from(Share::of(id).0).unwrap()] += 1;
         }
         assert!(sizes.iter().all(|size| (1..150).contains(size)), "{sizes:?}");
     }
