@@ -71,7 +71,7 @@ impl Calls {
         self.pulse = None;
     }
 
-    /// Whether the pulse's look is at work.
+    /// Says whether the pulse's look is at work.
     pub(super) fn is_in_pulse(&self) -> bool {
         self.pulse.is_some()
     }

@@ -114,9 +114,9 @@ pub(crate) struct State {
     pub(super) revert: Revert,
     /// The copy of it to a file.
     pub(super) uploads: Uploads,
-    /// Its persistent reservations.
+    /// The persistent reservations of it.
     pub(super) held: Held,
-    /// Its RESERVE(6) and RESERVE(10).
+    /// The RESERVE(6) and RESERVE(10) of it.
     pub(super) reserved: Reserved,
     /// The change of its persistent reservations that was asked for.
     asked: Option<Asked>,
@@ -164,7 +164,7 @@ impl State {
         self.export = Some(wish);
     }
 
-    /// Whether nothing is known of this volume: no spec, no tombstone, no LV.
+    /// Says whether nothing is known of this volume: no spec, no tombstone, no LV.
     pub(super) fn is_unknown(&self) -> bool {
         self.volume.is_none() && self.export.is_none() && self.knowledge.orphan().is_none()
     }
@@ -214,12 +214,12 @@ impl State {
         self.look_later = true;
     }
 
-    /// Whether the pass at work has left its look for later.
+    /// Says whether the pass at work has left its look for later.
     pub(super) fn has_left_look(&self) -> bool {
         self.look_later
     }
 
-    /// Whether the pass that has ended left its look for later: the next one does not begin so.
+    /// Says whether the pass that has ended left its look for later: the next one does not begin so.
     pub(super) fn take_left_look(&mut self) -> bool {
         std::mem::take(&mut self.look_later)
     }

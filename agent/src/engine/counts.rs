@@ -179,7 +179,7 @@ impl Engine {
         counts.unproven += count(state.receipts.open().iter().filter(unproven).count());
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
-        counts.watched += u64::from(state.is_watched());
+        counts.watched += u64::from(state.knowledge.is_unchanged());
         counts.silent += u64::from(state.silence.since().is_some());
         counts.cut += u64::from(state.may_be_cut());
         if state.is_unknown() {

@@ -25,7 +25,7 @@ pub(crate) struct Established {
 }
 
 impl Established {
-    /// Whether the LV was completed once.
+    /// Says whether the LV was completed once.
     pub(super) fn is_made(&self) -> bool {
         self.made
     }
@@ -93,7 +93,7 @@ impl Established {
         self.kept_places.insert(place);
     }
 
-    /// Whether the store has exactly the places that may show the volume.
+    /// Says whether the store has exactly the places that may show the volume.
     pub(super) fn are_places_kept(&self) -> bool {
         self.former == self.kept_places
     }

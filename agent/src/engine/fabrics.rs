@@ -31,9 +31,9 @@ pub(crate) struct Wanteds {
     former: BTreeSet<Place>,
 }
 
-/// What is seen of it, in the same order.
+/// The view of it, in the same order.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct View {
     pub(super) iscsi: ExportView,
     pub(super) fc: Vec<fc::View>,
 }
@@ -62,19 +62,19 @@ impl Wanteds {
         self.fc.iter().flat_map(fc::Wanted::places).collect()
     }
 
-    pub(super) fn look(&self, tree: &dyn Tree) -> Result<Seen, Error> {
+    pub(super) fn look(&self, tree: &dyn Tree) -> Result<View, Error> {
         let iscsi = ExportView::read_for(tree, &self.iscsi)?;
         let fc = self.fc.iter().map(|wanted| fc::View::read(tree, wanted, &self.former));
-        Ok(Seen { iscsi, fc: fc.collect::<Result<_, _>>()? })
+        Ok(View { iscsi, fc: fc.collect::<Result<_, _>>()? })
     }
 
-    pub(super) fn plan(&self, seen: &Seen) -> Plan<Op> {
+    pub(super) fn plan(&self, seen: &View) -> Plan<Op> {
         let fc = self.fc.iter().zip(&seen.fc).collect();
         plan_exports(&Exports { iscsi: Some((&self.iscsi, &seen.iscsi)), fc })
     }
 
     /// What the tree decides of the report, but for what is live; `plan` is the one of this very look.
-    pub(super) fn facts(&self, seen: &Seen, plan: &Plan<Op>) -> (ExportFacts, Vec<FcPortReport>) {
+    pub(super) fn facts(&self, seen: &View, plan: &Plan<Op>) -> (ExportFacts, Vec<FcPortReport>) {
         let mut facts = mooring_targets::report_planned(&self.iscsi, &seen.iscsi, &BTreeMap::new(), plan);
         let mut ports = Vec::new();
         for (wanted, view) in self.fc.iter().zip(&seen.fc) {
@@ -108,7 +108,7 @@ impl Wanteds {
     }
 
     /// The places whose TPG LUN shows the volume's backstore, by port.
-    fn linked(&self, seen: &Seen) -> BTreeSet<(FcPort, Place)> {
+    fn linked(&self, seen: &View) -> BTreeSet<(FcPort, Place)> {
         let ports = self.fc.iter().zip(&seen.fc);
         let of_port = |(wanted, view): (&fc::Wanted, &fc::View)| {
             let names = wanted.names().clone();
@@ -141,7 +141,7 @@ impl Wanteds {
     }
 }
 
-impl Seen {
+impl View {
     /// An export over iSCSI alone.
     pub(super) fn iscsi(iscsi: ExportView) -> Self {
         Self { iscsi, fc: Vec::new() }
@@ -168,7 +168,7 @@ impl State {
 
 impl Cell {
     /// Takes note of which places show the volume, and says of an initiator whether it has a nexus.
-    pub(super) fn nexuses(&self, wanted: &Wanteds, seen: &Seen) -> impl Fn(&Initiator) -> bool {
+    pub(super) fn nexuses(&self, wanted: &Wanteds, seen: &View) -> impl Fn(&Initiator) -> bool {
         let linked = wanted.linked(seen);
         self.state().knowledge.learn_linked(&linked);
         move |initiator| match initiator {

@@ -194,7 +194,7 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Whether a job is at work.
+    /// Says whether a job is at work.
     pub(super) fn is_at_work(&self) -> bool {
         self.job.is_some()
     }

@@ -17,11 +17,14 @@ pub use forget::keep_stale;
 use super::kept_look::KeptLook;
 use super::pulse::Lives;
 use super::watched::Watched;
+use crate::object::seen::{Memory, Moment, Seen};
 use crate::volumes::VolumesView;
 
 /// The observations of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
+    /// The moment of the last event that can falsify any of them.
+    now: Moment,
     /// The LV as LVM showed it active and zeroed: a grant need not ask LVM again.
     ready: Option<VolumeReport>,
     /// LVM contradicted `ready`; the next pass must query it.
@@ -31,9 +34,11 @@ pub(crate) struct Knowledge {
     /// LVM's view for a spec whose sender did not wait for it.
     kept_look: Option<KeptLook>,
     /// The export as it was seen in force: a change of grants need not look at all of it.
-    known: Option<Known>,
+    known: Memory<Known>,
     /// The watch of the export's folders.
     watched: Watched,
+    /// The export is as a whole look saw it, as far as its watched folders tell.
+    unchanged: Memory<()>,
     /// The Fibre Channel places that the last look saw showing the volume, less those that have drained since.
     linked: BTreeSet<(FcPort, Place)>,
     /// Sessions and counters of the last look at them.
@@ -43,6 +48,11 @@ pub(crate) struct Knowledge {
 }
 
 impl Knowledge {
+    /// The moment in which a look begins.
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
     /// The LV as LVM showed it active and zeroed. `None` if it was not, or nobody knows.
     pub(super) fn ready(&self) -> Option<&VolumeReport> {
         self.ready.as_ref()
@@ -96,13 +106,34 @@ impl Knowledge {
     }
 
     /// Takes the export as it was seen in force: only success puts it back.
-    pub(super) fn take_known(&mut self) -> Option<Known> {
-        if forget::is_kept(Stale::Narrowed) { self.known.clone() } else { self.known.take() }
+    pub(super) fn take_known(&mut self) -> Option<Seen<Known>> {
+        let known = self.known.take();
+        if forget::is_kept(Stale::Narrowed)
+            && let Some(known) = known.clone()
+        {
+            self.known.learn(known);
+        }
+        known
     }
 
-    /// Takes note of the export as it was seen in force. `None`: it was not.
-    pub(super) fn learn_known(&mut self, known: Option<Known>) {
-        self.known = known;
+    /// Takes note of the export as it was seen in force.
+    pub(super) fn learn_known(&mut self, known: Seen<Known>) {
+        self.known.learn(known);
+    }
+
+    /// Says whether the export is as a whole look saw it, as far as its watched folders tell.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.unchanged.get().is_some()
+    }
+
+    /// Says whether nothing was done to the export, or told of it, since a look began.
+    pub(super) fn is_unchanged_since(&self, began: Moment) -> bool {
+        self.unchanged.holds_since(began)
+    }
+
+    /// Takes note that a look which began at this moment saw the export in force, with all its folders watched.
+    pub(super) fn learn_unchanged(&mut self, began: Moment) {
+        self.unchanged.learn(Seen::new(began, ()));
     }
 
     /// The watch of the export's folders.

@@ -11,15 +11,16 @@ use mooring_targets::{Known, Narrow};
 
 use super::Engine;
 use super::cell::Cell;
-use super::fabrics::{Seen, Wanteds};
+use super::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::pass::Made;
 use super::steps::Watch;
+use crate::object::seen::Seen;
 
 impl Cell {
     /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
     /// taken away here: only success puts it back.
-    pub(super) fn narrow(&self, wanted: &Wanteds) -> Option<Narrow> {
+    pub(super) fn narrow(&self, wanted: &Wanteds) -> Option<Seen<Narrow>> {
         let mut state = self.state();
         // Over Fibre Channel a look is at the volume's own places, all of them.
         let known = state.knowledge.take_known().filter(|_| !wanted.is_over_fc())?;
@@ -31,7 +32,7 @@ impl Cell {
             .iter()
             .any(|open| wanted.grants().iter().any(|grant| open.receipt.initiator == grant.initiator));
         drop(state);
-        if came_back { None } else { known.narrow(wanted) }
+        if came_back { None } else { known.and_then(|known| known.narrow(wanted)) }
     }
 
     /// Keeps what a whole look has seen, if nothing is left to do.
@@ -42,7 +43,9 @@ impl Cell {
         {
             // What is left was planned for this very view.
             let known = Known::planned(&wanted.iscsi, view.iscsi.clone(), left);
-            self.state().knowledge.learn_known(known);
+            if let Some(known) = known {
+                self.state().knowledge.learn_known(Seen::new(view.began(), known));
+            }
         }
     }
 }
@@ -53,9 +56,11 @@ impl Engine {
         &self,
         cell: &Arc<Cell>,
         wanted: &Wanteds,
-        narrow: Narrow,
+        narrow: Seen<Narrow>,
         generation: Generation,
     ) -> Made {
+        // All but the ACLs that change is as old as the whole look.
+        let (began, narrow) = (narrow.began(), narrow.into_value());
         let look = || {
             cell.begin(format!("look at {}", wanted.names().iqn));
             let seen = narrow.look(&*self.shared.machine.target);
@@ -91,8 +96,8 @@ impl Engine {
             Err(left) => Made { view: None, left: Ok(left) },
             Ok(known) => {
                 let view = known.view().clone();
-                cell.state().knowledge.learn_known(Some(known));
-                Made { view: Some(Seen::iscsi(view)), left: Ok(Plan::default()) }
+                cell.state().knowledge.learn_known(Seen::new(began, known));
+                Made { view: Some(Seen::new(began, View::iscsi(view))), left: Ok(Plan::default()) }
             }
         }
     }

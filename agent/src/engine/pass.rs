@@ -16,10 +16,11 @@ use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
-use super::fabrics::{Seen, Wanteds};
+use super::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
+use crate::object::seen::Seen;
 use crate::object::turn::{Begun, Next, Outcome};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
@@ -474,11 +475,11 @@ impl Engine {
             return self.make_narrow(cell, wanted, narrow, generation);
         }
         let tree = Noted::new(&*self.shared.machine.target);
-        let since = cell.state().watched_since();
         let mut view = match self.look_through(&tree, cell, wanted, generation) {
             Ok(view) => view,
             Err(error) => return Made { view: None, left: Err(error) },
         };
+        let began = view.began();
         if !usable && !is_served(&wanted.iscsi, &view.iscsi) {
             return Made { view: Some(view), left: Ok(Plan::default()) };
         }
@@ -499,7 +500,7 @@ impl Engine {
         }
         if made.left.as_ref().is_ok_and(Plan::is_quiet) {
             cell.settle_places(wanted);
-            self.watch_export(cell, wanted, since, &tree.into_folders());
+            self.watch_export(cell, wanted, began, &tree.into_folders());
         }
         cell.keep_known(wanted, &made);
         made
@@ -509,7 +510,7 @@ impl Engine {
         &self,
         cell: &Arc<Cell>,
         wanted: &Wanteds,
-        view: Seen,
+        view: Seen<View>,
         generation: Generation,
     ) -> Made {
         let plan = wanted.plan(&view);
@@ -546,7 +547,7 @@ impl Engine {
         cell: &Cell,
         wanted: &Wanteds,
         generation: Generation,
-    ) -> Result<Seen, mooring_targets::Error> {
+    ) -> Result<Seen<View>, mooring_targets::Error> {
         self.look_through(&*self.shared.machine.target, cell, wanted, generation)
     }
 
@@ -557,11 +558,12 @@ impl Engine {
         cell: &Cell,
         wanted: &Wanteds,
         generation: Generation,
-    ) -> Result<Seen, mooring_targets::Error> {
+    ) -> Result<Seen<View>, mooring_targets::Error> {
         cell.begin(format!("look at {}", wanted.names().iqn));
+        let began = cell.state().knowledge.now();
         let seen = wanted.look(tree);
         cell.end();
-        let seen = seen?;
+        let seen = Seen::new(began, seen?);
         self.learn_port_ids(wanted, &seen);
         let has_nexus = cell.nexuses(wanted, &seen);
         self.prove(cell, generation, |initiator| !has_nexus(initiator));
@@ -627,7 +629,7 @@ fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
 /// How far an export was made true.
 pub(super) struct Made {
     /// What was seen last, if the kernel answered.
-    pub(super) view: Option<Seen>,
+    pub(super) view: Option<Seen<View>>,
     /// What is left to do, or what went wrong.
     pub(super) left: Result<Plan<Op>, mooring_targets::Error>,
 }

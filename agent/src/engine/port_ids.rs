@@ -14,7 +14,7 @@ use mooring_model::{Chain, ExportNames, Generation, VolumeId};
 use mooring_targets::{Wanted, port_ids};
 
 use super::cell::Cell;
-use super::fabrics::{Seen, Wanteds};
+use super::fabrics::{View, Wanteds};
 use super::pass::Made;
 use super::{Engine, lock};
 use crate::store::StoreError;
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// A look has shown whether the kernel has ids.
-    pub(super) fn learn_port_ids(&self, wanted: &Wanteds, seen: &Seen) {
+    pub(super) fn learn_port_ids(&self, wanted: &Wanteds, seen: &View) {
         let asked = wanted.iscsi.port_id().is_some();
         if asked && seen.iscsi.tpg().is_some_and(|tpg| tpg.port_id.is_none()) {
             lock(&self.shared.port_ids).none = true;

@@ -9,7 +9,7 @@ use mooring_model::{Generation, Initiator, Proof, Receipt};
 /// A receipt that the store has as unproven. Once the draining call has returned it is proven here, until the store knows.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenReceipt {
-    /// Its row in the store.
+    /// The row in the store.
     pub(crate) row: i64,
     pub(crate) receipt: Receipt,
     /// When it began, by the monotonic clock. `None`: before the agent's start.
@@ -17,7 +17,7 @@ pub(crate) struct OpenReceipt {
 }
 
 impl OpenReceipt {
-    /// Whether nobody knows yet that the nexus has drained, as far as a pass for this generation may say.
+    /// Says whether nobody knows yet that the nexus has drained, as far as a pass for this generation may say.
     pub(crate) fn is_unproven(&self, generation: Generation) -> bool {
         matches!(self.receipt.proof, Proof::Unproven { .. }) && self.receipt.generation <= generation
     }

@@ -47,12 +47,12 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// Whether an initiator with a grant is not let in.
+    /// Says whether an initiator with a grant is not let in.
     pub(super) fn is_out(&self, initiator: &Initiator) -> bool {
         self.kept_out.contains(initiator)
     }
 
-    /// Whether nobody with a grant is kept out.
+    /// Says whether nobody with a grant is kept out.
     pub(super) fn is_empty(&self) -> bool {
         self.kept_out.is_empty()
     }

@@ -37,7 +37,7 @@ impl Revert {
         self.seen = seen.or(self.seen);
     }
 
-    /// Whether the export is out of the kernel while the volume's LV is exchanged.
+    /// Says whether the export is out of the kernel while the volume's LV is exchanged.
     pub(super) fn is_apart(&self) -> bool {
         self.apart
     }

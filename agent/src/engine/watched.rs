@@ -27,6 +27,7 @@ use super::fabrics::Wanteds;
 use super::knowledge::Stale;
 use super::pulse::Lives;
 use super::{Engine, lock};
+use crate::object::seen::Moment;
 
 /// Resyncs until each export was looked at, watched or not: two hours, unless the configuration says otherwise. A prime, so that the
 /// turns of ids that follow a pattern are spread, too.
@@ -49,10 +50,6 @@ const WATCH_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Watched {
     /// Of all folders that the last whole look has read; empty: not all could be.
     folders: Vec<FolderId>,
-    /// What was seen is as it was.
-    stands: bool,
-    /// Changes that were told.
-    told: u64,
     /// Commands that had come for the volume when its reservations were looked at.
     commands: Option<u64>,
 }
@@ -80,35 +77,7 @@ impl Share {
     }
 }
 
-/// Whether a look was the whole truth while it lasted.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Since(u64);
-
-impl Watched {
-    /// Ends the watch: what was seen is not so any more.
-    pub(super) fn end(&mut self) {
-        self.stands = false;
-        self.told += 1;
-    }
-
-    /// Ends the watch because of a change that was told. `true` if it stood.
-    pub(super) fn end_told(&mut self) -> bool {
-        self.told += 1;
-        std::mem::take(&mut self.stands)
-    }
-}
-
 impl State {
-    /// Whether its folders are watched, and nothing was told.
-    pub(super) fn is_watched(&self) -> bool {
-        self.knowledge.watched().stands
-    }
-
-    /// Before a whole look.
-    pub(super) fn watched_since(&self) -> Since {
-        Since(self.knowledge.watched().told)
-    }
-
     /// Whether its volume and its export have been taken away, and nothing of either was left.
     fn has_ended(&self) -> bool {
         let volume = self.volume();
@@ -124,7 +93,7 @@ impl State {
 
     /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
     fn rests(&self) -> bool {
-        self.is_watched() && self.is_as_left()
+        self.knowledge.is_unchanged() && self.is_as_left()
     }
 
     /// The same of a volume that is not exported: nothing of an export was left. Where its target is there again, it does not hold.
@@ -206,19 +175,19 @@ impl Engine {
         cell.state().knowledge.watched_mut().commands = come;
     }
 
-    /// A whole look that began at `since` and read these folders has found nothing to do.
+    /// Watches the folders that a whole look has read which found nothing to do.
     pub(super) fn watch_export(
         &self,
         cell: &Cell,
         wanted: &Wanteds,
-        since: Since,
+        began: Moment,
         read: &BTreeSet<TreePath>,
     ) {
         let Some(folders) = self.shared.machine.folders.as_deref() else { return };
         {
             let state = cell.state();
             // What a step of ours has changed is looked at first, by the next resync.
-            let is_old = since.0 != state.knowledge.watched().told;
+            let is_old = !state.knowledge.is_unchanged_since(began);
             if is_old || wanted.is_over_fc() || !super::is_spec(state.export()) {
                 return;
             }
@@ -237,8 +206,13 @@ impl Engine {
         let mut state = cell.state();
         let watch = state.knowledge.watched_mut();
         let before = std::mem::replace(&mut watch.folders, watched);
-        watch.stands = !watch.folders.is_empty() && before == watch.folders && since.0 == watch.told;
+        let same = !watch.folders.is_empty() && before == watch.folders;
         let left: Vec<_> = before.into_iter().filter(|folder| !watch.folders.contains(folder)).collect();
+        if same {
+            state.knowledge.learn_unchanged(began);
+        } else {
+            state.knowledge.forget(Stale::OtherFolders);
+        }
         drop(state);
         self.let_go(folders, &left);
     }
@@ -292,8 +266,9 @@ impl Engine {
         for cell in cells {
             let stood = {
                 let mut state = cell.state();
-                let stood = state.is_watched();
-                state.knowledge.forget(Stale::ExportDrifted);
+                let stood = state.knowledge.is_unchanged();
+                // Of a change before the watch stood nobody knows whether it is a step of ours.
+                state.knowledge.forget(if stood { Stale::ExportDrifted } else { Stale::ExportTold });
                 stood
             };
             if stood {

@@ -69,7 +69,7 @@ pub(crate) enum Outcome {
     Done,
     /// Something failed that another pass may do.
     Failed,
-    /// The same, and only a look for all late objects can help.
+    /// Something failed, and only a look for all late objects can help.
     Late,
 }
 
@@ -136,7 +136,7 @@ impl Turn {
         }
     }
 
-    /// Whether the object still waits behind this pass: then its timer asks.
+    /// Says whether the object still waits behind this pass: then its timer asks.
     pub(crate) fn is_due(&self, pass: u64) -> bool {
         self.phase == Phase::Waiting && self.passes == pass
     }
@@ -151,7 +151,7 @@ impl Turn {
         self.is_running().then_some(self.passes)
     }
 
-    /// Whether a pass is at work.
+    /// Says whether a pass is at work.
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running { .. })
     }
@@ -164,27 +164,27 @@ impl Turn {
         }
     }
 
-    /// Whether a pass is to follow.
+    /// Says whether a pass is to follow.
     pub(crate) fn is_queued(&self) -> bool {
         self.requested().is_some()
     }
 
-    /// Whether a pass is to follow for something new.
+    /// Says whether a pass is to follow for something new.
     pub(crate) fn is_queued_anew(&self) -> bool {
         self.requested() == Some(Request::Anew)
     }
 
-    /// Whether no pass is at work, and none was asked for: the object may wait for a retry.
+    /// Says whether no pass is at work, and none was asked for: the object may wait for a retry.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_running() && !self.is_queued()
     }
 
-    /// Whether no pass is at work, and none has begun since so many had.
+    /// Says whether no pass is at work, and none has begun since so many had.
     pub(crate) fn rests_since(&self, passes: u64) -> bool {
         self.passes == passes && !self.is_running()
     }
 
-    /// Whether the object waits for a look for all late objects.
+    /// Says whether the object waits for a look for all late objects.
     pub(crate) fn is_late(&self) -> bool {
         self.phase == Phase::Late
     }

@@ -36,8 +36,12 @@ pub enum Stale {
     NarrowStep,
     /// A call beside the pass has changed the kernel.
     BesidePass,
-    /// Somebody else has changed the export in the kernel's tree.
+    /// Somebody else has changed the export in the kernel's tree, which was watched.
     ExportDrifted,
+    /// Somebody, or a step of ours, has changed the export in the kernel's tree before the watch stood.
+    ExportTold,
+    /// A whole look read other folders than the one before it.
+    OtherFolders,
     /// A pass of the export ended with problems: LVM is asked before the next try.
     ExportFailed,
     /// The export was taken out of the kernel for a revert.
@@ -46,7 +50,7 @@ pub enum Stale {
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 16] = [
+    pub const ALL: [(Self, &str); 18] = [
         (Self::LvDrifted, "lv-drifted"),
         (Self::LvContradicted, "lv-contradicted"),
         (Self::LvmFailed, "lvm-failed"),
@@ -61,6 +65,8 @@ impl Stale {
         (Self::NarrowStep, "narrow-step"),
         (Self::BesidePass, "beside-pass"),
         (Self::ExportDrifted, "export-drifted"),
+        (Self::ExportTold, "export-told"),
+        (Self::OtherFolders, "other-folders"),
         (Self::ExportFailed, "export-failed"),
         (Self::Reverting, "reverting"),
     ];
@@ -71,38 +77,51 @@ impl Stale {
     }
 }
 
+/// An observation that can be forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Observation {
+    Ready,
+    Looked,
+    Known,
+    Unchanged,
+}
+
+impl Stale {
+    /// The observations that this reason can falsify.
+    const fn falsifies(self) -> &'static [Observation] {
+        use Observation::{Known, Looked, Ready, Unchanged};
+        match self {
+            Self::LvDrifted | Self::ExportAskedAgain | Self::Swept | Self::Reverting => &[Known],
+            // What was contradicted is forgotten by the next pass; what is known is taken, and what follows from it put back.
+            Self::LvContradicted | Self::Narrowed => &[],
+            Self::LvmFailed | Self::LvNotReady | Self::VolumeNotReady | Self::ExportFailed => &[Ready],
+            Self::LateInVain => &[Looked],
+            Self::VolumeSpec => &[Ready, Looked],
+            Self::NarrowStep | Self::ExportTold | Self::OtherFolders => &[Unchanged],
+            Self::Step | Self::BesidePass | Self::ExportDrifted => &[Known, Unchanged],
+        }
+    }
+}
+
 impl Knowledge {
     /// Forgets the observations that are stale for this reason.
     pub(in crate::engine) fn forget(&mut self, reason: Stale) {
         if is_kept(reason) {
             return;
         }
+        let now = self.now.advance();
+        for observation in reason.falsifies() {
+            match observation {
+                Observation::Ready => self.ready = None,
+                Observation::Looked => self.looked = None,
+                Observation::Known => self.known.forget(now),
+                Observation::Unchanged => self.unchanged.forget(now),
+            }
+        }
         match reason {
-            Stale::LvDrifted => {
-                self.known = None;
-                self.contradicted = self.ready.is_none();
-            }
+            Stale::LvDrifted => self.contradicted = self.ready.is_none(),
             Stale::LvContradicted => self.contradicted = true,
-            Stale::LvmFailed | Stale::LvNotReady | Stale::VolumeNotReady | Stale::ExportFailed => {
-                self.ready = None;
-            }
-            Stale::LateInVain => self.looked = None,
-            Stale::VolumeSpec => {
-                self.ready = None;
-                self.looked = None;
-            }
-            // `Narrowed` is taken by `take_known`.
-            Stale::ExportAskedAgain | Stale::Swept | Stale::Narrowed | Stale::Reverting => self.known = None,
-            Stale::Step | Stale::NarrowStep => self.watched.end(),
-            Stale::BesidePass => {
-                self.known = None;
-                self.watched.end();
-            }
-            Stale::ExportDrifted => {
-                if self.watched.end_told() {
-                    self.known = None;
-                }
-            }
+            _ => {}
         }
     }
 }
@@ -145,5 +164,66 @@ mod switch {
 
     pub(in super::super) fn is_kept(reason: Stale) -> bool {
         *kept().lock().unwrap_or_else(PoisonError::into_inner) == Some(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::testing::Node;
+    use crate::object::seen::Seen;
+
+    #[test]
+    fn each_reason_is_listed_once_under_a_name_of_its_own() {
+        for (at, (reason, name)) in Stale::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, at, "{name}");
+            assert_eq!(Stale::named(name), Some(reason));
+        }
+        assert_eq!(Stale::named("no such reason"), None);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_observation_ends_with_its_reasons_and_so_does_a_look_at_work() {
+        let node = Node::new();
+        node.resync();
+        let known = node.cell.state().knowledge.take_known().expect("it was seen in force").into_value();
+        for (reason, name) in Stale::ALL {
+            let falsifies = |observation| reason.falsifies().contains(&observation);
+            let mut knowledge = Knowledge::default();
+            let learn = |knowledge: &mut Knowledge, began| {
+                knowledge.learn_known(Seen::new(began, known.clone()));
+                knowledge.learn_unchanged(began);
+            };
+            let holds = |knowledge: &Knowledge| (knowledge.known.get().is_some(), knowledge.is_unchanged());
+            let left = (!falsifies(Observation::Known), !falsifies(Observation::Unchanged));
+            let began = knowledge.now();
+            learn(&mut knowledge, began);
+            assert_eq!(holds(&knowledge), (true, true), "{name}: the control");
+            knowledge.forget(reason);
+            assert_eq!(holds(&knowledge), left, "{name}");
+            // What a look has seen that began before.
+            learn(&mut knowledge, began);
+            assert_eq!(holds(&knowledge), left, "{name}: a late look");
+            let began = knowledge.now();
+            learn(&mut knowledge, began);
+            assert_eq!(holds(&knowledge), (true, true), "{name}: the next look");
+        }
+    }
+
+    /// A narrow pass takes what is known and puts back what follows from it. A sweep beside it asks for a whole look all the same.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_sweep_beside_a_narrow_pass_is_not_undone_by_it() {
+        for swept in [false, true] {
+            let node = Node::new();
+            node.resync();
+            let mut state = node.cell.state();
+            let taken = state.knowledge.take_known().expect("it was seen in force");
+            state.knowledge.forget(Stale::NarrowStep);
+            if swept {
+                state.knowledge.forget(Stale::Swept);
+            }
+            state.knowledge.learn_known(taken);
+            assert_eq!(state.knowledge.take_known().is_none(), swept);
+        }
     }
 }

@@ -13,7 +13,7 @@ type Act = fn(&Node);
 
 impl Node {
     fn stands(&self) -> bool {
-        self.cell.state().is_watched()
+        self.cell.state().knowledge.is_unchanged()
     }
 
     /// Until the export is watched. How many resyncs that took.

@@ -1,0 +1,208 @@
+//! Observations, each with the moment at which the look that made it began.
+//!
+//! A look takes time, and what it has seen may be over when it ends: something may happen behind its read and before its end. So an
+//! observation is kept only if nothing that can falsify it has happened since its look began.
+//!
+//! What must never happen here: an observation that outlives, or is kept after, what can falsify it.
+
+use std::ops::Deref;
+
+/// A moment in the life of one object: counts what has happened that can falsify an observation of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
+
+impl Moment {
+    /// Goes on to the next moment, in which something happens. Returns it.
+    pub(crate) fn advance(&mut self) -> Self {
+        self.0 += 1;
+        *self
+    }
+}
+
+/// An observation, and the moment at which the look that made it began.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen<T> {
+    value: T,
+    began: Moment,
+}
+
+impl<T> Seen<T> {
+    /// The observation that a look made which began at this moment.
+    pub(crate) fn new(began: Moment, value: T) -> Self {
+        Self { value, began }
+    }
+
+    /// When its look began.
+    pub(crate) fn began(&self) -> Moment {
+        self.began
+    }
+
+    /// The observation without its moment.
+    pub(crate) fn into_value(self) -> T {
+        self.value
+    }
+
+    /// Whatever follows from it, as old as it is. `None` if nothing does.
+    pub(crate) fn and_then<U>(self, follows: impl FnOnce(T) -> Option<U>) -> Option<Seen<U>> {
+        follows(self.value).map(|value| Seen { value, began: self.began })
+    }
+}
+
+impl<T> Deref for Seen<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// The memory of one observation.
+#[derive(Debug)]
+pub(crate) struct Memory<T> {
+    seen: Option<Seen<T>>,
+    /// The last moment in which something happened that can falsify it.
+    falsified: Moment,
+}
+
+impl<T> Default for Memory<T> {
+    fn default() -> Self {
+        Self { seen: None, falsified: Moment::default() }
+    }
+}
+
+impl<T> Memory<T> {
+    /// Says whether nothing that can falsify the observation has happened since a look began.
+    pub(crate) fn holds_since(&self, began: Moment) -> bool {
+        self.falsified <= began
+    }
+
+    /// Keeps an observation. `false` if something that can falsify it has happened since its look began, or if one of a later look is
+    /// kept.
+    pub(crate) fn learn(&mut self, seen: Seen<T>) -> bool {
+        let newer = self.seen.as_ref().is_none_or(|kept| kept.began <= seen.began);
+        let holds = newer && self.holds_since(seen.began);
+        if holds {
+            self.seen = Some(seen);
+        }
+        holds
+    }
+
+    /// Forgets the observation, and every look at work: in this moment something happened that can falsify it.
+    pub(crate) fn forget(&mut self, at: Moment) {
+        self.seen = None;
+        self.falsified = at;
+    }
+
+    /// The observation. `None` if there is none that holds.
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.seen.as_deref()
+    }
+
+    /// Takes the observation, to put back what follows from it.
+    pub(crate) fn take(&mut self) -> Option<Seen<T>> {
+        self.seen.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// A look begins.
+        Begin,
+        /// A look reads the truth.
+        Read(usize),
+        /// A look ends, and what it has read is learnt.
+        End(usize),
+        /// The truth changes, and whoever changes it says so in the same moment.
+        Change,
+        /// Something happens that may have changed the truth, and has not.
+        Doubt,
+        /// The observation is taken, changed with the truth by one who knows how, and put back.
+        Follow,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let which = 0_usize..3;
+        prop_oneof![
+            3 => Just(Event::Begin),
+            4 => which.clone().prop_map(Event::Read),
+            4 => which.prop_map(Event::End),
+            2 => Just(Event::Change),
+            1 => Just(Event::Doubt),
+            1 => Just(Event::Follow),
+        ]
+    }
+
+    /// A look at work.
+    struct Look {
+        began: Moment,
+        read: Option<u32>,
+    }
+
+    proptest! {
+        /// Law: for any interleaving of looks and of what can falsify them, the observation is what a fresh look would show, or there
+        /// is none.
+        #[test]
+        fn an_observation_is_the_truth_or_is_refused(events in prop::collection::vec(event(), 1..80)) {
+            let (mut now, mut memory) = (Moment::default(), Memory::default());
+            let (mut truth, mut looks) = (0_u32, Vec::new());
+            for event in events {
+                match event {
+                    Event::Begin => looks.push(Look { began: now, read: None }),
+                    Event::Read(which) => {
+                        if let Some(look) = looks.get_mut(which) {
+                            look.read = Some(truth);
+                        }
+                    }
+                    Event::End(which) if which < looks.len() => {
+                        let look = looks.remove(which);
+                        if let Some(read) = look.read {
+                            let learnt = memory.learn(Seen::new(look.began, read));
+                            prop_assert!(!learnt || read == truth, "{read} for {truth}");
+                        }
+                    }
+                    Event::End(_) => {}
+                    Event::Change => {
+                        truth += 1;
+                        memory.forget(now.advance());
+                    }
+                    Event::Doubt => memory.forget(now.advance()),
+                    Event::Follow => {
+                        let taken = memory.take();
+                        truth += 1;
+                        // Looks at work have not seen it.
+                        looks.clear();
+                        if let Some(seen) = taken.and_then(|seen| seen.and_then(|value| value.checked_add(1))) {
+                            prop_assert!(memory.learn(seen), "nothing has happened to it");
+                        }
+                    }
+                }
+                prop_assert!(memory.get().is_none_or(|value| *value == truth), "{event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_that_nothing_happened_to_is_kept() {
+        // The control of the law: a memory that refuses everything would hold it, too.
+        let (mut now, mut memory) = (Moment::default(), Memory::default());
+        let early = now;
+        memory.forget(now.advance());
+        let (late, other) = (now, now);
+        assert!(memory.learn(Seen::new(late, "late")));
+        assert!(!memory.learn(Seen::new(early, "early")), "something happened to it");
+        assert_eq!(memory.get(), Some(&"late"));
+        assert!(memory.learn(Seen::new(other, "as late")), "whoever ends last has read last, or the same");
+        let mut another = Moment::default();
+        another.advance();
+        another.advance();
+        assert!(memory.learn(Seen::new(another, "later")));
+        assert!(!memory.learn(Seen::new(late, "late")), "a later look is kept");
+        assert_eq!(memory.get(), Some(&"later"));
+    }
+}
