@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::AuditEntry;
-use crate::service::Refusal;
+use crate::error::Refusal;
 use crate::store::{Db, PRUNE_ROWS_MAX, Store};
 
 /// How long a line waits at most for its batch, while the database answers.

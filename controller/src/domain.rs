@@ -3,14 +3,17 @@
 mod audit;
 mod cut;
 mod enrolment;
+mod entry;
 mod export;
 mod fence;
 mod forget;
 mod host;
+mod identity;
 mod image;
 mod jobs;
 mod manage;
 mod snapshot;
+mod transport;
 mod wanted_id;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +27,13 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::initiators::Initiators;
-use crate::rules::transport::Transport;
 
 pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 pub use cut::{CutWish, VolumeCut};
 pub use enrolment::{
     ControllerTrust, Enrolment, JoinToken, NextAuthority, ParseRolesError, Role, Roles, is_zone,
 };
+pub use entry::{AgentEntry, EntryEnrolment};
 pub use export::{ExportAsk, ExportState, VolumeExport};
 pub use fence::{DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode};
 pub use forget::{HostLoss, ProjectLoss};
@@ -38,10 +41,12 @@ pub use host::{
     Health, HealthLevel, HealthReason, Host, HostModule, HostPool, HostReport, HostTransport, ModuleState,
     PortalLink,
 };
+pub use identity::Identity;
 pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
+pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use wanted_id::{RequestKey, WantedId};
 
 /// Who asks.

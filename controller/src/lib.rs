@@ -12,10 +12,10 @@ pub mod args;
 mod audit;
 pub mod auth;
 pub mod authority;
-pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod domain;
+pub mod error;
 mod flow;
 pub mod http;
 pub mod init;
@@ -35,4 +35,4 @@ pub mod service;
 pub mod share;
 mod store;
 
-pub use store::{SqlError, StoreError};
+pub use store::{SqlError, StoreError, backup};

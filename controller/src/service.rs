@@ -43,17 +43,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, ExportReport, Generation, Initiator, IqnPrefix, Mode, Problem, VolumeId};
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 pub use crate::agents::dial::{Dial, Dialled};
 
 use crate::agents::{heard, lease};
 use crate::authority::live::LiveAuthority;
 use crate::clock::Clock;
-use crate::domain::{Caller, Enrolment, Role, Roles};
+use crate::domain::Caller;
+pub use crate::domain::{AgentEntry, EntryEnrolment};
+pub use crate::error::Refusal;
 use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
 use crate::flow::{Inner, review, wishes};
@@ -73,90 +73,6 @@ pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
 pub use rotate::NewSecrets;
 pub use services::DISABLED_REASON_MAX;
-
-/// Why something is not done. Each kind is one status code of the API.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// 400: the request is wrong, or the object's state does not allow it (Cinder answers both with 400).
-    #[error("{0}")]
-    Invalid(String),
-    /// 403.
-    #[error("{0}")]
-    Forbidden(String),
-    /// 401: a join token that is worth nothing.
-    #[error("{0}")]
-    Unauthenticated(String),
-    /// 404: `Volume`, `Volume type`, `Attachment`, `Host` and what was asked for.
-    #[error("{kind} {what} could not be found.")]
-    NotFound {
-        /// The kind of object.
-        kind: &'static str,
-        /// Its name or id.
-        what: String,
-    },
-    /// 409.
-    #[error("{0}")]
-    Conflict(String),
-    /// 409, also where other conflicts are 400: the name of an initiator is another host's.
-    #[error("{0}")]
-    OtherHost(String),
-    /// 413: the project has as much as it may have.
-    #[error("{0}")]
-    Exceeded(String),
-    /// 501: a part of the API that is not there yet.
-    #[error("{0}")]
-    Unimplemented(String),
-    /// 412: it is not as the caller says that it is.
-    #[error("{0}")]
-    Changed(String),
-    /// 504: durable, going on, not true yet at the deadline; asking again is safe and right.
-    #[error("{0}")]
-    Pending(String),
-    /// 503: no report to decide from, or an agent that must answer is down.
-    #[error("{0}")]
-    Unavailable(String),
-    /// 500: the store failed.
-    #[error("{0}")]
-    Internal(String),
-}
-
-/// An agent that the configuration names, or that has joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentEntry {
-    /// Unique; how people call it.
-    pub name: String,
-    /// Where it is dialled.
-    pub address: Address,
-    /// For `https` addresses.
-    pub tls: TlsFiles,
-    /// Plain text on a network (`http`) is allowed.
-    pub insecure: bool,
-    /// The availability zone of its pools. `None`: [`ZONE_DEFAULT`].
-    pub zone: Option<String>,
-    /// The enrolment by which it joined. `None`: the configuration names it, and it may do everything.
-    pub enrolment: Option<EntryEnrolment>,
-}
-
-/// What an enrolment says of the agent that is dialled by it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryEnrolment {
-    /// The enrolment.
-    pub id: Uuid,
-    /// The roles by which it joined.
-    pub roles: Roles,
-}
-
-impl AgentEntry {
-    /// True if the agent may do this.
-    pub fn may(&self, role: Role) -> bool {
-        self.enrolment.as_ref().is_none_or(|enrolment| enrolment.roles.has(role))
-    }
-
-    /// True if the agent joined by this enrolment.
-    pub(crate) fn is_of(&self, enrolment: &Enrolment) -> bool {
-        self.enrolment.as_ref().is_some_and(|own| own.id == enrolment.id)
-    }
-}
 
 /// What agents join by: the authority that signs their certificates, and what the controller shows to them.
 #[derive(Debug, Clone)]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use mooring_api::v1;
+use mooring_controller::rules::specs::unsatisfied;
 use mooring_controller::schedule::capabilities::{self, Agent, Placed, Settings};
-use mooring_controller::schedule::specs::unsatisfied;
 use mooring_controller::schedule::{Filter, Request, fits};
 use mooring_model::AgentId;
 use serde_json::{Value, json};

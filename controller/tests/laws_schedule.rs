@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use mooring_controller::rules::specs::{satisfies, unsatisfied};
 use mooring_controller::rules::{self, types};
-use mooring_controller::schedule::specs::{satisfies, unsatisfied};
 use mooring_controller::schedule::{
     Capacity, Filter, MESSAGE_BYTES_MAX, Multipliers, Pool, PoolRef, Provisioning, Request, Space, choose,
     fits, gib,

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use mooring_controller::domain::{STORAGE_PROTOCOL, Transport};
 use mooring_controller::initiators::Initiators;
-use mooring_controller::rules::transport::{Offer, STORAGE_PROTOCOL, Served, Transport, choose};
+use mooring_controller::rules::transport::{Offer, Served, choose};
 use mooring_controller::rules::types::Specs;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@
 
 use mooring_api::v1;
 
+use crate::domain::AgentEntry;
 use crate::domain::Role;
-use crate::service::AgentEntry;
 
 /// Takes out what the agent's roles do not cover. `attaches`: it said under which name it logs in.
 pub(super) fn leave_out(entry: &AgentEntry, attaches: bool, new: &mut v1::Capabilities) {
@@ -38,7 +38,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::service::EntryEnrolment;
+    use crate::domain::EntryEnrolment;
 
     fn entry(roles: Option<&str>) -> AgentEntry {
         AgentEntry {

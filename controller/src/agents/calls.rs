@@ -16,7 +16,7 @@ use tonic::{Code, Response, Status};
 use super::Agent;
 use super::dial::Dial;
 use super::lease::Hold;
-use crate::service::AgentEntry;
+use crate::domain::AgentEntry;
 
 /// Over what the agent was asked to wait: the wire, and its disk.
 const GRACE: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mooring_api::{Address, Channel};
 use mooring_model::Chain;
 
-use crate::service::AgentEntry;
+use crate::domain::AgentEntry;
 
 /// What comes of a dial: a channel, or why there is none.
 pub type Dialled = Pin<Box<dyn Future<Output = Result<Channel, String>> + Send>>;

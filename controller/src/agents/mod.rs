@@ -29,9 +29,10 @@ use mooring_model::{
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::domain::AgentEntry;
+use crate::domain::Transport;
 use crate::flow::fenced::{self, Exports};
-use crate::rules::transport::{Served, Transport};
-use crate::service::AgentEntry;
+use crate::rules::transport::Served;
 use crate::store::AgentRow;
 use crate::store::leases::Said;
 use lease::Hold;

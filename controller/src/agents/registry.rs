@@ -12,7 +12,7 @@ use mooring_model::{AgentId, Iqn};
 use super::lease::{self, Hold};
 use super::roll::Roll;
 use super::{Agent, AgentState, lock};
-use crate::service::AgentEntry;
+use crate::domain::AgentEntry;
 use crate::store::leases::Said;
 
 /// The agents at one moment: those of the configuration first, in its order, then the others as they came.

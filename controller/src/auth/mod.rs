@@ -17,7 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 pub use keystone::{Keystone, KeystoneError};
 pub use tokens::{NewToken, NewTokenError, Tokens, TokensError};
 
-use crate::domain::Caller;
+use crate::domain::{Caller, Identity};
 use crate::policy::Policies;
 
 /// The project of those who name none, where nobody is asked who they are.
@@ -35,23 +35,6 @@ pub enum Auth {
     NoAuth,
     /// Anybody, as an admin, by whatever name they call us: the operator insisted.
     NoAuthAnywhere,
-}
-
-/// Who a request is from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// `None`: the address says it.
-    pub project: Option<String>,
-    /// The token is for the whole system: of no project.
-    pub system: bool,
-    /// For the records.
-    pub user: String,
-    /// In lower case, sorted.
-    pub roles: Vec<String>,
-    /// The token's project is the admins' (so it is where no such project is set up).
-    pub admin_project: bool,
-    /// A service's own token came along: this is another service, acting for the user.
-    pub service: bool,
 }
 
 impl Identity {

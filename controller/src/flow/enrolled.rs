@@ -14,8 +14,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Inner;
 use crate::agents::{Agent, task};
 use crate::authority::{Authority, CERTIFICATE_LIFE, agent_server_name};
+use crate::domain::{AgentEntry, EntryEnrolment};
 use crate::domain::{ControllerTrust, Enrolment};
-use crate::service::{AgentEntry, Enroller, EntryEnrolment, Refusal};
+use crate::error::Refusal;
+use crate::service::Enroller;
 use crate::store::{AgentRow, Db};
 
 /// How often it is looked whose certificate is to be renewed.

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::{AGAIN, Inner, Next, growth, manage, wishes};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Heard, wire};
+use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
 
 /// Whether this wish asks for a volume that its agent never had for us. A pool of the same agent may have had it before: then the

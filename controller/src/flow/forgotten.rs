@@ -12,8 +12,9 @@ use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revok
 
 use super::Inner;
 use super::wishes::Rewished;
+use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::service::{Refusal, fence};
+use crate::service::fence;
 use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
 
 /// Volumes of one transaction.

@@ -16,8 +16,8 @@ use super::storage::Work;
 use super::wishes::{self, GIB, Rewished};
 use super::{AGAIN, Inner, Next};
 use crate::agents::Agent;
+use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{Abort, Db, Event, VolumeRow};
 
 /// How long an agent may wait with its answer to a larger size. It looks at LVM first.

@@ -18,7 +18,7 @@ use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
-use crate::service::Refusal;
+use crate::error::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow};
 
 struct Work {

@@ -13,8 +13,8 @@ use super::storage::Work;
 use super::{Inner, Next, wishes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
+use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{Db, Event, VolumeRow};
 
 /// What an agent answers to the wish that a volume is nobody's. `None`: it is as with every other wish.

@@ -15,7 +15,6 @@ mod growth;
 mod host;
 mod looks;
 mod manage;
-pub(crate) mod numbers;
 mod once;
 pub(crate) mod place;
 mod pulse;
@@ -24,7 +23,6 @@ pub(crate) mod revert;
 pub(crate) mod review;
 mod rotate;
 pub(crate) mod seen;
-mod status;
 mod storage;
 pub(crate) mod taking;
 mod unsent;
@@ -46,11 +44,11 @@ use tokio::time::Instant;
 
 use crate::agents::{Agents, lease};
 use crate::audit::Audit;
-use crate::service::{Refusal, ServiceOptions};
+use crate::error::Refusal;
+use crate::service::ServiceOptions;
 use crate::store::{Db, Store, micros};
 pub(crate) use pulse::Follower;
 use pulse::Pulse;
-pub(crate) use status::{Promised, derived};
 
 /// How long an agent is asked to wait for the kernel.
 pub(crate) const AGENT_WAIT_MS: u32 = 5_000;

@@ -21,10 +21,10 @@ use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::{Hints, HostImage};
-use crate::rules::Operation;
+use crate::error::Refusal;
+use crate::rules::{Operation, specs};
 use crate::schedule::capabilities::{self, Placed, Settings};
 use crate::schedule::{self, Multipliers, NoPlace, Pool, PoolRef, Request};
-use crate::service::Refusal;
 use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, VolumeRow};
 
 /// The availability zone of agents that name none: Cinder's own default.
@@ -186,7 +186,7 @@ pub(crate) fn request(
         let placed = rows.into_iter().flatten().filter(VolumeRow::is_placed);
         Ok::<_, Abort>(placed.map(|row| row.agent).collect::<BTreeSet<_>>())
     };
-    let bound = schedule::specs::zones(&specs).is_some();
+    let bound = specs::zones(&specs).is_some();
     let mut request = Request::new(u64::from(size_gib) * wishes::GIB, specs);
     let default = || inner.options.scheduler.default_zone.clone().filter(|_| !bound);
     request.zone = hints.zone.clone().or_else(default);

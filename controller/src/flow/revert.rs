@@ -19,8 +19,8 @@ use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::VolumeStatus;
+use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{Abort, Db, Event, KeptRevert, VolumeRow};
 
 /// How long a revert may fail for a reason that may cure itself.

@@ -13,7 +13,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 use super::taking::UNSENT;
 use super::{Inner, Next, wishes};
 use crate::agents::{Kept, SeenConnection, words};
-use crate::service::Refusal;
+use crate::error::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind, naa_of};
 
 /// Why a volume is in review right after a restore.

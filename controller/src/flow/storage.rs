@@ -22,9 +22,9 @@ use crate::agents::calls::CallError;
 use crate::agents::words::{self, Word};
 use crate::agents::{Agent, Heard, wire};
 use crate::domain::AttachmentStatus;
+use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 
 /// How long a look at one volume may take.

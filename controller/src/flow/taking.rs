@@ -17,8 +17,8 @@ use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Inner, Next};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Heard, wire};
+use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
 
 /// Since when an attachment is revoked while no agent was told of it: no receipt is as new.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mooring_model::VolumeId;
 
 use super::{Inner, Job};
-use crate::service::Refusal;
+use crate::error::Refusal;
 use crate::store::{Db, Kind, Wished};
 
 /// Volumes of one look.

@@ -15,8 +15,8 @@ use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
+use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::service::Refusal;
 use crate::store::{Abort, Db, Event, KeptUpload, VolumeRow};
 
 /// The volume with its export, if it still stands where this pass saw it.

@@ -16,10 +16,10 @@ use serde_json::json;
 
 use super::first;
 use crate::domain::VolumeType;
+use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
 use crate::rules::{self, Operation};
-use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish, micros};
 
 /// Bytes of a CHAP secret before they become text: 192 random bits.
@@ -516,7 +516,7 @@ mod tests {
                 for host in 0..3 {
                     match initiators(host) {
                         Initiators::Iscsi(iqn) => drop(nexus(db, VOLUME, &iqn, true)?),
-                        Initiators::Fc(ports) => drop(crate::flow::numbers::take(db, &volume, &ports)?),
+                        Initiators::Fc(ports) => drop(crate::store::numbers::take(db, &volume, &ports)?),
                     }
                 }
                 let mut rows = Vec::new();

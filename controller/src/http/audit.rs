@@ -28,7 +28,7 @@ use super::fault::{Fault, Problem};
 use super::openapi;
 use super::routes::Routes;
 use super::views::rfc3339;
-use crate::auth::Identity;
+use crate::domain::Identity;
 use crate::domain::{AuditCall, AuditLine, AuditObject, AuditQuery, Caller};
 use crate::service::AUDIT_LINES_DEFAULT;
 

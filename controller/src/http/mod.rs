@@ -63,8 +63,9 @@ pub use mooring::WAIT_MAX;
 pub use routes::Route;
 pub use serve::{Bound, HEAD_TIMEOUT, Serving, bind, serve, tls};
 
-use crate::auth::{Auth, AuthRefusal, Identity, project_ok};
+use crate::auth::{Auth, AuthRefusal, project_ok};
 use crate::domain::Caller;
+use crate::domain::Identity;
 use crate::permits::{self, Holder, Permits, Turn};
 use crate::policy::{Policies, Target};
 use audit::Notes;

@@ -21,11 +21,11 @@ use super::routes::Routes;
 use super::schema::{self, Fields};
 use super::views::rfc3339;
 use super::volumes::volume_id;
+use crate::domain::Transport;
 use crate::domain::{
     AttachmentCheck, AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector,
     Rotating, VolumeState,
 };
-use crate::rules::transport::Transport;
 use crate::service::{NewMode, NewSecrets, RECORDS_MAX, Refusal, Wait, Way};
 
 /// A call waits no longer than this, whatever it asks for.

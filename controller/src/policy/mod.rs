@@ -20,9 +20,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_yaml_ng::Value;
 
-use crate::auth::Identity;
 use crate::domain::Caller;
-use crate::service::Refusal;
+use crate::domain::Identity;
+use crate::error::Refusal;
 use expr::{DEPTH_MAX, Expr, Subject};
 use table::{POLICIES, RULES};
 

@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 use super::RebuildError;
 use crate::agents::calls::{agent_client, host_client, within};
 use crate::agents::task::{CALL_LIMIT, LIST_BYTES_MAX, LIST_LIMIT, check_protocol, say_hello};
-use crate::service::{AgentEntry, Dial};
+use crate::domain::AgentEntry;
+use crate::service::Dial;
 
 /// What an agent says. Its specs hold secrets, which no `Debug` of them shows.
 #[derive(Debug)]

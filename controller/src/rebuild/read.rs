@@ -20,12 +20,13 @@ use super::ask::Heard;
 use super::{AgentReport, RebuildError};
 use crate::agents::wire;
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus, VolumeType};
+use crate::error::Refusal;
 use crate::flow::seen::seen_mode;
 use crate::flow::wishes::{self, GIB};
 use crate::initiators::{HostPorts, Initiators};
 use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
-use crate::service::{Refusal, ZONE_DEFAULT};
+use crate::service::ZONE_DEFAULT;
 use crate::store::{Abort, AttachmentRow, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
 
 /// Everything that is to be written.

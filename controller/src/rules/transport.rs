@@ -11,55 +11,12 @@ use mooring_model::limit::FC_PORTS_PER_HOST_MAX;
 use mooring_model::{Iqn, Wwpn};
 use serde_json::{Map, Value};
 
+use super::specs::satisfies;
 use super::types::Specs;
+use crate::domain::{STORAGE_PROTOCOL, Transport};
 use crate::initiators::{HostPorts, Initiators};
-use crate::schedule::specs::satisfies;
-
-/// The extra spec, the capability, and the key of a connector that name a transport.
-pub const STORAGE_PROTOCOL: &str = "storage_protocol";
-
-/// How blocks travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
-    /// iSCSI.
-    Iscsi,
-    /// Fibre Channel.
-    Fc,
-}
 
 impl Transport {
-    /// All of them, the first choice first.
-    pub const ALL: [Self; 2] = [Self::Iscsi, Self::Fc];
-
-    /// Its name on the wire to agents, and in Mooring's own API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Iscsi => "iscsi",
-            Self::Fc => "fc",
-        }
-    }
-
-    /// That of these names.
-    pub const fn of(initiators: &Initiators) -> Self {
-        match initiators {
-            Initiators::Iscsi(_) => Self::Iscsi,
-            Initiators::Fc(_) => Self::Fc,
-        }
-    }
-
-    /// Its spellings in the Block Storage API; the first one is shown.
-    pub const fn spellings(self) -> &'static [&'static str] {
-        match self {
-            Self::Iscsi => &["iSCSI", "iscsi"],
-            Self::Fc => &["FC", "fibre_channel", "fc"],
-        }
-    }
-
-    /// From any of its spellings.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.spellings().contains(&word))
-    }
-
     /// A type with these extra specs takes it.
     pub fn is_allowed(self, specs: &Specs) -> bool {
         let values: Value = self.spellings().iter().copied().collect();

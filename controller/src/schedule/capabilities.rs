@@ -13,10 +13,10 @@ use mooring_model::AgentId;
 use serde_json::{Map, Value, json};
 
 use super::pool::{Capacity, Pool, Space, gib};
-use super::specs::Capabilities;
 use crate::agents::wire;
 use crate::domain::HealthLevel;
-use crate::rules::transport::{STORAGE_PROTOCOL, Transport};
+use crate::domain::{STORAGE_PROTOCOL, Transport};
+use crate::rules::specs::Capabilities;
 use crate::rules::{cache, types};
 
 /// The back end of every agent, between `@` and `#` of a pool's name.

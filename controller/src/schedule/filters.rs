@@ -3,8 +3,9 @@
 //! What must never happen here: a filter that looks at other pools, or at the order in which they come; a reason that holds
 //! anything but names and numbers of the pool and of the request.
 
+use super::Request;
 use super::pool::{Pool, Provisioning};
-use super::{Request, specs};
+use crate::rules::specs;
 
 /// A filter. They are asked in this order, and the first that refuses gives the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,7 @@
 //! Where a volume is put: pure, from the pools as they were last reported.
 //!
 //! [`choose`] asks every [`Filter`] about every [`Pool`] and orders those that pass; the caller takes the first and keeps
-//! the others for the case that it fails. [`fits`] asks about one pool, for a retype. [`specs`] reads extra specs,
+//! the others for the case that it fails. [`fits`] asks about one pool, for a retype. [`specs`](crate::rules::specs) reads extra specs,
 //! [`capabilities`] says what a report means in the words of the API.
 //!
 //! What must never happen here: I/O; a pool chosen that a filter refuses; a verdict that depends on the order of the reports; a
@@ -10,7 +10,6 @@
 pub mod capabilities;
 mod filters;
 mod pool;
-pub mod specs;
 mod weigh;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mooring_model::AgentId;
 
-use super::specs::Capabilities;
+use crate::rules::specs::Capabilities;
 
 const GIB: f64 = 1_073_741_824.0;
 

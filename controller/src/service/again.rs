@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use super::attach::{Begun, Place, Step};
 use super::view::{self, Secrets};
 use super::{Refusal, Service, mode, not_in_review};
+use crate::domain::Transport;
 use crate::domain::{Attachment, Caller};
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::rules;
-use crate::rules::transport::Transport;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// The words of a repeated call. `None`: the call does not say it.

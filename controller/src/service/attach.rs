@@ -15,16 +15,17 @@ use place::native_place;
 
 use super::view::{self, Secrets};
 use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, volumes};
+use crate::domain::Transport;
 use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
+use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
-use crate::flow::{Inner, numbers};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
-use crate::rules::transport::{self, Offer, Transport};
+use crate::rules::transport::{self, Offer};
 use crate::rules::types::Specs;
 use crate::rules::{self, Existing, Operation};
-use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow, numbers};
 
 /// Who connects, and how.
 #[derive(Clone)]

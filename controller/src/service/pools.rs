@@ -12,9 +12,9 @@ use super::{Refusal, Service, types, view, volumes};
 use crate::domain::{Caller, Hints, Placement, PoolFilter, PoolState, VolumeType, Zone};
 use crate::flow::place::{self, Figures, ZONE_DEFAULT, zone_of};
 use crate::policy::Target;
-use crate::rules::is_multiattach;
+use crate::rules::{is_multiattach, specs};
+use crate::schedule::Pool;
 use crate::schedule::capabilities::{self, BACKEND};
-use crate::schedule::{Pool, specs};
 use crate::store::Db;
 
 /// Who may list pools may know why none can take a volume.

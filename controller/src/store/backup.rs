@@ -1,280 +1,310 @@
-//! Copies of the embedded database: made while a controller works on it, and put back while none does.
+//! Backup and restore of the embedded database, with the keys of its secrets.
 //!
-//! What must never happen here: a copy that is not one moment of the database; a file that was there written over; a state folder that
-//! has neither the old database nor the restored one; pages of the old one's log read as the restored one's.
+//! A backup is one file, made while the controller works, and a file of keys that belongs elsewhere. A restore puts it in the place of the
+//! database, which is kept under another name, and makes the next start hold what the database wishes until agents agree with it.
+//!
+//! What must never happen here: a backup called good whose keys are nowhere; a database lost by a restore; a restored database whose old
+//! wishes are sent without a review.
 
-use std::fs;
+mod copy;
+
+use std::fmt;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use mooring_systemd::folder;
-use mooring_systemd::sealing::{KeyId, Look, Origin};
-use rusqlite::Connection;
-use rusqlite::config::DbConfig;
-use tempfile::NamedTempFile;
+use jiff::Timestamp;
+use mooring_systemd::sealing::{self, KeyId, KeysError, Origin};
 
-use super::sealing::census;
-use super::sqlite::{FILE_NAME, Open, check, connect, known, migrate, take_lock};
-use super::{Db, SqlError, StoreError, micros, time_of};
-use crate::backup::{BackupError, Contents};
+use super::StoreError;
 
-/// The key of `meta` that says when a copy was made, in microseconds since 1970.
-const COPIED: &str = "backed_up_us";
-
-/// The key of `meta` that says that the database was put back from a copy, and that no start knows it yet.
-const RESTORED: &str = "restored";
-
-/// Sets a key of `meta`.
-const SET: &str =
-    "INSERT INTO meta (key, value) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-
-/// Files that SQLite keeps beside a database.
-const BESIDE: [&str; 2] = ["-wal", "-shm"];
-
-/// Copies the database of this state folder to a file that is not there yet. A controller may work on it meanwhile: it waits for nothing.
-pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Contents, BackupError> {
-    let source = state.join(FILE_NAME);
-    if !source.is_file() {
-        return Err(BackupError::NoDatabase(source));
-    }
-    if to.symlink_metadata().is_ok() {
-        return Err(BackupError::Taken(to.to_owned()));
-    }
-    let write = |error| BackupError::Write { path: to.to_owned(), source: error };
-    let copy = folder::unfinished(folder::parent(to)).map_err(write)?;
-    let name = copy.path().to_str().ok_or_else(|| BackupError::Name(to.to_owned()))?;
-    let copying =
-        |error: rusqlite::Error| BackupError::Copy { from: source.clone(), to: to.to_owned(), source: error };
-    connect(&source)?.execute("VACUUM INTO ?1", [name]).map_err(copying)?;
-    let contents = {
-        let conn = Connection::open(copy.path()).map_err(copying)?;
-        conn.execute(SET, (COPIED, micros(now).to_string())).map_err(copying)?;
-        let schema = whole(&source, &conn)?;
-        if schema < known() {
-            return Err(BackupError::Older { path: source, schema, known: known() });
-        }
-        look(&source, &conn)?
-    };
-    copy.as_file().sync_all().map_err(write)?;
-    match copy.persist_noclobber(to) {
-        Ok(_) => {}
-        Err(refused) if refused.error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(BackupError::Taken(to.to_owned()));
-        }
-        Err(refused) => return Err(write(refused.error)),
-    }
-    folder::named(to).map_err(write)?;
-    Ok(contents)
+/// A backup or a restore that was refused or failed. No file that was there was changed, but for files of keys: keys that were added stay.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// There is nothing to copy.
+    #[error("there is no database {}: is `state_dir` in the configuration right, and has the controller run once?", .0.display())]
+    NoDatabase(PathBuf),
+    /// The copy would be written over something.
+    #[error("{} is there already: nothing was written; name a file that is not there yet", .0.display())]
+    Taken(PathBuf),
+    /// SQLite takes no such name.
+    #[error("{}: want a folder whose name is UTF-8", .0.display())]
+    Name(PathBuf),
+    /// There is nowhere to put the database.
+    #[error("there is no folder {}: install mooring-controller and start it once, or make the folder for its user, with mode 0700", .0.display())]
+    NoFolder(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: nothing is there that was not there before", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// SQLite cannot copy it.
+    #[error("cannot copy the database {} to {}", .from.display(), .to.display())]
+    Copy {
+        /// The database.
+        from: PathBuf,
+        /// The copy.
+        to: PathBuf,
+        /// SQLite's words.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// Something else than a controller's database.
+    #[error("{} is no backup of a controller's database ({why}): the database that is there was not changed", .path.display())]
+    NoBackup {
+        /// The file.
+        path: PathBuf,
+        /// Kind of file that this is, or SQLite's words.
+        why: String,
+    },
+    /// A database that somebody writes to, or half of a copy.
+    #[error(
+        "{} has a log beside it ({}), so that it is a database in use, or half of one: make a backup of it with `mooring-controller backup`, \
+         and restore that", .path.display(), .log.display()
+    )]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Log beside the file.
+        log: PathBuf,
+    },
+    /// A damaged database.
+    #[error("{} is damaged ({why}): take another backup; without one, `mooring-controller rebuild --from-agents` fills an empty database", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first thing that is wrong with it.
+        why: String,
+    },
+    /// A controller of this version has not brought it to its schema yet.
+    #[error(
+        "{} has schema {schema}, and this version's is {known}: start the controller once, which changes it; to keep what an older version can read, make the \
+         backup with that version", .path.display()
+    )]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Schema of the file.
+        schema: i64,
+        /// This version's.
+        known: i64,
+    },
+    /// A newer controller made it.
+    #[error("{} has schema {schema}, and this controller knows schemas up to {known}: install the newer controller again", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Schema of the file.
+        schema: i64,
+        /// The newest that this controller knows.
+        known: i64,
+    },
+    /// A newer controller has sealed its secrets.
+    #[error("secrets in {} are sealed in form {form}, which this version does not know: install the newer controller again", .path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// The form's number.
+        form: u8,
+    },
+    /// The keys of its secrets are not there.
+    #[error(
+        "secrets in {} are sealed by the key {}, which is not in {origin}: name the copy of the keys with --keys. Nothing was changed", .path.display(), Ids(.keys)
+    )]
+    NoKeys {
+        /// The file.
+        path: PathBuf,
+        /// The keys.
+        keys: Vec<KeyId>,
+        /// Where keys are looked for.
+        origin: String,
+    },
+    /// The database that is there is another cluster's.
+    #[error(
+        "{} is of cluster {theirs}, and the database that is there of cluster {ours}, whose volumes it knows nothing of: if that is to go, \
+         move it away first, with its -wal and -shm", .path.display()
+    )]
+    Cluster {
+        /// The file.
+        path: PathBuf,
+        /// Cluster of the file.
+        theirs: String,
+        /// The cluster of the database that is there.
+        ours: String,
+    },
+    /// The file of keys cannot be read or written.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The database cannot be opened, or a controller works on it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
-/// A copy that was looked through and lies in the state folder, under no name of its own yet. No controller can start meanwhile.
-pub(crate) struct Ready {
-    state: PathBuf,
-    copy: NamedTempFile,
-    /// Holds what the copy holds.
-    pub(crate) contents: Contents,
-    /// Holds the owner of the state folder: of what a controller is to use. `None`: the caller's own.
-    pub(crate) owner: Option<(u32, u32)>,
-    _lock: fs::File,
-}
+struct Ids<'a>(&'a [KeyId]);
 
-/// Copies a backup into the state folder and looks it through. The database that is there is not changed.
-pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
-    let read = |source| BackupError::Read { path: from.to_owned(), source };
-    if !fs::metadata(from).map_err(read)?.is_file() {
-        return Err(BackupError::NoBackup { path: from.to_owned(), why: "no file".to_owned() });
-    }
-    let log = beside(from, "-wal");
-    if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-        return Err(BackupError::Log { path: from.to_owned(), log });
-    }
-    let usable = |source| BackupError::Write { path: state.to_owned(), source };
-    if !state.is_dir() {
-        return Err(BackupError::NoFolder(state.to_owned()));
-    }
-    let found = fs::metadata(state).map_err(usable)?;
-    let owner = nix::unistd::geteuid().is_root().then_some((found.uid(), found.gid()));
-    let lock = take_lock(state)?;
-    folder::give(&lock, owner).map_err(usable)?;
-    let mut copy = folder::unfinished(state).map_err(usable)?;
-    io::copy(&mut fs::File::open(from).map_err(read)?, copy.as_file_mut()).map_err(usable)?;
-    let broken =
-        |source: rusqlite::Error| BackupError::NoBackup { path: from.to_owned(), why: source.to_string() };
-    let contents = {
-        let mut conn = Connection::open(copy.path()).map_err(broken)?;
-        // One file, without a log beside it.
-        conn.pragma_update_and_check(None, "journal_mode", "DELETE", |row| row.get::<_, String>(0))
-            .map_err(broken)?;
-        whole(from, &conn)?;
-        cluster_of(from, &conn)?;
-        migrate(copy.path(), &mut conn)?;
-        look(from, &conn)?
-    };
-    folder::give(copy.as_file(), owner).map_err(usable)?;
-    Ok(Ready { state: state.to_owned(), copy, contents, owner, _lock: lock })
-}
-
-impl Ready {
-    /// The cluster of the database that is there; `None`: there is none, or it cannot be read.
-    pub(crate) fn replaces(&self) -> Option<String> {
-        let path = self.state.join(FILE_NAME);
-        if !path.is_file() {
-            return None;
+impl fmt::Display for Ids<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, id) in self.0.iter().enumerate() {
+            write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
         }
-        peek(&path).ok().and_then(|conn| meta(&conn, "cluster_id").ok().flatten())
-    }
-
-    /// Puts the copy in the place of the database, which is kept under another name: returned. A crash leaves one or the other.
-    pub(crate) fn put(self, now: SystemTime) -> Result<Option<PathBuf>, BackupError> {
-        let path = self.state.join(FILE_NAME);
-        let write = |source| BackupError::Write { path: path.clone(), source };
-        let made = self.contents.made.map_or_else(|| "?".to_owned(), |made| micros(made).to_string());
-        {
-            let marking =
-                |source| BackupError::Copy { from: self.copy.path().to_owned(), to: path.clone(), source };
-            let conn = Connection::open(self.copy.path()).map_err(marking)?;
-            conn.execute("DELETE FROM meta WHERE key = ?1", [COPIED]).map_err(marking)?;
-            conn.execute(SET, (RESTORED, made)).map_err(marking)?;
-        }
-        self.copy.as_file().sync_all().map_err(write)?;
-        let aside = if path.is_file() { Some(set_aside(&path, now).map_err(write)?) } else { None };
-        // What a crash has left of a log is not the copy's.
-        for end in BESIDE {
-            remove(&beside(&path, end)).map_err(write)?;
-        }
-        folder::named(&path).map_err(write)?;
-        self.copy.persist(&path).map_err(|refused| write(refused.error))?;
-        folder::named(&path).map_err(write)?;
-        Ok(aside)
+        Ok(())
     }
 }
 
-/// Opens a database that may be damaged, and leaves its log alone.
-fn peek(path: &Path) -> Result<Connection, StoreError> {
-    let conn = connect(path)?;
-    let open = |source| StoreError::Open { path: path.to_owned(), source };
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(open)?;
-    Ok(conn)
+/// Contents of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// The cluster's id.
+    pub cluster: String,
+    /// How many volumes and snapshots.
+    pub volumes: u32,
+    /// How many attachments.
+    pub attachments: u32,
+    /// The keys that its secrets are sealed by.
+    pub keys: Vec<KeyId>,
+    /// When it was made; `None`: another program made it.
+    pub made: Option<SystemTime>,
 }
 
-/// Gives the database, and its log, a second name. The log of a whole one is brought into its file first, so that the file alone is all of it
-/// when the log's own name goes.
-fn set_aside(path: &Path, now: SystemTime) -> io::Result<PathBuf> {
-    if let Ok(conn) = peek(path)
-        && check(path, &conn).is_ok()
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, volumes, attachments, .. } = self;
+        write!(f, "cluster {cluster}, {volumes} volumes and snapshots, {attachments} attachments")?;
+        match self.made.and_then(|made| Timestamp::try_from(made).ok()) {
+            Some(made) => write!(f, ", as of {made:.0}"),
+            None => write!(f, ", as of a time that it does not say"),
+        }
+    }
+}
+
+/// A backup that was made. Shown as a text for the operator.
+#[derive(Debug)]
+pub struct Backup {
+    /// The file.
+    pub file: PathBuf,
+    /// Contents of the file.
+    pub contents: Contents,
+    /// Where keys come from.
+    pub origin: String,
+    /// The copy of the keys.
+    pub keys: Option<PathBuf>,
+}
+
+impl fmt::Display for Backup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.file.display(), self.contents)?;
+        match &self.keys {
+            Some(path) => writeln!(f, "{}: the keys of its secrets; keep them apart from it", path.display()),
+            None if self.contents.keys.is_empty() => Ok(()),
+            None => writeln!(
+                f,
+                "Its secrets are sealed by {}, in {}: without a copy of that file it is worth little (--keys makes one)",
+                Ids(&self.contents.keys),
+                self.origin
+            ),
+        }
+    }
+}
+
+/// Copies the database of this state folder to `to`, which is not there yet, and adds its keys to those of the file `keys_to`, which is
+/// made if it is not there. Both are for the caller alone. A controller may work on the database: the copy is what it was at one moment.
+pub fn back_up(
+    state: &Path,
+    origin: &Origin,
+    to: &Path,
+    keys_to: Option<&Path>,
+    now: SystemTime,
+) -> Result<Backup, BackupError> {
+    let add = || keys_to.map(|path| sealing::add(&Origin::Configured(path.to_owned()), origin, None));
+    // Before the copy, so that a file that cannot take them is refused before anything is written; and after it, because a key may have
+    // come in between that has sealed what the copy holds.
+    add().transpose()?;
+    let contents = copy::back_up(state, to, now)?;
+    add().transpose()?;
+    Ok(Backup {
+        file: to.to_owned(),
+        contents,
+        origin: origin.to_string(),
+        keys: keys_to.map(Path::to_owned),
+    })
+}
+
+/// A restore that was made. Shown as a text for the operator.
+#[derive(Debug)]
+pub struct Restored {
+    /// Contents of the database now.
+    pub contents: Contents,
+    /// The database that was there, under its new name.
+    pub aside: Option<PathBuf>,
+    /// Keys that were added, and where.
+    pub keys: Option<(Vec<KeyId>, String)>,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Restored: {}", self.contents)?;
+        if let Some(aside) = &self.aside {
+            writeln!(f, "The database that was there is kept as {}", aside.display())?;
+        }
+        if let Some((ids, origin)) = &self.keys {
+            writeln!(f, "Added to {origin}: the key {}", Ids(ids))?;
+        }
+        write!(
+            f,
+            "Start the controller: `systemctl start mooring-controller`. It puts every volume in review until its storage agent was heard;\n\
+             `mooring host list` names those that changed after the backup, and sends nothing for them until you decide. Hosts that were\n\
+             revoked after the backup are enrolled again: `mooring host revoke` them once more.\n"
+        )
+    }
+}
+
+/// Puts a backup in the place of the database of this state folder, and adds the keys of `keys_from` to those that are there. No controller
+/// may run on it.
+pub fn restore(
+    state: &Path,
+    origin: &Origin,
+    from: &Path,
+    keys_from: Option<&Path>,
+    now: SystemTime,
+) -> Result<Restored, BackupError> {
+    let ready = copy::prepare(state, from)?;
+    if let Some(ours) = ready.replaces()
+        && ours != ready.contents.cluster
     {
-        // What cannot be brought in stays under the second name.
-        let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
+        let theirs = ready.contents.cluster.clone();
+        return Err(BackupError::Cluster { path: from.to_owned(), theirs, ours });
     }
-    for number in 0_u32.. {
-        let more = if number == 0 { String::new() } else { format!("-{number}") };
-        let aside = beside(path, &format!(".replaced-{}{more}", micros(now) / 1_000_000));
-        match fs::hard_link(path, &aside) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(error) => return Err(error),
-        }
-        let log = beside(path, "-wal");
-        if fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-            fs::hard_link(&log, beside(&aside, "-wal"))?;
-        }
-        return Ok(aside);
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
-fn no_backup(path: &Path) -> impl Fn(rusqlite::Error) -> BackupError + Copy {
-    move |source| BackupError::NoBackup { path: path.to_owned(), why: source.to_string() }
-}
-
-/// Sees that a database is whole; its schema, which this version knows.
-fn whole(path: &Path, conn: &Connection) -> Result<i64, BackupError> {
-    let other = no_backup(path);
-    let schema: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(other)?;
-    if schema > known() {
-        return Err(BackupError::Newer { path: path.to_owned(), schema, known: known() });
-    }
-    let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(other)?;
-    if verdict != "ok" {
-        return Err(BackupError::Damaged { path: path.to_owned(), why: verdict });
-    }
-    Ok(schema)
-}
-
-/// The cluster whose database this is. An error: it is no controller's.
-fn cluster_of(path: &Path, conn: &Connection) -> Result<String, BackupError> {
-    let other = no_backup(path);
-    let types = "SELECT COUNT(*) FROM volume_types";
-    conn.query_row(types, [], |row| row.get::<_, i64>(0)).map_err(other)?;
-    let cluster = meta(conn, "cluster_id").map_err(other)?;
-    cluster
-        .ok_or_else(|| BackupError::NoBackup { path: path.to_owned(), why: "it names no cluster".to_owned() })
-}
-
-/// Reads the contents of a controller's database of the newest schema.
-fn look(path: &Path, conn: &Connection) -> Result<Contents, BackupError> {
-    let other = no_backup(path);
-    let cluster = cluster_of(path, conn)?;
-    let count = |table: &str| -> Result<u32, BackupError> {
-        conn.query_row(&format!("SELECT COUNT(*) FROM {table}"), [], |row| row.get(0)).map_err(other)
-    };
-    let (volumes, attachments) = (count("volumes")?, count("attachments")?);
-    let sealed = census(&Open::on(conn))
-        .map_err(|error| BackupError::NoBackup { path: path.to_owned(), why: error.to_string() })?;
-    let mut keys = Vec::new();
-    for look in sealed.into_keys() {
-        match look {
-            Look::Sealed(id) => keys.push(id),
-            Look::Newer(form) => return Err(BackupError::Form { path: path.to_owned(), form }),
-            Look::Clear => {}
+    let mut lacked = copy::lacked(&ready.contents.keys, origin)?;
+    let mut keys = None;
+    if let Some(copy) = keys_from {
+        let copied = Origin::Configured(copy.to_owned());
+        lacked = copy::lacked(&lacked, &copied)?;
+        if lacked.is_empty() {
+            let added = sealing::add(origin, &copied, ready.owner)?;
+            keys = (!added.is_empty()).then(|| (added, origin.to_string()));
         }
     }
-    let made = meta(conn, COPIED).map_err(other)?.and_then(|text| text.parse().ok()).map(time_of);
-    Ok(Contents { cluster, volumes, attachments, keys, made })
-}
-
-fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
-    let found = conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0));
-    match found {
-        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-        found => found.map(Some),
+    if !lacked.is_empty() {
+        let origin = match keys_from {
+            Some(copy) => format!("{origin} or {}", copy.display()),
+            None => origin.to_string(),
+        };
+        return Err(BackupError::NoKeys { path: from.to_owned(), keys: lacked, origin });
     }
+    let contents = ready.contents.clone();
+    let aside = ready.put(now)?;
+    Ok(Restored { contents, aside, keys })
 }
-
-impl Db<'_> {
-    /// Says whether this database was put back from a copy since the last start. The next start is not told any more.
-    pub(crate) fn take_restored(&self) -> Result<bool, SqlError> {
-        self.drop_meta(RESTORED)
-    }
-}
-
-/// Those of the keys that this origin lacks.
-pub(crate) fn lacked(keys: &[KeyId], origin: &Origin) -> Result<Vec<KeyId>, StoreError> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let there = match origin.load() {
-        Ok(keys) => keys.ids().collect(),
-        Err(_) if !origin.path().exists() => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(keys.iter().filter(|id| !there.contains(id)).copied().collect())
-}
-
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests;

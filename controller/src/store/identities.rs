@@ -9,7 +9,7 @@ use mooring_model::{Naa, VolumeId};
 use super::sql::{SqlError, Value, values};
 use super::volumes::VolumeRow;
 use super::{Abort, Db};
-use crate::service::Refusal;
+use crate::error::Refusal;
 
 /// Identities that one statement keeps.
 const NOTED_AT_ONCE: usize = 100;

@@ -12,7 +12,7 @@
 mod agents;
 mod attachments;
 mod audit;
-pub(crate) mod backup;
+pub mod backup;
 pub(crate) mod beside;
 #[cfg(test)]
 mod contract;
@@ -31,6 +31,7 @@ mod identities;
 pub(crate) mod leases;
 mod lists;
 mod messages;
+pub(crate) mod numbers;
 mod places;
 mod postgres;
 mod quotas;
@@ -62,7 +63,7 @@ use tokio::sync::{Semaphore, oneshot};
 use self::postgres::Postgres;
 use crate::agents::lease;
 use crate::clock::Clock;
-use crate::service::Refusal;
+use crate::error::Refusal;
 use sql::{Row, Sql, Value, values};
 use sqlite::{READERS, Sqlite, Told};
 

@@ -15,8 +15,8 @@ use super::identities::naa_of;
 use super::reviews::{self, Review};
 use super::sql::{Row, SqlError, Value as Bound, values};
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus};
-use crate::flow::{Promised, derived};
 use crate::rules::Operation;
+use crate::rules::promised::{Promised, derived};
 
 /// The place of a volume that is an LV of somebody else: among the hints of its place.
 const TAKES: &str = "takes";

@@ -349,8 +349,8 @@ pub const ALL: &[Scenario] = &[
         shows: "a controller's backup beside writers, its total loss, and the restore: nothing that changed since is undone, no write fails",
         tier: Tier::Rotation {
             subject: &[
-                "controller/src/backup.rs",
                 "controller/src/store/backup.rs",
+                "controller/src/store/backup/copy.rs",
                 "controller/src/flow/review.rs",
                 "controller/src/store/reviews.rs",
             ],

@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 
 use super::Place;
 use crate::domain::Caller;
+use crate::domain::Transport;
 use crate::flow::Inner;
 use crate::initiators::HostPorts;
 use crate::rules;
-use crate::rules::transport::{Offer, Transport};
+use crate::rules::transport::Offer;
 use crate::service::cache::may_be;
 use crate::service::{Refusal, text_limit};
 

@@ -1,7 +1,7 @@
 //! Identities on the wire on every database, also on one that an earlier release has filled.
 
 use super::*;
-use crate::service::Refusal;
+use crate::error::Refusal;
 
 const SIX: VolumeId = VolumeId::from_u128(6 << 96);
 /// Of one NAA with that one: they differ behind the first 25 digits.

@@ -3,8 +3,8 @@
 use mooring_model::{InitiatorSlot, Lun};
 
 use super::*;
-use crate::flow::numbers;
 use crate::initiators::Initiators;
+use crate::store::numbers;
 
 /// An attachment that holds its numbers at these ports.
 fn over_fc(volume: VolumeId, ports: &str, lun: u16) -> AttachmentRow {

@@ -4,10 +4,10 @@
 
 use mooring_model::{AgentId, InitiatorSlot, Lun, Wwpn};
 
+use super::{Abort, Db, VolumeRow};
+use crate::error::Refusal;
 use crate::initiators::HostPorts;
 use crate::rules::numbers;
-use crate::service::Refusal;
-use crate::store::{Abort, Db, VolumeRow};
 
 /// Gives a host its number of a volume, the same that it has already; and each of its ports a slot at the volume's agent.
 pub(crate) fn take(db: &Db<'_>, volume: &VolumeRow, ports: &HostPorts) -> Result<Lun, Abort> {

@@ -3,8 +3,8 @@
 //!
 //! What must never happen here: a shared volume that leaves `in-use` because one of its servers announced a detach.
 
+use super::{Operation, derive};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
-use crate::rules::{self, Operation};
 
 /// What was announced and has no row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) fn derived(
     promised: Promised,
 ) -> (VolumeStatus, AttachStatus) {
     let reserved = (promised.reserved > 0).then_some(AttachmentStatus::Attaching);
-    let (status, attach_status) = rules::derive(operation, attachments.iter().copied().chain(reserved));
+    let (status, attach_status) = derive(operation, attachments.iter().copied().chain(reserved));
     let broken = |status: &&AttachmentStatus| {
         matches!(status, AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching)
     };
@@ -62,7 +62,7 @@ mod tests {
                 let expected = match (attached, held && reserved == 0 && !others, reserved) {
                     (true, true, _) => (VolumeStatus::Detaching, AttachStatus::Attached),
                     (true, false, _) => (VolumeStatus::InUse, AttachStatus::Attached),
-                    (false, _, 0) => rules::derive(None, set.iter().copied()),
+                    (false, _, 0) => derive(None, set.iter().copied()),
                     (false, _, _) => (VolumeStatus::Attaching, AttachStatus::Attaching),
                 };
                 assert_eq!(seen, expected, "{set:?} {reserved} {held}");

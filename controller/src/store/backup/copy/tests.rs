@@ -11,8 +11,8 @@ use mooring_model::{Chain, ClusterId};
 use mooring_systemd::sealing::{self, Origin};
 
 use super::*;
-use crate::backup::{back_up as backup, restore};
 use crate::clock::Clock;
+use crate::store::backup::{back_up as backup, restore};
 use crate::store::sqlite::SCHEMAS;
 use crate::store::{Database, Store};
 
@@ -64,7 +64,7 @@ impl Site {
         backup(&self.state(), &self.origin(), &to, None, now()).map(|made| made.file)
     }
 
-    fn restore(&self, from: &Path) -> Result<crate::backup::Restored, BackupError> {
+    fn restore(&self, from: &Path) -> Result<crate::store::backup::Restored, BackupError> {
         restore(&self.state(), &self.origin(), from, None, now())
     }
 

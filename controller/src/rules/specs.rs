@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::rules::types;
+use super::types;
 
 /// The capabilities of a pool, by their keys in the API.
 pub type Capabilities = Map<String, Value>;
