@@ -10,6 +10,7 @@ mod convert;
 mod digest;
 mod image;
 mod receipt;
+pub mod reports;
 
 pub use address::{Address, ConnectError, ParseAddressError, TlsFiles, connect};
 pub use connection::{cache_from_wire, connection_from_wire, connection_to_wire, disk_user_from_wire};

@@ -8,6 +8,7 @@ mod export;
 mod fence;
 mod forget;
 mod host;
+pub(crate) mod host_reports;
 mod identity;
 mod image;
 mod jobs;

@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use mooring_api::reports;
 use mooring_model::VolumeId;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use uuid::Uuid;
 
-use super::{Agent, SeenConnection, SeenVolume, task, wire};
+use super::{Agent, SeenConnection, SeenVolume, task};
 use crate::flow::{Inner, Job};
 pub(crate) use crate::store::leases::Fence;
 use crate::store::leases::{LEASE, Member, Members, Said, Standing};
@@ -689,8 +690,8 @@ impl Agent {
             None => drop(state.connections.remove(&volume)),
             Some(status) => {
                 let seen = SeenConnection {
-                    stamp: wire::stamp(status.stamp.as_ref()),
-                    report: status.report.as_ref().and_then(wire::connection),
+                    stamp: reports::stamp(status.stamp.as_ref()),
+                    report: status.report.as_ref().and_then(reports::connection),
                     put_at: None,
                 };
                 state.connections.insert(volume, seen);

@@ -14,7 +14,6 @@ mod registry;
 mod roll;
 mod seen;
 pub(crate) mod task;
-pub(crate) mod wire;
 pub(crate) mod words;
 
 use std::collections::{BTreeMap, HashMap};

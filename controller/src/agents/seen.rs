@@ -3,14 +3,12 @@
 //!
 //! What must never happen here: a report that is read as something else than it was.
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{
     Cause, ExportReport, FcGrantReport, Generation, GrantReport, Initiator, Naa, Receipt, SessionReport,
     Stamp, VolumeId, VolumeReport, Wwpn,
 };
 use tokio::time::Instant;
-
-use super::wire;
 
 /// What a storage agent said of one volume.
 #[derive(Debug, Clone, Default)]
@@ -31,11 +29,11 @@ impl SeenVolume {
     /// What a status says.
     pub(crate) fn of(status: &v1::VolumeStatus) -> Self {
         Self {
-            volume_stamp: wire::stamp(status.volume_stamp.as_ref()),
-            export_stamp: wire::stamp(status.export_stamp.as_ref()),
-            volume: status.volume.as_ref().and_then(wire::volume),
-            export: status.export.as_ref().and_then(wire::export),
-            receipts: status.receipts.iter().filter_map(wire::receipt).collect(),
+            volume_stamp: reports::stamp(status.volume_stamp.as_ref()),
+            export_stamp: reports::stamp(status.export_stamp.as_ref()),
+            volume: status.volume.as_ref().and_then(reports::volume),
+            export: status.export.as_ref().and_then(reports::export),
+            receipts: status.receipts.iter().filter_map(reports::receipt).collect(),
         }
     }
 }
@@ -212,7 +210,7 @@ impl Kept {
         let mut report = v1::VolumeReport::decode(self.volume.as_deref()?).ok()?;
         report.volume_id = id.to_string();
         lengthen(&mut report.device, &report.volume_id);
-        wire::volume(&report)
+        reports::volume(&report)
     }
 
     /// Its export as it is.
@@ -228,7 +226,7 @@ impl Kept {
                 session.initiator.clone_from(&grant.initiator);
             }
         }
-        wire::export(&report)
+        reports::export(&report)
     }
 
     /// It keeps this wish of the export now. `proven`: all its receipts came with the answer, proven.

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mooring_api::{Channel, v1};
+use mooring_api::{Channel, reports, v1};
 use mooring_model::{AgentId, Generation, Iqn, Phase, VolumeId};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -17,7 +17,7 @@ use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
 use super::words::{self, Word};
-use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond, wire};
+use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond};
 use crate::domain::Role;
 use crate::flow::{Inner, Job, enrolled, fenced, forgotten, review};
 use crate::store::{AgentRow, Db};
@@ -364,10 +364,10 @@ async fn list_host(
     let mut seen = BTreeMap::new();
     for status in &list.connections {
         let Ok(volume) = status.volume_id.parse::<VolumeId>() else { continue };
-        let report = status.report.as_ref().and_then(wire::connection);
+        let report = status.report.as_ref().and_then(reports::connection);
         seen.insert(
             volume,
-            SeenConnection { stamp: wire::stamp(status.stamp.as_ref()), report, put_at: None },
+            SeenConnection { stamp: reports::stamp(status.stamp.as_ref()), report, put_at: None },
         );
     }
     let given = seen.clone();
@@ -420,7 +420,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
     agent.state().last_report = Some(inner.options.clock.now());
     match report.what {
         Some(What::Volume(report)) => {
-            if let Some(report) = wire::volume(&report) {
+            if let Some(report) = reports::volume(&report) {
                 let id = report.id;
                 let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
                 // What is nobody's here is remembered: operators ask who serves what, and its id is given to nobody. It moves nothing.
@@ -436,7 +436,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
             }
         }
         Some(What::Export(report)) => {
-            if let Some(report) = wire::export(&report) {
+            if let Some(report) = reports::export(&report) {
                 let id = report.volume;
                 let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
                 let news = (own || agent.has_room()) && agent.saw_export(&report, Heard::Reported);
@@ -446,7 +446,7 @@ async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report)
             }
         }
         Some(What::Receipt(receipt)) => {
-            let Some(receipt) = wire::receipt(&receipt) else { return };
+            let Some(receipt) = reports::receipt(&receipt) else { return };
             let id = receipt.volume;
             if inner.takes(agent, Word::Receipt(&receipt)).await && agent.saw_receipt(receipt) {
                 inner.export_news(id, false);
@@ -546,7 +546,7 @@ async fn take_capabilities(
 async fn take_event(inner: &Arc<Inner>, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
     agent.state().last_report = Some(inner.options.clock.now());
     if let Some(v1::connection_event::What::Report(report)) = event.what
-        && let Some(report) = wire::connection(&report)
+        && let Some(report) = reports::connection(&report)
     {
         let id = report.volume;
         if agent.knows_connection(id) || inner.takes(agent, Word::Connection(id)).await {

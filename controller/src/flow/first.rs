@@ -11,13 +11,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{Cure, Phase};
 use tokio::time::Instant;
 
 use super::{AGAIN, Inner, Next, growth, manage, wishes};
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, Heard, wire};
+use crate::agents::{Agent, Heard};
 use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
@@ -77,7 +77,7 @@ impl Inner {
             return Err(error);
         }
         agent.took_volume(id, spec.stamp.clone());
-        let report = answer.report.as_ref().and_then(wire::volume).filter(|it| it.id == id);
+        let report = answer.report.as_ref().and_then(reports::volume).filter(|it| it.id == id);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
         if report.is_some_and(|report| !agent.saw_volume(&report, heard)) {
             self.look(agent, id).await?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{
     AgentId, AttachmentId, Cache, ConnectionPhase, ConnectionReport, Cure, Generation, VolumeId,
 };
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next, rotate};
+use crate::agents::Agent;
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, wire};
 use crate::domain::AttachmentStatus;
 use crate::error::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow};
@@ -115,7 +115,9 @@ impl Inner {
             seen.stamp = Some(spec.stamp.clone());
             seen.put_at = Some(Instant::now());
         }
-        if let Some(report) = answer.report.as_ref().and_then(wire::connection).filter(|it| it.volume == id) {
+        if let Some(report) =
+            answer.report.as_ref().and_then(reports::connection).filter(|it| it.volume == id)
+        {
             agent.saw_connection(report);
         }
         self.touch(id);

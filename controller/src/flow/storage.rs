@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{
     AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Problem, Proof, Receipt, VolumeId,
 };
@@ -20,7 +20,7 @@ use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Job, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::words::{self, Word};
-use crate::agents::{Agent, Heard, wire};
+use crate::agents::{Agent, Heard};
 use crate::domain::AttachmentStatus;
 use crate::error::Refusal;
 use crate::initiators::Initiators;
@@ -317,11 +317,11 @@ impl Inner {
         let heard = Heard::Answered(Instant::now());
         let answer = agent.put_export(put).await?;
         asking.answered();
-        let receipts: Vec<_> = answer.receipts.iter().filter_map(wire::receipt).collect();
+        let receipts: Vec<_> = answer.receipts.iter().filter_map(reports::receipt).collect();
         let all = answer.done && receipts.iter().all(|receipt| receipt.proof == Proof::Proven);
         agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
         // As a rule it was reported, too, and whoever came second says nothing new.
-        let report = answer.report.as_ref().and_then(wire::export).filter(|it| it.volume == id);
+        let report = answer.report.as_ref().and_then(reports::export).filter(|it| it.volume == id);
         if report.is_none_or(|report| agent.saw_export(&report, heard)) {
             self.touch(id);
         }
@@ -461,14 +461,14 @@ impl Inner {
         let heard = Heard::Answered(Instant::now());
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
         // An answer says of no other volume.
-        if let Some(report) = status.export.as_ref().and_then(wire::export).filter(|it| it.volume == id) {
+        if let Some(report) = status.export.as_ref().and_then(reports::export).filter(|it| it.volume == id) {
             agent.saw_export(&report, heard);
         }
-        if let Some(report) = status.volume.as_ref().and_then(wire::volume).filter(|it| it.id == id) {
+        if let Some(report) = status.volume.as_ref().and_then(reports::volume).filter(|it| it.id == id) {
             agent.saw_volume(&report, heard);
         }
         self.touch(id);
-        Ok(status.receipts.iter().filter_map(wire::receipt).collect())
+        Ok(status.receipts.iter().filter_map(reports::receipt).collect())
     }
 
     /// The agent took nothing of the change. Whoever caused that must not hold up the others.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_api::v1;
+use mooring_api::{reports, v1};
 use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Proof, Receipt, Stamp, VolumeId};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use super::review::is_ahead;
 use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Inner, Next};
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, Heard, wire};
+use crate::agents::{Agent, Heard};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
@@ -75,11 +75,11 @@ impl Seen {
     fn of(status: v1::VolumeStatus) -> Self {
         let spec = status.export_spec.unwrap_or_default();
         Self {
-            stamp: wire::stamp(status.export_stamp.as_ref()),
+            stamp: reports::stamp(status.export_stamp.as_ref()),
             granted: granted_by(&spec).collect(),
             shown: status.export.iter().flat_map(shown_by).collect(),
             settled: status.export.is_none_or(|report| report.in_force),
-            receipts: status.receipts.iter().filter_map(wire::receipt).collect(),
+            receipts: status.receipts.iter().filter_map(reports::receipt).collect(),
             opaque: status.export_opaque,
             spec,
         }
@@ -429,7 +429,7 @@ impl Inner {
         match agent.put_export(put).await {
             Ok(answer) => {
                 agent.took_export(id, stamp, false);
-                if let Some(report) = answer.report.as_ref().and_then(wire::export) {
+                if let Some(report) = answer.report.as_ref().and_then(reports::export) {
                     agent.saw_export(&report, heard);
                 }
                 tracing::warn!(volume = %id, agent = agent.entry.name, %generation, "access is taken away as its agent has it");

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{
     AgentId, AttachmentId, Cache, Chap, ExistingLv, ExportReport, ExportSpec, FcGrant, InitiatorSlot, Iqn,
     Lun, LvName, Mode, Phase, PoolName, Stamp, VolumeId, VolumeReport, Wwpn,
@@ -18,7 +18,6 @@ use uuid::Uuid;
 
 use super::ask::Heard;
 use super::{AgentReport, RebuildError};
-use crate::agents::wire;
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus, VolumeType};
 use crate::error::Refusal;
 use crate::flow::seen::seen_mode;
@@ -244,7 +243,7 @@ impl All<'_> {
     fn volume(&self, agent: &Heard, id: VolumeId, status: &v1::VolumeStatus) -> Result<FoundVolume, String> {
         let corrupt = || "what is kept beside its spec cannot be read".to_owned();
         let kept = KeptVolume::from_bytes(&status.volume_opaque).ok_or_else(corrupt)?;
-        let stamp = wire::stamp(status.volume_stamp.as_ref()).ok_or("its stamp cannot be read")?;
+        let stamp = reports::stamp(status.volume_stamp.as_ref()).ok_or("its stamp cannot be read")?;
         let spec = status.volume_spec.as_ref().ok_or("its spec is missing")?;
         if spec.size_bytes != u64::from(kept.size_gib) * GIB {
             return Err(format!(
@@ -254,7 +253,7 @@ impl All<'_> {
         }
         let mut specs =
             vec![(Kind::Volume, spec_row(stamp, Some(spec.encode_to_vec()), &status.volume_opaque))];
-        let seen = status.export.as_ref().and_then(wire::export);
+        let seen = status.export.as_ref().and_then(reports::export);
         let mut row = self.row(agent, id, status, &kept, spec);
         if let Some(seen) = &seen {
             row.target = Some(seen.target.clone());
@@ -274,7 +273,7 @@ impl All<'_> {
             bare: BTreeSet::new(),
             kept,
         };
-        if let Some(stamp) = wire::stamp(status.export_stamp.as_ref()) {
+        if let Some(stamp) = reports::stamp(status.export_stamp.as_ref()) {
             let body = status.export_spec.as_ref().map(Message::encode_to_vec);
             specs.push((Kind::Export, spec_row(stamp.clone(), body, &status.export_opaque)));
             // A tombstone is of a delete that had begun, and whose second half was never sent.
@@ -298,7 +297,7 @@ impl All<'_> {
         kept: &KeptVolume,
         spec: &v1::VolumeSpec,
     ) -> VolumeRow {
-        let report = status.volume.as_ref().and_then(wire::volume);
+        let report = status.volume.as_ref().and_then(reports::volume);
         let (operation, fault) = operation(report.as_ref(), status.export_stamp.is_some());
         let grows_from = report.as_ref().and_then(|report| grows_from(report, kept.size_gib));
         let operation = operation.or(grows_from.map(|_| Operation::Extending));
@@ -475,7 +474,7 @@ impl All<'_> {
     /// The connections of hosts that were heard.
     fn connections_of(&self, found: &mut FoundVolume) {
         for (host, status) in self.connections.get(&found.row.id).into_iter().flatten() {
-            let Some(stamp) = wire::stamp(status.stamp.as_ref()) else { continue };
+            let Some(stamp) = reports::stamp(status.stamp.as_ref()) else { continue };
             let body = status.spec.as_ref().map(Message::encode_to_vec);
             found.specs.push((Kind::Connection(*host), spec_row(stamp, body, &status.opaque)));
             let Some(spec) = &status.spec else { continue };

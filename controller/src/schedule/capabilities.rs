@@ -8,14 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use mooring_api::v1;
+use mooring_api::{reports, v1};
 use mooring_model::AgentId;
 use serde_json::{Map, Value, json};
 
 use super::pool::{Capacity, Pool, Space, gib};
-use crate::agents::wire;
-use crate::domain::HealthLevel;
-use crate::domain::{STORAGE_PROTOCOL, Transport};
+use crate::domain::{HealthLevel, STORAGE_PROTOCOL, Transport, host_reports};
 use crate::rules::specs::Capabilities;
 use crate::rules::{cache, types};
 
@@ -185,7 +183,7 @@ fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capab
 
 /// Why nothing can be done with a pool, as its agent says. An agent of an earlier release says nothing.
 fn failed(reported: &v1::Pool) -> Option<String> {
-    let health = wire::health(reported.health.as_ref())?;
+    let health = host_reports::health(reported.health.as_ref())?;
     let is_failed = |level| level == HealthLevel::Failed;
     let reasons = health.reasons.iter().filter(|reason| is_failed(reason.level));
     let codes: Vec<_> = reasons.map(|reason| reason.code.as_str()).collect();
@@ -199,8 +197,9 @@ fn own_keys(
     capacity: &Capacity,
 ) -> impl Iterator<Item = (&'static str, Value)> {
     let report = agent.report;
-    let level = reported.health.as_ref().and_then(|health| wire::health_level(health.level()));
-    let modes: Vec<_> = report.access_modes().filter_map(wire::mode).map(|mode| mode.to_string()).collect();
+    let level = reported.health.as_ref().and_then(|health| host_reports::health_level(health.level()));
+    let modes: Vec<_> =
+        report.access_modes().filter_map(reports::mode).map(|mode| mode.to_string()).collect();
     let total = capacity.total.bytes().unwrap_or(0);
     let keys = [
         ("mooring_snapshots", reported.snapshots.map(Value::from)),

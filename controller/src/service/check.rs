@@ -2,12 +2,12 @@
 //!
 //! What must never happen here: an empty answer where nobody has looked.
 
+use mooring_api::reports;
 use mooring_model::AttachmentId;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
 
 use super::{Refusal, Service, attach};
 use crate::agents::calls::CallError;
-use crate::agents::wire;
 use crate::domain::{AttachmentCheck, Caller};
 use crate::policy::Target;
 use crate::store::Db;
@@ -33,7 +33,7 @@ impl Service {
         // The agent answers within its own deadline, or says what hangs.
         let limit = KERNEL_ANSWER_DEADLINE * 2;
         let check = match agent.check_connection(row.volume.to_string(), limit).await {
-            Ok(check) => wire::disk_check(&check),
+            Ok(check) => reports::disk_check(&check),
             Err(CallError::Lost(text)) => return Err(Refusal::Unavailable(text)),
             Err(_) if agent.can_turn_cache_off() == Some(false) => {
                 let text = format!(

@@ -14,9 +14,9 @@ use tokio::time::Instant;
 
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, cache, sessions};
-use crate::agents::{Agent, AgentState, fc_logged_in, wire};
+use crate::agents::{Agent, AgentState, fc_logged_in};
 use crate::domain::{
-    AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState,
+    AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState, host_reports,
 };
 use crate::flow::Inner;
 use crate::flow::place::zone_of;
@@ -164,7 +164,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
         agent: id,
         initiator,
         enrolment: None,
-        pools: pools.iter().map(wire::host_pool).collect(),
+        pools: pools.iter().map(host_reports::host_pool).collect(),
         zone: zone_of(agent).to_owned(),
         disabled: row.is_some_and(|row| row.disabled),
         disabled_reason: row.and_then(|row| row.disabled_reason.clone()),
@@ -176,8 +176,8 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
             Some(state.why_down.clone().unwrap_or_else(|| "it was not reached yet".to_owned()))
         },
         last_report: state.last_report,
-        health: capabilities.and_then(|seen| wire::health(seen.health.as_ref())),
-        report: capabilities.map(wire::host_report),
+        health: capabilities.and_then(|seen| host_reports::health(seen.health.as_ref())),
+        report: capabilities.map(host_reports::host_report),
         problems,
     }
 }

@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 
-use mooring_api::v1;
 use mooring_api::v1::change_reservations_request::Change;
+use mooring_api::{reports, v1};
 use mooring_model::{AgentId, AttachmentId, Cure, Initiator, Reservations, ReservationsChange, VolumeId};
 
 use super::{Refusal, Service};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
-use crate::agents::wire::reservations as reservations_from_wire;
 use crate::domain::{Caller, VolumeReservations};
 use crate::flow::Inner;
 use crate::policy::Target;
@@ -73,7 +72,7 @@ impl Service {
         let changed = agent.change_reservations(asked).await.map_err(refusal_of)?;
         tracing::warn!(volume = %id, ?change, "reservations taken away");
         let with = |seen: Option<v1::Reservations>| VolumeReservations {
-            seen: seen.as_ref().map(reservations_from_wire).unwrap_or_default(),
+            seen: seen.as_ref().map(reports::reservations).unwrap_or_default(),
             ..told.clone()
         };
         Ok([with(changed.before), with(changed.now)])

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use mooring_api::{Message, v1};
+use mooring_api::{Message, reports, v1};
 use mooring_model::{Cause, Generation, Initiator, Proof, Receipt, VolumeId};
 
 use super::Db;
 use super::messages::Event;
 use super::sql::{Row, SqlError, values};
-use crate::agents::wire;
 
 /// A receipt as it is kept.
 pub(super) fn decoded(body: &[u8]) -> Result<Receipt, SqlError> {
-    let receipt = v1::Receipt::decode(body).ok().and_then(|receipt| wire::receipt(&receipt));
+    let receipt = v1::Receipt::decode(body).ok().and_then(|receipt| reports::receipt(&receipt));
     receipt.ok_or(SqlError::Column { index: 1, what: "not a receipt" })
 }
 
