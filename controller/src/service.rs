@@ -38,19 +38,16 @@ mod upload;
 mod view;
 mod volumes;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mooring_model::{ClusterId, ExportReport, Generation, Initiator, IqnPrefix, Mode, Problem, VolumeId};
+use mooring_model::{ClusterId, ExportReport, Generation, Initiator, Mode, Problem, VolumeId};
 use tokio::sync::oneshot;
 
 pub use crate::agents::dial::{Dial, Dialled};
 
 use crate::agents::{heard, lease};
-use crate::authority::live::LiveAuthority;
-use crate::clock::Clock;
 use crate::domain::Caller;
 pub use crate::domain::{AgentEntry, EntryEnrolment};
 pub use crate::error::Refusal;
@@ -59,10 +56,10 @@ use crate::flow::taking::UNSENT;
 use crate::flow::{Inner, review, wishes};
 use crate::initiators::Initiators;
 use crate::policy::{Policies, Target};
-use crate::quota;
 use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
 pub use crate::store::{Database, PostgresOptions};
 
+pub use crate::flow::options::{Enroller, HOLD_DEFAULT, KEEP_AUDIT_DEFAULT, SecretsOnGet, ServiceOptions};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;
@@ -73,101 +70,6 @@ pub use mode::NewMode;
 pub use receipts::RECORDS_MAX;
 pub use rotate::NewSecrets;
 pub use services::DISABLED_REASON_MAX;
-
-/// What agents join by: the authority that signs their certificates, and what the controller shows to them.
-#[derive(Debug, Clone)]
-pub struct Enroller {
-    /// Signs.
-    pub authority: Arc<LiveAuthority>,
-    /// The certificate of the API, as a PEM file. `None`: it has none.
-    pub api_cert: Option<PathBuf>,
-    /// The certificate that enrolled agents are shown, as a PEM file.
-    pub client_cert: PathBuf,
-    /// The key of that, as a PEM file.
-    pub client_key: PathBuf,
-    /// Where agents reach this controller: `https://HOST:PORT`. `None`: nowhere, as it is configured.
-    pub url: Option<String>,
-}
-
-/// What a control plane is opened with.
-#[derive(Debug, Clone)]
-pub struct ServiceOptions {
-    /// Holds the database. Made with mode 0700 when it is not there.
-    pub state_dir: PathBuf,
-    /// The agents of the configuration.
-    pub agents: Vec<AgentEntry>,
-    /// What others join by. `None`: nobody can.
-    pub enroller: Option<Enroller>,
-    /// The cluster's id. `None`: the database's own, made with it. Another one than the database's is an error.
-    pub cluster: Option<ClusterId>,
-    /// What stands before `:<volume uuid>` in target names, for names that the agents do not report.
-    pub iqn_prefix: IqnPrefix,
-    /// The database was restored from a backup: raises the epoch and puts every volume in review until its agents agree.
-    pub restored: bool,
-    /// The wall clock.
-    pub clock: Clock,
-    /// How agents are dialled.
-    pub dial: Dial,
-    /// How volumes are placed.
-    pub scheduler: Scheduler,
-    /// Who may do what.
-    pub policies: Arc<Policies>,
-    /// Who reads CHAP secrets again, after the answer that gave them.
-    pub secrets_on_get: SecretsOnGet,
-    /// What projects may have for which nothing else is said.
-    pub quotas: BTreeMap<quota::Key, quota::Limit>,
-    /// A server's own user does not take its disk away while a session is live: only the compute service does.
-    pub protect_instances: bool,
-    /// Hosts that the members of a project attach to natively, by project. Others need the policy `mooring:attach_native`.
-    pub native_hosts: BTreeMap<String, BTreeSet<String>>,
-    /// How long a detach stays announced, unless it begins.
-    pub hold: Duration,
-    /// Two names of hosts may log in under one name of an initiator.
-    pub shared_initiators: bool,
-    /// How long a line of the audit log is kept. `None`: for ever.
-    pub keep_audit: Option<Duration>,
-}
-
-/// How long a line of the audit log is kept, unless the options say otherwise.
-pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
-
-/// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
-pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
-
-/// Who reads CHAP secrets again. In the answers that make or connect an attachment they are always: for whoever may do that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SecretsOnGet {
-    /// Other services and admins.
-    #[default]
-    Service,
-    /// Whoever sees the attachment.
-    All,
-}
-
-impl ServiceOptions {
-    /// A control plane with its database in this folder and nothing else said: no agents, everything at its default.
-    pub fn new(state_dir: PathBuf) -> Self {
-        Self {
-            state_dir,
-            agents: Vec::new(),
-            enroller: None,
-            cluster: None,
-            iqn_prefix: IqnPrefix::default(),
-            restored: false,
-            clock: Clock::system(),
-            dial: Dial::Network,
-            scheduler: Scheduler::default(),
-            policies: Arc::default(),
-            secrets_on_get: SecretsOnGet::default(),
-            quotas: BTreeMap::new(),
-            protect_instances: true,
-            native_hosts: BTreeMap::new(),
-            hold: HOLD_DEFAULT,
-            shared_initiators: false,
-            keep_audit: Some(KEEP_AUDIT_DEFAULT),
-        }
-    }
-}
 
 /// Why the control plane does not open.
 #[derive(Debug, thiserror::Error)]
@@ -448,7 +350,7 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
         (Kind::Volume, storage.volume_stamp(id).map(|stamp| stamp.generation)),
         (Kind::Export, storage.export_stamp(id).map(|stamp| stamp.generation)),
     ];
-    let ours = stamp_of(db, id, Kind::Export)?;
+    let ours = db.generation_of(id, Kind::Export)?;
     for host in &hosts {
         let kind = Kind::Connection(*host);
         match inner.agents.up(*host) {
@@ -482,10 +384,6 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     }
     wishes::apply(db, id, &mut rows, &BTreeSet::new())?;
     Ok(hosts)
-}
-
-fn stamp_of(db: &Db<'_>, id: VolumeId, kind: Kind) -> Result<Generation, Abort> {
-    Ok(db.spec(id, kind)?.map_or(Generation::ZERO, |spec| spec.stamp.generation))
 }
 
 /// A host that this database does not know and that is logged in would keep its grant (an agent cuts nobody whom it was not

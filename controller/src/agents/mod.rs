@@ -8,6 +8,7 @@
 mod beyond;
 pub(crate) mod calls;
 pub(crate) mod dial;
+pub(crate) mod exports;
 pub(crate) mod heard;
 pub(crate) mod lease;
 mod registry;
@@ -30,10 +31,10 @@ use tokio::time::Instant;
 
 use crate::domain::AgentEntry;
 use crate::domain::Transport;
-use crate::flow::fenced::{self, Exports};
 use crate::rules::transport::Served;
 use crate::store::AgentRow;
 use crate::store::leases::Said;
+use exports::Exports;
 use lease::Hold;
 pub(crate) use registry::Agents;
 use roll::Roll;
@@ -213,7 +214,7 @@ impl Agent {
         let mut all = Exports::new();
         for (id, kept) in &state.volumes {
             match kept.export(*id) {
-                Some(report) => drop(all.insert(*id, fenced::reported(&report))),
+                Some(report) => drop(all.insert(*id, exports::reported(&report))),
                 None if kept.export_stamp.is_some() => return None,
                 None => {}
             }

@@ -17,9 +17,9 @@ use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
 use super::words::{self, Word};
-use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond};
+use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond, exports};
 use crate::domain::Role;
-use crate::flow::{Inner, Job, enrolled, fenced, forgotten, review};
+use crate::flow::{Inner, Job, fenced, review};
 use crate::store::{AgentRow, Db};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -231,7 +231,7 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     let known = inner.store.read("read who an agent was", read).await;
     let (known, stranger) = known.map_err(|refusal| refusal.to_string())?;
     if let Some(forgotten) = stranger {
-        return Err(forgotten::why_refused(&forgotten));
+        return Err(forgotten.why_refused());
     }
     if let Some(known) = known.filter(|known| known.id != id) {
         hello = take_back(inner, agent, channel, known, hello).await?;
@@ -246,11 +246,11 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     let (enrolls, entry) = (Arc::clone(inner), agent.entry.clone());
     let write = move |db: &Db<'_>| {
         // Both may have changed since it was dialled: then nothing is kept of it under this name.
-        if !enrolled::stands(db, &entry)? {
+        if !db.stands(&entry)? {
             return Ok(Err(ENDED.to_owned()));
         }
         if let Some(forgotten) = db.forgotten(id)? {
-            return Ok(Err(forgotten::why_refused(&forgotten)));
+            return Ok(Err(forgotten.why_refused()));
         }
         for other in db.agents_like(id, own.as_ref())?.into_iter().filter(|other| other.name != name) {
             let same_id = other.id == id;
@@ -311,7 +311,7 @@ async fn list_storage(
     let asked = v1::ListVolumesRequest { with_secrets: false, with_tombstones: true };
     let list = within(&name, LIST_LIMIT, client.list_volumes(asked)).await;
     let list = list.map_err(|error| error.to_string())?;
-    let exports = fenced::listed(&list.volumes);
+    let exports = exports::listed(&list.volumes);
     let mut seen = BTreeMap::new();
     let mut receipts = Vec::new();
     for status in &list.volumes {
@@ -324,7 +324,7 @@ async fn list_storage(
     drop(list);
     let (given, entry) = (seen.clone(), agent.entry.clone());
     let write = move |db: &Db<'_>| {
-        if !enrolled::stands(db, &entry)? {
+        if !db.stands(&entry)? {
             return Ok(Err(ENDED.to_owned()));
         }
         let mut foreign = Vec::new();

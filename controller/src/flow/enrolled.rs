@@ -12,12 +12,12 @@ use mooring_model::Chain;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Inner;
+use super::options::Enroller;
 use crate::agents::{Agent, task};
 use crate::authority::{Authority, CERTIFICATE_LIFE, agent_server_name};
 use crate::domain::{AgentEntry, EntryEnrolment};
 use crate::domain::{ControllerTrust, Enrolment};
 use crate::error::Refusal;
-use crate::service::Enroller;
 use crate::store::{AgentRow, Db};
 
 /// How often it is looked whose certificate is to be renewed.
@@ -79,15 +79,6 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
         zone,
         enrolment: Some(EntryEnrolment { id: enrolment.id, roles: enrolment.roles.clone() }),
     })
-}
-
-/// True if the agent is still enrolled as this entry says. A name that another agent has by now, or nobody, is not.
-pub(crate) fn stands(db: &Db<'_>, entry: &AgentEntry) -> Result<bool, crate::store::SqlError> {
-    if entry.enrolment.is_none() {
-        return Ok(true);
-    }
-    let enrolment = db.enrolment(&entry.name)?;
-    Ok(enrolment.is_some_and(|enrolment| !enrolment.revoked && entry.is_of(&enrolment)))
 }
 
 /// A certificate is renewed at two thirds of its life.

@@ -3,40 +3,19 @@
 //! What must never happen here: an agent called compared that has not said all that it exports; a grant of a fenced host that is
 //! passed over because this database does not know it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mooring_api::v1;
-use mooring_model::{AgentId, ExportReport, Initiator, VolumeId};
+use mooring_model::{AgentId, Initiator, VolumeId};
 
 use super::Inner;
-use super::taking::{granted_by, shown_by};
+use crate::agents::exports::{Exports, listed};
 use crate::agents::{Agent, task};
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Taker};
 
-/// Who reaches each volume of an agent, by its wish and by its kernel.
-pub(crate) type Exports = BTreeMap<VolumeId, BTreeSet<Initiator>>;
-
 /// Fences in force that are looked at.
 const FENCES_MAX: u32 = 1_000;
-
-/// What an agent's list says.
-pub(crate) fn listed(volumes: &[v1::VolumeStatus]) -> Exports {
-    let of = |status: &v1::VolumeStatus| {
-        let granted = status.export_spec.iter().flat_map(granted_by);
-        let all: BTreeSet<_> = granted.chain(status.export.iter().flat_map(shown_by)).collect();
-        Some((status.volume_id.parse().ok()?, all)).filter(|(_, all)| !all.is_empty())
-    };
-    volumes.iter().filter_map(of).collect()
-}
-
-/// The same of a report.
-pub(crate) fn reported(report: &ExportReport) -> BTreeSet<Initiator> {
-    let iscsi = report.grants.iter().map(|grant| grant.initiator.clone().into());
-    let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| grant.initiator.into());
-    iscsi.chain(fc).collect()
-}
 
 /// Compares what an agent exports with the fences in force. Volumes of which something is to be taken away there.
 pub(crate) fn compare(

@@ -7,14 +7,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revoked, VolumeId};
 
-use super::Inner;
 use super::wishes::Rewished;
+use super::{Inner, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::service::fence;
 use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
 
 /// Volumes of one transaction.
@@ -28,20 +26,6 @@ const ATTACHMENTS_MAX: u32 = 32;
 struct Step {
     told: Vec<(VolumeId, BTreeSet<AgentId>)>,
     done: bool,
-}
-
-/// Why whoever answers with this id is refused, and what mends that.
-pub(crate) fn why_refused(forgotten: &ForgottenRow) -> String {
-    let ForgottenRow { agent, name, asked, .. } = forgotten;
-    let at = Timestamp::try_from(asked.at)
-        .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
-        .unwrap_or_default();
-    format!(
-        "its agent, {agent}, was forgotten as {name} ({at}, by {}): nothing that it reports or serves is taken in. To take the machine \
-         in as a new one: stop mooring-agent there, move its state_dir (/var/lib/mooring) away, restart the machine, and let it join with \
-         a new token; logical volumes that it still has are listed as orphans then",
-        asked.user
-    )
 }
 
 /// A receipt of a nexus that its storage node will never give.
@@ -132,7 +116,7 @@ fn end_at(
         rows.iter().try_for_each(|row| db.detach(row, None))?;
         return Ok(Rewished::default());
     };
-    fence::force_rows(db, &forgotten.asked, &row, rows)
+    forced::force_rows(db, &forgotten.asked, &row, rows)
 }
 
 /// Marks whatever still goes at the node, for fences and for others, as never proven.

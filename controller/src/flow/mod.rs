@@ -10,12 +10,14 @@
 pub(crate) mod enrolled;
 pub(crate) mod fenced;
 mod first;
+pub(crate) mod forced;
 pub(crate) mod forgotten;
 mod growth;
 mod host;
 mod looks;
 mod manage;
 mod once;
+pub(crate) mod options;
 pub(crate) mod place;
 mod pulse;
 mod reserved;
@@ -45,8 +47,8 @@ use tokio::time::Instant;
 use crate::agents::{Agents, lease};
 use crate::audit::Audit;
 use crate::error::Refusal;
-use crate::service::ServiceOptions;
 use crate::store::{Db, Store, micros};
+use options::ServiceOptions;
 pub(crate) use pulse::Follower;
 use pulse::Pulse;
 

@@ -16,6 +16,7 @@ use super::review::is_ahead;
 use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Inner, Next};
 use crate::agents::calls::CallError;
+use crate::agents::exports::{granted_by, shown_by};
 use crate::agents::{Agent, Heard};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
@@ -55,20 +56,6 @@ struct Seen {
     /// All that is wished is so.
     settled: bool,
     receipts: Vec<Receipt>,
-}
-
-/// Whom a wish of an export grants the volume.
-pub(crate) fn granted_by(spec: &v1::ExportSpec) -> impl Iterator<Item = Initiator> {
-    let iscsi = spec.grants.iter().map(|grant| &grant.initiator);
-    let fc = spec.fc.iter().flat_map(|fc| &fc.grants).map(|grant| &grant.initiator);
-    iscsi.chain(fc).filter_map(|name| name.parse().ok())
-}
-
-/// Whom a report of an export names.
-pub(crate) fn shown_by(report: &v1::ExportReport) -> impl Iterator<Item = Initiator> {
-    let iscsi = report.grants.iter().map(|grant| &grant.initiator);
-    let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| &grant.initiator);
-    iscsi.chain(fc).filter_map(|name| name.parse().ok())
 }
 
 impl Seen {

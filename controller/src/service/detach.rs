@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
-use mooring_model::{AgentId, AttachmentId, Generation, Initiator, Proof, Receipt, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Initiator, Proof, Receipt, VolumeId};
 use tokio::time::Instant;
 
 use super::attach::{find, not_found};
@@ -14,14 +14,14 @@ use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, not_in_review};
 use crate::domain::{Attachment, AttachmentReceipt, AttachmentStatus, Caller};
 use crate::flow::Inner;
+use crate::flow::forced::{ask, force_away, force_in_review, take_back};
 use crate::flow::seen::wanted_mode;
-use crate::flow::taking::UNSENT;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
 use crate::rules::{self, Deletion};
-use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, Taker, VolumeRow};
+use crate::store::{Abort, Asked, AttachmentRow, Db, Taker, VolumeRow};
 
 /// How an attachment is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,42 +109,6 @@ pub(super) fn decided(
 /// The record of a caller who wants an attachment gone.
 pub(super) fn asked_by(db: &Db<'_>, caller: &Caller) -> Asked {
     Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now }
-}
-
-/// Who wants it gone: the first who asked, and who made it a matter of force.
-fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
-    if anew || row.asked.is_none() {
-        row.asked = Some(asked.clone());
-    }
-}
-
-pub(super) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
-    ask(asked, row, !row.forced);
-    row.forced = true;
-    take_back(row);
-    row.status = AttachmentStatus::Detaching;
-    row.fault = None;
-}
-
-/// The same of a volume in review, of which nothing is wished: what its agent keeps decides what goes.
-pub(super) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
-    let ours = super::stamp_of(db, row.volume, Kind::Export)?;
-    let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
-    force_away(asked, row);
-    // Who had none when the database was copied may have got one since.
-    row.held = true;
-    if !is_begun {
-        row.wished_at = UNSENT;
-    }
-    Ok(db.put_attachment(row)?)
-}
-
-/// Its grant is not wanted any more.
-pub(super) fn take_back(row: &mut AttachmentRow) {
-    if row.grant_wanted {
-        row.grant_wanted = false;
-        row.wished_at = Generation::ZERO;
-    }
 }
 
 /// Those that go along by force: the target cuts the nexus as a whole.
@@ -516,7 +480,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::{Duration, SystemTime};
 
-    use mooring_model::{Mode, Revoked};
+    use mooring_model::{Generation, Mode, Revoked};
 
     use super::*;
     use crate::clock::Clock;

@@ -17,7 +17,6 @@ use super::{AgentEntry, Enroller, Inner, Refusal, Service};
 use crate::agents::calls;
 use crate::authority::requested_key_hash;
 use crate::domain::{Caller, Enrolment, JoinToken, Role, Roles, is_zone};
-use crate::flow::forgotten::why_refused;
 use crate::policy::Target;
 use crate::store::{Abort, Db};
 
@@ -229,7 +228,7 @@ impl Asked {
         if let Some(stranger) = self.request.agent.map(|id| db.forgotten(id)).transpose()?.flatten() {
             return Err(Refusal::Conflict(format!(
                 "this machine is not taken in: {}",
-                why_refused(&stranger)
+                stranger.why_refused()
             ))
             .into());
         }

@@ -20,19 +20,19 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::detach::{asked_by, force_away, force_in_review, receipt_of, told};
+use super::detach::{asked_by, receipt_of, told};
 use super::{Refusal, Service, TEXT_CHARS_MAX, Wait, reservations};
 use crate::agents::Agent;
 use crate::domain::{
-    AttachmentStatus, Caller, DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence,
-    UnknownNode,
+    Caller, DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode,
 };
 use crate::flow::Inner;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::forced::force_rows;
+use crate::flow::wishes::Rewished;
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
-use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker, VolumeRow};
+use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker};
 
 /// Longest reason, in characters.
 pub const REASON_MAX: usize = 255;
@@ -110,46 +110,6 @@ fn cut(
     }
     cutting.rewished = force_rows(db, &asked_by(db, caller), &row, rows)?;
     Ok(cutting)
-}
-
-/// Takes these attachments of a volume away by force.
-pub(crate) fn force_rows(
-    db: &Db<'_>,
-    asked: &Asked,
-    row: &VolumeRow,
-    rows: Vec<AttachmentRow>,
-) -> Result<Rewished, Abort> {
-    let (volume, mut rewished) = (row.id, Rewished::default());
-    let mut going = Vec::new();
-    let mut gone = false;
-    for mut attachment in rows {
-        if attachment.status == AttachmentStatus::Attached {
-            db.use_hold(volume)?;
-        }
-        if row.review.is_some() {
-            force_in_review(db, asked, &mut attachment)?;
-            rewished.storage = true;
-            continue;
-        }
-        force_away(asked, &mut attachment);
-        if attachment.held {
-            going.push(attachment);
-        } else {
-            // Nothing of it is at any agent.
-            db.detach(&attachment, None)?;
-            gone = true;
-        }
-    }
-    if gone {
-        db.attachment_event(volume)?;
-    }
-    if row.review.is_some() {
-        db.attachment_event(volume)?;
-        db.derive_status(volume)?;
-    } else if gone || !going.is_empty() {
-        rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
-    }
-    Ok(rewished)
 }
 
 fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uuid, Vec<Cutting>), Abort> {

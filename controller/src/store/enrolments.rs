@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::sql::{Row, SqlError, values};
 use super::{Db, micros, time_of};
-use crate::domain::{ControllerTrust, Enrolment, JoinToken, NextAuthority};
+use crate::domain::{AgentEntry, ControllerTrust, Enrolment, JoinToken, NextAuthority};
 
 /// The prefix of the keys of `meta` under which controllers say which authorities they trust.
 const TRUST: &str = "trust:";
@@ -49,6 +49,15 @@ impl Db<'_> {
     /// The enrolment of this name.
     pub(crate) fn enrolment(&self, name: &str) -> Result<Option<Enrolment>, SqlError> {
         self.one(&format!("SELECT {COLUMNS} FROM enrolments WHERE name = ?1"), &values![name], enrolment)
+    }
+
+    /// True if the agent is still enrolled as this entry says. A name that another agent has by now, or nobody, is not.
+    pub(crate) fn stands(&self, entry: &AgentEntry) -> Result<bool, SqlError> {
+        if entry.enrolment.is_none() {
+            return Ok(true);
+        }
+        let enrolment = self.enrolment(&entry.name)?;
+        Ok(enrolment.is_some_and(|enrolment| !enrolment.revoked && entry.is_of(&enrolment)))
     }
 
     /// Keeps an enrolment, in the place of an earlier one of its name.

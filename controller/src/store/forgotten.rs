@@ -4,6 +4,7 @@
 
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use mooring_api::{Message, v1};
 use mooring_model::{AgentId, Cause, Initiator, Proof, Receipt, VolumeId};
 
@@ -26,6 +27,22 @@ pub(crate) struct ForgottenRow {
     pub(crate) open: bool,
     /// The operator who wanted that, and when.
     pub(crate) asked: Asked,
+}
+
+impl ForgottenRow {
+    /// Why whoever answers with this id is refused, and what mends that.
+    pub(crate) fn why_refused(&self) -> String {
+        let Self { agent, name, asked, .. } = self;
+        let at = Timestamp::try_from(asked.at)
+            .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
+            .unwrap_or_default();
+        format!(
+            "its agent, {agent}, was forgotten as {name} ({at}, by {}): nothing that it reports or serves is taken in. To take the machine \
+             in as a new one: stop mooring-agent there, move its state_dir (/var/lib/mooring) away, restart the machine, and let it join with \
+             a new token; logical volumes that it still has are listed as orphans then",
+            asked.user
+        )
+    }
 }
 
 const COLUMNS: &str = "agent_id, name, storage, open, by_user, by_request, forgotten_us";

@@ -170,6 +170,11 @@ impl Db<'_> {
         Ok(kept)
     }
 
+    /// The generation of one wish; zero if nothing was ever wished.
+    pub(crate) fn generation_of(&self, volume: VolumeId, kind: Kind) -> Result<Generation, SqlError> {
+        Ok(self.spec(volume, kind)?.map_or(Generation::ZERO, |spec| spec.stamp.generation))
+    }
+
     /// Wishes this. The same content again changes nothing; another content is a new generation. Returns the generation, and
     /// whether it is new.
     pub(crate) fn wish(

@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::domain::{AttachmentStatus, Caller};
+use crate::flow::forced::take_back;
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
 use crate::permits;
 use crate::rules::transport::Offer;
-use crate::service::detach::{Looked, Needed, Way, decided, may_delete, take_back};
+use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db};
 

@@ -1,0 +1,42 @@
+//! Exports of an agent: who reaches each of its volumes, by the specs that it keeps and by its kernel.
+//!
+//! What must never happen here: an initiator that is left out because only one of the two names it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooring_api::v1;
+use mooring_model::{ExportReport, Initiator, VolumeId};
+
+/// Who reaches each volume of an agent, by its wish and by its kernel.
+pub(crate) type Exports = BTreeMap<VolumeId, BTreeSet<Initiator>>;
+
+/// What an agent's list says.
+pub(crate) fn listed(volumes: &[v1::VolumeStatus]) -> Exports {
+    let of = |status: &v1::VolumeStatus| {
+        let granted = status.export_spec.iter().flat_map(granted_by);
+        let all: BTreeSet<_> = granted.chain(status.export.iter().flat_map(shown_by)).collect();
+        Some((status.volume_id.parse().ok()?, all)).filter(|(_, all)| !all.is_empty())
+    };
+    volumes.iter().filter_map(of).collect()
+}
+
+/// The same of a report.
+pub(crate) fn reported(report: &ExportReport) -> BTreeSet<Initiator> {
+    let iscsi = report.grants.iter().map(|grant| grant.initiator.clone().into());
+    let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| grant.initiator.into());
+    iscsi.chain(fc).collect()
+}
+
+/// Whom a wish of an export grants the volume.
+pub(crate) fn granted_by(spec: &v1::ExportSpec) -> impl Iterator<Item = Initiator> {
+    let iscsi = spec.grants.iter().map(|grant| &grant.initiator);
+    let fc = spec.fc.iter().flat_map(|fc| &fc.grants).map(|grant| &grant.initiator);
+    iscsi.chain(fc).filter_map(|name| name.parse().ok())
+}
+
+/// Whom a report of an export names.
+pub(crate) fn shown_by(report: &v1::ExportReport) -> impl Iterator<Item = Initiator> {
+    let iscsi = report.grants.iter().map(|grant| &grant.initiator);
+    let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| &grant.initiator);
+    iscsi.chain(fc).filter_map(|name| name.parse().ok())
+}

@@ -1,0 +1,88 @@
+//! Forced detaches: attachments that go without their hosts' word.
+//!
+//! What must never happen here: an attachment that goes while a storage agent still grants its access.
+
+use std::collections::BTreeSet;
+
+use mooring_model::Generation;
+
+use super::taking::UNSENT;
+use super::wishes::{self, Rewished};
+use crate::domain::AttachmentStatus;
+use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, VolumeRow};
+
+/// Who wants it gone: the first who asked, and who made it a matter of force.
+pub(crate) fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
+    if anew || row.asked.is_none() {
+        row.asked = Some(asked.clone());
+    }
+}
+
+pub(crate) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
+    ask(asked, row, !row.forced);
+    row.forced = true;
+    take_back(row);
+    row.status = AttachmentStatus::Detaching;
+    row.fault = None;
+}
+
+/// The same of a volume in review, of which nothing is wished: what its agent keeps decides what goes.
+pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
+    let ours = db.generation_of(row.volume, Kind::Export)?;
+    let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
+    force_away(asked, row);
+    // Who had none when the database was copied may have got one since.
+    row.held = true;
+    if !is_begun {
+        row.wished_at = UNSENT;
+    }
+    Ok(db.put_attachment(row)?)
+}
+
+/// Its grant is not wanted any more.
+pub(crate) fn take_back(row: &mut AttachmentRow) {
+    if row.grant_wanted {
+        row.grant_wanted = false;
+        row.wished_at = Generation::ZERO;
+    }
+}
+
+/// Takes these attachments of a volume away by force.
+pub(crate) fn force_rows(
+    db: &Db<'_>,
+    asked: &Asked,
+    row: &VolumeRow,
+    rows: Vec<AttachmentRow>,
+) -> Result<Rewished, Abort> {
+    let (volume, mut rewished) = (row.id, Rewished::default());
+    let mut going = Vec::new();
+    let mut gone = false;
+    for mut attachment in rows {
+        if attachment.status == AttachmentStatus::Attached {
+            db.use_hold(volume)?;
+        }
+        if row.review.is_some() {
+            force_in_review(db, asked, &mut attachment)?;
+            rewished.storage = true;
+            continue;
+        }
+        force_away(asked, &mut attachment);
+        if attachment.held {
+            going.push(attachment);
+        } else {
+            // Nothing of it is at any agent.
+            db.detach(&attachment, None)?;
+            gone = true;
+        }
+    }
+    if gone {
+        db.attachment_event(volume)?;
+    }
+    if row.review.is_some() {
+        db.attachment_event(volume)?;
+        db.derive_status(volume)?;
+    } else if gone || !going.is_empty() {
+        rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
+    }
+    Ok(rewished)
+}
