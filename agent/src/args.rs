@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use mooring_model::{Portal, VgName};
 
-use crate::join::Role;
-
 /// Manages this host's volumes and exports them, and attaches volumes of other hosts
 ///
 /// Runs as root, normally under systemd (mooring-agent.service). It makes LVM logical volumes, configures LIO iSCSI
@@ -117,4 +115,22 @@ pub struct AdoptArgs {
     /// Answer as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A purpose of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// It holds volumes and exports them.
+    Storage,
+    /// It attaches volumes.
+    Host,
+}
+
+impl Role {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Host => "host",
+        }
+    }
 }

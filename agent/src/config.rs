@@ -18,13 +18,14 @@ use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::engine::jobs::LIMIT_MIN;
-
 /// Where the file is unless the command line says otherwise.
 pub const PATH_DEFAULT: &str = "/etc/mooring/agent.toml";
 
 /// The documented example, as it is installed.
 pub const EXAMPLE: &str = include_str!("../agent.example.toml");
+
+/// The smallest limit: the smallest piece, once a second.
+pub(crate) const LIMIT_MIN: ByteSize = ByteSize(1 << 20);
 
 const HINT: Hint = Hint {
     made_by: "`mooring-agent join`, in the line that `mooring host token NAME` prints,",

@@ -19,7 +19,7 @@ use mooring_systemd::certificates;
 use mooring_systemd::folder::{self, Kept};
 use reqwest::Url;
 
-use crate::args::JoinArgs;
+use crate::args::{JoinArgs, Role};
 use crate::config::{Config, ConfigError, Tls};
 use crate::identity::{self, IdentityError, NewKey};
 use crate::store::Store;
@@ -35,24 +35,6 @@ pub const PORT_DEFAULT: u16 = 7710;
 
 /// How long a unit may take to start, and LVM to say which groups there are.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
-
-/// A purpose of this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Role {
-    /// It holds volumes and exports them.
-    Storage,
-    /// It attaches volumes.
-    Host,
-}
-
-impl Role {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Storage => "storage",
-            Self::Host => "host",
-        }
-    }
-}
 
 /// The machine that joins, and the person before it.
 pub struct Ground<'a> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use mooring_api::v1::HealthLevel;
 use mooring_connectors::Parts;
 use mooring_host::{Front, Uevents, remains_of};
 use mooring_systemd::{folder, notify};
@@ -145,4 +146,18 @@ pub async fn run(
     }
     drop(front);
     served
+}
+
+impl Standing {
+    /// Returns what the agent does now, from memory.
+    pub fn of(engine: &Engine, connections: Option<&Connections>) -> Self {
+        let mut standing = Self::default();
+        engine.count_standing(&mut standing);
+        if let Some(connections) = connections {
+            connections.count_standing(&mut standing);
+        }
+        let reasons = engine.health().map(|health| health.reasons).unwrap_or_default();
+        standing.problems += reasons.iter().filter(|reason| reason.level() != HealthLevel::Ok).count();
+        standing
+    }
 }

@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::capabilities;
-use crate::engine::jobs::LIMIT_MIN;
+use crate::config::LIMIT_MIN;
 use crate::engine::{
     Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish,
 };

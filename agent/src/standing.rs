@@ -5,11 +5,6 @@
 
 use std::fmt;
 
-use mooring_api::v1::HealthLevel;
-
-use crate::connections::Connections;
-use crate::engine::Engine;
-
 /// What an agent has at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
@@ -23,20 +18,6 @@ pub struct Standing {
     pub connections: Option<(usize, usize)>,
     /// Problems of volumes, exports, connections and of the host.
     pub problems: usize,
-}
-
-impl Standing {
-    /// The standing of now.
-    pub fn of(engine: &Engine, connections: Option<&Connections>) -> Self {
-        let mut standing = Self::default();
-        engine.count_standing(&mut standing);
-        if let Some(connections) = connections {
-            connections.count_standing(&mut standing);
-        }
-        let reasons = engine.health().map(|health| health.reasons).unwrap_or_default();
-        standing.problems += reasons.iter().filter(|reason| reason.level() != HealthLevel::Ok).count();
-        standing
-    }
 }
 
 /// `1 export`, `2 exports`.

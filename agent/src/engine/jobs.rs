@@ -15,10 +15,8 @@ use tokio::time::Instant;
 use super::busy::Counted;
 use super::cell::{Cell, State};
 use super::{Engine, Refusal, is_tombstone, lock};
+use crate::config::LIMIT_MIN;
 use crate::volumes::{UploadOp, VolumeOp, Work};
-
-/// The smallest limit: the smallest piece, once a second.
-pub(crate) const LIMIT_MIN: ByteSize = ByteSize(1 << 20);
 
 /// A piece takes this part of a second at the limit, so that jobs take turns, and newer things do not wait.
 const PIECES_PER_SECOND: u64 = 4;

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use mooring_agent::args::JoinArgs;
+use mooring_agent::args::{JoinArgs, Role};
 use mooring_agent::config::Config;
-use mooring_agent::join::{self, Ground, JoinError, Role};
+use mooring_agent::join::{self, Ground, JoinError};
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
 use mooring_model::Chain;
 use mooring_systemd::certificates;

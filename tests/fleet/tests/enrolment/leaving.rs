@@ -1,5 +1,5 @@
 //! Hosts that are renamed, and hosts that are given up.
-use mooring_agent::join;
+use mooring_agent::args::Role;
 use mooring_controller::domain::{Caller, NewFence, VolumeStatus};
 use mooring_controller::service::{FORGET_AFTER, Refusal, Wait};
 use mooring_model::Chain;
@@ -150,7 +150,7 @@ fn a_forgotten_host_comes_back_as_a_stranger() {
     // An agent that does not say whose store it has, like an older release, is refused when it
     // answers.
     std::fs::write(node.config(), hidden).unwrap();
-    node.join_as(join::Role::Storage, &again.url, &site.token("node2").unwrap().token, &again.pin).unwrap();
+    node.join_as(Role::Storage, &again.url, &site.token("node2").unwrap().token, &again.pin).unwrap();
     drop(agent);
     let agent = node.start();
     site.until_refused("node2", "was forgotten as node1");

@@ -12,7 +12,7 @@ mod site;
 
 use std::time::{Duration, SystemTime};
 
-use mooring_agent::join;
+use mooring_agent::args::Role;
 use mooring_agent::join::JoinError;
 use mooring_controller::authority;
 use mooring_controller::domain::{AuditCall, AuditQuery};
@@ -228,7 +228,7 @@ fn roles_are_those_of_the_token_and_so_is_the_zone() {
         assert!(matches!(&refused, Refusal::Invalid(why) if why.starts_with("zone: ")), "{refused}");
     }
     let token = site.token_for("node1", "host", Some("az2")).unwrap();
-    node.join_as(join::Role::Host, &token.url, &token.token, &token.pin).unwrap();
+    node.join_as(Role::Host, &token.url, &token.token, &token.pin).unwrap();
     // The node's administrator would have it serve volumes all the same.
     let config = read(&node.config()).replace("\n[host]\n", "\n# [host]\n");
     let config = config.replacen("# portals = ", "portals = ", 1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use mooring_agent::args::JoinArgs;
+use mooring_agent::args::{JoinArgs, Role};
 use mooring_agent::config::Config;
 use mooring_agent::identity;
 use mooring_agent::join::{self, Ground, JoinError};
@@ -291,16 +291,10 @@ impl Node {
     }
 
     pub(crate) fn join_by(&self, url: &str, token: &str, pin: &str) -> Result<(), JoinError> {
-        self.join_as(join::Role::Storage, url, token, pin)
+        self.join_as(Role::Storage, url, token, pin)
     }
 
-    pub(crate) fn join_as(
-        &self,
-        role: join::Role,
-        url: &str,
-        token: &str,
-        pin: &str,
-    ) -> Result<(), JoinError> {
+    pub(crate) fn join_as(&self, role: Role, url: &str, token: &str, pin: &str) -> Result<(), JoinError> {
         let args = JoinArgs {
             url: url.to_owned(),
             token: token.to_owned(),

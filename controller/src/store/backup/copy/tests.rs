@@ -275,7 +275,7 @@ fn first_schema(path: &Path) {
 }
 
 #[test]
-fn a_backup_of_an_older_release_is_restored_and_none_is_made_of_its_database() {
+fn a_backup_of_an_older_release_restores_and_its_database_gives_none() {
     let site = Site::new();
     let old = site.path("old.db");
     first_schema(&old);
