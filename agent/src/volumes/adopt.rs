@@ -1,7 +1,9 @@
-//! LVs that are not ours yet: what a takeover has to know of them, and the one command that makes one ours.
+//! LVs that are not ours yet: reads the facts that a takeover needs, and tags the chosen LV with
+//! one command.
 //!
-//! What must never happen here: a change of anything but the tags of the one LV that was chosen; a kind of LV taken over whose
-//! later steps would touch somebody else's, that would not come back after a boot, or that may show the data of another volume.
+//! What must never happen here: a change of anything but the tags of the one LV that was chosen; a
+//! takeover of a kind of LV whose later steps would touch somebody else's, that would not come back
+//! after a boot, or that may show the data of another volume.
 
 use std::collections::BTreeSet;
 
@@ -17,40 +19,40 @@ use super::plan::LvId;
 use super::view;
 use crate::config;
 
-/// An LV of a listed group, whosever it is.
+/// An LV of a listed group, whoever owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnyLv {
-    /// Its name.
+    /// Name.
     pub name: LvName,
-    /// Its group.
+    /// Volume group.
     pub group: VgName,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// Its tags.
+    /// Tags.
     pub tags: BTreeSet<String>,
-    /// Why it cannot be a volume, if so; how it is provisioned, if not.
+    /// How the LV is provisioned. `Err` says why it cannot be a volume.
     pub provisioning: Result<Provisioning, String>,
 }
 
 impl AnyLv {
-    /// The volumes that its name and its tags say that it is.
+    /// Returns the ids of the volumes that the LV's name and tags claim.
     pub fn ids(&self) -> BTreeSet<VolumeId> {
         let named = LvName::volume(self.name.as_str()).filter(|id| LvName::of(*id) == self.name);
         self.tags.iter().filter_map(|tag| volume_of_lv_tag(tag)).chain(named).collect()
     }
 
-    /// It has both tags of this volume.
+    /// Returns `true` if the LV carries both tags of this volume.
     pub fn is_tagged(&self, volume: VolumeId) -> bool {
         self.tags.contains(LV_TAG) && self.tags.contains(&lv_volume_tag(volume))
     }
 
-    /// It as it is named in commands.
+    /// Returns the LV's name in the form that commands take.
     pub fn id(&self) -> LvId {
         LvId { group: self.group.clone(), name: self.name.clone() }
     }
 }
 
-/// All LVs of the listed groups: two commands.
+/// Lists all LVs of the listed groups, with two commands.
 pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyLv>, Error> {
     let lvm = Lvm(commands);
     let (seen, lvs) = (view::groups_of(&lvm, groups)?, lvm.lvs()?);
@@ -68,20 +70,21 @@ pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyL
     Ok(lvs.iter().filter_map(any).collect())
 }
 
-/// How an LV is provisioned, seen among all of them; or why it cannot be a volume, and what to do.
+/// Derives how an LV is provisioned from the list of all LVs. The error says why it cannot be a
+/// volume, and what to do.
 fn provisioning(raw: &RawLv, lvs: &[RawLv]) -> Result<Provisioning, String> {
     if raw.tags.split(',').any(|tag| tag == LV_UNZEROED_TAG) {
         return Err(format!("it has the tag {LV_UNZEROED_TAG}, which says that it is not to be used"));
     }
     if matches!(raw.attr(0), b'o' | b'O') {
-        // Its removal would take them along.
+        // Removing the LV would remove its snapshots, too.
         return Err("it has snapshots of LVM's old kind: remove them first".to_owned());
     }
     if raw.attr(1) == b'r' {
         return Err("it is read-only for LVM: run lvchange --permission rw".to_owned());
     }
     if raw.attr(9) == b'k' {
-        // It has a device now, because somebody gave it one by hand.
+        // The LV has a device now because somebody activated it by hand.
         return Err(format!(
             "it is skipped by activation, and would be gone after the next boot: run lvchange --setactivationskip n {}/{}",
             raw.group, raw.name
@@ -94,8 +97,10 @@ fn provisioning(raw: &RawLv, lvs: &[RawLv]) -> Result<Provisioning, String> {
     }
 }
 
-/// A thin LV takes blocks of its pool whenever a host writes where nobody wrote before, also one that never grows: whosever the
-/// pool is, it must zero them.
+/// Checks that the LV's thin pool zeroes the blocks that it allocates.
+///
+/// A thin LV takes blocks of its pool whenever a host writes where nobody wrote before. That holds
+/// for an LV that never grows, too, and for a pool of any owner.
 fn zeroed_by_pool(raw: &RawLv, lvs: &[RawLv]) -> Result<(), String> {
     let pool = format!("{}/{}", raw.group, raw.pool);
     match lvs.iter().find(|lv| lv.group == raw.group && lv.name == raw.pool) {
@@ -108,7 +113,7 @@ fn zeroed_by_pool(raw: &RawLv, lvs: &[RawLv]) -> Result<(), String> {
     }
 }
 
-/// Makes an LV a volume's, by its tags, in one command. The same again changes nothing.
+/// Makes an LV a volume's by its tags, in one command. A repeated call changes nothing.
 pub fn tag(commands: &dyn Commands, lv: &LvId, volume: VolumeId) -> Result<(), Error> {
     Lvm(commands).add_tags(lv, &[LV_TAG, &lv_volume_tag(volume)])
 }

@@ -1,8 +1,8 @@
-//! Does the steps of a plan, one by one, and stops at the first that fails.
+//! Executes the steps of a plan one by one, and stops at the first that fails.
 //!
-//! What must never happen here: a step that is tried twice, skipped, or done in another order; a device that is zeroed or
-//! discarded, or imported into, without being the size of its LV; what was discarded taken for zeroed; a mark of a zeroing that has not come so
-//! far.
+//! What must never happen here: a step that is tried twice, skipped, or done in another order; a
+//! device that is zeroed, discarded or imported into, and is not the size of its LV; discarded
+//! blocks taken for zeroed ones; a mark that claims more than was zeroed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -19,32 +19,38 @@ use super::plan::{LvId, MIB, VolumeOp, zeroed_before};
 use super::{device_path, import, upload};
 use crate::images::Images;
 
-/// Bytes zeroed by one call: some 50 ms on a disk that must write them all, so that progress is seen and a stop is quick.
-/// Whoever changes the grants of a volume that grows waits for one of them.
+/// Bytes zeroed by one call.
+///
+/// A disk that must write them all takes some 50 ms, so that progress shows and a stop is quick. A
+/// change of grants of a growing volume waits for one such call.
 pub const ZERO_CHUNK: u64 = 16 << 20;
 
-/// Bytes discarded by one call: what a disk takes in well under a second, so that progress is seen and a stop is quick.
+/// Bytes discarded by one call. A disk takes them in well under a second, so that progress shows
+/// and a stop is quick.
 pub const DISCARD_CHUNK: u64 = 256 << 20;
 
-/// A zeroing or a copy is marked on its LV each time it has done so much more, so that after a crash it goes on there: each mark is a
-/// change of the group's metadata. Of an LV with more than 64 times that there are 64.
+/// Distance in bytes between two marks of a zeroing or a copy on its LV.
+///
+/// After a crash the work goes on at the last mark. Each mark changes the group's metadata; an LV
+/// larger than 64 times this gets 64 marks.
 pub const MARK_BYTES: u64 = 1 << 30;
 
 const MARKS_MAX: u64 = 64;
 
-/// LVs that one command activates: under software emulation each takes 0.2 s with udev's part, and a command has two minutes.
+/// Maximum number of LVs that one command activates. Under software emulation each takes 0.2 s with
+/// udev's part, and a command has two minutes.
 const ACTIVATED_MAX: usize = 256;
 
-/// What is done to all blocks of an LV, piece by piece.
+/// Kind of work that is done to all blocks of an LV, piece by piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// They read as zeros afterwards.
+    /// The blocks read as zeros afterwards.
     Zero,
-    /// They read as anything afterwards.
+    /// The blocks read as anything afterwards.
     Discard,
-    /// They read as an image afterwards.
+    /// The blocks read as an image afterwards.
     Import,
-    /// They are read, and a file holds them afterwards.
+    /// The blocks are read, and a file holds them afterwards.
     Export,
 }
 
@@ -59,51 +65,57 @@ impl Work {
     }
 }
 
-/// Watches the steps of a plan: for progress, stuck calls and fault points.
+/// Observes the steps of a plan: for progress, stuck calls and fault points.
 pub trait Observer {
-    /// Before a step; `Break` stops here, with [`Error::Stopped`].
+    /// Called before a step. `Break` stops the plan here, with [`Error::Stopped`].
     fn before(&mut self, _index: usize, _step: &Step<VolumeOp>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// After a step that succeeded. A step that failed has no `after`: [`apply`] returns its error.
+    /// Called after a step that succeeded. For a step that failed, [`apply`] returns its error and
+    /// does not call this.
     fn after(&mut self, _index: usize, _step: &Step<VolumeOp>) {}
 
-    /// How many bytes of the LV of this identity were done by an earlier pass of the same work that was stopped. The identity of
-    /// an LV that is imported into is beside LVM's that of the image.
+    /// Returns how many bytes of this LV an earlier, stopped pass of the same work has done.
+    ///
+    /// For an import the identity consists of LVM's UUID and the identity of the image.
     fn resume(&mut self, _work: Work, _uuid: &str) -> u64 {
         0
     }
 
-    /// How many bytes the next piece may have, if this is the most; whole MiB.
+    /// Returns the size in bytes of the next piece: at most `most`, in whole MiB.
     fn piece(&mut self, _work: Work, most: u64) -> u64 {
         most
     }
 
-    /// After how many bytes a work is marked on its LV, if this is the distance.
+    /// Returns the number of bytes between two marks on the LV; `every` is the usual distance.
     fn mark_every(&mut self, every: u64) -> u64 {
         every
     }
 
-    /// Says whether a job that is stopped is marked where it stops: no later pass of this agent goes on with it.
+    /// Returns `true` if a stopped job leaves a mark where it stops, because no later pass of this
+    /// agent resumes it.
     fn marks_where_it_stops(&self) -> bool {
         false
     }
 
-    /// A piece of so many bytes was written.
+    /// Called when a piece of this many bytes was written.
     fn wrote(&mut self, _bytes: u64) {}
 
-    /// So many bytes of the LV of this identity are done; `Break` stops there, with [`Error::Stopped`].
+    /// Called when this many bytes of the LV are done. `Break` stops there, with
+    /// [`Error::Stopped`].
     fn done(&mut self, _work: Work, _uuid: &str, _bytes: u64) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }
 
-/// Watches nothing.
+/// Observes nothing.
 impl Observer for () {}
 
-/// Gives devices to many LVs, by one command for some hundred of them: each command reads the metadata of a whole group. All are
-/// tried; the first error is the answer.
+/// Activates many LVs, some hundred with each command, because each command reads the metadata of a
+/// whole group.
+///
+/// Tries all of them, and returns the first error.
 pub fn activate(commands: &dyn Commands, lvs: &[LvId]) -> Result<(), Error> {
     let lvm = Lvm(commands);
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -115,18 +127,18 @@ pub fn activate(commands: &dyn Commands, lvs: &[LvId]) -> Result<(), Error> {
     results.into_iter().collect()
 }
 
-/// What the steps are done with.
+/// Interfaces to the machine that the steps use.
 #[derive(Clone, Copy)]
 pub struct Hands<'a> {
-    /// LVM.
+    /// Runs the commands of LVM.
     pub commands: &'a dyn Commands,
-    /// The LVs' devices.
+    /// Opens the devices of the LVs.
     pub blocks: &'a dyn BlockDevices,
-    /// The images of this host. `None`: it reads none.
+    /// Images of this host. `None` if the host reads no images.
     pub images: Option<&'a Images>,
 }
 
-/// Does the steps, on a host that reads no images.
+/// Executes the steps on a host that reads no images.
 pub fn apply(
     plan: &Plan<VolumeOp>,
     commands: &dyn Commands,
@@ -136,18 +148,21 @@ pub fn apply(
     apply_with(plan, Hands { commands, blocks, images: None }, observer)
 }
 
-/// Does the steps. What LVM has written of them outlives a power cut when this returns without an error.
+/// Executes the steps. When this returns `Ok`, LVM's changes survive a power cut.
 pub fn apply_with(plan: &Plan<VolumeOp>, hands: Hands<'_>, observer: &mut dyn Observer) -> Result<(), Error> {
     let mut unflushed = None;
     let done = apply_steps(plan, hands, observer, &mut unflushed);
-    // What was done before an error, too: the next plan finds it done.
+    // Steps that succeeded before an error are flushed, too: the next plan finds them done.
     let flushed = unflushed.map_or(Ok(()), |lvs: [&LvId; 2]| flush(hands.blocks, lvs));
     done.and(flushed)
 }
 
-/// The LVs, of which one at least should have a device, by which the disks of a group are flushed when this step has changed what
-/// LVM keeps there. Every disk has all of that, and after a power cut LVM believes the newest, so that one of them is enough.
-/// `None`: the step changes nothing of it, or leaves nothing to flush it by: what comes back of a removal is removed again.
+/// Returns the LVs through whose devices this step's change of LVM's metadata is flushed. At least
+/// one of them should have a device.
+///
+/// Every disk of the group holds all of the metadata, and after a power cut LVM believes the
+/// newest. One flushed disk is therefore enough. `None` if the step changes no metadata, or leaves
+/// no device to flush: an LV that comes back after its removal is removed again.
 fn changes(op: &VolumeOp) -> Option<[&LvId; 2]> {
     match op {
         VolumeOp::Create { lv, .. }
@@ -182,7 +197,7 @@ fn changes(op: &VolumeOp) -> Option<[&LvId; 2]> {
     }
 }
 
-/// Flushes the disks below the first of these that has a device.
+/// Flushes the disks below the first of these LVs that has a device.
 fn flush(blocks: &dyn BlockDevices, lvs: [&LvId; 2]) -> Result<(), Error> {
     for lv in lvs {
         let path = device_path(lv.group.as_str(), lv.name.as_str());
@@ -191,7 +206,8 @@ fn flush(blocks: &dyn BlockDevices, lvs: [&LvId; 2]) -> Result<(), Error> {
             done => return done.map_err(|source| Error::device("flush", path, source)),
         }
     }
-    // LVM's own: it is on the disk soon, and a power cut before that undoes the step as a whole.
+    // LVM's own write reaches the disk soon, and a power cut before that undoes the step as a
+    // whole.
     tracing::debug!(lv = %lvs[0], "no device to flush what LVM has written by");
     Ok(())
 }
@@ -204,7 +220,7 @@ fn apply_steps<'a>(
 ) -> Result<(), Error> {
     let Hands { commands, blocks, .. } = hands;
     let lvm = Lvm(commands);
-    // What the tags of the LV at work say now of its zeroing, and of its copy.
+    // Marks of a zeroing and of a copy that the tags of the current LV carry.
     let (mut marked, mut copied) = (Vec::new(), Vec::new());
     for (index, step) in plan.steps.iter().enumerate() {
         let stopped = || Error::Stopped { step: index + 1, of: plan.steps.len() };
@@ -230,7 +246,8 @@ fn apply_steps<'a>(
                     .and_then(|ended| ended.ok_or_else(stopped))
             }
             VolumeOp::MarkZeroed { lv } => {
-                // The one that says the most goes last: between two of them, the zeroing is only repeated.
+                // The mark that claims the most is deleted last: a crash between two deletions only
+                // repeats some zeroing.
                 let mut tags = tags_of(&std::mem::take(&mut marked));
                 tags.push(LV_UNZEROED_TAG.to_owned());
                 lvm.delete_tags(lv, &tags)
@@ -276,7 +293,7 @@ fn apply_steps<'a>(
     Ok(())
 }
 
-/// After how many bytes a work is marked on an LV of this size.
+/// Returns the number of bytes between two marks on an LV of this size.
 pub(super) fn marked_every(size: ByteSize, observer: &mut dyn Observer) -> u64 {
     observer.mark_every(MARK_BYTES.max(size.0 / MARKS_MAX))
 }
@@ -285,7 +302,7 @@ fn tags_of(marks: &[u64]) -> Vec<String> {
     marks.iter().map(|mib| mark(*mib)).collect()
 }
 
-/// The device of an LV, if it has the LV's size.
+/// Returns the device node of an LV, if the device has the LV's size.
 pub(super) fn device_of(
     lv: &LvId,
     size: ByteSize,
@@ -300,7 +317,8 @@ pub(super) fn device_of(
     }
 }
 
-/// Does it to all blocks; `None`: it was stopped. `marked`: what the LV's tags say of it, before and afterwards.
+/// Zeroes or discards all blocks. `None` if the observer stopped it. `marked` holds the marks on
+/// the LV, before and afterwards.
 fn wipe(
     lvm: &Lvm<'_>,
     (lv, size): (&LvId, ByteSize),
@@ -311,7 +329,7 @@ fn wipe(
     let path = device_of(lv, size, blocks, work)?;
     let failed = |source| Error::device(work.word(), path.clone(), source);
     let uuid = lvm.uuid(lv)?.unwrap_or_default();
-    // An LV that was made anew under the name has another identity, and begins at its beginning.
+    // An LV that was recreated under the same name has another UUID, and starts at its first block.
     let before = observer.resume(work, &uuid);
     let before = if uuid.is_empty() { 0 } else { before.min(size.0) };
     let mut done = before.max(zeroed_before(marked, size).0);
@@ -352,12 +370,13 @@ fn wipe(
     Ok(None)
 }
 
-/// Says on the LV how far its zeroing has come: what is zeroed was flushed. Without that it is only slower after a crash.
+/// Marks on the LV how far its zeroing has come; the caller has flushed what was zeroed. A failure
+/// only costs time after a crash.
 fn note_zeroed(lvm: &Lvm<'_>, lv: &LvId, mib: u64, marked: &mut Vec<u64>) {
     match lvm.mark(lv, &mark(mib), &tags_of(marked)) {
         Ok(()) => *marked = vec![mib],
         Err(error) => {
-            // Whether it is there now nobody knows: it is taken away with the others.
+            // The mark may exist or not: it is deleted with the others.
             marked.push(mib);
             tracing::warn!(%lv, error = %Chain(&error), "cannot mark how far it is zeroed");
         }

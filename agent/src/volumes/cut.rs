@@ -1,11 +1,13 @@
-//! A volume that is cut off from its disk: the kernel's table of its LV is exchanged for one that answers every command with an
-//! error ([decision 43](../../../docs/decisions/0043-a-volume-is-cut-off-by-its-table.md)). LVM knows nothing of that, and keeps
-//! the LV's own table: `lvchange --refresh` puts it back. What is in force is seen in the kernel, never remembered.
+//! Isolates a volume from its disk: replaces the kernel's table of its LV by one that answers every
+//! command with an error ([decision
+//! 43](../../../docs/decisions/0043-a-volume-is-cut-off-by-its-table.md)).
 //!
-//! `dmsetup` is asked, and not LVM: LVM reads the disk, which may be what hangs.
+//! LVM knows nothing of that and keeps the LV's own table: `lvchange --refresh` puts it back. The
+//! state is always read from the kernel, never remembered. `dmsetup` is asked, not LVM: LVM reads
+//! the disk, which may be what hangs.
 //!
-//! What must never happen here: a table exchanged of what is not an LV of ours; an LV left suspended; a table of ours that
-//! waits in a device which is not to be cut.
+//! What must never happen here: an exchanged table of a device that is not an LV of ours; an LV
+//! left suspended; an error table that waits in a device which is not to be isolated.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,24 +20,25 @@ use super::error::Error;
 use super::lvm::Lvm;
 use super::plan::{LvId, VolumeOp};
 
-/// Debian, Fedora and SUSE all have it there; it comes with LVM.
+/// Path of `dmsetup`. Debian, Fedora and SUSE all have it there; it comes with LVM.
 const PROGRAM: &str = "/sbin/dmsetup";
 
-/// How long a look may take: it is one ioctl, which waits for no disk.
+/// Time limit of a look. It is one ioctl, which waits for no disk.
 const LOOKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the exchange may wait for what is in flight below the LV. The kernel gives up what it had begun when the program is
-/// killed, and it is tried again.
+/// Time limit of the exchange, which waits for I/O in flight below the LV. When the program is
+/// killed, the kernel abandons the exchange, and a later pass tries it again.
 const CUT_WITHIN: Duration = Duration::from_secs(30);
 
-/// What the kernel says of a device, seen.
+/// State of a device's table in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeenTable {
     /// There is no such device: the LV is not active.
     NoDevice,
     /// Commands reach the disk.
     Disk {
-        /// Errors wait to take the place: whoever resumes the device, LVM too, puts them in force.
+        /// `true` if an error table is loaded but not in force yet: whoever resumes the device, LVM
+        /// included, puts it in force.
         waiting: bool,
     },
     /// Every command ends with an error.
@@ -45,17 +48,17 @@ pub enum SeenTable {
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CutOp {
-    /// Put errors in the place of the LV's own table.
+    /// Replaces the LV's own table by errors.
     Cut {
         /// The LV.
         lv: LvId,
     },
-    /// Take away errors that wait.
+    /// Clears an error table that is loaded but not in force.
     Forget {
         /// The LV.
         lv: LvId,
     },
-    /// Have LVM put the LV's own table back.
+    /// Has LVM put the LV's own table back.
     Uncut {
         /// The LV.
         lv: LvId,
@@ -72,7 +75,7 @@ impl fmt::Display for CutOp {
     }
 }
 
-/// Looks at the tables of an LV's device: the one in force, and the one that waits.
+/// Reads the state of an LV's device: the table in force, and the one that waits.
 pub fn look(commands: &dyn Commands, lv: &LvId) -> Result<SeenTable, Error> {
     let op = || format!("look at the table of {lv}");
     let node = node(lv);
@@ -87,7 +90,8 @@ pub fn look(commands: &dyn Commands, lv: &LvId) -> Result<SeenTable, Error> {
     Ok(SeenTable::Disk { waiting: is_errors(&said(op, &waits)?) })
 }
 
-/// What has to be done so that it is cut, or is not.
+/// Plans the steps that isolate the LV if `wanted` is `true`, and that give it its disk back if
+/// not.
 pub fn plan(wanted: bool, seen: SeenTable, lv: &LvId) -> Plan<CutOp> {
     let (mut plan, lv) = (Plan::default(), lv.clone());
     match (wanted, seen) {
@@ -103,14 +107,15 @@ pub fn plan(wanted: bool, seen: SeenTable, lv: &LvId) -> Plan<CutOp> {
     plan
 }
 
-/// Does the steps, and stops at the first that fails.
+/// Executes the steps, and stops at the first that fails.
 pub fn apply(plan: &Plan<CutOp>, commands: &dyn Commands) -> Result<(), Error> {
     for step in &plan.steps {
         tracing::info!(op = %step.op, why = %step.why, "step");
         let op = || step.op.to_string();
         match &step.op {
-            // One command that loads the table and then exchanges it within one call of the kernel: no crash of ours leaves the
-            // device suspended. No flush: what waits in the device gets errors, too. udev has nothing to do for it.
+            // One command loads the table and exchanges it within one call of the kernel: no crash
+            // of ours leaves the device suspended. Without a flush, commands that wait in the
+            // device get errors, too. udev has nothing to do for it.
             CutOp::Cut { lv } => {
                 let args = ["wipe_table", "--noflush", "--nolockfs", "--noudevsync", &node(lv)];
                 said(op, &run(commands, op, &args, CUT_WITHIN)?).map(drop)
@@ -124,7 +129,8 @@ pub fn apply(plan: &Plan<CutOp>, commands: &dyn Commands) -> Result<(), Error> {
     Ok(())
 }
 
-/// Nothing is done to an LV that is cut off, but that it gets its device: LVM would put its table back on the way.
+/// Blocks all steps of an isolated LV but its activation: LVM would put the LV's own table back on
+/// the way.
 pub(super) fn hold(plan: &mut Plan<VolumeOp>, object: String) {
     let before = plan.steps.len();
     plan.steps.retain(|step| matches!(step.op, VolumeOp::Activate { .. }));
@@ -138,7 +144,8 @@ fn node(lv: &LvId) -> String {
     device_path(lv.group.as_str(), lv.name.as_str()).display().to_string()
 }
 
-/// Whether a table, as `dmsetup table` writes it (`0 131072 error`, a line for each target), is one of errors.
+/// Returns `true` if a table consists of error targets only. `dmsetup table` writes one line for
+/// each target, as `0 131072 error`.
 fn is_errors(table: &str) -> bool {
     let mut targets = table.lines().filter(|line| !line.trim().is_empty()).peekable();
     targets.peek().is_some() && targets.all(|line| line.split_whitespace().nth(2) == Some("error"))
@@ -157,7 +164,7 @@ fn run(
     })
 }
 
-/// What it said, if it did what it was asked for.
+/// Returns the output of a command that succeeded.
 fn said(op: impl Fn() -> String, out: &CommandOutput) -> Result<String, Error> {
     match out.status {
         0 => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),

@@ -1,7 +1,8 @@
-//! A volume that goes, with its data: what is done to its blocks, and what goes with it. Pure, as [`super::plan`], whose part it is.
+//! Plans the deletion of a volume with its data: how its blocks are wiped, and which LVs go with
+//! it. Pure; a part of [`super::plan`].
 //!
-//! What must never happen here: a removal while the export is in the kernel; a half-wiped LV that anybody could take for a whole
-//! one; a volume called gone whose group is not there.
+//! What must never happen here: a removal while the export is in the kernel; a half-wiped LV that
+//! anybody could take for a complete one; a volume reported as gone whose group is missing.
 
 use mooring_model::{BlockedKind, LvName, Plan, VolumeId};
 
@@ -10,7 +11,7 @@ use super::revert;
 use super::view::{SeenLv, VolumesView};
 use crate::config::Wipe;
 
-/// Plans the end of a volume.
+/// Plans the deletion of a volume.
 pub(super) fn plan_doomed(
     plan: &mut Plan<VolumeOp>,
     export_gone: bool,
@@ -31,20 +32,22 @@ pub(super) fn plan_doomed(
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
     let lv = LvId { group: group.name.clone(), name: there.name.clone() };
     if there.is_adopted() && there.open {
-        // Without the spec of its export nobody here knows under which names it is served.
+        // Without the spec of its export this agent does not know the names under which the LV is
+        // served.
         let why = format!(
             "{lv} is open, so that it may still be exported: its data stays; send the spec of its export, or close what holds it"
         );
         return plan.block(BlockedKind::Held, object(), why);
     }
     if !there.thin {
-        // The blocks of a thin one go back to their pool, which zeroes them before anybody else has them.
+        // The blocks of a thin LV go back to their pool, which zeroes them before anybody else gets
+        // them.
         plan_wipe(plan, &lv, there, group.wipe);
     }
     plan.step(VolumeOp::Remove { lv }, "it is doomed");
 }
 
-/// What a volume was to grow by goes with it: nobody ever wrote to that.
+/// Plans the removal of the volume's growths. Nobody ever wrote to them.
 pub(super) fn remove_growths(
     plan: &mut Plan<VolumeOp>,
     seen: &VolumesView,
@@ -60,7 +63,8 @@ pub(super) fn remove_growths(
     }
 }
 
-/// The LV of ours that a volume has. `None`: there is none, or it is not known which, and the plan says so.
+/// Returns the volume's LV of ours. `None` if there is none, or if it is unknown which; then the
+/// plan says so.
 pub(super) fn the_one_of_ours<'a>(
     plan: &mut Plan<VolumeOp>,
     seen: &'a VolumesView,
@@ -71,7 +75,8 @@ pub(super) fn the_one_of_ours<'a>(
     let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
     match ours.as_slice() {
         [] => {
-            // Its group may be the one that is not here: then nothing is known, and "gone" would be a lie.
+            // The LV may lie in the missing group: nothing is known of it, and "gone" would be a
+            // lie.
             for group in seen.missing() {
                 let why = format!("cannot say that its data is gone: {}", absent(group, seen));
                 plan.block(BlockedKind::Missing, object(), why);
@@ -96,14 +101,16 @@ pub(super) fn the_one_of_ours<'a>(
     }
 }
 
-/// What is done to the blocks of a doomed volume.
+/// Plans the wipe of a doomed volume's blocks.
 fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
     let (size, of, marks) = (there.size, lv.clone(), there.marks());
-    // What they say of a whole volume is of the time before it was written, and of a discarded one it is not true any more.
+    // Marks of a complete volume date from before hosts wrote to it, and a discard makes marks
+    // untrue.
     let stale = !marks.is_empty() && (!there.is_unzeroed() || wipe == Wipe::Discard);
     let copied = there.copied();
     let (op, why) = match wipe {
-        // Until it is removed it is whole, and not marked: whoever calls the deletion off has lost nothing.
+        // The volume stays complete and unmarked until its removal: a deletion that is called off
+        // has lost nothing.
         Wipe::None => return,
         Wipe::Zero => {
             let marks = if stale { Vec::new() } else { marks.clone() };
@@ -113,13 +120,15 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
     };
     if stale || !copied.is_empty() {
         let marks = if stale { marks } else { Vec::new() };
-        // By a command of its own, before the next one: an LV that is tagged as unzeroed is believed what its marks say.
+        // A command of its own, before the next one: marks are believed on an LV that is tagged as
+        // unzeroed.
         plan.step(
             VolumeOp::Unmark { lv: lv.clone(), marks, copied },
             "its blocks are not what they were then",
         );
     }
-    // Marked first: should the deletion be called off half-way, nobody must get a half-wiped volume for a whole one.
+    // Tagged first: if the deletion is called off half-way, nobody may take a half-wiped volume for
+    // a complete one.
     if !there.is_unzeroed() {
         plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
     }

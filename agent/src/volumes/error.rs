@@ -1,61 +1,61 @@
-//! Why something could not be done with LVM or a device.
+//! Errors of work with LVM or with a device.
 
 use std::path::PathBuf;
 
 use mooring_host::{BlockError, CommandError, Errno};
 use mooring_model::Cure;
 
-/// A failure. What was done before it stays done; the next look and plan go on from there.
+/// A failure. Earlier steps stay done; the next view and plan go on from there.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no `lvm` on this machine.
     #[error("cannot {op}: LVM is not installed; install the package lvm2")]
     NoLvm {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// Why it did not start.
+        /// Why the command did not start.
         #[source]
         source: CommandError,
     },
     /// The kernel has no device mapper.
     #[error("cannot {op}: the kernel's device mapper is not there; run modprobe dm_mod")]
     NoDeviceMapper {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
     },
     /// LVM cannot check thin pools.
     #[error("cannot {op}: LVM has no thin_check; install the package thin-provisioning-tools")]
     NoThinTools {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
     },
-    /// The command did not end in time, or said too much.
+    /// The command exceeded its time limit, or its output was too long.
     #[error(
         "cannot {op}: LVM does not come to an end; see whether a disk under the group hangs (dmsetup info, dmesg)"
     )]
     Hung {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// How it ended.
+        /// How the command ended.
         #[source]
         source: CommandError,
     },
     /// There is no such group.
     #[error("cannot {op}: there is no volume group {group} (any more); see vgs")]
     NoGroup {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
         /// The group.
         group: String,
     },
-    /// The group has become too full since it was looked at.
+    /// The group became too full after the view was taken.
     #[error("cannot {op}: {group} has not enough free space: {said}")]
     NoSpace {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
         /// The group.
         group: String,
-        /// LVM's words.
+        /// Error output of LVM.
         said: String,
     },
     /// Somebody holds the device open.
@@ -63,59 +63,59 @@ pub enum Error {
         "cannot {op}: {object} is in use on this host (mounted, or below another device?); see lsblk and fuser"
     )]
     InUse {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
         /// The LV.
         object: String,
     },
-    /// The group or LV is no longer as it was seen.
+    /// The group or LV changed after the view was taken.
     #[error("cannot {op}: it has changed since it was looked at: {said}")]
     Changed {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// LVM's words.
+        /// Error output of LVM.
         said: String,
     },
-    /// Something else that LVM refused.
+    /// LVM refused for another reason.
     #[error("cannot {op}: LVM says (status {status}): {said}")]
     Lvm {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// Its exit status.
+        /// Exit status of the command.
         status: i32,
-        /// Its words.
+        /// Error output of the command.
         said: String,
     },
     /// LVM's report cannot be read.
     #[error("cannot {op}: LVM's report is not what this agent can read: {why}")]
     Report {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// What is wrong with it.
+        /// Why it cannot be read.
         why: String,
     },
     /// The active LV has no device node.
     #[error("{} is not there although its LV is active: see whether udevd runs (udevadm settle)", .path.display())]
     NoDevice {
-        /// The node.
+        /// Device node.
         path: PathBuf,
     },
-    /// The device has not the size of its LV.
+    /// The size of the device differs from that of its LV.
     #[error("{} has {found} bytes and its LV {wanted}: it was not touched; see dmsetup table", .path.display())]
     DeviceSize {
-        /// The node.
+        /// Device node.
         path: PathBuf,
-        /// Its size.
+        /// Size of the device in bytes.
         found: u64,
-        /// The LV's size.
+        /// Size of the LV in bytes.
         wanted: u64,
     },
-    /// The kernel refused a work on the device.
+    /// The kernel refused an operation on the device.
     #[error("cannot {op} {}: see dmesg for the disk's errors", .path.display())]
     Device {
-        /// What was tried.
+        /// Operation that failed.
         op: &'static str,
-        /// The node.
+        /// Device node.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -124,48 +124,48 @@ pub enum Error {
     /// There is no `dmsetup` on this machine.
     #[error("cannot {op}: dmsetup is not installed; install it (it comes with lvm2)")]
     NoDmsetup {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// Why it did not start.
+        /// Why the command did not start.
         #[source]
         source: CommandError,
     },
-    /// The kernel waits for what is in flight below a device, and was not waited for any longer.
+    /// The kernel still waits for I/O in flight below a device, and the time limit has passed.
     #[error(
         "cannot {op} yet: what was sent to the disk below has not come back; tried again (see dmesg, and the disk)"
     )]
     InFlight {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// How it ended.
+        /// How the command ended.
         #[source]
         source: CommandError,
     },
-    /// Something that `dmsetup` refused.
+    /// `dmsetup` refused.
     #[error("cannot {op}: dmsetup says (status {status}): {said}")]
     Dmsetup {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// Its exit status.
+        /// Exit status of the command.
         status: i32,
-        /// Its words.
+        /// Error output of the command.
         said: String,
     },
-    /// The image that it is to be made from.
+    /// The image that the volume is made from cannot be used.
     #[error(transparent)]
     Image(#[from] crate::images::Error),
     /// The observer asked to stop.
     #[error("stopped before step {step} of {of}")]
     Stopped {
-        /// The step, from 1.
+        /// Number of the step, from 1.
         step: usize,
-        /// Steps of the plan.
+        /// Number of steps in the plan.
         of: usize,
     },
 }
 
 impl Error {
-    /// Who can cure it.
+    /// Returns who can cure the failure.
     pub const fn cure(&self) -> Cure {
         match self {
             Self::NoLvm { .. }
@@ -179,7 +179,7 @@ impl Error {
             | Self::Lvm { .. }
             | Self::Report { .. } => Cure::Operator,
             Self::Image(error) => error.cure(),
-            // Held for a moment, by udev as a rule; who holds it for longer is in the report.
+            // As a rule udev holds it for a moment; the report names a holder that stays longer.
             Self::InUse { .. }
             | Self::Hung { .. }
             | Self::InFlight { .. }
@@ -190,7 +190,7 @@ impl Error {
         }
     }
 
-    /// A device's error.
+    /// Makes the error of an operation on a device.
     pub(super) fn device(op: &'static str, path: PathBuf, source: BlockError) -> Self {
         match source.errno {
             Errno::EBUSY => Self::InUse { op: format!("{op} it"), object: path.display().to_string() },

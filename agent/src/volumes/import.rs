@@ -1,16 +1,20 @@
-//! Volumes that are copied from images: the part of the planner, which is pure, and the copying.
+//! Volumes that are copied from images: the pure part of the planner, and the copying.
 //!
-//! The LV is made with the tag `mooring-importing` beside `mooring-unzeroed`, in one command, and loses both when all of it was
-//! written: the image's disk from its first block, and zeros behind that to the LV's end. How far this has come is marked on the LV
-//! now and then, with the file that it was copied from and its state then: after a crash it goes on there if the file is the same
-//! and was not written to, else it begins anew. So it does within one agent where something newer had stopped it, without a mark.
+//! One command makes the LV with the tag `mooring-importing` beside `mooring-unzeroed`. It loses
+//! both once all of it was written: the image's disk from its first block, and zeros behind that to
+//! the LV's end.
 //!
-//! A thin LV reads as zeros where nothing was written. There zeros are not written over zeros: what is there is looked at first,
-//! because a copy that was begun before may have written.
+//! Marks on the LV say how far the copy has come. Each names the file and its state at that time.
+//! After a crash the copy goes on at the mark if the file is the same and unmodified, else it
+//! starts anew. A copy that something newer stopped goes on the same way within one agent, without
+//! a mark.
 //!
-//! What must never happen here: an LV of which a part was copied, or which an image was copied into that changed meanwhile,
-//! taken for whole; a mark of a zeroing, or of another image, left on an LV that is written to; a mark of what is not on the disk; an LV
-//! made for an image that is refused.
+//! A thin LV reads as zeros where nothing was written, so zeros are not written over zeros. The LV
+//! is read there first, because an earlier copy may have written.
+//!
+//! What must never happen here: an LV taken for complete that holds a part of an image, or an image
+//! that changed meanwhile; a mark of a zeroing, or of another image, left on an LV that is written
+//! to; a mark of what is not on the disk; an LV made for an image that is refused.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -29,11 +33,14 @@ use super::plan::{LvId, MIB, VolumeOp};
 use super::view::SeenLv;
 use crate::images::{self, OpenImage};
 
-/// How far a copy had come, as a tag of its LV says: `mooring-copied-IMAGE-MIB`. It is believed only beside the tag of an LV that an
-/// image is copied into, and only of that very image.
+/// Progress of a copy, as a tag of its LV says: `mooring-copied-IMAGE-MIB`.
+///
+/// It counts only beside the tag of an LV that an image is copied into, and only for that very
+/// image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// The image as it was then: what is read, which file, its size, and when it had changed last.
+    /// Identity of the image at that time: what is read, which file, its size, and its last
+    /// modification.
     image: String,
     mib: u64,
 }
@@ -45,7 +52,7 @@ impl fmt::Display for Copied {
 }
 
 impl Copied {
-    /// What a tag says, if it is such a tag as is written here.
+    /// Parses a tag. `None` if it is no tag that this module writes.
     pub(super) fn of_tag(tag: &str) -> Option<Self> {
         let (image, mib) = tag.strip_prefix(LV_COPIED_MARK)?.rsplit_once('-')?;
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":.-".contains(&byte);
@@ -54,29 +61,31 @@ impl Copied {
     }
 }
 
-/// How much of this image is in the LV already: each of its marks was true when it was written, and nothing else was copied since.
+/// Returns how many bytes of this image are in the LV already. Each of its marks was true when it
+/// was written, and nothing else was copied since.
 fn copied_before(copied: &[Copied], image: &str, size: ByteSize) -> u64 {
     let of = copied.iter().filter(|copied| copied.image == image);
     let bytes = of.filter_map(|copied| copied.mib.checked_mul(MIB));
     bytes.filter(|bytes| *bytes <= size.0).max().unwrap_or(0)
 }
 
-/// Of an LV that is made for an image.
+/// Tags of an LV that is made for an image.
 pub(super) const TAGS: [&str; 3] = [LV_TAG, LV_UNZEROED_TAG, LV_IMPORTING_TAG];
 
-/// What goes when it is whole: what is believed beside another tag goes before that, and what keeps the LV from being used last.
+/// Returns the tags to remove from a complete LV, in order. Marks go before the tags that make them
+/// count; the tag that keeps the LV from being used goes last.
 pub(super) fn ended_tags(copied: &[Copied]) -> Vec<String> {
     let tags = [LV_IMPORTING_TAG, LV_UNZEROED_TAG].map(str::to_owned);
     copied.iter().map(Copied::to_string).chain(tags).collect()
 }
 
-/// Plans the look at the image, before anything is made.
+/// Plans the check of the image, before anything is made.
 pub(super) fn plan_check(plan: &mut Plan<VolumeOp>, lv: &LvId, size: ByteSize, image: &ImageSource) {
     let op = VolumeOp::CheckImage { lv: lv.clone(), image: image.clone(), size };
     plan.step(op, "nothing is made for an image that cannot be read");
 }
 
-/// Plans an LV for an image that was looked at.
+/// Plans the creation of an LV for an image that was checked.
 pub(super) fn plan_made(
     plan: &mut Plan<VolumeOp>,
     lv: LvId,
@@ -94,7 +103,7 @@ pub(super) fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, imag
     plan_made(plan, lv, size, image, thin);
 }
 
-/// Plans one that is there, and is not whole.
+/// Plans the completion of an LV that exists and is incomplete.
 pub(super) fn plan_again(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, there: &SeenLv) {
     let Some(image) = &spec.image else {
         let why = format!(
@@ -103,13 +112,14 @@ pub(super) fn plan_again(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec,
         );
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
     };
-    // What a copy has left is true of one that goes on, and of no other.
+    // The marks of a copy hold for a copy that resumes, and for no other.
     let (stale, copied) = match there.copied() {
         copied if there.is_importing() => (Vec::new(), copied),
         stale => (stale, Vec::new()),
     };
     if !there.marks().is_empty() || !stale.is_empty() {
-        // An LV that is tagged as unzeroed is believed what its marks say, and it is about to be written.
+        // Marks are believed on an LV that is tagged as unzeroed, and this one is about to be
+        // written.
         let op = VolumeOp::Unmark { lv: lv.clone(), marks: there.marks(), copied: stale };
         plan.step(op, "an image is to be copied into it");
     }
@@ -131,13 +141,14 @@ fn plan_copy(
     plan.step(VolumeOp::MarkImported { lv }, "all of its image was copied");
 }
 
-/// Opens an image that fits.
+/// Opens the image, and checks that it fits.
 pub(super) fn open(hands: Hands<'_>, image: &ImageSource, size: ByteSize) -> Result<OpenImage, Error> {
     let images = hands.images.ok_or(images::Error::NoFolder)?;
     Ok(images.open(image, size)?)
 }
 
-/// Copies the image to all blocks; `None`: it was stopped. `copied`: what the LV's tags say of it, before and afterwards.
+/// Copies the image to all blocks. `None` if the observer stopped it. `copied` holds the marks on
+/// the LV, before and afterwards.
 pub(super) fn copy(
     lvm: &Lvm<'_>,
     (lv, size, thin): (&LvId, ByteSize, bool),
@@ -172,7 +183,7 @@ pub(super) fn copy(
         }
         done += length;
         if done >= next_mark && done < size.0 {
-            // What was read is of the file that the mark names.
+            // Checks that the data read belongs to the file that the mark names.
             open.check_same()?;
             note_copied(lvm, lv, Copied { image: identity.clone(), mib: done / MIB }, copied);
             next_mark = done.saturating_add(every);
@@ -185,7 +196,8 @@ pub(super) fn copy(
     Ok(None)
 }
 
-/// Takes the marks of other images away before the first byte of this one: should one of them come back, they would be believed.
+/// Removes the marks of other images before the first byte of this one is written: a mark left
+/// behind would be believed later.
 fn forget_others(lvm: &Lvm<'_>, lv: &LvId, identity: &str, copied: &mut Vec<Copied>) -> Result<(), Error> {
     let others: Vec<_> =
         copied.iter().filter(|copied| copied.image != identity).map(Copied::to_string).collect();
@@ -196,20 +208,21 @@ fn forget_others(lvm: &Lvm<'_>, lv: &LvId, identity: &str, copied: &mut Vec<Copi
     Ok(())
 }
 
-/// Says on the LV how far its copy has come: what was written was flushed. Without that it is only slower after a crash.
+/// Marks on the LV how far its copy has come; the caller has flushed what was written. A failure
+/// only costs time after a crash.
 fn note_copied(lvm: &Lvm<'_>, lv: &LvId, now: Copied, copied: &mut Vec<Copied>) {
     let before: Vec<_> = copied.iter().filter(|before| **before != now).map(Copied::to_string).collect();
     match lvm.mark(lv, &now.to_string(), &before) {
         Ok(()) => *copied = vec![now],
         Err(error) => {
-            // Whether it is there now nobody knows: it is taken away with the others.
+            // The mark may exist or not: it is deleted with the others.
             copied.push(now);
             tracing::warn!(%lv, error = %Chain(&error), "cannot mark how far it is copied");
         }
     }
 }
 
-/// Makes these the bytes at this place; whether anything had to be written.
+/// Writes these bytes at `offset`. Returns `true` if anything had to be written.
 fn put(
     blocks: &dyn BlockDevices,
     path: &Path,

@@ -1,7 +1,7 @@
-//! Runs `lvm`: every command line that this agent gives to LVM is made here, and every answer is read here.
+//! Runs `lvm`: makes every command line that this agent gives to LVM, and reads every answer.
 //!
-//! What must never happen here: an argument that is neither a constant nor a name, number or tag made by the model or by the agent,
-//! nor extents that LVM itself has just named.
+//! What must never happen here: an argument that is neither a constant, nor a name, number or tag
+//! made by the model or by the agent, nor extents that LVM itself has just named.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,13 +15,14 @@ use serde::de::{DeserializeOwned, Deserializer};
 use super::error::Error;
 use super::plan::LvId;
 
-/// One program with subcommands; Debian, Fedora and SUSE all have it there.
+/// Path of `lvm`, one program with subcommands. Debian, Fedora and SUSE all have it there.
 const PROGRAM: &str = "/sbin/lvm";
 
-/// LVM waits for udev and for its own locks; an emulated machine needs seconds for what hardware does in 20 ms.
+/// Time limit of one command. LVM waits for udev and for its own locks; an emulated machine needs
+/// seconds for what hardware does in 20 ms.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What LVM says is repeated in errors up to here.
+/// Maximum number of characters of LVM's error output that an error repeats.
 const SAID_CHARS_MAX: usize = 400;
 
 const VG_COLUMNS: &str = "vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
@@ -29,12 +30,14 @@ const LV_COLUMNS: &str = "lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_act
                           data_percent,metadata_percent,lv_health_status,zero,discards";
 const PV_COLUMNS: &str = "vg_name,pv_name";
 
-/// Removes an LV. `--force`: an active one, too; LVM itself refuses one that is open. Whatever the host's lvm.conf says, LVM
-/// discards nothing: what is discarded may read as anything, also what was zeroed; and a discard of a large LV, which LVM
-/// makes in one go, would not end in time.
+/// Arguments that remove an LV.
+///
+/// `--force` removes an active LV, too; LVM itself refuses an open one. The setting keeps LVM from
+/// discarding the blocks, whatever the host's lvm.conf says. Discarded blocks may read as anything,
+/// even if they were zeroed. LVM discards a large LV in one go, which would exceed the time limit.
 const REMOVE: [&str; 5] = ["lvremove", "--yes", "--force", "--config", "devices/issue_discards=0"];
 
-/// How LVM begins to say that an LV is not there.
+/// Beginning of LVM's message that an LV does not exist.
 const NOT_FOUND: &str = "Failed to find logical volume";
 
 /// LVM on this machine.
@@ -88,30 +91,31 @@ pub(super) struct RawLv {
     pub(super) health: String,
     #[serde(default)]
     pub(super) zero: String,
-    /// Of a thin pool: `passdown`, `nopassdown`, `ignore`.
+    /// Discard mode of a thin pool: `passdown`, `nopassdown`, `ignore`.
     #[serde(default)]
     pub(super) discards: String,
 }
 
 impl RawLv {
-    /// Its tags.
+    /// Returns the LV's tags.
     pub(super) fn tags(&self) -> BTreeSet<String> {
         self.tags.split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
     }
 
-    /// One letter of its `lv_attr` (lvs(8)), from 0.
+    /// Returns one letter of the LV's `lv_attr` (lvs(8)), by its index from 0.
     pub(super) fn attr(&self, index: usize) -> u8 {
         attr_at(&self.attr, index)
     }
 }
 
-/// One letter of an `lv_attr` (lvs(8)), from 0: type, permissions, allocation, fixed minor, state, open, target type, zero,
-/// health, skip.
+/// Returns one letter of an `lv_attr` (lvs(8)), by its index from 0: type, permissions, allocation,
+/// fixed minor, state, open, target type, zero, health, skip.
 pub(super) fn attr_at(attr: &str, index: usize) -> u8 {
     attr.as_bytes().get(index).copied().unwrap_or(b'-')
 }
 
-/// LVM says each segment of an LV on a line of its own, because its columns say what segments are; the first stands for the LV.
+/// Keeps the first line of each LV. LVM prints a line for each segment, because the columns
+/// describe segments.
 fn one_of_each(report: Report<Lvs>) -> Vec<RawLv> {
     let mut seen = BTreeSet::new();
     let mut lvs: Vec<_> = report.report.into_iter().flat_map(|part| part.lv).collect();
@@ -122,15 +126,16 @@ fn one_of_each(report: Report<Lvs>) -> Vec<RawLv> {
 /// A disk as `pvs` reports it.
 #[derive(Debug, Deserialize)]
 pub(super) struct RawPv {
-    /// Its group; empty: it is in none.
+    /// Volume group; empty if the disk is in none.
     #[serde(rename = "vg_name", default)]
     pub(super) group: String,
-    /// Its device; `[unknown]` when it is missing.
+    /// Device node; `[unknown]` if the disk is missing.
     #[serde(rename = "pv_name")]
     pub(super) name: String,
 }
 
-/// Numbers come as text (`--reportformat json`) or as numbers (`json_std`, should a site's lvm.conf force it).
+/// Reads a number of bytes. Numbers come as text (`--reportformat json`), or as numbers
+/// (`json_std`, should a site's lvm.conf force it).
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -184,7 +189,7 @@ struct RawSegment {
     ranges: String,
 }
 
-/// Extents of one disk, from the first to the last.
+/// A range of extents of one disk, from the first to the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Extents {
     disk: String,
@@ -193,7 +198,7 @@ struct Extents {
 }
 
 impl Extents {
-    /// As LVM writes them: `/dev/sdb:0-99`.
+    /// Parses the form in which LVM prints a range: `/dev/sdb:0-99`.
     fn parse(text: &str) -> Option<Self> {
         let (disk, range) = text.rsplit_once(':')?;
         let (first, last) = range.split_once('-')?;
@@ -214,28 +219,28 @@ impl fmt::Display for Extents {
 }
 
 impl Lvm<'_> {
-    /// All groups of the machine.
+    /// Lists all groups of the machine.
     pub(super) fn groups(&self) -> Result<Vec<RawVg>, Error> {
         let op = || "list the volume groups".to_owned();
         let out = self.run(op, "", &report("vgs", &["-o", VG_COLUMNS]))?;
         Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
     }
 
-    /// All disks of the machine that LVM knows.
+    /// Lists all disks of the machine that LVM knows.
     pub(super) fn disks(&self) -> Result<Vec<RawPv>, Error> {
         let op = || "list the physical volumes".to_owned();
         let out = self.run(op, "", &report("pvs", &["-o", PV_COLUMNS]))?;
         Ok(parse::<Report<Pvs>>(op, &out)?.report.into_iter().flat_map(|part| part.pv).collect())
     }
 
-    /// All LVs of the machine that `lvs` shows.
+    /// Lists all LVs of the machine that `lvs` shows.
     pub(super) fn lvs(&self) -> Result<Vec<RawLv>, Error> {
         let op = || "list the logical volumes".to_owned();
         let out = self.run(op, "", &report("lvs", &["-o", LV_COLUMNS]))?;
         Ok(one_of_each(parse::<Report<Lvs>>(op, &out)?))
     }
 
-    /// Those of these LVs that are there.
+    /// Lists those of the named LVs that exist.
     pub(super) fn lvs_named(&self, group: &VgName, names: &[LvName]) -> Result<Vec<RawLv>, Error> {
         let op = || {
             let names: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
@@ -245,7 +250,7 @@ impl Lvm<'_> {
         let paths: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
         args.extend(paths.iter().map(String::as_str));
         let out = self.output(op, &args)?;
-        // It lists what is there, and its status speaks of what is not.
+        // `lvs` lists the LVs that exist; its exit status speaks of those that do not.
         let stdout = if out.status == 0 || only_missing(&out.stderr) {
             out.stdout
         } else {
@@ -257,27 +262,27 @@ impl Lvm<'_> {
         Ok(one_of_each(parse::<Report<Lvs>>(op, &stdout)?))
     }
 
-    /// Those of a group with this tag.
+    /// Lists the LVs of a group that carry this tag.
     pub(super) fn lvs_tagged(&self, group: &VgName, tag: &str) -> Result<Vec<RawLv>, Error> {
         let op = || format!("look for what is tagged {tag} in {group}");
-        // Braces: a tag among others (lvmreport(7)).
+        // The braces match an LV that has further tags, too (lvmreport(7)).
         let select = format!("lv_tags={{{tag}}}");
         let args = report("lvs", &["-o", LV_COLUMNS, "--select", &select, group.as_str()]);
         let out = match self.run(op, group.as_str(), &args) {
-            // It went since it was looked at.
+            // The group went after the view was taken.
             Err(Error::NoGroup { .. }) => return Ok(Vec::new()),
             other => other?,
         };
         Ok(one_of_each(parse::<Report<Lvs>>(op, &out)?))
     }
 
-    /// LVM's identity of an LV.
+    /// Returns the UUID that LVM gave an LV. `None` if there is no such LV.
     pub(super) fn uuid(&self, lv: &LvId) -> Result<Option<String>, Error> {
         let found = self.lvs_named(&lv.group, std::slice::from_ref(&lv.name))?;
         Ok(found.into_iter().next().map(|raw| raw.uuid))
     }
 
-    /// Where the extents of an LV lie.
+    /// Returns the ranges of extents that an LV occupies.
     fn ranges(&self, lv: &LvId) -> Result<Vec<Extents>, Error> {
         let op = || format!("look where {lv} lies");
         let path = lv.to_string();
@@ -291,7 +296,8 @@ impl Lvm<'_> {
         ranges.filter(|ranges| !ranges.is_empty()).ok_or_else(none)
     }
 
-    /// Makes a thick LV. `--zero n`: not only its first blocks are zeroed, but all of them, by a step of their own.
+    /// Creates a thick LV. `--zero n`, because LVM would zero its first blocks only; a step of its
+    /// own zeroes all of them.
     pub(super) fn create(&self, lv: &LvId, size: ByteSize, tags: &[&str]) -> Result<(), Error> {
         let size = format!("{}b", size.0);
         let mut args = vec!["lvcreate", "--yes", "--wipesignatures", "n", "--zero", "n", "--size", &size];
@@ -303,8 +309,11 @@ impl Lvm<'_> {
         self.run(|| format!("create {lv}"), lv.group.as_str(), &args).map(drop)
     }
 
-    /// Makes a thin pool. It zeroes what it gives, and a write that finds it full fails at once: by default it would hang for a
-    /// minute first. `lvcreate` has no option for that, but a setting.
+    /// Creates a thin pool. The pool zeroes the blocks that it allocates, and a write that finds it
+    /// full fails at once.
+    ///
+    /// By default such a write hangs for a minute first. `lvcreate` has no option for that, but a
+    /// setting.
     pub(super) fn create_pool(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
         let size = format!("{}b", size.0);
         let mut args = vec!["lvcreate", "--yes", "--type", "thin-pool", "--zero", "y"];
@@ -313,7 +322,7 @@ impl Lvm<'_> {
         self.run(|| format!("create the thin pool {lv}"), lv.group.as_str(), &args).map(drop)
     }
 
-    /// Makes a thin LV, which reads as zeros.
+    /// Creates a thin LV, which reads as zeros.
     pub(super) fn create_thin(&self, lv: &LvId, size: ByteSize, tags: &[&str]) -> Result<(), Error> {
         let (size, pool) = (format!("{}b", size.0), LvName::thin_pool());
         let mut args = vec!["lvcreate", "--yes", "--wipesignatures", "n", "--type", "thin"];
@@ -325,8 +334,10 @@ impl Lvm<'_> {
         self.run(|| format!("create {lv}"), lv.group.as_str(), &args).map(drop)
     }
 
-    /// Takes a snapshot, which gets no device, now or at a boot. The kernel stops the volume's device for that, and lets what
-    /// is in flight end: what was acknowledged before is in it.
+    /// Takes a snapshot, which gets no device, now or at a boot.
+    ///
+    /// The kernel suspends the volume's device for that and completes I/O in flight: the snapshot
+    /// contains every write that was acknowledged before.
     pub(super) fn snapshot(&self, lv: &LvId, of: &LvId) -> Result<(), Error> {
         let (from, op) = (of.to_string(), || format!("take the snapshot {lv} of {of}"));
         let mut args =
@@ -335,7 +346,7 @@ impl Lvm<'_> {
         self.run(op, lv.group.as_str(), &args).map(drop)
     }
 
-    /// Makes an LV with what another one has.
+    /// Creates a thin LV with the data of another one.
     pub(super) fn clone_of(&self, lv: &LvId, from: &LvId, tags: &[&str]) -> Result<(), Error> {
         let (path, op) = (from.to_string(), || format!("make {lv} from {from}"));
         let mut args = vec!["lvcreate", "--yes", "--snapshot", "--setactivationskip", "n", "--activate", "y"];
@@ -347,7 +358,7 @@ impl Lvm<'_> {
         self.run(op, lv.group.as_str(), &args).map(drop)
     }
 
-    /// Makes a thin LV larger.
+    /// Enlarges a thin LV.
     pub(super) fn extend(&self, lv: &LvId, size: ByteSize) -> Result<(), Error> {
         let size = format!("{}b", size.0);
         self.on(lv, "extend", &["lvextend", "--yes", "--size", &size])
@@ -357,12 +368,12 @@ impl Lvm<'_> {
         self.on(lv, "activate", &["lvchange", "--activate", "y"])
     }
 
-    /// Puts the LV's own table back in force, whatever stands there.
+    /// Puts the LV's own table back in force, whatever table the device has.
     pub(super) fn refresh(&self, lv: &LvId) -> Result<(), Error> {
         self.on(lv, "refresh", &["lvchange", "--refresh"])
     }
 
-    /// The same for many LVs of one group.
+    /// Activates many LVs of one group with one command.
     pub(super) fn activate_all(&self, lvs: &[&LvId]) -> Result<(), Error> {
         let Some(first) = lvs.first() else { return Ok(()) };
         let paths: Vec<_> = lvs.iter().map(ToString::to_string).collect();
@@ -381,24 +392,25 @@ impl Lvm<'_> {
         self.on(lv, "tag", &[&["lvchange"], options.as_slice()].concat())
     }
 
-    /// Takes tags away. A tag that is not there is no error.
+    /// Removes tags. A tag that the LV does not carry is no error.
     pub(super) fn delete_tags(&self, lv: &LvId, tags: &[String]) -> Result<(), Error> {
         let options = tags.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
         let args: Vec<_> = ["lvchange"].into_iter().chain(options).collect();
         self.on(lv, "untag", &args)
     }
 
-    /// Says how far a work has come, in the place of what was said before. LVM may do the two one after the other: each
-    /// is true.
+    /// Adds the mark of how far a work has come, and removes the marks before it. LVM may do the
+    /// two one after the other: each mark is true.
     pub(super) fn mark(&self, lv: &LvId, new: &str, before: &[String]) -> Result<(), Error> {
         let options = before.iter().flat_map(|tag| ["--deltag", tag.as_str()]);
         let args: Vec<_> = ["lvchange", "--addtag", new].into_iter().chain(options).collect();
         self.on(lv, "mark", &args)
     }
 
-    /// Gives the extents of `growth` to `lv`: they are the same blocks afterwards, zeroed as they are. LVM has no command for
-    /// that: `growth` goes, and `lv` is extended onto exactly its extents. If somebody takes one of them in between, LVM
-    /// refuses, and `lv` is what it was.
+    /// Appends the extents of `growth` to `lv`. They stay the same, zeroed blocks.
+    ///
+    /// LVM has no command for that: `growth` is removed, and `lv` is extended onto exactly its
+    /// extents. If somebody takes one of them in between, LVM refuses, and `lv` stays as it is.
     pub(super) fn append(&self, lv: &LvId, growth: &LvId) -> Result<(), Error> {
         let ranges = self.ranges(growth)?;
         let (path, from) = (lv.to_string(), growth.to_string());
@@ -418,7 +430,8 @@ impl Lvm<'_> {
         Ok(())
     }
 
-    /// Gives the LV of this identity another name. LVM finds it by the old one only: it is looked at just before.
+    /// Renames the LV that has this UUID. LVM finds it by the old name only, so the UUID is checked
+    /// just before.
     pub(super) fn rename(&self, from: &LvId, to: &LvId, uuid: &str) -> Result<(), Error> {
         let op = || format!("rename {from} to {to}");
         if self.uuid(from)?.as_deref() != Some(uuid) {
@@ -451,13 +464,13 @@ impl Lvm<'_> {
     }
 }
 
-/// The arguments of a report whose answer [`parse`] reads: JSON, with sizes in bytes.
+/// Returns the arguments of a report whose answer [`parse`] reads: JSON, with sizes in bytes.
 fn report<'a>(verb: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     let format = [verb, "--reportformat", "json", "--units", "b", "--nosuffix"];
     [&format, rest].concat()
 }
 
-/// The tag of an LV that is zeroed so far.
+/// Returns the tag of an LV whose first `mib` MiB are zeroed.
 pub(super) fn mark(mib: u64) -> String {
     format!("{LV_ZEROED_MARK}{mib}")
 }
@@ -467,7 +480,7 @@ fn command(args: &[&str]) -> Command {
     Command { program: PROGRAM, args, timeout: TIMEOUT }
 }
 
-/// What ran to its end, whatever its status.
+/// Returns the output of a command that ran to its end, whatever its exit status.
 fn ended<T>(op: impl Fn() -> String, result: Result<T, CommandError>) -> Result<T, Error> {
     match result {
         Ok(out) => Ok(out),
@@ -478,7 +491,7 @@ fn ended<T>(op: impl Fn() -> String, result: Result<T, CommandError>) -> Result<
     }
 }
 
-/// Whether nothing is wrong but that an LV is not there.
+/// Returns `true` if LVM complains of nothing but LVs that do not exist.
 fn only_missing(stderr: &str) -> bool {
     let mut errors = lines(stderr).filter(|line| !line.starts_with("WARNING")).peekable();
     errors.peek().is_some() && errors.all(|line| line.starts_with(NOT_FOUND))
@@ -488,7 +501,7 @@ fn lines(stderr: &str) -> impl Iterator<Item = &str> {
     stderr.lines().map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// LVM has one exit status, 5, for almost everything: its words are all there is.
+/// Derives the error from LVM's messages: LVM has one exit status, 5, for almost every failure.
 fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     let said = shorten(stderr);
     let has = |text: &str| stderr.contains(text);
@@ -511,9 +524,10 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     } else if has(NOT_FOUND)
         || has("already exists in volume group")
         || has("not found in volume group")
-        // Of pools and origins it is written so.
+        // LVM's message about pools and origins is written so.
         || has("not found in Volume group")
-        // Not the group: the extents that were named are somebody's by now.
+        // The missing extents are not the group's free ones: somebody took the extents that were
+        // named.
         || has("extents needed, but only")
     {
         Error::Changed { op, said }
@@ -522,7 +536,7 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
     }
 }
 
-/// LVM's errors on one line; its warnings only when there is nothing else.
+/// Shortens LVM's messages to one line: its errors, or its warnings if there is nothing else.
 pub(super) fn shorten(stderr: &str) -> String {
     let mut said: Vec<_> = lines(stderr).filter(|line| !line.starts_with("WARNING")).collect();
     if said.is_empty() {
@@ -538,7 +552,7 @@ fn parse<T: DeserializeOwned>(op: impl Fn() -> String, out: &[u8]) -> Result<T, 
     serde_json::from_slice(out).map_err(|error| Error::Report { op: op(), why: error.to_string() })
 }
 
-/// A group's name, if it is one that LVM itself would take.
+/// Parses the name of a group. `None` if LVM itself would refuse the name.
 pub(super) fn group_name(text: &str) -> Option<VgName> {
     text.parse().ok()
 }
@@ -547,7 +561,8 @@ pub(super) fn group_name(text: &str) -> Option<VgName> {
 mod tests {
     use super::*;
 
-    // The shape of lvm2 2.03's reports; the words of its errors are checked on the real lvm by the scenario `lvm-words`.
+    // Reports in the form of lvm2 2.03. The scenario `lvm-words` checks the words of its errors on
+    // the real lvm.
     const VGS: &str = r#"
   {
       "report": [

@@ -1,12 +1,14 @@
-//! LVs that somebody else made: which of them can become volumes, what is done for that, and how a volume becomes nobody's. Pure,
-//! as [`super::plan`], whose part it is.
+//! Takeover and release: which LVs of others can become volumes, the steps that make them volumes,
+//! and the steps that unmanage a volume. Pure; a part of [`super::plan`].
 //!
-//! An LV that is taken over gets the name of its volume first and our tag last: until it has the tag it is nobody's, and with
-//! the tag it has the name. It is known by LVM's own identity of it, before and after. A volume that is let go loses the tag, and
-//! that is all: it keeps its name, its data and its device.
+//! An LV that is taken over first gets the name of its volume, and our tag last. Until it has the
+//! tag it is nobody's, and with the tag it has the name. LVM's UUID identifies it before and after.
+//! A volume that is unmanaged loses the tag and nothing else: it keeps its name, its data and its
+//! device.
 //!
-//! What must never happen here: a tag on an LV that is not the one that was asked for, or that somebody uses; a zeroing, a discard
-//! or a removal of what is taken over or let go; a half-wiped volume given back as a whole one.
+//! What must never happen here: a tag on an LV that is not the one that was asked for, or that
+//! somebody uses; a zeroing, a discard or a removal of an LV that is taken over or unmanaged; a
+//! half-wiped volume given back as a complete one.
 
 use mooring_model::{
     BlockedKind, ByteSize, ExistingLv, LV_TAG, LV_UNZEROED_TAG, LvName, Plan, Provisioning, VgName, VolumeId,
@@ -19,26 +21,26 @@ use super::plan::{LvId, VolumeOp, block_foreign};
 use super::revert;
 use super::view::{SeenGroup, SeenLv, SeenOther, VolumesView};
 
-/// An LV, as those see it who look for one that could become a volume.
+/// An LV as a candidate for a takeover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its group.
+    /// Volume group.
     pub group: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// LVM's identity of it.
+    /// UUID that LVM gave it.
     pub uuid: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// Its blocks are of the group's thin pool.
+    /// `true` if the LV's blocks are of the group's thin pool.
     pub thin: bool,
-    /// The volume that it is already.
+    /// The volume that the LV is already. `None` if it is none.
     pub volume: Option<VolumeId>,
-    /// Why it cannot be taken over now.
+    /// Why it cannot be taken over now. `None` if it can.
     pub unsafe_because: Option<String>,
 }
 
-/// All LVs of the listed groups but snapshots, growths and pools of ours, by group and name.
+/// Lists all LVs of the listed groups except our snapshots, growths and pools, by group and name.
 pub fn candidates(seen: &VolumesView) -> Vec<Candidate> {
     let others = seen.others().iter().filter_map(|lv| {
         let group = seen.groups().iter().find(|group| group.name.as_str() == lv.group)?;
@@ -66,7 +68,7 @@ pub fn candidates(seen: &VolumesView) -> Vec<Candidate> {
     all
 }
 
-/// Why an LV cannot become a volume, and what to do.
+/// Returns why an LV cannot become a volume, and what to do. `None` if it can.
 fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
     let attr = |index: usize| attr_at(&lv.attr, index);
     let path = format!("{}/{}", lv.group, lv.name);
@@ -122,7 +124,7 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
     None
 }
 
-/// The same because of its thin pool.
+/// Returns why the LV's thin pool keeps it from becoming a volume. `None` if the pool does not.
 fn pool_why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
     let ours = LvName::thin_pool();
     if !lv.is_thin() {
@@ -136,7 +138,8 @@ fn pool_why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, Strin
         let why = format!("its thin pool carries no tag {LV_TAG}: it is not Mooring's");
         return Some((BlockedKind::Foreign, why));
     };
-    // One that does not zero would show whoever writes to it what others have left in the blocks that it is given.
+    // A pool that does not zero its blocks would show whoever writes to it what others have left in
+    // them.
     let trouble = pool.trouble.as_ref()?;
     Some((BlockedKind::Missing, format!("its thin pool {}/{ours} is not well: {trouble}", lv.group)))
 }
@@ -148,7 +151,8 @@ fn in_use(lv: &SeenOther) -> String {
     )
 }
 
-/// The LV that is asked for, under its name or under that of its volume; or what is in the way.
+/// Finds the LV that is asked for, under its own name or under that of its volume. The error says
+/// what is in the way.
 fn asked_for<'a>(
     takes: &ExistingLv,
     lv: &LvId,
@@ -172,7 +176,8 @@ fn asked_for<'a>(
     }
 }
 
-/// Plans what makes somebody's LV the volume's. Nothing of ours is there; `there` has its name, and not our tag.
+/// Plans the steps that make somebody's LV the volume's. The volume has no LV of ours yet; `there`
+/// has the volume's name and lacks our tag.
 pub(super) fn plan_taking(
     plan: &mut Plan<VolumeOp>,
     lv: LvId,
@@ -212,7 +217,7 @@ pub(super) fn plan_taking(
     }
 }
 
-/// Plans what makes a volume nobody's.
+/// Plans the steps that unmanage a volume.
 pub(super) fn plan_released(
     plan: &mut Plan<VolumeOp>,
     export_gone: bool,
@@ -228,7 +233,8 @@ pub(super) fn plan_released(
         seen.backs_of(volume).iter().filter(|copy| copy.is_tagged() && !copy.is_unzeroed()).collect();
     let Some(there) = the_one_of_ours(plan, seen, volume) else {
         if let [copy] = backs.as_slice() {
-            // It is what the volume holds, reverted: let go under the volume's name.
+            // The copy is what the volume holds after its revert: it is released under the volume's
+            // name.
             let Ok(group) = copy.group.parse::<VgName>() else { return };
             let from = LvId { group: group.clone(), name: LvName::back_of(volume) };
             let lv = LvId { group, name: LvName::of(volume) };

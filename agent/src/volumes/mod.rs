@@ -1,19 +1,27 @@
-//! Volumes: LVM logical volumes in the groups that the configuration lists. View → plan → apply, as in every domain.
+//! Volumes: LVM logical volumes in the groups that the configuration lists. View → plan → apply, as
+//! in every domain.
 //!
-//! An LV is ours when it has a name of ours *and* our tag, or, if it was adopted, our tag and one with its volume's id; nothing
-//! else is ever changed. A new LV carries the tag
-//! `mooring-unzeroed` from the command that makes it until its blocks are zeroed, and a doomed one carries it from the
-//! moment its wipe begins: only an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at
-//! any step needs no memory: look again, plan again. How far a long zeroing, or the copy of an image, has come is marked on the LV as well. What a
-//! volume grows by is such an LV, too, until it is zeroed. What a deletion does to the blocks is the group's configuration;
-//! the next volume on them is zeroed all the same. Of thin volumes the pool sees to that: what was never written reads as
-//! zeros. On them the tag says only that they are not finished. An LV that is taken over is never tagged so: it keeps what it
-//! holds. An LV that an image is copied into has a tag for that beside: until all of it was copied, nobody takes it for a volume,
-//! neither one of zeros.
+//! An LV is ours if it has a name of ours *and* our tag. An adopted LV is ours if it has our tag
+//! and one with its volume's id. Nothing else is ever changed.
 //!
-//! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that does not carry the tag; a
-//! usable LV that still shows somebody's old blocks, or is extended by such; a name on a command line that the model has
-//! not made.
+//! The tag `mooring-unzeroed` marks an LV that is incomplete. A new LV carries it from the command
+//! that creates it until its blocks are zeroed; a doomed one from the moment its wipe begins. Only
+//! an LV with that tag is ever zeroed, and an LV with that tag is never usable. So a crash at any
+//! step needs no memory: take a view again, plan again. Marks on the LV also say how far a long
+//! zeroing, or the copy of an image, has come.
+//!
+//! - The LV that a volume grows by carries the tag until it is zeroed, too.
+//! - The group's configuration says what a deletion does to the blocks; the next volume on them is
+//!   zeroed all the same.
+//! - A thin pool zeroes what it allocates: blocks that were never written read as zeros. On a thin
+//!   LV the tag says only that it is not finished.
+//! - An LV that is taken over is never tagged so: it keeps its data.
+//! - An LV that an image is copied into carries one more tag. Until all of the image was copied,
+//!   nobody takes it for a volume, nor for one of zeros.
+//!
+//! What must never happen here: an LV removed that was not doomed; an LV zeroed or discarded that
+//! does not carry the tag; a usable LV that still shows somebody's old blocks, or is extended by
+//! such; a name on a command line that the model has not made.
 
 mod adopt;
 mod apply;
@@ -44,7 +52,7 @@ pub use upload::{UploadOp, plan_upload};
 pub use view::{KnownLv, SeenGroup, SeenLv, SeenOther, SeenPool, VolumesView, disks, view, view_one};
 pub use whole::{Shown, Whole, is_whole, shown, waits_for_lvm};
 
-/// The device node of an LV.
+/// Returns the device node of an LV.
 pub fn device_path(group: &str, lv: &str) -> PathBuf {
     Path::new("/dev").join(group).join(lv)
 }

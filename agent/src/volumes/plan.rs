@@ -1,13 +1,14 @@
-//! What to do about one volume. Pure.
+//! Plans the steps that lead one volume from its view to its spec. Pure.
 //!
-//! A volume grows by extents that are zeroed before they are its own: they are taken as an LV beside it, the *growth*,
-//! which nobody is ever given, zeroed like a new volume, and only then appended. A volume that is to grow is whole and
-//! served all the while.
+//! A volume grows by extents that are zeroed before they become its own. They are taken as an LV
+//! beside it, the *growth*, which no host is ever given. It is zeroed like a new volume, and only
+//! then appended. The volume stays complete and served all the while.
 //!
-//! What must never happen here: a removal of an LV that is not doomed; a zeroing or a discard of an LV that is not tagged for
-//! it; a discard of what is not doomed; a step on an LV without our tag or outside of the listed groups; extents appended
-//! that may hold somebody's old data; a mark of how far an LV is zeroed left on it while it is written or discarded; a part of an
-//! image taken for a volume.
+//! What must never happen here: a removal of an LV that is not doomed; a zeroing or a discard of an
+//! LV that is not tagged for it; a discard of what is not doomed; a step on an LV without our tag
+//! or outside of the listed groups; extents appended that may hold somebody's old data; a mark of
+//! how far an LV is zeroed left on it while it is written or discarded; a part of an image taken
+//! for a volume.
 
 use std::fmt;
 
@@ -23,50 +24,50 @@ use super::view::{SeenGroup, SeenLv, VolumesView};
 use super::{cut, device_path, doomed, import, manage, retag, revert, thin};
 use crate::images::PartId;
 
-/// What marks count.
+/// Bytes that one unit of a mark stands for.
 pub(super) const MIB: u64 = 1 << 20;
 
-/// What is wanted of a volume.
+/// Desired state of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is there, active and zeroed.
+    /// The volume exists, active and zeroed.
     Volume(VolumeSpec),
-    /// The same of one that was adopted as the LV of this name: it is never made.
+    /// As `Volume`, adopted as the LV of this name: the LV is never created.
     Adopted(VolumeSpec, LvName),
-    /// The same, and it holds what a snapshot held when this revert was done.
+    /// As `Volume`, with the data of the snapshot from when the revert was done.
     Reverted {
-        /// With the revert.
+        /// The spec, which has a revert.
         spec: VolumeSpec,
-        /// Nothing of its export is in the kernel. Until then its LV stays.
+        /// `true` once nothing of its export is in the kernel. Until then its LV stays.
         export_gone: bool,
     },
-    /// The same of one that was whole before, with a revert or without: whoever was given it may have written to it, so that its
-    /// LV is never made again.
+    /// As `Volume`, for one that was completed before, with a revert or without. Hosts may have
+    /// written to the LV, so it is never recreated.
     Made {
-        /// What is wanted of it now.
+        /// The current spec.
         spec: VolumeSpec,
-        /// Nothing of its export is in the kernel. Until then a revert waits.
+        /// `true` once nothing of its export is in the kernel. Until then a revert waits.
         export_gone: bool,
     },
-    /// It goes, with its data.
+    /// The volume is deleted, with its data.
     Doomed {
-        /// Nothing of its export is in the kernel. Until then nothing is done.
+        /// `true` once nothing of its export is in the kernel. Until then nothing is done.
         export_gone: bool,
     },
-    /// It is nobody's from now on, with its data.
+    /// The volume is unmanaged: from now on it is nobody's, with its data.
     Released {
-        /// Nothing of its export is in the kernel. Until then nothing is done.
+        /// `true` once nothing of its export is in the kernel. Until then nothing is done.
         export_gone: bool,
     },
-    /// Nobody wants anything of it: what is there stays, as an orphan.
+    /// No spec names the volume: its LV stays, as an orphan.
     Nothing,
 }
 
 impl Wanted {
-    /// What must be looked at beside it.
+    /// Returns what the view must contain beside the volume's own LVs.
     pub fn beside(&self) -> Beside {
         match self {
-            // By its name, too: its tags may be gone.
+            // The adopted LV is looked up by its name, too: somebody may have removed its tags.
             Self::Adopted(spec, name) => Beside { takes: Some(name.clone()), ..Beside::of(spec) },
             Self::Volume(spec) | Self::Reverted { spec, .. } | Self::Made { spec, .. } => Beside::of(spec),
             Self::Doomed { .. } | Self::Released { .. } | Self::Nothing => Beside::default(),
@@ -84,17 +85,17 @@ impl Wanted {
     }
 }
 
-/// What must be looked at beside a volume's own LVs to plan it.
+/// Objects that a view must contain beside a volume's own LVs, so that the volume can be planned.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Beside {
-    /// What it is made from, or is to be reverted to.
+    /// The volume or snapshot that it is made from, or the snapshot that it is reverted to.
     pub source: Option<Source>,
-    /// The LV that it takes over, as that was called, or the one that it was adopted as.
+    /// Earlier name of the LV that it takes over, or the name that it was adopted under.
     pub takes: Option<LvName>,
 }
 
 impl Beside {
-    /// What this spec names.
+    /// Returns the objects that this spec names.
     pub fn of(spec: &VolumeSpec) -> Self {
         let reverts_to = spec.revert.map(|revert| Source::Snapshot(revert.snapshot));
         Self {
@@ -104,13 +105,13 @@ impl Beside {
     }
 }
 
-/// One of our LVs: its name is made from a volume's id and nothing else, or is the one that it had when it was adopted. Or one
-/// that is to become ours.
+/// One of our LVs, or one that is to become ours. Its name is made from a volume's id and nothing
+/// else, or is the one that it had when it was adopted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LvId {
-    /// Its group, which the configuration lists.
+    /// Volume group, which the configuration lists.
     pub group: VgName,
-    /// Its name.
+    /// Name.
     pub name: LvName,
 }
 
@@ -123,118 +124,119 @@ impl fmt::Display for LvId {
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeOp {
-    /// Make the LV, tagged as ours and as not zeroed, in one command.
+    /// Creates the LV, tagged as ours and as not zeroed, in one command.
     Create {
         /// The LV.
         lv: LvId,
-        /// Its size, in whole extents.
+        /// Size, in whole extents.
         size: ByteSize,
     },
-    /// Look whether an image can be copied into so many bytes. Nothing is changed.
+    /// Checks that an image can be copied into this many bytes. Changes nothing.
     CheckImage {
-        /// The LV that it is for.
+        /// The LV that the image is for.
         lv: LvId,
         /// The image.
         image: ImageSource,
-        /// The LV's size.
+        /// Size of the LV.
         size: ByteSize,
     },
-    /// Make the LV for an image, tagged as ours, as not zeroed and as one that is imported into, in one command.
+    /// Creates the LV for an image, tagged as ours, as not zeroed and as an import, in one command.
     CreateForImage {
         /// The LV.
         lv: LvId,
-        /// Its size, in whole extents.
+        /// Size, in whole extents.
         size: ByteSize,
-        /// It lies in the thin pool.
+        /// `true` if the LV lies in the thin pool.
         thin: bool,
     },
-    /// Copy an image into it, and zeros behind that, from its first block to its last.
+    /// Copies an image into the LV, and zeros behind it, from the first block to the last.
     Import {
         /// The LV.
         lv: LvId,
-        /// Its size.
+        /// Size in bytes.
         size: ByteSize,
-        /// It lies in the thin pool.
+        /// `true` if the LV lies in the thin pool.
         thin: bool,
         /// The image.
         image: ImageSource,
-        /// How far copies of it, or of others, had come before, as its tags say.
+        /// How far copies of this image, or of others, had come before, as the LV's tags say.
         copied: Vec<Copied>,
     },
-    /// A step of its copy to a file.
+    /// Executes a step of the LV's copy to a file.
     Upload {
         /// The LV, which is only read.
         lv: LvId,
-        /// Which copy.
+        /// Id of the copy.
         part: PartId,
         /// The step.
         op: UploadOp,
     },
-    /// Tag it as one that is imported into.
+    /// Tags the LV as one that an image is copied into.
     MarkImporting {
         /// The LV.
         lv: LvId,
     },
-    /// Take the tags away that say that it is not whole: from here on it is usable.
+    /// Removes the tags of an incomplete LV: from here on the LV is usable.
     MarkImported {
         /// The LV.
         lv: LvId,
     },
-    /// Give it a device.
+    /// Gives the LV a device.
     Activate {
         /// The LV.
         lv: LvId,
     },
-    /// Tag it as not zeroed: from here on it is not usable, and may be zeroed.
+    /// Tags the LV as not zeroed: from here on it is not usable, and may be zeroed.
     MarkUnzeroed {
         /// The LV.
         lv: LvId,
     },
-    /// Take away what its tags say of an earlier zeroing or copy: from here on it may hold anything.
+    /// Removes the marks of an earlier zeroing or copy: from here on the LV may hold anything.
     Unmark {
         /// The LV.
         lv: LvId,
-        /// What they say of a zeroing, in MiB.
+        /// Marks of a zeroing, in MiB.
         marks: Vec<u64>,
-        /// What they say of copies.
+        /// Marks of copies.
         copied: Vec<Copied>,
     },
-    /// Zero all of its blocks.
+    /// Zeroes all blocks of the LV.
     Zero {
         /// The LV.
         lv: LvId,
-        /// Its size.
+        /// Size in bytes.
         size: ByteSize,
-        /// How far this had come before, in MiB, as its tags say.
+        /// How far the zeroing had come before, in MiB, as the LV's tags say.
         marks: Vec<u64>,
     },
-    /// Tell its disk that nobody needs its blocks; zero them where it takes no discards.
+    /// Discards all blocks of the LV; zeroes them where its disk takes no discards.
     Discard {
         /// The LV.
         lv: LvId,
-        /// Its size.
+        /// Size in bytes.
         size: ByteSize,
     },
-    /// Take that tag away: from here on it is usable.
+    /// Removes the tag of an LV that is not zeroed: from here on the LV is usable.
     MarkZeroed {
         /// The LV.
         lv: LvId,
     },
-    /// Make the zeroed growth the end of the volume.
+    /// Appends the zeroed growth to the volume.
     Append {
         /// The volume's LV.
         lv: LvId,
-        /// The growth. It is no LV any more afterwards.
+        /// The growth, which is no LV afterwards.
         growth: LvId,
-        /// Its size.
+        /// Size in bytes.
         size: ByteSize,
     },
-    /// Remove a growth: nobody ever wrote to it.
+    /// Removes a growth. Nobody ever wrote to it.
     RemoveGrowth {
         /// The growth.
         lv: LvId,
     },
-    /// Make a thin LV with what a snapshot holds, tagged as ours, as not finished, and with the revert that it is for.
+    /// Creates a thin LV with the data of a snapshot, tagged as ours, as unfinished, and with its
+    /// revert.
     CloneForRevert {
         /// The copy.
         lv: LvId,
@@ -243,90 +245,90 @@ pub enum VolumeOp {
         /// The revert.
         revert: RevertId,
     },
-    /// Remove a copy that takes no volume's place: nobody ever wrote to it.
+    /// Removes a copy that takes no volume's place. Nobody ever wrote to it.
     RemoveCopy {
         /// The copy.
         lv: LvId,
     },
-    /// Remove the LV of a volume that is reverted. LVM refuses while anybody holds it open.
+    /// Removes the LV of a volume that is reverted. LVM refuses while anybody holds it open.
     RemoveReverted {
         /// The volume's LV.
         lv: LvId,
-        /// What takes its place, finished.
+        /// The finished copy that takes the LV's place.
         copy: LvId,
     },
-    /// Give somebody's LV the name of the volume that it is to be.
+    /// Gives somebody's LV the name of the volume that it becomes.
     Rename {
         /// The volume's LV.
         lv: LvId,
-        /// What it is called so far.
+        /// Present name of the LV.
         from: LvId,
-        /// LVM's identity of it.
+        /// UUID that LVM gave the LV.
         uuid: String,
     },
-    /// Tag it as ours: from here on it is the volume.
+    /// Tags the LV as ours: from here on it is the volume.
     Own {
         /// The LV.
         lv: LvId,
     },
-    /// Give it the tags back that somebody took from it.
+    /// Gives the LV the tags back that somebody removed.
     Retag {
         /// The LV.
         lv: LvId,
         /// The tags.
         tags: Vec<String>,
     },
-    /// Take our tag away: from here on it is nobody's.
+    /// Removes our tag: from here on the LV is nobody's.
     Disown {
         /// The LV.
         lv: LvId,
-        /// The volume that it was: an adopted one carries a tag with its id.
+        /// The volume that the LV was: an adopted one carries a tag with its id.
         volume: VolumeId,
     },
-    /// Remove it.
+    /// Removes the LV.
     Remove {
         /// The LV.
         lv: LvId,
     },
-    /// Make the group's thin pool.
+    /// Creates the group's thin pool.
     CreatePool {
         /// The pool.
         lv: LvId,
-        /// Bytes for data, in whole extents. LVM adds its metadata, twice.
+        /// Size of the data, in whole extents. LVM adds its metadata, twice.
         size: ByteSize,
     },
-    /// Make a thin LV, which reads as zeros, tagged as ours.
+    /// Creates a thin LV, which reads as zeros, tagged as ours.
     CreateThin {
         /// The LV.
         lv: LvId,
-        /// Its size, in whole extents.
+        /// Size, in whole extents.
         size: ByteSize,
     },
-    /// Make a snapshot: it has what is in its volume at that moment, and no device.
+    /// Takes a snapshot: it has the volume's data of that moment, and no device.
     Snapshot {
         /// The snapshot.
         lv: LvId,
-        /// Its volume.
+        /// The volume.
         of: LvId,
     },
-    /// Make a thin LV with what another one has, tagged as ours and as not to be used yet.
+    /// Creates a thin LV with the data of another one, tagged as ours and as not usable yet.
     Clone {
         /// The new LV.
         lv: LvId,
-        /// A volume, or a snapshot.
+        /// A volume or a snapshot.
         from: LvId,
     },
-    /// Make a thin LV larger: it reads as zeros there.
+    /// Enlarges a thin LV: it reads as zeros there.
     Extend {
         /// The LV.
         lv: LvId,
-        /// Its new size, in whole extents.
+        /// New size, in whole extents.
         size: ByteSize,
     },
 }
 
 impl VolumeOp {
-    /// The LV that the step is about.
+    /// Returns the LV that the step works on.
     pub const fn lv(&self) -> &LvId {
         match self {
             Self::Create { lv, .. }
@@ -410,14 +412,14 @@ impl fmt::Display for VolumeOp {
     }
 }
 
-/// How much of an LV is zeroed already, as its marks say: each of them was true when it was written, and nobody has written to
-/// the LV since.
+/// Returns how much of an LV is zeroed already. Each mark was true when it was written, and nobody
+/// has written to the LV since.
 pub(super) fn zeroed_before(marks: &[u64], size: ByteSize) -> ByteSize {
     let bytes = marks.iter().filter_map(|mib| mib.checked_mul(MIB));
     ByteSize(bytes.filter(|bytes| *bytes <= size.0).max().unwrap_or(0))
 }
 
-/// What has to be done so that `wanted` is what is seen.
+/// Plans the steps that lead from the view `seen` to the desired state `wanted`.
 pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<VolumeOp> {
     let mut plan = Plan::default();
     match wanted {
@@ -439,13 +441,13 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
     plan
 }
 
-/// What is known of a volume's LV before anybody has looked.
+/// Facts known of a volume's LV before any view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before<'a> {
     Nothing,
-    /// It was adopted under this name.
+    /// The LV was adopted under this name.
     Adopted(&'a LvName),
-    /// It was whole.
+    /// The LV was completed.
     Made,
 }
 
@@ -522,7 +524,8 @@ fn plan_volume(
     }
 }
 
-/// Nothing is made in the place of what was adopted: its data is somewhere else, or nowhere.
+/// Blocks the plan of an adopted volume whose LV is gone. No LV replaces it: the data is somewhere
+/// else, or nowhere.
 fn block_lost(plan: &mut Plan<VolumeOp>, group: &VgName, adopted: &LvName, volume: VolumeId) {
     let tag = lv_volume_tag(volume);
     let why = format!(
@@ -532,8 +535,11 @@ fn block_lost(plan: &mut Plan<VolumeOp>, group: &VgName, adopted: &LvName, volum
     plan.block(BlockedKind::Missing, format!("volume {volume}"), why);
 }
 
-/// Nothing is made in the place of what was whole: it would be empty under the identity that hosts know. Whoever has renamed the LV
-/// or has put an older state of the group back can undo it, and only if nobody has taken its blocks meanwhile.
+/// Blocks the plan of a completed volume whose LV is gone. No LV replaces it: it would be empty
+/// under the identity that hosts know.
+///
+/// Whoever has renamed the LV, or has put an older state of the group back, can undo that, but only
+/// if nobody has taken its blocks meanwhile.
 fn block_gone(plan: &mut Plan<VolumeOp>, lv: &LvId, kind: VolumeKind) {
     let LvId { group, name } = lv;
     let what = match kind {
@@ -549,7 +555,8 @@ fn block_gone(plan: &mut Plan<VolumeOp>, lv: &LvId, kind: VolumeKind) {
     plan.block(BlockedKind::Missing, format!("LV {lv}"), why);
 }
 
-/// Two LVs of ours in one group say that they are this volume: one by its name, another by its tag, or two by their tags.
+/// Returns `true`, and blocks the plan, if two LVs of ours in the group claim to be this volume: by
+/// its name and by a tag, or by two tags.
 fn two_names(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, volume: VolumeId) -> bool {
     let is = |lv: &&SeenLv| lv.group == spec.group.as_str() && lv.is_tagged() && !lv.snapshot;
     let names: Vec<_> = seen.lvs_of(volume).iter().filter(is).map(|lv| lv.name.as_str()).collect();
@@ -581,7 +588,7 @@ fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Seen
     plan_zero(plan, lv, size, Vec::new());
 }
 
-/// What is missing, in bytes, of whatever is there for it.
+/// Growth of a volume's LV. `missing` is in bytes; `seen` is the growth if it exists.
 struct Growing<'a> {
     lv: LvId,
     growth: LvId,
@@ -612,7 +619,7 @@ fn plan_there(
         return plan_zero(plan, lv, there.size, there.marks());
     }
     if !there.active {
-        // It is served as it is before it grows.
+        // The volume is activated and served before it grows.
         return;
     }
     let name = LvName::growth_of(spec.id);
@@ -711,7 +718,7 @@ pub(super) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// What is seen of a volume, beside what is wanted. Progress of a zeroing is the caller's to add.
+/// Reports the state of a volume. The caller adds the progress of a zeroing.
 pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeReport {
     let plan = plan(wanted, seen, volume);
     let there = match wanted.spec() {
@@ -721,9 +728,9 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
     let robbed = wanted.spec().and(there).and_then(retag::problem);
     let lv = there.filter(|lv| lv.is_tagged() && robbed.is_none());
     let phase = match (wanted, wanted.spec(), lv) {
-        // What is only too small is whole, whatever is in the way of its growth.
+        // An LV that is only too small is complete, whatever keeps it from growing.
         (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
-        // The same of what is only not reverted.
+        // An LV that only lacks its revert is complete, too.
         (_, Some(spec), Some(lv)) if lv.is_ready() && spec.revert.is_some() => Phase::Ready,
         (_, Some(_), _) if !plan.blocked.is_empty() || robbed.is_some() => Phase::Failed,
         (_, Some(_), Some(lv)) if lv.is_ready() => Phase::Ready,
@@ -751,7 +758,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         problems: plan.blocked.iter().map(Problem::from).chain(robbed).collect(),
         reverted: lv.and_then(SeenLv::reverted),
         uploaded: None,
-        // The LV's own table is the engine's to look at.
+        // The engine looks at the LV's own table.
         cut: Cut::No,
     }
 }

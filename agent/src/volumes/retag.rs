@@ -1,18 +1,21 @@
-//! An LV of a volume that somebody has taken our tags from, by hand or with a tool that sets tags. Pure.
+//! Finds the LV of a volume whose tags somebody has removed, by hand or with a tool that sets tags,
+//! and plans their return. Pure.
 //!
-//! LVM gives an LV its identity once, and what it was is remembered of every volume that was whole ([`super::Whole`]). Is that the
-//! identity of an LV of the same name, it is the volume's, with whatever hosts have written to it: it gets its tags back. Until it has
-//! them the volume is `failed` and says so. Who wants to have an LV for themselves takes the volume away (unmanage).
+//! LVM gives an LV its UUID once, and the UUID of every complete volume is remembered
+//! ([`super::Whole`]). An LV with that UUID and the volume's name is the volume's, with whatever
+//! hosts have written to it: it gets its tags back. Until then the volume is `failed`, and its
+//! report says why. To keep such an LV for another use, unmanage the volume.
 //!
-//! What must never happen here: a tag on an LV that is not proven to be the volume's: of another identity, under another name, or
-//! with a tag of another volume; a tag on an LV that was never whole, which would make its old blocks readable.
+//! What must never happen here: a tag on an LV that is not proven to be the volume's: of another
+//! identity, under another name, or with a tag of another volume; a tag on an LV that was never
+//! complete, which would make its old blocks readable.
 
 use mooring_model::{Cure, Plan, Problem};
 
 use super::plan::{LvId, VolumeOp};
 use super::view::SeenLv;
 
-/// Plans its tags, if it has lost any. Nothing else is done before it has them.
+/// Plans the return of lost tags. Returns `true` if there are any: then nothing else is planned.
 pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>) -> bool {
     let Some(tags) = there.map(|there| there.robbed.clone()).filter(|tags| !tags.is_empty()) else {
         return false;
@@ -24,7 +27,7 @@ pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>)
     true
 }
 
-/// What is said of it until then.
+/// Returns the problem to report while tags are missing. `None` if none is.
 pub(super) fn problem(there: &SeenLv) -> Option<Problem> {
     let tags = (!there.robbed.is_empty()).then(|| there.robbed.join(" and "))?;
     let text = format!(

@@ -1,13 +1,16 @@
-//! A volume that is to become what a snapshot of it holds. Pure, as [`super::plan`], whose part it is.
+//! Reverts a volume to a snapshot of it. Pure; a part of [`super::plan`].
 //!
-//! Nothing is copied into the volume: an LV is made from the snapshot under a name of its own, the *copy*, as large as the
-//! volume, with the tag of this revert on it from the command that makes it. When it is finished, and the volume is exported
-//! to nobody, the volume's LV is removed and the copy takes its name. LVM refuses to remove an LV that anybody holds open.
-//! So at every moment one of the two is there and whole: what the volume held, or what the snapshot holds; and the tag of
-//! the LV that has the volume's name says which. The snapshot is read, and nothing else.
+//! Nothing is copied into the volume. Instead an LV is made from the snapshot under a name of its
+//! own, the *copy*. It is as large as the volume, and carries the tag of this revert from the
+//! command that creates it. Once it is finished, and the volume is exported to nobody, the volume's
+//! LV is removed and the copy takes its name. LVM refuses to remove an LV that anybody holds open.
 //!
-//! What must never happen here: the volume's LV removed without a finished copy; a revert that was done, done once more; a
-//! copy of another revert taken for the one that is wanted.
+//! So at every moment one of the two exists and is complete: the volume's old data, or the
+//! snapshot's. The tag of the LV that has the volume's name says which. The snapshot is read, and
+//! nothing else.
+//!
+//! What must never happen here: the volume's LV removed without a finished copy; a revert that was
+//! done, done once more; the copy of another revert taken for the one in the spec.
 
 use mooring_model::{BlockedKind, LV_TAG, LvName, Plan, Revert, VolumeId, VolumeSpec};
 
@@ -15,9 +18,10 @@ use super::plan::{LvId, VolumeOp, block_foreign};
 use super::thin;
 use super::view::{SeenGroup, SeenLv, VolumesView};
 
-/// Plans what a revert needs, or what one has left. `true`: that comes first, and there is nothing else to plan now.
+/// Plans the steps of a revert, or the removal of an earlier one's remains. Returns `true` if these
+/// steps come first, and nothing else is to be planned now.
 ///
-/// `apart`: nothing of the volume's export is in the kernel. Until then its LV stays.
+/// `apart` is `true` once nothing of the volume's export is in the kernel. Until then its LV stays.
 pub(super) fn plan(
     plan: &mut Plan<VolumeOp>,
     lv: &LvId,
@@ -29,7 +33,7 @@ pub(super) fn plan(
     let copy_lv = LvId { group: lv.group.clone(), name: LvName::back_of(spec.id) };
     let copy = seen.back(&spec.group, spec.id);
     if copy.is_some_and(|copy| !copy.is_tagged()) {
-        // In nobody's way but a revert's.
+        // A foreign LV under this name is in the way of a revert only.
         let wanted = spec.revert.is_some_and(|revert| there.is_some_and(|there| !is_made_by(there, revert)));
         if wanted {
             block_foreign(plan, &copy_lv);
@@ -38,7 +42,8 @@ pub(super) fn plan(
     }
     let Some(there) = there else {
         let Some(copy) = copy.filter(|copy| !copy.is_unzeroed()) else { return false };
-        // What the volume held is gone, and this is what it holds now, whatever is wanted since.
+        // The volume's old data is gone, and the copy is what it holds now, whatever the spec says
+        // since.
         let op = VolumeOp::Rename { lv: lv.clone(), from: copy_lv, uuid: copy.uuid.clone() };
         plan.step(op, "it holds what the snapshot held, and the volume is not there any more");
         return true;
@@ -65,7 +70,7 @@ pub(super) fn plan(
     true
 }
 
-/// Whether this revert has made the LV.
+/// Returns `true` if this revert has made the LV.
 fn is_made_by(lv: &SeenLv, revert: Revert) -> bool {
     lv.reverted() == Some(revert.id)
 }
@@ -128,7 +133,7 @@ fn plan_exchange(plan: &mut Plan<VolumeOp>, lv: &LvId, copy_lv: LvId, copy: &See
     plan.step(op, "it holds what the snapshot held");
 }
 
-/// A copy that never took its volume's place goes with the volume: nobody ever wrote to it.
+/// Plans the removal of copies that never took their volume's place. Nobody ever wrote to them.
 pub(super) fn remove_copies(
     plan: &mut Plan<VolumeOp>,
     seen: &VolumesView,

@@ -1,11 +1,13 @@
-//! What to do about a thin volume, or a snapshot. Pure, as [`super::plan`], whose part it is.
+//! Plans a thin volume or a snapshot. Pure; a part of [`super::plan`].
 //!
-//! A thin volume is made, or made larger, by one command, and nothing has to be zeroed: its pool gives it zeroed blocks. One
-//! that is made from another has that one's size at first; it is tagged as unfinished until it has its own. A snapshot is an
-//! LV without a device: neither this host's udev nor a guest's LVM on it ever looks inside.
+//! One command makes a thin volume, or enlarges it. Nothing has to be zeroed: its pool gives it
+//! zeroed blocks. A volume made from another has that one's size at first, and is tagged as
+//! unfinished until it has its own. A snapshot is an LV without a device: neither this host's udev
+//! nor a guest's LVM on it ever looks inside.
 //!
-//! What must never happen here: a volume from a source that is not whole; a pool that is not ours, or hands out old blocks,
-//! taken for one of ours; more blocks of a pool that is not ours than what was adopted has; a snapshot with a device.
+//! What must never happen here: a volume from an incomplete source; a pool that is not ours, or
+//! hands out old blocks, taken for one of ours; more blocks taken from a pool that is not ours than
+//! the adopted LV has; a snapshot with a device.
 
 use mooring_model::{BlockedKind, ByteSize, LV_TAG, LvName, Plan, Source, VolumeKind, VolumeSpec};
 
@@ -13,7 +15,7 @@ use super::import;
 use super::plan::{LvId, VolumeOp, block_foreign, block_shrink};
 use super::view::{SeenGroup, SeenLv, VolumesView};
 
-/// Plans a thin volume or a snapshot; what is `there` is ours, and thin.
+/// Plans a thin volume or a snapshot. `there` is its LV, ours and thin; `None` if there is none.
 pub(super) fn plan(
     plan: &mut Plan<VolumeOp>,
     lv: LvId,
@@ -40,7 +42,7 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it has no device");
         if !there.is_unzeroed() {
-            // It is served as it is before it grows.
+            // The volume is activated and served before it grows.
             return;
         }
     }
@@ -83,7 +85,7 @@ fn plan_empty(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
     plan.step(VolumeOp::CreateThin { lv, size }, "it is not there");
 }
 
-/// Made from another one, which is there and whole.
+/// Plans a volume or snapshot that is made from another one, whose LV must exist and be complete.
 fn plan_from(
     plan: &mut Plan<VolumeOp>,
     lv: LvId,
@@ -143,8 +145,10 @@ fn plan_from(
     plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
 }
 
-/// Why nothing more is taken of the pool that an LV lies in, if that is not the group's: LVM would take it from there without
-/// a word, and what nobody looks after may be full, or hand out somebody's old data.
+/// Returns why the LV may take nothing more of its pool. `None` if that is the group's pool.
+///
+/// LVM would take blocks of any pool without a word. A pool that nobody looks after may be full, or
+/// hand out somebody's old data.
 fn elsewhere(lv: &SeenLv, may: &str) -> Option<String> {
     let (pool, group) = (lv.other_pool()?, &lv.group);
     let ours = LvName::thin_pool();
@@ -162,7 +166,8 @@ const fn word(kind: VolumeKind) -> &'static str {
     }
 }
 
-/// The size that LVM makes of the wanted one.
+/// Returns the spec's size, rounded up as LVM does. `None` if it exceeds all numbers; then the plan
+/// is blocked.
 fn whole(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, group: &SeenGroup) -> Option<ByteSize> {
     let size = group.rounded(spec.size);
     if size.is_none() {
@@ -175,7 +180,7 @@ fn whole(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, group: &SeenGroup) -> Opt
     size
 }
 
-/// The pool, if blocks can be had from it.
+/// Returns `Some` if the group's pool can give blocks. `None` blocks the plan with the reason.
 pub(super) fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<()> {
     let lv = LvId { group: group.name.clone(), name: LvName::thin_pool() };
     let object = || format!("thin pool {lv}");
@@ -194,7 +199,8 @@ pub(super) fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<(
     Some(())
 }
 
-/// Makes the pool with the first thin volume. `false`: it cannot be had.
+/// Plans the creation of the pool with the first thin volume. Returns `false` if it cannot be made;
+/// then the plan is blocked.
 fn plan_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> bool {
     let object = format!("volume group {}", group.name);
     if let Some(trouble) = &group.trouble {
@@ -209,7 +215,7 @@ fn plan_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> bool {
         plan.block(BlockedKind::Missing, object, why);
         return false;
     };
-    // LVM takes some more for metadata, and says so itself if it is not there.
+    // LVM takes some more for metadata, and reports it itself if that is not free.
     if size > group.available() {
         let why = format!(
             "{size} are wanted for its thin pool and {} of {} are free: free some space, extend the group, or make \

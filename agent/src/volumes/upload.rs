@@ -1,13 +1,15 @@
-//! Volumes that are copied to files: the part of the planner, which is pure, and the copying.
+//! Volumes that are copied to files: the pure part of the planner, and the copying.
 //!
-//! A file is made, filled, brought to the disk, and then gets its name by a link. The name that it had before stays beside it until
-//! nobody asks any more: so an agent that was killed behind the link knows that the file of that name is this volume's, and
-//! whole. How far the copy has come is marked beside the file now and then, when that is on the disk: what an agent that was killed
-//! has written is gone on with there, and begun anew where there is no mark. Nobody has written to the LV since: while the copy is
-//! wished, which is durable, nobody is granted it.
+//! A file is made, filled, flushed to the disk, and then gets its name by a link. Its earlier name
+//! stays beside it until nobody asks for the copy any more. An agent that was killed after the link
+//! thus knows that the file of that name is this volume's, and complete.
 //!
-//! What must never happen here: an LV that is written to; a file that is there taken for this one; one that has its name and is
-//! not whole; what was copied from another LV gone on with.
+//! A mark beside the file says how far the copy has come; it is written once that part is on the
+//! disk. After a crash the copy goes on at the mark, or starts anew without one. Nobody has written
+//! to the LV since: while the spec asks for the copy, which is durable, nobody has a grant.
+//!
+//! What must never happen here: a write to the LV; an existing file taken for this one; a file that
+//! has its name and is incomplete; a copy of one LV that goes on with the data of another.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -23,32 +25,33 @@ use crate::images::{self, OpenPart, PartId, SeenPart, SeenUpload};
 /// A step of a copy to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UploadOp {
-    /// Remove what an agent that was killed has left.
+    /// Removes the partial file of an agent that was killed.
     Remove,
-    /// Make the file, under a name that no image has.
+    /// Makes the file, under a name that no image has.
     Make {
-        /// Bytes of its disk.
+        /// Size of the image's disk in bytes.
         size: ByteSize,
-        /// What it is to be.
+        /// The image that the file becomes.
         image: ImageSource,
     },
-    /// Open what an agent that was killed has left, as far as that is said to be on the disk.
+    /// Opens the partial file of an agent that was killed, up to the length that its mark says is
+    /// on the disk.
     GoOn {
-        /// Bytes of its disk.
+        /// Size of the image's disk in bytes.
         size: ByteSize,
-        /// What it is to be.
+        /// The image that the file becomes.
         image: ImageSource,
     },
-    /// Copy all blocks, and bring them to the disk.
+    /// Copies all blocks, and flushes them to the disk.
     Copy {
-        /// The LV's size.
+        /// Size of the LV.
         size: ByteSize,
-        /// What it is to be.
+        /// The image that the file becomes.
         image: ImageSource,
     },
-    /// Give it its name.
+    /// Gives the file its name.
     Publish {
-        /// What it is then.
+        /// The image that the file becomes.
         image: ImageSource,
     },
 }
@@ -65,7 +68,7 @@ impl UploadOp {
     }
 }
 
-/// What has to be done so that a volume, which is whole and which nobody reaches, is copied.
+/// Plans the copy of a volume that is complete and that no host reaches.
 pub fn plan_upload(
     id: PartId,
     (lv, size): (&LvId, ByteSize),
@@ -101,7 +104,7 @@ pub fn plan_upload(
     plan
 }
 
-/// Does a step; `None`: it was stopped.
+/// Executes a step. `None` if the observer stopped it.
 pub(super) fn apply(
     (lv, part): (&LvId, PartId),
     op: &UploadOp,
@@ -135,7 +138,7 @@ pub(super) fn apply(
     Ok(Some(()))
 }
 
-/// LVM's identity of an LV; empty: LVM does not say.
+/// Returns the UUID that LVM gave the LV; empty if LVM does not say.
 fn identity(lv: &LvId, hands: Hands<'_>) -> String {
     let said = Lvm(hands.commands).uuid(lv).inspect_err(|error| {
         tracing::warn!(%lv, error = %Chain(error), "it is not known which LV this is");
@@ -143,7 +146,7 @@ fn identity(lv: &LvId, hands: Hands<'_>) -> String {
     said.ok().flatten().unwrap_or_default()
 }
 
-/// Copies what is left; whether nothing is.
+/// Copies what is left. Returns `true` if nothing is left, `false` if the observer stopped it.
 fn copy(
     (lv, size): (&LvId, ByteSize),
     (part, image): (PartId, &ImageSource),
@@ -153,7 +156,7 @@ fn copy(
 ) -> Result<bool, Error> {
     let path = device_of(lv, size, hands.blocks, Work::Export)?;
     let key = part.to_string();
-    // How far it is, the part itself says.
+    // The partial file itself says how far the copy is.
     observer.resume(Work::Export, &key);
     let images = hands.images.ok_or(images::Error::NoFolder)?;
     let every = marked_every(size, observer);

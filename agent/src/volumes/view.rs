@@ -1,4 +1,4 @@
-//! What there is: the groups that the configuration lists, and their LVs.
+//! View of LVM: the groups that the configuration lists, and their LVs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -16,54 +16,54 @@ use super::plan::Beside;
 use super::whole::mapping;
 use crate::config::{self, Wipe};
 
-/// A listed group that is there.
+/// A listed group that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenGroup {
-    /// Its name.
+    /// Name.
     pub name: VgName,
-    /// LVM's identity of it.
+    /// UUID that LVM gave it.
     pub uuid: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// What LVM has not given away.
+    /// Bytes that LVM has not allocated.
     pub free: ByteSize,
-    /// What of that is not for us, by configuration.
+    /// Bytes of `free` that are not for us, by configuration.
     pub reserve: ByteSize,
-    /// What a deletion does to the blocks, by configuration.
+    /// How a deletion treats the blocks, by configuration.
     pub wipe: Wipe,
-    /// LVM's unit of allocation.
+    /// Size of LVM's unit of allocation in bytes.
     pub extent: ByteSize,
-    /// Why no LV can be made in it, if so.
+    /// Why no LV can be made in the group. `None` if one can.
     pub trouble: Option<String>,
-    /// How large its thin pool is to be, by configuration.
+    /// Configured size of the thin pool. `None` if the configuration has none.
     pub thin_size: Option<ByteSize>,
-    /// Its thin pool, ours or somebody else's under our name.
+    /// The thin pool, ours or somebody else's under our name.
     pub pool: Option<SeenPool>,
-    /// Discards of hosts are passed through, by configuration.
+    /// `true` if discards of hosts are passed through, by configuration.
     pub discard: bool,
-    /// The devices of its disks. `None`: nobody has looked, because the configuration asks for discards of no group, or LVM
-    /// does not say.
+    /// Devices of the group's disks. `None` if nobody has looked, because the configuration enables
+    /// discards for no group, or if LVM does not list them.
     pub disks: Option<Vec<PathBuf>>,
 }
 
 /// The thin pool of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenPool {
-    /// It carries our tag.
+    /// `true` if the pool carries our tag.
     pub tagged: bool,
-    /// Bytes for data.
+    /// Size of the pool's data in bytes.
     pub size: ByteSize,
-    /// Of those, taken by volumes and snapshots.
+    /// Bytes of `size` that volumes and snapshots have taken.
     pub used: ByteSize,
-    /// How full its metadata is, in parts of 10,000.
+    /// Fill level of the pool's metadata, in parts of 10,000.
     pub metadata: u32,
-    /// It takes discards of its volumes.
+    /// `true` if the pool accepts discards of its volumes.
     pub discards: bool,
-    /// Why nothing can be had from it, if so.
+    /// Why the pool can give nothing. `None` if it can.
     pub trouble: Option<String>,
 }
 
-/// From here on an operator should do something about a pool, in parts of 10,000.
+/// Fill level from which an operator should act on a pool, in parts of 10,000.
 const NEARLY_FULL: u32 = 8_000;
 
 impl SeenPool {
@@ -90,12 +90,12 @@ impl SeenPool {
         }
     }
 
-    /// What is free of it.
+    /// Returns the free bytes of the pool's data.
     pub const fn free(&self) -> ByteSize {
         ByteSize(self.size.0.saturating_sub(self.used.0))
     }
 
-    /// What an operator should do before it is full.
+    /// Returns the advice for an operator before the pool is full. `None` if it is not nearly full.
     pub fn warning(&self, group: &VgName) -> Option<String> {
         let data = u128::from(self.used.0) * 10_000 / u128::from(self.size.0.max(1));
         let data = u32::try_from(data).unwrap_or(10_000);
@@ -119,7 +119,8 @@ impl SeenPool {
     }
 }
 
-/// `12.34` as LVM writes it, in parts of 10,000. A pool that is not active has none.
+/// Parses a percentage as LVM writes it (`12.34`) into parts of 10,000. `None` for a pool that is
+/// not active, which has none.
 fn parts(percent: &str) -> Option<u32> {
     let (whole, rest) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
     let hundredths: String = rest.chars().chain("00".chars()).take(2).collect();
@@ -127,12 +128,13 @@ fn parts(percent: &str) -> Option<u32> {
 }
 
 impl SeenGroup {
-    /// What a new volume may take.
+    /// Returns the bytes that a new volume may take.
     pub const fn available(&self) -> ByteSize {
         ByteSize(self.free.0.saturating_sub(self.reserve.0))
     }
 
-    /// The size that LVM makes of this one: whole extents. `None`: beyond all numbers.
+    /// Returns the size that LVM makes of this one: whole extents. `None` if that exceeds all
+    /// numbers.
     pub fn rounded(&self, size: ByteSize) -> Option<ByteSize> {
         size.0.checked_next_multiple_of(self.extent.0.max(1)).map(ByteSize)
     }
@@ -141,31 +143,32 @@ impl SeenGroup {
 /// An LV in a listed group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenLv {
-    /// The volume or snapshot, by its name; by its tag, if it was adopted.
+    /// Id of the volume or snapshot, by the LV's name; by its tag, if it was adopted.
     pub id: VolumeId,
-    /// Its name.
+    /// Name.
     pub name: LvName,
-    /// Its group.
+    /// Volume group.
     pub group: String,
-    /// LVM's identity of it.
+    /// UUID that LVM gave it.
     pub uuid: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// Its tags.
+    /// Tags.
     pub tags: BTreeSet<String>,
-    /// It has a device.
+    /// `true` if the LV has a device.
     pub active: bool,
-    /// Its device is open, by whomever: an export, a mount, or udev for a moment.
+    /// `true` if the device is open, by whomever: an export, a mount, or udev for a moment.
     pub open: bool,
-    /// Its blocks are of a thin pool.
+    /// `true` if the LV's blocks are of a thin pool.
     pub thin: bool,
-    /// That pool; empty: it is thick.
+    /// Name of that pool; empty if the LV is thick.
     pub pool: String,
-    /// It has the name of a snapshot.
+    /// `true` if the LV has the name of a snapshot.
     pub snapshot: bool,
-    /// LVM sees that the kernel's table of it is not what LVM would make: it may be cut off from its disk.
+    /// `true` if the kernel's table of the LV differs from the one that LVM would make: the LV may
+    /// be isolated from its disk.
     pub altered: bool,
-    /// Tags of ours that somebody has taken away from it: by LVM's identity it is the LV that was the volume's.
+    /// Tags of ours that somebody has removed. By LVM's UUID it is the volume's LV.
     pub robbed: Vec<String>,
 }
 
@@ -183,55 +186,58 @@ impl SeenLv {
             thin: !lv.pool.is_empty(),
             pool: lv.pool,
             snapshot,
-            // Of an LV whose table is of errors, `lvs` says so of its state (`-wi-XX--X-`), beside a warning.
+            // `lvs` shows an LV with an error table in this state (`-wi-XX--X-`), beside a warning.
             altered: attr_at(&lv.attr, 4) == b'X',
             robbed: Vec::new(),
         }
     }
 
-    /// It carries our tag.
+    /// Returns `true` if the LV carries our tag.
     pub fn is_tagged(&self) -> bool {
         self.tags.contains(LV_TAG)
     }
 
-    /// It was adopted, and keeps the name that it had.
+    /// Returns `true` if the LV was adopted, and keeps the name that it had.
     pub fn is_adopted(&self) -> bool {
         !self.snapshot && LvName::volume(self.name.as_str()) != Some(self.id)
     }
 
-    /// The thin pool that its blocks are of, if that is not the group's: it was adopted so, and stays there.
+    /// Returns the thin pool that the LV's blocks are of, if that is not the group's: an adopted LV
+    /// stays in its pool.
     pub fn other_pool(&self) -> Option<&str> {
         (self.thin && !LvName::is_thin_pool(&self.pool)).then_some(self.pool.as_str())
     }
 
-    /// Its blocks must not be shown to anybody.
+    /// Returns `true` if the LV's blocks must not be shown to anybody.
     pub fn is_unzeroed(&self) -> bool {
         self.tags.contains(LV_UNZEROED_TAG)
     }
 
-    /// An image was being copied into it. Of an LV that is not tagged as unzeroed it says nothing.
+    /// Returns `true` if an image was being copied into the LV. Meaningless for an LV that is not
+    /// tagged as unzeroed.
     pub fn is_importing(&self) -> bool {
         self.tags.contains(LV_IMPORTING_TAG)
     }
 
-    /// How far a zeroing of it had come, in MiB, as its tags say. Of an LV that is not tagged as unzeroed it says nothing.
+    /// Returns how far a zeroing of the LV had come, in MiB, as its tags say. Meaningless for an LV
+    /// that is not tagged as unzeroed.
     pub fn marks(&self) -> Vec<u64> {
         let mib = |tag: &String| tag.strip_prefix(LV_ZEROED_MARK)?.parse().ok();
         self.tags.iter().filter_map(mib).collect()
     }
 
-    /// How far copies of images into it had come, as its tags say. Of an LV that is not tagged as one that an image is copied into
-    /// it says nothing.
+    /// Returns how far copies of images into the LV had come, as its tags say. Meaningless for an
+    /// LV that is not tagged as one that an image is copied into.
     pub fn copied(&self) -> Vec<Copied> {
         self.tags.iter().filter_map(|tag| Copied::of_tag(tag)).collect()
     }
 
-    /// The revert that made it.
+    /// Returns the revert that made the LV. `None` if none did.
     pub fn reverted(&self) -> Option<RevertId> {
         self.tags.iter().find_map(|tag| revert_of_lv_tag(tag))
     }
 
-    /// It may be exported.
+    /// Returns `true` if the LV may be exported.
     pub fn is_ready(&self) -> bool {
         self.is_tagged() && self.active && !self.is_unzeroed()
     }
@@ -240,122 +246,125 @@ impl SeenLv {
 /// An LV in a listed group that is not ours: it lacks our tag, or a name of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenOther {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its group.
+    /// Volume group.
     pub group: String,
-    /// LVM's identity of it.
+    /// UUID that LVM gave it.
     pub uuid: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// Its tags.
+    /// Tags.
     pub tags: BTreeSet<String>,
-    /// It has a device.
+    /// `true` if the LV has a device.
     pub active: bool,
-    /// Its device is open, by whomever.
+    /// `true` if the device is open, by whomever.
     pub open: bool,
-    /// The type of its segments, as `linear`.
+    /// Type of the LV's segments, as `linear`.
     pub segtype: String,
-    /// Its thin pool, or cache pool; empty: it has none.
+    /// Thin pool or cache pool of the LV; empty if it has none.
     pub pool: String,
     /// `lv_attr` (lvs(8)).
     pub attr: String,
 }
 
 impl SeenOther {
-    /// Its blocks are of the group's thin pool.
+    /// Returns `true` if the LV's blocks are of the group's thin pool.
     pub fn is_thin(&self) -> bool {
         self.segtype == "thin" && LvName::is_thin_pool(&self.pool)
     }
 }
 
-/// What `lvm` shows of the listed groups.
+/// View of the listed groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumesView {
-    /// Listed groups that are there.
+    /// Listed groups that exist.
     groups: Vec<SeenGroup>,
-    /// Listed groups that are not there.
+    /// Listed groups that do not exist.
     missing: Vec<VgName>,
-    /// Groups that are there and not listed, for messages.
+    /// Groups that exist and are not listed, for messages.
     unlisted: Vec<String>,
-    /// LVs of the listed groups that have a name of ours, tagged or not.
+    /// LVs of the listed groups that have a volume's or snapshot's name, tagged or not.
     lvs: BTreeMap<VolumeId, Vec<SeenLv>>,
-    /// The same of what volumes are to grow by.
+    /// LVs of the listed groups that have a growth's name, tagged or not.
     growths: BTreeMap<VolumeId, Vec<SeenLv>>,
-    /// The same of what is to take the place of volumes that are reverted.
+    /// LVs of the listed groups that have the name of a revert's copy, tagged or not.
     backs: BTreeMap<VolumeId, Vec<SeenLv>>,
-    /// Those that are not ours.
+    /// LVs of the listed groups that are not ours.
     others: Vec<SeenOther>,
 }
 
 impl VolumesView {
-    /// Listed groups that are there.
+    /// Returns the listed groups that exist.
     pub fn groups(&self) -> &[SeenGroup] {
         &self.groups
     }
 
-    /// Listed groups that are not there.
+    /// Returns the listed groups that do not exist.
     pub fn missing(&self) -> &[VgName] {
         &self.missing
     }
 
-    /// Groups that are there and that the configuration does not list.
+    /// Returns the groups that exist and that the configuration does not list.
     pub fn unlisted(&self) -> &[String] {
         &self.unlisted
     }
 
-    /// The listed group of this name, if it is there.
+    /// Returns the listed group of this name, if it exists.
     pub fn group(&self, name: &VgName) -> Option<&SeenGroup> {
         self.groups.iter().find(|group| &group.name == name)
     }
 
-    /// Whether the configuration lists this group.
+    /// Returns `true` if the configuration lists this group.
     pub fn is_listed(&self, name: &VgName) -> bool {
         self.group(name).is_some() || self.missing.contains(name)
     }
 
-    /// The volume's LV in this group: ours, or somebody else's under our name.
+    /// Returns the volume's LV in this group: ours, or somebody else's under our name.
     pub fn lv(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.lv_of(group, volume, VolumeKind::Volume)
     }
 
-    /// The LV of this volume or snapshot in this group: ours, or somebody else's under our name.
+    /// Returns the LV of this volume or snapshot in this group: ours, or somebody else's under our
+    /// name.
     pub fn lv_of(&self, group: &VgName, id: VolumeId, kind: VolumeKind) -> Option<&SeenLv> {
         let snapshot = kind == VolumeKind::Snapshot;
         self.lvs_of(id).iter().find(|lv| lv.group == group.as_str() && lv.snapshot == snapshot)
     }
 
-    /// The LVs of this volume's or snapshot's names in all listed groups.
+    /// Returns the LVs of this volume's or snapshot's names in all listed groups.
     pub fn lvs_of(&self, volume: VolumeId) -> &[SeenLv] {
         self.lvs.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// What this volume is to grow by, in this group: ours, or somebody else's under our name.
+    /// Returns the growth of this volume in this group: ours, or somebody else's under our name.
     pub fn growth(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.growths_of(volume).iter().find(|lv| lv.group == group.as_str())
     }
 
-    /// What this volume is to grow by, in all listed groups.
+    /// Returns the growths of this volume in all listed groups.
     pub fn growths_of(&self, volume: VolumeId) -> &[SeenLv] {
         self.growths.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// What is to take this volume's place, in this group: ours, or somebody else's under our name.
+    /// Returns the revert copy of this volume in this group: ours, or somebody else's under our
+    /// name.
     pub fn back(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.backs_of(volume).iter().find(|lv| lv.group == group.as_str())
     }
 
-    /// What is to take this volume's place, in all listed groups.
+    /// Returns the revert copies of this volume in all listed groups.
     pub fn backs_of(&self, volume: VolumeId) -> &[SeenLv] {
         self.backs.get(&volume).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// LVs of the listed groups that are not ours.
+    /// Returns the LVs of the listed groups that are not ours.
     pub fn others(&self) -> &[SeenOther] {
         &self.others
     }
 
-    /// The part of it that is one volume's, and what is beside that.
+    /// Returns the part of the view that one volume's plan needs: its own LVs, and those in
+    /// `beside`.
     #[must_use]
     pub fn of(&self, volume: VolumeId, beside: &Beside) -> Self {
         let part = |lvs: &BTreeMap<VolumeId, Vec<SeenLv>>| {
@@ -375,7 +384,8 @@ impl VolumesView {
         }
     }
 
-    /// What the thin volumes and snapshots of ours in a group would take if they were full.
+    /// Returns the sum of the sizes of our thin volumes and snapshots in a group: the bytes they
+    /// would take if they were full.
     pub fn thin_bytes_in(&self, group: &VgName) -> ByteSize {
         ByteSize(self.in_group(group).filter(|lv| lv.thin).map(|lv| lv.size.0).sum())
     }
@@ -384,23 +394,24 @@ impl VolumesView {
         self.ours().filter(move |lv| lv.group == group.as_str())
     }
 
-    /// All LVs of ours that hold volumes or snapshots.
+    /// Iterates over all LVs of ours that hold volumes or snapshots.
     pub fn ours(&self) -> impl Iterator<Item = &SeenLv> {
         self.lvs.values().flatten().filter(|lv| lv.is_tagged())
     }
 
-    /// The volumes of ours in a group, thick or thin ones, without snapshots.
+    /// Returns the number of our volumes in a group, thick or thin ones, without snapshots.
     pub fn count_in(&self, group: &VgName, thin: bool) -> usize {
         self.in_group(group).filter(|lv| lv.thin == thin && !lv.snapshot).count()
     }
 
-    /// What the thick volumes of ours in a group take.
+    /// Returns the bytes that our thick volumes in a group take.
     pub fn bytes_in(&self, group: &VgName) -> ByteSize {
         ByteSize(self.in_group(group).filter(|lv| !lv.thin).map(|lv| lv.size.0).sum())
     }
 }
 
-/// Looks at everything: two commands, however many LVs there are; a third where the configuration asks for discards.
+/// Views all listed groups with two commands, however many LVs there are; with a third where the
+/// configuration enables discards.
 pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<VolumesView, Error> {
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
@@ -415,7 +426,8 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
     Ok(view)
 }
 
-/// Looks at one volume, at what is beside it, and at the groups: what is read does not grow with the number of volumes.
+/// Views one volume, the LVs in `beside`, and the groups. The amount read does not grow with the
+/// number of volumes.
 pub fn view_one(
     commands: &dyn Commands,
     groups: &[config::Group],
@@ -437,7 +449,8 @@ pub fn view_one(
         for raw in lvm.lvs_named(&group, &names)? {
             view.take(raw);
         }
-        // What was adopted has a name of its own. Asked for only where nothing has the id's: a look at others costs nothing more.
+        // An adopted LV has a name of its own. `lvs` looks for it only if no LV has the id's name:
+        // a look at other volumes costs nothing more.
         let of = beside.source.map(Source::id).filter(|id| *id != volume);
         for id in std::iter::once(volume).chain(of) {
             if view.lvs_of(id).iter().all(|lv| lv.group != group.as_str()) {
@@ -450,7 +463,8 @@ pub fn view_one(
     Ok(view)
 }
 
-/// The disks that LVM finds of these groups, each with its group. One that is missing has no path.
+/// Lists the disks that LVM finds of these groups, each with its group. A missing disk has no path,
+/// and is left out.
 pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(VgName, PathBuf)>, Error> {
     let listed = |name: &str| groups.iter().find(|group| group.name.as_str() == name);
     let found = Lvm(commands).disks()?.into_iter().filter_map(|raw| {
@@ -460,7 +474,7 @@ pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(V
     Ok(found.collect())
 }
 
-/// The listed groups alone, without their LVs.
+/// Views the listed groups alone, without their LVs.
 pub(super) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {
     let raw = lvm.groups()?;
     let mut view = VolumesView::default();
@@ -530,7 +544,7 @@ impl SeenOther {
 }
 
 impl VolumesView {
-    /// Takes note of the groups' disks. An LVM that does not list them is no reason to know nothing else.
+    /// Stores the groups' disks. If LVM does not list them, the rest of the view still stands.
     fn look_at_disks(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
         let disks = match lvm.disks() {
             Ok(disks) => disks,
@@ -542,7 +556,7 @@ impl VolumesView {
         };
         for group in &mut self.groups {
             let of = disks.iter().filter(|disk| disk.group == group.name.as_str());
-            // One that is missing is called `[unknown]`, and takes nothing.
+            // A missing disk is called `[unknown]`, and accepts no discards.
             group.disks = Some(of.map(|disk| PathBuf::from(&disk.name)).collect());
         }
         Ok(())
@@ -550,7 +564,7 @@ impl VolumesView {
 
     /// Finds the LVs of these volumes that have lost tags of ours (`retag`).
     pub fn recognise(&mut self, known: impl IntoIterator<Item = KnownLv>) {
-        // Those of our names are among them, if they lack our tag.
+        // An LV of our name that lacks our tag is among the others.
         if self.others.is_empty() {
             return;
         }
@@ -570,7 +584,7 @@ impl VolumesView {
         }
     }
 
-    /// Keeps an LV of a listed group.
+    /// Adds an LV of a listed group to the view.
     fn take(&mut self, raw: RawLv) {
         let Some(group) = self.groups.iter_mut().find(|group| group.name.as_str() == raw.group) else {
             return;
@@ -583,7 +597,7 @@ impl VolumesView {
         let Ok(name) = LvName::recorded(&lv.name) else { return self.others.push(lv) };
         let named = NAMES.iter().find_map(|(parse, of, role)| Some((parse(&lv.name)?, of, *role)));
         let (volume, role) = match named {
-            // The canonical name only: an id in upper case parses, and is another LV.
+            // Only the canonical name counts: an id in upper case parses, and is another LV.
             Some((volume, of, role)) if of(volume) == name => (volume, role),
             Some(_) => return self.others.push(lv),
             None => match adopted(&lv.tags) {
@@ -603,25 +617,25 @@ impl VolumesView {
     }
 }
 
-/// The LV of a volume, as LVM's identities say it: it is the volume's whatever its tags say.
+/// The LV of a volume as LVM's UUID identifies it. It is the volume's, whatever its tags say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownLv {
     /// The volume, or the snapshot.
     pub volume: VolumeId,
-    /// What device-mapper calls it ([`Whole::mapping`](super::Whole)).
+    /// UUID of the LV's device in device-mapper ([`Whole::mapping`](super::Whole)).
     pub mapping: String,
-    /// Its name. Under another one it is nobody's: somebody has renamed it.
+    /// Name. Under another one the LV is nobody's: somebody has renamed it.
     pub name: LvName,
 }
 
 impl KnownLv {
-    /// Whether this LV has its name, and no tag says that it is another volume.
+    /// Returns `true` if `lv` has this name, and no tag claims it for another volume.
     fn is(&self, lv: &SeenOther) -> bool {
         let mut volumes = lv.tags.iter().filter_map(|tag| volume_of_lv_tag(tag));
         lv.name == self.name.as_str() && volumes.all(|volume| volume == self.volume)
     }
 
-    /// As it is seen, with the tags that it should have and has not.
+    /// Returns the LV as a volume's LV in the view, with the tags of ours that it lacks.
     fn seen(&self, lv: SeenOther) -> SeenLv {
         let snapshot = LvName::snapshot_of(self.volume) == self.name;
         let seen = SeenLv::new(self.volume, self.name.clone(), snapshot, lv);
@@ -631,18 +645,18 @@ impl KnownLv {
     }
 }
 
-/// What an LV of ours is, by its name.
+/// Role of an LV of ours, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Volume,
     Snapshot,
-    /// What a volume is to grow by.
+    /// The growth of a volume.
     Growth,
-    /// What is to take the place of a volume that is reverted.
+    /// The copy that takes the place of a volume that is reverted.
     Back,
 }
 
-/// How a name is read, how it is written, and what has it.
+/// How a name is read, how it is written, and the role of the LV that has it.
 type Names = (fn(&str) -> Option<VolumeId>, fn(VolumeId) -> LvName, Role);
 
 const NAMES: [Names; 4] = [
@@ -652,7 +666,8 @@ const NAMES: [Names; 4] = [
     (LvName::going_back, LvName::back_of, Role::Back),
 ];
 
-/// The volume that an LV of any name is, by its tags: ours, and of one volume.
+/// Returns the volume of an adopted LV, by its tags. `None` if our tag is missing, or if the tags
+/// do not name exactly one volume.
 fn adopted(tags: &BTreeSet<String>) -> Option<VolumeId> {
     let mut volumes = tags.iter().filter_map(|tag| volume_of_lv_tag(tag));
     let volume = volumes.next().filter(|_| tags.contains(LV_TAG))?;

@@ -1,15 +1,18 @@
-//! What is remembered of an LV that LVM has shown whole, so that a start need not wait for LVM: device-mapper's own words are
-//! enough to prove that a device is that LV.
+//! Memory of LVs that LVM has shown complete. With it, a start need not wait for LVM:
+//! device-mapper's answer is enough to prove that a device is that LV.
 //!
-//! LVM's identity of an LV and of its group stand in the name that the kernel has of the LV's device (`dm/uuid`). LVM gives an identity
-//! once: an LV that somebody has made anew under the same name has another one. What the name does not tell is what the LV's
-//! tags say, that it is ours and zeroed. That is remembered with the generation of the volume's wish: this agent makes nothing
-//! unready but for a wish that came after, which is durable before anything is touched, and makes what was remembered void.
+//! The name that the kernel has of the LV's device (`dm/uuid`) contains LVM's UUIDs of the LV and
+//! of its group. LVM gives a UUID once: an LV that somebody made anew under the same name has
+//! another one. The name does not tell what the LV's tags say, that it is ours and zeroed. The
+//! agent remembers that with the generation of the volume's spec. It makes an LV unready only for a
+//! later spec; that spec is durable before anything is touched, and voids the memory.
 //!
-//! Of thin volumes and snapshots only the identity is of use, for tags that somebody takes from them ([`super::retag`]).
+//! For thin volumes and snapshots only the UUID is of use, for tags that somebody removes from them
+//! ([`super::retag`]).
 //!
-//! What must never happen here: anything remembered of a volume that LVM does not show whole; a device taken for an LV by its
-//! node's name; a volume said to be whole that is wanted otherwise than it was then.
+//! What must never happen here: a memory of a volume that LVM does not show complete; a device
+//! taken for an LV by its node's name; a volume reported complete whose spec differs from the one
+//! at that time.
 
 use mooring_host::Mapped;
 use mooring_model::{
@@ -20,37 +23,39 @@ use mooring_model::{
 use super::view::VolumesView;
 use super::{Wanted, device_path, plan, report};
 
-/// Characters of an identity of LVM's without its dashes.
+/// Number of characters of LVM's UUID without its dashes.
 const UUID_CHARS: usize = 32;
 
-/// An LV as LVM showed it when it was whole: ours, with a device, zeroed, as large as wanted, and nothing left to do.
+/// A complete LV as LVM showed it: ours, with a device, zeroed, as large as its spec, and nothing
+/// left to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
-    /// What device-mapper calls its device.
+    /// UUID of the LV's device in device-mapper.
     pub mapping: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: ByteSize,
-    /// The revert that made it.
+    /// The revert that made the LV. `None` if none did.
     pub reverted: Option<RevertId>,
 }
 
-/// What a look at LVM says of that.
+/// Result of a view for what is remembered of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
-    /// It is whole.
+    /// The LV is complete.
     Whole(Whole),
-    /// It is not, or not as it is wanted.
+    /// The LV is incomplete, or differs from its spec.
     NotWhole,
-    /// Its group is not there, it has no device, or somebody took tags from it: what was remembered is as true as before, and of no use until it has.
+    /// The group is missing, the LV has no device, or somebody removed its tags. The memory stays
+    /// true, and is of no use until that is mended.
     Nothing,
 }
 
-/// Why a volume waits for LVM whatever device-mapper says, if so.
+/// Returns why a volume must wait for LVM, whatever device-mapper says. `None` if it need not.
 pub fn waits_for_lvm(spec: &VolumeSpec) -> Option<&'static str> {
     if spec.kind != VolumeKind::Volume {
         Some("a snapshot has no device")
     } else if spec.provisioning != Provisioning::Thick {
-        // Whether its pool zeroes what it gives, only LVM tells.
+        // Only LVM tells whether the pool zeroes its blocks.
         Some("its blocks are of a thin pool")
     } else if spec.cut.is_some() {
         Some("it is to be cut off")
@@ -61,7 +66,7 @@ pub fn waits_for_lvm(spec: &VolumeSpec) -> Option<&'static str> {
     }
 }
 
-/// What `seen` says of the LV of this volume.
+/// Derives what a view says of the LV of this volume.
 pub fn shown(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Shown {
     let (Wanted::Volume(spec)
     | Wanted::Adopted(spec, _)
@@ -93,7 +98,8 @@ pub fn shown(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Shown {
     }
 }
 
-/// Whether a volume is whole by what is remembered and by what device-mapper says of its device: then what LVM would say of it.
+/// Returns the report that LVM would lead to, if memory and device-mapper prove that the volume is
+/// complete. `None` if they do not.
 pub fn is_whole(
     spec: &VolumeSpec,
     lv: &LvName,
@@ -108,7 +114,7 @@ pub fn is_whole(
     (same && wanted).then(|| ready(spec.id, &spec.group, lv, remembered))
 }
 
-/// What [`report`] says of an LV that is so.
+/// Returns what [`report`] says of such an LV.
 fn ready(id: VolumeId, group: &VgName, lv: &LvName, remembered: &Whole) -> VolumeReport {
     VolumeReport {
         id,
@@ -124,8 +130,8 @@ fn ready(id: VolumeId, group: &VgName, lv: &LvName, remembered: &Whole) -> Volum
     }
 }
 
-/// What device-mapper calls the device of an LV, by LVM's identities of the group and the LV. `None`: they are not in the form
-/// that LVM gives them.
+/// Builds the UUID that device-mapper has of an LV's device, from LVM's UUIDs of the group and the
+/// LV. `None` if these are not in the form that LVM gives them.
 pub(super) fn mapping(group: &str, lv: &str) -> Option<String> {
     let plain = |uuid: &str| {
         let plain: String = uuid.chars().filter(|c| *c != '-').collect();

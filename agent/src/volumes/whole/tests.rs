@@ -1,4 +1,4 @@
-//! What is remembered, and what it is worth beside what device-mapper says.
+//! Tests the memory of complete LVs, and its worth beside device-mapper's answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,7 +21,7 @@ fn revert(id: u128) -> Revert {
     Revert { id: RevertId::from_u128(id), snapshot: VolumeId::from_u128(9) }
 }
 
-/// Each of these alone makes a volume wait.
+/// Specs of which each alone makes a volume wait for LVM.
 fn wishes_out_of_the_ordinary() -> Vec<VolumeSpec> {
     let upload = mooring_model::Upload {
         id: mooring_model::UploadId::from_u128(1),
@@ -88,7 +88,7 @@ fn groups() -> Vec<Group> {
     vec![Group { name, reserve: ByteSize(0), wipe: Wipe::Zero, discard: false, thin_pool: None }]
 }
 
-/// What a look at this machine says of the volume.
+/// Views this machine, and returns the result for the volume.
 fn look(fake: &FakeMachine, spec: &VolumeSpec) -> (Shown, VolumeReport) {
     let seen = view(&fake.lvm(), &groups()).unwrap();
     let wanted = Wanted::Volume(spec.clone());
@@ -157,7 +157,8 @@ fn nothing_is_remembered_of_what_is_not_whole() {
     {
         assert_eq!(shown(&wanted, &seen, spec().id), Shown::NotWhole, "{wanted:?}");
     }
-    // Nor of one that is made from a snapshot and is there under our name without our tag, nor of one that is elsewhere.
+    // Nor is anything shown of a volume made from a snapshot that exists under our name without our
+    // tag, nor of one that is elsewhere.
     let elsewhere = VolumeSpec { group: "vg1".parse().unwrap(), ..spec() };
     assert_eq!(look(&fake, &elsewhere).0, Shown::Nothing);
     let cloned = VolumeSpec { source: Some(Source::Volume(VolumeId::from_u128(2))), ..spec() };
