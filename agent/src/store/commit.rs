@@ -1,8 +1,9 @@
-//! Group commit: changes that come at the same time share one transaction, and so one sync. Whoever gets the connection
-//! first does the work of everybody who waits for it; the others find theirs done.
+//! Group commit: changes that arrive at the same time share one transaction, and so one sync.
+//! Whoever gets the connection first does the work of everybody who waits for it; the others find
+//! theirs done.
 //!
-//! What must never happen here: a change called done before the sync that it shares; one change's failure that takes
-//! another's with it; two changes in another order than one after the other.
+//! What must never happen here: a change reported done before the sync that it shares; a failed
+//! change that makes another one fail; two changes that are not executed one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,19 +12,20 @@ use rusqlite::Connection;
 
 /// A change that waits for its turn.
 pub(super) trait Change: Send + Sync {
-    /// Makes it, in somebody's transaction. It may be made again in another one, when the first came to nothing.
+    /// Executes the change in somebody's transaction. Called again in another one, if the first
+    /// came to nothing.
     fn make(&self, conn: &Connection) -> rusqlite::Result<()>;
-    /// It came to nothing: the transaction did not.
+    /// Stores the error of a change that failed while its transaction goes on.
     fn fail(&self, error: rusqlite::Error);
-    /// Whether it has been made or has failed, for good.
+    /// Returns `true` if the change has been made or has failed, for good.
     fn is_over(&self) -> bool;
-    /// From now on it is over.
+    /// Ends the change: its outcome is final.
     fn end(&self);
 }
 
 struct Task<T, F> {
     work: F,
-    /// What came of it, and whether that is the last word.
+    /// Outcome so far, and `true` once it is final.
     outcome: Mutex<(Option<rusqlite::Result<T>>, bool)>,
 }
 
@@ -48,11 +50,11 @@ impl<T: Send, F: Fn(&Connection) -> rusqlite::Result<T> + Send + Sync> Change fo
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // What is guarded is whole after every statement.
+    // The guarded data is consistent after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The changes that wait.
+/// Changes that wait.
 #[derive(Default)]
 pub(super) struct Queue(Mutex<Vec<Arc<dyn Change>>>);
 
@@ -63,13 +65,15 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Adds a change that nobody waits for: it is made with the next one that somebody does.
+    /// Adds a change that nobody waits for. The next change that somebody waits for takes it along.
     pub(super) fn add(&self, change: Arc<dyn Change>) {
         lock(&self.0).push(change);
     }
 
-    /// Makes one change durable, and with it those that wait meanwhile. Returns what came of it, and how many transactions
-    /// were committed here. `work` may run more than once, and has no effect outside of its transaction.
+    /// Makes one change durable, and with it those that wait meanwhile. Returns its outcome, and
+    /// the number of transactions that this call committed.
+    ///
+    /// `work` may run more than once, and has no effect outside of its transaction.
     pub(super) fn write<T: Send + 'static>(
         &self,
         main: &Mutex<Connection>,
@@ -78,12 +82,13 @@ impl Queue {
         let task = Arc::new(Task { work, outcome: Mutex::new((None, false)) });
         let own: Arc<dyn Change> = task.clone();
         lock(&self.0).push(Arc::clone(&own));
-        // A transaction that a panic has cut short was rolled back when it was dropped.
+        // A transaction that a panic interrupted was rolled back when it was dropped.
         let conn = lock(main);
         let mut commits = 0;
         if !own.is_over() {
             let mut batch = std::mem::take(&mut *lock(&self.0));
-            // Not there when somebody's panic has cut the batch short that it was in.
+            // The own change is missing if somebody's panic has interrupted the batch that it was
+            // in.
             if !batch.iter().any(|change| Arc::ptr_eq(change, &own)) {
                 batch.push(own);
             }
@@ -95,7 +100,8 @@ impl Queue {
     }
 }
 
-/// All of them in one transaction; if that does not work, each in its own. Returns the number of commits.
+/// Makes all changes in one transaction; if that fails, each in its own. Returns the number of
+/// commits.
 fn make_all(conn: &Connection, batch: &[Arc<dyn Change>]) -> u64 {
     let mut commits = 0;
     if batch.len() > 1 && make_together(conn, batch).is_ok() {
@@ -114,12 +120,13 @@ fn make_all(conn: &Connection, batch: &[Arc<dyn Change>]) -> u64 {
     commits
 }
 
-/// A transaction, by statements that stay prepared: to read `BEGIN` and `COMMIT` anew costs as much as a small change. Rolled back
-/// if it is not committed.
+/// A transaction by prepared statements: parsing `BEGIN` and `COMMIT` each time costs as much as a
+/// small change. Rolled back if it is not committed.
 struct Transaction<'a>(&'a Connection);
 
 impl<'a> Transaction<'a> {
-    /// Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
+    /// Begins an immediate transaction: it takes the lock before the first read, so that no read is
+    /// stale when the write comes.
     fn begin(conn: &'a Connection) -> rusqlite::Result<Self> {
         run(conn, "BEGIN IMMEDIATE")?;
         Ok(Self(conn))
@@ -132,7 +139,7 @@ impl<'a> Transaction<'a> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // Committed, or rolled back by SQLite itself.
+        // The transaction was committed, or SQLite itself has rolled it back.
         if self.0.is_autocommit() {
             return;
         }
@@ -152,14 +159,14 @@ fn make_alone(conn: &Connection, change: &dyn Change) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// An error that is one change's own rolls back that change only.
+/// Makes the changes in one transaction. An error of one change rolls back that change only.
 fn make_together(conn: &Connection, batch: &[Arc<dyn Change>]) -> rusqlite::Result<()> {
     let transaction = Transaction::begin(conn)?;
     for change in batch {
         run(conn, "SAVEPOINT change")?;
         match change.make(conn) {
             Ok(()) => run(conn, "RELEASE change")?,
-            // A full disk, for one: SQLite has rolled back everything.
+            // SQLite has rolled back everything, for example because the disk is full.
             Err(error) if conn.is_autocommit() => return Err(error),
             Err(error) => {
                 run(conn, "ROLLBACK TO change")?;
@@ -196,7 +203,8 @@ mod tests {
         statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
     }
 
-    /// Makes changes that all come while another one is at work. What came of each, and the commits of all.
+    /// Makes changes that all arrive while another one is being made. Returns the outcome of each,
+    /// and the number of commits.
     fn at_once(main: &Arc<Mutex<Connection>>, changes: &[(i64, i64)]) -> (Vec<bool>, u64) {
         let queue = Arc::new(Queue::default());
         let busy = lock(main);
@@ -276,7 +284,7 @@ mod tests {
         assert!(made.is_ok());
         assert_eq!((commits, rows(&main)), (1, vec![1, 2, 3]));
         assert_eq!(*lock(&riders[1].1), ["made", "ended"]);
-        // One that cannot be takes nobody with it.
+        // A change that cannot be made does not make another one fail.
         assert_eq!(*lock(&riders[2].1), ["made", "failed", "ended"]);
         assert_eq!(queue.write(&main, insert(4, 1)).1, 1);
         assert_eq!(lock(&riders[0].1).len(), 2, "made once");

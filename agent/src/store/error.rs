@@ -1,4 +1,4 @@
-//! Why the store could not do something. Nothing that an error names was written.
+//! Errors of the store. Nothing that an error names was written.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,27 +10,27 @@ use rusqlite::ErrorCode;
 
 use super::{Kind, place};
 
-/// A failure of the store. The transaction was rolled back: what was kept before is kept now.
+/// A failure of the store. The transaction was rolled back: the store holds what it held before.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The state folder cannot hold it.
+    /// The state folder cannot hold the store.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// The database cannot be opened.
     #[error("cannot open the store {}: check its owner and permissions, and its file system", .path.display())]
     Open {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// Why.
+        /// Answer of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// The database is open, and cannot be looked at.
+    /// The database is open, and its file cannot be examined.
     #[error("cannot look at the store {}: check its folder and its file system", .path.display())]
     Look {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// Why.
+        /// Answer of the kernel.
         #[source]
         source: io::Error,
     },
@@ -41,7 +41,7 @@ pub enum StoreError {
          its controller tells it everything anew", .path.display()
     )]
     Gone {
-        /// Where it was.
+        /// Earlier path of the file.
         path: PathBuf,
     },
     /// The database is damaged.
@@ -50,12 +50,12 @@ pub enum StoreError {
          again; volumes are found by their tags and the controller sends its specs anew", .path.display()
     )]
     Corrupt {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The keys that seal secrets cannot be had.
+    /// The keys that seal secrets cannot be loaded.
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// A secret cannot be sealed or opened.
@@ -63,13 +63,13 @@ pub enum StoreError {
         "{0}. If the store is what does not fit, move it aside, so that the controller sends its specs anew"
     )]
     Seal(SealError),
-    /// One row makes no sense to this agent.
+    /// This agent cannot interpret one row.
     #[error(
         "{what} is kept in a form that this agent cannot read: if a newer agent has written it, install that one \
          again; else move the store aside, so that the controller sends its specs anew"
     )]
     Row {
-        /// What the row holds.
+        /// Content of the row.
         what: String,
     },
     /// A newer agent made the database.
@@ -78,83 +78,83 @@ pub enum StoreError {
         .path.display()
     )]
     Newer {
-        /// The file.
+        /// Path of the database.
         path: PathBuf,
-        /// Its schema.
+        /// Schema of the database.
         found: i64,
-        /// The newest that this agent knows.
+        /// Newest schema that this agent knows.
         known: i64,
     },
     /// The file system is full.
     #[error("cannot {op}: the file system of {} is full; free some space", .path.display())]
     Full {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Message of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// The file system is mounted, or has become, read-only.
+    /// The file system is mounted read-only, or has become so.
     #[error(
         "the store {} cannot be written to: the file system at {} is read-only. No change is taken meanwhile, and what is exported and \
          attached goes on. If the kernel has made it so, its log says why: mend that first; then `mount -o remount,rw {}`, and the \
          same command is taken", .path.display(), .mount.display(), .mount.display()
     )]
     Frozen {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// Where its file system is mounted.
+        /// Mount point of its file system.
         mount: PathBuf,
     },
-    /// The file may not be written to.
+    /// The file is not writable.
     #[error("cannot {op}: {} cannot be written to; see its permissions and its attributes (lsattr)", .path.display())]
     ReadOnly {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Message of SQLite.
         #[source]
         source: rusqlite::Error,
     },
     /// The disk failed.
     #[error("cannot {op}: the disk under {} failed; see the kernel's log", .path.display())]
     Disk {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Message of SQLite.
         #[source]
         source: rusqlite::Error,
     },
     /// Another program holds the database.
     #[error("cannot {op}: another program holds {} (a backup, or an sqlite3 shell?)", .path.display())]
     Busy {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Message of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// An agent with specs has a name that others know.
+    /// An agent that has specs cannot take another id: others know it by its own.
     #[error("this agent keeps specs under its id {kept}: it cannot become {arrived}")]
     NotFresh {
-        /// Its id.
+        /// Present id of the agent.
         kept: AgentId,
-        /// What it was to become.
+        /// Id that it was to take.
         arrived: AgentId,
     },
     /// Another cluster owns this agent.
     #[error("this agent belongs to cluster {kept}: cluster {arrived} cannot have it")]
     Pinned {
-        /// The owner.
+        /// The cluster that owns the agent.
         kept: ClusterId,
-        /// Who wants it.
+        /// The cluster that wants it.
         arrived: ClusterId,
     },
     /// The configuration names another prefix of target names.
@@ -163,48 +163,48 @@ pub enum StoreError {
          never change; put the old prefix back"
     )]
     Prefix {
-        /// What is kept.
+        /// Prefix in the store.
         kept: String,
-        /// What the configuration says.
+        /// Prefix in the configuration.
         arrived: String,
     },
-    /// An older spec than the one that is kept.
+    /// The spec is older than the one in the store.
     #[error(
         "generation {arrived} of the {kind} of {volume} is older than {kept}, which is kept: read it again"
     )]
     Stale {
-        /// Volume or export.
+        /// Kind of the object.
         kind: Kind,
         /// The volume.
         volume: VolumeId,
-        /// What came.
+        /// Generation that arrived.
         arrived: Generation,
-        /// What is kept.
+        /// Generation in the store.
         kept: Generation,
     },
-    /// Another content under the generation that is kept.
+    /// The spec has the generation of the one in the store, and another content.
     #[error(
         "generation {arrived} of the {kind} of {volume} has another content than generation {kept}, which is kept: two \
          writers; read it again and send a newer generation"
     )]
     Conflict {
-        /// Volume or export.
+        /// Kind of the object.
         kind: Kind,
         /// The volume.
         volume: VolumeId,
-        /// What came.
+        /// Generation that arrived.
         arrived: Generation,
-        /// What is kept: the same.
+        /// Generation in the store: the same.
         kept: Generation,
     },
-    /// The store was used in a way that it does not know.
+    /// The store was used in a way that SQLite refuses: a defect of the agent.
     #[error("cannot {op} in {}: this is a defect of the agent; please report it", .path.display())]
     Defect {
-        /// What was tried.
+        /// Operation that failed.
         op: String,
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Message of SQLite.
         #[source]
         source: rusqlite::Error,
     },
@@ -217,7 +217,7 @@ impl From<SealError> for StoreError {
 }
 
 impl StoreError {
-    /// Who can cure it.
+    /// Returns who can cure the failure.
     pub const fn cure(&self) -> Cure {
         match self {
             Self::Folder(_)
@@ -242,12 +242,12 @@ impl StoreError {
         }
     }
 
-    /// The file system under the store is full.
+    /// Returns `true` if the file system under the store is full.
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::Full { .. })
     }
 
-    /// Says what SQLite's answer means.
+    /// Derives the error from SQLite's answer.
     pub(super) fn of(path: &Path, op: impl Into<String>, source: rusqlite::Error) -> Self {
         let (op, path) = (op.into(), path.to_owned());
         let code = source.sqlite_error_code();

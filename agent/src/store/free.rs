@@ -1,7 +1,10 @@
-//! What an agent that was killed holds of its store. SQLite's locks are a table of files' and are let go of with it; a thread that
-//! hangs in the kernel keeps the table. Those of readers of the database stand in nobody's way. Those of its log do: of a change that
-//! was being made, a checkpoint, a read. They are on bytes of the log's index (SQLite's WAL format, 2.3.1), which holds nothing that is
-//! not in the log: with another index there is none of them.
+//! Frees the locks that a killed agent still holds on its store.
+//!
+//! SQLite's locks are locks on files. The kernel releases them with the process's table of files,
+//! which a thread that hangs in the kernel keeps. Locks of readers of the database are in nobody's
+//! way. Locks on the log are: of a change that was being made, a checkpoint, a read. They are on
+//! bytes of the log's index (SQLite's WAL format, 2.3.1). The index holds nothing that is not in
+//! the log, so a new index frees them all.
 //!
 //! What must never happen here: an index that is taken from under a program that lives.
 
@@ -14,15 +17,19 @@ use nix::libc;
 
 use super::{FILE_NAME, StoreError};
 
-/// The first of the locks on the log, and how many there are: to write, to checkpoint, to recover, five to read.
+/// Offset of the first lock on the log. The next constant counts them: to write, to checkpoint, to
+/// recover, five to read.
 const LOCKS_AT: i64 = 120;
 const LOCKS: i64 = 8;
 
-/// Lets go of what a process holds of the log of the store in this folder. The caller holds the folder's lock, has not opened the store
-/// yet, and knows that no thread of the process will ever run again. Whether there was anything.
+/// Removes the locks that a process holds on the log of the store in this folder. Returns `true` if
+/// there were any.
+///
+/// The caller holds the folder's lock, has not opened the store yet, and knows that no thread of
+/// the process will ever run again.
 ///
 /// # Errors
-/// The index cannot be opened, asked or removed.
+/// The index cannot be opened, queried or removed.
 pub fn free(folder: &Path, pid: u32) -> Result<bool, StoreError> {
     let path = folder.join(format!("{FILE_NAME}-shm"));
     let look = |source| StoreError::Look { path: path.clone(), source };
@@ -31,7 +38,7 @@ pub fn free(folder: &Path, pid: u32) -> Result<bool, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(look(error)),
     };
-    // An exclusive one would meet any of theirs.
+    // An exclusive lock conflicts with any of the process's locks.
     let mut lock = exclusive(LOCKS);
     let _answered = fcntl(&index, FcntlArg::F_GETLK(&mut lock)).map_err(|errno| look(errno.into()))?;
     let held = i32::from(lock.l_type) != libc::F_UNLCK;
@@ -42,7 +49,7 @@ pub fn free(folder: &Path, pid: u32) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// An exclusive lock on the first so many of them.
+/// Returns an exclusive lock on the first `count` of the lock bytes.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel's numbers are 0 and 1")]
 fn exclusive(count: i64) -> libc::flock {
     libc::flock {
@@ -71,14 +78,14 @@ mod tests {
         format!("00000000-0000-4000-8000-00000000000{last}").parse().unwrap()
     }
 
-    /// Another process, which has this part.
+    /// Starts another process, which runs this role.
     fn other(role: &str, folder: &Path) -> Child {
         let name = "store::free::tests::what_a_dead_writer_holds_is_let_go_of";
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", name]).env(ROLE, role).env(FOLDER, folder).spawn().unwrap()
     }
 
-    /// Makes a store, and is in the middle of a change until it is killed.
+    /// Makes a store, and stays in the middle of a change until it is killed.
     fn write(folder: &Path) {
         let store = Store::open(folder).unwrap();
         store.pin(cluster('c')).unwrap();

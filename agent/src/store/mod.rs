@@ -1,13 +1,15 @@
-//! The agent's durable part: the specs it has acknowledged, and the records of what it has revoked. One SQLite file.
+//! Durable state of the agent: the specs it has acknowledged, and the records of what it has
+//! revoked. One SQLite file.
 //!
-//! A change is in one transaction, synced once, before it is acknowledged; changes that come at the same time share it
-//! (`commit`). What the kernel shows again after a crash, the proof of a receipt, waits for the next one. Checkpoints, which sync more than once, run from
-//! the idle tick on a connection of their own. Losing the file loses nothing that the volumes' tags and the controller do
-//! not know.
+//! A change is one transaction, synced once, before it is acknowledged. Changes that arrive at the
+//! same time share it (`commit`). The proof of a receipt waits for the next change: after a crash
+//! the kernel shows it again. Checkpoints, which sync more than once, run from the idle tick on a
+//! connection of their own. If the file is lost, the volumes' tags and the controller still know
+//! everything.
 //!
-//! What must never happen here: an answer before the sync; a generation that goes back; a plan or a view that is stored;
-//! a row that is not as it was written and is believed (`sum`); a spec's body (it holds CHAP secrets) in a `Debug`, an error, or a
-//! file that others can read.
+//! What must never happen here: an answer before the sync; a generation that goes back; a plan or a
+//! view that is stored; a row that is not as it was written and is believed (`sum`); a spec's body
+//! (it holds CHAP secrets) in a `Debug`, an error, or a file that others can read.
 
 mod commit;
 mod error;
@@ -46,7 +48,7 @@ pub use spec::{Kind, StoredSpec, StoredWish};
 use sum::Sql;
 pub use whole::WholeRow;
 
-/// The database's name in the state folder.
+/// Name of the database in the state folder.
 pub const FILE_NAME: &str = "mooring-agent.db";
 
 /// Every schema ever released, oldest first. Only ever appended to.
@@ -62,59 +64,64 @@ const SCHEMAS: [&str; 9] = [
     include_str!("schema/9.sql"),
 ];
 
-/// The write-ahead log is checkpointed by the idle tick. Should that not come for this many pages (16 MiB, some thousand
-/// changes), SQLite does it inside of a change: one slow change is better than a log without end.
+/// Number of pages in the write-ahead log from which SQLite checkpoints inside of a change: 16 MiB,
+/// some thousand changes.
+///
+/// Usually the idle tick checkpoints. If it does not come, one slow change is better than a log
+/// without end.
 const WAL_PAGES_MAX: u32 = 4096;
 
-/// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
+/// Time that a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Statements that stay prepared: all there are.
+/// Number of statements that stay prepared: all there are.
 const STATEMENTS_CACHED: usize = 40;
 
-/// The store. All calls block; they come from threads that may.
+/// The store. All calls block, and must come from threads that may block.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    /// Its file, as it was opened.
+    /// The file, as it was opened.
     anchor: Anchor,
-    /// They seal the specs that hold secrets.
+    /// Keys that seal the specs that hold secrets.
     keys: Arc<SealingKeys>,
-    /// Every change and every read.
+    /// Connection of every change and every read.
     main: Mutex<Connection>,
-    /// Checkpoints, beside the changes that go on.
+    /// Connection of checkpoints, which run beside changes.
     keeper: Mutex<Connection>,
-    /// Something was written since the last checkpoint.
+    /// `true` if something was written since the last checkpoint.
     written: AtomicBool,
-    /// The log has the room that it should have, or cannot have it.
+    /// `true` if the log has the room that it should have, or cannot have it.
     roomy: AtomicBool,
     commits: AtomicU64,
     /// Changes that wait for the connection.
     queue: Queue,
-    /// Receipts of each volume that were begun since its old ones were dropped.
+    /// Number of receipts of each volume that began since its old ones were dropped.
     begun: Mutex<HashMap<VolumeId, usize>>,
     proofs: Proofs,
     agent: Mutex<AgentId>,
     cluster: Mutex<Option<ClusterId>>,
-    /// No spec was ever kept in this file.
+    /// `true` if no spec was ever stored in this file.
     fresh: AtomicBool,
-    /// The newest epoch of all that is kept, tombstones included.
+    /// Newest epoch of all rows, tombstones included.
     epoch: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A transaction that a panic has cut short was rolled back when it was dropped.
+    // A transaction that a panic interrupted was rolled back when it was dropped.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store {
-    /// Opens the store in this folder, with the keys that lie beside it; makes what is not there. The caller holds the folder's lock:
-    /// two agents on one store would each think the other's writes impossible.
+    /// Opens the store in this folder, with the keys beside it; creates what is missing.
+    ///
+    /// The caller holds the folder's lock: two agents on one store would each think the other's
+    /// writes impossible.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_with(dir, &Origin::own(dir))
     }
 
-    /// As [`Store::open`], with keys from elsewhere.
+    /// Opens the store as [`Store::open`] does, with keys from elsewhere.
     pub fn open_with(dir: &Path, keys: &Origin) -> Result<Self, StoreError> {
         // SQLite gives its -wal and -shm files the permissions of the database.
         let path = folder::private_file(dir, FILE_NAME)?;
@@ -155,8 +162,8 @@ impl Store {
         })
     }
 
-    /// The identity of this state folder, without opening it as an agent does: an agent may be at work on it. `None`: it has none, or it
-    /// cannot be read.
+    /// Reads the identity of this state folder without opening it as an agent does: an agent may be
+    /// at work on it. `None` if the folder has no identity, or if it cannot be read.
     pub fn id_in(dir: &Path) -> Option<AgentId> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(dir.join(FILE_NAME), flags).ok()?;
@@ -164,23 +171,27 @@ impl Store {
         meta(&conn, "agent_id").ok()??.parse().ok()
     }
 
-    /// This state folder's identity: made with the folder, or given back by a controller that knew the one before it.
+    /// Returns the identity of this state folder: made with the folder, or given back by a
+    /// controller that knew the folder before it.
     pub fn agent_id(&self) -> AgentId {
         *lock(&self.agent)
     }
 
-    /// Whether nothing was ever kept here: the folder is new, or its store was lost.
+    /// Returns `true` if nothing was ever stored here: the folder is new, or its store was lost.
     pub fn is_fresh(&self) -> bool {
         self.fresh.load(Ordering::Acquire)
     }
 
-    /// The newest epoch of all specs and tombstones that are, or were since the start, kept here. 0: none.
+    /// Returns the newest epoch of all specs and tombstones that are stored here, or were since the
+    /// start. 0 if there are none.
     pub fn newest_epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Whether the file is still where it was opened. When its folder was deleted under the running agent, or another file is in
-    /// its place, whatever is written is gone with this process. And whether its file system can be written to.
+    /// Checks that the file is still where it was opened, and that its file system is writable.
+    ///
+    /// If its folder was deleted under the running agent, or another file is in its place, whatever
+    /// is written goes with this process.
     pub fn check_place(&self) -> Result<(), StoreError> {
         if !self.anchor.holds() {
             return Err(StoreError::Gone { path: self.path.clone() });
@@ -191,7 +202,8 @@ impl Store {
         }
     }
 
-    /// Gives a fresh store to a cluster, under the id that the cluster knows its host by. The same again changes nothing.
+    /// Gives a fresh store to a cluster, under the id that the cluster knows its host by. A
+    /// repeated call changes nothing.
     pub fn adopt(&self, cluster: ClusterId, agent: AgentId) -> Result<(), StoreError> {
         let mut owner = lock(&self.cluster);
         let mut id = lock(&self.agent);
@@ -202,7 +214,7 @@ impl Store {
         }
         let op = || format!("take the id {agent} in cluster {cluster}");
         let taken = self.write(op, move |conn| {
-            // In the transaction: a spec that is on its way is kept before this, or after.
+            // Checked in the transaction: a concurrent spec is stored before this, or after.
             if !is_empty(conn)? {
                 return Ok(false);
             }
@@ -218,17 +230,17 @@ impl Store {
         Ok(())
     }
 
-    /// Commits of changes since the start, each of them one sync of the log.
+    /// Returns the number of commits since the start. Each of them is one sync of the log.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// The cluster that owns this agent; `None` while nobody does.
+    /// Returns the cluster that owns this agent. `None` while no cluster does.
     pub fn cluster(&self) -> Result<Option<ClusterId>, StoreError> {
         Ok(*lock(&self.cluster))
     }
 
-    /// Gives the agent to a cluster for good. To the owner again: nothing is written.
+    /// Gives the agent to a cluster for good. Writes nothing if the cluster owns it already.
     pub fn pin(&self, cluster: ClusterId) -> Result<(), StoreError> {
         let mut owner = lock(&self.cluster);
         match *owner {
@@ -241,7 +253,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives the agent to a cluster whoever owned it before: the operator has said so in the configuration.
+    /// Gives the agent to a cluster whoever owned it before: the operator has set it in the
+    /// configuration.
     pub fn pin_by_operator(&self, cluster: ClusterId) -> Result<(), StoreError> {
         let mut owner = lock(&self.cluster);
         if *owner != Some(cluster) {
@@ -251,8 +264,8 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the prefix of target names for good: every name on the wire follows from it, so that with another one a revoke
-    /// would look where nothing is and call it proven.
+    /// Stores the prefix of target names for good. Every name on the wire follows from it: with
+    /// another one a revoke would look where nothing is, and call it proven.
     pub fn keep_prefix(&self, prefix: &IqnPrefix) -> Result<(), StoreError> {
         let read =
             self.read(|| "read the prefix of target names".to_owned(), |conn| meta(conn, "iqn_prefix"))?;
@@ -276,8 +289,8 @@ impl Store {
         )
     }
 
-    /// Moves the write-ahead log into the database, without holding up changes. Call it when nothing else is to do; costs
-    /// nothing when nothing was written since.
+    /// Moves the write-ahead log into the database, without delaying changes. For idle moments;
+    /// free if nothing was written since the last call.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
         if !self.written.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -286,7 +299,7 @@ impl Store {
             self.written.store(true, Ordering::Release);
             StoreError::of(&self.path, "checkpoint the store", source)
         };
-        // PASSIVE: whoever writes meanwhile goes on; what is left over is moved the next time.
+        // PASSIVE: changes go on meanwhile. The next checkpoint moves what is left.
         let left = lock(&self.keeper)
             .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
                 Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?)
@@ -296,12 +309,13 @@ impl Store {
             self.written.store(true, Ordering::Release);
             return Ok(());
         }
-        // The first change after a checkpoint starts the log anew, which costs a second sync. It is made here, so that no
-        // grant has to wait for it.
+        // The first change after a checkpoint starts the log anew, which costs a second sync. This
+        // write is that change, so that no grant has to wait for it.
         set_meta(&lock(&self.main), "checkpointed_us", &micros(SystemTime::now()).to_string()).map_err(failed)
     }
 
-    /// Makes one change, durable when this returns. An error rolls it back. `work` may run more than once.
+    /// Makes one change, durable when this returns. An error rolls it back. `work` may run more
+    /// than once.
     fn write<T: Send + 'static>(
         &self,
         op: impl FnOnce() -> String,
@@ -311,7 +325,7 @@ impl Store {
         let (made, commits) = self.queue.write(&self.main, work);
         self.commits.fetch_add(commits, Ordering::Relaxed);
         let value = made.map_err(|source| StoreError::of(&self.path, op(), source))?;
-        // Once more after the sync: what was written into a file without a name is not kept.
+        // Checked again after the sync: a write into a file without a name does not last.
         self.check_place()?;
         self.written.store(true, Ordering::Release);
         Ok(value)
@@ -336,7 +350,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Refuses a database that is damaged or comes from a newer agent, before anything is written to it.
+/// Refuses a database that is damaged or comes from a newer agent, before anything is written to
+/// it.
 fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     let look = |source| StoreError::of(path, "check the store", source);
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
@@ -345,12 +360,13 @@ fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
         return Err(StoreError::Newer { path: path.to_owned(), found, known });
     }
     let corrupt = |why| Err(StoreError::Corrupt { path: path.to_owned(), why });
-    // Not `quick_check`: it does not see an index that has lost a receipt, and what is not proven is looked for by one.
+    // Not `quick_check`: it misses an index that has lost a receipt, and unproven receipts are
+    // found by one.
     let verdict: String = conn.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(look)?;
-    // Those that the store's schema has: an older one has fewer, or none.
+    // Checks the tables of the store's schema: an older one has fewer with sums, or none.
     let rows = sum::damaged(conn, found);
     match (rows, verdict.as_str()) {
-        // It says more than SQLite's verdict can, which may be of the same row.
+        // The sum's message is more precise than SQLite's verdict, which may be about the same row.
         (Ok(Some(why)), _) => corrupt(why),
         (rows, "ok") => rows.map(drop).map_err(look),
         _ => corrupt(verdict),
@@ -362,7 +378,7 @@ fn configure(conn: &Connection) -> rusqlite::Result<()> {
     // FULL: every commit syncs the log. NORMAL would lose acknowledged specs in a power cut.
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", "ON")?;
-    // A revoked secret does not stay behind in free pages.
+    // No revoked secret stays behind in free pages.
     conn.pragma_update(None, "secure_delete", "ON")?;
     conn.pragma_update(None, "trusted_schema", "OFF")?;
     conn.pragma_update(None, "wal_autocheckpoint", WAL_PAGES_MAX)
@@ -373,7 +389,7 @@ fn migrate(path: &Path, conn: &mut Connection) -> Result<(), StoreError> {
         Ok(()) => Ok(()),
         Err(rusqlite_migration::Error::RusqliteError { err, .. }) => {
             match StoreError::of(path, "bring the store to this agent's schema", err) {
-                // It has another schema than it says.
+                // The database has another schema than its number says.
                 StoreError::Defect { source, path, .. } => {
                     Err(StoreError::Corrupt { path, why: source.to_string() })
                 }
@@ -396,13 +412,13 @@ fn agent_id(path: &Path, conn: &Connection) -> Result<AgentId, StoreError> {
     Ok(id)
 }
 
-/// Whether nothing is kept but who we are.
+/// Returns `true` if the database holds nothing but the agent's identity.
 fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT NOT EXISTS (SELECT 1 FROM specs) AND NOT EXISTS (SELECT 1 FROM receipts)";
     conn.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
-/// The newest epoch of all that is kept.
+/// Returns the newest epoch of all rows.
 fn newest_epoch(conn: &Connection) -> rusqlite::Result<u64> {
     let newest: Option<i64> = conn.query_row("SELECT MAX(epoch) FROM specs", [], |row| row.get(0))?;
     Ok(newest.map_or(0, i64::cast_unsigned))
@@ -422,7 +438,7 @@ fn set_meta(conn: &Connection, key: &str, value: &str) -> rusqlite::Result<()> {
     conn.prepare_cached(&SET)?.execute([key, value]).map(drop)
 }
 
-/// Microseconds since 1970; a clock before that counts as 1970.
+/// Converts a time to microseconds since 1970; an earlier time counts as 1970.
 fn micros(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }

@@ -1,7 +1,8 @@
-//! Where the store is: whether that can be written to.
+//! Tells whether the store's file system is writable.
 //!
-//! What must never happen here: a read-only file system that is taken for a writable one because a file on it is open. (One that the
-//! kernel makes read-only under open files may still take what overwrites a file there, into its cache.)
+//! What must never happen here: a read-only file system that is taken for a writable one because a
+//! file on it is open. (One that the kernel makes read-only under open files may still take what
+//! overwrites a file there, into its cache.)
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,15 +10,17 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// Where the file system is mounted that has this path, or would have it, if it is read-only. One that cannot be looked at is none:
-/// whoever writes finds out.
+/// Returns the mount point of the file system that has this path, or would have it, if it is
+/// read-only.
+///
+/// `None` if it is writable, or cannot be examined: then a write shows it.
 pub(crate) fn read_only(path: &Path) -> Option<PathBuf> {
-    // Asked each second, as a rule of a path that is there.
+    // Called each second, as a rule with a path that exists.
     let (there, found) = path.ancestors().find_map(|part| Some((part, statvfs(part).ok()?)))?;
     found.flags().contains(FsFlags::ST_RDONLY).then(|| mount_of(there))
 }
 
-/// Where the file system of what is here is mounted.
+/// Returns the mount point of the file system that holds this path.
 fn mount_of(path: &Path) -> PathBuf {
     let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let device = |part: &Path| fs::metadata(part).map(|found| found.dev()).ok();

@@ -1,4 +1,4 @@
-//! Where volumes were ever granted over Fibre Channel, and on which ports.
+//! Places where volumes were ever granted over Fibre Channel, and the ports of them.
 //!
 //! What must never happen here: a place that is dropped before a later spec was seen in force.
 
@@ -16,7 +16,7 @@ const PORTS: &str = "fc_ports";
 static INSERT: Sql = Sql::new(|| sum::FC_PLACES.insert());
 
 impl Store {
-    /// The ports that ever served.
+    /// Returns the ports that ever served.
     pub fn fc_ports(&self) -> Result<BTreeSet<FcPort>, StoreError> {
         let text = self.read(|| "read the Fibre Channel ports".to_owned(), |conn| meta(conn, PORTS))?;
         let ports = text.as_deref().unwrap_or_default().split_whitespace().map(str::parse);
@@ -25,13 +25,13 @@ impl Store {
             .map_err(|_| StoreError::Row { what: "the Fibre Channel ports".to_owned() })
     }
 
-    /// Keeps them.
+    /// Stores the ports.
     pub fn keep_fc_ports(&self, ports: &BTreeSet<FcPort>) -> Result<(), StoreError> {
         let text = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         self.write(|| "keep the Fibre Channel ports".to_owned(), move |conn| set_meta(conn, PORTS, &text))
     }
 
-    /// The places of all volumes.
+    /// Returns the places of all volumes.
     pub fn fc_places(&self) -> Result<Vec<(VolumeId, Place)>, StoreError> {
         let read = |conn: &rusqlite::Connection| {
             let sql = "SELECT volume_id, initiator, slot, lun FROM fc_places";
@@ -50,7 +50,7 @@ impl Store {
         rows.into_iter().map(|row| place(row).ok_or_else(unreadable)).collect()
     }
 
-    /// Keeps exactly these places of a volume.
+    /// Replaces the places of a volume by exactly these.
     pub fn keep_fc_places(&self, volume: VolumeId, places: &BTreeSet<Place>) -> Result<(), StoreError> {
         let places = places.clone();
         self.write(

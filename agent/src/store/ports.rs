@@ -1,6 +1,6 @@
-//! The relative target port ids of exports.
+//! Relative target port ids of exports.
 //!
-//! What must never happen: one id kept for two volumes.
+//! What must never happen here: one id stored for two volumes.
 
 use mooring_model::VolumeId;
 use rusqlite::params;
@@ -11,7 +11,7 @@ use super::{Store, StoreError};
 static KEEP: Sql = Sql::new(|| sum::PORT_IDS.insert());
 
 impl Store {
-    /// The ids of all volumes that have one.
+    /// Returns the ids of all volumes that have one.
     pub fn port_ids(&self) -> Result<Vec<(VolumeId, u16)>, StoreError> {
         let read = |conn: &rusqlite::Connection| {
             let mut statement = conn.prepare_cached("SELECT volume_id, port_id FROM port_ids")?;
@@ -23,7 +23,8 @@ impl Store {
         rows.into_iter().map(|(volume, id)| Ok((volume.parse().map_err(|_| unreadable())?, id))).collect()
     }
 
-    /// Keeps exactly this id of a volume, or none. Whoever had it before has it no more: the kernel gives one to one.
+    /// Stores exactly this id of a volume, or none. Takes the id from the volume that had it: the
+    /// kernel gives each id to one.
     pub fn keep_port_id(&self, volume: VolumeId, id: Option<u16>) -> Result<(), StoreError> {
         self.write(
             || format!("keep the relative port id of volume {volume}"),

@@ -1,5 +1,5 @@
-//! Receipts: the record of a revoke begins in the transaction that takes the grant away, and is completed when the
-//! kernel's draining call has returned.
+//! Receipts. The record of a revoke begins in the transaction that removes the grant, and is
+//! completed when the kernel's draining call has returned.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,16 @@ use super::commit::Change;
 use super::sum::{self, Sql};
 use super::{Store, StoreError, lock, micros, time_of};
 
-/// Receipts that are kept of one volume, newest first; unproven ones are kept beyond that. One change can take away 512
-/// grants (`GRANTS_PER_EXPORT_MAX`), and its retry must find them all.
+/// Number of receipts kept of one volume, newest first; unproven ones are kept beyond that.
+///
+/// One change can remove 512 grants (`GRANTS_PER_EXPORT_MAX`), and its retry must find them all.
 pub const RECEIPTS_PER_VOLUME_KEPT: u32 = 1024;
 
-/// Older ones are dropped with every so many new ones, because looking for them costs as much as all that are kept.
+/// Number of new receipts after which older ones are dropped. Looking for them costs as much as
+/// reading all that are kept.
 const RECEIPTS_BETWEEN_DROPS: usize = 64;
 
-/// The beginning of a revoke, to be written down.
+/// The beginning of a revoke, to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReceipt {
     initiator: String,
@@ -32,7 +34,7 @@ pub struct NewReceipt {
 }
 
 impl NewReceipt {
-    /// What is written of a receipt.
+    /// Returns the stored part of a receipt.
     pub fn of(receipt: &Receipt) -> Self {
         Self {
             initiator: receipt.initiator.to_string(),
@@ -43,7 +45,7 @@ impl NewReceipt {
     }
 }
 
-/// Inserts receipts. Runs in the caller's transaction.
+/// Inserts receipts. Runs in the caller's transaction. Returns their rows.
 pub(super) fn begin(
     conn: &Connection,
     volume: VolumeId,
@@ -74,7 +76,8 @@ pub(super) fn begin(
 
 static BEGIN: Sql = Sql::new(|| sum::RECEIPTS.insert());
 
-/// The rows are numbered here, as SQLite would do it: a row's sum is over its number too.
+/// Returns the newest row's number. The agent numbers the rows as SQLite would, because a row's sum
+/// covers its number, too.
 fn newest_row(conn: &Connection) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT IFNULL(MAX(id), 0) FROM receipts")?.query_row([], |row| row.get(0))
 }
@@ -88,7 +91,7 @@ pub(super) fn drop_old(conn: &Connection, volume: VolumeId) -> rusqlite::Result<
     .execute(params![volume.to_string(), RECEIPTS_PER_VOLUME_KEPT])
 }
 
-/// Drops the old proven receipts of a volume of which no spec and no tombstone is kept.
+/// Drops the old proven receipts of a volume that has neither spec nor tombstone.
 pub(super) fn forget_old(conn: &Connection, volume: VolumeId, before_us: i64) -> rusqlite::Result<usize> {
     conn.prepare_cached(
         "DELETE FROM receipts WHERE volume_id = ?1 AND proven = 1 AND began_us < ?2 \
@@ -98,7 +101,8 @@ pub(super) fn forget_old(conn: &Connection, volume: VolumeId, before_us: i64) ->
 }
 
 impl Store {
-    /// Notes that so many receipts of a volume begin. Whether its old ones are due to be dropped.
+    /// Counts `count` new receipts of a volume. Returns `true` if its old ones are due to be
+    /// dropped.
     pub(super) fn begins(&self, volume: VolumeId, count: usize) -> bool {
         if count == 0 {
             return false;
@@ -113,7 +117,8 @@ impl Store {
         due
     }
 
-    /// Keeps the beginning of a receipt of a nexus that is cut while its grant stands. Returns its row.
+    /// Stores the beginning of a receipt for a nexus that is ended while its grant stands. Returns
+    /// the receipt's row.
     pub fn begin_cut(&self, receipt: &Receipt) -> Result<i64, StoreError> {
         let drop_old = self.begins(receipt.volume, 1);
         let (volume, generation, new) = (receipt.volume, receipt.generation, NewReceipt::of(receipt));
@@ -130,7 +135,8 @@ impl Store {
         rows.first().copied().ok_or_else(|| StoreError::Row { what: format!("a receipt of {volume}") })
     }
 
-    /// Who is kept out of which volume: the newest receipt of an initiator says so.
+    /// Returns the initiators that are kept out, and of which volume, by the newest receipt of
+    /// each.
     pub fn kept_out(&self) -> Result<Vec<Receipt>, StoreError> {
         let rows = self.read(
             || "read who is kept out".to_owned(),
@@ -145,9 +151,11 @@ impl Store {
         newest.filter(|found| found.as_ref().map_or(true, kept_out)).collect()
     }
 
-    /// Completes a receipt. It is durable with the next change, or by [`Store::flush`]: after a crash before that, the
-    /// receipt is unproven again, and the kernel proves it again, in which the nexus is not. Reads say at once that it is
-    /// proven.
+    /// Completes a receipt. Reads show it as proven at once.
+    ///
+    /// The proof is durable with the next change, or by [`Store::flush`]. After a crash before
+    /// that, the receipt is unproven again. The kernel, in which the nexus is no more, then proves
+    /// it again.
     pub fn prove_receipt(&self, row: i64, receipt: &Receipt) {
         let new = NewReceipt::of(receipt);
         lock(&self.proofs).insert(row, new.clone());
@@ -159,12 +167,12 @@ impl Store {
         }));
     }
 
-    /// Whether there are proofs that are not known to be durable.
+    /// Returns `true` if there are proofs that are not known to be durable.
     pub fn has_unwritten(&self) -> bool {
         !lock(&self.proofs).is_empty()
     }
 
-    /// Makes durable what no change has taken along, also what a change could not.
+    /// Makes every proof durable that no change has taken along, or that a change could not write.
     pub fn flush(&self) -> Result<(), StoreError> {
         let proofs: Vec<_> = lock(&self.proofs).iter().map(|(row, new)| (*row, new.clone())).collect();
         if proofs.is_empty() {
@@ -182,7 +190,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is read, with the proofs that are not written yet.
+    /// Adds to what was read the proofs that are not written yet.
     fn with_proofs(&self, rows: Vec<RawReceipt>) -> Vec<RawReceipt> {
         let proofs = lock(&self.proofs);
         let known = |row: RawReceipt| match proofs.get(&row.id) {
@@ -192,7 +200,7 @@ impl Store {
         rows.into_iter().map(known).collect()
     }
 
-    /// The receipts of a volume, newest first, at most so many.
+    /// Returns the receipts of a volume, newest first, at most `limit`.
     pub fn receipts(&self, volume: VolumeId, limit: usize) -> Result<Vec<Receipt>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows = self.read(
@@ -207,7 +215,7 @@ impl Store {
         self.with_proofs(rows).iter().map(|row| Ok(row.parse()?.1)).collect()
     }
 
-    /// The receipts of a volume that began with one generation of its spec, newest first.
+    /// Returns the receipts of a volume that began with one generation of its spec, newest first.
     pub fn receipts_of(&self, volume: VolumeId, generation: Generation) -> Result<Vec<Receipt>, StoreError> {
         let rows = self.read(
             || format!("read the receipts of {volume}, generation {generation}"),
@@ -224,7 +232,8 @@ impl Store {
         self.with_proofs(rows).iter().map(|row| Ok(row.parse()?.1)).collect()
     }
 
-    /// The receipts whose draining call had not returned when they were written, with their rows, oldest first.
+    /// Returns the receipts whose draining call had not returned when they were written, with their
+    /// rows, oldest first.
     pub fn unproven_receipts(&self) -> Result<Vec<(i64, Receipt)>, StoreError> {
         let rows = self.read(
             || "read the receipts that are not proven".to_owned(),
@@ -251,7 +260,7 @@ fn complete(conn: &Connection, row: i64, new: &NewReceipt) -> rusqlite::Result<(
 /// Proofs that are not known to be durable.
 pub(super) type Proofs = Arc<Mutex<BTreeMap<i64, NewReceipt>>>;
 
-/// One of them, on its way into the next change's transaction.
+/// A proof on its way into the next change's transaction.
 struct Completion {
     row: i64,
     new: NewReceipt,
@@ -265,7 +274,8 @@ impl Change for Completion {
     }
 
     fn fail(&self, error: rusqlite::Error) {
-        // It stays unproven in the store, which is the safe side, and is written at the next tick.
+        // The receipt stays unproven in the store, which is the safe side; the next tick writes the
+        // proof.
         tracing::error!(error = %Chain(&error), row = self.row, "cannot write a receipt down");
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -300,7 +310,7 @@ impl RawReceipt {
         Ok((self.id, receipt))
     }
 
-    /// The columns decide what they hold; the body has the rest.
+    /// Decodes a receipt. The columns decide what they hold; the body has the rest.
     fn of_wire(&self, wire: v1::Receipt) -> Option<Receipt> {
         let generation = wire.generation?;
         let proof = if self.proven { Proof::Proven } else { wire.proof() };

@@ -1,6 +1,6 @@
-//! Persistent reservations that outlive a loss of power.
+//! Persistent reservations that survive a loss of power.
 //!
-//! What must never happen: a row that cannot be read and counts as none.
+//! What must never happen here: a row that cannot be read and counts as none.
 
 use mooring_model::VolumeId;
 use mooring_targets::reservations::{Kept, format_kept, parse_kept};
@@ -14,7 +14,7 @@ static KEEP: Sql = Sql::new(|| {
 });
 
 impl Store {
-    /// The registrations of all volumes that have some.
+    /// Returns the registrations of all volumes that have some.
     pub fn reservations(&self) -> Result<Vec<(VolumeId, Vec<Kept>)>, StoreError> {
         let read = |conn: &rusqlite::Connection| {
             let mut statement = conn.prepare_cached("SELECT volume_id, kept FROM reservations")?;
@@ -28,7 +28,7 @@ impl Store {
         rows.into_iter().map(|found| row(found).ok_or_else(unreadable)).collect()
     }
 
-    /// Keeps exactly these registrations of a volume.
+    /// Replaces the registrations of a volume by exactly these.
     pub fn keep_reservations(&self, volume: VolumeId, kept: &[Kept]) -> Result<(), StoreError> {
         let kept = format_kept(kept);
         self.write(

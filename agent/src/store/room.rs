@@ -1,9 +1,12 @@
-//! Room in the write-ahead log. A sync of what was appended to a file has to wait until the file system has written down that the
-//! file is longer; a sync of what was written over does not. SQLite writes over its log from the second checkpoint on, and never
-//! makes it shorter while the store is open. So the log is made long once, by zeros behind its end, before anybody needs it.
+//! Room in the write-ahead log.
 //!
-//! Zeros are no frame of the log: its salt is wrong, and whoever reads the log after a crash stops there, as at what is left of an
-//! older round of it (SQLite's file format, 4.3).
+//! A sync of appended bytes has to wait until the file system has recorded the file's new length; a
+//! sync of overwritten bytes does not. SQLite overwrites its log from the second checkpoint on, and
+//! never shortens it while the store is open. So the log is lengthened once, by zeros behind its
+//! end, before anybody needs it.
+//!
+//! Zeros are no frame of the log: their salt is wrong. A reader of the log after a crash stops
+//! there, as at the remains of an older round (SQLite's file format, 4.3).
 //!
 //! What must never happen here: a byte written where SQLite has written, or is writing.
 
@@ -17,26 +20,28 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::{Store, StoreError, lock};
 
-/// How long the log is made: some hundred changes, more than come between two checkpoints as a rule.
+/// Length in bytes to which the log is extended: some hundred changes, usually more than come
+/// between two checkpoints.
 pub(super) const LOG_BYTES: u64 = 4 << 20;
 
-/// So much must be free where it lies: room that nobody needs yet is not taken from what somebody will need.
+/// Bytes that must be free on the log's file system. Room that nobody needs yet is not taken from
+/// what somebody will need.
 const FREE_MIN: u64 = 16 * LOG_BYTES;
 
-/// Written at a time: so long a change may have to wait.
+/// Bytes written at a time: a change may have to wait for that long.
 const AT_ONCE: usize = 256 << 10;
 
 impl Store {
-    /// Whether the log is shorter than it should be, and nobody has tried to make it longer.
+    /// Returns `true` if the log is shorter than it should be, and nobody has tried to lengthen it.
     pub fn lacks_room(&self) -> bool {
         !self.roomy.load(Ordering::Acquire)
     }
 
-    /// Makes the log long. Call it when nothing else is to do. After an error nobody tries again: a sync costs more, and nothing is
-    /// lost.
+    /// Lengthens the log. For idle moments. After an error nobody tries again: a sync costs more,
+    /// and nothing is lost.
     ///
     /// # Errors
-    /// The log cannot be opened, written or synced: its file system is full, for one.
+    /// The log cannot be opened, written or synced, for example because its file system is full.
     pub fn make_room(&self) -> Result<(), StoreError> {
         if self.roomy.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -44,14 +49,16 @@ impl Store {
         self.check_place()?;
         let path = self.log_path();
         let look = |source| StoreError::Look { path: path.clone(), source };
-        // Not made: a store whose log is not there is no store of this process.
+        // Does not create the file: a store without a log is no store of this process.
         let log = OpenOptions::new().append(true).open(&path).map_err(look)?;
         while self.lengthen(&log).map_err(look)? {}
         log.sync_data().map_err(look)
     }
 
-    /// Adds a piece. Whether the log is too short still. No change is on its way meanwhile, and what SQLite has written ends before
-    /// the end of the file.
+    /// Appends one piece of zeros. Returns `true` if the log is still too short.
+    ///
+    /// No change is in progress meanwhile, and what SQLite has written ends before the end of the
+    /// file.
     fn lengthen(&self, mut log: &File) -> io::Result<bool> {
         let _still = lock(&self.main);
         if log.metadata()?.len() >= LOG_BYTES {

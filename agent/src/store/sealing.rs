@@ -1,13 +1,15 @@
-//! Sealed bodies: the specs of exports and connections have CHAP secrets in them, so that their bodies are kept sealed as a whole.
-//! The keys lie outside of the database.
+//! Sealed bodies. The specs of exports and connections contain CHAP secrets, so their bodies are
+//! sealed as a whole. The keys lie outside of the database.
 //!
-//! Every start counts by which keys the bodies are sealed, before it changes anything. Then it seals by the first key of the file each
-//! body that stands in clear (agents that do not seal have kept it) or that another key has sealed. It does so in steps, each of them
-//! a transaction: the next start goes on with one that is killed. A row of `meta` says that pages of the file may still hold what was
-//! replaced, until the file has been written anew.
+//! Every start first counts by which keys the bodies are sealed, before it changes anything. Then
+//! it seals by the first key of the file each body that is in clear (from an agent that does not
+//! seal) or sealed by another key. Each step is a transaction: if a start is killed, the next one
+//! goes on. A row of `meta` says that pages of the file may still hold what was replaced, until the
+//! file has been rewritten.
 //!
-//! What must never happen here: a change before every key is there that bodies are sealed by; a key made where bodies are sealed
-//! already; a body that is replaced by anything but the same one, sealed.
+//! What must never happen here: a change before every key is there that bodies are sealed by; a key
+//! made where bodies are sealed already; a body that is replaced by anything but the same one,
+//! sealed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,13 +21,13 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use super::sum::{self, Sql};
 use super::{Kind, StoreError, meta, set_meta};
 
-/// Bodies of one step.
+/// Number of bodies in one step.
 const STEP: usize = 200;
 
-/// The key of `meta` that says that the file may still hold bytes of what was replaced.
+/// Key in `meta` of the row that says that the file may still hold bytes of what was replaced.
 const REMAINS: &str = "sealing_remains";
 
-/// Seals the body of a spec for its row. A volume's holds no secret, and stays as it is.
+/// Seals the body of a spec for its row. A volume's body holds no secret, and stays as it is.
 pub(super) fn seal(
     keys: &SealingKeys,
     kind: Kind,
@@ -69,16 +71,16 @@ fn census(conn: &Connection) -> rusqlite::Result<Census> {
     looked.collect()
 }
 
-/// Counts of what was sealed.
+/// Numbers of bodies that were sealed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sealed {
-    /// Bodies that stood in clear.
+    /// Bodies that were in clear.
     pub(super) clear: u64,
     /// Bodies that an older key had sealed.
     pub(super) older: u64,
 }
 
-/// The key of the last row of a step.
+/// Key of the last row of a step.
 type Cursor = (String, String);
 
 static REPLACE: Sql = Sql::new(|| {
@@ -86,7 +88,8 @@ static REPLACE: Sql = Sql::new(|| {
     format!("UPDATE specs SET {set} WHERE volume_id = ?1 AND kind = ?2")
 });
 
-/// One step: seals the next bodies that the first key has not sealed. Returns what it did, and where the next one begins.
+/// Runs one step: seals the next bodies that the first key has not sealed. Returns what it did, and
+/// where the next step begins; `None` after the last.
 fn step(
     conn: &mut Connection,
     keys: &SealingKeys,
@@ -126,7 +129,7 @@ fn step(
     Ok((sealed, next))
 }
 
-/// Why a step came to nothing.
+/// Reason why a step came to nothing.
 enum Failed {
     Sql(rusqlite::Error),
     Seal(sealing::SealError),
@@ -144,7 +147,8 @@ impl From<sealing::SealError> for Failed {
     }
 }
 
-/// Sees that every body is sealed by the first key, and returns the keys. Nothing is changed unless every key is there.
+/// Seals every body by the first key, and returns the keys. Changes nothing unless every key is
+/// there.
 pub(super) fn prepare(
     path: &Path,
     conn: &mut Connection,
@@ -171,7 +175,7 @@ pub(super) fn prepare(
         tracing::info!(key = %keys.first(), "sealed {} specs of the store anew that an older key had sealed", all.older);
     }
     if keys.ids().count() > 1 {
-        // Each body that did not open has ended the start.
+        // A body that does not open would have ended the start before.
         let idle = keys.ids().skip(1).map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
         tracing::info!(
             "nothing is sealed by {idle} any more: in {}, all lines below the first key can go; copies of the store of before need them",
@@ -189,7 +193,8 @@ pub(super) fn prepare(
     Ok(Arc::new(keys))
 }
 
-/// Writes the file anew, and empties its log: what was deleted or replaced before is in neither any more.
+/// Rewrites the file, and empties its log: neither holds any more what was deleted or replaced
+/// before.
 fn rewrite(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("VACUUM")?;
     let busy: bool = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;

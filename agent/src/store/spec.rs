@@ -13,10 +13,11 @@ use super::receipt::{self, NewReceipt};
 use super::sum::{self, Sql};
 use super::{Store, StoreError, micros, sealing, time_of};
 
-/// How often it is worth a look which tombstones are old ([`Store::purge`]): each reads all specs, and they are kept for months.
+/// Interval between two searches for old tombstones ([`Store::purge`]). Each search reads all
+/// specs, and tombstones are kept for months.
 pub(crate) const PURGED_EVERY: Duration = Duration::from_hours(1);
 
-/// Of what a spec is.
+/// Kind of the object that a spec describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A volume.
@@ -43,19 +44,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What is wanted, as it is kept.
+/// A spec as it is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoredWish {
     /// The encoded spec. Holds secrets.
     Spec(Vec<u8>),
-    /// The object goes.
+    /// The object is deleted.
     Tombstone {
-        /// Volumes: with its data.
+        /// For a volume: `true` if its data is deleted, too.
         destroy: bool,
     },
-    /// Volumes: the LV is nobody's from now on, with its data.
+    /// For a volume: it is unmanaged. From now on the LV is nobody's, with its data.
     Released,
-    /// Connections: it goes, and at once, because the target has revoked this host.
+    /// For a connection: it is removed at once, because the target has revoked this host.
     Revoked,
 }
 
@@ -70,27 +71,27 @@ impl fmt::Debug for StoredWish {
     }
 }
 
-/// One kept spec.
+/// One stored spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSpec {
-    /// Of what.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Of which volume.
+    /// The volume that the object belongs to.
     pub volume: VolumeId,
-    /// What fences it.
+    /// Stamp that decides which of two specs is newer.
     pub stamp: Stamp,
-    /// What is wanted.
+    /// The spec, or what takes its place.
     pub wish: StoredWish,
-    /// The sender's own data.
+    /// Data of the sender, returned unchanged.
     pub opaque: Vec<u8>,
-    /// When it was written.
+    /// Time of the write.
     pub updated: SystemTime,
-    /// Volumes: their LV was whole once, for this spec or one before it.
+    /// For a volume: `true` if its LV was completed once, for this spec or one before it.
     pub made: bool,
 }
 
 impl StoredSpec {
-    /// The error to report when this spec's body makes no sense.
+    /// Returns the error to report if this spec's body cannot be decoded.
     pub fn corrupt(&self) -> StoreError {
         StoreError::Row { what: describe(self.kind, self.volume) }
     }
@@ -100,7 +101,7 @@ fn describe(kind: Kind, volume: VolumeId) -> String {
     format!("the {kind} spec of {volume}")
 }
 
-/// How the fence answered inside of the transaction.
+/// Result of the comparison of stamps inside of the transaction.
 enum Fenced {
     Written(Vec<i64>),
     Same,
@@ -109,9 +110,12 @@ enum Fenced {
 }
 
 impl Store {
-    /// Keeps a spec, sealed if it may hold secrets, and with it the beginning of the revokes that it causes: all or nothing, synced
-    /// once, and only if the stamp is newer than the kept one. Returns the receipts' rows, in their order. The very same stamp again
-    /// writes nothing and returns no rows: the first call's receipts stand.
+    /// Stores a spec, sealed if it may hold secrets, together with the beginning of the revokes
+    /// that it causes. Returns the receipts' rows, in their order.
+    ///
+    /// One transaction writes all or nothing, synced once, and only if the stamp is newer than the
+    /// stored one. The very same stamp again writes nothing and returns no rows: the first call's
+    /// receipts stand.
     pub fn put_spec(
         &self,
         kind: Kind,
@@ -165,7 +169,7 @@ impl Store {
         }
     }
 
-    /// All specs and tombstones, by volume.
+    /// Returns all specs and tombstones, by volume.
     pub fn specs(&self) -> Result<Vec<StoredSpec>, StoreError> {
         let rows = self.read(
             || "read the specs".to_owned(),
@@ -177,7 +181,7 @@ impl Store {
         rows.into_iter().map(|row| row.parse(&self.keys)).collect()
     }
 
-    /// One spec or tombstone.
+    /// Returns one spec or tombstone. `None` if there is none.
     pub fn spec(&self, kind: Kind, volume: VolumeId) -> Result<Option<StoredSpec>, StoreError> {
         let row = self.read(
             || format!("read {}", describe(kind, volume)),
@@ -190,14 +194,15 @@ impl Store {
         row.map(|row| row.parse(&self.keys)).transpose()
     }
 
-    /// Forgets tombstones that are older than 90 days and whose object is gone (`gone` says so), and the receipts of volumes
-    /// of which nothing else is kept. Returns how many tombstones went.
+    /// Removes tombstones that are older than 90 days and whose object is gone (`gone` returns
+    /// `true`). Removes the receipts of volumes that have no row any more. Returns the number of
+    /// removed tombstones.
     ///
-    /// A tombstone whose object is still there stays: without it the object would be taken for an orphan, and its deletion
-    /// would be forgotten.
+    /// A tombstone whose object still exists stays: without it the object would be taken for an
+    /// orphan, and its deletion would be forgotten.
     pub fn purge(&self, now: SystemTime, gone: impl Fn(Kind, VolumeId) -> bool) -> Result<usize, StoreError> {
         let Some(before) = now.checked_sub(TOMBSTONE_KEEP).map(micros) else { return Ok(0) };
-        // Looked up first: on most days there is nothing to write, and so nothing to sync.
+        // Read first: on most days there is nothing to write, and so nothing to sync.
         let old = self.read(
             || "look for old tombstones".to_owned(),
             |conn| {
@@ -235,7 +240,7 @@ impl Store {
     }
 }
 
-/// The kept stamp: `None` when nothing is kept, `Some(None)` when it cannot be read.
+/// Returns the stored stamp. `None` if there is no row, `Some(None)` if the stamp cannot be read.
 #[expect(clippy::option_option, reason = "nothing kept and nothing readable are two answers")]
 fn kept_stamp(conn: &Connection, kind: Kind, volume: VolumeId) -> rusqlite::Result<Option<Option<Stamp>>> {
     let sql = "SELECT epoch, counter, digest FROM specs WHERE volume_id = ?1 AND kind = ?2";
@@ -277,13 +282,14 @@ fn write_spec(
             revoked,
             micros(SystemTime::now()),
             released,
-            // One that is new.
+            // A new spec starts as not completed.
             false,
         ])
         .map(drop)
 }
 
-/// Writes a spec, or what takes its place: that its LV was made stays as long as there is a spec.
+/// Writes a spec, or what takes its place. That its LV was completed stays as long as there is a
+/// spec.
 static WRITE: Sql = Sql::new(|| {
     let made = "CASE WHEN specs.tombstone = 1 OR excluded.tombstone = 1 THEN 0 ELSE specs.made END";
     let to = |column| if column == "made" { made.to_owned() } else { format!("excluded.{column}") };

@@ -1,13 +1,17 @@
-//! Checksums of rows. `PRAGMA integrity_check` finds what is wrong with SQLite's pages; it does not see a byte that has changed inside
-//! of a row that can be read still: a digit in an initiator's name, `rw` in the place of `ro`, a generation. So each row has a CRC-32
-//! of its table's name and its columns in `sum`, made by the statement that writes it, and all of them are looked at when the store is
-//! opened. A CRC, and no hash: it is sure to find whatever has changed within 4 bytes, and costs next to nothing on the way of a grant.
+//! Checksums of rows.
 //!
-//! The function `row_sum` is known to the agent's connections only. What an sqlite3 shell writes into a row is refused at the next
-//! start, which is the intent; what it deletes is gone.
+//! `PRAGMA integrity_check` finds damage of SQLite's pages. It misses a byte that has changed
+//! inside of a row that is still readable: a digit in an initiator's name, `rw` in the place of
+//! `ro`, a generation. So the statement that writes a row also stores a CRC-32 of its table's name
+//! and its columns in `sum`. Opening the store checks all sums. A CRC, and no hash: it is sure to
+//! find any change within 4 bytes, and costs next to nothing on the path of a grant.
 //!
-//! What must never happen here: a row that is written without its sum; a right sum for a row that was wrong before a part of it was
-//! changed; a body (it holds CHAP secrets) in what is said of a row.
+//! Only the agent's connections have the function `row_sum`. The next start refuses a row that an
+//! sqlite3 shell has written, which is the intent; a row that it deletes is gone.
+//!
+//! What must never happen here: a row that is written without its sum; a right sum for a row that
+//! was wrong before a part of it was changed; a body (it holds CHAP secrets) in what is said of a
+//! row.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -20,11 +24,12 @@ use rusqlite::types::ValueRef;
 /// A table whose rows have sums.
 pub(super) struct Table {
     pub(super) name: &'static str,
-    /// What names a row to whoever reads of it.
+    /// Columns that name a row in messages.
     pub(super) key: &'static [&'static str],
-    /// What is summed behind the key: every other column, in this order for ever. A schema that adds one sums all rows anew.
+    /// Columns that are summed behind the key: every other one, in this order for ever. A schema
+    /// that adds one sums all rows anew.
     pub(super) rest: &'static [&'static str],
-    /// The schema since which its rows have sums, of these columns.
+    /// First schema whose rows have sums over these columns.
     pub(super) since: i64,
 }
 
@@ -74,7 +79,7 @@ pub(super) const PORT_IDS: Table =
 
 pub(super) const ALL: [Table; 7] = [META, SPECS, RECEIPTS, FC_PLACES, RESERVATIONS, WHOLE_LVS, PORT_IDS];
 
-/// A statement that is put together once.
+/// A statement that is built once.
 pub(super) type Sql = LazyLock<String>;
 
 impl Table {
@@ -82,20 +87,20 @@ impl Table {
         self.key.iter().chain(self.rest).copied()
     }
 
-    /// Its columns as they are bound in [`Table::insert`], `?1` first.
+    /// Returns the columns as [`Table::insert`] binds them, `?1` first.
     pub(super) fn listed(&self) -> String {
         self.columns().collect::<Vec<_>>().join(", ")
     }
 
-    /// The statement that inserts a row with all of its columns.
+    /// Returns the statement that inserts a row with all of its columns.
     pub(super) fn insert(&self) -> String {
         let values: Vec<_> = (1..=self.columns().count()).map(|at| format!("?{at}")).collect();
         let (name, columns, values) = (self.name, self.listed(), values.join(", "));
         format!("INSERT INTO {name} ({columns}, sum) VALUES ({values}, row_sum('{name}', {values}))")
     }
 
-    /// What follows `SET` when these columns of a row that is there become this, and the others stay. A sum that is wrong stays
-    /// wrong: what is changed does not make the rest right.
+    /// Returns the assignments behind `SET` for a change of these columns of an existing row. A
+    /// wrong sum stays wrong: a change does not make the rest of the row right.
     pub(super) fn set(&self, changes: &[(&str, &str)]) -> String {
         let of = |column: &str| format!("{}.{column}", self.name);
         let change = |column: &str| changes.iter().find(|(changed, _)| *changed == column);
@@ -111,7 +116,8 @@ impl Table {
         format!("row_sum('{}', {})", self.name, values.join(", "))
     }
 
-    /// The first row whose sum is wrong, and how many there are.
+    /// Returns a description of the first row whose sum is wrong, with the number of such rows.
+    /// `None` if there is none.
     fn damaged(&self, conn: &Connection) -> rusqlite::Result<Option<(String, usize)>> {
         let key = self.key.join(", ");
         let sum = self.sum(str::to_owned);
@@ -127,7 +133,7 @@ impl Table {
             let mut named = format!("in the table {}, the row of", self.name);
             for (at, column) in self.key.iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
-                // What is damaged may be the key itself.
+                // The damage may be in the key itself.
                 let _ = match row.get_ref(at)? {
                     ValueRef::Integer(number) => write!(named, "{comma} {column} {number}"),
                     ValueRef::Text(text) => {
@@ -144,16 +150,17 @@ impl Table {
     }
 }
 
-/// Tells a connection how rows are summed.
+/// Registers `row_sum` with a connection.
 pub(super) fn teach(conn: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8
         | FunctionFlags::SQLITE_DETERMINISTIC
-        // In statements of ours only: a schema that somebody has changed calls nothing.
+        // Callable from our statements only, not from a schema that somebody has changed.
         | FunctionFlags::SQLITE_DIRECTONLY;
     conn.create_scalar_function("row_sum", -1, flags, |values| Ok(row_sum(values)))
 }
 
-/// Each value with its type and its length, so that nothing slides from one column into the next.
+/// Sums each value with its type and its length, so that nothing slides from one column into the
+/// next.
 fn row_sum(values: &Context<'_>) -> i64 {
     let mut hasher = Hasher::new();
     for at in 0..values.len() {
@@ -179,7 +186,8 @@ fn row_sum(values: &Context<'_>) -> i64 {
     i64::from(hasher.finalize())
 }
 
-/// What to say of rows that are not as they were written, in a store of this schema, if there are such rows. Reads every row.
+/// Returns the message about rows that differ from what was written, in a store of this schema.
+/// `None` if there are none. Reads every row.
 pub(super) fn damaged(conn: &Connection, schema: i64) -> rusqlite::Result<Option<String>> {
     let mut first = None;
     let mut all = 0;

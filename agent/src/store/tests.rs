@@ -1,4 +1,5 @@
-//! Laws of the store: what is acknowledged is there after any crash, and nothing is written that was refused.
+//! Laws of the store: what is acknowledged is there after any crash, and nothing is written that
+//! was refused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -58,7 +59,8 @@ fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
 }
 
 impl Store {
-    /// From now on the file cannot grow by more than so many pages, as if its file system were full.
+    /// Keeps the file from growing by more than `more` pages from now on, as if its file system
+    /// were full.
     pub(crate) fn limit_pages(&self, more: u32) {
         let main = lock(&self.main);
         let pages: u32 = main.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
@@ -122,7 +124,7 @@ fn generations_are_fenced_and_a_refusal_writes_nothing() {
         matches!(conflict, StoreError::Conflict { .. }) && conflict.cure() == Cure::FixSpec,
         "{conflict}"
     );
-    // The very same again is a retry: no error, nothing written, not even its receipts.
+    // The very same spec again is a retry: no error, nothing written, not even its receipts.
     assert!(
         store
             .put_spec(Kind::Export, volume(7), &stamp(1, 5, 1), &spec("kept"), b"", &begun)
@@ -174,7 +176,7 @@ fn receipts_begin_with_their_spec_and_are_completed() {
     let proven = receipt(7, 1, Proof::Proven);
     let commits = store.commits();
     store.prove_receipt(rows[0], &proven);
-    // Known at once, and not durable: after a crash it is for the kernel to say again.
+    // The proof is known at once, and not durable: after a crash the kernel has to show it again.
     assert_eq!(store.commits(), commits);
     assert_eq!(store.unproven_receipts().unwrap(), [(rows[1], open.clone())]);
     assert_eq!(store.receipts(volume(7), usize::MAX).unwrap(), [open.clone(), proven.clone()]);
@@ -185,7 +187,7 @@ fn receipts_begin_with_their_spec_and_are_completed() {
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.unproven_receipts().unwrap().len(), 2);
-    // The next change takes it along, in its own transaction; without one, a tick does.
+    // The next change takes it along in its own transaction; without a change, a tick does.
     for by_change in [true, false] {
         let row = rows[usize::from(!by_change)];
         let commits = store.commits();
@@ -280,7 +282,8 @@ proptest! {
             now.push((n, counter, text));
             acknowledged.push((wal_bytes(dir.path()), now));
         }
-        // The log only grows here: a cut anywhere behind what was synced for the put must leave it whole.
+        // The log only grows here: if it is cut anywhere behind what was synced for the put, the
+        // put stays whole.
         let (synced, wanted) = at.get(&acknowledged);
         let copy = power_cut(dir.path(), synced + beyond, &tail);
         let store = Store::open(copy.path()).unwrap();
@@ -294,7 +297,8 @@ proptest! {
     }
 }
 
-/// Changes with checkpoints between them, each followed by a power cut: what was kept last is there.
+/// Makes changes with checkpoints between them, each followed by a power cut: the last stored spec
+/// is there.
 fn loses_nothing_around_checkpoints(dir: &Path, store: &Store) {
     for counter in 1..=40 {
         put(store, u128::from(counter % 3), counter, &format!("{counter}")).unwrap();
@@ -329,7 +333,8 @@ fn a_change_never_checkpoints_and_a_checkpoint_needs_a_change() {
     assert!(wal_bytes(dir.path()) > before.1);
     store.checkpoint().unwrap();
     assert_ne!(database(), before.0);
-    // The log was started anew: as many changes again fit into the same file, so no sync has to grow it.
+    // The log was started anew: as many changes again fit into the same file, so no sync has to
+    // lengthen it.
     let (checkpointed, log) = (database(), wal_bytes(dir.path()));
     store.checkpoint().unwrap();
     assert_eq!(database(), checkpointed, "a checkpoint without a change did something");
@@ -368,7 +373,7 @@ fn a_damaged_file_is_named_with_what_to_do() {
         error.to_string().contains("mooring-agent.db is damaged (") && error.to_string().contains("aside")
     );
 
-    // A page in the middle that was overwritten.
+    // A page in the middle was overwritten.
     let (dir, store) = store();
     for n in 1..200 {
         put(&store, n, 1, &"x".repeat(400)).unwrap();
@@ -450,7 +455,7 @@ fn changes_from_many_threads() {
             scope.spawn(move || {
                 for counter in 1..=50 {
                     put(store, 100 + u128::from(thread), counter, "own").unwrap();
-                    // All of them write volume 1, each with its own content.
+                    // All threads write volume 1, each with its own content.
                     match store.put_spec(
                         Kind::Export,
                         volume(1),
@@ -493,7 +498,8 @@ fn a_row_that_makes_no_sense_is_named() {
     assert!(put(&store, 1, 2, "b").is_err());
 }
 
-/// A store as the first release has written it: kept as it is, so that every later schema is tried on it.
+/// A store as the first release has written it, unchanged, so that every later schema is tried on
+/// it.
 #[test]
 fn a_store_of_schema_1_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -529,7 +535,7 @@ fn a_store_of_schema_1_is_taken_over() {
     put(&store, 7, 1, "new").unwrap();
 }
 
-/// As the second release has written it.
+/// A store as the second release has written it.
 #[test]
 fn a_store_of_schema_2_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -594,7 +600,7 @@ fn connections_are_kept_beside_volumes_and_exports() {
     assert_eq!(kept(2).wish, StoredWish::Tombstone { destroy: false });
     assert_eq!((kept(3).wish, kept(3).stamp.generation.counter), (StoredWish::Revoked, 2));
     assert_eq!(body(&store, 1).as_deref(), Some("export"));
-    // Tombstones go after their time, each by its own kind's word; a spec never.
+    // Tombstones go after their time, each by the answer for its own kind; a spec never does.
     let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
     assert_eq!(store.purge(later, |kind, _| kind == Kind::Export).unwrap(), 0);
     assert_eq!(store.purge(later, |kind, id| kind == Kind::Connection && id != volume(2)).unwrap(), 1);
@@ -654,14 +660,15 @@ fn what_is_remembered_of_lvs_is_kept_as_it_was_said_last() {
     let (first, fifth) = (said(3), said(5));
     let kept = [(volume(1), first.0, first.1), (volume(5), fifth.0, fifth.1)];
     assert_eq!(store.whole_lvs().unwrap(), kept);
-    // Nobody else's business: the store is as fresh as before, and one row that cannot be read makes no other unreadable.
+    // It concerns nothing else: the store is as fresh as before, and one unreadable row makes no
+    // other unreadable.
     assert!(store.is_fresh());
     let set = sum::WHOLE_LVS.set(&[("reverted", "'x'")]);
     lock(&store.main).execute(&format!("UPDATE whole_lvs SET {set} WHERE counter = 3"), []).unwrap();
     assert_eq!(store.whole_lvs().unwrap(), kept[1..]);
 }
 
-/// Whether the store has it of this volume that it was made.
+/// Returns whether the store says that this volume was made. `None` if it has no row.
 fn made(store: &Store, n: u128) -> Option<bool> {
     store.spec(Kind::Volume, volume(n)).unwrap().map(|spec| spec.made)
 }
@@ -678,7 +685,7 @@ fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
         wish(n, 1, &spec("new"));
         assert_eq!(made(&store, n), Some(false));
     }
-    // For a wish that is not the one that is kept, nothing; no more than for a volume of which nothing is kept.
+    // Nothing is recorded for another spec than the stored one, nor for a volume without a row.
     assert_eq!(
         (was_made(1, 2).unwrap(), was_made(9, 1).unwrap(), made(&store, 1)),
         (vec![], vec![], Some(false))
@@ -695,20 +702,20 @@ fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
     }
     assert_eq!((1..5).map(|n| made(&store, n)).collect::<Vec<_>>(), [true, false, false, false].map(Some));
     assert_eq!(was_made(2, 2).unwrap(), [], "what has ended");
-    // A new one under the id of one that has ended.
+    // A new volume under the id of one that has ended.
     wish(2, 3, &spec("new"));
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!((made(&store, 1), made(&store, 2)), (Some(true), Some(false)));
 }
 
-/// What was remembered as whole for the very wish that is kept was made.
+/// A volume counts as made if its memory belongs to the stored spec.
 #[test]
 fn a_store_of_schema_6_knows_what_was_made() {
     let dir = tempfile::tempdir().unwrap();
     let mut conn = Connection::open(dir.path().join(FILE_NAME)).unwrap();
     Migrations::new(SCHEMAS[..6].iter().map(|schema| M::up(schema)).collect()).to_latest(&mut conn).unwrap();
-    // Of the wish that is kept, of one before it, of a tombstone, and nothing.
+    // Memory of the stored spec, of an earlier one, of a tombstone, and none.
     for (n, counter, tombstone, remembered) in [(1, 2, 0, 2), (2, 2, 0, 1), (3, 2, 1, 2), (4, 2, 0, 0)] {
         let id = volume(n).to_string();
         let body = (tombstone == 0).then_some("spec");
@@ -726,7 +733,7 @@ fn a_store_of_schema_6_knows_what_was_made() {
     assert_eq!((1..5).map(|n| made(&store, n)).collect::<Vec<_>>(), [true, false, false, false].map(Some));
 }
 
-/// What is on the disk of the log.
+/// Returns the bytes of the log on the disk.
 fn log_of(dir: &Path) -> Vec<u8> {
     fs::read(dir.join(format!("{FILE_NAME}-wal"))).unwrap()
 }
@@ -749,7 +756,8 @@ fn a_log_with_room_does_not_grow() {
     assert_eq!(wal_bytes(dir.path()), long, "once");
 }
 
-/// A change that was torn wherever: what was acknowledged before it is there, and it is there as a whole or not at all.
+/// A change may be torn anywhere: what was acknowledged before it is there, and it is there as a
+/// whole or not at all.
 #[test]
 fn a_change_torn_in_the_log_s_room_takes_nothing_with_it() {
     let (dir, store) = store();

@@ -1,8 +1,9 @@
-//! LVs as LVM showed them when they were whole, and that they were: the one is worth something for one generation of a volume's
-//! wish and helps a start, the other stays as long as the volume and keeps its LV from being made again.
+//! Complete LVs as LVM showed them, and the fact that a volume was made. The first helps a start,
+//! and holds for one generation of a volume's spec. The second stays as long as the volume, and
+//! keeps its LV from being recreated.
 //!
-//! What must never happen here: a row that is said of another generation than the one that it was written for; a volume that was
-//! made by its LV for a wish that has ended since.
+//! What must never happen here: a row that is used for another generation than the one that it was
+//! written for; a volume that counts as made by its LV for a spec that has ended since.
 
 use mooring_model::{ByteSize, Generation, VolumeId};
 use rusqlite::{Connection, params};
@@ -11,7 +12,7 @@ use super::sum::{self, Sql};
 use super::{Store, StoreError};
 use crate::volumes::Whole;
 
-/// What is remembered of a volume: for which generation of its wish, and what. `None`: nothing any more.
+/// Memory of a volume's LV, with the generation of its spec. `None`: there is none any more.
 pub type WholeRow = (VolumeId, Option<(Generation, Whole)>);
 
 static REMEMBER: Sql = Sql::new(|| sum::WHOLE_LVS.insert());
@@ -25,7 +26,8 @@ static MADE: Sql = Sql::new(|| {
 });
 
 impl Store {
-    /// What is remembered of all volumes. A row that cannot be read is none: LVM is asked of that volume.
+    /// Returns the memory of all volumes. Leaves out a row that cannot be read: then LVM is asked
+    /// about that volume.
     pub fn whole_lvs(&self) -> Result<Vec<(VolumeId, Generation, Whole)>, StoreError> {
         let read = |conn: &rusqlite::Connection| {
             let sql = "SELECT volume_id, epoch, counter, mapping, size, reverted FROM whole_lvs";
@@ -48,15 +50,17 @@ impl Store {
         Ok(parsed.collect())
     }
 
-    /// Remembers this of these volumes, or nothing any more: all of it in one transaction.
+    /// Stores or removes the memory of these volumes, all in one transaction.
     pub fn keep_whole_lvs(&self, rows: Vec<WholeRow>) -> Result<(), StoreError> {
         let count = rows.len();
         self.write(|| format!("remember {count} logical volumes"), move |conn| write_whole(conn, &rows))
     }
 
-    /// Keeps that these volumes were made, each for the generation of its wish that its LV was seen whole for, and what is to be
-    /// remembered beside: all of it in one transaction. Returns those whose wish is still that one; of the others nothing is
-    /// kept.
+    /// Records that these volumes were made, and stores their memory, all in one transaction.
+    /// Returns the volumes whose spec still has the given generation.
+    ///
+    /// Each volume comes with the generation of the spec that its LV was complete for. Nothing is
+    /// stored for the others.
     pub fn keep_made(
         &self,
         made: &[(VolumeId, Generation)],

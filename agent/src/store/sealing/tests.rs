@@ -1,4 +1,5 @@
-//! Stores in clear, kills between the steps, keys that are gone, bodies that were moved.
+//! Tests of sealing: stores in clear, kills between the steps, keys that are gone, bodies that were
+//! moved.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use crate::store::{FILE_NAME, Store, StoredWish, lock};
 
 const VOLUMES: u128 = 500;
 
-/// Exports and connections that are no tombstones.
+/// Number of exports and connections that are no tombstones.
 const ALL: u64 = 2 * 500;
 
 const SECRET: &str = "a-secret-in-clear-";
@@ -58,14 +59,14 @@ fn check(store: &Store) {
     assert!(one.wish == StoredWish::Spec(body(Kind::Export, one.volume)));
 }
 
-/// A connection as the agent's own, without a store.
+/// Opens a connection with the agent's settings, without a store.
 fn connection(folder: &Path) -> Connection {
     let conn = crate::store::connect(&folder.join(FILE_NAME)).unwrap();
     crate::store::configure(&conn).unwrap();
     conn
 }
 
-/// Makes a store as agents that do not seal have kept it: every body in clear.
+/// Makes a store as agents that do not seal have written it: every body in clear.
 fn in_clear() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
@@ -132,7 +133,7 @@ fn a_change_of_keys_that_was_killed_is_gone_on_with() {
     kill_and_go_on(folder, false);
 }
 
-/// Kills a start after one step, then after two more, and so on; then before the file is written anew.
+/// Kills a start after one step, then after two more, and so on; then before the file is rewritten.
 fn kill_and_go_on(mut folder: tempfile::TempDir, clear: bool) {
     let keys = keys(folder.path());
     let mut sealed = Vec::new();
@@ -208,7 +209,7 @@ fn a_new_first_key_seals_everything_anew() {
     check(&Store::open(folder.path()).unwrap());
 }
 
-/// With a right checksum: who can write one has no key.
+/// The checksum is right: whoever can write one has no key.
 #[test]
 fn a_body_that_was_moved_to_another_row_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +228,8 @@ fn a_body_that_was_moved_to_another_row_is_refused() {
     assert!(store.spec(Kind::Export, one).is_ok());
 }
 
-/// A start after a reboot reads every spec once. The bound is far above what it takes, and far below what anybody would notice.
+/// A start after a reboot reads every spec once. The bound is far above what it takes, and far
+/// below what anybody would notice.
 #[test]
 fn a_thousand_bodies_open_in_milliseconds() {
     let folder = tempfile::tempdir().unwrap();
@@ -246,7 +248,7 @@ fn a_thousand_bodies_open_in_milliseconds() {
         }
         began.elapsed()
     };
-    // The least of a few: others may have the processor.
+    // The least of a few runs: others may have the processor.
     let took = (0..5).map(|_| open_all()).min().unwrap();
     assert!(rows.len() == 1000 && took.as_millis() < 200, "{took:?}");
 }

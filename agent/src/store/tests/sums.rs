@@ -1,11 +1,11 @@
-//! Laws of the sums: whatever has changed in a row behind the agent's back is found before anything is believed of it, and named;
-//! whatever the agent writes is believed again.
+//! Laws of the sums. Whatever has changed in a row behind the agent's back is found and named
+//! before anything is believed of it; whatever the agent writes is believed again.
 
 use rusqlite::types::Value;
 
 use super::*;
 
-/// Each store of each test of this crate ends as it would be believed again.
+/// Checks at the end of each store of each test of this crate that it would be believed again.
 impl Drop for Store {
     fn drop(&mut self) {
         let damaged = sum::damaged(&lock(&self.main), i64::MAX);
@@ -15,7 +15,7 @@ impl Drop for Store {
     }
 }
 
-/// Something in every column of every table, by every way there is to write it.
+/// Makes a store with something in every column of every table, by every way there is to write it.
 fn written() -> tempfile::TempDir {
     let (dir, store) = store();
     store.adopt(ClusterId::from_u128(7), AgentId::from_u128(8)).unwrap();
@@ -37,7 +37,7 @@ fn written() -> tempfile::TempDir {
     let remembered = [(1, reverted), (2, None), (3, None)];
     let rows = remembered.map(|(n, reverted)| (volume(n), Some((generation, whole(reverted)))));
     assert_eq!(store.keep_made(&made, rows.to_vec()).unwrap().len(), 3);
-    // What was made stays through a spec, and ends with a tombstone.
+    // That a volume was made stays through a spec, and ends with a tombstone.
     wish(Kind::Volume, 1, 2, &spec("larger"), &[]);
     wish(Kind::Volume, 2, 2, &StoredWish::Tombstone { destroy: true }, &[]);
     wish(Kind::Volume, 3, 2, &StoredWish::Released, &[]);
@@ -82,21 +82,21 @@ fn whatever_is_written_is_believed_again() {
         assert!(rows > 0, "nothing is in {}", table.name);
     }
     assert_eq!((made(&store, 1), made(&store, 2), made(&store, 3)), (Some(true), Some(false), Some(false)));
-    // What is old is forgotten, and leaves nothing that is wrong.
+    // Old rows are removed, and leave nothing that is wrong.
     let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
     assert_eq!(store.purge(later, |_, _| true).unwrap(), 3);
     drop(store);
     Store::open(dir.path()).unwrap();
 }
 
-/// A connection that knows nothing of sums: what it writes is whole to SQLite.
+/// Opens a connection that knows nothing of sums: what it writes is sound to SQLite.
 fn stranger(dir: &Path) -> Connection {
     let conn = Connection::open(dir.join(FILE_NAME)).unwrap();
     conn.execute_batch("PRAGMA ignore_check_constraints = ON; PRAGMA synchronous = OFF").unwrap();
     conn
 }
 
-/// Every column of every row of a table: its name, and what it holds.
+/// Returns every column of every row of a table: its name and its value.
 fn rows_of(conn: &Connection, table: &str) -> Vec<Vec<(String, Value)>> {
     let mut statement = conn.prepare(&format!("SELECT * FROM {table}")).unwrap();
     let names: Vec<_> = statement.column_names().into_iter().map(str::to_owned).collect();
@@ -106,8 +106,8 @@ fn rows_of(conn: &Connection, table: &str) -> Vec<Vec<(String, Value)>> {
     statement.query_map([], row).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// This value with one of its bytes changed, for each byte of a short one and a sample of a long one; and something instead of
-/// nothing.
+/// Returns this value with one of its bytes changed, for each byte of a short one and a sample of a
+/// long one; and something instead of nothing.
 fn flips(value: &Value) -> Vec<Value> {
     let flip = |bytes: &[u8]| -> Vec<Vec<u8>> {
         let step = if bytes.len() > 24 { 5 } else { 1 };
@@ -129,7 +129,8 @@ fn flips(value: &Value) -> Vec<Value> {
     }
 }
 
-/// Writes a value into one column of one row, past what would refuse it. Not if it is the key of another row.
+/// Writes a value into one column of one row, past what would refuse it. Writes nothing if it is
+/// the key of another row.
 fn overwrite(
     dir: &Path,
     table: &sum::Table,
@@ -138,7 +139,7 @@ fn overwrite(
     old: &Value,
     new: &Value,
 ) -> bool {
-    // Text is bound as bytes: what damage leaves need not be UTF-8.
+    // Text is bound as bytes: damaged text need not be UTF-8.
     let text = matches!(old, Value::Text(_)) || (table.name, column) == ("whole_lvs", "reverted");
     let to = if text { "CAST(?1 AS TEXT)" } else { "?1" };
     let keys: Vec<_> = row.iter().filter(|(name, _)| table.key.contains(&name.as_str())).collect();
@@ -208,7 +209,7 @@ fn a_row_without_a_sum_is_damaged_and_the_others_are_counted() {
     }
 }
 
-/// What an index has lost, a look by that index does not find: of all things, a receipt that is not proven.
+/// A query by an index misses what the index has lost: of all things, a receipt that is not proven.
 #[test]
 fn an_index_that_has_lost_a_receipt_is_found() {
     let dir = written();
@@ -225,7 +226,7 @@ fn an_index_that_has_lost_a_receipt_is_found() {
     assert!(said.contains("receipts_unproven"), "{said}");
 }
 
-/// A part of a row that is changed does not make the rest of it right.
+/// A change of a part of a row does not make the rest of it right.
 #[test]
 fn a_change_of_a_damaged_row_leaves_it_damaged() {
     let (dir, store) = store();
@@ -241,7 +242,7 @@ fn a_change_of_a_damaged_row_leaves_it_damaged() {
     store.flush().unwrap();
     let damaged = sum::damaged(&lock(&store.main), i64::MAX).unwrap().unwrap();
     assert!(damaged.ends_with("and 2 more rows are not"), "{damaged}");
-    // It would say so when it ends.
+    // Dropping the store would report the damage.
     std::mem::forget(store);
 }
 
@@ -266,13 +267,13 @@ fn no_two_rows_that_look_alike_have_one_sum() {
     .map(|values| conn.query_row(&format!("SELECT row_sum({values})"), [], |row| row.get(0)).unwrap())
     .into();
     assert_eq!(sums.len(), 12);
-    // For ever: what was written with another one would be called damaged.
+    // Fixed for ever: rows with another sum would be called damaged.
     let sum: i64 =
         conn.query_row("SELECT row_sum('specs', NULL, -1, x'00ff')", [], |row| row.get(0)).unwrap();
     assert_eq!(sum, 3_164_888_315);
 }
 
-/// The number of its schema is in the file's head, of which no row has a sum.
+/// The number of the schema is in the file's head, of which no row has a sum.
 #[test]
 fn a_store_that_says_an_older_schema_than_it_has_is_damaged_and_stays_as_it_is() {
     let dir = written();
@@ -285,7 +286,7 @@ fn a_store_that_says_an_older_schema_than_it_has_is_damaged_and_stays_as_it_is()
     assert_eq!(Store::open(dir.path()).unwrap().specs().unwrap().len(), 5);
 }
 
-/// As schema 7 had it: what is there is summed as it is.
+/// A store as schema 7 has it: its rows are summed as they are.
 #[test]
 fn an_older_store_is_summed_once() {
     let dir = written();
@@ -310,7 +311,7 @@ fn an_older_store_is_summed_once() {
     assert_eq!(before, after.collect::<Vec<_>>());
 }
 
-/// A byte that had changed before the next schema came is found by the start that brings it.
+/// The start that brings the next schema finds a byte that had changed before.
 #[test]
 fn a_damaged_row_of_the_schema_before_is_found_at_the_upgrade() {
     let dir = written();
