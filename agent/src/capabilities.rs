@@ -1,8 +1,9 @@
-//! What this host can do, from facts: each time it is asked, the kernel, LVM and the addresses are looked at. LVM may hang
-//! with a disk: see `lvm`.
+//! Capabilities of this host. Each request examines the kernel, LVM and the addresses anew. LVM may
+//! hang with a disk: see `lvm`.
 //!
-//! What must never happen here: a capability that is claimed and was not seen; a change of the machine; an error that hides
-//! the rest: what cannot be looked at becomes a problem that says what to run.
+//! What must never happen here: a capability that is claimed and was not seen; a change of the
+//! machine; an error that hides the rest: what cannot be examined becomes a problem that says what
+//! to run.
 
 mod health;
 mod images;
@@ -26,7 +27,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::machine::Machine;
 
-/// Asks LVM, and looks at everything else. Waits for LVM for a moment only.
+/// Queries LVM, and examines everything else. Waits for LVM for a moment only.
 pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
     let looking = engine.clone();
     let known =
@@ -34,12 +35,12 @@ pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
     with(engine, host_name, known).await
 }
 
-/// Looks at everything but LVM: of that, what is known.
+/// Examines everything but LVM. Takes LVM's last answer for the groups.
 pub async fn now(engine: &Engine, host_name: &str) -> v1::Capabilities {
     with(engine, host_name, engine.lvm().known()).await
 }
 
-/// What is known of the groups, without a look at anything.
+/// Returns LVM's last answer about the groups, without examining anything.
 pub(crate) fn known(engine: &Engine) -> Known {
     engine.lvm().known()
 }
@@ -52,7 +53,7 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
         found.agent_id = looking.agent_id().to_string();
         found.tls = looking.door().and_then(|door| door.identity());
         if let Err(error) = looking.store().check_place() {
-            // What is registered from now on is not kept.
+            // A registration from now on is not kept.
             found.persistent_reservations_kept = found.persistent_reservations_kept.map(|_| false);
             let fault =
                 Fault::new(Code::StoreLost, Weight::Fails, On::Everything, "store", error.to_string());
@@ -92,7 +93,7 @@ async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilitie
     gathered.await.unwrap_or_default()
 }
 
-/// Everything that takes no engine, with what is wrong.
+/// Gathers everything that needs no engine, with the faults.
 fn gather(
     machine: &Machine,
     config: &Config,
@@ -128,7 +129,7 @@ fn gather(
         persistent_reservations: reserves,
         persistent_reservations_kept: reserves,
         initiators_per_volume_max: serves.then(|| limit(GRANTS_PER_EXPORT_MAX)),
-        // What an export is sealed with is there with the kernel's target.
+        // The kernel's target has all that seals a read-only export.
         read_only_sealed: serves.then_some(target_ready),
         attachments_per_connection_max: config.host.as_ref().map(|_| limit(ATTACHMENTS_PER_CONNECTION_MAX)),
         cache_off: config.host.as_ref().map(|_| true),
@@ -137,7 +138,7 @@ fn gather(
     (found, faults)
 }
 
-/// The pools as LVM has shown them, less what the kernel cannot do.
+/// Returns the pools as LVM has shown them, without what the kernel cannot do.
 fn pools_of(known: Known, modules: &[v1::Module], release: &str, faults: &mut Vec<Fault>) -> Vec<v1::Pool> {
     faults.extend(known.silence);
     let mut pools = Vec::new();
@@ -157,13 +158,14 @@ fn pools_of(known: Known, modules: &[v1::Module], release: &str, faults: &mut Ve
     pools
 }
 
-/// The folder is there without which the kernel answers every change of a registration with "not ready".
+/// Returns `true` if the folder of persistent reservations exists. Without it the kernel answers
+/// every change of a registration with "not ready".
 fn keeps_reservations(machine: &Machine) -> bool {
     let Ok(folder) = mooring_targets::pr_folder(&*machine.target) else { return false };
     machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)).is_dir()
 }
 
-/// This host's name.
+/// Returns the name of this host.
 pub fn host_name() -> String {
     nix::sys::utsname::uname()
         .map(|names| names.nodename().to_string_lossy().into_owned())
@@ -174,7 +176,7 @@ fn kernel_release() -> String {
     nix::sys::utsname::uname().map(|names| names.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Why a module is not there, and what to run.
+/// Says why a module is not loaded, and what to run.
 fn missing_text(modules: &[v1::Module], name: &str, release: &str) -> String {
     match modules::find(modules, name) {
         Some(module) if module.state() == v1::ModuleState::Absent => {
@@ -184,9 +186,9 @@ fn missing_text(modules: &[v1::Module], name: &str, release: &str) -> String {
     }
 }
 
-/// What attaching needs.
+/// Checks what attaching needs.
 fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &mut Vec<Fault>) {
-    // Serving goes on without it.
+    // A host that serves goes on serving without it.
     let weight = if config.groups.is_empty() { Weight::Fails } else { Weight::Degrades };
     if modules::is_missing(modules, modules::INITIATOR) {
         let text = missing_text(modules, modules::INITIATOR, release);
@@ -200,7 +202,7 @@ fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &m
     }
 }
 
-/// Sentences for people on what is wrong with systemd's units.
+/// Returns the problems with systemd's units.
 pub(crate) fn wrong_units(engine: &Engine) -> Vec<Problem> {
     let judged = engine.units().map(|seen| units::judge(&seen, engine.machine(), engine.config()));
     judged.into_iter().flatten().map(|fault| fault.problem).collect()
@@ -231,7 +233,7 @@ mod tests {
     const CONFIG: &str = "portals = [\"10.0.0.1\", \"10.0.1.1\"]\n[[groups]]\nname = \"vg0\"\nreserve = \"8MiB\"\n\
                           [[groups]]\nname = \"vg1\"\n";
 
-    /// A machine whose `/` and `/sys` are a folder of the test's.
+    /// A machine whose `/` and `/sys` are a folder of the test.
     struct Rig {
         fake: FakeMachine,
         sys: tempfile::TempDir,
@@ -250,7 +252,7 @@ mod tests {
             rig
         }
 
-        /// The lists of the running kernel's modules: these, and nothing else.
+        /// Writes the lists of the running kernel's modules, with exactly these.
         fn lists(&self, loadable: &[&str], built_in: &[&str]) {
             let folder = self.sys.path().join("lib/modules").join(kernel_release());
             std::fs::create_dir_all(&folder).unwrap();
@@ -298,7 +300,8 @@ mod tests {
             gather_now(&self.machine(here), &config, "storage1")
         }
 
-        /// One group with a thin pool of 32 MiB, `more` keys, and a volume in each.
+        /// Configures one group with a thin pool of 32 MiB and the keys `more`, and a volume in
+        /// each pool.
         fn thin(&self, more: &str) -> v1::Capabilities {
             let text = format!(
                 "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\nthin_pool = \"64MiB\"\n{more}"
@@ -307,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Asks LVM on this thread.
+    /// Queries LVM on this thread.
     fn gather_now(machine: &Machine, config: &Config, host_name: &str) -> v1::Capabilities {
         let desk = Lvm::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -321,7 +324,7 @@ mod tests {
         health.expect("it is said").level()
     }
 
-    /// Of the host, its pools, its transports.
+    /// Returns the health levels of the host, its pools, its transports.
     fn levels(seen: &v1::Capabilities) -> (v1::HealthLevel, Vec<v1::HealthLevel>, Vec<v1::HealthLevel>) {
         (
             level(seen.health.as_ref()),
@@ -391,7 +394,7 @@ mod tests {
     fn a_module_is_present_loadable_absent_or_nobody_knows() {
         let rig = Rig::new();
         rig.module("iscsi_target_mod", false);
-        // The folder of a kernel whose package was removed is not there.
+        // The folder of a kernel whose package was removed is missing.
         let seen = rig.gather(&BOTH);
         assert_eq!(module(&seen, "iscsi_target_mod"), (Unlisted, "modprobe iscsi_target_mod"));
         assert_eq!(levels(&seen), (Failed, vec![Fine, Fine], vec![Failed]), "nobody could log in");
@@ -484,7 +487,7 @@ mod tests {
         assert_eq!(words.map(of), [Zero, Zero, None, Zero], "the disk takes none: it is zeroed");
         rig.fake.lvm().set_discards("vg0", true);
         assert_eq!(words.map(of), [Zero, Zero, None, Discard]);
-        // The control: that of an agent that does not say it is none of these.
+        // The control: an agent that does not report it says none of these.
         assert_eq!(v1::Pool::default().wipe(), Unspecified);
     }
 
@@ -511,7 +514,7 @@ mod tests {
         assert_eq!(of(), (Some(true), Some(true)));
         rig.fake.lvm().set_pool_ignores_discards("vg0", true);
         assert_eq!(of(), (Some(false), Some(false)));
-        // It is nearly full: that is no failure, and will be one.
+        // A pool that is nearly full is no failure yet.
         rig.fake.lvm().set_pool_used("vg0", 30 << 20);
         let seen = rig.thin("");
         assert_eq!(levels(&seen), (Degraded, vec![Fine, Degraded], vec![Fine]));
@@ -602,7 +605,7 @@ mod tests {
             let config = Config::parse(&text, "agent.toml").unwrap();
             gather_now(&rig.machine(&[]), &config, "host1")
         };
-        // No word of LVM and LIO: it serves nothing.
+        // No fault names LVM or LIO: the host serves nothing.
         let said = texts(&gather());
         assert_eq!(said.len(), 2, "{said:?}");
         assert_eq!(said[0], "kernel initiator: the module iscsi_tcp is not loaded: run modprobe iscsi_tcp");

@@ -1,13 +1,13 @@
-//! Whether this host, its pools and its transports do what the configuration asks of them, and why not: from the faults that
-//! were seen, each of which says what it concerns and how bad it is there.
+//! Judges the health of this host, its pools and its transports against the configuration, with the
+//! reasons. Each fault says what it concerns, and how bad it is there.
 //!
-//! What must never happen here: "OK" beside a fault that degrades; a fault that is told and not counted, or counted and
-//! not told.
+//! What must never happen here: "OK" beside a fault that degrades; a fault that is reported and not
+//! counted, or counted and not reported.
 
 use mooring_api::v1;
 use mooring_model::{Cure, Problem};
 
-/// What is wrong, in a word that programs may rely on. docs/operations.md lists them.
+/// Kind of a fault, in a word that programs may rely on. docs/operations.md lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     ModuleMissing,
@@ -63,18 +63,18 @@ impl Code {
     }
 }
 
-/// How bad it is for what it concerns.
+/// Weight of a fault for what it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     /// An operator should know it. Everything works.
     Noted,
-    /// It works in part, or will not for long.
+    /// The object works in part, or will not work for long.
     Degrades,
-    /// Nothing new can be done with it.
+    /// Nothing new can be done with the object.
     Fails,
 }
 
-/// What it concerns, besides the host.
+/// Objects that a fault concerns, besides the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum On {
     /// Nothing else.
@@ -107,13 +107,13 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// One that an operator has to cure.
+    /// Makes a fault that an operator has to cure.
     pub(super) fn new(code: Code, weight: Weight, on: On, object: impl Into<String>, text: String) -> Self {
         let problem = Problem { object: object.into(), text, cure: Cure::Operator };
         Self { code, weight, on, problem }
     }
 
-    /// The same with another cure.
+    /// Changes who can cure the fault.
     pub(super) fn cured_by(mut self, cure: Cure) -> Self {
         self.problem.cure = cure;
         self
@@ -147,7 +147,8 @@ const fn level(weight: Weight) -> v1::HealthLevel {
     }
 }
 
-/// The worst first; of the same weight in the order in which they were seen.
+/// Returns the reasons, the worst first; those of the same weight in the order in which they were
+/// found.
 fn reasons(faults: &[Fault], concerns: impl Fn(&Fault) -> bool) -> Vec<v1::HealthReason> {
     let mut concerned: Vec<_> =
         faults.iter().filter(|fault| fault.weight > Weight::Noted && concerns(fault)).collect();
@@ -170,7 +171,8 @@ fn has_failed(health: Option<&v1::Health>) -> bool {
     health.is_some_and(|health| health.level() == v1::HealthLevel::Failed)
 }
 
-/// Fills in what the faults mean: the problems, and the health of everything. `serves`: it has groups to serve from.
+/// Fills in what the faults mean: the problems, and the health of everything. `serves` is `true` if
+/// the host has groups to serve from.
 pub(super) fn judge(found: &mut v1::Capabilities, faults: &[Fault], serves: bool) {
     found.problems = faults.iter().map(|fault| (&fault.problem).into()).collect();
     for pool in &mut found.pools {
@@ -220,7 +222,7 @@ mod tests {
         }
     }
 
-    /// One letter for each: the host, the pools, the transports.
+    /// Returns one letter for each level: the host, the pools, the transports.
     fn levels(faults: &[(Weight, On)]) -> String {
         let mut found = found();
         let fault = |(weight, on): &(Weight, On)| {
@@ -293,7 +295,7 @@ mod tests {
         let mut found = v1::Capabilities::default();
         judge(&mut found, &[], false);
         assert_eq!(found.health.as_ref().unwrap().level(), v1::HealthLevel::Ok);
-        // The control: one that serves does, unless nobody knows.
+        // The control: a host that serves fails without pools, unless nobody knows of any.
         judge(&mut found, &[], true);
         assert_eq!(found.health.as_ref().unwrap().level(), v1::HealthLevel::Failed);
     }

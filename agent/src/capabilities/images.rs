@@ -1,4 +1,5 @@
-//! Whether volumes can be made from images: the folder is there, and what reads a format.
+//! Formats of images that volumes can be made from: checks the folder, and the program that reads a
+//! format.
 //!
 //! What must never happen here: a format that is claimed and that nothing here can read.
 
@@ -7,7 +8,7 @@ use mooring_api::v1;
 use super::health::{Code, Fault, On, Weight};
 use crate::images::Images;
 
-/// What can be read now. Nothing of it concerns volumes that are there.
+/// Returns the folder and the formats that can be read now. The faults concern no existing volume.
 pub(super) fn look(images: &Images, faults: &mut Vec<Fault>) -> v1::Images {
     let folder = images.folder().display().to_string();
     let mut formats = Vec::new();

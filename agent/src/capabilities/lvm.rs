@@ -1,8 +1,9 @@
-//! What LVM says of the groups, for whoever asks what this host can do. LVM hangs as long as a disk below it does: it is
-//! asked by one job at a time, whoever asks waits for a moment only, and what it said last is kept with its age.
+//! LVM's view of the groups, for requests of capabilities. LVM hangs as long as a disk below it
+//! does. So one job at a time queries it, each request waits for a moment only, and its last answer
+//! is kept with its age.
 //!
-//! What must never happen here: somebody who waits as long as LVM hangs; a second call of LVM beside one that hangs; what
-//! was seen before shown as if it were so now.
+//! What must never happen here: a request that waits as long as LVM hangs; a second call of LVM
+//! beside one that hangs; an old view shown as if it were a present one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -17,93 +18,94 @@ use crate::config::Config;
 use crate::machine::Machine;
 use crate::volumes::{self, VolumesView};
 
-/// How long an answer waits for LVM. A healthy one takes some ten milliseconds.
+/// Time that a request waits for LVM. A healthy one takes some ten milliseconds.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
 
-/// What LVM said.
+/// An answer of LVM.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Said {
     pub(super) pools: Vec<v1::Pool>,
     pub(super) faults: Vec<Fault>,
 }
 
-/// What is known of the groups at one moment.
+/// Knowledge of the groups at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Known {
-    /// `None`: LVM has not answered since this agent was started.
+    /// Last answer. `None` if LVM has not answered since this agent was started.
     pub(super) said: Option<Said>,
-    /// When that look began.
+    /// Start of the query that led to `said`.
     pub(super) seen: Option<SystemTime>,
-    /// How old that is; zero while LVM answers.
+    /// Age of `said`; zero while LVM answers.
     pub(super) age: Duration,
-    /// LVM does not answer.
+    /// Set while LVM does not answer.
     pub(super) silence: Option<Fault>,
 }
 
 impl Known {
-    /// The groups, as they were seen last.
+    /// Returns the pools of the last answer.
     pub(crate) fn pools(&self) -> &[v1::Pool] {
         self.said.as_ref().map_or(&[], |said| &said.pools)
     }
 
-    /// When that was; `None`: never.
+    /// Returns the time of the last answer. `None` if there was none.
     pub(crate) fn seen(&self) -> Option<SystemTime> {
         self.seen
     }
 
-    /// LVM does not answer.
+    /// Returns `true` while LVM does not answer.
     pub(crate) fn is_silent(&self) -> bool {
         self.silence.is_some()
     }
 }
 
-/// When a look began, to measure by and to tell.
+/// Start of a query: on the clock that measures, and on the one that is reported.
 pub(crate) type Moment = (Instant, SystemTime);
 
-/// It begins now.
+/// Returns the present moment.
 pub(crate) fn begin(machine: &Machine) -> Moment {
     (Instant::now(), machine.clock.now())
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Questions so far. A look that begins now answers all of them.
+    /// Number of requests so far. A query that begins now answers all of them.
     asked: u64,
     at_work: bool,
-    /// When the look at work began.
+    /// Start of the running query. `None` if none is running.
     began: Option<Moment>,
     said: Option<(Said, Instant, SystemTime)>,
-    /// When the first of the looks began that came to no end, until one does.
+    /// Start of the first query that came to no end. `None` once one does.
     silent: Option<SystemTime>,
 }
 
-/// The desk where LVM's answers are kept. Clones are the same desk.
+/// Holder of LVM's answers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lvm {
     state: Arc<Mutex<State>>,
-    /// How many of the questions are answered.
+    /// Number of the requests that are answered.
     answered: watch::Sender<u64>,
-    /// Changes when something else is known than before.
+    /// Changes when the knowledge changes.
     news: watch::Sender<u64>,
 }
 
 impl Lvm {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole after every statement.
+        // The state is consistent after every statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when something else is known than before.
+    /// Returns a receiver that changes when the knowledge changes.
     pub(crate) fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 
-    /// Something else that this host says of itself is new.
+    /// Announces that another capability of this host changed.
     pub(crate) fn tell(&self) {
         self.news.send_modify(|count| *count += 1);
     }
 
-    /// Asks LVM anew, waits for a moment, and says what is known then. `begin` starts a job on a thread that can be lost.
+    /// Requests a new query, waits for a moment, and returns what is known then. `begin` starts a
+    /// job on a thread that can be lost.
     pub(crate) async fn ask(&self, begin: impl FnOnce(Look)) -> Known {
         let mut answered = self.answered.subscribe();
         let (number, first) = {
@@ -114,12 +116,14 @@ impl Lvm {
         if first {
             begin(Look { desk: self.clone() });
         }
-        // The sender is ours and lives as long as we do: what remains is the answer, or the time that has passed.
+        // The sender lives as long as `self`: the wait ends with the answer, or with the time
+        // limit.
         let _ = tokio::time::timeout(ANSWER_WITHIN, answered.wait_for(|count| *count >= number)).await;
         self.known()
     }
 
-    /// Takes what somebody saw who had to look anyway: whoever watches is told, although nobody has asked.
+    /// Stores a view that was taken for another purpose. Watchers learn of it, although nobody has
+    /// requested it.
     pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, volumes::Error>, machine: &Machine) {
         let said = said_by(seen.as_ref(), machine);
         if self.state().keep(began, said) {
@@ -127,7 +131,7 @@ impl Lvm {
         }
     }
 
-    /// What is known without asking.
+    /// Returns what is known, without a query.
     pub(crate) fn known(&self) -> Known {
         let state = self.state();
         let overdue = state.began.filter(|(began, _)| began.elapsed() >= ANSWER_WITHIN);
@@ -142,7 +146,8 @@ impl Lvm {
 }
 
 impl State {
-    /// Keeps what came of a look; `None`: it came to no end. Whether something else is known than before.
+    /// Stores the outcome of a query; `None` if it came to no end. Returns `true` if the knowledge
+    /// changed.
     fn keep(&mut self, began: Moment, said: Option<Said>) -> bool {
         if self.said.as_ref().is_some_and(|(_, newer, _)| *newer > began.0) {
             return false;
@@ -159,7 +164,8 @@ impl State {
     }
 }
 
-/// Says nothing that changes while it lasts: whoever keeps it would keep it anew each time.
+/// Makes the fault of a silent LVM. Its text stays the same while the silence lasts: whoever stores
+/// it would store it anew each time.
 fn silence(since: SystemTime, seen: Option<SystemTime>) -> Fault {
     let pools = seen.map_or_else(
         || "nothing is known of the volume groups".to_owned(),
@@ -180,13 +186,13 @@ pub(crate) fn timestamp(time: SystemTime) -> String {
         .map_or_else(|| format!("{seconds} s after 1970"), |time| time.to_string())
 }
 
-/// A job: it asks LVM until no question is left that came later.
+/// A job that queries LVM until no later request is left.
 pub(crate) struct Look {
     desk: Lvm,
 }
 
 impl Look {
-    /// Looks; returns when LVM has answered everybody.
+    /// Runs queries, and returns when LVM has answered everybody.
     pub(crate) fn run(self, machine: &Machine, config: &Config) {
         loop {
             let (covers, began) = {
@@ -202,7 +208,7 @@ impl Look {
         }
     }
 
-    /// Keeps what came of one look. Whether no question is left.
+    /// Stores the outcome of one query. Returns `true` if no request is left.
     fn end(&self, covers: u64, began: Moment, said: Option<Said>) -> bool {
         let mut state = self.desk.state();
         let new = state.keep(began, said);
@@ -211,7 +217,7 @@ impl Look {
         state.at_work = !last;
         drop(state);
         self.desk.answered.send_replace(covers);
-        // Whoever has only been told of an overdue answer is told that it came.
+        // Watchers that have only heard of an overdue answer learn that it came.
         if new || began.0.elapsed() >= ANSWER_WITHIN {
             self.desk.news.send_modify(|count| *count += 1);
         }
@@ -220,7 +226,7 @@ impl Look {
 }
 
 impl Drop for Look {
-    /// Also when a look panics, the next question begins another.
+    /// Ends the job if a query panics: the next request begins another one.
     fn drop(&mut self) {
         if std::thread::panicking() {
             let mut state = self.desk.state();
@@ -230,7 +236,7 @@ impl Drop for Look {
     }
 }
 
-/// `None`: LVM came to no end.
+/// Derives LVM's answer from a view. `None` if LVM came to no end.
 fn said_by(seen: Result<&VolumesView, &volumes::Error>, machine: &Machine) -> Option<Said> {
     match seen {
         Ok(view) => Some(Said { pools: pools(view, machine), faults: check_groups(view) }),

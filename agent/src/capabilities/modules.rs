@@ -1,7 +1,8 @@
-//! The kernel modules that this host needs for what it is configured to do: whether they are there, whether they could be, and
-//! what adds them. The lists that depmod makes are read only while one is not loaded.
+//! Kernel modules that the configuration needs: their state, and what adds a missing one. The lists
+//! that depmod makes are read only while a module is not loaded.
 //!
-//! What must never happen here: a module loaded by a look; one called absent because its list cannot be read.
+//! What must never happen here: a module loaded by a look; one called absent because its list
+//! cannot be read.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -21,7 +22,8 @@ pub(super) const ISCSI_TARGET: &str = "iscsi_target_mod";
 pub(super) const THIN_POOL: &str = "dm_thin_pool";
 pub(super) const INITIATOR: &str = "iscsi_tcp";
 
-/// The kinds of Fibre Channel ports that serve. Those that are found by themselves are software's.
+/// Returns the kinds of Fibre Channel ports that serve. Ports that are found without configuration
+/// are software's.
 fn fabrics(config: &Config) -> BTreeSet<FcFabric> {
     match &config.fibre_channel {
         None => BTreeSet::new(),
@@ -30,7 +32,7 @@ fn fabrics(config: &Config) -> BTreeSet<FcFabric> {
     }
 }
 
-/// What the configuration needs, in the order of their dependence.
+/// Returns the modules that the configuration needs, in the order of their dependence.
 fn needs(config: &Config) -> Vec<(&'static str, &'static str)> {
     let mut needs = Vec::new();
     if !config.groups.is_empty() {
@@ -56,7 +58,8 @@ fn needs(config: &Config) -> Vec<(&'static str, &'static str)> {
     needs
 }
 
-/// What can be seen of a module without its name: one that is built into the kernel need not stand in `/sys/module`.
+/// Returns `true` if the kernel offers what the module provides. A module that is built into the
+/// kernel need not stand in `/sys/module`.
 fn shows(machine: &Machine, module: &str) -> bool {
     let (target, sys) = (&*machine.target, &*machine.sys);
     match module {
@@ -69,7 +72,7 @@ fn shows(machine: &Machine, module: &str) -> bool {
     }
 }
 
-/// Whether it is in the kernel, as far as that shows.
+/// Returns `true` if the module is in the kernel, as far as that shows.
 fn is_loaded(machine: &Machine, module: &str) -> bool {
     is_in_sysfs(machine, module) || shows(machine, module)
 }
@@ -78,7 +81,8 @@ fn is_in_sysfs(machine: &Machine, module: &str) -> bool {
     is_dir(&*machine.sys, &TreePath::new("module").join(module))
 }
 
-/// The names in a list of modules: `kernel/drivers/md/dm-thin-pool.ko.xz: …`. The kernel reads `-` as `_`.
+/// Returns `true` if a list of modules names this one: `kernel/drivers/md/dm-thin-pool.ko.xz: …`.
+/// The kernel reads `-` as `_`.
 fn lists(text: &str, module: &str) -> bool {
     text.lines().any(|line| {
         let path = line.split(':').next().unwrap_or_default();
@@ -87,7 +91,7 @@ fn lists(text: &str, module: &str) -> bool {
     })
 }
 
-/// The lists of the running kernel's modules, read when they are first asked for.
+/// Lists of the running kernel's modules, read at the first use.
 struct Lists<'a> {
     machine: &'a Machine,
     release: &'a str,
@@ -99,7 +103,8 @@ impl Lists<'_> {
         let folder = self.machine.root.join("lib/modules").join(self.release);
         let text = |name: &str| std::fs::read_to_string(folder.join(name));
         let read = self.read.get_or_init(|| {
-            // A kernel without modules that are built in has an empty list, and one whose package is gone has none.
+            // A kernel without built-in modules has an empty list, and one whose package was
+            // removed has none.
             Some((text("modules.dep").ok()?, text("modules.builtin").unwrap_or_default()))
         });
         match read {
@@ -111,7 +116,7 @@ impl Lists<'_> {
     }
 }
 
-/// A distribution by the words of `os-release`, as far as its kernels' packages are known.
+/// A distribution by the words of `os-release`, as far as the packages of its kernels are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Distribution {
     Debian,
@@ -138,7 +143,7 @@ impl Distribution {
     }
 }
 
-/// What adds a module that the running kernel does not have.
+/// Returns what adds a module that the running kernel does not have.
 fn package(root: &Path, release: &str, architecture: &str) -> String {
     match Distribution::of(root) {
         // The kernel for clouds lacks Fibre Channel, FCoE and DLM; the generic one has them.
@@ -157,7 +162,7 @@ fn package(root: &Path, release: &str, architecture: &str) -> String {
     }
 }
 
-/// Every module that this host needs, as it is now.
+/// Returns every module that this host needs, with its present state.
 pub(super) fn look(machine: &Machine, config: &Config, release: &str) -> Vec<v1::Module> {
     let lists = Lists { machine, release, read: OnceCell::new() };
     let module = |(name, needed_for): (&str, &str)| {
@@ -172,22 +177,23 @@ pub(super) fn look(machine: &Machine, config: &Config, release: &str) -> Vec<v1:
     needs(config).into_iter().map(module).collect()
 }
 
-/// Which of the modules that the configuration needs stand in sysfs: a system call each, and none that could hang.
+/// Returns for each module that the configuration needs whether it stands in sysfs. Takes a system
+/// call each, and none that could hang.
 pub(crate) fn loaded(machine: &Machine, config: &Config) -> Vec<bool> {
     needs(config).into_iter().map(|(name, _)| is_in_sysfs(machine, name)).collect()
 }
 
-/// A module's row.
+/// Returns a module's row.
 pub(super) fn find<'a>(modules: &'a [v1::Module], name: &str) -> Option<&'a v1::Module> {
     modules.iter().find(|module| module.name == name)
 }
 
-/// It is needed, and is not in the kernel now.
+/// Returns `true` if the module is needed, and not in the kernel now.
 pub(super) fn is_missing(modules: &[v1::Module], name: &str) -> bool {
     find(modules, name).is_some_and(|module| module.state() != v1::ModuleState::Present)
 }
 
-/// The running kernel has no such module, and its list says so.
+/// Returns `true` if the running kernel has no such module, and its list says so.
 pub(super) fn is_absent(modules: &[v1::Module], name: &str) -> bool {
     find(modules, name).is_some_and(|module| module.state() == v1::ModuleState::Absent)
 }
@@ -204,7 +210,7 @@ mod tests {
             ("dm_thin_pool", true),
             ("target_core_mod", true),
             ("dm_mod", true),
-            // Another needs it; it has no line of its own.
+            // Another module needs it; it has no line of its own.
             ("dm_bufio", false),
             ("target_core", false),
             ("target_core_mod2", false),

@@ -1,7 +1,7 @@
-//! What the groups and their thin pools can do, from what LVM shows of them.
+//! Capabilities of the groups and their thin pools, derived from LVM's view of them.
 //!
-//! What must never happen here: a pool offered that no volume can be made in; a discard promised that nobody has seen to
-//! be taken; blocks called zeroed that a deletion may leave as they are.
+//! What must never happen here: a pool offered that no volume can be made in; a discard promised
+//! that nobody has seen accepted; blocks called zeroed that a deletion may leave as they are.
 
 use mooring_api::v1;
 use mooring_model::{ByteSize, LvName, PoolName};
@@ -11,7 +11,7 @@ use crate::config::Wipe;
 use crate::machine::Machine;
 use crate::volumes::{SeenGroup, VolumesView};
 
-/// What is wrong with the groups.
+/// Returns the faults of the groups.
 pub(super) fn check_groups(view: &VolumesView) -> Vec<Fault> {
     let object = |group: &mooring_model::VgName| format!("volume group {group}");
     let mut faults = Vec::new();
@@ -49,7 +49,8 @@ fn thin_name(group: &SeenGroup) -> String {
     PoolName { group: group.name.clone(), thin: true }.to_string()
 }
 
-/// Which of a group's disks take discards, `None` for one that cannot be asked. `None`: nobody knows of any.
+/// Returns the discard support of each disk of a group. Inner `None`: the disk could not be
+/// queried; outer `None`: the disks are unknown.
 fn disks_discard(machine: &Machine, group: &SeenGroup) -> Option<Vec<Option<bool>>> {
     let takes = |disk: &std::path::PathBuf| {
         let answer = machine.blocks.discards(disk);
@@ -58,31 +59,36 @@ fn disks_discard(machine: &Machine, group: &SeenGroup) -> Option<Vec<Option<bool
     Some(group.disks.as_ref()?.iter().map(takes).collect())
 }
 
-/// Every disk answers so, and there is one.
+/// Returns `true` if there are disks, and every one gives this answer.
 fn all_are(disks: &[Option<bool>], answer: bool) -> bool {
     !disks.is_empty() && disks.iter().all(|takes| *takes == Some(answer))
 }
 
-/// What a deletion does to the blocks of a thick volume, which may lie on any disk of its group.
+/// Returns how a deletion treats the blocks of a thick volume, which may lie on any disk of its
+/// group.
 fn wipe(asked: Wipe, disks: Option<&[Option<bool>]>) -> v1::Wipe {
     let disks = disks.unwrap_or_default();
     match asked {
         Wipe::None => v1::Wipe::None,
         Wipe::Zero => v1::Wipe::Zero,
         Wipe::Discard if disks.contains(&Some(true)) => v1::Wipe::Discard,
-        // It is zeroed where the kernel says that nothing can be discarded.
+        // Blocks are zeroed where the kernel says that nothing can be discarded.
         Wipe::Discard if all_are(disks, false) => v1::Wipe::Zero,
         Wipe::Discard => v1::Wipe::Unspecified,
     }
 }
 
-/// Whether discards of hosts get there. Where the configuration does not ask for it, they do not, whatever lies below.
+/// Returns whether discards of hosts reach the disks. They do not where the configuration does not
+/// enable it, whatever lies below. `None` if unknown.
 fn discard(group: &SeenGroup, below: Option<bool>) -> Option<bool> {
     if group.discard { below } else { Some(false) }
 }
 
-/// A pool's free bytes are what a new volume may take: LVM's free extents less the reserve; of a thin pool, what no volume has
-/// written to. One that is made with its first volume has all that it would have then.
+/// Returns the pools of the groups.
+///
+/// A pool's free bytes are those that a new volume may take: for a group, LVM's free extents less
+/// the reserve; for a thin pool, what no volume has written to. A thin pool that does not exist yet
+/// counts as large as its first volume would make it.
 pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
     let count = |group: &SeenGroup, thin| u32::try_from(view.count_in(&group.name, thin)).unwrap_or(u32::MAX);
     let thick = |group: &SeenGroup| {
@@ -123,13 +129,14 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             thick: false,
             volumes: count(group, true),
             provisioned_bytes: view.thin_bytes_in(&group.name).0,
-            // The reserve is kept free of the group, and none of its thin pool.
+            // The reserve is kept free in the group, and does not reduce the thin pool.
             reserved_bytes: Some(0),
             snapshots: Some(usable),
             online_extend: Some(usable),
             discard: discard(group, below),
             discard_below: below,
-            // The pool zeroes blocks when it gives them to another, whatever the group's configuration says.
+            // The pool zeroes blocks when it gives them to another volume, whatever the group's
+            // configuration says.
             wipe: v1::Wipe::None.into(),
             health: None,
         })

@@ -1,6 +1,8 @@
-//! What volumes can be reached over: iSCSI by its portals, Fibre Channel by its ports.
+//! Transports that volumes can be reached over: iSCSI with its portals, Fibre Channel with its
+//! ports.
 //!
-//! What must never happen here: a transport that is said to be ready and that nobody could log in over.
+//! What must never happen here: a transport that is reported as ready and that nobody could log in
+//! over.
 
 use mooring_api::v1;
 use mooring_host::{LocalAddress, Tree, TreePath};
@@ -17,14 +19,14 @@ use crate::engine::addresses::trouble;
 use crate::engine::fabrics::PortSeen;
 use crate::machine::Machine;
 
-/// Protocols by their names on the wire.
+/// Names of protocols on the wire.
 pub(super) const ISCSI: &str = "iscsi";
 pub(super) const FC: &str = "fc";
 
-/// A port whose link is up, as sysfs says.
+/// State of a port whose link is up, in sysfs.
 const ONLINE: &str = "Online";
 
-/// Whether LIO can serve iSCSI now.
+/// Checks LIO. Returns `true` if it can serve iSCSI now.
 pub(super) fn check_target(
     machine: &Machine,
     modules: &[v1::Module],
@@ -34,7 +36,8 @@ pub(super) fn check_target(
     let mut fault = |code, weight, on, text: String| {
         faults.push(Fault::new(code, weight, on, "kernel target", text));
     };
-    // A module that is built into the kernel may not stand in /sys/module: what it offers in configfs counts as well.
+    // A module that is built into the kernel may not stand in /sys/module: what it offers in
+    // configfs counts as well.
     if !is_dir(&*machine.target, &TreePath::root()) {
         let (code, text) = if !modules::is_missing(modules, TARGET) {
             let text = "LIO's folder is not in configfs: run mount -t configfs none /sys/kernel/config";
@@ -55,7 +58,7 @@ pub(super) fn check_target(
         let text = missing_text(modules, ISCSI_TARGET, release);
         fault(Code::ModuleMissing, Weight::Fails, On::Transport(ISCSI), text);
     }
-    // The kernel loads it by itself with the first backstore, so that it is not loaded is worth a word and is no verdict;
+    // The kernel loads the module by itself with the first backstore. So its absence is only noted,
     // unless there is none to be loaded.
     let no_iblock = modules::is_absent(modules, IBLOCK);
     if modules::is_missing(modules, IBLOCK) {
@@ -65,7 +68,8 @@ pub(super) fn check_target(
     iscsi && !no_iblock
 }
 
-/// Portals that can be reached, and apart from them those that cannot.
+/// Returns the transport of the portals that can be reached, and apart from it that of those that
+/// cannot.
 pub(super) fn iscsi(
     portals: &[Portal],
     here: &[LocalAddress],
@@ -103,10 +107,11 @@ pub(super) fn iscsi(
         .collect()
 }
 
-/// Devices that do not answer, which keep hosts from logging in although addresses and targets are there.
+/// Returns the faults of devices that do not answer. They keep hosts from logging in although
+/// addresses and targets are there.
 pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
     let blocked = engine.blocked_portals();
-    // Hosts log in over the others.
+    // Hosts log in over the other portals.
     let is_blocked = |portal: &Portal| blocked.iter().any(|(one, _)| one == portal);
     let weight =
         if engine.config().portals.iter().all(is_blocked) { Weight::Fails } else { Weight::Degrades };
@@ -129,7 +134,7 @@ pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
     faults
 }
 
-/// What a target offers for header and data digests. `None`: it is not there any more.
+/// Returns the header and data digests that a target offers. `None` if the target is gone.
 pub(super) fn digests(tree: &dyn Tree, target: &str) -> Option<v1::Digests> {
     let read = |name: &str| {
         let path = layout::fabric().join(target).join("tpgt_1").join("param").join(name);
@@ -138,7 +143,7 @@ pub(super) fn digests(tree: &dyn Tree, target: &str) -> Option<v1::Digests> {
     Some(v1::Digests { header: read("HeaderDigest")?, data: read("DataDigest")?, target: target.to_owned() })
 }
 
-/// The ports through which this host can attach: those that are online, and not those that serve.
+/// Returns the ports through which this host can attach: those that are online and do not serve.
 pub(super) fn initiator_ports(sys: &dyn Tree, serves: &[Wwpn]) -> Vec<String> {
     let ports = mooring_connectors::fc_host_ports(sys).unwrap_or_else(|error| {
         tracing::warn!(%error, "the ports of adapters for Fibre Channel cannot be listed: none is offered");
@@ -148,7 +153,8 @@ pub(super) fn initiator_ports(sys: &dyn Tree, serves: &[Wwpn]) -> Vec<String> {
     ports.iter().filter(|port| usable(port)).map(|port| port.name.to_string()).collect()
 }
 
-/// The Fibre Channel ports that serve. Ready: one of them is a target, and its link is up.
+/// Returns the Fibre Channel transport of the ports that serve. It is ready if one of them is a
+/// target and has its link up.
 pub(super) fn fibre_channel(config: &FibreChannel, seen: Vec<PortSeen>) -> (v1::Transport, Vec<Fault>) {
     let mut wrong = Vec::new();
     if seen.is_empty() && config.ports.is_empty() {
@@ -172,7 +178,7 @@ pub(super) fn fibre_channel(config: &FibreChannel, seen: Vec<PortSeen>) -> (v1::
         };
         wrong.push((code, format!("port {}", port.port), text));
     }
-    // The others serve.
+    // The other ports serve.
     let weight = if ready { Weight::Degrades } else { Weight::Fails };
     let fault = |(code, object, text)| Fault::new(code, weight, On::Transport(FC), object, text);
     let ports = seen.into_iter().map(|port| v1::FcPort { port: port.port.to_string(), state: port.state });

@@ -1,8 +1,9 @@
-//! Problems with systemd's units on this host: ours, those that would take away what Mooring serves or log in beside it, and those
-//! that this host needs. All of it by what systemd says; where nobody can be asked, nothing is told.
+//! Problems with systemd's units on this host: units of Mooring, units that would take away what
+//! Mooring serves or log in beside it, and units that this host needs. All of it by systemd's
+//! answer; without an answer there are no problems.
 //!
-//! What must never happen here: a command that clears the kernel's target when somebody types it; a unit that is called missing
-//! because the bus is.
+//! What must never happen here: a command that clears the kernel's target when somebody types it; a
+//! unit that is called missing because the bus is.
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +20,15 @@ const RELEASE: &str = "mooring-release.service";
 const CONTROLLER: &str = "mooring-controller.service";
 const MULTIPATHD: &str = "multipathd.service";
 
-/// Units that restore the kernel's target from a file when they start, and clear it when they stop: Debian's, and the one of others.
+/// Units that restore the kernel's target from a file when they start, and clear it when they stop:
+/// Debian's, and that of other distributions.
 const RESTORERS: [&str; 2] = ["rtslib-fb-targetctl.service", "target.service"];
 
-/// Units that log in to what open-iscsi has records of: Debian's at the boot, the one of others, and the daemon.
+/// Units that log in to the targets of open-iscsi's records: Debian's at the boot, that of other
+/// distributions, and the daemon.
 const LOGINS: [&str; 3] = ["open-iscsi.service", "iscsi.service", "iscsid.service"];
 
-/// The units that are followed.
+/// Units whose state the agent follows.
 pub(crate) const FOLLOWED: [&str; 10] = [
     AGENT,
     SESSIOND,
@@ -39,13 +42,14 @@ pub(crate) const FOLLOWED: [&str; 10] = [
     LOGINS[2],
 ];
 
-/// Where targetcli saves what the restorers restore: Debian's place, and that of others.
+/// Files where targetcli saves what the restorers restore: Debian's, and that of other
+/// distributions.
 const SAVED: [&str; 2] = ["etc/rtslib-fb-target/saveconfig.json", "etc/target/saveconfig.json"];
 
-/// Where open-iscsi keeps its records: Debian's place, and that of others.
+/// Folders of open-iscsi's records: Debian's, and that of other distributions.
 const RECORDS: [&str; 2] = ["etc/iscsi/nodes", "var/lib/iscsi/nodes"];
 
-/// The units, judged.
+/// Judges the units.
 pub(super) fn judge(units: &Units, machine: &Machine, config: &Config) -> Vec<Fault> {
     let mut faults = own(units, config);
     if !config.groups.is_empty() {
@@ -60,13 +64,14 @@ fn fault(code: Code, weight: Weight, unit: &str, text: String) -> Fault {
     Fault::new(code, weight, On::Host, unit, text)
 }
 
-/// Ours. A unit that is not installed is nobody's: daemons also run without one.
+/// Judges Mooring's own units. A unit that is not installed is no fault: daemons also run without
+/// one.
 fn own(units: &Units, config: &Config) -> Vec<Fault> {
     let attaches = config.host.is_some();
     let mut faults = Vec::new();
     for (name, wanted) in [(AGENT, false), (SESSIOND, attaches), (RELEASE, attaches), (CONTROLLER, true)] {
         let Some(unit) = units.get(name) else { continue };
-        // A controller may be installed and not configured: only one that has failed is told.
+        // A controller may be installed and not configured: only a failed one is a fault.
         let down = if name == CONTROLLER { unit.active == "failed" } else { wanted && !unit.is_up() };
         if down {
             faults.push(fault(Code::OwnUnit, Weight::Degrades, name, down_text(name, unit)));
@@ -100,11 +105,12 @@ fn down_text(name: &str, unit: &Unit) -> String {
     format!("it is {unit}: {without}; {mend}")
 }
 
-/// The mend masks: without its file systemd runs no stop of a unit, and the target stays as it is.
+/// Judges the restorers. The mend masks them: without its file systemd runs no stop of a unit, and
+/// the target stays as it is.
 fn restorers(units: &Units, root: &Path) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::new();
     for unit in RESTORERS.iter().filter_map(|name| units.get(*name)) {
-        // Debian's has the other name as an alias.
+        // Debian's unit has the other name as an alias.
         if unit.load == "masked" || faults.iter().any(|fault| fault.problem.object == unit.name) {
             continue;
         }
@@ -129,7 +135,8 @@ fn restorers(units: &Units, root: &Path) -> Vec<Fault> {
     faults
 }
 
-/// Records of targets of ours that open-iscsi logs in to by itself, in the order of their names.
+/// Finds the records of our targets that open-iscsi logs in to by itself, in the order of their
+/// names.
 fn logins(units: &Units, root: &Path, config: &Config) -> Vec<Fault> {
     let works = |name: &&&str| units.get(**name).is_some_and(|unit| unit.is_there() || unit.is_enabled());
     let Some(unit) = LOGINS.iter().find(works) else { return Vec::new() };
@@ -147,7 +154,8 @@ fn logins(units: &Units, root: &Path, config: &Config) -> Vec<Fault> {
     faults
 }
 
-/// A target's folder has a file for each portal, or a folder with one for each interface.
+/// Depth of the records: a target's folder has a file for each portal, or a folder with one for
+/// each interface.
 const RECORD_DEPTH: usize = 2;
 
 fn names(folder: &Path) -> Vec<PathBuf> {
@@ -176,7 +184,8 @@ fn is_automatic(record: &Path) -> bool {
     })
 }
 
-/// Needed where the kernel has maps of multipath: their lost paths are brought back by the daemon alone.
+/// Judges multipathd. It is needed where the kernel has multipath maps: only the daemon brings lost
+/// paths back.
 fn multipath(units: &Units, sys: &dyn Tree) -> Option<Fault> {
     let unit = units.get(MULTIPATHD).filter(|unit| !unit.is_up())?;
     let block = TreePath::new("block");
@@ -225,7 +234,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        /// Object, text and weight of each fault.
+        /// Returns object, text and weight of each fault.
         fn judge(&self, config: &str, units: &[(&str, Unit)]) -> Vec<(String, String, Weight)> {
             let config = Config::parse(config, "agent.toml").unwrap();
             let units = units.iter().map(|(name, unit)| ((*name).to_owned(), unit.clone())).collect();
@@ -289,7 +298,7 @@ mod tests {
             unit(RELEASE, "active", "static"),
             unit(SESSIOND, "activating", "enabled"),
             unit(CONTROLLER, "inactive", "disabled"),
-            // It runs without its unit, as in a test or by hand.
+            // The agent runs without its unit, as in a test or by hand.
             unit(AGENT, "inactive", "disabled"),
         ] {
             assert_eq!(attaches(well.clone()), [], "{well:?}");
