@@ -1,8 +1,8 @@
-//! Takes exports over. Each step is durable before the next one begins, and any of them may be the last: the next survey finds
-//! what was begun.
+//! Adopts exports. Each step is durable before the next one begins, and any of them may be the
+//! last: the next survey finds what was begun.
 //!
-//! What must never happen here: a write to the kernel's target configuration; a step on one that was not chosen, or that is no
-//! longer as it was shown.
+//! What must never happen here: a write to the kernel's target configuration; a step on an export
+//! that was not chosen, or that is no longer as it was shown.
 
 use std::ops::ControlFlow;
 
@@ -15,13 +15,13 @@ use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError, StoredWish};
 use crate::volumes;
 
-/// Why not all of it was done. What was done before stays done.
+/// Reason why an adoption stopped. Earlier steps stay done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing of this name was found.
+    /// No target, LV or volume has this name.
     #[error("no target of somebody else's is, or shows, {0}: see --plan")]
     Unknown(String),
-    /// It was chosen, and cannot be taken over.
+    /// The chosen target cannot be adopted.
     #[error("{target} cannot be adopted: {why}")]
     Cannot {
         /// The target.
@@ -29,31 +29,31 @@ pub enum Error {
         /// Why not.
         why: String,
     },
-    /// It has changed since it was shown.
+    /// The target has changed since it was shown.
     #[error("{0} has changed since it was looked at: see --plan again")]
     Changed(String),
-    /// Its LV was not tagged.
+    /// The LV could not be tagged.
     #[error("cannot make the logical volume of {target} ours")]
     Tag {
         /// The target.
         target: String,
-        /// Why not.
+        /// Cause.
         source: Box<volumes::Error>,
     },
-    /// It was not kept.
+    /// The volume or export could not be stored.
     #[error("cannot keep {target}; it is as it was but for its LV's tags: try again")]
     Store {
         /// The target.
         target: String,
-        /// Why not.
+        /// Cause.
         source: Box<StoreError>,
     },
-    /// It was not looked at once more.
+    /// The target could not be read once more.
     #[error("cannot look at {target} once more")]
     Look {
         /// The target.
         target: String,
-        /// Why not.
+        /// Cause.
         source: Box<mooring_targets::Error>,
     },
     /// The observer asked to stop.
@@ -61,7 +61,7 @@ pub enum Error {
     Stopped(String),
 }
 
-/// Which of them: a target's name, `GROUP/LV`, or a volume's id.
+/// Choice of an export: a target's name, `GROUP/LV`, or a volume's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Only(pub String);
 
@@ -78,19 +78,20 @@ impl Only {
     }
 }
 
-/// Told of every step before it is done; `Break` stops there.
+/// Called before every step; `Break` stops there.
 pub type Watch<'a> = dyn FnMut(&str) -> ControlFlow<()> + 'a;
 
-/// One that was taken over.
+/// An adopted export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
     /// The target.
     pub target: String,
-    /// The volume that it is the export of.
+    /// The volume that the target exports.
     pub volume: VolumeId,
 }
 
-/// Takes over what was chosen, or, when nothing was, all that can be. The caller holds the lock of the state folder.
+/// Adopts the chosen exports, or all that can be adopted if nothing was chosen. The caller holds
+/// the lock of the state folder.
 pub fn apply(
     machine: &Machine,
     store: &Store,
@@ -142,7 +143,7 @@ fn take_over(
             .map_err(|source| Error::Tag { target: target.to_owned(), source: Box::new(source) })?;
     }
     let failed = |source| Error::Store { target: target.to_owned(), source: Box::new(source) };
-    // Not above anything that an owner of this agent has sent or will send.
+    // The generation is not above anything that an owner of this agent has sent or will send.
     let generation = Generation { epoch: store.newest_epoch(), counter: 1 };
     if !adoption.volume_kept {
         let spec = adoption.volume_spec(id).ok_or_else(changed)?;
@@ -156,14 +157,14 @@ fn take_over(
     let wire = mooring_api::export_to_wire(&adoption.offer.spec(id));
     let stamp = Stamp { generation, digest: mooring_api::digest(&wire, &[]) };
     step(format!("keep the export of volume {id}"))?;
-    // Whoever got or lost access since it was shown would lose or get it at the agent's start.
+    // A host that got or lost access since the survey would lose or get it at the agent's start.
     check_same(machine, target, adoption)?;
     let wish = StoredWish::Spec(wire.encode_to_vec());
     store.put_spec(Kind::Export, id, &stamp, &wish, &[], &[]).map_err(failed)?;
     Ok(id)
 }
 
-/// The export must be what was shown, to the last attribute that the planner looks at.
+/// Checks that the export is what was shown, to the last attribute that the planner reads.
 fn check_same(machine: &Machine, target: &str, adoption: &Adoption) -> Result<(), Error> {
     let now = adopt::look_again(&*machine.target, &adoption.seen)
         .map_err(|source| Error::Look { target: target.to_owned(), source: Box::new(source) })?;
@@ -173,7 +174,8 @@ fn check_same(machine: &Machine, target: &str, adoption: &Adoption) -> Result<()
     }
 }
 
-/// What `mooring --agent` calls a volume, where that program reads it: the name of its LV.
+/// Returns the opaque data from which `mooring --agent` reads the volume's name: the name of its
+/// LV.
 fn name_for_people(lv: &volumes::LvId) -> Vec<u8> {
     serde_json::json!({ "name": lv.name.as_str() }).to_string().into_bytes()
 }

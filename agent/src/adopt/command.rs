@@ -1,4 +1,4 @@
-//! `mooring-agent adopt`, from its words to its answer.
+//! `mooring-agent adopt`, from its arguments to its output.
 //!
 //! What must never happen here: a change by `--plan`; `--apply` beside a running agent.
 
@@ -15,12 +15,12 @@ use crate::machine::Machine;
 use crate::run::{lock_state, open_store};
 use crate::store::FILE_NAME;
 
-/// What is asked for.
+/// Mode of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// To be shown what would be done.
+    /// Shows what would be done.
     Plan,
-    /// To have it done.
+    /// Adopts.
     Apply,
 }
 
@@ -37,7 +37,7 @@ struct Adopted {
     volume: String,
 }
 
-/// Does what is asked for, and says it.
+/// Runs the command, and prints its result.
 pub fn run(
     machine: &Machine,
     config: &Config,
@@ -65,7 +65,8 @@ pub fn run(
     print(&answer, json, out).context("write the answer")
 }
 
-/// While the agent runs, its store is its own.
+/// Surveys without a change. While the agent runs, its store is its own, and the tags say what was
+/// adopted.
 fn plan(machine: &Machine, config: &Config) -> Result<Vec<Candidate>> {
     if !config.state_dir.join(FILE_NAME).exists() {
         return Ok(survey(machine, config, Some(&Kept::default()))?);

@@ -1,13 +1,16 @@
-//! `mooring-agent adopt`: takes over exports that targetcli or Cinder's LVM driver made, with their names, and without dropping a
-//! session. [`survey`] looks and says what could be done (the plan); [`apply`] does it.
+//! `mooring-agent adopt`: adopts exports that targetcli or Cinder's LVM driver made, with their
+//! names, and without dropping a session. [`survey`] finds what could be done (the plan); [`apply`]
+//! does it.
 //!
-//! Taking over is three things for each export, in this order: its LV gets two tags, its volume is kept in the store, its export
-//! is kept in the store. Nothing in the kernel's target configuration is changed; what the agent will do to it at its next start is
-//! planned, shown, and only attributes that decide on logins to come. The tag comes first: it holds the volume's id, so that
-//! an adoption that was cut short is found and finished, and a volume that is kept is never without its LV.
+//! An adoption does three things for each export, in this order: it gives the LV two tags, it
+//! stores the volume, it stores the export. It changes nothing in the kernel's target
+//! configuration. What the agent will do there at its next start is planned and shown, and consists
+//! only of attributes that decide on future logins. The tags come first: they hold the volume's id.
+//! An adoption that was interrupted is thus found and finished, and a stored volume is never
+//! without its LV.
 //!
-//! What must never happen here: a change of what was not chosen; a secret in the output; an export kept that is not as it was
-//! shown; a volume kept whose LV its planner would not find.
+//! What must never happen here: a change of what was not chosen; a secret in the output; an export
+//! stored that is not as it was shown; a volume stored whose LV its planner would not find.
 
 mod apply;
 mod command;
@@ -29,63 +32,63 @@ pub use apply::{Done, Error, Only, Watch, apply};
 pub use command::{What, run};
 pub use text::{Shown, show};
 
-/// What Cinder's LVM driver calls the LV of a volume: `volume-<uuid>`.
+/// Prefix that Cinder's LVM driver gives the LV of a volume: `volume-<uuid>`.
 const CINDER_LV: &str = "volume-";
 
-/// One target that somebody else made.
+/// A target that Mooring did not make.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Its name.
+    /// Name of the target.
     pub target: String,
-    /// `GROUP/LV`, if its backstore names one of a listed group.
+    /// `GROUP/LV`, if the backstore names an LV of a listed group.
     pub lv: Option<String>,
-    /// Whether it can be taken over.
+    /// Result of the survey.
     pub verdict: Verdict,
 }
 
-/// Whether a target can be taken over.
+/// Result of the survey for one target.
 #[derive(Debug, Clone)]
 pub enum Verdict {
-    /// It was, as this volume.
+    /// The target was adopted, as the export of this volume.
     Adopted(VolumeId),
-    /// It can be.
+    /// The target can be adopted.
     Can(Box<Adoption>),
-    /// It cannot be, for each of these reasons.
+    /// The target cannot be adopted, for each of these reasons.
     Cannot(Vec<String>),
 }
 
-/// What taking one over would be.
+/// The adoption of one target.
 #[derive(Debug, Clone)]
 pub struct Adoption {
-    /// The volume's id, where something says which: the tag of an adoption that was begun, or Cinder's name of the LV. `None`: it
-    /// gets a new one.
+    /// Id of the volume, by the tag of an adoption that was begun, or by Cinder's name of the LV.
+    /// `None`: the volume gets a new id.
     pub volume: Option<VolumeId>,
-    /// An adoption of it was begun, and cut short.
+    /// `true` if an adoption of the target was begun and interrupted.
     pub begun: bool,
-    /// Its volume is kept already.
+    /// `true` if the volume is stored already.
     volume_kept: bool,
-    /// Its LV.
+    /// LV of the volume.
     pub lv: AnyLv,
-    /// Its export.
+    /// Export of the volume.
     pub offer: Offer,
     /// The target as it was seen.
     seen: SeenTarget,
 }
 
 impl Adoption {
-    /// The volume that would be kept.
+    /// Returns the spec of the volume that would be stored.
     fn volume_spec(&self, id: VolumeId) -> Option<VolumeSpec> {
         let provisioning = self.lv.provisioning.as_ref().ok()?;
         Some(VolumeSpec::new(id, self.lv.group.clone(), self.lv.size, *provisioning))
     }
 
-    /// Live sessions of an initiator.
+    /// Returns the number of live sessions of an initiator.
     pub fn sessions_of(&self, initiator: &str) -> usize {
         self.seen.sessions.get(initiator).map_or(0, Vec::len)
     }
 }
 
-/// What the store keeps, as far as a takeover must know.
+/// Content of the store, as far as an adoption must know it.
 #[derive(Debug, Default)]
 pub struct Kept {
     volumes: BTreeMap<VolumeId, KeptVolume>,
@@ -94,7 +97,7 @@ pub struct Kept {
 
 #[derive(Debug, Default)]
 struct KeptVolume {
-    /// Its group, or that it has a tombstone.
+    /// Group of the volume, or that the volume has a tombstone.
     volume: Option<Result<VgName, Gone>>,
     export: Option<Result<ExportIdentity, Gone>>,
 }
@@ -103,7 +106,7 @@ struct KeptVolume {
 struct Gone;
 
 impl Kept {
-    /// Reads it.
+    /// Reads the store.
     pub fn read(store: &Store, config: &Config) -> Result<Self, StoreError> {
         let mut kept = Self::default();
         for stored in store.specs()? {
@@ -134,19 +137,21 @@ fn export_of(stored: &StoredSpec) -> Result<Result<ExportSpec, Gone>, StoreError
     mooring_api::export_from_wire(stored.volume, &wire).map(Ok).map_err(|_| stored.corrupt())
 }
 
-/// Why nobody can say what could be taken over.
+/// Reason why a survey failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
-    /// LVM.
+    /// LVM cannot be queried.
     #[error("cannot look at the logical volumes")]
     Volumes(#[source] volumes::Error),
-    /// The kernel's tree.
+    /// The kernel's target configuration cannot be read.
     #[error("cannot look at the targets")]
     Targets(#[source] mooring_targets::Error),
 }
 
-/// Looks at every target that Mooring did not make, and says of each what could be done. `kept`: what the store keeps; `None`
-/// while the agent works on it, and then the tags of the LVs say what was adopted.
+/// Surveys every target that Mooring did not make, and says of each what could be done.
+///
+/// `kept` is the content of the store. `None` while the agent works on it: then the tags of the LVs
+/// say what was adopted.
 pub fn survey(
     machine: &Machine,
     config: &Config,
@@ -186,8 +191,8 @@ impl Surveyor<'_> {
         Candidate { target: seen.iqn.clone(), lv: lv.map(|lv| lv.id().to_string()), verdict }
     }
 
-    /// The volume that it was taken over as, and its LV, whatever became of it since. While the agent keeps its store to itself,
-    /// the tags say so.
+    /// Returns the volume that the target was adopted as, and its LV, whatever became of it since.
+    /// `None` if it was not. While the agent keeps its store to itself, the tags decide.
     fn adopted(&self, seen: &SeenTarget) -> Option<(VolumeId, String)> {
         let Some(kept) = self.kept else {
             let (group, names) = adopt::names_of(seen).ok()?;
@@ -267,7 +272,8 @@ impl Surveyor<'_> {
         self.kept?.volumes.get(&id)
     }
 
-    /// What else is this volume.
+    /// Returns the reasons why this LV cannot be the volume: other LVs, volumes or exports with
+    /// that id.
     fn taken(&self, id: VolumeId, lv: &AnyLv) -> Vec<String> {
         let mut reasons = Vec::new();
         for other in self.lvs.iter().filter(|other| other.id() != lv.id() && other.ids().contains(&id)) {
@@ -298,20 +304,21 @@ impl Surveyor<'_> {
     }
 }
 
-/// Names that the planner takes for ours whatever the tags say.
+/// Returns `true` if the planner takes the LV's name for ours, whatever its tags say.
 fn is_ours_by_name(lv: &AnyLv) -> bool {
     let name = lv.name.as_str();
     let ids = [LvName::volume(name), LvName::growing(name), LvName::snapshot(name)];
     ids.iter().any(Option::is_some) || LvName::is_thin_pool(name)
 }
 
-/// The id of a volume of Cinder's, by the name of its LV.
+/// Returns the id of Cinder's volume, by the name of its LV. `None` if the name is not of that
+/// form.
 fn cinder_id(lv: &AnyLv) -> Option<VolumeId> {
     let id = lv.name.as_str().strip_prefix(CINDER_LV)?;
     id.parse().ok().filter(|volume: &VolumeId| volume.to_string() == id)
 }
 
-/// Two that would be one volume, or look like one disk, are none.
+/// Refuses candidates that would become the same volume, or look like the same disk.
 fn refuse_twins(candidates: &mut [Candidate]) {
     let mut seen = (BTreeMap::new(), BTreeMap::new());
     for candidate in candidates.iter() {

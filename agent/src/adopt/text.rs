@@ -1,6 +1,7 @@
-//! The plan and its outcome in words, and as JSON.
+//! Prints the plan and its outcome, in words and as JSON.
 //!
-//! What must never happen here: a secret. Of credentials the user's name is shown, and that there is a secret.
+//! What must never happen here: a secret. Of credentials the user's name is shown, and that there
+//! is a secret.
 
 use std::fmt::{self, Write as _};
 
@@ -9,58 +10,58 @@ use serde::Serialize;
 
 use super::{Adoption, Candidate, Verdict};
 
-/// One candidate, as it is shown.
+/// A candidate in printable form.
 #[derive(Debug, Clone, Serialize)]
 pub struct Shown {
-    /// The target's name.
+    /// Name of the target.
     pub target: String,
     /// `adopted`, `can be adopted`, `cannot be adopted`.
     pub state: &'static str,
     /// `GROUP/LV`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lv: Option<String>,
-    /// The volume's id, where it is known already.
+    /// Id of the volume, where it is known already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeId>,
-    /// Why not.
+    /// Why the target cannot be adopted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// What is kept for ever.
+    /// Names that are stored for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
-    /// Where it listens.
+    /// Portals that the target listens on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub portals: Vec<String>,
-    /// Who reaches it.
+    /// Initiators that have access.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<ShownGrant>,
-    /// What `--apply` does.
+    /// Steps of `--apply`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub now: Vec<String>,
-    /// What the agent does at its next start.
+    /// Steps of the agent at its next start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub at_start: Vec<ShownStep>,
-    /// What an operator should know.
+    /// Notes for the operator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The names that are kept.
+/// Names that are stored for ever.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recorded {
     /// The portal group.
     pub portal_group: u16,
-    /// Its LUN.
+    /// LUN of the disk.
     pub lun: u16,
     /// Unit serial.
     pub serial: String,
-    /// What initiators know the disk by.
+    /// NAA identifier, by which initiators know the disk.
     pub naa: String,
-    /// Its folder in configfs.
+    /// Folder of the backstore in configfs.
     pub backstore: String,
-    /// INQUIRY says the backstore's name in the place of the model.
+    /// `true` if INQUIRY shows the backstore's name in the place of the model.
     pub model_alias: bool,
-    /// Bytes of the LV.
+    /// Size of the LV in bytes.
     pub size_bytes: u64,
     /// `thick` or `thin`.
     pub provisioning: &'static str,
@@ -69,31 +70,31 @@ pub struct Recorded {
 /// One grant.
 #[derive(Debug, Clone, Serialize)]
 pub struct ShownGrant {
-    /// Who.
+    /// The initiator.
     pub initiator: String,
-    /// Under which LUN.
+    /// LUN that the initiator sees.
     pub lun: u16,
     /// `rw` or `ro`.
     pub mode: String,
-    /// Its user's name for CHAP. The secret is kept, and never shown.
+    /// Name of the initiator's user for CHAP. The secret is stored, and never shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chap_user: Option<String>,
-    /// The target proves itself, too.
+    /// `true` if the target authenticates itself, too.
     pub mutual_chap: bool,
-    /// Live sessions.
+    /// Number of live sessions.
     pub sessions: usize,
 }
 
 /// One step of a plan.
 #[derive(Debug, Clone, Serialize)]
 pub struct ShownStep {
-    /// What is done.
+    /// Description of the step.
     pub step: String,
-    /// Why.
+    /// Reason of the step.
     pub why: String,
 }
 
-/// What is shown of a candidate.
+/// Returns the printable form of a candidate.
 pub fn show(candidate: &Candidate) -> Shown {
     let mut shown = Shown {
         target: candidate.target.clone(),
