@@ -1,11 +1,13 @@
-//! Images that volumes are copied from and to: regular files of one folder, which the configuration names.
+//! Images that volumes are copied from and to: regular files of one folder, which the configuration
+//! names.
 //!
-//! A raw image is its bytes, whatever they look like. A qcow2 image is looked at here first ([`qcow2`]) and then read by a
-//! program in a sandbox (`mooring_host`'s `ImageServers`). Who sends a wish says which of the two it is: a file is never asked
-//! what it is, because whoever could write its first bytes would answer.
+//! A raw image is its bytes, whatever they look like. A qcow2 image is first checked here
+//! ([`qcow2`]), and then read by a program in a sandbox (`mooring_host`'s `ImageServers`). The
+//! sender of a spec names the format. It is never read from the file, because whoever could write
+//! the file's first bytes would choose it.
 //!
-//! What must never happen here: a file outside of the folder; a format that was guessed; an image read that another file is
-//! needed for, or that was changed while it was read.
+//! What must never happen here: a file outside of the folder; a format that was guessed; an image
+//! read that another file is needed for, or that was changed while it was read.
 
 mod part;
 pub mod qcow2;
@@ -18,85 +20,85 @@ use mooring_model::{ByteSize, Cure, ImageFormat, ImageSource};
 
 pub use self::part::{OpenPart, PartId, SeenPart, SeenUpload};
 
-/// Below the folder of run-time state: sockets of programs that read images.
+/// Folder below the one of run-time state, with the sockets of programs that read images.
 const SCRATCH: &str = "images";
 
-/// Disks have whole blocks of so many bytes; what a raw image has beyond its last whole one is followed by zeros.
+/// Block size of disks in bytes. Zeros follow what a raw image has beyond its last whole block.
 const SECTOR: u64 = 512;
 
-/// Why an image is not read, or not written.
+/// Reason why an image cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no folder of images.
     #[error("this agent reads no images: say images_dir in its configuration")]
     NoFolder,
-    /// It cannot be opened or read.
+    /// The image cannot be opened or read.
     #[error("{image} cannot be read")]
     Image {
         /// The image.
         image: ImageSource,
-        /// Why.
+        /// Cause.
         #[source]
         source: ImageError,
     },
-    /// It is not what it should be.
+    /// The file is no qcow2 image that is accepted.
     #[error("{image} is refused")]
     Refused {
         /// The image.
         image: ImageSource,
-        /// Why.
+        /// Cause.
         #[source]
         source: qcow2::Refused,
     },
-    /// It has nothing in it.
+    /// The image is empty.
     #[error("{image} is empty")]
     Empty {
         /// The image.
         image: ImageSource,
     },
-    /// Its disk is larger than the volume.
+    /// The image's disk is larger than the volume.
     #[error("{image} has a disk of {has} ({} bytes), and the volume only {wanted}: make it larger", .has.0)]
     TooLarge {
         /// The image.
         image: ImageSource,
-        /// What it has.
+        /// Size of the image's disk.
         has: ByteSize,
-        /// The volume's size.
+        /// Size of the volume.
         wanted: ByteSize,
     },
-    /// The program in the sandbox sees another disk than the header says.
+    /// The program in the sandbox sees another size of the disk than the header says.
     #[error("{image} has a disk of {said} bytes by its header, and of {served} to qemu-nbd: it is damaged")]
     Differs {
         /// The image.
         image: ImageSource,
-        /// By the header.
+        /// Size in bytes by the header.
         said: u64,
-        /// By the program.
+        /// Size in bytes by the program.
         served: u64,
     },
-    /// A volume cannot be copied to it.
+    /// A volume cannot be copied to the file.
     #[error("{image} cannot be written")]
     Written {
         /// The image.
         image: ImageSource,
-        /// Why.
+        /// Cause.
         #[source]
         source: ImageError,
     },
-    /// A copy was to go on that nobody has begun.
+    /// A copy cannot resume, because nobody has begun it.
     #[error("nothing of {image} is open: it is copied again from its beginning")]
     NoPart {
         /// The image.
         image: ImageSource,
     },
-    /// Parts of files cannot be listed or removed.
+    /// Partial files cannot be listed or removed.
     #[error("cannot look after parts of files in the folder of images")]
     Parts {
-        /// Why.
+        /// Cause.
         #[source]
         source: ImageError,
     },
-    /// Somebody has written to it, or put another file in its place.
+    /// Somebody has written to the image, or put another file in its place.
     #[error("{image} was changed while it was read: it is read again from its beginning")]
     Changed {
         /// The image.
@@ -105,7 +107,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Who can cure it.
+    /// Returns who can cure the failure.
     pub const fn cure(&self) -> Cure {
         match self {
             Self::Changed { .. } | Self::NoPart { .. } => Cure::Retry,
@@ -121,7 +123,7 @@ impl Error {
     }
 }
 
-/// The folder of images, and who reads them.
+/// The folder of images, with the programs that read them.
 #[derive(Clone)]
 pub struct Images {
     folder: PathBuf,
@@ -135,7 +137,7 @@ enum Reader {
     Served(Box<dyn ServedImage>),
 }
 
-/// An image, open.
+/// An open image.
 pub struct OpenImage {
     image: ImageSource,
     file: ImageFile,
@@ -145,17 +147,18 @@ pub struct OpenImage {
 }
 
 impl Images {
-    /// The images of this folder.
+    /// Makes the access to the images of this folder.
     pub fn new(folder: PathBuf, run_dir: &Path, servers: Arc<dyn ImageServers>) -> Self {
         Self { folder, scratch: run_dir.join(SCRATCH), servers, open: part::OpenParts::default() }
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The program without which only raw images are read, and its package.
+    /// Returns the program without which only raw images are read, and its package. `None` if it is
+    /// installed.
     pub fn missing(&self) -> Option<(&'static str, &'static str)> {
         self.servers.missing()
     }
@@ -184,7 +187,7 @@ impl Images {
         }
     }
 
-    /// Opens an image whose disk fits in so many bytes. Nothing is changed by that.
+    /// Opens an image whose disk has at most `most` bytes. Changes nothing.
     pub fn open(&self, image: &ImageSource, most: ByteSize) -> Result<OpenImage, Error> {
         let (file, state, size) = self.look(image, most)?;
         let reader = match image.format {
@@ -204,7 +207,8 @@ impl Images {
 }
 
 impl OpenImage {
-    /// What is read of which file, in which state that was when it was opened. Letters, digits, `:`, `.` and `-`.
+    /// Returns the identity of what is read: the file, and its state when it was opened. Letters,
+    /// digits, `:`, `.` and `-`.
     pub fn identity(&self) -> String {
         format!("{}:{}", self.image.format, self.state)
     }
@@ -225,7 +229,7 @@ impl OpenImage {
         read.map_err(|source| Error::Image { image: self.image.clone(), source })
     }
 
-    /// Whether the file is as it was when it was opened.
+    /// Checks that the file is unchanged since it was opened.
     pub fn check_same(&self) -> Result<(), Error> {
         let now = self.file.state().map_err(|source| Error::Image { image: self.image.clone(), source })?;
         if now == self.state { Ok(()) } else { Err(Error::Changed { image: self.image.clone() }) }

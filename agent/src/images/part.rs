@@ -1,10 +1,13 @@
-//! Files that volumes are copied to, in the folder of images. What a file is called until it is whole says whose it is: the volume's
-//! and the copy's ids. What is written stays open between passes, so that a copy that makes way for something newer goes on. How much
-//! of it is on the disk stands beside it now and then, so that it goes on there after a crash, too: nobody may write to the volume
-//! while its copy is wished, and a copy that was not wished in between is forgotten before it is wished again.
+//! Files that volumes are copied to, in the folder of images.
 //!
-//! What must never happen here: a file that is there written to; one that has its name before all of it is on the disk; a mark of what
-//! is not on the disk, or of another copy, believed.
+//! Until it is complete, a file is named by the volume's and the copy's ids. It stays open between
+//! passes, so that a copy that makes way for something newer can resume. A mark beside the file
+//! says how much of it is on the disk, so that the copy resumes there after a crash, too: nobody
+//! may write to the volume while the spec asks for its copy. A copy that was missing from the spec
+//! in between is forgotten before the spec asks for it again.
+//!
+//! What must never happen here: an existing file written to; a file that has its name before all of
+//! it is on the disk; a mark believed of what is not on the disk, or of another copy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +18,10 @@ use mooring_model::{ByteSize, ImageFormat, ImageSource, Upload, UploadId, Volume
 
 use super::{Error, Images};
 
-/// Characters of an id.
+/// Number of characters of an id.
 const ID_CHARS: usize = 36;
 
-/// Which copy of which volume.
+/// Id of one copy of one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PartId {
     /// The volume.
@@ -34,58 +37,58 @@ impl fmt::Display for PartId {
 }
 
 impl PartId {
-    /// From the text that it makes.
+    /// Parses the text that `Display` makes.
     fn of(text: &str) -> Option<Self> {
         let (volume, rest) = text.split_at_checked(ID_CHARS)?;
         Some(Self { volume: volume.parse().ok()?, upload: rest.strip_prefix('-')?.parse().ok()? })
     }
 }
 
-/// What there is of a copy.
+/// State of a copy's partial file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeenPart {
-    /// Nothing.
+    /// There is none.
     Nothing,
-    /// Something that nobody goes on with: its agent was killed.
+    /// There is one of a killed agent, without a mark.
     Left,
-    /// The same, and it is said how far it had come.
+    /// There is one of a killed agent, and a mark says how far it had come.
     Marked,
-    /// It is being written, by this agent.
+    /// This agent is writing it.
     Open,
-    /// The file has its name, and is whole.
+    /// The file has its name, and is complete.
     Whole,
 }
 
-/// What there is in the folder.
+/// State of a copy in the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenUpload {
-    /// Of the copy.
+    /// State of the partial file.
     pub part: SeenPart,
-    /// Something else has the file's name.
+    /// `true` if another file has the name that the copy is to get.
     pub taken: bool,
 }
 
-/// A part that is written.
+/// A partial file that is being written.
 pub struct OpenPart {
     part: Box<dyn ImagePart>,
-    /// Bytes of the disk that are in it.
+    /// Bytes of the disk that are in the file.
     pub(crate) done: u64,
-    /// Of these, what is said beside it.
+    /// Bytes of `done` that the mark covers.
     pub(crate) marked: u64,
 }
 
-/// How a mark begins: what it is, and how it is written.
+/// Beginning of a mark: its purpose, and the version of its form.
 const MARK: &str = "mooring-part-1";
 
-/// How far a part has come, as it is said beside it.
+/// Progress of a partial file, as the mark beside it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
     format: ImageFormat,
-    /// Bytes of the disk.
+    /// Size of the disk in bytes.
     size: u64,
-    /// LVM's identity of the LV that is copied.
+    /// UUID that LVM gave the LV that is copied.
     lv: String,
-    /// Bytes of the disk that are in it, and on this host's.
+    /// Bytes of the disk that are in the file and on the host's disk.
     done: u64,
 }
 
@@ -97,7 +100,7 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// What it says, if all of it is as it was written.
+    /// Parses a mark. `None` if any of it differs from what was written.
     fn of(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut words = text.split(' ').skip(1);
@@ -109,13 +112,13 @@ impl Mark {
     }
 }
 
-/// Those between two passes.
+/// Partial files that are open between two passes.
 #[derive(Clone, Default)]
 pub(super) struct OpenParts(Arc<Mutex<BTreeMap<PartId, OpenPart>>>);
 
 impl OpenParts {
     fn all(&self) -> MutexGuard<'_, BTreeMap<PartId, OpenPart>> {
-        // It is whole after every statement.
+        // The map is consistent after every statement.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,21 +135,21 @@ const fn format_of(image: &ImageSource) -> PartFormat {
 }
 
 impl OpenPart {
-    /// Puts the next bytes.
+    /// Writes the next bytes.
     pub(crate) fn write(&mut self, image: &ImageSource, bytes: &[u8]) -> Result<(), Error> {
         self.part.write(self.done, bytes).map_err(failed(image))?;
         self.done += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         Ok(())
     }
 
-    /// All of it was put: brings it to the disk.
+    /// Flushes the completely written file to the disk.
     pub(crate) fn finish(mut self, image: &ImageSource) -> Result<(), Error> {
         self.part.finish().map_err(failed(image))
     }
 }
 
 impl Images {
-    /// What there is of a copy. Looks at two names.
+    /// Returns the state of a copy. Looks at two names.
     pub fn look_for(&self, volume: VolumeId, upload: &Upload) -> Result<SeenUpload, Error> {
         let id = PartId { volume, upload: upload.id };
         let of = id.to_string();
@@ -166,13 +169,13 @@ impl Images {
         Ok(SeenUpload { part, taken: named && !same })
     }
 
-    /// The parts that lie in the folder, whoever wants them.
+    /// Returns the partial files in the folder, whoever needs them.
     pub fn parts(&self) -> Result<Vec<PartId>, Error> {
         let all = parts(&self.folder).map_err(|source| Error::Parts { source })?;
         Ok(all.iter().filter_map(|of| PartId::of(of)).collect())
     }
 
-    /// Begins a file with a disk of this size. What was begun and failed is taken away.
+    /// Begins a file with a disk of this size. Removes an attempt that failed.
     pub(crate) fn make_part(&self, id: PartId, image: &ImageSource, size: ByteSize) -> Result<(), Error> {
         let of = id.to_string();
         match self.servers.make_part((&self.folder, &of), size.0, format_of(image), &self.scratch) {
@@ -187,8 +190,10 @@ impl Images {
         }
     }
 
-    /// Goes on with a part that an agent before this one has left, where its mark says, if that is true of this copy; else begins it
-    /// anew. `lv`: LVM's identity of the LV that is copied; empty: nobody knows it.
+    /// Resumes a partial file of an earlier agent at its mark, if the mark is of this copy; else
+    /// begins it anew.
+    ///
+    /// `lv` is the UUID that LVM gave the LV that is copied; empty if it is unknown.
     pub(crate) fn go_on(
         &self,
         id: PartId,
@@ -222,8 +227,8 @@ impl Images {
         Some(OpenPart { part, done: mark.done, marked: mark.done })
     }
 
-    /// Says beside a part how far it has come, when that is on the disk. A mark that cannot be written costs nothing but time after a
-    /// crash.
+    /// Writes the mark of how far a partial file has come, after a flush. A failure only costs time
+    /// after a crash.
     pub(crate) fn mark_part(
         &self,
         id: PartId,
@@ -242,18 +247,19 @@ impl Images {
         Ok(())
     }
 
-    /// Forgets how far an earlier copy of this id has come: it was not wished since, and somebody may have written to the volume.
+    /// Removes the mark of an earlier copy with this id. The spec did not ask for it in between,
+    /// and somebody may have written to the volume.
     pub(crate) fn forget_part(&self, id: PartId) -> Result<(), Error> {
         let unmarked = self.servers.unmark_part(&self.folder, &id.to_string());
         unmarked.map_err(|source| Error::Parts { source })
     }
 
-    /// Takes a part that is open, to write to it.
+    /// Takes an open partial file, to write to it.
     pub(crate) fn take_part(&self, id: PartId, image: &ImageSource) -> Result<OpenPart, Error> {
         self.open.all().remove(&id).ok_or_else(|| Error::NoPart { image: image.clone() })
     }
 
-    /// Keeps it open until the next pass.
+    /// Keeps the partial file open until the next pass.
     pub(crate) fn keep_part(&self, id: PartId, part: OpenPart) {
         self.open.all().insert(id, part);
     }
@@ -264,14 +270,14 @@ impl Images {
         published.map_err(failed(image)).inspect_err(|_| self.clear(id))
     }
 
-    /// Takes a part away: the file that is not whole, or what says of a whole one whose it is.
+    /// Removes a partial file, or, beside a complete file, the name that says whose it is.
     pub(crate) fn remove_part(&self, id: PartId) -> Result<(), Error> {
-        // Whoever writes to it goes first.
+        // The open file is closed first.
         drop(self.open.all().remove(&id));
         self.servers.remove_part(&self.folder, &id.to_string()).map_err(|source| Error::Parts { source })
     }
 
-    /// The same after a failure, which is what is told.
+    /// Removes a partial file after a failure, which is the error to report.
     pub(crate) fn clear(&self, id: PartId) {
         if let Err(error) = self.remove_part(id) {
             let error = mooring_model::Chain(&error).to_string();

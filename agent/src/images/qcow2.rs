@@ -1,18 +1,22 @@
-//! The header of a qcow2 image (QEMU's docs/interop/qcow2.txt): how large its disk is, and whether it is whole in itself.
+//! Header of a qcow2 image (QEMU's docs/interop/qcow2.txt): reads the size of its disk, and checks
+//! that it needs no other file.
 //!
-//! An image can name other files: a backing file, from which all comes that it has not, and a data file, where its blocks lie.
-//! Whoever reads such an image reads these files, by its maker's choice: any file of the storage node (CVE-2024-32498, and those
-//! before it). Here they are refused before any program sees the image; the program is told not to follow them, and finds
+//! An image can name other files: a backing file, which provides all that the image lacks, and a
+//! data file, which holds its blocks. Whoever reads such an image reads these files, by its maker's
+//! choice: any file of the storage node (CVE-2024-32498, and those before it). They are refused
+//! here before any program sees the image. The program is told not to follow them, and finds
 //! nothing where it runs.
 //!
-//! What must never happen here: an image passed that names another file, or has a feature that is not known here.
+//! What must never happen here: an image accepted that names another file, or has a feature that is
+//! not known here.
 
-/// Bytes of the file that are looked at: the smallest cluster holds the header and all of its extensions.
+/// Bytes of the file that are examined: the smallest cluster holds the header and all of its
+/// extensions.
 pub const HEADER_BYTES: usize = 65536;
 
 const MAGIC: &[u8] = b"QFI\xfb";
 
-/// Lengths of the header, by version.
+/// Lengths of the header in bytes, by version.
 const V2_BYTES: usize = 72;
 const V3_BYTES: usize = 104;
 
@@ -28,37 +32,37 @@ const END: u32 = 0;
 const DATA_FILE_NAME: u32 = 0x4441_5441;
 const CRYPTO: u32 = 0x0537_be77;
 
-/// Why an image is refused.
+/// Reason why an image is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It does not begin as one.
+    /// The file does not begin as a qcow2 image.
     #[error("it is no qcow2 image")]
     NotQcow2,
-    /// The first version, or one to come.
+    /// The version is the first, or a future one.
     #[error(
         "it is of version {0} of qcow2, and only 2 and 3 are read: convert it (qemu-img convert -O qcow2)"
     )]
     Version(u32),
-    /// It says of itself what cannot be.
+    /// The header contradicts itself.
     #[error("its header is damaged: {0}")]
     Damaged(&'static str),
-    /// What it has not comes from another file.
+    /// The image lacks blocks that come from another file.
     #[error("it has a backing file: make it whole first, where you trust it (qemu-img convert -O qcow2)")]
     Backing,
-    /// Its blocks lie in another file.
+    /// The image's blocks lie in another file.
     #[error(
         "its data lies in another file: make it whole first, where you trust it (qemu-img convert -O qcow2)"
     )]
     DataFile,
-    /// It is encrypted.
+    /// The image is encrypted.
     #[error("it is encrypted: there is no key here; decrypt it first (qemu-img convert)")]
     Encrypted,
-    /// It was not closed, or is known to be damaged.
+    /// The image was not closed, or is known to be damaged.
     #[error(
         "it was not closed as it should be, or is marked as damaged: repair it first (qemu-img check -r all)"
     )]
     Unclean,
-    /// It has features of a later time.
+    /// The image has features that are not known here.
     #[error(
         "it has features that this release does not know (bits {0:#x}): convert it (qemu-img convert -O qcow2)"
     )]
@@ -74,7 +78,8 @@ fn u64_at(header: &[u8], at: usize) -> Result<u64, Refused> {
     Ok(u64::from(u32_at(header, at)?) << 32 | u64::from(u32_at(header, at + 4)?))
 }
 
-/// The bytes of the image's disk, if all of it is in this file. `header`: the file's beginning, [`HEADER_BYTES`] or all of it.
+/// Returns the bytes of the image's disk, if all of it is in this file. `header` is the file's
+/// beginning, [`HEADER_BYTES`] or all of it.
 pub fn disk_size(header: &[u8]) -> Result<u64, Refused> {
     if !header.starts_with(MAGIC) {
         return Err(Refused::NotQcow2);
@@ -118,7 +123,7 @@ fn features(bits: u64) -> Result<(), Refused> {
     }
 }
 
-/// What stands behind the header, to the end of its cluster or of what is looked at.
+/// Checks what follows the header, to the end of its cluster or of what is examined.
 fn extensions(header: &[u8], mut at: usize, cluster: usize) -> Result<(), Refused> {
     let header = &header[..header.len().min(cluster)];
     while at + 8 <= header.len() {
@@ -187,7 +192,7 @@ mod tests {
             (with(19, &[11]), Refused::Backing),
             (with(8, &[1]), Refused::Backing),
             (with(79, &[4]), Refused::DataFile),
-            // Also where the feature's bit was taken away.
+            // The image is refused even if the feature's bit was removed.
             (name(good(), 104, DATA_FILE_NAME), Refused::DataFile),
             (name(version_2(), 72, DATA_FILE_NAME), Refused::DataFile),
             (behind, Refused::DataFile),
