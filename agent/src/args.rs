@@ -120,9 +120,9 @@ pub struct AdoptArgs {
 /// A purpose of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
-    /// It holds volumes and exports them.
+    /// Holds volumes and exports them.
     Storage,
-    /// It attaches volumes.
+    /// Attaches volumes.
     Host,
 }
 

@@ -1,10 +1,11 @@
 //! `mooring-agent join`: makes this host an agent of a controller that is known by its pin.
 //!
-//! Everything that can be wrong on this host is found before the token is sent, since a token is used once: the flags, the
-//! configuration that will be written, the folder that will hold the key. A key that was made stays for the next try.
+//! A token is used once. So everything that can be wrong on this host is found before the token is
+//! sent: the flags, the configuration that will be written, the folder that will hold the key. A
+//! new key stays for the next try.
 //!
-//! What must never happen here: the token to a controller that the pin does not prove; a configuration that is there changed; a
-//! private key that leaves this host.
+//! What must never happen here: the token sent to a controller that the pin does not prove; an
+//! existing configuration changed; a private key that leaves this host.
 
 use std::io::{self, BufRead, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
@@ -30,28 +31,28 @@ mod wire;
 use settings::Settings;
 use wire::{Controller, Joined};
 
-/// The port of an agent's API unless `--address` says otherwise.
+/// Port of an agent's API unless `--address` names another.
 pub const PORT_DEFAULT: u16 = 7710;
 
-/// How long a unit may take to start, and LVM to say which groups there are.
+/// Time limit for the start of a unit, and for LVM's list of groups.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The machine that joins, and the person before it.
+/// The machine that joins, and the person at its terminal.
 pub struct Ground<'a> {
     /// Runs lvm and systemctl.
     pub commands: &'a dyn Commands,
-    /// The machine's addresses.
+    /// Addresses of the machine.
     pub addresses: Vec<LocalAddress>,
-    /// The terminal that is asked; `None`: there is none.
+    /// Terminal that is asked. `None` if there is none.
     pub terminal: Option<&'a mut dyn BufRead>,
-    /// Where is printed what was done.
+    /// Receives the messages about what was done.
     pub out: &'a mut dyn Write,
 }
 
-/// A failed join. Unless it says so, the token was not used.
+/// A failed join. Unless the error says so, the token was not used.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The controller's address cannot be used.
+    /// The controller's address is not usable.
     #[error(
         "{url:?} is no controller's address: want https://HOST[:PORT]; over plain http the token would be readable"
     )]
@@ -59,30 +60,30 @@ pub enum JoinError {
         /// The text.
         url: String,
     },
-    /// The pin cannot be read.
+    /// The pin is malformed.
     #[error("--pin {pin:?}: want sha256: and 64 hexadecimal digits, as `mooring host token` prints it")]
     Pin {
         /// The text.
         pin: String,
     },
-    /// The agent's address cannot be used.
+    /// The agent's address is not usable.
     #[error("--address {address:?}: want HOST:PORT, by which the controller reaches this host")]
     Address {
         /// The text.
         address: String,
     },
-    /// Nobody answers.
+    /// The controller does not answer.
     #[error(
         "cannot reach the controller at {url}: does mooring-controller run there, and does a firewall let this host through?"
     )]
     Reach {
         /// The controller.
         url: String,
-        /// The reason.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
-    /// Another authority than the pin's answers.
+    /// A controller with another authority than the pin's answers.
     #[error(
         "the controller at {url} has another pin, {found}: it is not the one that made the token, or its authority was rotated since, or \
          somebody stands between. The token was not sent: make a new one (`mooring host token NAME`), and compare"
@@ -90,7 +91,7 @@ pub enum JoinError {
     WrongPin {
         /// The controller.
         url: String,
-        /// Its pin.
+        /// Pin of the controller.
         found: String,
     },
     /// The pin is that of the authority which another one replaces.
@@ -101,7 +102,7 @@ pub enum JoinError {
     FormerPin {
         /// The controller.
         url: String,
-        /// The pin of its authority in force.
+        /// Pin of the authority in force.
         found: String,
     },
     /// The authority is right, and the certificate of the connection is not.
@@ -112,112 +113,113 @@ pub enum JoinError {
     Untrusted {
         /// The controller.
         url: String,
-        /// The reason.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
-    /// The connection broke before the answer was there.
+    /// The connection broke before the answer arrived.
     #[error(
         "the controller's answer was lost: run the same command again; if it then says that the token was used, make a new one \
          (mooring host token)."
     )]
     Lost(#[source] reqwest::Error),
-    /// The controller says no.
+    /// The controller refuses.
     #[error("the controller refuses: {why}")]
     Refused {
-        /// Its words.
+        /// Message of the controller.
         why: String,
     },
-    /// The answer makes no sense.
+    /// The controller's answer cannot be understood.
     #[error("the controller's answer cannot be used: {why}")]
     Answer {
-        /// The reason.
+        /// Cause.
         why: String,
     },
     /// TLS cannot be set up.
     #[error("cannot set up TLS")]
     Tls(#[source] reqwest::Error),
-    /// Something has to be chosen, and nobody can be asked.
+    /// A choice is missing, and there is no terminal to ask.
     #[error(
         "say {flag}, once for each, or --role host if this machine holds no volumes; found here: {found}"
     )]
     Choose {
-        /// How it is said.
+        /// The flag that makes the choice.
         flag: &'static str,
         /// The proposals.
         found: String,
     },
-    /// A choice cannot be read.
+    /// The choice cannot be parsed.
     #[error("{text:?}: {why}")]
     Choice {
-        /// What was typed.
+        /// The typed text.
         text: String,
-        /// The reason.
+        /// Cause.
         why: String,
     },
-    /// The token allows nothing of what was asked for.
+    /// The token allows none of the roles that were asked for.
     #[error(
         "the token is for the role {allowed}, and --role says {asked}. The token is used: make another one"
     )]
     Roles {
-        /// The token's roles.
+        /// Roles of the token.
         allowed: String,
-        /// Those of the command.
+        /// Roles of the command.
         asked: String,
     },
-    /// The configuration is there and does not fit.
+    /// The existing configuration does not fit.
     #[error("{} is there and is not changed, and {why}", .path.display())]
     Existing {
-        /// The file.
+        /// Path of the configuration.
         path: PathBuf,
-        /// What is to be done.
+        /// Advice for the operator.
         why: String,
     },
-    /// The configuration cannot be used.
+    /// The configuration is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The example does not have a line that is filled in.
+    /// The example lacks a line that is to be filled in.
     #[error("the example configuration has no line {0:?}: this is a bug of Mooring, please report it")]
     Example(&'static str),
-    /// The key or the certificate cannot be made or kept.
+    /// The key or the certificate cannot be made or stored.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A file cannot be written.
     #[error("cannot write {}: is this run as root?", .path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The terminal cannot be used.
+    /// The terminal is not usable.
     #[error("cannot use the terminal")]
     Terminal(#[source] io::Error),
-    /// The units do not start. The host has joined.
+    /// A unit does not start. The host has joined.
     #[error("this host has joined, and {unit} does not start: {why}. See journalctl -u {unit}")]
     Unit {
         /// The unit.
         unit: &'static str,
-        /// The reason.
+        /// Cause.
         why: String,
     },
 }
 
-/// What is decided before the controller is asked for anything.
+/// Decisions that are made before the controller is asked for anything.
 struct Plan {
     roles: Vec<Role>,
     portals: Vec<Portal>,
     groups: Vec<VgName>,
     address: Address,
     tls: Tls,
-    /// Holds the agent's store, if there was one.
+    /// Folder that holds the agent's store, if there was one.
     state_dir: PathBuf,
-    /// A configuration was there.
+    /// `true` if a configuration was there.
     existing: bool,
 }
 
-/// Joins the controller of `args`; `config` is the configuration that is written, unless it is there.
+/// Joins the controller of `args`. `config` is the path of the configuration, which is written
+/// unless it exists.
 pub async fn join(args: &JoinArgs, config: &Path, mut ground: Ground<'_>) -> Result<(), JoinError> {
     let url = wire::url(&args.url)?;
     let pin = wire::pin(&args.pin)?;
@@ -269,12 +271,12 @@ fn plan(args: &JoinArgs, url: &Url, config: &Path, ground: &mut Ground<'_>) -> R
         groups = choose("--group VG", &args.group, &known, ground)?;
     }
     let plan = Plan { roles, portals, groups, address, tls, state_dir: PathBuf::new(), existing: false };
-    // A mistake in it is found before the token is used.
+    // A mistake in the new configuration is found before the token is used.
     let read = Config::parse(&plan.text(&plan.roles, None)?, &config.display().to_string())?;
     Ok(Plan { state_dir: read.state_dir, ..plan })
 }
 
-/// The plan of a configuration that is there.
+/// Makes the plan for an existing configuration.
 fn existing(args: &JoinArgs, path: &Path, roles: Vec<Role>) -> Result<Plan, JoinError> {
     let config = Config::load(path)?;
     let why = |why: &str| JoinError::Existing { path: path.to_owned(), why: why.to_owned() };
@@ -318,7 +320,7 @@ impl Plan {
         .fill()
     }
 
-    /// Refuses a configuration whose callers another authority vouches for.
+    /// Refuses a configuration that trusts the callers of another authority.
     fn trusts(&self, config: &Path, controller: &Controller) -> Result<(), JoinError> {
         let file = &self.tls.client_ca;
         let Ok(trusted) = std::fs::read_to_string(file) else { return Ok(()) };
@@ -334,7 +336,7 @@ impl Plan {
         Err(JoinError::Existing { path: path.to_owned(), why })
     }
 
-    /// Keeps what the controller gave. The configuration comes last: the unit waits for it.
+    /// Stores what the controller gave. The configuration comes last: the unit waits for it.
     fn write(
         &self,
         config: &Path,
@@ -370,13 +372,13 @@ impl Plan {
     }
 }
 
-/// An address that the controller dials.
+/// Parses an address that the controller dials.
 fn address(text: &str) -> Result<Address, JoinError> {
     let wrong = || JoinError::Address { address: text.to_owned() };
     let address: Address =
         format!("https://{}", text.strip_prefix("https://").unwrap_or(text)).parse().map_err(|_| wrong())?;
     let Address::Tls(at) = &address else { return Err(wrong()) };
-    // The agent listens there.
+    // The agent listens on this address.
     if at.to_socket_addrs().is_ok_and(|mut found| found.any(|found| !found.ip().is_unspecified())) {
         Ok(address)
     } else {
@@ -384,7 +386,7 @@ fn address(text: &str) -> Result<Address, JoinError> {
     }
 }
 
-/// The address of this host from which packets go to the controller. Nothing is sent.
+/// Returns the address of this host from which packets go to the controller. Sends nothing.
 fn reaching(url: &Url) -> Result<Address, JoinError> {
     let wrong = || JoinError::Address { address: format!("none leads to {url}") };
     let controller = url.socket_addrs(|| None).map_err(|_| wrong())?;
@@ -399,7 +401,7 @@ fn reaching(url: &Url) -> Result<Address, JoinError> {
     address(&SocketAddr::new(ip, PORT_DEFAULT).to_string())
 }
 
-/// An address as a portal has it.
+/// Writes an address as a portal has it.
 fn bare(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
@@ -407,7 +409,7 @@ fn bare(ip: IpAddr) -> String {
     }
 }
 
-/// Whether another machine can reach this address as it is written.
+/// Returns `true` if another machine can reach this address as it is written.
 fn reaches(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
@@ -415,7 +417,7 @@ fn reaches(ip: IpAddr) -> bool {
     }
 }
 
-/// The groups that LVM knows: proposals, so that none is no error.
+/// Returns the groups that LVM knows. They are proposals, so that a failure yields none.
 fn volume_groups(commands: &dyn Commands) -> Vec<String> {
     let args = ["vgs", "--noheadings", "-o", "vg_name"].map(str::to_owned).to_vec();
     let vgs = Command { program: "/usr/sbin/lvm", args, timeout: COMMAND_TIMEOUT };
@@ -426,7 +428,7 @@ fn volume_groups(commands: &dyn Commands) -> Vec<String> {
     String::from_utf8_lossy(&said.stdout).split_whitespace().map(str::to_owned).collect()
 }
 
-/// What was given, or what the person at the terminal chooses.
+/// Returns what was given, or what the person at the terminal chooses.
 fn choose<T>(
     flag: &'static str,
     given: &[T],
@@ -459,7 +461,7 @@ where
     chosen.into_iter().map(parse).collect()
 }
 
-/// Starts the units. One that runs already reads its certificate anew.
+/// Starts the units. One that runs already is restarted to read its certificate.
 fn start(roles: &[Role], restart: bool, ground: &mut Ground<'_>) -> Result<(), JoinError> {
     let mut units = vec!["mooring-agent.service"];
     if roles.contains(&Role::Host) {

@@ -1,4 +1,5 @@
-//! The configuration that join writes: the documented example, with what this host is for filled in.
+//! Configuration that join writes: the documented example, with the settings of this host filled
+//! in.
 
 use std::fmt::Write as _;
 
@@ -8,14 +9,14 @@ use mooring_model::{Portal, VgName};
 use super::JoinError;
 use crate::config::{EXAMPLE, Tls};
 
-/// What is filled in.
+/// Settings of this host.
 pub(super) struct Settings<'a> {
     pub(super) portals: &'a [Portal],
     pub(super) groups: &'a [VgName],
     pub(super) host: bool,
     pub(super) address: &'a Address,
     pub(super) tls: &'a Tls,
-    /// The cluster, once it is known.
+    /// Id of the cluster, once it is known.
     pub(super) cluster: Option<&'a str>,
 }
 
@@ -23,7 +24,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// A line that is filled in, in the example.
+/// Replaces a line of the example by the filled-in one.
 fn replace(text: &str, line: &'static str, filled: &str) -> Result<String, JoinError> {
     let (before, after) = text.split_once(line).ok_or(JoinError::Example(line))?;
     Ok(format!("{before}{filled}{after}"))
@@ -40,7 +41,7 @@ fn commented(block: &str) -> String {
 }
 
 impl Settings<'_> {
-    /// The table `[tls]`.
+    /// Returns the table `[tls]`.
     pub(super) fn tls_table(&self) -> String {
         let key =
             |name: &str, path: &std::path::Path| format!("{name} = {}", quoted(&path.display().to_string()));
@@ -48,7 +49,7 @@ impl Settings<'_> {
         ["[tls]".to_owned(), key("cert", cert), key("key", own), key("client_ca", client_ca)].join("\n")
     }
 
-    /// The example with its lines filled in.
+    /// Returns the example with its lines filled in.
     pub(super) fn fill(&self) -> Result<String, JoinError> {
         const PORTALS: &str = "portals = [\"10.0.0.1:3260\"]";
         const GROUPS: &str = "[[groups]]\n";

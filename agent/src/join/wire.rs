@@ -1,6 +1,7 @@
-//! How `join` speaks to a controller that it knows by a pin alone.
+//! Protocol of `join` with a controller that is known by a pin alone.
 //!
-//! What must never happen here: the token on a connection whose other end was not proven by the pin.
+//! What must never happen here: the token on a connection whose other end was not proven by the
+//! pin.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::JoinError;
 
-/// One question takes no longer.
+/// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longest answer: certificates have some hundred bytes.
+/// Maximum size of an answer in bytes: certificates have some hundred bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Deserialize)]
@@ -32,13 +33,14 @@ struct JoinRequest<'a> {
     agent_id: Option<String>,
 }
 
-/// The answer to a join.
+/// Answer to a join.
 #[derive(Deserialize)]
 pub(super) struct Joined {
     pub(super) name: String,
     pub(super) roles: Vec<String>,
     pub(super) certificate: String,
-    /// All authorities that the controller's callers may be of: more than one while the authority is rotated.
+    /// All authorities that the controller's callers may be of: more than one while the authority
+    /// is rotated.
     pub(super) authority: String,
     pub(super) cluster: String,
 }
@@ -47,12 +49,12 @@ pub(super) struct Joined {
 pub(super) struct Controller {
     url: Url,
     client: Client,
-    /// The authority's certificate, as PEM.
+    /// Certificate of the authority, as PEM.
     pub(super) authority: String,
 }
 
 fn builder() -> ClientBuilder {
-    // A provider that is there already does as well.
+    // A provider that is installed already does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()
         .user_agent(concat!("mooring-agent/", env!("CARGO_PKG_VERSION")))
@@ -64,7 +66,7 @@ fn builder() -> ClientBuilder {
         .no_proxy()
 }
 
-/// The address of a controller's API.
+/// Parses the address of a controller's API.
 pub(super) fn url(text: &str) -> Result<Url, JoinError> {
     let wrong = || JoinError::Url { url: text.to_owned() };
     let url: Url = text.parse().map_err(|_| wrong())?;
@@ -73,7 +75,7 @@ pub(super) fn url(text: &str) -> Result<Url, JoinError> {
     if url.scheme() == "https" && bare && named { Ok(url) } else { Err(wrong()) }
 }
 
-/// A pin as `mooring host token` prints it.
+/// Parses a pin as `mooring host token` prints it.
 pub(super) fn pin(text: &str) -> Result<&str, JoinError> {
     let digits = text.strip_prefix("sha256:").unwrap_or_default();
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -95,7 +97,7 @@ async fn read<T: serde::de::DeserializeOwned>(mut answer: Response) -> Result<T,
     serde_json::from_slice(&all).map_err(|error| JoinError::Answer { why: error.to_string() })
 }
 
-/// The words of a refusal: `{"<fault>": {"code": N, "message": "…"}}`.
+/// Reads the message of a refusal: `{"<fault>": {"code": N, "message": "…"}}`.
 async fn refusal(answer: Response) -> JoinError {
     let status = answer.status();
     let said: serde_json::Value = match read(answer).await {
@@ -105,13 +107,13 @@ async fn refusal(answer: Response) -> JoinError {
     };
     let message = said.as_object().and_then(|faults| faults.values().next());
     let message = message.and_then(|fault| fault.get("message")).and_then(serde_json::Value::as_str);
-    // It goes to a terminal.
+    // The message goes to a terminal.
     let why = message.map(|text| text.chars().filter(|c| !c.is_control()).take(500).collect());
     JoinError::Refused { why: why.unwrap_or_else(|| status.to_string()) }
 }
 
 impl Controller {
-    /// Asks for the authority over a connection that proves nothing, and believes it by its pin.
+    /// Requests the authority over a connection that proves nothing, and believes it by its pin.
     pub(super) async fn prove(url: Url, pin: &str) -> Result<Self, JoinError> {
         let reach = |source| JoinError::Reach { url: url.to_string(), source };
         let stranger = builder().tls_danger_accept_invalid_certs(true).build().map_err(JoinError::Tls)?;
@@ -120,7 +122,8 @@ impl Controller {
             return Err(refusal(answer).await);
         }
         let AuthorityAnswer { authority } = read(answer).await?;
-        // The pin proves one certificate, the one in force, which comes first. Whoever stands between could have added another.
+        // The pin proves one certificate, the one in force, which comes first. Whoever stands
+        // between could have added another.
         let all = certificates::each(&authority);
         let none = || JoinError::Answer { why: "authority: there is no certificate in it".to_owned() };
         let authority = all.first().cloned().ok_or_else(none)?;
@@ -139,7 +142,8 @@ impl Controller {
         Ok(Self { url, client, authority })
     }
 
-    /// Gets the certificate for a key. This uses the token. `known`: the id that this machine's store has already.
+    /// Requests the certificate for a key. This uses the token. `known` is the id in this machine's
+    /// store; `None` if it has none.
     pub(super) async fn join(
         &self,
         token: &str,
