@@ -1,7 +1,7 @@
-//! The gRPC service: wire to engine and back. No decision is made here.
+//! gRPC service of the storage agent: translates between wire and engine. No decision is made here.
 //!
-//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for it; an error without who
-//! can cure it.
+//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for
+//! it; an error without who can cure it.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::engine::{
 };
 use crate::store::StoreError;
 
-/// Reports that one watcher may lag behind.
+/// Number of reports that one watcher may lag behind.
 const WATCH_QUEUED_MAX: usize = 256;
 
-/// How long the first report waits for what this host can do.
+/// Time that the first report waits for the capabilities of this host.
 const CAPABILITIES_WITHIN: Duration = Duration::from_secs(2);
 
 /// The service.
@@ -37,7 +37,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Serves this engine until `stop`.
+    /// Makes the service of this engine. It ends its streams at `stop`.
     pub fn new(engine: Engine, stop: watch::Receiver<bool>) -> Self {
         let host_name = capabilities::host_name();
         Self { engine, host_name, stop }
@@ -88,7 +88,8 @@ pub(crate) fn refused(refusal: &Refusal) -> Status {
     status_of(code, Chain(refusal).to_string(), refusal.cure())
 }
 
-/// An answer to a question, not a refusal: nothing to log.
+/// Returns the status for an unknown volume. It answers a question and refuses nothing, so it is
+/// not logged.
 fn unknown(id: VolumeId) -> Status {
     let refusal = Refusal::UnknownVolume(id);
     status_of(Code::NotFound, refusal.to_string(), refusal.cure())
@@ -111,12 +112,12 @@ pub(crate) fn cluster_id(sender: Option<&v1::Sender>) -> Result<ClusterId, Statu
     })
 }
 
-/// Whether secrets leave with an answer.
+/// Choice whether secrets leave with an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Secrets {
-    /// They stay here.
+    /// Secrets stay here.
     Left,
-    /// The sender of the specs wants them back.
+    /// The sender of the specs wants its secrets back.
     Sent,
 }
 
@@ -126,7 +127,7 @@ impl Secrets {
     }
 }
 
-/// The export's spec without its secrets.
+/// Removes the secrets from an export's spec.
 fn without_secrets(mut spec: v1::ExportSpec) -> v1::ExportSpec {
     for chap in spec.grants.iter_mut().filter_map(|grant| grant.chap.as_mut()) {
         for side in [chap.initiator.as_mut(), chap.mutual.as_mut()].into_iter().flatten() {
@@ -411,7 +412,7 @@ impl Agent for Service {
     type WatchStream = Reports;
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Reports>, Status> {
-        // Subscribed before the state is read: nothing that changes in between is lost.
+        // Subscribed before the state is read: no change in between is lost.
         let watcher = Watcher {
             changes: self.engine.changes(),
             lvm: self.engine.lvm().news(),
@@ -426,7 +427,7 @@ impl Agent for Service {
                 // A stream without an end must not hold up the end of the agent.
                 _ = stop.wait_for(|stop| *stop) => {
                     let text = "the agent stops, and its exports stay: watch again when it is back";
-                    // Whoever has not read all before will see the connection end.
+                    // A watcher that has not read everything before sees the connection end.
                     let _ = send.try_send(Err(status_of(Code::Unavailable, text, Cure::Retry)));
                 }
             }
@@ -441,7 +442,7 @@ fn one(what: v1::report::What) -> v1::Report {
     v1::Report { what: Some(what) }
 }
 
-/// One reader of reports.
+/// A reader of reports.
 struct Watcher {
     engine: Engine,
     host_name: String,
@@ -450,16 +451,18 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Reports everything, and then changes, until nobody reads any more or the reader lags too far behind.
+    /// Reports everything, and then changes, until nobody reads any more or the reader lags too far
+    /// behind.
     async fn report(self, send: &Sending) {
         use v1::report::What;
-        // Whoever has to know of a revoke does not wait for an LVM that hangs.
+        // Reports of revokes do not wait for an LVM that hangs.
         let told = self.first_capabilities().await;
         let mut first: Vec<What> = told.iter().cloned().map(What::Capabilities).collect();
         for state in self.engine.statuses(false).await {
             first.push(What::Volume((&state.volume).into()));
             first.extend(state.export.as_ref().map(|export| What::Export(export.into())));
-            // Also of what was proven while nobody watched. Oldest first, as they came.
+            // Receipts that were proven while nobody watched are included. Oldest first, as they
+            // came.
             first.extend(state.receipts.iter().rev().map(|receipt| What::Receipt(receipt.into())));
         }
         first.push(What::Synced(v1::SyncMark {}));
@@ -474,7 +477,7 @@ impl Watcher {
         }
     }
 
-    /// What this host can do; `None` when that is not known within a moment.
+    /// Returns the capabilities of this host. `None` if they are not known within a moment.
     async fn first_capabilities(&self) -> Option<v1::Capabilities> {
         let asked = capabilities::ask(&self.engine, &self.host_name);
         let known = tokio::time::timeout(CAPABILITIES_WITHIN, asked).await.ok()?;
@@ -502,8 +505,8 @@ async fn report_changes(mut changes: broadcast::Receiver<Change>, send: &Sending
     }
 }
 
-/// Reports what this host can do when that is something else than before. Waits for ever when nobody reads: that is seen by
-/// those who report changes.
+/// Reports the capabilities of this host when they change. Waits for ever when nobody reads:
+/// `report_changes` sees that.
 async fn report_capabilities(
     engine: &Engine,
     host_name: &str,
@@ -511,7 +514,7 @@ async fn report_capabilities(
     mut told: Option<v1::Capabilities>,
     send: &Sending,
 ) {
-    // That what was seen last is older than before is no news.
+    // A greater age of the last answer is no news.
     let ageless = |told: &v1::Capabilities| v1::Capabilities { pools_age_ms: 0, ..told.clone() };
     while lvm.changed().await.is_ok() {
         let new = capabilities::now(engine, host_name).await;

@@ -1,7 +1,8 @@
-//! The gRPC service of a host that attaches volumes: wire to connections and back. No decision is made here.
+//! gRPC service of a host that attaches volumes: translates between wire and connections. No
+//! decision is made here.
 //!
-//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for it; an error without who
-//! can cure it.
+//! What must never happen here: a secret in a log, or in an answer to somebody who did not ask for
+//! it; an error without who can cure it.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::connections::{ConnectionWish, Connections, PutConnection, Status as Connection};
 use crate::serve::{Secrets, cluster_id, invalid, micros, refused, status_of, volume_id};
 
-/// Reports that one watcher may lag behind.
+/// Number of reports that one watcher may lag behind.
 const WATCH_QUEUED_MAX: usize = 256;
 
 /// The service.
@@ -29,7 +30,7 @@ pub struct HostService {
 }
 
 impl HostService {
-    /// Serves these connections until `stop`.
+    /// Makes the service of these connections. It ends its streams at `stop`.
     pub fn new(connections: Connections, stop: watch::Receiver<bool>) -> Self {
         Self { connections, stop }
     }
@@ -41,7 +42,7 @@ impl HostService {
     }
 }
 
-/// A connection's spec without its secrets.
+/// Removes the secrets from a connection's spec.
 fn without_secrets(mut spec: v1::ConnectionSpec) -> v1::ConnectionSpec {
     for chap in [spec.chap.as_mut(), spec.other_chap.as_mut()].into_iter().flatten() {
         for side in [chap.initiator.as_mut(), chap.mutual.as_mut()].into_iter().flatten() {
@@ -154,7 +155,7 @@ impl Host for HostService {
         &self,
         _: Request<v1::WatchConnectionsRequest>,
     ) -> Result<Response<Events>, Status> {
-        // Subscribed before the state is read: nothing that changes in between is lost.
+        // Subscribed before the state is read: no change in between is lost.
         let changes = self.connections.changes();
         let (send, receive) = mpsc::channel(WATCH_QUEUED_MAX);
         let (connections, mut stop) = (self.connections.clone(), self.stop.clone());
@@ -164,7 +165,7 @@ impl Host for HostService {
                 // A stream without an end must not hold up the end of the agent.
                 _ = stop.wait_for(|stop| *stop) => {
                     let text = "the agent stops, and its connections stay: watch again when it is back";
-                    // Whoever has not read all before will see the connection end.
+                    // A watcher that has not read everything before sees the connection end.
                     let _ = send.try_send(Err(status_of(Code::Unavailable, text, Cure::Retry)));
                 }
             }
@@ -173,7 +174,8 @@ impl Host for HostService {
     }
 }
 
-/// Reports everything, and then changes, until nobody reads any more or the reader lags too far behind.
+/// Reports everything, and then changes, until nobody reads any more or the reader lags too far
+/// behind.
 async fn report(
     connections: &Connections,
     mut changes: broadcast::Receiver<ConnectionReport>,

@@ -1,4 +1,4 @@
-//! The gRPC service that renews and ends the agent's certificate. No decision is made here.
+//! gRPC service that renews and ends the agent's certificate. No decision is made here.
 //!
 //! What must never happen here: a private key in an answer or a log.
 
@@ -14,7 +14,7 @@ use crate::door::{Door, DoorError};
 use crate::identity::IdentityError;
 use crate::serve::status_of;
 
-/// The service; without a door the agent has no TLS.
+/// The service. Without a door the agent has no TLS.
 pub(crate) struct IdentityService {
     door: Option<Arc<Door>>,
 }
@@ -24,7 +24,7 @@ impl IdentityService {
         Self { door }
     }
 
-    /// Files are written and synced: not on a thread that others wait for.
+    /// Runs a call on a thread that nobody waits for, because it writes and syncs files.
     async fn at_door<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Door) -> Result<T, DoorError> + Send + 'static,

@@ -1,4 +1,5 @@
-//! What needs a hand inside of the store: a file system that is full. Everything else is tested from outside.
+//! Tests that need a hand inside of the store: a file system that is full. Everything else is
+//! tested from outside.
 
 use mooring_host::fake::FakeMachine;
 
@@ -80,7 +81,7 @@ async fn with_a_full_file_system_nothing_is_acknowledged_and_nothing_is_lost() {
     assert_eq!(state.export_spec.unwrap().0.generation.counter, 1);
     assert!(state.receipts.is_empty());
 
-    // Space again: the same change is taken.
+    // Space again: the same change is accepted.
     service.engine.store().limit_pages(100_000);
     let answer = service.put_export(put_export(2, &["host2"])).await.unwrap().into_inner();
     assert!(answer.done && answer.receipts[0].proven);
