@@ -1,7 +1,8 @@
-//! The agent's configuration: one TOML file, read once at start, checked as a whole before anything is touched.
+//! The agent's configuration: one TOML file, read once at start, checked as a whole before anything
+//! is touched.
 //!
-//! What must never happen here: a key that is ignored; a mistake reported without its line; plain text on a network
-//! because of a default; a value that is corrected silently.
+//! What must never happen here: a key that is ignored; a mistake reported without its line; plain
+//! text on a network because of a default; a value that is corrected silently.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// Where the file is unless the command line says otherwise.
+/// Path of the configuration unless the command line names another.
 pub const PATH_DEFAULT: &str = "/etc/mooring/agent.toml";
 
 /// The documented example, as it is installed.
@@ -32,135 +33,142 @@ const HINT: Hint = Hint {
     example: "agent.example.toml",
 };
 
-/// Longest path of a unix socket: `sockaddr_un` has 108 bytes with the terminator.
+/// Longest path of a unix socket in bytes: `sockaddr_un` has 108 with the terminator.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Looking again every second is cheap; less often than hourly, a host that lost something would wait too long.
+/// Limits of `resync_seconds`. A view each second is cheap; beyond an hour, a host that lost
+/// something would wait too long.
 const RESYNC_SECONDS: Range<u32> = 1..3601;
 const RESYNC_SECONDS_DEFAULT: u32 = 30;
 
-/// The kernel's own default. 0 would fail I/O at the first hiccup; beyond an hour nobody waits for a disk.
+/// Limits of `recovery_timeout_seconds`. 0 would fail I/O at the first hiccup; beyond an hour
+/// nobody waits for a disk. The default is the kernel's own.
 const RECOVERY_TIMEOUT_SECONDS: Range<u32> = 1..3601;
 const RECOVERY_TIMEOUT_SECONDS_DEFAULT: u32 = 120;
 
-/// A thin pool is shared by many volumes, and LVM keeps its metadata beside it twice, 2 MiB at least each time.
+/// Smallest thin pool. Many volumes share one, and LVM keeps its metadata beside it twice, 2 MiB at
+/// least each time.
 const THIN_POOL_BYTES_MIN: ByteSize = ByteSize(64 << 20);
 
-/// Below this an answer would never wait for the kernel at all.
+/// Smallest answer deadline in ms. Below it an answer would never wait for the kernel at all.
 const ANSWER_DEADLINE_MS_MIN: u32 = 100;
 
 /// The configuration, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Holds the store. Survives a reboot.
+    /// Folder of the store. Survives a reboot.
     pub state_dir: PathBuf,
-    /// The keys that seal the store's secrets; `None`: those that systemd hands over, or those in `state_dir`.
+    /// File of the keys that seal the store's secrets. `None`: the keys that systemd hands over, or
+    /// those in `state_dir`.
     pub sealing_key: Option<PathBuf>,
-    /// Holds the socket. Gone after a reboot.
+    /// Folder of the socket. Gone after a reboot.
     pub run_dir: PathBuf,
-    /// Where the API listens.
+    /// Addresses where the API listens.
     pub listen: Vec<Address>,
     /// Certificates for `https` addresses.
     pub tls: Option<Tls>,
-    /// Plain text on a network is allowed.
+    /// `true` if plain text on a network is allowed.
     pub insecure: bool,
-    /// The one cluster whose specs are taken; without it the first that comes is pinned.
+    /// The one cluster whose specs are accepted. `None`: the first cluster that comes is pinned.
     pub cluster: Option<ClusterId>,
-    /// What stands before `:<volume uuid>` in target names.
+    /// Prefix of target names, before `:<volume uuid>`.
     pub iqn_prefix: IqnPrefix,
-    /// Where targets listen unless a spec says otherwise.
+    /// Portals where targets listen unless a spec names others.
     pub portals: Vec<Portal>,
-    /// Volumes are shown over Fibre Channel, too.
+    /// Set if volumes are shown over Fibre Channel, too.
     pub fibre_channel: Option<FibreChannel>,
-    /// The volume groups that may be used. No other group is ever touched.
+    /// Volume groups that may be used. No other group is ever touched.
     pub groups: Vec<Group>,
-    /// How often everything is looked at again.
+    /// Seconds between two views of everything.
     pub resync_seconds: u64,
-    /// How long an answer waits for the kernel unless the caller says otherwise.
+    /// Milliseconds that an answer waits for the kernel unless the caller sets another deadline.
     pub answer_deadline_ms: u32,
-    /// Bytes a second that all jobs together may write. `None`: as fast as the disks are.
+    /// Bytes per second that all jobs together may write. `None`: as fast as the disks are.
     pub job_limit: Option<ByteSize>,
     /// Treatment of a host that may only read and has reserved its volume.
     pub ro_reservation: RoReservation,
-    /// Holds the images that volumes may be made from. `None`: none are.
+    /// Folder of the images that volumes may be made from. `None`: there are none.
     pub images_dir: Option<PathBuf>,
     /// LIO's folder in configfs.
     pub configfs: PathBuf,
-    /// This host attaches volumes.
+    /// Set if this host attaches volumes.
     pub host: Option<HostRole>,
-    /// Where the metrics are; empty: nowhere.
+    /// Addresses that serve the metrics; empty if none does.
     pub metrics: Vec<SocketAddr>,
-    /// What is logged, as `tracing-subscriber` filters are written.
+    /// Filter of the log, in the syntax of `tracing-subscriber`.
     pub log: String,
 }
 
-/// Treatment of a host that may only read and has reserved its volume by RESERVE(6): until it lets go, nobody else reads or writes the
-/// volume.
+/// Treatment of a host that may only read and has reserved its volume by RESERVE(6): until it
+/// releases it, nobody else reads or writes the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoReservation {
-    /// The agent cuts its session, which ends the reservation. The host may log in again.
+    /// The agent ends the host's session, which ends the reservation. The host may log in again.
     #[default]
     Cut,
-    /// The agent cuts its session, and keeps the host out until its grant is taken away and given again.
+    /// The agent ends the host's session, and keeps the host out until its grant is removed and
+    /// given again.
     Revoke,
     /// The agent names the host as a problem of the export, and does nothing.
     Report,
 }
 
-/// What a host that attaches volumes is told.
+/// Settings of a host that attaches volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRole {
-    /// Seconds that the I/O of a disk waits for its lost session before it fails (the kernel's `recovery_tmo`).
+    /// Seconds that the I/O of a disk waits for its lost session before it fails (the kernel's
+    /// `recovery_tmo`).
     pub recovery_timeout_seconds: u32,
 }
 
-/// Which Fibre Channel ports serve.
+/// Fibre Channel ports that serve.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FibreChannel {
-    /// These and no others. Empty: every port of software FCoE that is found.
+    /// These ports and no others. Empty: every port of software FCoE that is found.
     pub ports: Vec<FcPort>,
-    /// But not these.
+    /// Ports that do not serve.
     pub exclude: Vec<Wwpn>,
 }
 
 /// PEM files of the API's TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Our certificate, with its chain.
+    /// Certificate of this agent, with its chain.
     pub cert: PathBuf,
-    /// Its key.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// The authority that signs the certificates of those who may call.
+    /// Authority that signs the certificates of those who may call.
     pub client_ca: PathBuf,
 }
 
 /// A volume group that may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// Name.
     pub name: VgName,
-    /// Bytes that no volume of ours takes.
+    /// Bytes that our volumes leave free.
     pub reserve: ByteSize,
-    /// What a deletion does to the blocks.
+    /// Treatment of a deleted volume's blocks.
     pub wipe: Wipe,
-    /// Discards of initiators are passed through.
+    /// `true` if discards of initiators are passed through.
     pub discard: bool,
-    /// Bytes of its thin pool, which is made with the first thin volume. `None`: it makes none.
+    /// Size of the group's thin pool, which is made with the first thin volume. `None`: no pool is
+    /// made.
     pub thin_pool: Option<ByteSize>,
 }
 
-/// What is done to the blocks of a volume that is deleted, before its LV is removed. Whatever it is, the next volume on
-/// them is zeroed before its first export.
+/// Treatment of a deleted volume's blocks, before its LV is removed. In any case, the next volume
+/// on them is zeroed before its first export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wipe {
-    /// Nothing: they lie on the disk until somebody writes there.
+    /// None: the blocks lie on the disk until somebody writes there.
     None,
-    /// They are zeroed.
+    /// The blocks are zeroed.
     #[default]
     Zero,
-    /// The disk is told that nobody needs them; where it takes no discards they are zeroed.
+    /// The blocks are discarded; they are zeroed where the disk takes no discards.
     Discard,
 }
 
@@ -171,7 +179,7 @@ impl Config {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Checks a text; `name` is what errors call the file.
+    /// Checks a text. `name` is the name of the file in errors.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let file = File::new(name, text);
         let mut wrong = Mistakes::default();
@@ -246,12 +254,12 @@ impl Config {
         })
     }
 
-    /// Where the keys are that seal the store's secrets.
+    /// Returns the place of the keys that seal the store's secrets.
     pub fn sealing_keys(&self) -> Origin {
         Origin::find(self.sealing_key.as_deref()).unwrap_or_else(|| Origin::own(&self.state_dir))
     }
 
-    /// The configured group of this name.
+    /// Returns the configured group of this name.
     pub fn group(&self, name: &VgName) -> Option<&Group> {
         self.groups.iter().find(|group| &group.name == name)
     }
@@ -261,7 +269,7 @@ fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX - 1)
 }
 
-// Values are taken as text with their place, and parsed below: every error then knows its line.
+// Values are read as text with their place, and parsed below, so that every error knows its line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
@@ -460,7 +468,7 @@ fn groups(file: &File<'_>, list: &[Spanned<RawGroup>], wrong: &mut Mistakes) -> 
     Some(groups)
 }
 
-/// One of them, with the place of its name.
+/// Checks one group. Returns it with the place of its name.
 fn group(file: &File<'_>, entry: &Spanned<RawGroup>) -> Result<(Range<usize>, Group), ConfigError> {
     let raw = entry.get_ref();
     let text = raw.name.as_ref().ok_or_else(|| {
@@ -497,14 +505,14 @@ mod tests {
     fn the_example_parses_and_says_the_defaults() {
         let example = Config::parse(EXAMPLE, "agent.example.toml").unwrap();
         let smallest = Config::parse(SMALLEST, "agent.toml").unwrap();
-        // Everything but the site's own values stands in the example as it is by default.
+        // The example has the default for everything but the site's own values.
         let same = Config { portals: smallest.portals.clone(), groups: smallest.groups.clone(), ..example };
         assert_eq!(same, smallest);
     }
 
     #[test]
     fn every_key_of_the_example_is_a_key() {
-        // The commented-out lines must not rot: taken in, they parse too.
+        // The commented-out lines must not rot: with the marks removed, they parse too.
         let on = |line: &'static str| {
             let bare = line.strip_prefix("# ").unwrap_or(line);
             let is_name = |key: &str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
@@ -546,7 +554,7 @@ mod tests {
         assert!(config.unwrap().insecure);
     }
 
-    /// Puts the line in front of the smallest configuration and returns the message.
+    /// Puts the line in front of the smallest configuration, and returns the error.
     fn message(line: &str) -> String {
         Config::parse(&format!("# first\n{line}\n{SMALLEST}"), "agent.toml").unwrap_err().to_string()
     }
@@ -675,7 +683,7 @@ mod tests {
                 "agent.toml line 5: tls.cert: \"c\" is not an absolute path: want /…",
             ),
         ] {
-            // What a text so short lacks besides comes after it.
+            // Whatever else is missing in so short a text comes after it.
             assert_eq!(whole(text).lines().next(), Some(want), "{text}");
         }
     }
@@ -713,7 +721,7 @@ mod tests {
         assert!(only.groups.is_empty() && only.portals.is_empty());
         let both = parse(&format!("{SMALLEST}[host]\nrecovery_timeout_seconds = 30\n")).unwrap();
         assert_eq!((both.groups.len(), both.host.unwrap().recovery_timeout_seconds), (1, 30));
-        // Half of the other role is a mistake also here.
+        // Half of the other role is a mistake here, too.
         assert!(parse("portals = [\"10.0.0.1\"]\n[host]").unwrap_err().contains("no volume group"));
         assert!(parse("[host]\n[[groups]]\nname = \"vg0\"").unwrap_err().contains("no portal"));
         assert_eq!(
