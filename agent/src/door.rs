@@ -1,9 +1,11 @@
-//! The agent's side of TLS: which certificate callers are shown, and whose certificates they must show.
+//! The agent's side of TLS: the certificate that callers are shown, and the authorities whose
+//! certificates they must show.
 //!
-//! Both may change while the agent runs. A handshake sees what is in force when it begins; connections that are open go on.
+//! Both may change while the agent runs. A handshake uses what is in force when it begins; open
+//! connections go on.
 //!
-//! What must never happen here: a caller without a certificate of the trusted authority; an authority that replaces the trusted
-//! one without its word.
+//! What must never happen here: a caller without a certificate of the trusted authority; an
+//! authority that replaces the trusted one without its word.
 
 use std::fs;
 use std::io;
@@ -27,7 +29,7 @@ use tokio_rustls::server::TlsStream;
 use crate::config::Tls;
 use crate::identity::{self, IdentityError};
 
-/// A TLS handshake must be complete within this time: until then nobody knows who has connected.
+/// Time limit of a TLS handshake: until then nobody knows who has connected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A refusal to change the certificate. Nothing was changed.
@@ -39,7 +41,7 @@ pub enum DoorError {
     /// A file cannot be read, written or used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The new files cannot be used.
+    /// The new files are not usable.
     #[error("the new certificate cannot be used")]
     Use(#[source] anyhow::Error),
     /// The authority's file cannot be written.
@@ -47,7 +49,7 @@ pub enum DoorError {
     Authority(#[source] io::Error),
 }
 
-/// The TLS configuration of handshakes that begin now, and its authorities.
+/// The TLS configuration of handshakes that begin now, with its authorities.
 struct InForce {
     config: Arc<ServerConfig>,
     identity: v1::TlsIdentity,
@@ -56,9 +58,9 @@ struct InForce {
 /// The certificate and the authority in force.
 pub struct Door {
     tls: Tls,
-    /// `None`: this agent has left, and lets nobody in.
+    /// `None` once this agent has left, and lets nobody in.
     in_force: Mutex<Option<InForce>>,
-    /// One change at a time.
+    /// Held by the one change at a time.
     change: Mutex<()>,
 }
 
@@ -78,7 +80,7 @@ fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// What the files say. TLS 1.3 only: both sides are Mooring's.
+/// Reads the files. TLS 1.3 only: both sides are Mooring's.
 fn read_files(tls: &Tls) -> Result<InForce> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("read {}", path.display()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -114,7 +116,7 @@ fn identity_of(
 }
 
 impl Door {
-    /// Reads the files of the configuration.
+    /// Opens the door with the files of the configuration.
     pub fn open(tls: &Tls) -> Result<Self> {
         let in_force = if identity::forgotten(tls) {
             tracing::warn!(
@@ -135,12 +137,13 @@ impl Door {
         *self.in_force.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
-    /// The authorities whose certificates callers must show now, and the one that signed ours. `None`: this agent has left.
+    /// Returns the authorities whose certificates callers must show now, and the one that signed
+    /// ours. `None` if this agent has left.
     pub fn identity(&self) -> Option<v1::TlsIdentity> {
         self.look(|now| now.identity.clone())
     }
 
-    /// The handshake with one caller.
+    /// Runs the handshake with one caller.
     pub(crate) async fn enter<S>(&self, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -153,7 +156,7 @@ impl Door {
         tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(late)?
     }
 
-    /// Makes a key, or takes the one that waits; returns its certificate signing request.
+    /// Makes a key, or takes the one that waits. Returns its certificate signing request.
     pub fn new_key(&self) -> Result<String, DoorError> {
         let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if identity::forgotten(&self.tls) {
@@ -162,8 +165,8 @@ impl Door {
         Ok(identity::new_key(&self.tls)?.csr)
     }
 
-    /// Takes a certificate over the key that waits, and the authorities that callers are known by from now on. Returns the end of
-    /// its validity.
+    /// Installs a certificate for the key that waits, and the authorities that callers are known by
+    /// from now on. Returns the end of the certificate's validity.
     pub fn set_certificate(&self, certificate: &str, authority: &str) -> Result<SystemTime, DoorError> {
         let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = |why| move |_| DoorError::Refused(why);
@@ -182,12 +185,12 @@ impl Door {
         let in_use = fs::read(&self.tls.cert).ok().and_then(|pem| CertificateDer::from_pem_slice(&pem).ok());
         let again = in_use.as_ref() == Some(&own);
         let key = match key {
-            // The answer was lost, and the caller asks again.
+            // The caller asks again because the answer was lost.
             _ if again => None,
             Some(key) => Some(key),
             None => return Err(DoorError::Refused("certificate: no key waits for one: call NewKey first")),
         };
-        // What is about to be signed by a new authority is trusted before it is shown.
+        // A certificate of a new authority is shown only after that authority is trusted.
         let kept = Kept { mode: 0o644, owner: None };
         if let Some(key) = key {
             identity::fits(&key, certificate)?;
@@ -199,7 +202,7 @@ impl Door {
         Ok(ends)
     }
 
-    /// Forgets key and certificate, and lets nobody in from now on.
+    /// Removes key and certificate, and lets nobody in from now on.
     pub fn leave(&self) -> Result<(), DoorError> {
         let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         self.put_in_force(None);
@@ -211,7 +214,8 @@ impl Door {
     }
 }
 
-/// Refuses a certificate that no authority of these signed, as a server's, for now.
+/// Refuses a certificate that none of these authorities signed for a server, or that is not valid
+/// now.
 fn signed(own: &CertificateDer<'_>, given: &[CertificateDer<'static>]) -> Result<(), DoorError> {
     const WHY: &str = "certificate: the authority given did not sign it for a server, or it is not valid now";
     let wrong = |_: rustls::Error| DoorError::Refused(WHY);

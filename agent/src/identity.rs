@@ -1,9 +1,10 @@
 //! The agent's private key and its certificate: made on this host, and replaced together.
 //!
-//! A new key waits beside the one in use, in `KEY.new`, until its certificate is there; whoever was cut off goes on with it.
+//! A new key waits beside the one in use, in `KEY.new`, until its certificate arrives. If the
+//! exchange is interrupted, the next attempt goes on with that key.
 //!
-//! What must never happen here: a private key that others can read or that leaves this host; a certificate in use with
-//! another key.
+//! What must never happen here: a private key that others can read or that leaves this host; a
+//! certificate in use with another key.
 
 use std::fs;
 use std::io;
@@ -15,33 +16,33 @@ use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use crate::config::Tls;
 
-/// Readable by its owner alone.
+/// Mode of a file that only its owner can read.
 const PRIVATE: Kept = Kept { mode: 0o600, owner: None };
 
-/// A key or certificate that could not be made or kept.
+/// A key or certificate that could not be made or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file cannot be written or read.
     #[error("cannot {verb} {}: is this run as root?", .path.display())]
     File {
-        /// What was tried.
+        /// Operation that failed.
         verb: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The key that waits for its certificate is none.
+    /// The file of the waiting key holds no key.
     #[error("{} holds no private key: remove it, and run this again", .path.display())]
     Waiting {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The key or the request cannot be made.
     #[error("cannot make a key and a certificate signing request")]
     Make(#[from] rcgen::Error),
-    /// The certificate does not fit the key.
+    /// The certificate belongs to another key.
     #[error("the certificate that was given is not that of this host's new key")]
     OtherKey,
 }
@@ -65,13 +66,13 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Identity
     move |source| IdentityError::File { verb, path, source }
 }
 
-/// The key that waits for its certificate, if there is one.
+/// Returns the key that waits for its certificate. `None` if there is none.
 pub fn waiting_key(tls: &Tls) -> Result<Option<NewKey>, IdentityError> {
     if waiting(tls).exists() { new_key(tls).map(Some) } else { Ok(None) }
 }
 
-/// Forgets the key and the certificate. The empty file that is left says so: an agent without certificates by mistake does not
-/// start, and one that has left does.
+/// Removes the key and the certificate, and leaves an empty file. By it, an agent that has left
+/// starts; one that lacks certificates by mistake does not.
 pub fn forget(tls: &Tls) -> Result<(), IdentityError> {
     folder::write_over(&tls.key, "", PRIVATE).map_err(failed("write", &tls.key))?;
     for path in [&waiting(tls), &tls.cert] {
@@ -83,7 +84,7 @@ pub fn forget(tls: &Tls) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// True once [`forget`] was called and no key came after it.
+/// Returns `true` once [`forget`] was called and no key came after it.
 pub fn forgotten(tls: &Tls) -> bool {
     fs::metadata(&tls.key).is_ok_and(|found| found.len() == 0)
 }
@@ -108,7 +109,7 @@ pub fn fits(key: &NewKey, certificate: &str) -> Result<(), IdentityError> {
     if certificates::fits(certificate, &key.pem) { Ok(()) } else { Err(IdentityError::OtherKey) }
 }
 
-/// Puts the certificate and its key in the place of those in use. Where one file holds both, that is one step.
+/// Replaces the certificate and key in use by these. One step, if one file holds both.
 pub fn install(tls: &Tls, key: &NewKey, certificate: &str) -> Result<(), IdentityError> {
     fits(key, certificate)?;
     let put =

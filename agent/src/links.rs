@@ -1,6 +1,8 @@
-//! The addresses of this machine and their links, followed by rtnetlink: a change is known when the kernel tells it, and until then a
-//! question costs no system call. A notice means "list them again" and nothing else, so that one which is lost or not understood costs
-//! a list and no truth.
+//! Addresses of this machine and their links, followed over rtnetlink. The kernel announces each
+//! change; between changes a question costs no system call.
+//!
+//! A notice means "list them again" and nothing else. So one that is lost or not understood costs a
+//! list and no truth.
 //!
 //! What must never happen here: an address that is gone because it could not be listed.
 
@@ -13,28 +15,29 @@ use rtnetlink::MulticastGroup;
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 
-/// Notices of changes of links and addresses.
+/// Multicast groups with the notices of changes of links and addresses.
 const GROUPS: [MulticastGroup; 3] =
     [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
 
-/// How long to wait with another try when the kernel's notices cannot be had.
+/// Time until the next try when the kernel's notices are not available.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The addresses as they were listed last, and whether they still stand.
+/// The addresses of the last list, and whether they are still current.
 #[derive(Default)]
 pub(crate) struct Links {
     last: Mutex<Vec<LocalAddress>>,
-    /// Notices come, and none has come since the list was made.
+    /// `true` if notices come, and none has come since the list was made.
     stands: AtomicBool,
     followed: AtomicBool,
     changed: Arc<Notify>,
 }
 
 impl Links {
-    /// The addresses as they are now. Where they cannot be listed, they are as they were.
+    /// Returns the present addresses. If they cannot be listed, returns the last ones.
     pub(crate) fn now(&self) -> Vec<LocalAddress> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before the list is made: a notice that comes meanwhile makes the next question list again.
+        // Set before the list is made: a notice that comes meanwhile makes the next question list
+        // again.
         if !self.stands.swap(self.followed.load(Ordering::Acquire), Ordering::AcqRel) {
             match local_addresses() {
                 Ok(now) => *last = now,
@@ -47,7 +50,7 @@ impl Links {
         last.clone()
     }
 
-    /// Notified when something may have changed.
+    /// Returns the notifier of possible changes.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
     }
@@ -57,7 +60,7 @@ impl Links {
         self.changed.notify_one();
     }
 
-    /// Follows them for ever.
+    /// Follows the notices for ever.
     pub(crate) async fn follow(self: Arc<Self>) {
         loop {
             if let Err(error) = self.follow_once().await {
@@ -69,14 +72,14 @@ impl Links {
         }
     }
 
-    /// Follows them until the socket ends.
+    /// Follows the notices until the socket ends.
     async fn follow_once(&self) -> std::io::Result<()> {
         let (connection, handle, mut notices) = rtnetlink::new_multicast_connection(&GROUPS)?;
-        // Its end is the end of what it sends.
+        // When this task ends, the stream of notices ends.
         let connection = tokio::spawn(connection);
         self.followed.store(true, Ordering::Release);
         self.outdate();
-        // Notices that were lost come as one of their own (`Overrun`).
+        // Lost notices are announced by one of their own (`Overrun`).
         while notices.next().await.is_some() {
             self.outdate();
         }
@@ -114,7 +117,7 @@ mod tests {
         links.outdate();
         changed.notified().await;
         assert!(loopback(&links.now()));
-        // Without notices nothing stands.
+        // Without notices no list stays current.
         following.abort();
     }
 }

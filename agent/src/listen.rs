@@ -1,4 +1,5 @@
-//! Listening: a unix socket, TLS with certificates of both sides, or plain TCP where the configuration insists.
+//! Listeners of the API: a unix socket, TLS with certificates of both sides, or plain TCP where the
+//! configuration insists.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -38,10 +39,10 @@ use crate::serve_host::HostService;
 use crate::serve_identity::IdentityService;
 use crate::turn::Seldom;
 
-/// Requests at work per connection.
+/// Number of requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
 
-/// Connections that nobody has taken yet, of one address.
+/// Number of connections of one address that nobody has taken yet.
 const ARRIVED_MAX: usize = 64;
 
 /// Addresses that are bound and not yet served.
@@ -51,8 +52,8 @@ pub struct Bound {
     metrics: Vec<SocketAddr>,
 }
 
-/// Binds every address of the configuration, so that a port in use is an error at start and not in a task. The sockets are the
-/// front's.
+/// Binds every address of the configuration, so that a port in use is an error at start and not in
+/// a task. The front holds the sockets.
 pub fn bind(front: &Front, config: &Config) -> Result<Bound> {
     for address in &config.listen {
         let here = address.clone();
@@ -75,7 +76,8 @@ fn bind_api(address: &Address) -> Result<Listener> {
 }
 
 fn bind_unix(path: &Path) -> Result<UnixListener> {
-    // The state folder's lock is ours, so a socket that is left here belongs to a dead agent.
+    // This process holds the lock of the state folder, so a socket that is left here belongs to a
+    // dead agent.
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => {
             std::fs::remove_file(path)
@@ -94,7 +96,7 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Looks at the certificates and keys that the configuration names. Returns what is to be warned of.
+/// Checks the certificates and keys that the configuration names. Returns the warnings.
 pub fn check_tls(config: &Config) -> Result<Vec<String>, CertificateError> {
     let Some(tls) = &config.tls else { return Ok(Vec::new()) };
     if identity::forgotten(tls) {
@@ -126,15 +128,16 @@ fn router(
     server.add_service(service).add_service(identity).add_optional_service(host)
 }
 
-/// How long answers that are under way may take after `stop`. What they wait for is durable: nothing is lost with them.
+/// Time that answers in progress may take after `stop`. What they wait for is durable: nothing is
+/// lost with them.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves all listeners until `stop`; the first that fails ends all.
+/// Serves all listeners until `stop`. The first that fails ends all.
 pub async fn serve(engine: &Engine, bound: Bound, stop: watch::Receiver<bool>) -> Result<()> {
     serve_with(engine, None, bound, stop).await
 }
 
-/// The same, for an agent whose host attaches volumes: the service `Host` is served, too.
+/// As [`serve`], and serves `Host`, too, if this host attaches volumes.
 pub async fn serve_with(
     engine: &Engine,
     host: Option<&Connections>,
@@ -144,7 +147,7 @@ pub async fn serve_with(
     let Bound { front, api, metrics } = bound;
     let mut tasks = tokio::task::JoinSet::new();
     let mut ways = Vec::new();
-    // Whoever is on this machine finds a place while the network has none.
+    // Callers on this machine have places while the network has none left.
     let (local, network) = (places::places(), places::places());
     let door = engine.config().tls.as_ref().map(Door::open).transpose()?.map(Arc::new);
     if let Some(door) = &door {
@@ -197,12 +200,12 @@ pub async fn serve_with(
         ended = all => ended,
         () = overdue => Ok(()),
     };
-    // Nobody listens any more: the front is told by the end of its socket.
+    // Nobody listens any more: the front sees the end of its socket.
     tasks.shutdown().await;
     ended
 }
 
-/// Answers the calls of connections as they come, until `stopped`.
+/// Answers the calls of connections as they arrive, until `stopped`.
 async fn serve_router<S>(
     router: Router,
     arrived: mpsc::Receiver<S>,
@@ -217,7 +220,8 @@ where
     served.with_context(|| format!("serve {address}"))
 }
 
-/// Connections whose handshake is done, of those that arrive. Each has a task of its own, so that a slow one holds nobody up.
+/// Returns the arriving connections whose handshake is done. Each handshake has a task of its own,
+/// so that a slow one delays nobody.
 fn handshakes(
     mut arrived: mpsc::Receiver<Seated<TcpStream>>,
     door: Arc<Door>,
@@ -237,22 +241,22 @@ fn handshakes(
     entered
 }
 
-/// The log names one lost connection in this time: strangers must not fill it.
+/// Time in which the log names at most one lost connection: strangers must not fill it.
 const LOST_SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// To whom a connection of an address goes.
+/// Receiver of the connections of an address.
 enum Way {
     Unix(mpsc::Sender<Seated<UnixStream>>, Places),
     Tcp(mpsc::Sender<Seated<TcpStream>>, Places),
-    /// They have places of their own.
+    /// Connections for metrics have places of their own.
     Metrics(mpsc::Sender<TcpStream>),
 }
 
 fn tcp(file: OwnedFd) -> std::io::Result<TcpStream> {
     let stream = std::net::TcpStream::from(file);
     stream.set_nonblocking(true)?;
-    // An answer is several small writes: without this, the later ones wait for the peer's delayed acknowledgement, 40 ms
-    // and more.
+    // An answer is several small writes: without this, the later ones wait for the peer's delayed
+    // acknowledgement, 40 ms and more.
     stream.set_nodelay(true)?;
     TcpStream::from_std(stream)
 }
@@ -263,7 +267,7 @@ fn no_place() -> std::io::Error {
 
 impl Way {
     async fn give(&self, file: OwnedFd) -> std::io::Result<()> {
-        // Nobody takes it when all ends: it is closed.
+        // A connection that nobody takes at the end is closed.
         match self {
             Self::Unix(to, places) => {
                 let stream = std::os::unix::net::UnixStream::from(file);

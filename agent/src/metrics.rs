@@ -1,10 +1,10 @@
-//! The agent's metrics: what it knows already, in Prometheus' words. Each is explained in docs/operations.md.
+//! Metrics of the agent: its knowledge in Prometheus' format. docs/operations.md explains each.
 //!
-//! How many series there are is bounded by what is granted: the labels are volumes, their initiators and the volume
+//! The grants bound the number of series: labels are volumes, their initiators and the volume
 //! groups of this agent, and nothing that a client chooses.
 //!
-//! What must never happen here: a look at the kernel or a call of LVM because somebody asks; a 0 where nothing is
-//! known.
+//! What must never happen here: a look at the kernel or a call of LVM because somebody asks; a 0
+//! where nothing is known.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,12 +21,12 @@ use crate::connections::Connections;
 use crate::engine::Engine;
 use crate::engine::counts::{Counts, ExportCounts, NexusCounts, VolumeCounts};
 
-/// How all names begin.
+/// Prefix of all names.
 const PREFIX: &str = "mooring_agent";
 
 const MIB: u64 = 1 << 20;
 
-/// Answers those who come until `stop` is true.
+/// Answers requests until `stop` is true.
 pub async fn serve(
     engine: Engine,
     connections: Option<Connections>,
@@ -36,7 +36,8 @@ pub async fn serve(
     let say = move || {
         let (engine, connections) = (engine.clone(), connections.clone());
         async move {
-            // Many volumes take their time, and answers of the API do not wait for it.
+            // Made on a thread of its own: many volumes take their time, and answers of the API do
+            // not wait for it.
             let made = tokio::task::spawn_blocking(move || text(engine, connections)).await;
             let why = "the metrics could not be put together: try again; the agent's log may say more";
             made.ok().and_then(Result::ok).ok_or_else(|| why.to_owned())
@@ -45,7 +46,7 @@ pub async fn serve(
     metrics::serve_arrived(arrived, say, stop).await;
 }
 
-/// The text, as of now.
+/// Returns the metrics of this moment.
 pub fn text(engine: Engine, connections: Option<Connections>) -> Result<String, fmt::Error> {
     metrics::text(PREFIX, move |to| {
         let counts = engine.counts();
@@ -119,8 +120,8 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
     )
 }
 
-/// What capabilities said last. They are gathered whenever something has changed and somebody follows them (a controller does), or
-/// asks.
+/// Writes the health of the last capabilities. They are gathered when somebody asks, and after each
+/// change while somebody follows them (a controller does).
 fn say_health(to: &mut Families<'_>, health: Option<v1::Health>) -> fmt::Result {
     let Some(health) = health else { return Ok(()) };
     let level = [([("level", health.level().word())], 1_u64)];
@@ -142,7 +143,7 @@ fn say_health(to: &mut Families<'_>, health: Option<v1::Health>) -> fmt::Result 
 fn say_volumes(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
     let ids: Vec<String> = volumes.iter().map(|volume| volume.id.to_string()).collect();
     let all = || ids.iter().map(String::as_str).zip(volumes);
-    // A volume that is not there has no size.
+    // A volume that does not exist has no size.
     let sizes = all().filter(|(_, volume)| volume.size.0 > 0);
     to.gauges(
         "volume_size",
@@ -162,7 +163,7 @@ fn say_volumes(to: &mut Families<'_>, volumes: &[VolumeCounts]) -> fmt::Result {
     )
 }
 
-/// Each granted nexus, with its labels.
+/// A granted nexus, with its labels.
 type Nexus<'a> = ([(&'static str, String); 4], &'a ExportCounts, &'a NexusCounts);
 
 fn nexuses(volumes: &[VolumeCounts]) -> Vec<Nexus<'_>> {
@@ -203,7 +204,7 @@ fn say_exports(to: &mut Families<'_>, volumes: &[VolumeCounts], all: &[Nexus<'_>
 }
 
 fn say_activity(to: &mut Families<'_>, all: &[Nexus<'_>]) -> fmt::Result {
-    // What nobody has looked at since the start is not known.
+    // An export that was not viewed since the start is unknown.
     let looked = || all.iter().filter(|(_, export, _)| export.looked.is_some());
     let each = || looked().map(|(labels, _, nexus)| (labels.as_slice(), *nexus));
     to.gauges(

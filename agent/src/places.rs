@@ -1,6 +1,7 @@
-//! Connections that have a place.
+//! Limits the number of open connections: each needs a place.
 //!
-//! A connection costs a descriptor before anybody knows who opened it, and the kernel work of this agent needs descriptors, too.
+//! A connection costs a descriptor before anybody knows who opened it, and the kernel work of this
+//! agent needs descriptors, too.
 //!
 //! What must never happen here: a connection without a place.
 
@@ -13,18 +14,20 @@ use mooring_systemd::places::{Place, Places};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// Open connections of all network addresses, and of all unix sockets; one more is closed at once.
+/// Maximum number of open connections of all network addresses, and of all unix sockets. One more
+/// is closed at once.
 pub const CONNECTIONS_MAX: usize = 512;
 
-/// Open connections from one IP address. A controller needs one or two.
+/// Maximum number of open connections from one IP address. A controller needs one or two.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 64;
 
-/// The places of some listeners of an agent.
+/// Returns the places for some listeners of an agent.
 pub(crate) fn places() -> Places {
     Places::new(CONNECTIONS_MAX, CONNECTIONS_PER_PEER_MAX)
 }
 
-/// Gives a connection its place. `peer` is `None` for a unix socket. `None`: no place is left, and the connection is closed.
+/// Gives a connection its place; `peer` is `None` for a unix socket. Returns `None` if no place is
+/// left, and closes the connection.
 pub(crate) fn seat<S>(places: &Places, stream: S, peer: Option<IpAddr>) -> Option<Seated<S>> {
     places.take(peer).map(|place| Seated { stream, _place: place })
 }
