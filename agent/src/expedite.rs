@@ -1,13 +1,16 @@
-//! The kernel's RCU grace periods, made short for the time of bulk work and put back after it.
+//! Shortens the kernel's RCU grace periods during bulk work, and restores them after it.
 //!
-//! Linking a LUN to its backstore waits for a grace period: 16 to 20 ms, of the 20 to 30 that a whole export takes. With
-//! `/sys/kernel/rcu_expedited` at 1 it takes a fraction of one (lio.md, k). The switch is the whole machine's, and costs every
-//! processor an interrupt for each grace period, so it is on while many exports are made, and never for one grant.
+//! Linking a LUN to its backstore waits for a grace period: 16 to 20 ms, of the 20 to 30 that a
+//! whole export takes. With `/sys/kernel/rcu_expedited` at 1 it takes a fraction of one (lio.md,
+//! k). The switch is the whole machine's, and costs every processor an interrupt for each grace
+//! period. So it is on while many exports are made, and never for one grant.
 //!
-//! Before it is turned on, a file in the run folder says so; the file goes when it is off again. An agent that finds the file
-//! when it starts turns it off: the one before it was killed. After a reboot there is neither.
+//! A file in the run folder is written before the switch is turned on, and removed when it is off
+//! again. An agent that finds the file when it starts turns the switch off: its predecessor was
+//! killed. After a reboot there is neither.
 //!
-//! What must never happen here: the switch on without the file; a switch that somebody else has turned on, turned off.
+//! What must never happen here: the switch on without the file; a switch that somebody else has
+//! turned on, turned off.
 
 use std::fs;
 use std::io;
@@ -16,10 +19,10 @@ use std::path::{Path, PathBuf};
 use mooring_host::{Errno, Tree, TreeError, TreePath};
 use mooring_model::Chain;
 
-/// The file in the run folder.
+/// Name of the file in the run folder.
 pub(crate) const RECORD: &str = "rcu_expedited";
 
-/// What it says to whoever finds it.
+/// Content of the file, for whoever finds it.
 const RECORD_TEXT: &str = "mooring-agent has set /sys/kernel/rcu_expedited to 1 for a bulk operation; it was 0. \
                            The next start of mooring-agent sets it back.\n";
 
@@ -27,7 +30,7 @@ fn switch() -> TreePath {
     TreePath::new("kernel/rcu_expedited")
 }
 
-/// Why the switch is not as it should be.
+/// Reason why the switch could not be set.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The file could not be written or removed.
@@ -50,25 +53,27 @@ pub(crate) enum Error {
 #[derive(Debug)]
 pub(crate) struct Expedite {
     record: PathBuf,
-    /// The file is there: by us, or by an agent before us that did not come to remove it.
+    /// `true` if the file exists: by this agent, or by an earlier one that could not remove it.
     on: bool,
 }
 
 impl Expedite {
-    /// For this run folder. What an agent before has left is seen here, and put right by [`Expedite::end`].
+    /// Makes the switch for this run folder. Notices what an earlier agent has left;
+    /// [`Expedite::end`] cleans that up.
     pub(crate) fn new(run_dir: &Path) -> Self {
         let record = run_dir.join(RECORD);
         let on = record.exists();
         Self { record, on }
     }
 
-    /// Whether [`Expedite::end`] has something to do.
+    /// Returns `true` if [`Expedite::end`] has something to do.
     pub(crate) fn is_on(&self) -> bool {
         self.on
     }
 
-    /// Turns it on. Nothing is changed where somebody else has, where the kernel has no such switch, and where an operator asks
-    /// for normal grace periods whatever is expedited (`/sys/kernel/rcu_normal`).
+    /// Turns the switch on. Changes nothing if somebody else has turned it on, if the kernel has no
+    /// such switch, or if an operator asks for normal grace periods whatever is expedited
+    /// (`/sys/kernel/rcu_normal`).
     pub(crate) fn begin(&mut self, sys: &dyn Tree) -> Result<(), Error> {
         if self.on {
             return Ok(());
@@ -90,12 +95,14 @@ impl Expedite {
         Ok(())
     }
 
-    /// Turns it off, if it was turned on by us or an agent before us. After an error it is to be called again.
+    /// Turns the switch off, if this agent or an earlier one turned it on. After an error, call it
+    /// again.
     pub(crate) fn end(&mut self, sys: &dyn Tree) -> Result<(), Error> {
         if !self.on {
             return Ok(());
         }
-        // Somebody may have turned it off meanwhile, or the agent before us may have been killed before it was on.
+        // Somebody may have turned it off meanwhile, or the earlier agent may have been killed
+        // before it was on.
         if sys.read_text(&switch())? == "1" {
             sys.write(&switch(), b"0")?;
         }
@@ -109,7 +116,7 @@ impl Expedite {
         Ok(())
     }
 
-    /// The same, for those who can do nothing about an error but say it.
+    /// Turns the switch off, and logs an error, for callers who can do nothing else about it.
     pub(crate) fn end_or_say(&mut self, sys: &dyn Tree) {
         if let Err(error) = self.end(sys) {
             tracing::warn!(error = %Chain(&error), "/sys/kernel/rcu_expedited stays on; tried again at the next tick");
@@ -124,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A run folder and a `/sys` with the switch.
+    /// A run folder, and a `/sys` with the switch.
     struct Machine {
         dir: tempfile::TempDir,
         sys: Faulty<KernelTree>,
@@ -144,7 +151,7 @@ mod tests {
             Expedite::new(self.dir.path())
         }
 
-        /// The switch, and whether the file is there.
+        /// Returns the switch's value, and `true` if the file exists.
         fn state(&self) -> (String, bool) {
             (self.sys.inner().read_text(&switch()).unwrap(), self.dir.path().join(RECORD).exists())
         }

@@ -1,10 +1,12 @@
-//! The Fibre Channel ports of this host that serve volumes: found in sysfs, named or excluded by the configuration.
+//! Fibre Channel ports of this host that serve volumes: found in sysfs, named or excluded by the
+//! configuration.
 //!
-//! Ports of software FCoE are found by themselves. An adapter is a target or an initiator by its driver's parameters, which
-//! sysfs does not tell: its port is named in the configuration, with its driver.
+//! Ports of software FCoE are found without configuration. Parameters of an adapter's driver, which
+//! sysfs does not show, make it a target or an initiator. So its port is named in the
+//! configuration, with its driver.
 //!
-//! What must never happen here: a port that goes for a moment taken for one that shall not serve; a port forgotten that may
-//! still show a volume.
+//! What must never happen here: a port that goes for a moment taken for one that shall not serve; a
+//! port forgotten that may still show a volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +15,7 @@ use mooring_model::{FcExportSpec, FcFabric, FcPort, Wwpn};
 
 use crate::config::FibreChannel;
 
-/// What the symbolic name of a port of libfc's FCoE begins with: `fcoe v0.1 over eth1`.
+/// Prefix of the symbolic name of a port of libfc's FCoE: `fcoe v0.1 over eth1`.
 const SOFTWARE: &str = "fcoe ";
 
 /// A port as its adapter shows it.
@@ -24,7 +26,7 @@ struct Adapter {
     software: bool,
 }
 
-/// The ports of every adapter. What cannot be read is not there.
+/// Returns the ports of every adapter. Leaves out what cannot be read.
 fn adapters(sys: &dyn Tree) -> BTreeMap<Wwpn, Adapter> {
     let folder = TreePath::new("class/fc_host");
     let mut found = BTreeMap::new();
@@ -40,23 +42,24 @@ fn adapters(sys: &dyn Tree) -> BTreeMap<Wwpn, Adapter> {
 /// The ports that this agent knows.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    /// Every port that ever served, as the store has them. Only ever more.
+    /// Every port that ever served, as the store has them. Only ever grows.
     known: BTreeSet<FcPort>,
-    /// Those that serve now.
+    /// Ports that serve now.
     served: BTreeSet<FcPort>,
-    /// How they are, as their adapters say.
+    /// State of the ports, as their adapters say.
     states: BTreeMap<FcPort, String>,
     /// Why a port could not be made ready.
     pub(crate) troubles: BTreeMap<FcPort, String>,
 }
 
 impl Ports {
-    /// What was kept of an agent before.
+    /// Takes over the ports that an earlier agent has stored.
     pub(crate) fn kept(known: BTreeSet<FcPort>) -> Self {
         Self { known, ..Self::default() }
     }
 
-    /// Looks at the adapters. `keep` makes durable which ports are known, before a new one serves: false, it could not.
+    /// Reads the adapters. `keep` makes the known ports durable before a new one serves; it returns
+    /// `false` if it could not.
     pub(crate) fn refresh(
         &mut self,
         sys: &dyn Tree,
@@ -67,7 +70,7 @@ impl Ports {
         let found = adapters.iter().filter(|(_, adapter)| adapter.software);
         let found = found.map(|(wwpn, _)| FcPort { fabric: FcFabric::TcmFc, wwpn: *wwpn });
         let mut served: BTreeSet<FcPort> = if config.ports.is_empty() {
-            // One that is not there now was, and comes back.
+            // A known port that is missing now existed once, and comes back.
             self.known.iter().copied().chain(found).collect()
         } else {
             config.ports.iter().copied().collect()
@@ -89,17 +92,17 @@ impl Ports {
         self.served = served;
     }
 
-    /// Every port that ever served.
+    /// Returns every port that ever served.
     pub(crate) fn known(&self) -> impl Iterator<Item = &FcPort> {
         self.known.iter()
     }
 
-    /// Those that serve, and what their adapters say.
+    /// Returns the ports that serve, with the state that their adapters say.
     pub(crate) fn served(&self) -> impl Iterator<Item = (FcPort, &str)> {
         self.states.iter().map(|(port, state)| (*port, state.as_str()))
     }
 
-    /// Whether a volume with this spec is shown on this port.
+    /// Returns `true` if a volume with this spec is shown on this port.
     pub(crate) fn serves(&self, spec: &FcExportSpec, port: FcPort) -> bool {
         self.served.contains(&port) && (spec.ports.is_empty() || spec.ports.contains(&port))
     }
@@ -119,7 +122,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A sysfs with these adapters: name, symbolic name, state.
+    /// Makes a sysfs with these adapters: name, symbolic name, state.
     fn sys(adapters: &[(&str, &str, &str)]) -> (tempfile::TempDir, KernelTree) {
         let dir = tempfile::tempdir().unwrap();
         for (index, (name, symbolic, state)) in adapters.iter().enumerate() {

@@ -1,12 +1,14 @@
-//! A gate before LVM. A report that hangs (a disk below some group does not answer) would take a thread, and with it
-//! a volume, from everybody who asks after it: while one has not come back, further ones are refused at once, as if they
-//! had run into their time limit. A report hangs when it takes several times as long as reports on this machine take: a busy
-//! machine with many groups needs seconds for one, and would refuse itself all of them.
+//! A gate before LVM. A report that hangs, because a disk below some group does not answer, would
+//! take a thread from everybody who needs one, and with it a volume. So while one report hangs,
+//! further ones are refused at once, as if they had run into their time limit.
 //!
-//! Commands that take extents run one at a time, so that none of ours takes what another one is about to.
+//! A report hangs if it takes several times as long as reports on this machine take. A busy machine
+//! with many groups needs seconds for one, and would refuse itself all of them by a fixed limit.
 //!
-//! What must never happen here: a command that changes something refused because a report hangs; a gate that stays shut
-//! when the report has come back.
+//! Commands that take extents run one at a time, so that none takes what another one is about to.
+//!
+//! What must never happen here: a command that changes something refused because a report hangs; a
+//! gate that stays shut when the report has come back.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,18 +17,18 @@ use mooring_host::{Command, CommandError, CommandOutput, Commands};
 
 use crate::workers::LOST_AFTER;
 
-/// A report hangs if it takes so many times as long as the slowest of late.
+/// Factor over the slowest recent report beyond which a report hangs.
 const TIMES_USUAL: u32 = 4;
 
-/// And in any case if it takes so long.
+/// Time after which a report hangs in any case.
 const HANGS_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// Reports at work, and what they have taken.
+/// Running reports, and the time that reports take.
 #[derive(Default)]
 struct Reports {
-    /// When those at work began.
+    /// Start of each running report.
     at_work: Vec<Instant>,
-    /// What the slowest of late took; it fades with every faster one.
+    /// Duration of the slowest recent report; it fades with every faster one.
     slowest: Duration,
 }
 
@@ -35,7 +37,8 @@ impl Reports {
         (self.slowest * TIMES_USUAL).clamp(LOST_AFTER, HANGS_AFTER_MAX)
     }
 
-    /// A report has come. One that was given up on says nothing of how long they take.
+    /// Counts a report that has come back. A report that was killed says nothing of how long they
+    /// take.
     fn took(&mut self, took: Duration) {
         self.slowest = took.max(self.slowest * 3 / 4);
     }
@@ -45,7 +48,7 @@ impl Reports {
 pub(crate) struct Gated {
     inner: Arc<dyn Commands>,
     reports: Mutex<Reports>,
-    /// Held by who takes extents.
+    /// Held by the command that takes extents.
     extents: Mutex<()>,
 }
 
@@ -55,12 +58,12 @@ impl Gated {
     }
 
     fn reports(&self) -> MutexGuard<'_, Reports> {
-        // They are whole after every statement.
+        // The reports are consistent after every statement.
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A report at work, however it ends.
+/// A running report. Its drop ends it, however it ends.
 struct AtWork<'a> {
     gate: &'a Gated,
     began: Instant,
@@ -114,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Reports wait until the test lets them go.
+    /// Commands whose reports wait until the test lets them go.
     struct Hanging(Mutex<mpsc::Receiver<()>>);
 
     impl Commands for Hanging {
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn nobody_of_ours_takes_extents_between_two_commands_in_a_row() {
-        /// Says which commands run, and lets a moment pass in each.
+        /// Records which commands run, and lets a moment pass in each.
         struct Slow(Mutex<Vec<String>>);
         impl Commands for Slow {
             fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {

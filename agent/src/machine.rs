@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::links::Links;
 
-/// Lists the addresses of this machine. Asked often: it costs little while nothing changes.
+/// Lists the addresses of this machine. Called often: it costs little while nothing changes.
 pub type Addresses = dyn Fn() -> Vec<LocalAddress> + Send + Sync;
 
 /// Everything outside of the process that the agent touches.
@@ -22,9 +22,9 @@ pub type Addresses = dyn Fn() -> Vec<LocalAddress> + Send + Sync;
 pub struct Machine {
     /// LIO's configfs tree.
     pub target: Arc<dyn Tree>,
-    /// Watches folders of LIO's tree. `None`: exports are looked at by every resync.
+    /// Watches folders of LIO's tree. `None`: every resync views the exports.
     pub folders: Option<Arc<dyn Folders>>,
-    /// Who connects to the portals. `None`: logins are seen when their volume has its turn.
+    /// Source of the portals' connections. `None`: a login is seen when the volume has its turn.
     pub callers: Option<Arc<dyn Callers>>,
     /// `/sys`.
     pub sys: Arc<dyn Tree>,
@@ -34,23 +34,25 @@ pub struct Machine {
     pub blocks: Arc<dyn BlockDevices>,
     /// Programs that read images.
     pub images: Arc<dyn ImageServers>,
-    /// Sessions of its own with its targets.
+    /// Sessions of this machine with its own targets.
     pub pr: Arc<dyn PrSessions>,
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// This machine's addresses.
+    /// Addresses of this machine.
     pub addresses: Arc<Addresses>,
-    /// Notified when addresses or their links may have changed. They are looked at each second without it, too.
+    /// Notified when addresses or their links may have changed. They are read each second without
+    /// it, too.
     pub addresses_changed: Arc<Notify>,
-    /// Where systemd and logind are asked. `None`: nobody is.
+    /// Connection to systemd and logind. `None`: neither is asked.
     pub bus: Option<Bus>,
-    /// Where folders that the kernel names by absolute path (`dbroot`) are made: `/`, or a test's folder.
+    /// Folder below which paths that the kernel names absolutely (`dbroot`) are made: `/`, or a
+    /// test's folder.
     pub root: std::path::PathBuf,
 }
 
 impl Machine {
-    /// The machine that this process runs on, with LIO's tree at `configfs`. Inside of a runtime its addresses are followed, outside of
-    /// one they are listed at each question.
+    /// Returns the machine that this process runs on, with LIO's tree at `configfs`. Inside of a
+    /// runtime its addresses are followed; outside of one they are listed at each question.
     pub fn real(configfs: &std::path::Path) -> Self {
         let links = Arc::<Links>::default();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -77,7 +79,7 @@ impl Machine {
     }
 }
 
-/// Watches the folders of LIO's tree at `configfs`, where that can be done.
+/// Watches the folders of LIO's tree at `configfs`. `None` if that is not possible.
 fn watched(configfs: &std::path::Path) -> Option<Arc<dyn Folders>> {
     match KernelFolders::new(configfs) {
         Ok(folders) => Some(Arc::new(folders)),

@@ -1,14 +1,16 @@
 //! Threads that can be lost.
 //!
-//! A configfs call may block for as long as a disk does not answer (`rmdir` of an ACL waits for the backend; kill -9 has
-//! no effect on it: lio.md, m). Such a call must never hold anything but its own volume, so kernel work runs here: a job
-//! that runs longer than `LOST_AFTER` no longer counts against the number of jobs at work, and its thread is replaced.
+//! A configfs call may block for as long as a disk does not answer (`rmdir` of an ACL waits for the
+//! backend; kill -9 has no effect on it: lio.md, m). Such a call must never hold up anything but
+//! its own volume, so kernel work runs here. A job that runs longer than `LOST_AFTER` no longer
+//! counts against the number of jobs at work, and its thread is replaced.
 //!
-//! A group of volumes whose disk does not answer loses a thread for each of its volumes. So the jobs of one group have a bound on
-//! what they lose: beyond it they wait in the queue, and those of healthy groups pass them.
+//! A group of volumes whose disk does not answer loses a thread for each of its volumes. So each
+//! group may lose only a limited number of jobs. Beyond it they wait in the queue, and those of
+//! healthy groups pass them.
 //!
-//! What must never happen here: a job that waits for another job of this pool; a lock held while a job runs; threads of which a
-//! hung group has all.
+//! What must never happen here: a job that waits for another job of this pool; a lock held while a
+//! job runs; threads of which a hung group has all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,22 +19,25 @@ use std::time::{Duration, Instant};
 
 use mooring_model::VgName;
 
-/// Jobs at work at the same time, lost ones apart. The kernel serialises much of what they do (RCU grace periods); 16
-/// independent volumes gained 4 × in `lio.md`, k, and more gained nothing.
+/// Number of jobs at work at the same time, lost ones apart. The kernel serialises much of what
+/// they do (RCU grace periods): 16 independent volumes gained 4 × in `lio.md`, k, and more gained
+/// nothing.
 const AT_WORK_MAX: usize = 16;
 
-/// Threads in all, lost ones included: beyond this something is wrong with the machine, and jobs wait.
+/// Number of threads in all, lost ones included. Beyond this something is wrong with the machine,
+/// and jobs wait.
 const THREADS_MAX: usize = 1_024;
 
-/// Lost jobs of one volume group; its next ones wait until one of them returns. Long work (zeroing) counts as well, so it is
-/// more than a node does at a time.
+/// Number of lost jobs of one volume group; its next ones wait until one of them returns. Long work
+/// (zeroing) counts as well, so it is more than a node does at a time.
 const LOST_PER_GROUP_MAX: usize = 256;
 
-/// A job at work for longer is given up on for scheduling: it may still end.
+/// Time after which the scheduling gives up on a job at work. The job may still end.
 pub(crate) const LOST_AFTER: Duration = Duration::from_secs(2);
 
-/// A thread with nothing to do for longer ends, and gives its stack and its share of the memory back: those of a boot with a
-/// thousand exports are not needed behind it. Longer than from one resync to the next, so that none begins with new threads.
+/// Time after which an idle thread ends, and gives its stack and its share of the memory back:
+/// those of a boot with a thousand exports are not needed behind it. Longer than from one resync to
+/// the next, so that none begins with new threads.
 const IDLE_FOR: Duration = Duration::from_secs(75);
 
 /// Work for a thread that may block.
@@ -41,7 +46,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// A job that has not begun.
 struct Waiting {
     job: Job,
-    /// The volume group whose disks it may hang on.
+    /// The volume group whose disks the job may hang on. `None` if it hangs on none.
     group: Option<VgName>,
 }
 
@@ -58,23 +63,24 @@ struct Running {
 }
 
 struct State {
-    /// After this time a job at work is lost.
+    /// Time after which a job at work is lost.
     lost_after: Duration,
-    /// Somebody waits for these: they begin before the others.
+    /// Jobs that somebody waits for: they begin before the others.
     awaited: VecDeque<Waiting>,
     queue: VecDeque<Waiting>,
-    /// As many jobs at work as processors can do, because none of them waits for the kernel.
+    /// `true` if only as many jobs run as processors can do, because none of them waits for the
+    /// kernel.
     busy: bool,
     /// The jobs at work; the index is the thread's number.
     at_work: Vec<Option<Running>>,
-    /// By the thread's number: what wakes it.
+    /// Wakes each thread, by its number.
     bells: Vec<Arc<Condvar>>,
-    /// Threads that wait. The one that came last is woken first: what it works with is still in the processor's caches, and in its
-    /// own share of the memory.
+    /// Threads that wait. The last one is woken first: what it works with is still in the
+    /// processor's caches, and in its own share of the memory.
     idle: Vec<usize>,
     /// Numbers of threads that have ended.
     ended: Vec<usize>,
-    /// Jobs that came since the start.
+    /// Number of jobs that came since the start.
     taken: u64,
 }
 
@@ -103,7 +109,7 @@ impl State {
         self.at_work.iter().flatten().filter(|running| !self.is_lost(running)).count()
     }
 
-    /// The groups that have lost as many jobs as they may.
+    /// Returns the groups that have lost as many jobs as they may.
     fn hung(&self) -> Vec<VgName> {
         let lost = || self.at_work.iter().flatten().filter(|running| self.is_lost(running));
         if lost().count() < LOST_PER_GROUP_MAX {
@@ -117,7 +123,7 @@ impl State {
         hung.map(|(group, _)| group.clone()).collect()
     }
 
-    /// Whether a job may begin now.
+    /// Returns `true` if a job may begin now.
     fn may_begin(&self) -> bool {
         if self.queue.is_empty() && self.awaited.is_empty() {
             return false;
@@ -125,11 +131,12 @@ impl State {
         let (at_work, hung) = (self.at_work(), self.hung());
         let most = if self.busy { busy_max() } else { AT_WORK_MAX };
         let has_one = |waiting: &VecDeque<Waiting>| waiting.iter().any(|one| one.may_begin(&hung));
-        // Who is waited for finds a place also while the machine is busy.
+        // An awaited job finds a place even while the machine is busy.
         (at_work < most && has_one(&self.queue)) || (at_work < AT_WORK_MAX && has_one(&self.awaited))
     }
 
-    /// The number of a thread to be started; `None`: there are as many as may be.
+    /// Returns the number for a thread to be started. `None` if there are as many threads as may
+    /// be.
     fn free_number(&mut self) -> Option<usize> {
         self.ended.pop().or_else(|| {
             let number = self.at_work.len();
@@ -151,8 +158,9 @@ impl State {
     }
 }
 
-/// Jobs at work that only need processors: one for each, and one that waits for a disk. Asked for once: the answer is in files of
-/// the control group, and each job would read them.
+/// Returns the number of jobs at work that only need processors: one for each, and one that waits
+/// for a disk. Determined once: the answer is in files of the control group, and each job would
+/// read them.
 fn busy_max() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
@@ -164,9 +172,9 @@ fn busy_max() -> usize {
 #[derive(Clone)]
 pub struct Workers {
     shared: Arc<Mutex<State>>,
-    /// How long a thread waits for something to do.
+    /// Time that a thread waits for something to do.
     idle_for: Duration,
-    /// Who runs the jobs in the place of this pool's threads.
+    /// Runs the jobs in the place of this pool's threads.
     given: Option<Arc<dyn Fn(Job) + Send + Sync>>,
 }
 
@@ -177,28 +185,29 @@ impl Default for Workers {
 }
 
 impl Workers {
-    /// No threads of their own: each job is given to this, which runs it, one of a volume after another. For simulations,
-    /// which say themselves what runs when, and for which a call that hangs is not lost time.
+    /// Makes a pool without threads: `run` gets each job, and runs one of a volume after another.
+    /// For simulations, which decide themselves what runs when, and for which a call that hangs is
+    /// not lost time.
     pub fn given(run: impl Fn(Job) + Send + Sync + 'static) -> Self {
         Self { given: Some(Arc::new(run)), ..Self::default() }
     }
 
-    /// Another pool of the same kind: its jobs do not wait for this one's.
+    /// Makes another pool of the same kind, whose jobs do not wait for this one's.
     pub(crate) fn beside(&self) -> Self {
         Self { given: self.given.clone(), ..Self::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No job runs under this lock, so a poisoned lock still guards a whole state.
+        // No job runs under this lock, so a poisoned lock still guards a consistent state.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a job in the queue; it begins as soon as a place is free.
+    /// Puts a job in the queue. The job begins as soon as a place is free.
     pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
         self.submit_of(None, job);
     }
 
-    /// The same for a job that may hang on the disks of a volume group.
+    /// As [`Workers::submit`], for a job that may hang on the disks of a volume group.
     pub(crate) fn submit_of(&self, group: Option<VgName>, job: impl FnOnce() + Send + 'static) {
         if let Some(run) = &self.given {
             return run(Box::new(job));
@@ -209,12 +218,13 @@ impl Workers {
         self.staff(state);
     }
 
-    /// The same for a job that somebody waits for: it does not wait behind looks at thousands of volumes.
+    /// As [`Workers::submit`], for a job that somebody waits for: it does not wait behind views of
+    /// thousands of volumes.
     pub(crate) fn submit_awaited(&self, job: impl FnOnce() + Send + 'static) {
         self.submit_awaited_of(None, job);
     }
 
-    /// The same for a job that may hang on the disks of a volume group.
+    /// As [`Workers::submit_awaited`], for a job that may hang on the disks of a volume group.
     pub(crate) fn submit_awaited_of(&self, group: Option<VgName>, job: impl FnOnce() + Send + 'static) {
         if let Some(run) = &self.given {
             return run(Box::new(job));
@@ -225,27 +235,28 @@ impl Workers {
         self.staff(state);
     }
 
-    /// Jobs that this pool's threads were given since the start. Each is a thread that is woken.
+    /// Returns the number of jobs that this pool's threads were given since the start. Each is a
+    /// thread that is woken.
     pub(crate) fn taken(&self) -> u64 {
         self.lock().taken
     }
 
-    /// Whether jobs of the queue only need processors from now on: more of them at the same time would only be in each
-    /// other's way.
+    /// Sets whether jobs of the queue only need processors from now on: then more of them at the
+    /// same time would only be in each other's way.
     pub(crate) fn set_busy(&self, busy: bool) {
         let mut state = self.lock();
         state.busy = busy;
         self.staff(state);
     }
 
-    /// Starts threads for jobs that wait although a place is free: call it now and then, because a job becomes "lost" by
-    /// the passing of time alone.
+    /// Starts threads for jobs that wait although a place is free. Call it now and then, because a
+    /// job becomes "lost" by the passing of time alone.
     pub(crate) fn tend(&self) {
         self.staff(self.lock());
     }
 
-    /// Finds a thread for the next job. A thread is woken when the lock is free again: on one processor it would run into it, and
-    /// both would be switched to and fro twice more.
+    /// Finds a thread for the next job. A thread is woken after the lock is released: on one
+    /// processor it would run into the lock, and both would be switched to and fro twice more.
     fn staff(&self, mut state: MutexGuard<'_, State>) {
         if !state.may_begin() {
             return;
@@ -265,7 +276,7 @@ impl Workers {
         }
     }
 
-    /// Serves until there was nothing to do for a while.
+    /// Runs jobs until there was nothing to do for a while.
     fn serve(&self, number: usize, bell: &Condvar) {
         let mut state = self.lock();
         loop {
@@ -274,7 +285,7 @@ impl Workers {
                 let woken =
                     bell.wait_timeout_while(state, self.idle_for, |state| state.idle.contains(&number));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
-                // Whoever is woken is not in the list any more: a job counts on it.
+                // A woken thread is not in the list any more: a job counts on it.
                 if let Some(at) = state.idle.iter().position(|idle| *idle == number) {
                     state.idle.remove(at);
                     state.ended.push(number);
@@ -336,7 +347,7 @@ mod tests {
             }
         }
         let began = Instant::now();
-        // A job of another group that has just said its word may not have returned yet.
+        // A job of another group that has just sent its message may not have returned yet.
         let of_group = |running: &&Running| running.group == group("vg0");
         let lost = || workers.lock().at_work.iter().flatten().filter(of_group).count();
         while lost() < LOST_PER_GROUP_MAX {
@@ -376,7 +387,7 @@ mod tests {
         let queued = done.clone();
         workers.submit(move || queued.send("queued").unwrap());
         workers.submit_awaited(move || done.send("awaited").unwrap());
-        // Its place is beyond those of a busy machine.
+        // An awaited job has a place beyond those of a busy machine.
         if busy_max() < AT_WORK_MAX {
             assert_eq!(order.recv_timeout(Duration::from_secs(5)), Ok("awaited"));
             assert!(order.try_recv().is_err(), "the places of the queue are taken");
@@ -396,7 +407,7 @@ mod tests {
                 let _who = together.wait();
             });
         }
-        // There may be more of them than were needed.
+        // There may be more threads than were needed.
         let all_wait = || {
             let state = workers.lock();
             state.idle.len() + state.ended.len() == state.at_work.len()

@@ -1,8 +1,10 @@
-//! Fault points: each call of the agent that changes the machine, before it and after it, by number. A build with the feature
-//! `faults` dies at the one that `MOORING_AGENT_CRASH_AT` names, as if by kill -9; each is said on standard error as it is
-//! passed, so that a test learns how many there are.
+//! Fault points: each call of the agent that changes the machine, before it and after it, by
+//! number. A build with the feature `faults` dies at the one that `MOORING_AGENT_CRASH_AT` names,
+//! as if by kill -9. Each passed point is printed on standard error, so that a test learns how many
+//! there are.
 //!
-//! What must never happen here: a step in a shipped package; a value that is written (it may be a secret) in what is said.
+//! What must never happen here: a step in a shipped package; a value that is written (it may be a
+//! secret) in what is said.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +21,7 @@ use mooring_host::{
 
 use super::Machine;
 
-/// Where to die.
+/// Environment variable with the number of the point to die at.
 const CRASH_AT: &str = "MOORING_AGENT_CRASH_AT";
 
 /// Commands of LVM, and of dmsetup, that only look.
@@ -32,7 +34,7 @@ struct Points {
 }
 
 impl Points {
-    /// Does what changes the machine, between two points.
+    /// Runs a call that changes the machine between two points.
     fn around<T>(&self, what: impl Fn() -> String, call: impl FnOnce() -> T) -> T {
         self.pass("before", &what());
         let done = call();
@@ -50,13 +52,13 @@ impl Points {
     }
 }
 
-/// A door to the machine, with its points.
+/// An interface to the machine, with its points.
 struct Faulty<T: ?Sized> {
     inner: Arc<T>,
     points: Arc<Points>,
 }
 
-/// The same machine with points.
+/// Returns the same machine with points.
 pub(super) fn with_points(machine: Machine) -> Machine {
     let at = std::env::var(CRASH_AT).ok().and_then(|text| text.parse().ok());
     let points = Arc::new(Points { passed: AtomicU64::new(0), at });
