@@ -1,4 +1,5 @@
-//! The per-host agent: specs in; volumes, exports and connections made true; reports out.
+//! The per-host agent: takes specs; brings volumes, exports and connections to them; reports the
+//! result.
 
 pub mod adopt;
 pub mod args;

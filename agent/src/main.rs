@@ -22,7 +22,8 @@ use mooring_connectors::{Arrivals, Fabric, Parts, RunLinks, Sessiond, Ways};
 use mooring_host::{HostCommands, KernelDisks, KernelUevents, Uevents, local_addresses};
 use mooring_systemd::{cores, notify, paths, sealing};
 
-/// As the controller's: a change is many small pieces of memory that one thread takes and another gives back.
+/// Allocator, as in the controller: a change is many small pieces of memory that one thread
+/// allocates and another frees.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -39,14 +40,17 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Memory in small pages. Where the kernel gives huge ones unasked (Debian's does), each of the allocator's regions takes 2 MiB with
-/// its first byte: on a small node half of the agent's memory, and the time to clear it is the start's.
+/// Makes the kernel give memory in small pages.
+///
+/// Where the kernel gives huge ones unasked (Debian's does), each of the allocator's regions takes
+/// 2 MiB with its first byte: on a small node half of the agent's memory, and the start has to
+/// clear it.
 fn want_small_pages() -> nix::Result<()> {
     nix::sys::prctl::set_thp_disable(true)
 }
 
 fn run(args: &Args) -> Result<()> {
-    // Before anything is allocated in numbers.
+    // Called before anything is allocated in numbers.
     let small_pages = want_small_pages();
     if let Some(Command::Join(asked)) = &args.command {
         return join_controller(asked, &args.config);
@@ -109,7 +113,7 @@ fn join_controller(args: &JoinArgs, config: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A configuration that cannot be read any more keeps no disk mounted.
+/// Releases every attached disk. An unreadable configuration keeps no disk mounted.
 fn release_mounts(config: &Path) -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).without_time().init();
     let run_dir = Config::load(config).map_or_else(
@@ -148,7 +152,7 @@ async fn serve(config: Config) -> Result<()> {
     Ok(())
 }
 
-/// What connections are made with on this machine.
+/// Returns what makes connections on this machine.
 fn parts(config: &Config, role: &HostRole, machine: &Machine) -> Parts {
     let software = concat!("mooring-agent ", env!("CARGO_PKG_VERSION"));
     let fabric = Fabric::new(machine.sys.clone(), config.state_dir.join("fabric"));
@@ -163,7 +167,7 @@ fn parts(config: &Config, role: &HostRole, machine: &Machine) -> Parts {
     }
 }
 
-/// Without uevents disks are found by looking, each second.
+/// Opens the stream of uevents. `None` if it cannot be opened: then disks are searched each second.
 fn uevents() -> Option<Box<dyn Uevents>> {
     match KernelUevents::open() {
         Ok(uevents) => Some(Box::new(uevents)),

@@ -1,7 +1,8 @@
-//! One life of an agent, from its state folder's lock to the last answer: what the program does between its command line
-//! and its end, on the kernel or on a fake of it.
+//! One life of an agent, from its state folder's lock to the last answer: everything that the
+//! program does between its command line and its end, on the kernel or on a fake of it.
 //!
-//! What must never happen here: two agents on one state folder; anything torn down because this ends.
+//! What must never happen here: two agents on one state folder; anything torn down because this
+//! ends.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -22,22 +23,24 @@ use crate::machine::Machine;
 use crate::standing::Standing;
 use crate::store::{self, Store, StoreError};
 
-/// What a host attaches volumes with.
+/// Parts that attach volumes on a host.
 pub struct HostParts {
     /// The machine, as the connectors see it.
     pub parts: Parts,
-    /// Opens the stream of uevents when it is read. Without one, disks are found by looking, each second.
+    /// Opens the stream of uevents when it is read. Without a stream, disks are searched each
+    /// second.
     pub uevents: OpenUevents,
 }
 
 /// Opens the stream of uevents.
 pub type OpenUevents = Box<dyn FnOnce() -> Option<Box<dyn Uevents>> + Send>;
 
-/// How long an agent that was killed is given to be gone: what it does in the kernel takes milliseconds, or hangs.
+/// Time that a killed agent has to be gone: its work in the kernel takes milliseconds, or hangs.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Makes the state folder if it is not there, and locks it until the first answer is dropped. The second is the process that has held
-/// the lock last.
+/// Makes the state folder if it is missing, and locks it until the returned [`Front`] is dropped.
+///
+/// Returns with it the id of the process that held the lock last; `None` if there was none.
 pub(crate) fn lock_state(folder: &Path) -> Result<(Front, Option<u32>)> {
     if let Some(mount) = store::read_only(folder) {
         let (folder, mount) = (folder.display(), mount.display());
@@ -47,7 +50,7 @@ pub(crate) fn lock_state(folder: &Path) -> Result<(Front, Option<u32>)> {
              {mount}`, and start the agent again"
         );
     }
-    // The store holds secrets: nobody else looks into its folder.
+    // The store holds secrets: nobody else may read its folder.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -64,8 +67,8 @@ pub(crate) fn open_store(config: &Config) -> Result<Store, StoreError> {
     Store::open_with(&config.state_dir, &config.sealing_keys())
 }
 
-/// Waits until the agent before this one is gone, as far as it ever is: threads of it that hang in the kernel do nothing more than to
-/// end the calls that they are in, and are left alone.
+/// Waits until the agent before this one is gone, or has only threads left that hang in the kernel.
+/// These end the calls that they are in and do nothing else, so they are left alone.
 async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
     let Some(pid) = before else { return Ok(()) };
     let begun = Instant::now();
@@ -85,14 +88,15 @@ async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
         dying = left.dying,
         "the agent before this one has ended, but for these threads, which wait in the kernel"
     );
-    // One that is on its way out by itself may be at work on its store still, and lets go of it.
+    // Freed only if no thread will run again. An agent that ends by itself may still work on its
+    // store, and releases it.
     if left.dying && store::free(folder, pid)? {
         tracing::warn!(pid, "it was killed while it worked on its store: what it held there is let go of");
     }
     Ok(())
 }
 
-/// Removes what a replacement of a key has left that was killed before its end. Keys stand in it.
+/// Removes the files that a killed replacement of a key has left. They contain keys.
 fn sweep(config: &Config) {
     let keys = config.sealing_keys();
     let own = config.state_dir.join("agent.lock");
@@ -108,8 +112,8 @@ fn sweep(config: &Config) {
     });
 }
 
-/// Serves until `stop` is true. `ready` is called once, when everything that was wished before has been looked at and
-/// requests are about to be answered.
+/// Serves until `stop` is true. Calls `ready` once, when every stored spec has been compared with a
+/// view, and requests are about to be answered.
 pub async fn run(
     config: Config,
     machine: Machine,
@@ -139,7 +143,7 @@ pub async fn run(
     });
     ready(&engine)?;
     let served = listen::serve_with(&engine, connections.as_ref(), bound, stop).await;
-    // Passes that are at work may go on for a moment; the machine is left as it was found.
+    // Running passes may go on for a moment; the machine's settings are restored.
     engine.end_bulk();
     if let Some(telling) = telling {
         telling.abort();

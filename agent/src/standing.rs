@@ -1,26 +1,28 @@
-//! The line that `systemctl status mooring-agent` shows: what the agent does now, or what it holds.
+//! Status line of `systemctl status mooring-agent`: what the agent does now, or what it holds.
 //!
-//! What must never happen here: a look at the kernel, a call of LVM, or a read of the store: the line is made of what is in memory; a
-//! name, which may be a tenant's.
+//! What must never happen here: a look at the kernel, a call of LVM, or a read of the store: the
+//! line is made of what is in memory; a name, which may be a tenant's.
 
 use std::fmt;
 
-/// What an agent has at one moment.
+/// State of an agent at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// How many exports are made, of how many that are made together, as after a boot. `None`: no such work is going on.
+    /// Number of exports made so far, and of all that are made together, as after a boot. `None` if
+    /// no such work is going on.
     pub restored: Option<(usize, usize)>,
-    /// Exports that are wished.
+    /// Number of exports that have a spec.
     pub exports: usize,
-    /// Exports that the kernel does not have as they are wished.
+    /// Number of exports that differ in the kernel from their spec.
     pub waiting: usize,
-    /// Connections that are wished, and how many of them have a verified disk. `None`: this host attaches nothing.
+    /// Number of connections that have a spec, and of those that have a verified disk. `None` if
+    /// this host attaches nothing.
     pub connections: Option<(usize, usize)>,
-    /// Problems of volumes, exports, connections and of the host.
+    /// Number of problems of volumes, exports, connections and of the host.
     pub problems: usize,
 }
 
-/// `1 export`, `2 exports`.
+/// Writes a number with its noun: `1 export`, `2 exports`.
 fn number(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")

@@ -1,7 +1,7 @@
-//! How changes of one object are taken, whatever the object is: one by one, with one last word between the worker that
-//! writes and the caller who gives up, and again after a failure.
+//! Turns of changes of one object, whatever the object is: changes are made one by one, the worker
+//! that writes and the caller who gives up agree on the outcome, and failures are tried again.
 //!
-//! What must never happen here: a change that is taken after its caller was told that it was not.
+//! What must never happen here: a change that is made after its caller was told that it was not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -10,23 +10,24 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long a failed object waits before it is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
+/// Time until a failed object is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 
-/// The longest that a failed object waits.
+/// The longest time that a failed object waits.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// When an object that has failed so often is tried again.
+/// Returns the time until an object that has failed `failures` times is tried again.
 pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
 }
 
-/// What is done now and then, by whoever comes by often.
+/// Rate limit: does a thing at most once in a span of time.
 #[derive(Debug, Default)]
 pub(crate) struct Seldom(Mutex<Option<SystemTime>>);
 
 impl Seldom {
-    /// Has `work` done unless it was done less than `every` before `now`. What fails is due the next time.
+    /// Runs `work` unless it succeeded less than `every` before `now`. A failed `work` is due the
+    /// next time.
     pub(crate) fn when_due<E>(
         &self,
         now: SystemTime,
@@ -44,12 +45,12 @@ impl Seldom {
     }
 }
 
-/// The turns of one object: held while a change of it is checked and made durable.
+/// The turn of one object: held while a change of it is checked and made durable.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<()>);
 
 impl Turns {
-    /// Waits for a turn, at most so long.
+    /// Waits for the turn, at most until `deadline`. `None` if it did not come.
     pub(crate) fn take(&self, deadline: Duration) -> Option<MutexGuard<'_, ()>> {
         let until = Instant::now() + deadline;
         loop {
@@ -64,23 +65,26 @@ impl Turns {
     }
 }
 
-/// Decides once who has the last word on a change: the worker that is about to write it, or the caller who gives up.
+/// Decides once who settles a change: the worker that is about to write it, or the caller who gives
+/// up.
 #[derive(Default)]
 pub(crate) struct Claim(AtomicBool);
 
 impl Claim {
-    /// Whether the caller of this is the first.
+    /// Returns `true` for the first caller.
     pub(crate) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether somebody had it: to a worker that has not, its caller has given up.
+    /// Returns `true` if somebody has taken it. For a worker that has not, this means that its
+    /// caller has given up.
     pub(crate) fn is_taken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The worker's answer. `None`: it was not begun to be written before the deadline, and now it never is.
+/// Waits for the worker's answer. `None` if the change was not begun before the deadline; then it
+/// never is.
 pub(crate) async fn answer<T>(
     mut result: oneshot::Receiver<T>,
     claim: &Arc<Claim>,
@@ -89,7 +93,7 @@ pub(crate) async fn answer<T>(
     match tokio::time::timeout(deadline, &mut result).await {
         Ok(answer) => answer.ok(),
         Err(_) if claim.take() => None,
-        // It is being written: what came of it is worth the moment that a write takes.
+        // The change is being written: its outcome is worth the moment that a write takes.
         Err(_) => result.await.ok(),
     }
 }

@@ -1,5 +1,5 @@
-//! `mooring-agent` as the tests have it: dies at the fault point that `MOORING_AGENT_CRASH_AT` names. Built beside the real one,
-//! so that a test replaces the one with the other.
+//! `mooring-agent` for the tests: dies at the fault point that `MOORING_AGENT_CRASH_AT` names.
+//! Built beside the real one, so that a test replaces the one with the other.
 //!
 //! What must never happen here: a step in a shipped package.
 
