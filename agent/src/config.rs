@@ -259,7 +259,7 @@ impl Config {
         Origin::find(self.sealing_key.as_deref()).unwrap_or_else(|| Origin::own(&self.state_dir))
     }
 
-    /// Returns the configured group of this name.
+    /// Returns the configured group of this name. `None` if the configuration does not list it.
     pub fn group(&self, name: &VgName) -> Option<&Group> {
         self.groups.iter().find(|group| &group.name == name)
     }

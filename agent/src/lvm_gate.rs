@@ -1,9 +1,10 @@
-//! A gate before LVM. A report that hangs, because a disk below some group does not answer, would
-//! take a thread from everybody who needs one, and with it a volume. So while one report hangs,
-//! further ones are refused at once, as if they had run into their time limit.
+//! A gate before LVM. If a disk below some group does not answer, each report of LVM hangs, and
+//! takes a thread and a volume from whoever asks for it. So while one report hangs, further ones
+//! are refused at once, as if they had run into their time limit.
 //!
-//! A report hangs if it takes several times as long as reports on this machine take. A busy machine
-//! with many groups needs seconds for one, and would refuse itself all of them by a fixed limit.
+//! A report counts as hung once it takes several times as long as reports on this machine take. By
+//! a short fixed limit, a busy machine with many groups, which needs seconds for a report, would
+//! refuse itself all of them.
 //!
 //! Commands that take extents run one at a time, so that none takes what another one is about to.
 //!

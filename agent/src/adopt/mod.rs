@@ -76,7 +76,7 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// Returns the spec of the volume that would be stored.
+    /// Returns the spec of the volume that would be stored. `None` if the LV cannot be a volume.
     fn volume_spec(&self, id: VolumeId) -> Option<VolumeSpec> {
         let provisioning = self.lv.provisioning.as_ref().ok()?;
         Some(VolumeSpec::new(id, self.lv.group.clone(), self.lv.size, *provisioning))

@@ -183,7 +183,7 @@ pub(crate) fn loaded(machine: &Machine, config: &Config) -> Vec<bool> {
     needs(config).into_iter().map(|(name, _)| is_in_sysfs(machine, name)).collect()
 }
 
-/// Returns a module's row.
+/// Returns a module's row. `None` if the configuration does not need the module.
 pub(super) fn find<'a>(modules: &'a [v1::Module], name: &str) -> Option<&'a v1::Module> {
     modules.iter().find(|module| module.name == name)
 }

@@ -185,7 +185,7 @@ fn is_automatic(record: &Path) -> bool {
 }
 
 /// Judges multipathd. It is needed where the kernel has multipath maps: only the daemon brings lost
-/// paths back.
+/// paths back. `None` if nothing is wrong.
 fn multipath(units: &Units, sys: &dyn Tree) -> Option<Fault> {
     let unit = units.get(MULTIPATHD).filter(|unit| !unit.is_up())?;
     let block = TreePath::new("block");

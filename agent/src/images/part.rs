@@ -37,7 +37,7 @@ impl fmt::Display for PartId {
 }
 
 impl PartId {
-    /// Parses the text that `Display` makes.
+    /// Parses the text that `Display` makes. `None` for any other text.
     fn of(text: &str) -> Option<Self> {
         let (volume, rest) = text.split_at_checked(ID_CHARS)?;
         Some(Self { volume: volume.parse().ok()?, upload: rest.strip_prefix('-')?.parse().ok()? })

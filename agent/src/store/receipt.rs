@@ -310,7 +310,8 @@ impl RawReceipt {
         Ok((self.id, receipt))
     }
 
-    /// Decodes a receipt. The columns decide what they hold; the body has the rest.
+    /// Decodes a receipt; `None` if that fails. The columns decide what they hold; the body has the
+    /// rest.
     fn of_wire(&self, wire: v1::Receipt) -> Option<Receipt> {
         let generation = wire.generation?;
         let proof = if self.proven { Proof::Proven } else { wire.proof() };

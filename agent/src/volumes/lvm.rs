@@ -198,7 +198,7 @@ struct Extents {
 }
 
 impl Extents {
-    /// Parses the form in which LVM prints a range: `/dev/sdb:0-99`.
+    /// Parses the form in which LVM prints a range: `/dev/sdb:0-99`. `None` for another one.
     fn parse(text: &str) -> Option<Self> {
         let (disk, range) = text.rsplit_once(':')?;
         let (first, last) = range.split_once('-')?;

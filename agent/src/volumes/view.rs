@@ -320,13 +320,14 @@ impl VolumesView {
         self.group(name).is_some() || self.missing.contains(name)
     }
 
-    /// Returns the volume's LV in this group: ours, or somebody else's under our name.
+    /// Returns the volume's LV in this group: ours, or somebody else's under our name. `None` if
+    /// there is neither.
     pub fn lv(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.lv_of(group, volume, VolumeKind::Volume)
     }
 
     /// Returns the LV of this volume or snapshot in this group: ours, or somebody else's under our
-    /// name.
+    /// name. `None` if there is neither.
     pub fn lv_of(&self, group: &VgName, id: VolumeId, kind: VolumeKind) -> Option<&SeenLv> {
         let snapshot = kind == VolumeKind::Snapshot;
         self.lvs_of(id).iter().find(|lv| lv.group == group.as_str() && lv.snapshot == snapshot)
@@ -338,6 +339,7 @@ impl VolumesView {
     }
 
     /// Returns the growth of this volume in this group: ours, or somebody else's under our name.
+    /// `None` if there is neither.
     pub fn growth(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.growths_of(volume).iter().find(|lv| lv.group == group.as_str())
     }
@@ -348,7 +350,7 @@ impl VolumesView {
     }
 
     /// Returns the revert copy of this volume in this group: ours, or somebody else's under our
-    /// name.
+    /// name. `None` if there is neither.
     pub fn back(&self, group: &VgName, volume: VolumeId) -> Option<&SeenLv> {
         self.backs_of(volume).iter().find(|lv| lv.group == group.as_str())
     }

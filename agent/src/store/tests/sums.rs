@@ -129,8 +129,8 @@ fn flips(value: &Value) -> Vec<Value> {
     }
 }
 
-/// Writes a value into one column of one row, past what would refuse it. Writes nothing if it is
-/// the key of another row.
+/// Writes a value into one column of one row, past what would refuse it. Returns `false`, and
+/// writes nothing, if the value is the key of another row.
 fn overwrite(
     dir: &Path,
     table: &sum::Table,
