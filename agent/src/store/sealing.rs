@@ -2,10 +2,10 @@
 //! sealed as a whole. The keys lie outside of the database.
 //!
 //! Every start first counts by which keys the bodies are sealed, before it changes anything. Then
-//! it seals by the first key each body that is in clear (from an agent that does not
-//! seal) or that another key has sealed. Each step is a transaction: if a start is killed, the next
-//! one goes on. A row of `meta` says that pages of the file may still hold what was replaced, until
-//! the file has been rewritten.
+//! it seals by the first key each body that is in clear (from an agent that does not seal) or that
+//! another key has sealed. Each step is a transaction: if a start is killed, the next one goes on.
+//! A row of `meta` says that pages of the file may still hold what was replaced, until the file has
+//! been rewritten.
 //!
 //! What must never happen here: a change before every key is there that bodies are sealed by; a key
 //! made where bodies are sealed already; a body that is replaced by anything but the same one,
