@@ -14,8 +14,8 @@ use mooring_systemd::places::{Place, Places};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// Maximum number of open connections of all network addresses, and of all unix sockets. One more
-/// is closed at once.
+/// Maximum number of open connections of all network addresses together, and likewise of all unix
+/// sockets. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 512;
 
 /// Maximum number of open connections from one IP address. A controller needs one or two.
