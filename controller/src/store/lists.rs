@@ -1,9 +1,11 @@
-//! Lists: SQL made of a [`ListQuery`], the same text for both databases.
+//! Lists: SQL made of a [`ListQuery`], with one text for both databases.
 //!
-//! A page begins where its marker's row stands in the order of the list (keyset paging), so the cost of a page does not
-//! grow with its place. What is without a value sorts as the empty text or as 0: the databases disagree about NULL.
+//! A page begins at the place of its marker's row in the list's order (keyset paging), so the cost
+//! of a page does not grow with its place. A missing value sorts as the empty text or as 0: the
+//! databases disagree about NULL.
 //!
-//! What must never happen here: a value in a statement's text; a list without a bound; a statement per entry.
+//! What must never happen here: a value in a statement's text; a list without a bound; a statement
+//! per entry.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,13 +23,14 @@ use crate::list::{
     ATTACHMENTS, Collection, Filter, Key, Kind, ListQuery, MESSAGES, Order, SNAPSHOTS, TYPES, Test, VOLUMES,
 };
 
-/// Ids looked up by one statement. Always as many (or one), so that it stays prepared; the last chunk repeats one.
+/// The number of ids that one statement looks up. Always this number (or one), so that the
+/// statement stays prepared; the last chunk repeats an id.
 const CHUNK: usize = 250;
 
-/// Characters that keys of metadata are made of, beside letters and digits.
+/// Characters allowed in keys of metadata, beside letters and digits.
 const METADATA_KEY_EXTRA: &str = "-_:. /";
 
-/// A statement that is being written.
+/// A statement under construction.
 #[derive(Default)]
 struct Statement {
     text: String,
@@ -35,14 +38,14 @@ struct Statement {
 }
 
 impl Statement {
-    /// Keeps a value, and says its placeholder.
+    /// Keeps a value, and returns its placeholder.
     fn bind(&mut self, value: impl Into<Value>) -> String {
         self.values.push(value.into());
         format!("?{}", self.values.len())
     }
 }
 
-/// What a list is sorted by: an expression, and whether the greatest is first.
+/// One sort criterion: an expression, and `true` if the greatest comes first.
 type Place = (String, bool);
 
 fn sort_expression(key: &Key) -> String {
@@ -53,7 +56,7 @@ fn sort_expression(key: &Key) -> String {
     }
 }
 
-/// The whole order: what is asked for, then age, then id. Without a wish, the newest is first.
+/// The whole order: the requested keys, then age, then id. Without a request, the newest is first.
 fn places(query: &ListQuery) -> Vec<Place> {
     let mut places: Vec<Place> = Vec::new();
     for (key, down) in &query.sort {
@@ -71,8 +74,9 @@ fn places(query: &ListQuery) -> Vec<Place> {
     places
 }
 
-/// A pair of metadata as it stands in the column, which holds compact JSON with sorted keys. A quote inside a text is
-/// written with a backslash, and no key has a quote, a comma or a brace: what follows `{` or `,` like this is that pair.
+/// A pair of metadata as its column holds it: compact JSON with sorted keys. A quote inside a text
+/// is written with a backslash, and no key has a quote, a comma or a brace: what follows `{` or `,`
+/// like this is that pair.
 fn metadata_pair(key: &str, value: &str) -> Option<[String; 2]> {
     let known = |c: char| c.is_ascii_alphanumeric() || METADATA_KEY_EXTRA.contains(c);
     if key.is_empty() || !key.chars().all(known) {
@@ -82,7 +86,8 @@ fn metadata_pair(key: &str, value: &str) -> Option<[String; 2]> {
     Some([format!("{{{pair}"), format!(",{pair}")])
 }
 
-/// "Has this in it", with case, in both databases: their LIKEs disagree about case, and their functions about names.
+/// A condition "the column contains this part", case-sensitive in both databases. Their LIKEs
+/// disagree about case, and their functions about names.
 fn contains(statement: &mut Statement, column: &str, part: impl Into<Value>) -> String {
     let part = statement.bind(part);
     format!("REPLACE({column}, {part}, '') <> {column}")
@@ -131,7 +136,7 @@ fn all(pairs: &BTreeMap<String, String>, mut one: impl FnMut(&str, &str) -> Stri
     if conditions.is_empty() { "1 = 1".to_owned() } else { conditions.join(" AND ") }
 }
 
-/// Who sees what of the collection.
+/// The condition that limits a collection to what the caller's project sees.
 fn scope(statement: &mut Statement, of: &Collection, project: Option<&str>) -> Option<String> {
     project.map(|project| of.scope.replace("{}", &statement.bind(project)))
 }
@@ -148,7 +153,8 @@ fn conditions(statement: &mut Statement, of: &Collection, query: &ListQuery) -> 
     all
 }
 
-/// "Stands after these values": of places that all go one way a row comparison, which an index follows.
+/// The condition "stands after these values". If all criteria go one way, this is a row comparison,
+/// which an index can follow.
 fn after(statement: &mut Statement, places: &[Place], marker: Vec<Value>) -> String {
     let marker: Vec<String> = marker.into_iter().map(|value| statement.bind(value)).collect();
     let sign = |down: bool| if down { "<" } else { ">" };
@@ -179,7 +185,7 @@ fn filtered(statement: &mut Statement, conditions: &[String]) {
 }
 
 impl Db<'_> {
-    /// Where the marker stands; `None`: the caller sees no such row.
+    /// The sort values of the marker's row; `None` if the caller sees no such row.
     fn marker(
         &self,
         of: &Collection,
@@ -198,7 +204,8 @@ impl Db<'_> {
         self.one(&statement.text, &statement.values, read)
     }
 
-    /// A page of a collection; `None`: there is no row that its marker names. `project` of the query is who sees.
+    /// A page of a collection; `None` if the marker names no row. The query's `project` is the
+    /// caller's.
     fn page<T>(
         &self,
         of: &Collection,
@@ -222,14 +229,14 @@ impl Db<'_> {
         let order = |(column, down): &Place| format!("{column} {}", if *down { "DESC" } else { "ASC" });
         let order: Vec<_> = places.iter().map(order).collect();
         let limit = statement.bind(query.limit);
-        // A client may ask for what is behind every row.
+        // A client may ask for a page behind the last row.
         let offset = statement.bind(i64::try_from(query.offset).unwrap_or(i64::MAX));
         let rest = format!(" ORDER BY {} LIMIT {limit} OFFSET {offset}", order.join(", "));
         statement.text.push_str(&rest);
         self.all(&statement.text, &statement.values, map).map(Some)
     }
 
-    /// How many there are, without page and marker.
+    /// The number of rows in a list, regardless of page and marker.
     fn count(&self, of: &Collection, query: &ListQuery) -> Result<u64, SqlError> {
         let mut statement =
             Statement { text: format!("SELECT COUNT(*) FROM {}", of.table), values: Vec::new() };
@@ -238,7 +245,7 @@ impl Db<'_> {
         Ok(self.one(&statement.text, &statement.values, |row| row.get(0))?.unwrap_or(0))
     }
 
-    /// How many volumes a list has in all.
+    /// The number of volumes in a list.
     pub(crate) fn volume_count(&self, query: &ListQuery) -> Result<u64, SqlError> {
         self.count(&VOLUMES, query)
     }
@@ -253,12 +260,12 @@ impl Db<'_> {
         self.page(&SNAPSHOTS, volumes::COLUMNS, query, volumes::volume)
     }
 
-    /// How many snapshots a list has in all.
+    /// The number of snapshots in a list.
     pub(crate) fn snapshot_count(&self, query: &ListQuery) -> Result<u64, SqlError> {
         self.count(&SNAPSHOTS, query)
     }
 
-    /// The same, by name only.
+    /// A page of volumes by name only.
     pub(crate) fn volume_name_page(&self, query: &ListQuery) -> Result<Option<Vec<VolumeName>>, SqlError> {
         self.page(&VOLUMES, "id, name", query, |row| Ok(VolumeName { id: row.parsed(0)?, name: row.get(1)? }))
     }
@@ -312,7 +319,7 @@ impl Db<'_> {
         self.page(&MESSAGES, messages::COLUMNS, query, messages::message)
     }
 
-    /// Looks many ids up, a chunk with each statement.
+    /// Looks up many ids, a chunk with each statement.
     fn in_chunks(
         &self,
         before: &str,
@@ -331,7 +338,7 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// Which volumes' attachments are there, oldest first.
+    /// The attachments of these volumes, oldest first.
     pub(crate) fn attached_to(&self, ids: &[VolumeId]) -> Result<HashMap<VolumeId, Vec<Attached>>, SqlError> {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
         let before = "SELECT volume_id, id, instance, mode, status, host, mountpoint, attached_us FROM attachments \
@@ -365,7 +372,8 @@ impl Db<'_> {
         Ok(found)
     }
 
-    /// The credentials of attachments' nexuses. Left out is one that does not open: it does not hide the others.
+    /// The credentials of attachments' nexuses. Leaves out those that do not open, so that they do
+    /// not hide the others.
     pub(crate) fn nexuses_of(&self, ids: &[AttachmentId]) -> Result<HashMap<AttachmentId, Nexus>, SqlError> {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
         let before = "SELECT a.id, n.chap_user, n.secret, n.volume_id, n.initiator FROM attachments a JOIN nexuses n \
@@ -388,7 +396,7 @@ impl Db<'_> {
         Ok(found)
     }
 
-    /// Number and GiB of the volumes of a list.
+    /// The number of volumes in a list, and their sum in GiB.
     pub(crate) fn volume_sums(&self, query: &ListQuery) -> Result<(u64, u64), SqlError> {
         let text = "SELECT COUNT(*), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT) FROM volumes";
         let mut statement = Statement { text: text.to_owned(), values: Vec::new() };
@@ -398,7 +406,7 @@ impl Db<'_> {
         Ok(sums.unwrap_or_default())
     }
 
-    /// Every metadata that volumes of a list have, each once.
+    /// The metadata of a list's volumes, each distinct set once.
     pub(crate) fn metadata_of(&self, query: &ListQuery) -> Result<Vec<BTreeMap<String, String>>, SqlError> {
         let text = "SELECT DISTINCT metadata FROM volumes";
         let mut statement = Statement { text: text.to_owned(), values: Vec::new() };
@@ -407,7 +415,7 @@ impl Db<'_> {
         self.all(&statement.text, &statement.values, |row| row.json(0))
     }
 
-    /// What projects have on an agent.
+    /// The use of an agent's storage by each project.
     pub(crate) fn usage_on(&self, agent: AgentId) -> Result<Vec<HostUsage>, SqlError> {
         let sql = "SELECT project, COUNT(*), COUNT(snapshot_of), CAST(COALESCE(SUM(size_gib), 0) AS BIGINT), \
                    CAST(COALESCE(SUM(CASE WHEN snapshot_of IS NULL THEN 0 ELSE size_gib END), 0) AS BIGINT) FROM volumes \
@@ -438,7 +446,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The filter of metadata finds what looking at each volume finds, whatever the texts are.
+        /// The metadata filter finds the volumes that a look at each volume finds, whatever the
+        /// texts are.
         #[test]
         fn metadata_is_found_as_pairs(
             volumes in prop::collection::vec(btree_map("[ab:]{1,2}", "[ab,:{}\"\\\\é\n]{0,4}", 0..4), 1..12),
@@ -447,7 +456,7 @@ mod tests {
         ) {
             let dir = tempfile::tempdir().unwrap();
             let store = Store::open(crate::store::Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
-            // Something that is there, too: chance alone would find little.
+            // One existing pair is added: chance alone would find little.
             let known: BTreeMap<_, _> = of.get(&volumes).clone().into_iter().take(1).collect();
             for asked in [asked, known] {
                 let key = VOLUMES.key("metadata").unwrap();

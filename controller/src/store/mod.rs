@@ -1,13 +1,15 @@
-//! The controller's database. Every wish is here before it is acknowledged, and everything that an agent is told can be
-//! made again from here.
+//! The controller's database. Each spec is stored here before its request is acknowledged, and
+//! everything that agents are sent can be made again from here.
 //!
-//! [`sql`] is what both databases agree on, `sqlite` is the embedded one, `postgres` the one that several controllers share
-//! (with [`leases`] among them). The other modules are the statements, one module
-//! for each kind of object, all of them methods of [`Db`]: what a transaction works on. All calls of [`Db`] run on
-//! threads that may block; [`Store`] brings them there.
+//! [`sql`] holds what both databases share. `sqlite` is the embedded database; `postgres` is the
+//! one that several controllers share, with [`leases`] among them. The other modules hold the
+//! statements: one module for each kind of object, all of them methods of [`Db`], which a
+//! transaction works on. All calls of [`Db`] run on threads that may block; [`Store`] brings them
+//! there.
 //!
-//! What must never happen here: an answer before the sync; a generation that goes back; a status that was not derived in
-//! the transaction that changed its cause; a secret in a `Debug`, an error, or a file that others can read.
+//! What must never happen here: an answer before the sync; a generation that goes back; a status
+//! that was not derived in the transaction that changed its cause; a secret in a `Debug`, an error,
+//! or a file that others can read.
 
 mod agents;
 mod attachments;
@@ -89,10 +91,10 @@ pub(crate) use types::DEFAULT_TYPE;
 pub(crate) use uploads::KeptUpload;
 pub(crate) use volumes::{Tried, VolumeRow};
 
-/// How long a change that may wait does wait for another one.
+/// The longest time for which a change of [`Store::write_soon`] waits for another change.
 const SHARE_WAIT: Duration = Duration::from_millis(25);
 
-/// The database, for asynchronous callers. Cheap to clone.
+/// The database, for asynchronous callers. A clone is cheap.
 #[derive(Clone)]
 pub(crate) struct Store {
     shared: Arc<Shared>,
@@ -103,7 +105,7 @@ struct Shared {
     keys: Arc<SealingKeys>,
     cluster: ClusterId,
     clock: Clock,
-    /// Places for reads of the embedded database: they are waited for here and not on threads.
+    /// Permits for reads of the embedded database. A read waits for one here, not on a thread.
     reads: Arc<Semaphore>,
 }
 
@@ -112,27 +114,27 @@ enum Engine {
     Postgres(Postgres),
 }
 
-/// Which database, and where the keys are that seal its secrets.
+/// The kind of database, and the place of the keys that seal its secrets.
 #[derive(Debug, Clone)]
 pub enum Database {
-    /// The embedded one.
+    /// The embedded database.
     Embedded {
-        /// Its folder, which is made when it is not there.
+        /// The database's folder, made if it is missing.
         folder: PathBuf,
-        /// Its keys.
+        /// The keys of the embedded database.
         keys: Origin,
     },
-    /// One that several controllers may share.
+    /// A database that several controllers may share.
     Postgres {
-        /// How it is reached.
+        /// The address and the settings of the connection.
         options: Box<PostgresOptions>,
-        /// Its keys, the same at every controller.
+        /// The keys, equal at every controller.
         keys: Origin,
     },
 }
 
 impl Database {
-    /// The embedded one, with its keys beside it.
+    /// The embedded database, with its keys beside it.
     pub fn embedded(folder: PathBuf) -> Self {
         let keys = Origin::own(&folder);
         Self::Embedded { folder, keys }
@@ -145,20 +147,20 @@ impl fmt::Debug for Store {
     }
 }
 
-/// What a transaction works on.
+/// A transaction, and what its statements need.
 pub(crate) struct Db<'a> {
     sql: &'a dyn Sql,
     keys: &'a SealingKeys,
-    /// One time for all of a transaction.
+    /// The time of the transaction: one value for all of its statements.
     pub(crate) now: SystemTime,
 }
 
-/// Why a transaction was rolled back: the store failed, or the rules say no.
+/// The reason of a rollback: the store failed, or the rules refused.
 #[derive(Debug)]
 pub(crate) enum Abort {
     /// The store failed.
     Store(StoreError),
-    /// The rules say no.
+    /// The rules refused the change.
     Refused(Refusal),
 }
 
@@ -209,13 +211,13 @@ impl From<StoreError> for Refusal {
             }
             Cause::Fault => {}
         }
-        // What the file is and where it lies is the operator's business, and stands in the log.
+        // What the file is and where it lies concerns only the operator; the log says it.
         Self::Internal("the controller's store failed; its log says more. Try again".to_owned())
     }
 }
 
 impl Store {
-    /// Opens the store; brings it to this controller's schema. Blocks.
+    /// Opens the store, and brings it to this controller's schema. Blocks.
     pub(crate) fn open(
         database: Database,
         cluster: Option<ClusterId>,
@@ -240,13 +242,13 @@ impl Store {
             Ok(cluster)
         };
         let cluster = engine.prepare("prepare the store", &keys, clock.now(), prepare)?;
-        // Another cluster's database is not sealed by keys of ours.
+        // The keys of one cluster must never seal another cluster's database.
         engine.seal(&keys)?;
         let reads = Arc::new(Semaphore::new(READERS));
         Ok(Self { shared: Arc::new(Shared { engine, keys, cluster, clock, reads }) })
     }
 
-    /// How a shared database is reached; `None`: it is ours alone.
+    /// The dialer of a shared database; `None` if the database is this controller's alone.
     pub(crate) fn dialer(&self) -> Option<Arc<Dialer>> {
         match &self.shared.engine {
             Engine::Sqlite(_) => None,
@@ -259,8 +261,8 @@ impl Store {
         self.shared.cluster
     }
 
-    /// How many transactions have changed something since the start: each is one sync. `None`: the database server counts
-    /// its own.
+    /// The number of transactions since the start that changed something; each is one sync. `None`
+    /// with PostgreSQL: the server counts its own.
     pub(crate) fn commits(&self) -> Option<u64> {
         match &self.shared.engine {
             Engine::Sqlite(sqlite) => Some(sqlite.commits()),
@@ -268,8 +270,9 @@ impl Store {
         }
     }
 
-    /// Runs one transaction. An error rolls it back. It runs to its end even when nobody waits for it any more. The work
-    /// may run more than once, and only its last run counts: it must do nothing but speak to its `Db`.
+    /// Runs one transaction. An error rolls it back. The transaction runs to its end even if its
+    /// caller stops waiting. `work` may run more than once, and only the last run counts: it must
+    /// do nothing but speak to its `Db`.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         op: &'static str,
@@ -280,8 +283,8 @@ impl Store {
         self.answer_of(op, answered.await.map_err(|_| StoreError::Thread(op)))
     }
 
-    /// As [`Store::write`], for what a crash may lose without harm because it is seen again: it waits a moment for
-    /// another change, to share its sync.
+    /// Runs a transaction like [`Store::write`], but waits a moment for another change, to share
+    /// its sync. For facts that a crash may lose without harm, because they are observed again.
     pub(crate) async fn write_soon<T: Send + 'static>(
         &self,
         op: &'static str,
@@ -309,7 +312,7 @@ impl Store {
                 let done = work(&Db { sql, keys: &keys, now });
                 let keep = done.is_ok();
                 let told: Told = Box::new(move |kept| {
-                    // Nobody waits any more: it is done all the same.
+                    // The change is done even if its caller no longer waits.
                     drop(answer.send(match (done, kept) {
                         (Ok(_), Err(error)) => Err(error.into()),
                         (done, _) => done,
@@ -326,7 +329,7 @@ impl Store {
         answered
     }
 
-    /// Sees that what is queued is done. PostgreSQL begins by itself.
+    /// Sees to it that queued changes run. PostgreSQL begins them by itself.
     fn combine(&self) {
         if let Engine::Sqlite(sqlite) = &self.shared.engine
             && sqlite.must_combine()
@@ -336,9 +339,9 @@ impl Store {
         }
     }
 
-    /// Reads the last commit: one object with what belongs to it, by its id. Of the embedded database that is some tens of
-    /// microseconds of the page cache, less than it takes to hand it to another thread and back: it runs where it is asked
-    /// for.
+    /// Reads the last commit: one object with what belongs to it, by its id. The embedded database
+    /// takes some tens of microseconds for this, from the page cache. A hop to another thread and
+    /// back takes longer, so the read runs on the caller's thread.
     pub(crate) async fn read_one<T: Send + 'static>(
         &self,
         op: &'static str,
@@ -372,7 +375,7 @@ impl Store {
         let place =
             Arc::clone(&self.shared.reads).acquire_owned().await.map_err(|_| StoreError::Thread(op))?;
         let run = tokio::task::spawn_blocking(move || {
-            // It is given back when the read has ended, whether or not somebody still waits for it.
+            // The permit returns when the read ends, even if its caller no longer waits.
             let _place = place;
             match &shared.engine {
                 Engine::Sqlite(sqlite) => sqlite.read(|sql| work(&Db { sql, keys: &shared.keys, now })),
@@ -382,7 +385,7 @@ impl Store {
         self.answer_of(op, run.await.map_err(|_| StoreError::Thread(op)))
     }
 
-    /// As [`Store::read`], for tests without a runtime.
+    /// Reads like [`Store::read`], for tests without a runtime.
     #[cfg(test)]
     pub(crate) fn read_blocking<T>(
         &self,
@@ -396,8 +399,8 @@ impl Store {
         self.answer_of("read", Ok(done))
     }
 
-    /// As [`Store::write`], for the start, where there may be no runtime yet, and where who is told of a failure may know its
-    /// inside.
+    /// Writes like [`Store::write`], for the start. There may be no runtime yet, and the caller may
+    /// be told the inside of a failure.
     pub(crate) fn prepare<T: Send + 'static>(
         &self,
         op: &'static str,
@@ -420,8 +423,9 @@ impl Store {
     }
 }
 
-/// Who runs what is queued. A runtime that ends drops it before it has begun: then nobody does, and what is queued, which may
-/// hold this store and with it the lock on its file, goes with it.
+/// A task that will run the queued changes. If the runtime ends, it drops this before it begins.
+/// Then nothing runs the queue, and the queue is dropped: it may hold this store, and with it the
+/// lock on its file.
 struct Combiner(Option<Arc<Sqlite>>);
 
 impl Combiner {
@@ -441,7 +445,7 @@ impl Drop for Combiner {
 }
 
 impl Engine {
-    /// The embedded database's.
+    /// The path of the embedded database; `None` with PostgreSQL.
     fn file(&self) -> Option<&Path> {
         match self {
             Self::Sqlite(sqlite) => Some(sqlite.path()),
@@ -460,7 +464,7 @@ impl Engine {
         self.change(move |sql| work(&Db { sql, keys: &keys, now })).map_err(|abort| self.during(op, abort))
     }
 
-    /// What a failure of the start means.
+    /// The error of the store for a failure during the start.
     fn during(&self, op: &'static str, abort: Abort) -> StoreError {
         match abort {
             Abort::Store(error) => error.during(op, self.file()),
@@ -468,7 +472,7 @@ impl Engine {
         }
     }
 
-    /// One change at once, for the start.
+    /// Runs one change at once, for the start.
     fn change<T: Send + 'static>(
         &self,
         work: impl Fn(&dyn Sql) -> Result<T, Abort> + Send + 'static,
@@ -483,7 +487,8 @@ impl Engine {
         }
     }
 
-    /// One look at the last commit, for the start: of the embedded database on the connection that is open already.
+    /// Reads the last commit once, for the start; in the embedded database on the connection that
+    /// is already open.
     fn look<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Sql) -> Result<T, Abort> + Send + 'static,
@@ -540,8 +545,8 @@ impl Db<'_> {
         Ok(self.run("DELETE FROM meta WHERE key = ?1", &values![key])? == 1)
     }
 
-    /// What keeps this database from being rebuilt: how many volumes, attachments, wishes, receipts, and types beside the
-    /// one that is made with it.
+    /// Counts what keeps this database from being rebuilt: volumes, attachments, specs, receipts,
+    /// and the types other than the one that is made with the database.
     pub(crate) fn holds(&self) -> Result<u64, SqlError> {
         let sql = "SELECT (SELECT COUNT(*) FROM volumes) + (SELECT COUNT(*) FROM specs) + \
                    (SELECT COUNT(*) FROM detached) + (SELECT COUNT(*) FROM receipts) + \
@@ -549,27 +554,27 @@ impl Db<'_> {
         Ok(self.one(sql, &values![DEFAULT_TYPE], |row| row.get(0))?.unwrap_or(0))
     }
 
-    /// Raised by every restore.
+    /// The epoch. Every restore raises it.
     pub(crate) fn epoch(&self) -> Result<u64, SqlError> {
         Ok(self.meta("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(1))
     }
 
-    /// Raises the epoch, to at least this.
+    /// Raises the epoch to at least this value.
     pub(crate) fn raise_epoch(&self, at_least: u64) -> Result<u64, SqlError> {
         self.raise_above(self.epoch()?.max(at_least.saturating_sub(1)))
     }
 
-    /// Raises the epoch above this one, and above its own.
+    /// Raises the epoch above `other` and above its own value.
     pub(crate) fn raise_above(&self, other: u64) -> Result<u64, SqlError> {
         let epoch = self.epoch()?.max(other).checked_add(1);
-        // What a column of the database holds.
+        // A column of the database holds no larger number.
         let epoch = epoch.filter(|epoch| i64::try_from(*epoch).is_ok()).ok_or(SqlError::TooLarge)?;
         self.set_meta("epoch", &epoch.to_string())?;
         Ok(epoch)
     }
 }
 
-/// The cluster whose database this is; made with it.
+/// The id of the cluster that this database belongs to, made with the database.
 fn own_cluster(db: &Db<'_>, store: &str, asked: Option<ClusterId>) -> Result<ClusterId, StoreError> {
     let kept = db.meta("cluster_id").map_err(|source| StoreError::sql("read the cluster's id", source))?;
     if let Some(kept) = kept {
@@ -587,7 +592,7 @@ fn own_cluster(db: &Db<'_>, store: &str, asked: Option<ClusterId>) -> Result<Clu
     Ok(cluster)
 }
 
-/// Microseconds since 1970; a clock before that counts as 1970.
+/// Microseconds since 1970. A time before 1970 counts as 1970.
 pub(crate) fn micros(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }

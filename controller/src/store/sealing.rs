@@ -1,13 +1,15 @@
-//! Sealed secrets: credentials of nexuses, and specs of exports and connections, which repeat them. The keys lie outside of the
-//! database.
+//! Sealed secrets: credentials of nexuses, and the specs of exports and connections, which repeat
+//! them. The keys lie outside of the database.
 //!
-//! Every start counts by which keys values are sealed, and seals by the first key of the file each value that stands in clear
-//! (controllers that do not seal wrote it) or that another key has sealed. It does so in steps, each of them a transaction: the next
-//! start goes on with one that is killed. [`remains`] says that pages of the file may still hold replaced values: the file is written
-//! anew at the end.
+//! Every start counts the sealed values by their keys. Then it seals two kinds of values by the
+//! first key of the file: those in clear, which controllers without sealing wrote, and those that
+//! another key has sealed. Each step of this is a transaction: the next start continues what a
+//! killed one began. [`remains`] says that pages of the file may still hold replaced values; in the
+//! end the file is written anew.
 //!
-//! What must never happen here: a value sealed, or a key made, before every key is there that values are sealed by; a secret of
-//! another cluster's database sealed; a value replaced that is not what was opened.
+//! What must never happen here: a value sealed, or a key made, before every key is there that
+//! values are sealed by; a secret of another cluster's database sealed; a value replaced that
+//! differs from the one that was opened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use super::error::StoreError;
 use super::sql::{Row, Sql, SqlError, Value};
 use super::{Db, Engine, Kind};
 
-/// Values of one step.
+/// The number of values that one step seals.
 const STEP: usize = 200;
 
 /// A column whose values are sealed.
@@ -31,7 +33,7 @@ struct Column {
     name: &'static str,
     /// The primary key of its table.
     keys: &'static [&'static str],
-    /// Which of its rows.
+    /// The condition that selects the rows with such a value.
     rows: &'static str,
     text: bool,
 }
@@ -50,14 +52,14 @@ const BODY: Column = Column {
     text: false,
 };
 
-/// While secrets are rotated: those that come, or go.
+/// The secrets that come or go while secrets are rotated.
 const OTHER_SECRET: Column = Column { name: "other_secret", ..SECRET };
 
 const OTHER_MUTUAL: Column = Column { name: "other_mutual", ..SECRET };
 
 const COLUMNS: [Column; 5] = [SECRET, MUTUAL_SECRET, OTHER_SECRET, OTHER_MUTUAL, BODY];
 
-/// The key of `meta` that says that the file may still hold bytes of what was replaced.
+/// The key of `meta` which says that the file may still hold bytes of replaced values.
 const REMAINS: &str = "sealing_remains";
 
 impl Column {
@@ -65,17 +67,17 @@ impl Column {
         Place { table: self.table, column: self.name, row }
     }
 
-    /// How much of a value tells how it stands there.
+    /// The number of leading bytes that tell how a value is stored.
     const fn head(&self) -> usize {
         if self.text { TEXT_HEAD_CHARS } else { HEAD_BYTES }
     }
 
-    /// What every sealed value begins with.
+    /// The first bytes of every sealed value.
     fn mark(&self) -> Value {
         if self.text { TEXT_PREFIX.into() } else { MAGIC.as_slice().into() }
     }
 
-    /// What every value begins with that the first key has sealed.
+    /// The first bytes of every value that the first key has sealed.
     fn head_of(&self, keys: &SealingKeys) -> Value {
         if self.text { keys.text_head().into() } else { keys.head().as_slice().into() }
     }
@@ -110,7 +112,7 @@ impl Db<'_> {
         Ok(self.keys.seal(BODY.place(&[&volume.to_string(), kind.word(), &kind.agent()]), body)?)
     }
 
-    /// Opens the body of a spec as its row has it.
+    /// Opens the body of a spec from its row.
     pub(super) fn open_body(&self, volume: VolumeId, kind: Kind, kept: Vec<u8>) -> Result<Vec<u8>, SqlError> {
         if kind == Kind::Volume {
             return Ok(kept);
@@ -129,7 +131,7 @@ impl Db<'_> {
         self.seal_pair((&SECRET, &MUTUAL_SECRET), volume, initiator, chap)
     }
 
-    /// As [`Db::seal_secrets`], those that come or go while they are rotated.
+    /// Seals, like [`Db::seal_secrets`], the secrets that come or go while they are rotated.
     pub(super) fn seal_other_secrets(
         &self,
         volume: VolumeId,
@@ -154,17 +156,17 @@ impl Db<'_> {
         Ok((secret, chap.mutual.as_ref().map(|side| seal(target, side)).transpose()?))
     }
 
-    /// Opens the initiator's secret of a nexus as its row has it.
+    /// Opens the initiator's secret of a nexus from its row.
     pub(super) fn open_secret(&self, volume: &str, initiator: &str, kept: &str) -> Result<Secret, SqlError> {
         self.open_text(&SECRET, &[volume, initiator], kept)
     }
 
-    /// As [`Db::open_secret`], the target's.
+    /// Opens the target's secret, like [`Db::open_secret`].
     pub(super) fn open_mutual(&self, volume: &str, initiator: &str, kept: &str) -> Result<Secret, SqlError> {
         self.open_text(&MUTUAL_SECRET, &[volume, initiator], kept)
     }
 
-    /// As [`Db::open_secret`], the one that comes or goes.
+    /// Opens the initiator's secret that comes or goes, like [`Db::open_secret`].
     pub(super) fn open_other_secret(
         &self,
         volume: &str,
@@ -174,7 +176,7 @@ impl Db<'_> {
         self.open_text(&OTHER_SECRET, &[volume, initiator], kept)
     }
 
-    /// As [`Db::open_other_secret`], the target's.
+    /// Opens the target's secret that comes or goes, like [`Db::open_other_secret`].
     pub(super) fn open_other_mutual(
         &self,
         volume: &str,
@@ -208,7 +210,7 @@ pub(super) fn census(sql: &dyn Sql) -> Result<Census, SqlError> {
     Ok(found)
 }
 
-/// Where a step begins.
+/// The place where a step begins.
 #[derive(Clone)]
 struct Cursor {
     column: usize,
@@ -222,10 +224,10 @@ impl Cursor {
     }
 }
 
-/// Counts of what was sealed.
+/// Counts of the values that were sealed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Sealed {
-    /// Values that stood in clear, by table and column.
+    /// Values found in clear, by table and column.
     pub(super) clear: BTreeMap<String, u64>,
     /// Values that an older key had sealed.
     pub(super) older: u64,
@@ -244,7 +246,8 @@ impl Sealed {
     }
 }
 
-/// One step: seals the next values that the first key has not sealed. Returns what it did, and where the next one begins.
+/// Runs one step: seals the next values that the first key has not sealed. Returns the counts, and
+/// the place where the next step begins (`None` after the last one).
 fn step(sql: &dyn Sql, keys: &SealingKeys, from: &Cursor) -> Result<(Sealed, Option<Cursor>), SqlError> {
     let column = &COLUMNS[from.column];
     let Column { table, name, rows, .. } = column;
@@ -285,7 +288,8 @@ fn replace(
     let look = Column::look(&was);
     let new = match column.seal_anew(keys, &of, &was) {
         Ok(new) => new,
-        // Nobody can open it, with or without this start: whoever asks for it is told. The others are no worse for it.
+        // No start can open this value; a caller that needs it is told so. The other values are no
+        // worse for it.
         Err(error @ SealError::Changed(_)) => {
             tracing::error!(%error, "a secret of the database is lost: detach and attach what it is for, or rebuild the database");
             return Ok(());
@@ -308,19 +312,20 @@ fn note_remains(sql: &dyn Sql) -> Result<(), SqlError> {
     sql.run(text, &[REMAINS.into()]).map(drop)
 }
 
-/// Whether a file may still hold bytes of what was replaced.
+/// Returns `true` if the file may still hold bytes of replaced values.
 fn remains(sql: &dyn Sql) -> Result<bool, SqlError> {
     Ok(!sql.rows("SELECT value FROM meta WHERE key = ?1", &[REMAINS.into()])?.is_empty())
 }
 
 impl Engine {
-    /// Reads the keys. An error: one is missing by which something is sealed. Nothing is changed in the database.
+    /// Reads the keys. Fails, without a change in the database, if a key is missing that something
+    /// is sealed by.
     pub(super) fn keys(&self, origin: &Origin, store: &str) -> Result<Arc<SealingKeys>, StoreError> {
         let found = self.look_for_sealing(census)?;
         Ok(Arc::new(origin.open(&found, &format!("the store {store}"))?))
     }
 
-    /// Sees that the first key seals every secret.
+    /// Seals every secret by the first key.
     pub(super) fn seal(&self, keys: &Arc<SealingKeys>) -> Result<(), StoreError> {
         let mut all = Sealed::default();
         let mut next = Cursor::at(0);
@@ -354,7 +359,7 @@ impl Engine {
         done.map_err(|abort| self.during("seal the secrets of the store", abort))
     }
 
-    /// Says in the log what was sealed, and which keys are not needed any more.
+    /// Logs what was sealed, and which keys are no longer needed.
     fn tell(&self, keys: &SealingKeys, sealed: &Sealed) -> Result<(), StoreError> {
         let first = keys.first();
         if !sealed.clear.is_empty() {
@@ -385,7 +390,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes what replaced values have left in the database. What stays is said: it does not keep the controller from its work.
+    /// Removes the bytes of replaced values from the database. A failure is logged and does not
+    /// keep the controller from its work.
     fn sweep(&self) {
         let Self::Sqlite(sqlite) = self else {
             tracing::warn!(

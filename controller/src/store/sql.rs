@@ -1,9 +1,9 @@
-//! SQL for both databases: values, rows, and the two verbs that every statement is one of.
+//! SQL for both databases: values, rows, and the two verbs that cover every statement.
 //!
-//! Statements are written once. Placeholders are `?1`, `?2` …; columns hold 64-bit integers, texts and bytes, nothing else,
-//! and truth is 0 or 1: what both databases agree on.
+//! Statements are written once. Placeholders are `?1`, `?2` …; columns hold only 64-bit integers,
+//! texts and bytes, and a boolean is 0 or 1. Both databases agree on these.
 //!
-//! What must never happen here: a value put into a statement's text; a column read as what it is not.
+//! What must never happen here: a value put into a statement's text; a column read as another type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +17,10 @@ use super::time_of;
 /// One value of a row or of a placeholder.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) enum Value {
-    /// Nothing.
+    /// NULL.
     #[default]
     Null,
-    /// A number, a truth, a time.
+    /// A number, a boolean or a time.
     Int(i64),
     /// A text.
     Text(String),
@@ -31,7 +31,7 @@ pub(crate) enum Value {
 }
 
 impl fmt::Debug for Value {
-    // Some are secrets.
+    // Some values are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Null => "Null",
@@ -43,52 +43,52 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Why a statement failed. The transaction is over.
+/// The cause of a statement's failure. The transaction is over.
 #[derive(Debug, thiserror::Error)]
 pub enum SqlError {
     /// A number is larger than a column holds.
     #[error("a number is larger than a column of the database holds")]
     TooLarge,
-    /// SQLite's words.
+    /// An error of SQLite.
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
-    /// PostgreSQL's words, without its details: those may show a whole row.
+    /// An error of PostgreSQL, without its details: those may show a whole row.
     #[error("{code}: {text}")]
     Postgres {
-        /// The state, five characters.
+        /// SQLSTATE, five characters.
         code: String,
-        /// What it said.
+        /// The server's message.
         text: String,
     },
     /// The database cannot be reached, or the connection to it broke. Nothing was changed.
     #[error("{0}")]
     Unreachable(String),
-    /// A text that PostgreSQL cannot keep.
+    /// A text with a NUL character, which PostgreSQL cannot keep.
     #[error("a text holds a NUL character")]
     Nul,
-    /// Another controller drives this agent now. Nothing was changed.
+    /// Another controller now drives this agent. Nothing was changed.
     #[error("this controller does not hold the lease of agent {0} any more")]
     Fenced(String),
-    /// What failed the whole group of changes that shared one sync.
+    /// A failure of the whole group of changes that shared one sync.
     #[error("{text}")]
     Group {
-        /// SQLite's kind of failure.
+        /// The error code of SQLite, if there is one.
         code: Option<rusqlite::ErrorCode>,
-        /// SQLite's words.
+        /// The message of SQLite.
         text: String,
     },
-    /// The embedded database's file is not at its path any more: what is written into it is not kept.
+    /// The file of the embedded database is no longer at its path: writes to it are not kept.
     #[error("its file is not there any more")]
     Gone,
     /// A secret cannot be sealed or opened.
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// A column does not hold what its place promises.
+    /// A column holds another type or value than its place promises.
     #[error("column {index} holds {what}")]
     Column {
-        /// From 0.
+        /// The column's index, from 0.
         index: usize,
-        /// What it holds instead.
+        /// The content found instead.
         what: &'static str,
     },
 }
@@ -99,7 +99,7 @@ impl From<postgres::Error> for SqlError {
             None => Self::unreachable(&error),
             Some(said) => {
                 let code = said.code().code();
-                // The server stops, starts, has no room for a session, or only follows another one.
+                // The server stops, starts, has no session free, or only follows another server.
                 if code.starts_with("57P") || code.starts_with("08") || code == "53300" || code == "25006" {
                     return Self::Unreachable(format!("{code}: {}", said.message()));
                 }
@@ -111,7 +111,7 @@ impl From<postgres::Error> for SqlError {
 }
 
 impl SqlError {
-    /// SQLite's kind of failure.
+    /// The error code of SQLite; `None` for other errors.
     pub(super) fn code(&self) -> Option<rusqlite::ErrorCode> {
         match self {
             Self::Sqlite(error) => error.sqlite_error_code(),
@@ -120,21 +120,22 @@ impl SqlError {
         }
     }
 
-    /// No word of the server.
+    /// A failure of the connection: the server gave no answer.
     pub(super) fn unreachable(error: &postgres::Error) -> Self {
         Self::Unreachable(mooring_model::Chain(error).to_string())
     }
 }
 
-/// What is done with each row of an answer. It may take the row away.
+/// A callback for each row of an answer. It may take the row's columns.
 pub(crate) type EachRow<'a> = &'a mut dyn FnMut(&mut Row) -> Result<(), SqlError>;
 
-/// What a transaction speaks to.
+/// A transaction of either database.
 pub(crate) trait Sql {
-    /// Runs a statement that answers with rows; each while it is read: of a page of a thousand there is one at a time.
+    /// Runs a statement that returns rows, and calls `work` for each row while it is read: of a
+    /// page of a thousand rows, memory holds one at a time.
     fn each(&self, sql: &str, values: &[Value], work: EachRow<'_>) -> Result<(), SqlError>;
 
-    /// The same, all of them.
+    /// Runs a statement that returns rows, and collects them all.
     fn rows(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, SqlError> {
         let mut rows = Vec::new();
         self.each(sql, values, &mut |row| {
@@ -144,16 +145,16 @@ pub(crate) trait Sql {
         Ok(rows)
     }
 
-    /// Runs a statement that changes rows; how many.
+    /// Runs a statement that changes rows. Returns their number.
     fn run(&self, sql: &str, values: &[Value]) -> Result<u64, SqlError>;
 }
 
-/// One row of an answer. Reading a column takes it.
+/// One row of an answer. Reading a column takes its value.
 #[derive(Default)]
 pub(crate) struct Row(Vec<Value>);
 
 impl Row {
-    /// Becomes the next row, in the same memory.
+    /// Becomes the next row, and reuses the memory.
     pub(super) fn refill<E>(&mut self, columns: impl Iterator<Item = Result<Value, E>>) -> Result<(), E> {
         self.0.clear();
         for column in columns {
@@ -166,35 +167,35 @@ impl Row {
         self.0.get_mut(index).map(std::mem::take).unwrap_or_default()
     }
 
-    /// A column.
+    /// Reads a column.
     pub(crate) fn get<T: FromValue>(&mut self, index: usize) -> Result<T, SqlError> {
         T::from_value(self.take(index)).ok_or(SqlError::Column { index, what: "a value of another kind" })
     }
 
-    /// A column that holds the text form of something.
+    /// Reads a column that holds a value's text form.
     pub(crate) fn parsed<T: FromStr>(&mut self, index: usize) -> Result<T, SqlError> {
         self.parsed_opt(index)?.ok_or(SqlError::Column { index, what: "nothing" })
     }
 
-    /// A column that holds the text form of something, or nothing.
+    /// Reads a column that holds a value's text form or NULL.
     pub(crate) fn parsed_opt<T: FromStr>(&mut self, index: usize) -> Result<Option<T>, SqlError> {
         let text: Option<String> = self.get(index)?;
         let what = "a text that is not what its column holds";
         text.map(|text| text.parse().map_err(|_| SqlError::Column { index, what })).transpose()
     }
 
-    /// A column that holds one of the API's words.
+    /// Reads a column that holds one of the API's words.
     pub(crate) fn word<T>(&mut self, index: usize, from: impl Fn(&str) -> Option<T>) -> Result<T, SqlError> {
         let text: String = self.get(index)?;
         from(&text).ok_or(SqlError::Column { index, what: "an unknown word" })
     }
 
-    /// A column that holds JSON.
+    /// Reads a column that holds JSON.
     pub(crate) fn json<T: serde::de::DeserializeOwned>(&mut self, index: usize) -> Result<T, SqlError> {
         self.json_opt(index)?.ok_or(SqlError::Column { index, what: "nothing" })
     }
 
-    /// A column that holds JSON, or nothing.
+    /// Reads a column that holds JSON or NULL.
     pub(crate) fn json_opt<T: serde::de::DeserializeOwned>(
         &mut self,
         index: usize,
@@ -204,28 +205,28 @@ impl Row {
         text.map(|text| serde_json::from_str(&text).map_err(|_| SqlError::Column { index, what })).transpose()
     }
 
-    /// A column that holds microseconds since 1970.
+    /// Reads a column that holds microseconds since 1970.
     pub(crate) fn time(&mut self, index: usize) -> Result<SystemTime, SqlError> {
         Ok(time_of(self.get(index)?))
     }
 
-    /// The same, or nothing.
+    /// Reads a column that holds microseconds since 1970 or NULL.
     pub(crate) fn time_opt(&mut self, index: usize) -> Result<Option<SystemTime>, SqlError> {
         Ok(self.get::<Option<i64>>(index)?.map(time_of))
     }
 
-    /// Two columns that hold a generation.
+    /// Reads two columns that hold a generation.
     pub(crate) fn generation(&mut self, epoch: usize, counter: usize) -> Result<Generation, SqlError> {
         Ok(Generation { epoch: self.get(epoch)?, counter: self.get(counter)? })
     }
 
-    /// A column that holds a digest.
+    /// Reads a column that holds a digest.
     pub(crate) fn digest(&mut self, index: usize) -> Result<Digest, SqlError> {
         Digest::new(self.get::<Vec<u8>>(index)?).ok_or(SqlError::Column { index, what: "not a digest" })
     }
 }
 
-/// What a column can be read as.
+/// Types that a column can be read as.
 pub(crate) trait FromValue: Sized {
     fn from_value(value: Value) -> Option<Self>;
 }
@@ -300,8 +301,8 @@ impl From<u32> for Value {
 }
 
 impl From<u64> for Value {
-    /// Numbers of ours (counters, sizes) never come near the end of the signed column. What an agent says may: then nothing is
-    /// written, in the place of another number.
+    /// Our own numbers (counters, sizes) never come near the end of the signed column. A number
+    /// from an agent may; then the statement fails instead of storing another number.
     fn from(number: u64) -> Self {
         i64::try_from(number).map_or(Self::TooLarge, Self::Int)
     }

@@ -1,12 +1,12 @@
-//! SQLite: one file, one writer at a time, synced once for all changes that wait together.
+//! SQLite: one file and one writer, with one sync for all changes that wait together.
 //!
-//! Whoever writes puts its work into a queue; one of them runs all that is queued, each in a savepoint of its own, in one
-//! transaction with one sync, until nothing is (flat combining). Alone, a change pays nothing for it; of many, one thread
-//! is busy and none waits for it.
-//! Reads have connections of their own and see the last commit.
+//! A writer puts its work into a queue (flat combining). One writer runs all queued work in one
+//! transaction with one sync, each change in its own savepoint, until the queue is empty. A lone
+//! change pays nothing for this; with many, one thread is busy and none waits for it. Reads have
+//! their own connections and see the last commit.
 //!
-//! What must never happen here: an answer before the sync; a refused change that takes others with it; a file that others
-//! can read or two controllers on one.
+//! What must never happen here: an answer before the sync; a refused change that takes others with
+//! it; a file that others can read, or that two controllers have open.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -25,10 +25,10 @@ use rusqlite_migration::{M, Migrations};
 use super::error::StoreError;
 use super::sql::{EachRow, Row, Sql, SqlError, Value};
 
-/// The database's name in the state folder.
+/// The name of the database file in the state folder.
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
-/// Every schema ever released, oldest first. Only ever appended to.
+/// Every schema ever released, oldest first. Append only.
 pub(super) const SCHEMAS: [&str; 14] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
@@ -51,32 +51,35 @@ pub(super) fn known() -> i64 {
     i64::try_from(SCHEMAS.len()).unwrap_or(i64::MAX)
 }
 
-/// How long a change waits for somebody else's lock on the file (an operator's sqlite3 shell).
+/// The longest time for which a change waits for a foreign lock on the file (an operator's sqlite3
+/// shell).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Statements that stay prepared: all there are, nearly.
+/// Statements that stay prepared: nearly all there are.
 const STATEMENTS_CACHED: usize = 192;
 
-/// Changes that share one sync at most. Those behind them wait for the next.
+/// The most changes that share one sync. Those behind them wait for the next.
 const GROUP_MAX: usize = 64;
 
-/// Reads at a time. Each has a connection that stays open: to open one costs more than most reads.
+/// The number of concurrent reads. Each keeps a connection open: opening one costs more than most
+/// reads.
 pub(super) const READERS: usize = 8;
 
-/// Pages that the writer keeps in memory, in KiB: what a change touches is scattered over all indexes.
+/// The writer's page cache, in KiB. A change touches pages scattered over all indexes.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 
-/// Tells whoever waits how the commit went.
+/// Tells a caller how the commit went.
 pub(super) type Told = Box<dyn FnOnce(Result<(), SqlError>) + Send>;
 
-/// One change: says whether it is to be kept, and who is told after the commit.
+/// One change. Returns `true` if the change is to be kept, and the callback to call after the
+/// commit.
 pub(super) type Work = Box<dyn FnOnce(&dyn Sql) -> (bool, Told) + Send>;
 
-/// Changes that wait.
+/// Changes that wait for the writer.
 #[derive(Default)]
 struct Queue {
     works: VecDeque<Work>,
-    /// Somebody runs them, or is about to.
+    /// `true` while a thread runs the queue, or is about to.
     combining: bool,
 }
 
@@ -88,19 +91,20 @@ pub(super) struct Sqlite {
     writer: Mutex<Connection>,
     queue: Mutex<Queue>,
     readers: Mutex<Vec<Connection>>,
-    /// Transactions that changed something: each is one sync.
+    /// The number of transactions that changed something; each is one sync.
     commits: AtomicU64,
-    /// Held as long as the store: two controllers on one file would each think the other's writes impossible.
+    /// A lock held as long as the store. Of two controllers on one file, each would hold the
+    /// other's writes impossible.
     _lock: fs::File,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A transaction that a panic has cut short was rolled back when it was dropped.
+    // A transaction that a panic interrupted was rolled back when it was dropped.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sqlite {
-    /// Opens the file in this folder; makes both when they are not there. Blocks.
+    /// Opens the file in this folder, and makes both if they are missing. Blocks.
     pub(super) fn open(dir: &Path) -> Result<Self, StoreError> {
         // SQLite gives its -wal and -shm files the permissions of the database.
         let path = folder::private_file(dir, FILE_NAME)?;
@@ -122,7 +126,7 @@ impl Sqlite {
         })
     }
 
-    /// From now on it takes nothing more, as on a full disk.
+    /// Makes the file refuse all further writes, as on a full disk.
     #[cfg(test)]
     pub(super) fn fill(&self) {
         let writer = lock(&self.writer);
@@ -139,7 +143,8 @@ impl Sqlite {
         lock(&self.queue).works.push_back(work);
     }
 
-    /// Whether the caller must run [`Sqlite::combine`], on a thread that may block: something is queued and nobody does.
+    /// Returns `true` if the caller must run [`Sqlite::combine`] on a thread that may block:
+    /// changes are queued and no thread runs them.
     pub(super) fn must_combine(&self) -> bool {
         let mut queue = lock(&self.queue);
         let must = !queue.combining && !queue.works.is_empty();
@@ -147,14 +152,15 @@ impl Sqlite {
         must
     }
 
-    /// Runs what is queued until nothing is.
+    /// Runs queued changes until the queue is empty.
     pub(super) fn combine(&self) {
         let mut writer = lock(&self.writer);
         loop {
             let group: Vec<Work> = {
                 let mut queue = lock(&self.queue);
                 let count = queue.works.len().min(GROUP_MAX);
-                // Under the lock: whoever queues after this finds that nobody combines.
+                // Under the lock: a later caller that queues a change finds that no thread
+                // combines.
                 queue.combining = count > 0;
                 queue.works.drain(..count).collect()
             };
@@ -162,7 +168,7 @@ impl Sqlite {
                 return;
             }
             let before = writer.total_changes();
-            // A change that panics takes its group with it, and nothing of those behind.
+            // A change that panics takes its group with it, but no change behind the group.
             let ran = catch_unwind(AssertUnwindSafe(|| run_group(&mut writer, &self.anchor, group)));
             if ran.is_err() {
                 tracing::error!("a change of the database panicked: its group was rolled back");
@@ -173,23 +179,24 @@ impl Sqlite {
         }
     }
 
-    /// Nobody will combine: what is queued is dropped, and whoever waits for it is told.
+    /// Drops the queued changes and tells their callers: no thread will run them.
     pub(super) fn abandon(&self) {
         let works = {
             let mut queue = lock(&self.queue);
             queue.combining = false;
             std::mem::take(&mut queue.works)
         };
-        // Not under the lock: a change may hold the last handle of something that queues another one when it goes.
+        // Outside the lock: a dropped change may hold the last handle of something that then queues
+        // another change.
         drop(works);
     }
 
-    /// How many transactions have changed something since the start.
+    /// The number of transactions since the start that changed something.
     pub(super) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// One change at once, for the start.
+    /// Runs one change at once, for the start.
     pub(super) fn write<T, E: From<SqlError>>(
         &self,
         work: impl FnOnce(&dyn Sql) -> Result<T, E>,
@@ -204,12 +211,12 @@ impl Sqlite {
         Ok(value)
     }
 
-    /// Writes the file anew, and empties its log: what was deleted or replaced before is in neither any more. For the start, while
-    /// nobody reads.
+    /// Writes the file anew and empties its log. Neither then holds anything that was deleted or
+    /// replaced earlier. For the start, while nothing reads.
     pub(super) fn rewrite(&self) -> Result<(), SqlError> {
         let writer = lock(&self.writer);
         in_place(&self.anchor)?;
-        // A second copy of a large database is not to be in memory.
+        // Memory must not hold a second copy of a large database.
         writer.pragma_update(None, "temp_store", "FILE")?;
         let vacuumed = writer.execute_batch("VACUUM");
         writer.pragma_update(None, "temp_store", "MEMORY")?;
@@ -224,8 +231,8 @@ impl Sqlite {
         in_place(&self.anchor)
     }
 
-    /// As [`Sqlite::read`], for few rows: on the writer's connection while nobody writes. Its pages are the newest ones, while
-    /// a reader's are void after every commit and read again.
+    /// Reads like [`Sqlite::read`], for few rows: on the writer's connection while nothing writes.
+    /// Its pages are current, while each commit voids a reader's pages.
     pub(super) fn read_one<T, E: From<SqlError> + From<StoreError>>(
         &self,
         work: impl FnOnce(&dyn Sql) -> Result<T, E>,
@@ -246,7 +253,7 @@ impl Sqlite {
             reader
         } else {
             let reader = connect(&self.path);
-            // Another file may be in its place.
+            // Another file may stand at the path now.
             in_place(&self.anchor)?;
             reader?
         };
@@ -268,7 +275,7 @@ fn snapshot<T, E: From<SqlError>>(
     work(&Open(&transaction))
 }
 
-/// What is written into a file without a name is not kept.
+/// Fails if the file is no longer at its path: writes into a file without a name are not kept.
 fn in_place(anchor: &Anchor) -> Result<(), SqlError> {
     if anchor.holds() { Ok(()) } else { Err(SqlError::Gone) }
 }
@@ -278,7 +285,8 @@ fn run_group(writer: &mut Connection, anchor: &Anchor, group: Vec<Work>) {
         let lost = Lost::of(&error);
         return group.into_iter().for_each(|work| fail(work, &lost));
     }
-    // Immediate: the lock is taken before the first look, so that no look is stale when the write comes.
+    // Immediate: the lock is taken before the first read, so that no read is stale when the write
+    // comes.
     let mut transaction = match writer.transaction_with_behavior(TransactionBehavior::Immediate) {
         Ok(transaction) => transaction,
         Err(error) => {
@@ -290,7 +298,8 @@ fn run_group(writer: &mut Connection, anchor: &Anchor, group: Vec<Work>) {
     let alone = group.len() == 1;
     for work in group {
         if alone {
-            // It needs no savepoint, for which SQLite copies each page before its first change.
+            // A single change needs no savepoint. For a savepoint SQLite copies each page before
+            // its first change.
             let (keep, tell) = work(&Open(&transaction));
             if keep {
                 told.push((tell, None));
@@ -303,13 +312,13 @@ fn run_group(writer: &mut Connection, anchor: &Anchor, group: Vec<Work>) {
             Err(error) => fail(work, &Lost::of(&error.into())),
             Ok(savepoint) => {
                 let (keep, tell) = work(&Open(&savepoint));
-                // A savepoint that is dropped is rolled back.
+                // Dropping a savepoint rolls it back.
                 let kept = if keep { savepoint.commit() } else { drop_savepoint(savepoint) };
                 told.push((tell, kept.err().map(SqlError::from)));
             }
         }
     }
-    // Once more after the sync: the folder may have gone meanwhile.
+    // Checks again after the sync: the folder may have gone meanwhile.
     let committed = transaction.commit().map_err(SqlError::from).and_then(|()| in_place(anchor));
     let committed = committed.map_err(|error| Lost::of(&error));
     for (tell, error) in told {
@@ -329,7 +338,7 @@ fn drop_savepoint(mut savepoint: rusqlite::Savepoint<'_>) -> rusqlite::Result<()
 enum Lost {
     /// The file is not at its path.
     Gone,
-    /// SQLite's.
+    /// An error of SQLite.
     Said { code: Option<ErrorCode>, text: String },
 }
 
@@ -393,7 +402,7 @@ fn value(column: ValueRef<'_>) -> Result<Value, rusqlite::Error> {
         ValueRef::Integer(number) => Value::Int(number),
         ValueRef::Text(_) => Value::Text(column.as_str()?.to_owned()),
         ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
-        // No column and no statement of ours has one.
+        // Our columns and statements have no floating-point values.
         ValueRef::Real(_) => return Err(rusqlite::Error::InvalidQuery),
     })
 }
@@ -443,7 +452,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Refuses a database that is damaged or comes from a newer controller, before anything is written to it.
+/// Refuses a database that is damaged or comes from a newer controller, before anything is written.
 pub(super) fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
     let look = |source: rusqlite::Error| StoreError::of(path, "check the store", source);
     let found: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(look)?;
@@ -460,20 +469,20 @@ pub(super) fn check(path: &Path, conn: &Connection) -> Result<(), StoreError> {
 
 fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
-    // FULL: every commit syncs the log. NORMAL would lose acknowledged wishes in a power cut.
+    // FULL: every commit syncs the log. NORMAL would lose acknowledged specs in a power cut.
     conn.pragma_update(None, "synchronous", "FULL")?;
-    // A checkpoint syncs twice and stands in the way of a commit: one for each 16 MiB of log is enough.
+    // A checkpoint syncs twice and delays a commit: one for each 16 MiB of log is enough.
     conn.pragma_update(None, "wal_autocheckpoint", 4_096)?;
-    // What a savepoint may have to bring back need not outlive the process.
+    // The pages that a savepoint may bring back need not outlive the process.
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     conn.pragma_update(None, "foreign_keys", "ON")?;
-    // A revoked secret does not stay behind in free pages.
+    // A revoked secret must not stay behind in free pages.
     conn.pragma_update(None, "secure_delete", "ON")?;
     conn.pragma_update(None, "trusted_schema", "OFF")
 }
 
-/// Opens the file of a folder beside the controller that works on it, to read it.
+/// Opens the database file of a folder for reading, beside the controller that works on it.
 pub(super) fn beside(dir: &Path) -> Result<Connection, StoreError> {
     let path = dir.join(FILE_NAME);
     let conn = connect(&path)?;
@@ -488,7 +497,7 @@ pub(super) fn beside(dir: &Path) -> Result<Connection, StoreError> {
     }
 }
 
-/// Reads the last commit of such a file.
+/// Reads the last commit of a file that [`beside`] has opened.
 pub(super) fn look<T, E: From<SqlError>>(
     conn: &Connection,
     work: impl FnOnce(&dyn Sql) -> Result<T, E>,
