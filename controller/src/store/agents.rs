@@ -1,4 +1,5 @@
-//! What the agents said last: who they are and what they can do. After a restart the last report still decides.
+//! The agents' last reports: their identities and capabilities. After a restart the last report
+//! decides until a new one arrives.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -8,33 +9,34 @@ use super::sql::{Row, SqlError, values};
 use mooring_api::{Message, v1};
 use mooring_model::{AgentId, Initiator, Iqn, Wwpn};
 
-/// An agent as it is kept.
+/// An agent as the database holds it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AgentRow {
-    /// The configuration's name.
+    /// The agent's name in the configuration.
     pub(crate) name: String,
-    /// Its id.
+    /// The agent's id.
     pub(crate) id: AgentId,
-    /// Under which name it logs in.
+    /// The initiator name of the agent's host.
     pub(crate) initiator: Option<Iqn>,
-    /// What it can do.
+    /// The agent's capabilities.
     pub(crate) capabilities: Option<v1::Capabilities>,
-    /// When it was asked for that: the report holds everything from before.
+    /// The time at which the capabilities were requested: the report covers everything before it.
     pub(crate) reported_at: Option<SystemTime>,
-    /// No new volumes are placed there; an operator said so.
+    /// `true` if an operator keeps new volumes from this agent.
     pub(crate) disabled: bool,
-    /// Why.
+    /// The operator's reason.
     pub(crate) disabled_reason: Option<String>,
-    /// It is being emptied: no new volumes are placed there.
+    /// `true` while the agent is being emptied: no new volumes are placed there.
     pub(crate) drained: bool,
-    /// When it was heard last, as far as that was kept: in memory it may be some seconds later.
+    /// The stored time of the agent's last message. The time in memory may be some seconds later.
     pub(crate) heard_at: Option<SystemTime>,
-    /// What it says its software is.
+    /// The agent's software version, as it reports it.
     pub(crate) software: String,
 }
 
 impl AgentRow {
-    /// Under which names its host logs in: its iSCSI name, and its Fibre Channel ports that were online last.
+    /// The initiator names of the agent's host: its iSCSI name, and its Fibre Channel ports that
+    /// were last online.
     pub(crate) fn initiators(&self) -> BTreeSet<Initiator> {
         let ports = self.capabilities.as_ref().map_or(&[][..], |seen| &seen.fc_initiator_ports);
         let ports = ports.iter().filter_map(|port| port.parse::<Wwpn>().ok()).map(Initiator::Fc);
@@ -42,25 +44,25 @@ impl AgentRow {
     }
 }
 
-/// What operators say of an agent.
+/// An operator's decision about an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     /// New volumes may be placed there again.
     Enabled,
-    /// No new volumes are placed there, and why.
+    /// No new volumes are placed there, for this reason.
     Disabled(Option<String>),
-    /// Whether it is being emptied.
+    /// `true` if the agent is being emptied, `false` if no longer.
     Drained(bool),
 }
 
-/// When an agent was heard, for [`Db::keep_heard`].
+/// The time of an agent's last message, for [`Db::keep_heard`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// Its name.
+    /// The agent's name.
     pub(crate) name: String,
-    /// When it was heard last.
+    /// The time of the last message.
     pub(crate) at: SystemTime,
-    /// When it was asked for what it said last of its pools.
+    /// The time at which the agent's last report of its pools was requested.
     pub(crate) asked_at: Option<SystemTime>,
 }
 
@@ -84,12 +86,12 @@ fn agent(row: &mut Row) -> Result<AgentRow, SqlError> {
 }
 
 impl Db<'_> {
-    /// All that ever said hello.
+    /// All agents that ever said hello.
     pub(crate) fn agents(&self) -> Result<Vec<AgentRow>, SqlError> {
         self.all(&format!("SELECT {COLUMNS} FROM agents ORDER BY name"), &[], agent)
     }
 
-    /// Those with this id, or with this initiator's name.
+    /// The agents with this id or with this initiator name.
     pub(crate) fn agents_like(
         &self,
         id: AgentId,
@@ -99,7 +101,7 @@ impl Db<'_> {
         self.all(&sql, &values![id, initiator], agent)
     }
 
-    /// Keeps who an agent is.
+    /// Stores an agent's identity.
     pub(crate) fn put_agent(
         &self,
         name: &str,
@@ -116,11 +118,11 @@ impl Db<'_> {
         self.run(sql, &values![name, id, initiator, portals.join(" "), self.now, software]).map(drop)
     }
 
-    /// Raises the epoch above what an agent keeps of other histories of this database. Returns the new one, if it had to be
-    /// raised.
+    /// Raises the epoch above what an agent stores from other histories of this database. Returns
+    /// the new epoch, or `None` if there was nothing to raise.
     pub(crate) fn rise_above(&self, name: &str, newest: u64) -> Result<Option<u64>, SqlError> {
         let epoch = self.epoch()?;
-        // What an agent that was compared keeps of this epoch is ours.
+        // Specs of this epoch at a compared agent are our own.
         let ours = newest == epoch && {
             let sql = "SELECT compared FROM agents WHERE name = ?1";
             self.one(sql, &values![name], |row| row.get(0))?.unwrap_or(false)
@@ -131,20 +133,21 @@ impl Db<'_> {
         self.raise_above(newest).map(Some)
     }
 
-    /// An agent was compared: what it is sent from now on is of this history.
+    /// Notes that an agent was compared: from now on it gets specs of this history.
     pub(crate) fn note_compared(&self, name: &str) -> Result<(), SqlError> {
         let sql = "UPDATE agents SET compared = 1 WHERE name = ?1 AND compared = 0";
         self.run(sql, &values![name]).map(drop)
     }
 
-    /// Whether an agent was compared since this database is what it is: what it keeps of this epoch is ours.
+    /// Returns `true` if an agent was compared since this history of the database began: the specs
+    /// of this epoch that it stores are our own.
     pub(crate) fn is_compared(&self, id: AgentId) -> Result<bool, SqlError> {
         let sql = "SELECT compared FROM agents WHERE agent_id = ?1";
         Ok(self.one(sql, &values![id], |row| row.get(0))?.unwrap_or(false))
     }
 
-    /// The first of these agents that was heard before this database was restored and not since: it may have what this database does
-    /// not know.
+    /// The first of these agents that was heard before this database was restored, and not since.
+    /// It may have what this database does not know.
     pub(crate) fn unheard_since_restore<'a>(
         &self,
         mut names: impl Iterator<Item = &'a str>,
@@ -154,18 +157,18 @@ impl Db<'_> {
         Ok(names.find(|name| unheard.iter().any(|unheard| unheard == name)))
     }
 
-    /// This database is another history from now on: every agent may keep more than it knows.
+    /// Begins another history of this database: every agent may store more than the database knows.
     pub(crate) fn forget_compared(&self) -> Result<(), SqlError> {
         self.run("UPDATE agents SET compared = 0", &[]).map(drop)
     }
 
-    /// Forgets an agent that the configuration does not name any more.
+    /// Forgets an agent that is no longer in the configuration.
     pub(crate) fn forget_agent(&self, name: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM agents WHERE name = ?1", &values![name]).map(drop)
     }
 
-    /// Keeps what an agent can do. `asked_at`: when it was asked for that; without, it said so by itself, and the time of
-    /// the last answer stays.
+    /// Stores an agent's capabilities. `asked_at` is the time at which they were requested. `None`
+    /// if the agent reported them by itself; then the time of the last answer stays.
     pub(crate) fn put_capabilities(
         &self,
         name: &str,
@@ -177,8 +180,8 @@ impl Db<'_> {
         self.run(sql, &values![name, capabilities.encode_to_vec(), asked_at, self.now]).map(drop)
     }
 
-    /// Keeps when an agent was heard, and that its last report still holds. Nothing goes back: another controller may have
-    /// heard it later.
+    /// Stores when an agent was heard, and that its last report still holds. No time goes back:
+    /// another controller may have heard the agent later.
     pub(crate) fn keep_heard(&self, heard: &Heard) -> Result<(), SqlError> {
         let sql = "UPDATE agents SET heard_us = CASE WHEN heard_us > ?2 THEN heard_us ELSE ?2 END, \
                    report_us = CASE WHEN report_us > ?3 OR ?3 IS NULL THEN report_us ELSE ?3 END WHERE name = ?1";
@@ -190,7 +193,7 @@ impl Db<'_> {
         self.one(&format!("SELECT {COLUMNS} FROM agents WHERE name = ?1"), &values![name], agent)
     }
 
-    /// Keeps what an operator says of an agent.
+    /// Stores an operator's decision about an agent.
     pub(crate) fn say_of_agent(&self, name: &str, said: &Said) -> Result<(), SqlError> {
         match said {
             Said::Enabled => {

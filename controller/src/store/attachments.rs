@@ -1,4 +1,4 @@
-//! Attachments, those that are gone, and the credentials of their nexuses.
+//! Attachments, the records of detached ones, and the credentials of their nexuses.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use crate::domain::{AttachmentStatus, DetachRecord};
 use crate::initiators::Initiators;
 use crate::rules::Existing;
 
-/// An attachment as it is kept.
+/// An attachment as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in `domain::Attachment` and in the schema")]
 pub(crate) struct AttachmentRow {
@@ -45,27 +45,27 @@ pub(crate) struct AttachmentRow {
     pub(crate) mode_asked: bool,
     pub(crate) legacy: bool,
     pub(crate) asked: Option<Asked>,
-    /// Over Fibre Channel: under which number its host sees the volume.
+    /// The LUN under which the host sees the volume over Fibre Channel.
     pub(crate) lun: Option<Lun>,
-    /// The name of its host is its own user's word: neither a service, an admin nor an enrolled agent said it.
+    /// `true` if only the host's own user named the host: no service, admin or enrolled agent did.
     pub(crate) claimed: bool,
-    /// The page cache of its disk as it is wanted.
+    /// The desired page cache of the attachment's disk.
     pub(crate) cache: Cache,
 }
 
-/// Who wants an attachment gone.
+/// The request to end an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// The user.
     pub(crate) user: String,
     /// The request's id.
     pub(crate) request: String,
-    /// Since when.
+    /// The time of the request.
     pub(crate) at: SystemTime,
 }
 
 impl AttachmentRow {
-    /// What the rules look at.
+    /// The part of the row that the rules look at.
     pub(crate) fn existing(&self) -> Existing {
         Existing {
             id: self.id,
@@ -78,7 +78,7 @@ impl AttachmentRow {
         }
     }
 
-    /// A new one of this volume, for nobody and nowhere yet.
+    /// A new attachment of this volume, without server, host or connector yet.
     pub(crate) fn reserved(id: AttachmentId, volume: VolumeId, project: &str, now: SystemTime) -> Self {
         Self {
             id,
@@ -112,50 +112,50 @@ impl AttachmentRow {
         }
     }
 
-    /// Its grant may be at the agent, and is not wished for it any more.
+    /// Returns `true` if the agent may have the attachment's grant, and its spec no longer has it.
     pub(crate) fn is_revoking(&self) -> bool {
         self.held && !self.grant_wanted
     }
 
-    /// Its grant is wished, and not known to be in the kernel.
+    /// Returns `true` if the attachment's grant is in the spec, and not known to be in the kernel.
     pub(crate) fn is_coming(&self) -> bool {
         self.grant_wanted
             && !self.granted
             && matches!(self.status, AttachmentStatus::Attaching | AttachmentStatus::Attached)
     }
 
-    /// Its grant is in the kernel, so long after the request.
+    /// Notes that the grant is in the kernel, `ms` milliseconds after the request.
     pub(crate) fn see_grant(&mut self, ms: u64) {
         self.granted = true;
         self.fault = None;
         self.steps.push(("granted".to_owned(), ms));
     }
 
-    /// It is on its way out: nothing new is wanted for it.
+    /// Returns `true` if the attachment is ending: no new spec is made for it.
     pub(crate) fn is_going(&self) -> bool {
         matches!(self.status, AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching)
     }
 }
 
-/// An attachment that is gone.
+/// The record of a detached attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Detached {
-    /// Its volume.
+    /// The attachment's volume.
     pub(crate) volume: VolumeId,
-    /// Whose it was.
+    /// The attachment's project.
     pub(crate) project: String,
-    /// The receipt's row.
+    /// The row of the receipt.
     pub(crate) receipt: Option<i64>,
 }
 
-/// Which records are asked for. All of it must hold.
+/// A filter of detach records. A record must match all of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DetachedFilter {
-    /// Of this project.
+    /// The project, if only one is wanted.
     pub(crate) project: Option<String>,
-    /// Of this volume.
+    /// The volume, if only one is wanted.
     pub(crate) volume: Option<VolumeId>,
-    /// Of this attachment.
+    /// The attachment, if only one is wanted.
     pub(crate) attachment: Option<AttachmentId>,
 }
 
@@ -214,7 +214,7 @@ fn lun(row: &mut Row, index: usize) -> Result<Option<Lun>, SqlError> {
     number.map(lun).transpose()
 }
 
-/// Three columns that say who asked.
+/// Reads three columns that say who requested a detach.
 fn asked(row: &mut Row, first: usize) -> Result<Option<Asked>, SqlError> {
     let user: Option<String> = row.get(first)?;
     let request: Option<String> = row.get(first + 1)?;
@@ -269,7 +269,7 @@ impl Db<'_> {
         }
     }
 
-    /// Volumes with attachments, of one project or all, and who serves them.
+    /// Volumes with attachments of one project or all, and the agents that serve them.
     pub(crate) fn volumes_attached(
         &self,
         project: Option<&str>,
@@ -283,7 +283,7 @@ impl Db<'_> {
         }
     }
 
-    /// Volumes with attachments that are on their way in or out.
+    /// Volumes with attachments that are being attached or detached.
     pub(crate) fn volumes_in_motion(&self) -> Result<Vec<VolumeId>, SqlError> {
         let sql = "SELECT DISTINCT volume_id FROM attachments WHERE status NOT IN ('attached', 'reserved') \
                    UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
@@ -292,7 +292,7 @@ impl Db<'_> {
         self.all(sql, &[], |row| row.parsed(0))
     }
 
-    /// Keeps a new attachment, or all that may change of one.
+    /// Stores a new attachment, or all changeable fields of an existing one.
     pub(crate) fn put_attachment(&self, row: &AttachmentRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
                    mountpoint, native, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, \
@@ -350,8 +350,8 @@ impl Db<'_> {
         self.release_fc_luns(row)
     }
 
-    /// Takes an attachment away and remembers whose it was. The credentials of its nexus go with the last one, and so do its
-    /// numbers.
+    /// Deletes an attachment and records whose it was. With the last attachment of a nexus go the
+    /// credentials and the LUNs of that nexus.
     pub(crate) fn detach(&self, row: &AttachmentRow, receipt: Option<i64>) -> Result<(), SqlError> {
         self.run("DELETE FROM attachments WHERE id = ?1", &values![row.id])?;
         let sql = "INSERT INTO detached (id, volume_id, project, initiator, receipt, detached_us, instance, host, mode, \
@@ -385,7 +385,7 @@ impl Db<'_> {
         self.release_fc_luns(&AttachmentRow { held: false, ..row.clone() })
     }
 
-    /// An attachment that is gone.
+    /// The record of a detached attachment.
     pub(crate) fn detached(&self, id: AttachmentId) -> Result<Option<Detached>, SqlError> {
         let sql = "SELECT volume_id, project, receipt FROM detached WHERE id = ?1";
         self.one(sql, &values![id], |row| {
@@ -393,8 +393,8 @@ impl Db<'_> {
         })
     }
 
-    /// Keeps how many bytes a host had not written when it was cut off from a volume by force, with the record of each
-    /// attachment that went so and has no number yet.
+    /// Stores how many bytes a host had not written when its grant was revoked by force. The number
+    /// goes to each record of a forced detach that has none yet.
     pub(crate) fn keep_unwritten(
         &self,
         volume: VolumeId,
@@ -406,7 +406,7 @@ impl Db<'_> {
         self.run(sql, &values![volume, host, bytes.0]).map(drop)
     }
 
-    /// The records of detaches that are done, newest first.
+    /// The records of completed detaches, newest first.
     pub(crate) fn detach_records(
         &self,
         filter: &DetachedFilter,
@@ -438,18 +438,18 @@ impl Db<'_> {
         self.all(&sql, &values, record)
     }
 
-    /// Attachments whose grant is being taken away.
+    /// Attachments whose grant is being revoked.
     pub(crate) fn attachments_going(&self) -> Result<Vec<AttachmentRow>, SqlError> {
         self.attachments_where("WHERE held = 1 AND grant_wanted = 0 ORDER BY created_us DESC, id DESC", &[])
     }
 
-    /// Since which generation of the export a grant is wished, or gone.
+    /// Stores the export's generation since which a grant is in the spec, or gone from it.
     pub(crate) fn set_wished_at(&self, id: AttachmentId, at: Generation) -> Result<(), SqlError> {
         let sql = "UPDATE attachments SET wish_epoch = ?2, wish_counter = ?3 WHERE id = ?1";
         self.run(sql, &values![id, at.epoch, at.counter]).map(drop)
     }
 
-    /// Where the attachments of a volume stand.
+    /// The statuses of a volume's attachments.
     pub(crate) fn attachment_statuses(&self, volume: VolumeId) -> Result<Vec<AttachmentStatus>, SqlError> {
         let sql = "SELECT status FROM attachments WHERE volume_id = ?1";
         self.all(sql, &values![volume], |row| row.word(0, AttachmentStatus::from_word))
@@ -473,7 +473,7 @@ impl Db<'_> {
         })
     }
 
-    /// Keeps the credentials of a new nexus.
+    /// Stores the credentials of a new nexus.
     pub(crate) fn insert_nexus(
         &self,
         volume: VolumeId,

@@ -8,7 +8,7 @@ use super::Db;
 use super::sql::{Row, SqlError, Value, values};
 use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
 
-/// Lines that one transaction prunes at most: no change waits behind a longer one.
+/// The most lines that one transaction prunes: no change waits behind a longer one.
 pub(crate) const PRUNE_ROWS_MAX: u32 = 1_000;
 
 const COLUMNS: &str = "seq, at_us, request, user_name, project, roles, peer, method, operation, action, objects, status, \
@@ -40,7 +40,7 @@ fn audit_line(row: &mut Row) -> Result<AuditLine, SqlError> {
 }
 
 impl Db<'_> {
-    /// Appends a line. One whose request id is there already is there already.
+    /// Appends a line, unless one with its request id exists.
     pub(crate) fn append_audit(&self, entry: &AuditEntry) -> Result<(), SqlError> {
         let call = &entry.call;
         let lines = call.objects.iter().map(|object| format!("{}:{}", object.kind, object.id));
@@ -72,7 +72,7 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// Lines, the newest first.
+    /// Lines of the log, newest first.
     pub(crate) fn audit_lines(&self, query: &AuditQuery) -> Result<Vec<AuditLine>, SqlError> {
         let mut terms = Vec::new();
         let mut values: Vec<Value> = Vec::new();
@@ -101,7 +101,8 @@ impl Db<'_> {
         self.all(&sql, &values, audit_line)
     }
 
-    /// Deletes the oldest lines from before a time, at most [`PRUNE_ROWS_MAX`]; returns how many there were.
+    /// Deletes the oldest lines from before a time, at most [`PRUNE_ROWS_MAX`]. Returns their
+    /// number.
     pub(crate) fn prune_audit(&self, before: SystemTime) -> Result<u64, SqlError> {
         let sql =
             "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)";

@@ -1,10 +1,12 @@
 //! Backup and restore of the embedded database, with the keys of its secrets.
 //!
-//! A backup is one file, made while the controller works, and a file of keys that belongs elsewhere. A restore puts it in the place of the
-//! database, which is kept under another name, and makes the next start hold what the database wishes until agents agree with it.
+//! A backup is one file, made while the controller works, and a file of keys, which belongs
+//! elsewhere. A restore puts the backup in the place of the database, and keeps the old database
+//! under another name. The next start then holds the database's specs back until the agents agree
+//! with it.
 //!
-//! What must never happen here: a backup called good whose keys are nowhere; a database lost by a restore; a restored database whose old
-//! wishes are sent without a review.
+//! What must never happen here: a backup called good whose keys are nowhere; a database lost by a
+//! restore; a restored database whose old specs are sent without a review.
 
 mod copy;
 
@@ -18,19 +20,20 @@ use mooring_systemd::sealing::{self, KeyId, KeysError, Origin};
 
 use super::StoreError;
 
-/// A backup or a restore that was refused or failed. No file that was there was changed, but for files of keys: keys that were added stay.
+/// A backup or a restore that was refused or failed. No existing file was changed, except files of
+/// keys: added keys stay.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// There is nothing to copy.
+    /// No database to copy.
     #[error("there is no database {}: is `state_dir` in the configuration right, and has the controller run once?", .0.display())]
     NoDatabase(PathBuf),
-    /// The copy would be written over something.
+    /// The destination exists already.
     #[error("{} is there already: nothing was written; name a file that is not there yet", .0.display())]
     Taken(PathBuf),
-    /// SQLite takes no such name.
+    /// The path is not one that SQLite accepts.
     #[error("{}: want a folder whose name is UTF-8", .0.display())]
     Name(PathBuf),
-    /// There is nowhere to put the database.
+    /// The state folder of the restore is missing.
     #[error("there is no folder {}: install mooring-controller and start it once, or make the folder for its user, with mode 0700", .0.display())]
     NoFolder(PathBuf),
     /// A file cannot be read.
@@ -51,26 +54,26 @@ pub enum BackupError {
         #[source]
         source: io::Error,
     },
-    /// SQLite cannot copy it.
+    /// SQLite cannot copy the database.
     #[error("cannot copy the database {} to {}", .from.display(), .to.display())]
     Copy {
         /// The database.
         from: PathBuf,
         /// The copy.
         to: PathBuf,
-        /// SQLite's words.
+        /// The error of SQLite.
         #[source]
         source: rusqlite::Error,
     },
-    /// Something else than a controller's database.
+    /// The file is no database of a controller.
     #[error("{} is no backup of a controller's database ({why}): the database that is there was not changed", .path.display())]
     NoBackup {
         /// The file.
         path: PathBuf,
-        /// Kind of file that this is, or SQLite's words.
+        /// The kind of file found, or SQLite's message.
         why: String,
     },
-    /// A database that somebody writes to, or half of a copy.
+    /// A database in use, or half of a copy.
     #[error(
         "{} has a log beside it ({}), so that it is a database in use, or half of one: make a backup of it with `mooring-controller backup`, \
          and restore that", .path.display(), .log.display()
@@ -78,7 +81,7 @@ pub enum BackupError {
     Log {
         /// The file.
         path: PathBuf,
-        /// Log beside the file.
+        /// The log beside the file.
         log: PathBuf,
     },
     /// A damaged database.
@@ -86,10 +89,10 @@ pub enum BackupError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The first thing that is wrong with it.
+        /// The first fault found in it.
         why: String,
     },
-    /// A controller of this version has not brought it to its schema yet.
+    /// A controller of this version has not yet brought the database to its schema.
     #[error(
         "{} has schema {schema}, and this version's is {known}: start the controller once, which changes it; to keep what an older version can read, make the \
          backup with that version", .path.display()
@@ -97,22 +100,22 @@ pub enum BackupError {
     Older {
         /// The file.
         path: PathBuf,
-        /// Schema of the file.
+        /// The schema of the file.
         schema: i64,
-        /// This version's.
+        /// The schema of this version.
         known: i64,
     },
-    /// A newer controller made it.
+    /// A newer controller made the database.
     #[error("{} has schema {schema}, and this controller knows schemas up to {known}: install the newer controller again", .path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Schema of the file.
+        /// The schema of the file.
         schema: i64,
-        /// The newest that this controller knows.
+        /// The newest schema that this controller knows.
         known: i64,
     },
-    /// A newer controller has sealed its secrets.
+    /// A newer controller sealed the database's secrets.
     #[error("secrets in {} are sealed in form {form}, which this version does not know: install the newer controller again", .path.display())]
     Form {
         /// The file.
@@ -120,7 +123,7 @@ pub enum BackupError {
         /// The form's number.
         form: u8,
     },
-    /// The keys of its secrets are not there.
+    /// The keys of the database's secrets are missing.
     #[error(
         "secrets in {} are sealed by the key {}, which is not in {origin}: name the copy of the keys with --keys. Nothing was changed", .path.display(), Ids(.keys)
     )]
@@ -129,10 +132,10 @@ pub enum BackupError {
         path: PathBuf,
         /// The keys.
         keys: Vec<KeyId>,
-        /// Where keys are looked for.
+        /// The place where keys are looked for.
         origin: String,
     },
-    /// The database that is there is another cluster's.
+    /// The existing database belongs to another cluster.
     #[error(
         "{} is of cluster {theirs}, and the database that is there of cluster {ours}, whose volumes it knows nothing of: if that is to go, \
          move it away first, with its -wal and -shm", .path.display()
@@ -140,9 +143,9 @@ pub enum BackupError {
     Cluster {
         /// The file.
         path: PathBuf,
-        /// Cluster of the file.
+        /// The cluster of the file.
         theirs: String,
-        /// The cluster of the database that is there.
+        /// The cluster of the existing database.
         ours: String,
     },
     /// The file of keys cannot be read or written.
@@ -164,18 +167,18 @@ impl fmt::Display for Ids<'_> {
     }
 }
 
-/// Contents of a copy.
+/// The contents of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// The cluster's id.
     pub cluster: String,
-    /// How many volumes and snapshots.
+    /// The number of volumes and snapshots.
     pub volumes: u32,
-    /// How many attachments.
+    /// The number of attachments.
     pub attachments: u32,
-    /// The keys that its secrets are sealed by.
+    /// The keys that seal the copy's secrets.
     pub keys: Vec<KeyId>,
-    /// When it was made; `None`: another program made it.
+    /// The time of the copy; `None` if another program made it.
     pub made: Option<SystemTime>,
 }
 
@@ -190,14 +193,14 @@ impl fmt::Display for Contents {
     }
 }
 
-/// A backup that was made. Shown as a text for the operator.
+/// A completed backup. Displays as a text for the operator.
 #[derive(Debug)]
 pub struct Backup {
     /// The file.
     pub file: PathBuf,
-    /// Contents of the file.
+    /// The contents of the file.
     pub contents: Contents,
-    /// Where keys come from.
+    /// The place that the keys come from.
     pub origin: String,
     /// The copy of the keys.
     pub keys: Option<PathBuf>,
@@ -219,8 +222,9 @@ impl fmt::Display for Backup {
     }
 }
 
-/// Copies the database of this state folder to `to`, which is not there yet, and adds its keys to those of the file `keys_to`, which is
-/// made if it is not there. Both are for the caller alone. A controller may work on the database: the copy is what it was at one moment.
+/// Copies the database of this state folder to `to`, which must not exist. Adds the database's keys
+/// to those of the file `keys_to`, and makes that file if it is missing. Only the caller can read
+/// both files. A controller may work on the database: the copy shows it at one moment.
 pub fn back_up(
     state: &Path,
     origin: &Origin,
@@ -229,8 +233,8 @@ pub fn back_up(
     now: SystemTime,
 ) -> Result<Backup, BackupError> {
     let add = || keys_to.map(|path| sealing::add(&Origin::Configured(path.to_owned()), origin, None));
-    // Before the copy, so that a file that cannot take them is refused before anything is written; and after it, because a key may have
-    // come in between that has sealed what the copy holds.
+    // Before the copy: a file that cannot take the keys is refused before anything is written.
+    // After the copy again: a key added in between may have sealed something in the copy.
     add().transpose()?;
     let contents = copy::back_up(state, to, now)?;
     add().transpose()?;
@@ -242,14 +246,14 @@ pub fn back_up(
     })
 }
 
-/// A restore that was made. Shown as a text for the operator.
+/// A completed restore. Displays as a text for the operator.
 #[derive(Debug)]
 pub struct Restored {
-    /// Contents of the database now.
+    /// The contents of the database now.
     pub contents: Contents,
-    /// The database that was there, under its new name.
+    /// The former database, under its new name.
     pub aside: Option<PathBuf>,
-    /// Keys that were added, and where.
+    /// The keys that were added, and their place.
     pub keys: Option<(Vec<KeyId>, String)>,
 }
 
@@ -271,8 +275,8 @@ impl fmt::Display for Restored {
     }
 }
 
-/// Puts a backup in the place of the database of this state folder, and adds the keys of `keys_from` to those that are there. No controller
-/// may run on it.
+/// Puts a backup in the place of this state folder's database, and adds the keys of `keys_from` to
+/// the existing ones. No controller may run on the database.
 pub fn restore(
     state: &Path,
     origin: &Origin,

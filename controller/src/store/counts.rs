@@ -1,4 +1,4 @@
-//! How many there are of everything, for metrics.
+//! Counts of all kinds of objects, for metrics.
 //!
 //! What must never happen here: a lock that a change waits for; a statement per object.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::Db;
 use super::sql::{Row, SqlError};
 
-/// Words of a column, and how many rows have each.
+/// The words of a column, with the number of rows that have each.
 pub(crate) type ByWord = BTreeMap<String, u64>;
 
 fn by_word(row: &mut Row) -> Result<(String, u64), SqlError> {
@@ -24,18 +24,18 @@ impl Db<'_> {
         self.count_by_word("SELECT status, COUNT(*) FROM volumes WHERE snapshot_of IS NULL GROUP BY status")
     }
 
-    /// Snapshots by theirs.
+    /// Snapshots by their status.
     pub(crate) fn count_snapshots(&self) -> Result<ByWord, SqlError> {
         let sql = "SELECT status, COUNT(*) FROM volumes WHERE snapshot_of IS NOT NULL GROUP BY status";
         self.count_by_word(sql)
     }
 
-    /// Attachments by theirs.
+    /// Attachments by their status.
     pub(crate) fn count_attachments(&self) -> Result<ByWord, SqlError> {
         self.count_by_word("SELECT status, COUNT(*) FROM attachments GROUP BY status")
     }
 
-    /// Volumes in review, by what kind of review it is.
+    /// Volumes in review, by kind of review.
     pub(crate) fn count_reviews(&self) -> Result<ByWord, SqlError> {
         self.count_by_word(
             "SELECT review_kind, COUNT(*) FROM volumes WHERE review IS NOT NULL GROUP BY review_kind",
@@ -48,7 +48,7 @@ impl Db<'_> {
         Ok(found.unwrap_or_default())
     }
 
-    /// Receipts, by what they prove.
+    /// Receipts by their proof.
     pub(crate) fn count_receipts(&self) -> Result<ByWord, SqlError> {
         let word = |proven| if proven { "proven" } else { "unproven" }.to_owned();
         let sql = "SELECT proven, COUNT(*) FROM receipts GROUP BY proven";

@@ -1,4 +1,4 @@
-//! That a volume is to be cut off from its disk: kept with the hints of its place, as a revert is.
+//! The isolation of a volume from its disk, kept with the hints of the volume's place.
 //!
 //! What must never happen here: another hint lost.
 
@@ -10,17 +10,17 @@ use super::sql::{SqlError, values};
 use super::volumes::VolumeRow;
 use super::{Db, micros};
 
-/// The hint.
+/// The hint's key.
 const CUT: &str = "cut";
 
 impl VolumeRow {
-    /// Since when it is to be cut off.
+    /// The time since which the volume is to be isolated; `None` if it is not.
     pub(crate) fn cut(&self) -> Option<SystemTime> {
         let us = self.hints.get(CUT)?["since_us"].as_u64()?;
         UNIX_EPOCH.checked_add(Duration::from_micros(us))
     }
 
-    /// As its agent keeps it; 0: it is not to be cut off.
+    /// Sets the isolation as the agent stores it: microseconds since 1970, or 0 for none.
     pub(crate) fn note_cut(&mut self, since_us: i64) {
         if since_us > 0 {
             self.hints.insert(CUT.to_owned(), json!({ "since_us": since_us }));
@@ -29,7 +29,8 @@ impl VolumeRow {
 }
 
 impl Db<'_> {
-    /// Keeps since when a volume that was read in this transaction is to be cut off; `None`: it is not.
+    /// Stores the time since which a volume is to be isolated; `None` if it is not. The volume was
+    /// read in this transaction.
     pub(crate) fn keep_cut(&self, volume: &VolumeRow, since: Option<SystemTime>) -> Result<(), SqlError> {
         let mut hints = volume.hints.clone();
         hints.remove(CUT);

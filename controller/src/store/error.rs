@@ -1,4 +1,5 @@
-//! Why the store could not do something. Nothing that an error names was written, but for the one whose outcome is unknown.
+//! Errors of the store. Nothing that an error names was written, except where the outcome is
+//! unknown.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +9,14 @@ use rusqlite::ErrorCode;
 
 use super::sql::SqlError;
 
-/// A failure of the store. The transaction was rolled back: what was kept before is kept now. Only
-/// [`StoreError::Unknown`] says otherwise.
+/// A failure of the store. The transaction was rolled back, and the former state stands; only
+/// [`StoreError::Unknown`] leaves that open.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The state folder cannot hold it.
+    /// The state folder cannot hold the database.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Another controller works on it.
+    /// Another controller works on the database.
     #[error("another controller uses {}: stop that one first", .path.display())]
     Locked {
         /// The lock.
@@ -26,7 +27,7 @@ pub enum StoreError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: rusqlite::Error,
     },
@@ -36,7 +37,7 @@ pub enum StoreError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage found.
         why: String,
     },
     /// A newer controller made the database.
@@ -46,12 +47,12 @@ pub enum StoreError {
     Newer {
         /// The file or the database.
         store: String,
-        /// Its schema.
+        /// The store's schema.
         found: i64,
-        /// The newest that this controller knows.
+        /// The newest schema that this controller knows.
         known: i64,
     },
-    /// A command is of another version than the controller that made the database.
+    /// The command's version differs from the version of the controller that made the database.
     #[error(
         "the store {store} has schema {found}, and this version works with schema {known}: install the version of its controllers, and start \
          the first of them"
@@ -59,12 +60,12 @@ pub enum StoreError {
     Schema {
         /// The file or the database.
         store: String,
-        /// The schema of the store; 0: none.
+        /// The schema of the store; 0 for none.
         found: i64,
         /// The schema of this version.
         known: i64,
     },
-    /// The keys that seal secrets cannot be had.
+    /// The keys that seal secrets are not available.
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// The configuration names another cluster.
@@ -74,9 +75,9 @@ pub enum StoreError {
     Cluster {
         /// The file or the database.
         store: String,
-        /// The store's.
+        /// The store's cluster.
         kept: String,
-        /// The configuration's.
+        /// The configuration's cluster.
         asked: String,
     },
     /// The database cannot be reached at the start.
@@ -84,68 +85,68 @@ pub enum StoreError {
     Reach {
         /// The database.
         store: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: SqlError,
     },
-    /// The server or the database is not made for us.
+    /// The server or the database does not meet our needs.
     #[error("the store {store} cannot be used: {why}")]
     Unfit {
         /// The database.
         store: String,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         why: String,
     },
-    /// The connection broke while it committed, and the server did not say later what became of it.
+    /// The connection broke during a commit, and the server did not report the outcome later.
     #[error(
         "the connection to the database broke during a commit, and it is not known whether that was kept"
     )]
     Unknown {
-        /// How it broke.
+        /// The error of the connection.
         #[source]
         source: SqlError,
     },
     /// The file system is full.
     #[error("cannot {op}: the file system of {} is full; free some space", .path.display())]
     Full {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// SQLite's words.
+        /// The error of SQLite.
         #[source]
         source: SqlError,
     },
     /// The file system was mounted, or has become, read-only.
     #[error("cannot {op}: {} cannot be written to; see whether its file system is mounted read-only", .path.display())]
     ReadOnly {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// SQLite's words.
+        /// The error of SQLite.
         #[source]
         source: SqlError,
     },
     /// The disk failed.
     #[error("cannot {op}: the disk under {} failed; see the kernel's log", .path.display())]
     Disk {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// SQLite's words.
+        /// The error of SQLite.
         #[source]
         source: SqlError,
     },
     /// Another program holds the database.
     #[error("cannot {op}: another program holds {} (a backup, or an sqlite3 shell?)", .path.display())]
     Busy {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
         /// The file.
         path: PathBuf,
-        /// SQLite's words.
+        /// The error of SQLite.
         #[source]
         source: SqlError,
     },
@@ -156,21 +157,21 @@ pub enum StoreError {
          then start it once with --restored, or rebuild the database from the agents", .path.display()
     )]
     Gone {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
-        /// Where it was.
+        /// The path that the file had.
         path: PathBuf,
     },
-    /// The database refused.
+    /// The database refused the statement.
     #[error("cannot {op}")]
     Sql {
-        /// What was tried.
+        /// The operation.
         op: &'static str,
-        /// The database's words.
+        /// The error of the database.
         #[source]
         source: SqlError,
     },
-    /// One row makes no sense.
+    /// One row cannot be read.
     #[error(
         "{0} is kept in a form that this controller cannot read: if a newer one has written it, install that one again"
     )]
@@ -180,19 +181,19 @@ pub enum StoreError {
     Thread(&'static str),
 }
 
-/// What a failure means for whoever asked.
+/// The meaning of a failure for the caller.
 pub(super) enum Cause {
-    /// Their text cannot be kept.
+    /// The caller's text cannot be stored.
     Text,
     /// The database cannot be reached.
     Away,
-    /// Nobody knows whether it was kept.
+    /// The outcome is unknown.
     Unknown,
-    /// Another controller is to do it.
+    /// Another controller drives the agent and has to make the change.
     Fenced,
-    /// The operator must look at it, and until then nothing can be kept.
+    /// Nothing can be stored until an operator mends the cause.
     Stuck,
-    /// Something that the operator must look at.
+    /// A fault that an operator has to look at.
     Fault,
 }
 
@@ -222,8 +223,8 @@ impl StoreError {
         }
     }
 
-    /// Says what was tried, where only a statement is known to have failed; and of the embedded database's `file`, what its answer
-    /// means.
+    /// Adds the operation to a statement's failure. With the embedded database's `file`, also says
+    /// what SQLite's error means.
     pub(super) fn during(self, op: &'static str, file: Option<&Path>) -> Self {
         match (self, file) {
             (Self::Sql { source, .. }, Some(path)) => Self::of(path, op, source),
@@ -232,7 +233,7 @@ impl StoreError {
         }
     }
 
-    /// Says what SQLite's answer means.
+    /// The error that SQLite's answer means.
     pub(super) fn of(path: &Path, op: &'static str, source: impl Into<SqlError>) -> Self {
         let (source, path) = (source.into(), path.to_owned());
         if matches!(source, SqlError::Gone) {

@@ -1,7 +1,7 @@
 //! Fibre Channel numbers: slots of initiator ports, and the LUNs under which they see volumes.
 //!
-//! What must never happen here: a number that is somebody else's while its first nexus may be in a kernel; a slot that is
-//! given twice.
+//! What must never happen here: a number given to another nexus while its first nexus may be in a
+//! kernel; a slot given twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn slot(row: &mut Row, index: usize) -> Result<InitiatorSlot, SqlError> {
 }
 
 impl Db<'_> {
-    /// Every number that one of these ports has or had on an agent.
+    /// Every LUN that one of these ports has or had on an agent.
     pub(crate) fn fc_luns(&self, agent: AgentId, ports: &HostPorts) -> Result<Vec<KnownLun>, SqlError> {
         let sql = "SELECT wwpn, lun, volume_id, freed_us FROM fc_luns WHERE agent_id = ?1 AND wwpn = ?2 ORDER BY lun";
         let mut all = Vec::new();
@@ -40,7 +40,7 @@ impl Db<'_> {
         Ok(all)
     }
 
-    /// From now on a number is this volume's at these ports.
+    /// Gives this volume a LUN at these ports.
     pub(crate) fn take_fc_lun(
         &self,
         agent: AgentId,
@@ -59,8 +59,8 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// The numbers of an attachment are nobody's any more, once nothing of it may be at its agent; but for what another
-    /// attachment of the volume holds at the same port.
+    /// Frees the LUNs of an attachment, once nothing of it can be at its agent. LUNs that another
+    /// attachment of the volume holds at the same port stay.
     pub(super) fn release_fc_luns(&self, row: &AttachmentRow) -> Result<(), SqlError> {
         let Some(ports) = row.initiator.as_ref().filter(|_| !row.held).and_then(Initiators::ports) else {
             return Ok(());
@@ -83,14 +83,14 @@ impl Db<'_> {
         self.one(sql, &values![agent, port], |row| slot(row, 0))
     }
 
-    /// Every slot that was ever given on an agent.
+    /// Every slot ever given on an agent.
     pub(crate) fn fc_slots(&self, agent: AgentId) -> Result<BTreeMap<Wwpn, InitiatorSlot>, SqlError> {
         let sql = "SELECT wwpn, slot FROM fc_slots WHERE agent_id = ?1";
         let all = self.all(sql, &values![agent], |row| Ok((row.parsed(0)?, slot(row, 1)?)))?;
         Ok(all.into_iter().collect())
     }
 
-    /// Gives an initiator port a slot. The very same again is nothing new.
+    /// Gives an initiator port a slot. Repeating the call changes nothing.
     pub(crate) fn keep_fc_slot(
         &self,
         agent: AgentId,
@@ -105,7 +105,7 @@ impl Db<'_> {
         }
     }
 
-    /// The ports that show a volume, as its agent says.
+    /// Stores the ports that show a volume, as its agent reports them.
     pub(crate) fn set_fc_ports(&self, id: VolumeId, ports: &BTreeSet<Wwpn>) -> Result<(), SqlError> {
         let text = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         self.run("UPDATE volumes SET fc_ports = ?2 WHERE id = ?1", &values![id, text]).map(drop)

@@ -1,5 +1,5 @@
-//! A growth that is to be taken back: kept with the hints of the volume's place, as a revert is. Until its agent has said what became of
-//! it, the volume counts with the size that it was to have.
+//! A volume's growth that is to be taken back, kept with the hints of the volume's place. Until the
+//! agent has reported how the growth ended, the volume counts with the size that it was to have.
 //!
 //! What must never happen here: another hint lost.
 
@@ -9,23 +9,23 @@ use super::Db;
 use super::sql::{SqlError, values};
 use super::volumes::VolumeRow;
 
-/// The hint.
+/// The hint's key.
 const TAKEN_BACK: &str = "growth_taken_back";
 
 impl VolumeRow {
-    /// Its growth is to be taken back.
+    /// Returns `true` if the volume's growth is to be taken back.
     pub(crate) fn growth_is_taken_back(&self) -> bool {
         self.grows_from.is_some() && self.hints.contains_key(TAKEN_BACK)
     }
 
-    /// The size that its agent is wished.
+    /// The size in the volume's spec, in GiB.
     pub(crate) fn wished_gib(&self) -> u32 {
         if self.growth_is_taken_back() { self.served_gib() } else { self.size_gib }
     }
 }
 
 impl Db<'_> {
-    /// Keeps whether the growth of a volume that was read in this transaction is to be taken back.
+    /// Stores if a volume's growth is to be taken back. The volume was read in this transaction.
     pub(crate) fn take_growth_back(&self, volume: &VolumeRow, back: bool) -> Result<(), SqlError> {
         let mut hints = volume.hints.clone();
         hints.remove(TAKEN_BACK);

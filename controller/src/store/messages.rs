@@ -1,7 +1,8 @@
-//! Messages: why something that was accepted did not come true, for those who asked for it.
+//! Messages: the reasons why something accepted did not come true, for the project that asked for
+//! it.
 //!
-//! What must never happen here: one of another project found by its id; messages without an end (each new one takes
-//! those away whose time is over).
+//! What must never happen here: another project's message found by its id; messages without an end
+//! (each new one deletes those that have expired).
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use super::sql::{Row, SqlError, values};
 use crate::domain::Message;
 use crate::store::AttachmentRow;
 
-/// How long a message is kept: Cinder's default.
+/// The lifetime of a message: Cinder's default.
 const TTL: Duration = Duration::from_hours(30 * 24);
 
-/// Longest text, in characters.
+/// The longest text, in characters.
 const TEXT_CHARS_MAX: usize = 1_024;
 
 pub(super) const COLUMNS: &str =
@@ -37,7 +38,8 @@ pub(super) fn message(row: &mut Row) -> Result<Message, SqlError> {
     })
 }
 
-/// What did not come true. The codes are Cinder's: action, then reason (001: unknown to it, 002: no host could be found).
+/// The part of a request that did not come true. The codes are Cinder's: action, then reason (001:
+/// unknown to it, 002: no host could be found).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The storage agent could not make a volume.
@@ -50,13 +52,13 @@ pub(crate) enum Event {
     Extend,
     /// The storage agent could not take over an LV.
     Manage,
-    /// The storage agent could not let go of a volume.
+    /// The storage agent could not unmanage a volume.
     Unmanage,
     /// The storage agent could not revert a volume to its snapshot.
     Revert,
     /// The storage agent could not copy a volume to a file.
     Upload,
-    /// A host that may only read has reserved a volume, and lost its session for it.
+    /// A host with read-only access reserved a volume, and lost its session for it.
     Reserve,
     /// The storage node of a volume was given up.
     Forget,
@@ -71,9 +73,9 @@ impl Event {
             Self::Attach => "VOLUME_VOLUME_002_001",
             Self::Extend => "VOLUME_VOLUME_007_001",
             Self::Unmanage => "VOLUME_VOLUME_006_001",
-            // Cinder has no code of its own for them, and keeps no message.
+            // Cinder has no code of its own for these, and keeps no message.
             Self::Revert | Self::Reserve | Self::Forget => "VOLUME_VOLUME_000_001",
-            // Its "copy volume to image".
+            // Cinder's "copy volume to image".
             Self::Upload => "VOLUME_VOLUME_005_001",
         }
     }
@@ -95,8 +97,8 @@ impl Event {
 }
 
 impl Db<'_> {
-    /// Keeps a message about a volume for its project. It is logged under its request id, which only it has: what went
-    /// wrong was done by no request.
+    /// Keeps a message about a volume for its project. It is logged under its own request id: no
+    /// request caused the failure.
     pub(crate) fn keep_message(
         &self,
         event: Event,
@@ -125,13 +127,13 @@ impl Db<'_> {
         self.keep_message(Event::Attach, &row.project, row.volume, &why)
     }
 
-    /// One message of a project, or (admins) of any.
+    /// One message of a project, or of any project for admins.
     pub(crate) fn message(&self, id: Uuid, project: Option<&str>) -> Result<Option<Message>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM messages WHERE id = ?1 AND (?2 IS NULL OR project = ?2)");
         self.one(&sql, &values![id, project], message)
     }
 
-    /// Takes a message away.
+    /// Deletes a message.
     pub(crate) fn delete_message(&self, id: Uuid) -> Result<(), SqlError> {
         self.run("DELETE FROM messages WHERE id = ?1", &values![id]).map(drop)
     }

@@ -1,6 +1,7 @@
-//! Numbers over Fibre Channel, given in the transaction that grants: the rules are in [`crate::rules::numbers`].
+//! Fibre Channel LUNs, given in the transaction that grants. The rules are in
+//! [`crate::rules::numbers`].
 //!
-//! What must never happen here: a grant before its number is kept.
+//! What must never happen here: a grant before its LUN is stored.
 
 use mooring_model::{AgentId, InitiatorSlot, Lun, Wwpn};
 
@@ -9,7 +10,8 @@ use crate::error::Refusal;
 use crate::initiators::HostPorts;
 use crate::rules::numbers;
 
-/// Gives a host its number of a volume, the same that it has already; and each of its ports a slot at the volume's agent.
+/// Gives a host its LUN of a volume (the LUN that the host already has, if any), and each of its
+/// ports a slot at the volume's agent.
 pub(crate) fn take(db: &Db<'_>, volume: &VolumeRow, ports: &HostPorts) -> Result<Lun, Abort> {
     let known = db.fc_luns(volume.agent, ports)?;
     let lun = numbers::lun(volume.id, ports, &known).map_err(Refusal::Conflict)?;

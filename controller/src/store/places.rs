@@ -1,7 +1,8 @@
-//! Which pools volumes are on, in numbers, and how a volume moves to another one while it is being made.
+//! The use of pools by volumes, in numbers, and the move of a volume to another pool while it is
+//! being made.
 //!
-//! What must never happen here: a volume that changes its place while its agent may have it (the callers' conditions are
-//! part of the statements).
+//! What must never happen here: a volume that changes its place while its agent may have it (the
+//! callers' conditions are part of the statements).
 
 use mooring_model::{AgentId, VolumeId};
 
@@ -16,9 +17,9 @@ pub(crate) struct Taken {
     pub(crate) agent: AgentId,
     /// The pool.
     pub(crate) pool: String,
-    /// GiB of each.
+    /// The size of each, in GiB.
     pub(crate) size_gib: u64,
-    /// How many.
+    /// The number of volumes.
     pub(crate) volumes: u64,
 }
 
@@ -29,13 +30,13 @@ fn taken(row: &mut Row) -> Result<Taken, SqlError> {
 /// A pool in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its agent.
+    /// The pool's agent.
     pub(crate) agent: AgentId,
-    /// Its name there.
+    /// The pool's name at the agent.
     pub(crate) pool: String,
-    /// The zone of both.
+    /// The zone of agent and pool.
     pub(crate) zone: String,
-    /// The wish may reach the agent at any time from now on.
+    /// `true` if the volume's spec may reach the agent from now on.
     pub(crate) sent: bool,
 }
 
@@ -47,8 +48,8 @@ impl Db<'_> {
         self.all(sql, &[], taken)
     }
 
-    /// Volumes that the last reports do not show, or may not: those that their agents were not seen to have before the
-    /// reports were asked for.
+    /// Volumes that the last reports do not show, or may not show: their agents were not known to
+    /// have them before the reports were requested.
     pub(crate) fn promised(&self) -> Result<Vec<Taken>, SqlError> {
         let sql = "SELECT agent_id, pool, size_gib, COUNT(*) FROM volumes \
                    WHERE operation = 'creating' AND taken_us IS NULL GROUP BY agent_id, pool, size_gib \
@@ -59,50 +60,52 @@ impl Db<'_> {
         self.all(sql, &[], taken)
     }
 
-    /// Its agent was seen to have the volume.
+    /// Notes that the agent has the volume.
     pub(crate) fn note_taken(&self, id: VolumeId) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET taken_us = ?2 WHERE id = ?1 AND taken_us IS NULL";
         self.run(sql, &values![id, self.now]).map(drop)
     }
 
-    /// Whether its agent was seen to have the volume.
+    /// Returns `true` if the agent is known to have the volume.
     pub(crate) fn is_taken(&self, id: VolumeId) -> Result<bool, SqlError> {
         let sql = "SELECT COUNT(*) FROM volumes WHERE id = ?1 AND taken_us IS NOT NULL";
         Ok(self.one(sql, &values![id], |row| row.get::<u64>(0))?.unwrap_or(0) > 0)
     }
 
-    /// Whether the volume's wish may have reached its agent.
+    /// Returns `true` if the volume's spec may have reached its agent.
     pub(crate) fn may_be_sent(&self, id: VolumeId) -> Result<bool, SqlError> {
         let sql = "SELECT sent FROM volumes WHERE id = ?1";
         Ok(self.one(sql, &values![id], |row| row.get(0))?.unwrap_or(true))
     }
 
-    /// Volumes that are being made and were never sent to their agents.
+    /// Volumes that are being made and whose specs were never sent.
     pub(crate) fn unsent(&self) -> Result<Vec<VolumeId>, SqlError> {
         let sql = "SELECT id FROM volumes WHERE operation = 'creating' AND sent = 0";
         self.all(sql, &[], |row| row.parsed(0))
     }
 
-    /// From now on the volume's wish may reach this agent. `false`: the volume is not there any more.
+    /// Notes that the volume's spec may reach this agent from now on. `false` if the volume no
+    /// longer exists.
     pub(crate) fn mark_sent(&self, id: VolumeId, agent: AgentId, pool: &str) -> Result<bool, SqlError> {
         let sql = "UPDATE volumes SET sent = 1 WHERE id = ?1 AND agent_id = ?2 AND pool = ?3";
         Ok(self.run(sql, &values![id, agent, pool])? > 0)
     }
 
-    /// Keeps which pools were tried, and why they failed.
+    /// Stores which pools were tried, and why they failed.
     pub(crate) fn set_tried(&self, id: VolumeId, tried: &[Tried]) -> Result<(), SqlError> {
         let text = serde_json::to_value(tried).unwrap_or_default().to_string();
         self.run("UPDATE volumes SET tried = ?2 WHERE id = ?1", &values![id, text]).map(drop)
     }
 
-    /// Puts a volume that is being made on another pool, which has nothing of it.
+    /// Moves a volume that is being made to another pool, which has nothing of it.
     pub(crate) fn move_volume(&self, id: VolumeId, to: &Place) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET agent_id = ?2, pool = ?3, zone = ?4, sent = ?5, taken_us = NULL, \
                    updated_us = ?6 WHERE id = ?1 AND operation = 'creating'";
         self.run(sql, &values![id, to.agent, &to.pool, &to.zone, to.sent, self.now]).map(drop)
     }
 
-    /// The volume's agent is down and certainly has nothing of it, until [`Db::mark_sent`].
+    /// Notes, until [`Db::mark_sent`], that the volume's agent is down and certainly has nothing of
+    /// it.
     pub(crate) fn mark_unsent(&self, id: VolumeId) -> Result<(), SqlError> {
         self.run("UPDATE volumes SET sent = 0 WHERE id = ?1", &values![id]).map(drop)
     }

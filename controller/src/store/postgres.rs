@@ -1,13 +1,15 @@
-//! PostgreSQL: several controllers on one database, every change in a serialisable transaction.
+//! PostgreSQL: several controllers on one database, with every change in a serialisable
+//! transaction.
 //!
-//! Two small sets of threads, one for changes and one for reads, each thread with a connection of its own and its prepared
-//! statements. A change that the server could not put in order with others is run again; the second try waits for others
-//! of this process that are at their second try. A connection that breaks before the commit changes nothing, and the change
-//! is run again on the next; one that breaks at the commit leaves a question, and the server is asked it: every change
-//! leaves a mark (`marks`).
+//! Two small sets of threads run changes and reads. Each thread has its own connection with
+//! prepared statements. If the server could not order a change with others, the change runs again;
+//! a second try waits for the other second tries of this process. If a connection breaks before the
+//! commit, nothing was changed, and the change runs again on the next connection. If it breaks at
+//! the commit, the outcome is open, and the server is asked for it: every change leaves a mark
+//! (`marks`).
 //!
-//! What must never happen here: an outcome that is not known told as none; a change that ran in part; a statement that failed
-//! and a commit after it; a holder of a lease that is over that writes.
+//! What must never happen here: an unknown outcome reported as none; a change that ran in part; a
+//! statement that failed and a commit after it; a write by the holder of an expired lease.
 
 mod connect;
 mod marks;
@@ -31,24 +33,24 @@ pub(crate) use connect::Dialer;
 pub use connect::PostgresOptions;
 use marks::{Outcome, Slot, Ticket};
 
-/// Connections for changes, and for reads.
+/// The number of connections for changes.
 const WRITERS: usize = 6;
 const READERS: usize = 4;
 
-/// Statements that stay prepared on one connection.
+/// The number of statements that stay prepared on one connection.
 const STATEMENTS_CACHED: usize = 256;
 
-/// How often a change is run again that the server could not put in order.
+/// The most retries of a change that the server could not order with others.
 const CONFLICTS_MAX: u32 = 64;
 const CONFLICTS_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often one is run again that found a key taken: in a race that is the loser's first word.
+/// The most retries of a change that found a key taken: the loser of a race sees that first.
 const DUPLICATES_MAX: u32 = 2;
 
-/// How long a change waits for a server that went away.
+/// The longest time for which a change waits for a server that went away.
 const AWAY_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long the server is asked what became of a transaction.
+/// The longest time for which the server is asked about the outcome of a transaction.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(15);
 
 const AWAY_PAUSE: Duration = Duration::from_millis(100);
@@ -64,7 +66,7 @@ pub(super) struct Postgres {
     dialer: Arc<Dialer>,
     writers: Pool,
     readers: Pool,
-    /// Held by those that run a second time.
+    /// A lock that second tries hold.
     lane: Arc<Mutex<()>>,
 }
 
@@ -85,14 +87,14 @@ impl Postgres {
                 }),
                 Err(source) => Err(StoreError::Reach { store: shown, source }),
             };
-            // Whoever opens waits for it.
+            // The caller of `open` waits for this.
             drop(answer.send(done));
         }));
         answered.recv().map_err(|_| StoreError::Thread("open the database"))??;
         Ok(Self { dialer, writers, readers, lane: Arc::default() })
     }
 
-    /// Refuses a database that is not of this controller's schema. Changes nothing. Blocks.
+    /// Refuses a database with another schema than this controller's. Changes nothing. Blocks.
     pub(super) fn is_current(options: &PostgresOptions) -> Result<(), StoreError> {
         let store = options.shown().to_owned();
         let reach = |source| StoreError::Reach { store: store.clone(), source };
@@ -109,7 +111,7 @@ impl Postgres {
         self.dialer.options().shown()
     }
 
-    /// Runs a change, and says how it went.
+    /// Runs a change, and returns its outcome.
     pub(super) fn write<T: Send + 'static>(
         &self,
         fence: Option<Fence>,
@@ -130,7 +132,7 @@ impl Postgres {
     }
 }
 
-/// Threads with a connection each, made when they are needed.
+/// Threads with one connection each, started when they are needed.
 struct Pool(Arc<Shared>);
 
 struct Shared {
@@ -166,7 +168,7 @@ impl Pool {
         let name = if shared.writer { "pg-write" } else { "pg-read" };
         match std::thread::Builder::new().name(name.to_owned()).spawn(move || serve(&shared)) {
             Ok(_) => queue.threads += 1,
-            // A task whose answer is dropped says so to whoever waits.
+            // A dropped task tells its caller so.
             Err(error) if queue.threads == 0 => {
                 tracing::error!(%error, "cannot start a thread for the database");
                 queue.tasks.clear();
@@ -178,7 +180,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // What is queued is still done: its threads end after it, and close their connections.
+        // Queued tasks still run. Their threads end afterwards, and close their connections.
         lock(&self.0.queue).closed = true;
         self.0.news.notify_all();
     }
@@ -205,11 +207,11 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// A connection that stands.
+/// An open connection.
 struct Connected {
     client: Client,
     statements: HashMap<String, Statement>,
-    /// The history that the server writes: another one after a standby was promoted.
+    /// The server's timeline: another one after a standby was promoted.
     timeline: String,
 }
 
@@ -227,16 +229,16 @@ impl Connected {
     }
 }
 
-/// What a failed statement means for its transaction.
+/// The meaning of a failed statement for its transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failed {
-    /// The server could not put it in order with others.
+    /// The server could not order the transaction with others.
     Conflict,
     /// A key is taken.
     Duplicate,
     /// The connection is gone, or does not fit the schema any more.
     Away,
-    /// It would fail again.
+    /// A retry would fail again.
     Fault,
 }
 
@@ -245,7 +247,7 @@ fn meaning(error: &postgres::Error) -> Failed {
         return Failed::Away;
     }
     match error.code() {
-        // No word of the server: the wire broke, or a value did not fit.
+        // No error of the server: the connection broke, or a value did not fit.
         None if error.as_db_error().is_none() && is_io(error) => Failed::Away,
         Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED | &SqlState::LOCK_NOT_AVAILABLE) => {
             Failed::Conflict
@@ -257,7 +259,7 @@ fn meaning(error: &postgres::Error) -> Failed {
             | &SqlState::CANNOT_CONNECT_NOW
             | &SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
             | &SqlState::TOO_MANY_CONNECTIONS
-            // A prepared statement of before a change of the schema.
+            // A statement prepared before a change of the schema.
             | &SqlState::FEATURE_NOT_SUPPORTED
             // A standby: the other host of the address leads now.
             | &SqlState::READ_ONLY_SQL_TRANSACTION,
@@ -270,7 +272,7 @@ fn is_io(error: &postgres::Error) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<std::io::Error>)
 }
 
-/// A thread's connection, or none yet.
+/// A thread with its connection, if there is one.
 struct Session {
     dialer: Arc<Dialer>,
     writer: bool,
@@ -278,10 +280,10 @@ struct Session {
     open: Option<Connected>,
 }
 
-/// One try of a change.
+/// The result of one try of a change.
 enum Tried<T> {
     Done(Result<T, Abort>),
-    /// It did not happen; why.
+    /// The change did not happen, for this reason.
     Again(Failed, Abort),
 }
 
@@ -302,7 +304,7 @@ impl Session {
         let began = Instant::now();
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
         loop {
-            // A connection that stood idle may be gone, and nothing has run yet.
+            // An idle connection may be gone, and nothing has run yet.
             let begun = self.connected().and_then(|open| Ok(open.client.batch_execute(begin)?));
             match begun {
                 Ok(()) => break,
@@ -342,7 +344,7 @@ impl Session {
                     if alone.is_none() {
                         alone = Some(lock(lane));
                     }
-                    // Against those of other processes.
+                    // Gives way to the transactions of other processes.
                     std::thread::sleep(jitter(conflicts));
                 }
                 Failed::Duplicate if duplicates < DUPLICATES_MAX => duplicates += 1,
@@ -378,7 +380,8 @@ impl Session {
                 }
                 Err(error) => return Tried::Again(meaning(&error), SqlError::from(error).into()),
             },
-            // It went on as if nothing had been: the server would answer the commit with a rollback.
+            // The work ignored a failed statement: the server would answer the commit with a
+            // rollback.
             (Ok(_), Some(_)) => Err(SqlError::Group {
                 code: None,
                 text: "a statement of the change failed, and it went on".to_owned(),
@@ -395,7 +398,7 @@ impl Session {
         }
     }
 
-    /// The connection broke while it committed. The server knows.
+    /// Asks the server for the outcome of a commit during which the connection broke.
     fn resolve<T>(&mut self, ticket: &Ticket, value: T, error: SqlError) -> Tried<T> {
         let began = Instant::now();
         self.open = None;
@@ -407,7 +410,7 @@ impl Session {
                 Ok(Outcome::Committed) => return Tried::Done(Ok(value)),
                 Ok(Outcome::Nothing) => return Tried::Again(Failed::Away, error.into()),
                 Ok(Outcome::Unknown) => return unknown(error),
-                // The server is at it still, or went again.
+                // The server is still busy with it, or went away again.
                 Ok(Outcome::Busy) | Err(_) => {}
             }
         }
@@ -415,10 +418,10 @@ impl Session {
     }
 }
 
-/// Up to a millisecond at first, up to 32 in the end.
+/// A random pause: up to 1 ms at first, up to 32 ms in the end.
 fn jitter(tries: u32) -> Duration {
     let mut byte = [0_u8; 1];
-    // Without random numbers the pause is just the same for all.
+    // Without random numbers every pause has equal length.
     let _ = getrandom::fill(&mut byte);
     Duration::from_micros(u64::from(byte[0]) * 4) * 2_u32.pow(tries.min(5))
 }
@@ -444,7 +447,7 @@ impl Open<'_> {
         let mut conn = self.conn.borrow_mut();
         let done = conn.statement(sql).and_then(|statement| run(&mut conn.client, &statement, &params));
         done.map_err(|error| {
-            // The first one is the cause of all others.
+            // The first failure is the cause of all others.
             self.failed.set(self.failed.get().or(Some(meaning(&error))));
             error.into()
         })

@@ -1,4 +1,4 @@
-//! Receipts, as the storage agents said. A receipt that is proven never becomes unproven again.
+//! Receipts, as the storage agents report them. A proven receipt never becomes unproven again.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Db;
 use super::messages::Event;
 use super::sql::{Row, SqlError, values};
 
-/// A receipt as it is kept.
+/// Reads a stored receipt.
 pub(super) fn decoded(body: &[u8]) -> Result<Receipt, SqlError> {
     let receipt = v1::Receipt::decode(body).ok().and_then(|receipt| reports::receipt(&receipt));
     receipt.ok_or(SqlError::Column { index: 1, what: "not a receipt" })
@@ -21,7 +21,7 @@ pub(super) fn receipt(row: &mut Row) -> Result<(i64, Receipt), SqlError> {
 }
 
 impl Db<'_> {
-    /// Keeps a receipt, or that it is proven now. Whether that was new.
+    /// Stores a receipt, or its proof. Returns `true` if that was new.
     pub(crate) fn keep_receipt(&self, receipt: &Receipt) -> Result<bool, SqlError> {
         let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (volume_id, initiator, epoch, counter) \
@@ -43,7 +43,7 @@ impl Db<'_> {
         Ok(changed > 0)
     }
 
-    /// Tells the volume's project that a nexus was cut while its grant stands.
+    /// Tells the volume's project that a nexus was revoked while its grant stands.
     fn tell_cut(&self, receipt: &Receipt) -> Result<(), SqlError> {
         let Some(volume) = self.volume(receipt.volume)? else { return Ok(()) };
         let mut hosts = BTreeSet::new();
@@ -56,7 +56,7 @@ impl Db<'_> {
         self.keep_message(Event::Reserve, &volume.project, volume.id, &format!("{words}{of}"))
     }
 
-    /// The oldest receipt of one initiator that is not older than the wish to revoke it.
+    /// One initiator's oldest receipt that is not older than the spec which revokes it.
     pub(crate) fn receipt_since(
         &self,
         volume: VolumeId,

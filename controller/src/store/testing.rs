@@ -1,4 +1,4 @@
-//! Rows for tests of what is above the store, and a count of statements.
+//! Rows for the tests of modules above the store, and a count of statements.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,20 +30,21 @@ impl Sql for Counting<'_> {
     }
 }
 
-/// A database of the server. Its controllers have the same keys, from a file that has no permissions to look at.
+/// A database of the server. Its controllers share their keys, from a file whose permissions are
+/// not checked.
 pub(crate) fn postgres(options: PostgresOptions) -> Database {
     let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/sealing.key");
     Database::Postgres { options: Box::new(options), keys: Origin::Credential(keys) }
 }
 
-/// How many statements the work needs.
+/// The number of statements that the work runs.
 pub(crate) fn counted<T>(db: &Db<'_>, work: impl FnOnce(&Db<'_>) -> T) -> (T, usize) {
     let counting = Counting { sql: db.sql, count: Cell::new(0) };
     let done = work(&Db { sql: &counting, keys: db.keys, now: db.now });
     (done, counting.count.get())
 }
 
-/// A volume that is there, as these Fibre Channel ports show it.
+/// An existing volume, shown by these Fibre Channel ports.
 pub(crate) fn volume(id: VolumeId, fc_ports: &[&str]) -> VolumeRow {
     VolumeRow {
         id,
@@ -84,7 +85,7 @@ pub(crate) fn volume(id: VolumeId, fc_ports: &[&str]) -> VolumeRow {
     }
 }
 
-/// A volume that is there.
+/// Stores an existing volume.
 pub(crate) fn insert_volume(
     db: &Db<'_>,
     id: VolumeId,
@@ -96,7 +97,7 @@ pub(crate) fn insert_volume(
     db.insert_found_volume(&VolumeRow { type_id, agent, metadata, created_at: db.now, ..volume(id, &[]) })
 }
 
-/// A reserved attachment.
+/// Stores a reserved attachment.
 pub(crate) fn insert_attachment(db: &Db<'_>, id: AttachmentId, volume: VolumeId) -> Result<(), SqlError> {
     db.put_attachment(&AttachmentRow::reserved(id, volume, "p", db.now))
 }

@@ -8,7 +8,7 @@ use super::Db;
 use super::sql::{Row, SqlError, values};
 use crate::domain::VolumeType;
 
-/// The type of those who name none; made with the database.
+/// The type of requests that name none; made with the database.
 pub(crate) const DEFAULT_TYPE: &str = "__DEFAULT__";
 
 pub(super) const COLUMNS: &str = "id, name, description, is_public";
@@ -39,18 +39,18 @@ impl Db<'_> {
         Ok(VolumeType { id, name, description, is_public, extra_specs: specs.into_iter().collect() })
     }
 
-    /// All names.
+    /// The names of all types.
     pub(crate) fn type_names(&self) -> Result<Vec<String>, SqlError> {
         self.all("SELECT name FROM volume_types ORDER BY name", &[], |row| row.get(0))
     }
 
-    /// One type.
+    /// The type with this id.
     pub(crate) fn type_by_id(&self, id: Uuid) -> Result<Option<VolumeType>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE id = ?1");
         self.one(&sql, &values![id], plain)?.map(|row| self.with_specs(row)).transpose()
     }
 
-    /// One type.
+    /// The type with this name.
     pub(crate) fn type_by_name(&self, name: &str) -> Result<Option<VolumeType>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE name = ?1");
         self.one(&sql, &values![name], plain)?.map(|row| self.with_specs(row)).transpose()
@@ -63,14 +63,14 @@ impl Db<'_> {
         self.set_specs(new.id, &new.extra_specs)
     }
 
-    /// Changes what a type says of itself.
+    /// Changes a type's own fields.
     pub(crate) fn update_type(&self, changed: &VolumeType) -> Result<(), SqlError> {
         let sql = "UPDATE volume_types SET name = ?2, description = ?3, is_public = ?4 WHERE id = ?1";
         let description = changed.description.as_deref();
         self.run(sql, &values![changed.id, &changed.name, description, changed.is_public]).map(drop)
     }
 
-    /// Takes a type away; its specs go with it.
+    /// Deletes a type with its specs.
     pub(crate) fn delete_type(&self, id: Uuid) -> Result<(), SqlError> {
         self.run("DELETE FROM volume_types WHERE id = ?1", &values![id]).map(drop)
     }
@@ -85,7 +85,7 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// Takes one extra spec away; whether it was there.
+    /// Deletes one extra spec. Returns `true` if it existed.
     pub(crate) fn delete_spec(&self, id: Uuid, key: &str) -> Result<bool, SqlError> {
         let sql = "DELETE FROM extra_specs WHERE type_id = ?1 AND key = ?2";
         Ok(self.run(sql, &values![id, key])? > 0)
@@ -97,55 +97,55 @@ impl Db<'_> {
         self.all(sql, &values![id], |row| row.get(0))
     }
 
-    /// Whether a project may use a private type.
+    /// Returns `true` if a project may use a private type.
     pub(crate) fn has_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
         let sql = "SELECT 1 FROM type_projects WHERE type_id = ?1 AND project = ?2";
         Ok(self.one(sql, &values![id, project], |row| row.get::<i64>(0))?.is_some())
     }
 
-    /// Lets a project use a private type; whether that is new.
+    /// Lets a project use a private type. Returns `true` if that is new.
     pub(crate) fn add_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
         let sql = "INSERT INTO type_projects (type_id, project) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         Ok(self.run(sql, &values![id, project])? > 0)
     }
 
-    /// Takes that away; whether it was there.
+    /// Takes a private type from a project. Returns `true` if the project had it.
     pub(crate) fn remove_type_access(&self, id: Uuid, project: &str) -> Result<bool, SqlError> {
         let sql = "DELETE FROM type_projects WHERE type_id = ?1 AND project = ?2";
         Ok(self.run(sql, &values![id, project])? > 0)
     }
 
-    /// The type that a project's volumes get when none is named, if an operator has set one.
+    /// The default type of a project's volumes, if an operator has set one.
     pub(crate) fn default_type_of(&self, project: &str) -> Result<Option<Uuid>, SqlError> {
         let sql = "SELECT type_id FROM default_types WHERE project = ?1";
         self.one(sql, &values![project], |row| row.parsed(0))
     }
 
-    /// All of these, by project.
+    /// All projects' default types, by project.
     pub(crate) fn default_types(&self) -> Result<Vec<(String, Uuid)>, SqlError> {
         let sql = "SELECT project, type_id FROM default_types ORDER BY project";
         self.all(sql, &[], |row| Ok((row.get(0)?, row.parsed(1)?)))
     }
 
-    /// Sets it.
+    /// Sets a project's default type.
     pub(crate) fn set_default_type(&self, project: &str, id: Uuid) -> Result<(), SqlError> {
         let sql = "INSERT INTO default_types (project, type_id) VALUES (?1, ?2) \
                    ON CONFLICT (project) DO UPDATE SET type_id = excluded.type_id";
         self.run(sql, &values![project, id]).map(drop)
     }
 
-    /// Takes it away.
+    /// Removes a project's default type.
     pub(crate) fn unset_default_type(&self, project: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM default_types WHERE project = ?1", &values![project]).map(drop)
     }
 
-    /// Whether it is the type of those who name none, in some project.
+    /// Returns `true` if the type is some project's default type.
     pub(crate) fn is_default_somewhere(&self, id: Uuid) -> Result<bool, SqlError> {
         let sql = "SELECT 1 FROM default_types WHERE type_id = ?1 LIMIT 1";
         Ok(self.one(sql, &values![id], |row| row.get::<i64>(0))?.is_some())
     }
 
-    /// Whether volumes have this type.
+    /// Returns `true` if volumes have this type.
     pub(crate) fn is_type_used(&self, id: Uuid) -> Result<bool, SqlError> {
         let sql = "SELECT 1 FROM volumes WHERE type_id = ?1 LIMIT 1";
         Ok(self.one(sql, &values![id], |row| row.get::<i64>(0))?.is_some())

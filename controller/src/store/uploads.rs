@@ -1,5 +1,5 @@
-//! The last export of a volume to a file: kept with the hints of its place, as a revert is; it stays there when it is over, for
-//! whoever asks how it ended.
+//! The last image export of a volume, kept with the hints of its place. A finished one stays there,
+//! so that its result can be queried.
 //!
 //! What must never happen here: another hint lost.
 
@@ -10,24 +10,24 @@ use super::Db;
 use super::sql::{SqlError, values};
 use super::volumes::VolumeRow;
 
-/// The hint.
+/// The hint's key.
 const UPLOAD: &str = "upload";
 
-/// An export.
+/// An image export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptUpload {
-    /// To what.
+    /// The destination.
     pub(crate) upload: Upload,
-    /// It is not wished any more, for this reason.
+    /// The reason why the export is no longer in the spec; `None` while it is.
     pub(crate) withdrawn: Option<String>,
-    /// Somebody asked for that.
+    /// `true` if a user cancelled the export.
     pub(crate) cancelled: bool,
-    /// It is over, and nothing is wished of it.
+    /// `true` if the export is over, and nothing of it is in the spec.
     pub(crate) ended: bool,
 }
 
 impl VolumeRow {
-    /// The last export, whether it goes on or is over.
+    /// The last image export, in progress or over.
     pub(crate) fn upload(&self) -> Option<KeptUpload> {
         let kept = self.hints.get(UPLOAD)?;
         let text = |key: &str| kept[key].as_str();
@@ -53,7 +53,7 @@ fn hints(before: &Map<String, Value>, kept: &KeptUpload) -> Map<String, Value> {
 }
 
 impl Db<'_> {
-    /// Keeps the export of a volume that was read in this transaction.
+    /// Stores the image export of a volume that was read in this transaction.
     pub(crate) fn keep_upload(&self, volume: &VolumeRow, kept: &KeptUpload) -> Result<(), SqlError> {
         let text = Value::Object(hints(&volume.hints, kept)).to_string();
         self.run("UPDATE volumes SET hints = ?2 WHERE id = ?1", &values![volume.id, text]).map(drop)

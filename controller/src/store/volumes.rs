@@ -1,4 +1,4 @@
-//! Volumes: rows, and the one place where their status is written.
+//! Volumes: their rows, and the one place that writes their status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -18,10 +18,10 @@ use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStat
 use crate::rules::Operation;
 use crate::rules::promised::{Promised, derived};
 
-/// The place of a volume that is an LV of somebody else: among the hints of its place.
+/// The hint's key for the foreign LV that a volume is to take over.
 const TAKES: &str = "takes";
 
-/// A volume as it is kept.
+/// A volume as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in `domain::Volume` and in the schema")]
 pub(crate) struct VolumeRow {
@@ -42,7 +42,7 @@ pub(crate) struct VolumeRow {
     pub(crate) target: Option<Iqn>,
     pub(crate) naa: Option<Naa>,
     pub(crate) portals: Vec<Portal>,
-    /// The Fibre Channel ports that showed it last.
+    /// The Fibre Channel ports that last showed the volume.
     pub(crate) fc_ports: BTreeSet<Wwpn>,
     pub(crate) review: Option<Review>,
     pub(crate) created_at: SystemTime,
@@ -57,54 +57,57 @@ pub(crate) struct VolumeRow {
     pub(crate) said_status: Option<VolumeStatus>,
     pub(crate) hints: Map<String, Value>,
     pub(crate) tried: Vec<Tried>,
-    /// While it grows to `size_gib`: the size that it has.
+    /// The present size in GiB while the volume grows to `size_gib`; otherwise `None`.
     pub(crate) grows_from: Option<u32>,
-    /// It is no volume, but a snapshot of this one.
+    /// The volume that this snapshot belongs to; `None` if the row is a volume.
     pub(crate) snapshot_of: Option<VolumeId>,
-    /// What it was made from.
+    /// The source of the volume's contents.
     pub(crate) source: Option<Source>,
-    /// Its agent was seen to have it.
+    /// `true` if the agent is known to have the volume.
     pub(crate) taken: bool,
 }
 
-/// A pool that could not take a volume, and why not.
+/// A pool that could not take a volume, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tried {
-    /// Its agent.
+    /// The pool's agent.
     pub(crate) agent: AgentId,
-    /// Its name there.
+    /// The pool's name at the agent.
     pub(crate) pool: String,
-    /// In the agent's words.
+    /// The agent's error text.
     pub(crate) why: String,
 }
 
 impl VolumeRow {
-    /// It is on a pool. One that never found a place is in error, and no agent knows of it.
+    /// Returns `true` if the volume is on a pool. A volume that never found a place is in error,
+    /// and no agent knows of it.
     pub(crate) fn is_placed(&self) -> bool {
         !self.pool.is_empty()
     }
 
-    /// It is being made and its pool could not make it: it is taken away there first, then it goes to another one.
+    /// Returns `true` if the volume's pool could not make it. The agent first removes what it has
+    /// of the volume; then the volume moves to another pool.
     pub(crate) fn is_leaving(&self) -> bool {
         self.operation == Some(Operation::Creating) && self.was_tried()
     }
 
-    /// Its pool failed to make it.
+    /// Returns `true` if the volume's present pool failed to make it.
     pub(crate) fn was_tried(&self) -> bool {
         self.tried.iter().any(|tried| tried.agent == self.agent && tried.pool == self.pool)
     }
 
-    /// The size that its users have: the old one until it has grown.
+    /// The size that users have, in GiB: the old size until the growth is complete.
     pub(crate) fn served_gib(&self) -> u32 {
         self.grows_from.unwrap_or(self.size_gib)
     }
 
-    /// It is there and its exports are wished: nothing goes on with it, or only its growth.
+    /// Returns `true` if the volume exists and its exports have specs: it has no operation, or only
+    /// grows.
     pub(crate) fn is_served(&self) -> bool {
         self.operation.is_none_or(Operation::is_served)
     }
 
-    /// The volume that it was made from, as a volume.
+    /// The volume that this volume was made from.
     pub(crate) fn made_from_volume(&self) -> Option<VolumeId> {
         match self.source {
             Some(Source::Volume(id)) if self.snapshot_of.is_none() => Some(id),
@@ -112,7 +115,7 @@ impl VolumeRow {
         }
     }
 
-    /// The snapshot that it was made from.
+    /// The snapshot that this volume was made from.
     pub(crate) fn made_from_snapshot(&self) -> Option<VolumeId> {
         match self.source {
             Some(Source::Snapshot(id)) => Some(id),
@@ -120,40 +123,43 @@ impl VolumeRow {
         }
     }
 
-    /// The LV of somebody else that it is to be, until its agent has taken that over.
+    /// The foreign LV that this volume is to become, until the agent has taken it over.
     pub(crate) fn takes(&self) -> Option<ExistingLv> {
         let kept = self.hints.get(TAKES)?;
         let name = LvName::existing(kept["name"].as_str()?).ok()?;
         Some(ExistingLv { name, uuid: kept["uuid"].as_str()?.to_owned() }).filter(|_| !self.taken)
     }
 
-    /// The image that it is copied from, until its agent was seen to have all of it.
+    /// The image that the volume is copied from, until the agent is known to have all of it.
     pub(crate) fn image(&self) -> Option<HostImage> {
         let coming = self.operation.is_some_and(Operation::is_coming);
         Hints::from_kept(&self.hints).image.filter(|_| coming && self.snapshot_of.is_none())
     }
 
-    /// It is to be this LV.
+    /// Makes the volume take over this LV.
     pub(crate) fn set_takes(&mut self, lv: &ExistingLv) {
         self.hints.insert(TAKES.to_owned(), json!({ "name": lv.name.as_str(), "uuid": lv.uuid }));
     }
 
-    /// What it is to its agent.
+    /// The volume's kind at its agent.
     pub(crate) fn kind(&self) -> VolumeKind {
         if self.snapshot_of.is_some() { VolumeKind::Snapshot } else { VolumeKind::Volume }
     }
 
-    /// Its pool, as its agent knows it; `None`: it has none, or one that cannot be.
+    /// The volume's pool, as its agent knows it; `None` without a pool, or if the name cannot be
+    /// one.
     pub(crate) fn pool_name(&self) -> Option<PoolName> {
         self.pool.parse().ok()
     }
 
-    /// Its blocks are a thin pool's: it can have snapshots, and volumes are made from it.
+    /// Returns `true` if a thin pool holds the volume's blocks: it can have snapshots and be a
+    /// source of volumes.
     pub(crate) fn is_thin(&self) -> bool {
         self.pool_name().is_some_and(|pool| pool.thin)
     }
 
-    /// A detach was announced (`os-begin_detaching`), and neither begun nor taken back.
+    /// Returns `true` if a detach was announced (`os-begin_detaching`), and neither begun nor taken
+    /// back.
     pub(crate) fn is_held(&self) -> bool {
         self.holds > 0
     }
@@ -232,14 +238,15 @@ impl Db<'_> {
         self.volumes_where("WHERE snapshot_of = ?1 ORDER BY created_us, id", &values![volume])
     }
 
-    /// What is being made from this volume or snapshot just now.
+    /// A volume or snapshot that is at present being made from this source.
     pub(crate) fn being_made_from(&self, source: VolumeId) -> Result<Option<VolumeId>, SqlError> {
         let sql = "SELECT id FROM volumes WHERE operation = 'creating' AND \
                    (source_volume = ?1 OR source_snapshot = ?1 OR snapshot_of = ?1) LIMIT 1";
         self.one(sql, &values![source], |row| row.parsed(0))
     }
 
-    /// Keeps a volume or snapshot that is there already, with its identity, whoever else has that.
+    /// Stores a volume or snapshot that exists already, with its identity, even if another row has
+    /// that identity.
     pub(crate) fn insert_found_volume(&self, new: &VolumeRow) -> Result<(), SqlError> {
         let naa = new.naa.clone().unwrap_or_else(|| naa_of(new.id));
         self.note_identities(&[(naa_of(new.id), new.id), (naa.clone(), new.id)])?;
@@ -281,7 +288,7 @@ impl Db<'_> {
         .map(drop)
     }
 
-    /// What users may change.
+    /// Stores the fields that users may change.
     pub(crate) fn update_volume(&self, changed: &VolumeRow) -> Result<(), SqlError> {
         let sql =
             "UPDATE volumes SET name = ?2, description = ?3, metadata = ?4, updated_us = ?5 WHERE id = ?1";
@@ -298,7 +305,7 @@ impl Db<'_> {
         fault: Option<&str>,
     ) -> Result<(), SqlError> {
         let word = operation.map(|operation| operation.status().as_str());
-        // What is at no operation is there.
+        // A volume without an operation exists at its agent.
         let taken = operation.is_none().then_some(self.now);
         let sql =
             "UPDATE volumes SET operation = ?2, fault = ?3, taken_us = COALESCE(taken_us, ?4) WHERE id = ?1";
@@ -306,7 +313,8 @@ impl Db<'_> {
         self.derive_status(id)
     }
 
-    /// From now on a volume is to be larger. What it has is kept beside it, and is what its users see.
+    /// Begins a growth. The present size is kept beside the new one, and users see the present
+    /// size.
     pub(crate) fn begin_growth(&self, id: VolumeId, to_gib: u32) -> Result<(), SqlError> {
         let sql =
             "UPDATE volumes SET grows_from = size_gib, size_gib = ?2 WHERE id = ?1 AND grows_from IS NULL";
@@ -314,14 +322,14 @@ impl Db<'_> {
         self.set_operation(id, Some(Operation::Extending), None)
     }
 
-    /// A volume has grown.
+    /// Completes a growth.
     pub(crate) fn end_growth(&self, id: VolumeId) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET grows_from = NULL, updated_us = ?2 WHERE id = ?1";
         self.run(sql, &values![id, self.now])?;
         self.set_operation(id, None, None)
     }
 
-    /// A volume was not made larger: it is as large as it was, and that is what is wanted of it again.
+    /// Ends a growth that failed: the volume has its old size, and the old size is desired again.
     pub(crate) fn fail_growth(&self, id: VolumeId, why: &str) -> Result<(), SqlError> {
         let sql =
             "UPDATE volumes SET size_gib = COALESCE(grows_from, size_gib), grows_from = NULL WHERE id = ?1";
@@ -329,20 +337,21 @@ impl Db<'_> {
         self.set_operation(id, Some(Operation::ErrorExtending), Some(why))
     }
 
-    /// A growth was taken back: the volume is as large as it was, and there is nothing wrong with it.
+    /// Ends a growth that was taken back: the volume has its old size and no fault.
     pub(crate) fn return_growth(&self, id: VolumeId) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET size_gib = COALESCE(grows_from, size_gib), grows_from = NULL, updated_us = ?2 WHERE id = ?1";
         self.run(sql, &values![id, self.now])?;
         self.set_operation(id, None, None)
     }
 
-    /// Derives the status from what is there now. Called in every transaction that changes an attachment or an operation.
+    /// Derives the status from the present state. Every transaction that changes an attachment or
+    /// an operation calls this.
     pub(crate) fn derive_status(&self, id: VolumeId) -> Result<(), SqlError> {
         let Some(volume) = self.volume(id)? else { return Ok(()) };
         self.derive_status_of(&volume, &self.attachment_statuses(id)?)
     }
 
-    /// The same, of what was read before in this transaction.
+    /// Derives the status of a volume that was read earlier in this transaction.
     pub(crate) fn derive_status_of(
         &self,
         volume: &VolumeRow,
@@ -360,15 +369,16 @@ impl Db<'_> {
         self.run(sql, &values![volume.id, status.as_str(), attach_status.as_str(), self.now]).map(drop)
     }
 
-    /// Attachments to come that have no row yet.
+    /// Sets the number of expected attachments that have no row yet.
     pub(crate) fn set_reserved(&self, id: VolumeId, count: u32) -> Result<(), SqlError> {
         self.run("UPDATE volumes SET reserved = ?2 WHERE id = ?1", &values![id, count])?;
         self.attachment_event(id)?;
         self.derive_status(id)
     }
 
-    /// Detaches to come, with the mark of the last announcement: the moment at which it would end by the wall clock. It names the
-    /// announcement, and decides nothing.
+    /// Sets the number of expected detaches, with the mark of the last announcement. The mark is
+    /// the wall-clock time at which the announcement would end. It identifies the announcement, and
+    /// decides nothing.
     pub(crate) fn set_holds(
         &self,
         id: VolumeId,
@@ -381,7 +391,7 @@ impl Db<'_> {
         self.derive_status(id)
     }
 
-    /// One of the detaches that were announced has begun.
+    /// Uses up one announced detach, which has begun.
     pub(crate) fn use_hold(&self, id: VolumeId) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET holds = holds - 1 WHERE id = ?1 AND holds > 0";
         self.run(sql, &values![id]).map(drop)
@@ -392,7 +402,8 @@ impl Db<'_> {
         self.one("SELECT agent_id FROM volumes WHERE id = ?1", &values![id], |row| row.parsed(0))
     }
 
-    /// Ends announced detaches, if none was announced after the one with this mark. Whether there were any.
+    /// Ends announced detaches, unless one was announced after the one with this mark. Returns
+    /// `true` if there were any.
     pub(crate) fn expire_holds(&self, id: VolumeId, mark: Option<SystemTime>) -> Result<bool, SqlError> {
         let sql = "UPDATE volumes SET holds = 0, holds_until_us = NULL \
                    WHERE id = ?1 AND holds > 0 AND COALESCE(holds_until_us, 0) = ?2";
@@ -407,14 +418,14 @@ impl Db<'_> {
         self.all(sql, &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))
     }
 
-    /// What an operator said of a volume holds until the next event of its attachments: this is one. The status is derived
-    /// afterwards.
+    /// Ends a status that an operator set: it holds until the next event of the volume's
+    /// attachments, which this is. The caller then derives the status.
     pub(crate) fn attachment_event(&self, id: VolumeId) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET said_status = NULL WHERE id = ?1 AND said_status IS NOT NULL";
         self.run(sql, &values![id]).map(drop)
     }
 
-    /// Where the target of a volume is, as its agent says.
+    /// Stores where the target of a volume is, as its agent reports it.
     pub(crate) fn set_target(
         &self,
         id: VolumeId,
@@ -436,33 +447,34 @@ impl Db<'_> {
         self.run(sql, &values![id, type_id, multiattach, self.now]).map(drop)
     }
 
-    /// Whether servers may start from it.
+    /// Sets if servers may start from the volume.
     pub(crate) fn set_bootable(&self, id: VolumeId, bootable: bool) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET bootable = ?2, updated_us = ?3 WHERE id = ?1";
         self.run(sql, &values![id, bootable, self.now]).map(drop)
     }
 
-    /// The readonly flag: the mode of attachments that name none.
+    /// Sets the readonly flag: the mode of attachments that name none.
     pub(crate) fn set_readonly(&self, id: VolumeId, readonly: bool) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET readonly = ?2, updated_us = ?3 WHERE id = ?1";
         self.run(sql, &values![id, readonly, self.now]).map(drop)
     }
 
-    /// What an operator says that a volume is; `None`: what its attachments say.
+    /// Sets a status by an operator's word; `None` returns to the status that the attachments give.
     pub(crate) fn say_status(&self, id: VolumeId, said: Option<VolumeStatus>) -> Result<(), SqlError> {
         let word = said.map(VolumeStatus::as_str);
         self.run("UPDATE volumes SET said_status = ?2 WHERE id = ?1", &values![id, word])?;
         self.derive_status(id)
     }
 
-    /// Takes a volume from the place that cannot have it. No agent has anything of it: its wish is forgotten.
+    /// Takes a volume from a place that cannot have it. No agent has anything of it: its spec is
+    /// deleted.
     pub(crate) fn unplace(&self, id: VolumeId) -> Result<(), SqlError> {
         self.forget_wish(id)?;
         let sql = "UPDATE volumes SET agent_id = ?2, pool = '' WHERE id = ?1";
         self.run(sql, &values![id, AgentId::from_u128(0)]).map(drop)
     }
 
-    /// Takes a volume away that is gone at its agent.
+    /// Deletes a volume that no longer exists at its agent.
     pub(crate) fn delete_volume(&self, id: VolumeId) -> Result<(), SqlError> {
         self.run("DELETE FROM volumes WHERE id = ?1", &values![id]).map(drop)
     }

@@ -1,7 +1,9 @@
-//! Copies of the embedded database: made while a controller works on it, and put back while none does.
+//! Copies of the embedded database: made while a controller works on it, and put back while none
+//! does.
 //!
-//! What must never happen here: a copy that is not one moment of the database; a file that was there written over; a state folder that
-//! has neither the old database nor the restored one; pages of the old one's log read as the restored one's.
+//! What must never happen here: a copy that is not one moment of the database; an existing file
+//! overwritten; a state folder with neither the old database nor the restored one; pages of the old
+//! database's log read as the restored one's.
 
 use std::fs;
 use std::io;
@@ -20,10 +22,11 @@ use crate::store::sealing::census;
 use crate::store::sqlite::{FILE_NAME, Open, check, connect, known, migrate, take_lock};
 use crate::store::{Db, SqlError, StoreError, micros, time_of};
 
-/// The key of `meta` that says when a copy was made, in microseconds since 1970.
+/// The key of `meta` for the time of the copy, in microseconds since 1970.
 const COPIED: &str = "backed_up_us";
 
-/// The key of `meta` that says that the database was put back from a copy, and that no start knows it yet.
+/// The key of `meta` which says that the database was restored from a copy, and that no start has
+/// taken note of it yet.
 const RESTORED: &str = "restored";
 
 /// Sets a key of `meta`.
@@ -33,7 +36,8 @@ const SET: &str =
 /// Files that SQLite keeps beside a database.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
-/// Copies the database of this state folder to a file that is not there yet. A controller may work on it meanwhile: it waits for nothing.
+/// Copies the database of this state folder to a file that must not exist. A controller may work on
+/// the database meanwhile, and waits for nothing.
 pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Contents, BackupError> {
     let source = state.join(FILE_NAME);
     if !source.is_file() {
@@ -69,18 +73,20 @@ pub(crate) fn back_up(state: &Path, to: &Path, now: SystemTime) -> Result<Conten
     Ok(contents)
 }
 
-/// A copy that was looked through and lies in the state folder, under no name of its own yet. No controller can start meanwhile.
+/// A checked copy in the state folder, without a name of its own yet. No controller can start
+/// meanwhile.
 pub(crate) struct Ready {
     state: PathBuf,
     copy: NamedTempFile,
-    /// Holds what the copy holds.
+    /// The contents of the copy.
     pub(crate) contents: Contents,
-    /// Holds the owner of the state folder: of what a controller is to use. `None`: the caller's own.
+    /// The user and group of the state folder, for the files that a controller is to use; `None`
+    /// for the caller's own.
     pub(crate) owner: Option<(u32, u32)>,
     _lock: fs::File,
 }
 
-/// Copies a backup into the state folder and looks it through. The database that is there is not changed.
+/// Copies a backup into the state folder and checks it. The existing database is not changed.
 pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
     let read = |source| BackupError::Read { path: from.to_owned(), source };
     if !fs::metadata(from).map_err(read)?.is_file() {
@@ -117,7 +123,7 @@ pub(crate) fn prepare(state: &Path, from: &Path) -> Result<Ready, BackupError> {
 }
 
 impl Ready {
-    /// The cluster of the database that is there; `None`: there is none, or it cannot be read.
+    /// The cluster of the existing database; `None` if there is none, or it cannot be read.
     pub(crate) fn replaces(&self) -> Option<String> {
         let path = self.state.join(FILE_NAME);
         if !path.is_file() {
@@ -126,7 +132,8 @@ impl Ready {
         peek(&path).ok().and_then(|conn| meta(&conn, "cluster_id").ok().flatten())
     }
 
-    /// Puts the copy in the place of the database, which is kept under another name: returned. A crash leaves one or the other.
+    /// Puts the copy in the place of the database. Keeps the old one under another name, and
+    /// returns that name. A crash leaves one or the other.
     pub(crate) fn put(self, now: SystemTime) -> Result<Option<PathBuf>, BackupError> {
         let path = self.state.join(FILE_NAME);
         let write = |source| BackupError::Write { path: path.clone(), source };
@@ -140,7 +147,7 @@ impl Ready {
         }
         self.copy.as_file().sync_all().map_err(write)?;
         let aside = if path.is_file() { Some(set_aside(&path, now).map_err(write)?) } else { None };
-        // What a crash has left of a log is not the copy's.
+        // A log that a crash left does not belong to the copy.
         for end in BESIDE {
             remove(&beside(&path, end)).map_err(write)?;
         }
@@ -159,13 +166,13 @@ fn peek(path: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-/// Gives the database, and its log, a second name. The log of a whole one is brought into its file first, so that the file alone is all of it
-/// when the log's own name goes.
+/// Gives the database and its log a second name. First moves an intact database's log into its
+/// file, so that the file alone is complete when the log's own name goes.
 fn set_aside(path: &Path, now: SystemTime) -> io::Result<PathBuf> {
     if let Ok(conn) = peek(path)
         && check(path, &conn).is_ok()
     {
-        // What cannot be brought in stays under the second name.
+        // A log that cannot be moved into the file stays under the second name.
         let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
     }
     for number in 0_u32.. {
@@ -189,7 +196,7 @@ fn no_backup(path: &Path) -> impl Fn(rusqlite::Error) -> BackupError + Copy {
     move |source| BackupError::NoBackup { path: path.to_owned(), why: source.to_string() }
 }
 
-/// Sees that a database is whole; its schema, which this version knows.
+/// Checks that a database is intact. Returns its schema, which this version knows.
 fn whole(path: &Path, conn: &Connection) -> Result<i64, BackupError> {
     let other = no_backup(path);
     let schema: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(other)?;
@@ -203,7 +210,7 @@ fn whole(path: &Path, conn: &Connection) -> Result<i64, BackupError> {
     Ok(schema)
 }
 
-/// The cluster whose database this is. An error: it is no controller's.
+/// The cluster that a database belongs to. Fails if the database is not a controller's.
 fn cluster_of(path: &Path, conn: &Connection) -> Result<String, BackupError> {
     let other = no_backup(path);
     let types = "SELECT COUNT(*) FROM volume_types";
@@ -244,13 +251,14 @@ fn meta(conn: &Connection, key: &str) -> rusqlite::Result<Option<String>> {
 }
 
 impl Db<'_> {
-    /// Says whether this database was put back from a copy since the last start. The next start is not told any more.
+    /// Returns `true` if this database was restored from a copy since the last start, and clears
+    /// the note.
     pub(crate) fn take_restored(&self) -> Result<bool, SqlError> {
         self.drop_meta(RESTORED)
     }
 }
 
-/// Those of the keys that this origin lacks.
+/// The keys among these that this origin lacks.
 pub(crate) fn lacked(keys: &[KeyId], origin: &Origin) -> Result<Vec<KeyId>, StoreError> {
     if keys.is_empty() {
         return Ok(Vec::new());

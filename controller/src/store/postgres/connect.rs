@@ -1,7 +1,8 @@
-//! How a PostgreSQL database is reached, and what its sessions are set to before anything else runs on them.
+//! Connections to a PostgreSQL database, and the settings of their sessions before anything else
+//! runs.
 //!
-//! What must never happen here: a password in a text that anybody sees; plain text across a network because of a default;
-//! a session that answers a commit before it is durable.
+//! What must never happen here: a password in a visible text; plain text across a network because
+//! of a default; a session that answers a commit before it is durable.
 
 use std::fmt;
 use std::fs;
@@ -17,23 +18,24 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::store::sql::SqlError;
 
-/// A dial, with the greeting.
+/// The longest time for a dial with its greeting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A server that vanished without a word is noticed after this.
+/// The time after which a silent server counts as gone.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What every session is set to. A controller that is stopped in the middle of a transaction must not hold its rows for long;
-/// asynchronous commits would lose acknowledged wishes.
+/// The settings of every session. A controller that is stopped inside a transaction must not hold
+/// its rows for long; asynchronous commits would lose acknowledged specs.
 const SESSION: &str = "SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') \
      THEN set_config('synchronous_commit', 'on', false) END; \
      SET idle_in_transaction_session_timeout = '5s'; SET lock_timeout = '10s'; SET statement_timeout = '60s'; \
      SET client_min_messages = warning; SET DateStyle = ISO";
 
-/// For sessions that write: a scan of a table would count as a look at all of its rows, and conflict with every change.
+/// For sessions that write: a table scan would count as a read of all rows, and conflict with every
+/// change.
 const WRITER: &str = "SET enable_seqscan = off";
 
-/// A PostgreSQL database, and how it is reached.
+/// A PostgreSQL database, with its address and credentials.
 #[derive(Clone)]
 pub struct PostgresOptions {
     config: Config,
@@ -51,8 +53,9 @@ impl fmt::Debug for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Checks an address: `postgres://USER@HOST[:PORT]/DATABASE`, or `…@/DATABASE?host=/SOCKET/FOLDER`. `ca` is the authority
-    /// of the server's certificate; across a network it is wanted, unless `insecure`. The error says what to write.
+    /// Checks an address: `postgres://USER@HOST[:PORT]/DATABASE`, or
+    /// `…@/DATABASE?host=/SOCKET/FOLDER`. `ca` is the authority of the server's certificate; across
+    /// a network it is required, unless `insecure` is set. The error says what to write.
     pub fn new(
         url: &str,
         password_file: Option<PathBuf>,
@@ -98,17 +101,17 @@ impl PostgresOptions {
         Ok(Self { config, shown, network, password_file, ca, insecure })
     }
 
-    /// What errors and logs call it.
+    /// The name of the database in errors and logs.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// The files that are read for a connection: the password, and the authority of the server.
+    /// The files that a connection reads: the password, and the authority of the server.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.password_file.iter().chain(&self.ca).map(PathBuf::as_path)
     }
 
-    /// The same server, another database.
+    /// These options for another database of the server.
     #[must_use]
     pub fn with_database(mut self, name: &str) -> Self {
         self.config.dbname(name);
@@ -154,7 +157,7 @@ impl Dialer {
         &self.options
     }
 
-    /// The password is read anew for every connection: it can be changed without a restart.
+    /// Every connection reads the password anew: it can be changed without a restart.
     fn config(&self) -> Result<Config, SqlError> {
         let mut config = self.options.config.clone();
         if let Some(path) = &self.options.password_file {
@@ -174,7 +177,8 @@ impl Dialer {
         Ok(config)
     }
 
-    /// For a thread that may block. `writer`: for transactions that change something.
+    /// Connects, for a thread that may block. `writer` is `true` for transactions that change
+    /// something.
     pub(crate) fn connect(&self, writer: bool) -> Result<postgres::Client, SqlError> {
         let config = postgres::Config::from(self.config()?);
         let mut client = config.connect(self.tls.clone()).map_err(|error| SqlError::unreachable(&error))?;
@@ -185,7 +189,7 @@ impl Dialer {
         Ok(client)
     }
 
-    /// For a task. The connection must be polled.
+    /// Connects, for a task. The caller must poll the connection.
     pub(crate) async fn connect_async(
         &self,
     ) -> Result<
@@ -223,11 +227,12 @@ fn client_tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, SqlError> {
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// The password for a database in a file of PostgreSQL's form: `host:port:database:user:password`, `*` for any, `\` before
-/// `:` and `\`. The first line that fits.
+/// The password for a database, from a file of PostgreSQL's form:
+/// `host:port:database:user:password`, `*` for any, `\` before `:` and `\`. The first line that
+/// fits counts.
 fn pgpass(text: &str, config: &Config) -> Option<String> {
     let host = config.get_hosts().first().map(|host| match host {
-        // As libpq: a socket is `localhost` there.
+        // As in libpq, a socket is `localhost` there.
         Host::Unix(_) => "localhost".to_owned(),
         Host::Tcp(name) => name.clone(),
     })?;

@@ -1,12 +1,13 @@
-//! Whether a transaction whose commit was not answered has happened.
+//! Marks, which say if a transaction whose commit was not answered has happened.
 //!
-//! The server keeps what became of each transaction by its number, but a number proves nothing alone: after a crash the
-//! server gives numbers again whose transactions left nothing on its disk, and "committed" may then be said of somebody
-//! else's. So every change leaves a mark of its own in a row of its connection. The number still says whether the server
-//! is at it; then the mark says whether it happened.
+//! The server keeps the outcome of each transaction by its number, but a number alone proves
+//! nothing. After a crash the server reuses numbers whose transactions left nothing on its disk.
+//! "Committed" may then be said of another transaction. So every change leaves its own mark in a
+//! row of its connection. The number says if the server is still busy with the change; afterwards
+//! the mark says if it happened.
 //!
-//! What must never happen here: a mark that is looked for while the server may still commit; a mark that two transactions
-//! have.
+//! What must never happen here: a mark looked for while the server may still commit; a mark shared
+//! by two transactions.
 
 use postgres::error::SqlState;
 use postgres::{Client, SimpleQueryMessage};
@@ -14,7 +15,8 @@ use uuid::Uuid;
 
 use crate::store::sql::SqlError;
 
-/// The row of a connection that writes. Its thread makes one change after the other, so the last mark is enough.
+/// The row of a connection that writes. The connection's thread makes one change after the other,
+/// so the last mark is enough.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot(Uuid);
 
@@ -23,45 +25,46 @@ pub(super) struct Slot(Uuid);
 pub(super) struct Ticket {
     slot: Slot,
     mark: Uuid,
-    /// The server's number of it.
+    /// The server's number of the transaction.
     number: String,
-    /// The history that the server wrote then: another one after a standby was promoted.
+    /// The server's timeline at that time: another one after a standby was promoted.
     timeline: String,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It happened.
+    /// The change happened.
     Committed,
-    /// It did not, and will not.
+    /// The change did not happen, and will not.
     Nothing,
-    /// The server is still at it.
+    /// The server is still busy with the change.
     Busy,
-    /// A standby leads now, and what it has not got the old leader may have.
+    /// A standby leads now. It may lack changes that the old leader has.
     Unknown,
 }
 
-/// The server's history, as its log files are named.
+/// The server's timeline, as its log files are named.
 pub(super) fn timeline(client: &mut Client) -> Result<String, postgres::Error> {
     Ok(client.query_one("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)", &[])?.get(0))
 }
 
-/// Forgets the rows of connections that are long gone; an idle one makes its row again.
+/// Deletes the rows of connections that are long gone; an idle one makes its row again.
 pub(super) fn tidy(client: &mut Client) -> Result<(), postgres::Error> {
     client.batch_execute("DELETE FROM commit_marks WHERE marked_at < now() - interval '30 days'")
 }
 
 impl Slot {
-    /// For a new thread.
+    /// A slot for a new thread.
     pub(super) fn new() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// Begins a change, and marks it: one round trip.
+    /// Begins a change and marks it, in one round trip.
     pub(super) fn begin(self, client: &mut Client, timeline: &str) -> Result<Ticket, SqlError> {
         let mark = Uuid::new_v4();
-        // Both are ours: hexadecimal digits and hyphens. Row-level conflicts with others there are none.
+        // Both values are ours: hexadecimal digits and hyphens. No other transaction conflicts over
+        // the row.
         let begin = format!(
             "BEGIN ISOLATION LEVEL SERIALIZABLE; \
              INSERT INTO commit_marks (slot, mark, marked_at) VALUES ('{}', '{mark}', now()) \
@@ -80,17 +83,17 @@ impl Slot {
 }
 
 impl Ticket {
-    /// Asks on another connection.
+    /// Asks for the outcome on another connection.
     pub(super) fn outcome(&self, client: &mut Client, timeline: &str) -> Result<Outcome, postgres::Error> {
         let asked = client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&self.number]);
         match asked.map(|row| row.get::<_, Option<String>>(0)) {
             Ok(Some(word)) if word == "in progress" => return Ok(Outcome::Busy),
             Ok(_) => {}
-            // A number that the server has not given (again): in the future, it says.
+            // The server has not given this number (again): it calls the number one of the future.
             Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {}
             Err(error) => return Err(error),
         }
-        // A statement of its own: it sees what was committed before the answer above.
+        // A statement of its own: it sees everything committed before the answer above.
         let sql = "SELECT 1 FROM commit_marks WHERE slot = $1::text AND mark = $2::text";
         let found = client.query_opt(sql, &[&self.slot.0.to_string(), &self.mark.to_string()])?;
         Ok(match found {
@@ -129,7 +132,7 @@ mod tests {
         ours.batch_execute("ROLLBACK").unwrap();
         assert_eq!(second.outcome(&mut other, &history).unwrap(), Outcome::Nothing);
         assert_eq!(second.outcome(&mut other, "00000099").unwrap(), Outcome::Unknown);
-        // What a standby has got has happened there, too.
+        // A change that the standby has received happened there, too.
         assert_eq!(first.outcome(&mut other, "00000099").unwrap(), Outcome::Committed);
         let future = Ticket { number: "999999999".to_owned(), ..second };
         assert_eq!(future.outcome(&mut other, &history).unwrap(), Outcome::Nothing);
@@ -156,7 +159,7 @@ mod tests {
                 return;
             }
         }
-        // The server skipped it this time: what it says of it is still nothing.
+        // The server skipped the number this time: its answer about it is still nothing.
         assert_eq!(lost.outcome(&mut other, &history).unwrap(), Outcome::Nothing);
     }
 

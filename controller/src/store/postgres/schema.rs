@@ -1,14 +1,15 @@
-//! Schemas of the PostgreSQL database: each equal in meaning to the embedded one's of the same content.
+//! Schemas of the PostgreSQL database: each equal in meaning to the embedded database's schema of
+//! equal content.
 //!
-//! What must never happen here: two controllers that change the schema at once; a schema that a newer controller made,
-//! worked on.
+//! What must never happen here: two controllers that change the schema at once; work on a schema
+//! that a newer controller made.
 
 use postgres::{Client, IsolationLevel};
 
 use crate::store::error::StoreError;
 use crate::store::sql::SqlError;
 
-/// Every schema ever released, oldest first. Only ever appended to.
+/// Every schema ever released, oldest first. Append only.
 const SCHEMAS: [&str; 13] = [
     include_str!("../schema/pg/1.sql"),
     include_str!("../schema/pg/2.sql"),
@@ -28,10 +29,10 @@ const SCHEMAS: [&str; 13] = [
 /// The key of the lock under which schemas change ("mooring" in ASCII).
 const LOCK: i64 = 0x006d_6f6f_7269_6e67;
 
-/// The oldest server that has all that is used.
+/// The oldest server version with all the features in use.
 const SERVER_MIN: i32 = 140_000;
 
-/// Refuses a database of another schema than this controller's.
+/// Refuses a database with another schema than this controller's.
 pub(super) fn is_current(client: &mut Client, shown: &str) -> Result<(), StoreError> {
     let failed =
         |error: postgres::Error| StoreError::sql("look at the schema of the store", SqlError::from(error));

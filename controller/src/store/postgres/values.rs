@@ -1,6 +1,7 @@
-//! Our values and statements as PostgreSQL takes them.
+//! Conversion of our values and statements for PostgreSQL.
 //!
-//! What must never happen here: a value sent as another type than its column's; a `?1` inside of a quoted text changed.
+//! What must never happen here: a value sent as another type than its column's; a `?1` inside of a
+//! quoted text changed.
 
 use std::error::Error;
 
@@ -35,7 +36,7 @@ impl<'a> FromSql<'a> for Value {
         Ok(match *kind {
             Type::INT8 => Self::Int(i64::from_sql(kind, raw)?),
             Type::INT4 => Self::Int(i32::from_sql(kind, raw)?.into()),
-            // What SQLite says of a truth.
+            // SQLite's form of a boolean.
             Type::BOOL => Self::Int(bool::from_sql(kind, raw)?.into()),
             Type::BYTEA => Self::Blob(raw.to_vec()),
             _ => Self::Text(String::from_sql(kind, raw)?),
@@ -54,7 +55,7 @@ impl<'a> FromSql<'a> for Value {
     }
 }
 
-/// `?1` as `$1`, outside of quotes.
+/// Rewrites `?1` as `$1`, outside of quotes.
 pub(super) fn placeholders(sql: &str) -> String {
     let mut text = String::with_capacity(sql.len());
     let mut quote = None;
