@@ -1,7 +1,7 @@
-//! The database beside a controller that works on it, for commands: the embedded one is only read.
+//! The database for commands that run beside a controller. The embedded database is only read.
 //!
-//! What must never happen here: a schema changed by a command; a change of the embedded database, which its controller has to
-//! itself.
+//! What must never happen here: a schema changed by a command; a change of the embedded database,
+//! which belongs to its controller alone.
 
 use mooring_systemd::sealing::SealingKeys;
 use rusqlite::Connection;
@@ -11,11 +11,11 @@ use super::{Abort, Database, Db, Store, StoreError, sqlite};
 use crate::clock::Clock;
 use mooring_model::ClusterId;
 
-/// A database that another process may be at work on.
+/// A database that another process may work on.
 pub(crate) enum Beside {
-    /// The embedded one.
+    /// The embedded database.
     Alone(Box<(Connection, SealingKeys)>),
-    /// One that several controllers share.
+    /// A database that several controllers share.
     Shared(Store),
 }
 
@@ -35,7 +35,7 @@ impl Beside {
         }
     }
 
-    /// True if other controllers may be at work on it.
+    /// Returns `true` if other controllers may work on the database.
     pub(crate) const fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }
@@ -60,7 +60,7 @@ impl Beside {
         }
     }
 
-    /// Changes a database that is shared.
+    /// Changes a shared database.
     pub(crate) fn change<T: Send + 'static>(
         &self,
         op: &'static str,

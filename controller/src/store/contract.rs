@@ -1,4 +1,4 @@
-//! What every database must keep, the same tests on both.
+//! The contract of every database: the same tests run on both.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -44,7 +44,7 @@ use crate::store::places::{Place as PoolPlace, Taken};
 use crate::store::reviews::Review;
 use crate::store::volumes::Tried;
 
-/// A database, and how another controller opens it, where that can be.
+/// A database, and the way another controller opens it, where that is possible.
 struct Place {
     store: Store,
     other: Store,
@@ -126,7 +126,7 @@ impl Place {
         &self,
         work: impl FnOnce(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> T {
-        // What one controller has written, another reads.
+        // Another controller reads what one has written.
         self.other.read("test", work).await.unwrap()
     }
 
@@ -301,7 +301,7 @@ async fn a_volume_counts_until_a_report_shows_it(place: Place) {
     assert!(seen().await.3);
     place.write(move |db| Ok(db.note_taken(id)?)).await;
     assert_eq!(seen().await, (vec![], one(next, "vg1"), true, true), "its agent never said hello");
-    // It counts beside a report of before, and not beside one of after.
+    // A volume counts beside an earlier report, and not beside a later one.
     let asked = |at: SystemTime| {
         place.write(move |db| {
             db.put_agent("b", next, None, &[], "")?;
@@ -327,7 +327,7 @@ async fn keys_are_unique(place: Place) {
     let first = attachment(id, 1);
     let again = AttachmentRow { id: AttachmentId::random(), ..first.clone() };
     place.write(move |db| Ok(db.put_attachment(&first)?)).await;
-    // The same place of the same volume.
+    // The same mountpoint of the same volume.
     assert!(place.store.write("test", move |db| Ok(db.put_attachment(&again)?)).await.is_err());
     let agent = |name: &'static str, number: u128, initiator: Option<Iqn>| {
         place.store.write("test", move |db| {
@@ -349,7 +349,7 @@ async fn keys_are_unique(place: Place) {
     let (one, two) = (same("t"), same("t"));
     place.write(move |db| Ok(db.insert_type(&one)?)).await;
     assert!(place.store.write("test", move |db| Ok(db.insert_type(&two)?)).await.is_err());
-    // A type that a volume has does not go.
+    // A type that a volume has cannot be deleted.
     let used = place.read(|db| Ok(db.type_by_name(DEFAULT_TYPE)?.unwrap().id)).await;
     assert!(place.read(move |db| Ok(db.is_type_used(used)?)).await);
     assert!(place.store.write("test", move |db| Ok(db.delete_type(used)?)).await.is_err());
@@ -472,7 +472,7 @@ async fn what_is_refused_leaves_nothing_and_takes_nobody_with_it(place: Place) {
                 db.set_meta(&format!("n{number}"), "1")?;
                 match number % 3 {
                     0 => Err(Refusal::Conflict("no".to_owned()).into()),
-                    // The database itself says no.
+                    // The database itself refuses.
                     1 => {
                         db.run("INSERT INTO meta (key, value) VALUES (?1, NULL)", &values!["x"])?;
                         Ok(())
@@ -491,7 +491,7 @@ async fn what_is_refused_leaves_nothing_and_takes_nobody_with_it(place: Place) {
     }
 }
 
-/// Reads, then writes what it has read and one more.
+/// Reads a number, then stores it plus one.
 fn increment(db: &Db<'_>) -> Result<u64, Abort> {
     let next = db.meta("count")?.map_or(0, |text| text.parse::<u64>().unwrap()) + 1;
     db.set_meta("count", &next.to_string())?;
@@ -574,7 +574,8 @@ async fn postgresql_refuses_what_it_cannot_keep() {
     let place = postgres();
     let nul = place.store.write("test", |db| Ok(db.set_meta("k", "a\0b")?)).await;
     assert!(matches!(nul, Err(Refusal::Invalid(_))), "{nul:?}");
-    // A change that goes on after a failed statement: the server would answer its commit with a rollback.
+    // A change that goes on after a failed statement: the server would answer its commit with a
+    // rollback.
     let on = place.store.write("test", |db| {
         db.set_meta("on", "1")?;
         drop(db.run("INSERT INTO meta (key, value) VALUES (?1, NULL)", &values!["x"]));
@@ -611,7 +612,7 @@ async fn other_schemas_and_clusters_are_refused() {
     assert!(matches!(missing, StoreError::Reach { .. }), "{missing}");
 }
 
-/// Tables, with columns (kind, may be nothing) and unique indexes, as text.
+/// Tables as text, with their columns (kind, nullability) and unique indexes.
 fn shape_of_sqlite() -> BTreeSet<String> {
     let dir = tempfile::tempdir().unwrap();
     drop(open(Database::embedded(dir.path().join("state"))).unwrap());
@@ -667,7 +668,7 @@ fn both_schemas_mean_the_same() {
 /// The keys that one client has written: acknowledged, of unknown outcome, refused.
 type Written = (Vec<String>, Vec<String>, Vec<String>);
 
-/// Writes a key of its own and one that all change, again and again, until it is told to stop.
+/// Writes a key of its own and a shared key, again and again, until it is told to stop.
 async fn write_on(store: Store, client: u32, stop: Arc<AtomicBool>, made: Arc<AtomicUsize>) -> Written {
     let (mut kept, mut unknown, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0_u32.. {
@@ -693,8 +694,8 @@ async fn write_on(store: Store, client: u32, stop: Arc<AtomicBool>, made: Arc<At
     (kept, unknown, refused)
 }
 
-/// The server is killed, stopped and started under a load: what was acknowledged is there, and what was refused is not,
-/// unless the refusal says that nobody knows.
+/// Kills, stops and starts the server under load. Acknowledged changes are there; refused ones are
+/// not, unless the refusal says that the outcome is unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_loses_nothing_that_was_acknowledged() {
     let server = Arc::new(pg::Server::new());
@@ -705,7 +706,7 @@ async fn a_server_that_dies_loses_nothing_that_was_acknowledged() {
     for client in 0..6 {
         going.spawn(write_on(store.clone(), client, Arc::clone(&stop), Arc::clone(&made)));
     }
-    // Some changes before each blow, however slow the machine is.
+    // Lets some changes happen before each blow, however slow the machine is.
     let some = || async {
         let until = made.load(Ordering::Relaxed) + 10;
         while made.load(Ordering::Relaxed) < until {
@@ -749,7 +750,8 @@ async fn a_server_that_dies_loses_nothing_that_was_acknowledged() {
     assert!((all..=all + unknown).contains(&count), "{all} kept, {unknown} unknown, counted {count}");
 }
 
-/// A change that waits may hold the store. When nobody will run it any more, it does not keep the file from its next user.
+/// A waiting change may hold the store. Once no thread will run it, it does not keep the file from
+/// its next user.
 #[test]
 fn a_runtime_that_ends_gives_the_file_back() {
     let dir = tempfile::tempdir().unwrap();

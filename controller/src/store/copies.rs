@@ -1,5 +1,5 @@
-//! The copy of a volume's persistent reservations, as its storage agent keeps them: with the hints of its place, as a revert is.
-//! The agent's own text, which nobody here reads.
+//! The copy of a volume's persistent reservations, as its storage agent stores them, kept with the
+//! hints of the volume's place. The text is the agent's own; nothing here reads it.
 //!
 //! What must never happen here: another hint lost.
 
@@ -10,18 +10,18 @@ use super::Db;
 use super::sql::{SqlError, values};
 use super::volumes::VolumeRow;
 
-/// The hint.
+/// The hint's key.
 const COPY: &str = "reservations";
 
 impl VolumeRow {
-    /// The copy; empty: there is nothing to keep.
+    /// The copy; empty if there are no reservations.
     pub(crate) fn reservations_copy(&self) -> &str {
         self.hints.get(COPY).and_then(Value::as_str).unwrap_or_default()
     }
 }
 
 impl Db<'_> {
-    /// Keeps what the agent keeps now. A volume that is gone has nothing.
+    /// Stores the agent's present copy. Does nothing for a volume that is gone.
     pub(crate) fn copy_reservations(&self, id: VolumeId, text: &str) -> Result<(), SqlError> {
         let Some(mut volume) = self.volume(id)? else { return Ok(()) };
         if volume.reservations_copy() == text {

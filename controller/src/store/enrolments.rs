@@ -1,7 +1,8 @@
-//! Agents that joined with a token, and the tokens; and what several controllers tell each other of their authority.
+//! Agents that joined with a token, and the tokens; and the facts about authorities that several
+//! controllers share.
 //!
-//! What must never happen here: a token that two keys have used; an enrolment of a name that its token was not for; a private key
-//! in clear.
+//! What must never happen here: a token that two keys have used; an enrolment under a name that its
+//! token was not for; a private key in clear.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,17 +13,17 @@ use super::sql::{Row, SqlError, values};
 use super::{Db, micros, time_of};
 use crate::domain::{AgentEntry, ControllerTrust, Enrolment, JoinToken, NextAuthority};
 
-/// The prefix of the keys of `meta` under which controllers say which authorities they trust.
+/// The prefix of the keys of `meta` under which controllers list the authorities they trust.
 const TRUST: &str = "trust:";
 
 /// The keys of `meta` of the next authority: its certificate, and its private key, sealed.
 const NEXT_CERTIFICATE: &str = "next_authority";
 const NEXT_KEY: &str = "next_authority_key";
 
-/// The prefix of the keys of `meta` of files that were made for other machines.
+/// The prefix of the keys of `meta` for files that were made for other machines.
 const SHARE: &str = "share:";
 
-/// Where the next authority's key stands.
+/// The place of the next authority's private key.
 const NEXT_KEY_PLACE: Place<'static> = Place { table: "meta", column: "value", row: &[NEXT_KEY] };
 
 const COLUMNS: &str = "name, id, address, roles, state, zone, joined_us, expires_us";
@@ -51,7 +52,8 @@ impl Db<'_> {
         self.one(&format!("SELECT {COLUMNS} FROM enrolments WHERE name = ?1"), &values![name], enrolment)
     }
 
-    /// True if the agent is still enrolled as this entry says. A name that another agent has by now, or nobody, is not.
+    /// Returns `true` if the agent is still enrolled as this entry says; `false` if its name is
+    /// free or belongs to another agent by now.
     pub(crate) fn stands(&self, entry: &AgentEntry) -> Result<bool, SqlError> {
         if entry.enrolment.is_none() {
             return Ok(true);
@@ -60,7 +62,7 @@ impl Db<'_> {
         Ok(enrolment.is_some_and(|enrolment| !enrolment.revoked && entry.is_of(&enrolment)))
     }
 
-    /// Keeps an enrolment, in the place of an earlier one of its name.
+    /// Stores an enrolment; it replaces an earlier one of its name.
     pub(crate) fn put_enrolment(&self, enrolment: &Enrolment) -> Result<(), SqlError> {
         let sql = "INSERT INTO enrolments (name, id, address, roles, state, zone, joined_us, expires_us) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
@@ -80,18 +82,19 @@ impl Db<'_> {
         self.run(sql, &values).map(drop)
     }
 
-    /// Ends an enrolment: the agent is never dialled again. `false`: there is none of this name.
+    /// Ends an enrolment: the agent is never dialled again. Returns `false` if there is none of
+    /// this name.
     pub(crate) fn revoke_enrolment(&self, name: &str) -> Result<bool, SqlError> {
         let sql = "UPDATE enrolments SET state = 'revoked' WHERE name = ?1";
         Ok(self.run(sql, &values![name])? == 1)
     }
 
-    /// Takes an enrolment away, revoked or not: its certificate is worth nothing.
+    /// Deletes an enrolment, revoked or not: its certificate is worth nothing from now on.
     pub(crate) fn drop_enrolment(&self, name: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM enrolments WHERE name = ?1", &values![name]).map(drop)
     }
 
-    /// Keeps a token, in the place of an earlier one of its name.
+    /// Stores a token; it replaces an earlier one of its name.
     pub(crate) fn put_join_token(&self, token: &JoinToken) -> Result<(), SqlError> {
         let sql = "INSERT INTO join_tokens (hash, name, roles, zone, expires_us, used_by) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
                    ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, roles = excluded.roles, \
@@ -108,7 +111,7 @@ impl Db<'_> {
         self.run(sql, &values).map(drop)
     }
 
-    /// The token of this hash.
+    /// The token with this hash.
     pub(crate) fn join_token(&self, hash: &str) -> Result<Option<JoinToken>, SqlError> {
         let sql = "SELECT hash, name, roles, zone, expires_us, used_by FROM join_tokens WHERE hash = ?1";
         self.one(sql, &values![hash], |row| {
@@ -123,12 +126,13 @@ impl Db<'_> {
         })
     }
 
-    /// Takes the token of this name back, used or not.
+    /// Deletes the token of this name, used or not.
     pub(crate) fn drop_join_token(&self, name: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM join_tokens WHERE name = ?1", &values![name]).map(drop)
     }
 
-    /// Keeps which authorities a controller trusts, and forgets what those said that are gone. For a shared database.
+    /// Stores which authorities a controller trusts, and deletes the lists of controllers that are
+    /// gone. For a shared database.
     pub(crate) fn put_controller_trust(&self, id: &str, trust: &ControllerTrust) -> Result<(), SqlError> {
         let gone = "DELETE FROM meta WHERE substr(key, 1, 6) = ?1 \
                     AND NOT EXISTS (SELECT 1 FROM controllers WHERE controllers.id = substr(meta.key, 7))";
@@ -137,7 +141,8 @@ impl Db<'_> {
         self.set_meta(&format!("{TRUST}{id}"), &text)
     }
 
-    /// The controllers that are alive, by id, and which authorities each trusts; `None`: one has not said so. For a shared database.
+    /// The live controllers, by id, with the authorities that each trusts; `None` for one that has
+    /// not said so. For a shared database.
     pub(crate) fn controller_trusts(&self) -> Result<Vec<(String, Option<ControllerTrust>)>, SqlError> {
         let alive = "SELECT id FROM controllers WHERE until_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
                      ORDER BY id";
@@ -149,7 +154,7 @@ impl Db<'_> {
         ids.into_iter().map(said).collect()
     }
 
-    /// The authority of the rotation that is under way.
+    /// The new authority of the rotation in progress.
     pub(crate) fn next_authority(&self) -> Result<Option<NextAuthority>, SqlError> {
         let (Some(certificate), Some(sealed)) = (self.meta(NEXT_CERTIFICATE)?, self.meta(NEXT_KEY)?) else {
             return Ok(None);
@@ -158,7 +163,7 @@ impl Db<'_> {
         Ok(Some(NextAuthority { certificate, key }))
     }
 
-    /// Keeps the authority of a rotation, unless there is one already. Returns the one that is kept.
+    /// Stores the authority of a rotation, unless there is one already. Returns the stored one.
     pub(crate) fn offer_next_authority(&self, next: &NextAuthority) -> Result<NextAuthority, SqlError> {
         if let Some(kept) = self.next_authority()? {
             return Ok(kept);
@@ -168,13 +173,14 @@ impl Db<'_> {
         Ok(next.clone())
     }
 
-    /// Forgets the authority of a rotation: every controller has it.
+    /// Deletes the authority of a rotation: every controller has it.
     pub(crate) fn drop_next_authority(&self) -> Result<(), SqlError> {
         self.drop_meta(NEXT_KEY)?;
         self.drop_meta(NEXT_CERTIFICATE).map(drop)
     }
 
-    /// Keeps that a file with the keys of this database was made, for one machine and until then; forgets those that are over.
+    /// Notes that a file with the keys of this database was made for one machine, valid until
+    /// `expires`. Deletes expired notes.
     pub(crate) fn put_share(&self, id: Uuid, expires: SystemTime) -> Result<(), SqlError> {
         let all = "SELECT key, value FROM meta WHERE substr(key, 1, 6) = ?1";
         let kept =
@@ -188,7 +194,8 @@ impl Db<'_> {
         self.set_meta(&format!("{SHARE}{id}"), &micros(expires).to_string())
     }
 
-    /// Takes such a file into use for the machine with this key; the same machine may use it again. The inner error says why it cannot.
+    /// Uses such a file for the machine with this key; the same machine may use it again. The inner
+    /// error says why it cannot be used.
     pub(crate) fn use_share(&self, id: Uuid, key: &str) -> Result<Result<(), &'static str>, SqlError> {
         let name = format!("{SHARE}{id}");
         let Some(value) = self.meta(&name)? else { return Ok(Err("is not known to this database")) };

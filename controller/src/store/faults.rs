@@ -1,4 +1,4 @@
-//! What the embedded database says when its file, its disk or its folder is not as it should be.
+//! Tests of the embedded database's errors when its file, its disk or its folder is faulty.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -13,7 +13,8 @@ fn open(dir: &Path) -> Result<Store, StoreError> {
     Store::open(Database::embedded(dir.to_owned()), None, Clock::system())
 }
 
-/// The file is named with what to do, for whoever starts it and in the log; a caller of the API is told neither.
+/// Checks that a write fails. The start and the log name the file and the remedy; a caller of the
+/// API is told neither.
 async fn takes_nothing(store: &Store, words: &[&str]) {
     let write =
         |db: &Db<'_>| Ok((0..200).try_for_each(|n| db.set_meta(&format!("k{n}"), &"v".repeat(4_096)))?);
@@ -25,7 +26,7 @@ async fn takes_nothing(store: &Store, words: &[&str]) {
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
-/// Nothing of what was refused is there, and it goes on.
+/// Checks that nothing refused was stored, and that the store goes on.
 async fn goes_on(store: &Store) {
     assert_eq!(store.read("read", |db| Ok(db.meta("k0")?)).await.unwrap(), None);
     store.write("go on", |db| Ok(db.set_meta("k0", "v")?)).await.unwrap();
@@ -52,7 +53,7 @@ async fn a_folder_that_goes_under_the_controller_is_noticed_and_nothing_more_is_
     let words = ["is not there any more", file.to_str().unwrap(), "--restored", "rebuild"];
     takes_nothing(&store, &words).await;
     assert!(matches!(store.read("read", |db| Ok(db.epoch()?)).await, Err(Refusal::Unavailable(_))));
-    // A second controller may have begun another one in its place, which is not read either.
+    // A second controller may have begun another file in its place, which is not read either.
     drop(open(&dir).unwrap());
     takes_nothing(&store, &words).await;
     assert!(matches!(store.read("read", |db| Ok(db.epoch()?)).await, Err(Refusal::Unavailable(_))));

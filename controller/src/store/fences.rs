@@ -1,7 +1,7 @@
-//! Hosts that are cut off: whom a fence concerns, and what it took away.
+//! Fences of hosts: the initiators that a fence concerns, and the attachments that it ended.
 //!
-//! What must never happen here: two fences of one name in force; a fence that is forgotten when it is lifted (it is the record
-//! of who cut off whom).
+//! What must never happen here: two fences of one name in force; a fence that is deleted when it is
+//! lifted (it is the record of who fenced whom).
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -14,18 +14,18 @@ use super::attachments::Asked;
 use super::sql::{Row, SqlError, values};
 use crate::initiators::Initiators;
 
-/// A fence as it is kept.
+/// A fence as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FenceRow {
-    /// Its id.
+    /// The fence's id.
     pub(crate) id: Uuid,
-    /// As it was asked for: the name of a host, or of an initiator.
+    /// The name of the host or initiator, as it was requested.
     pub(crate) name: String,
-    /// Why, for people.
+    /// A reason for people.
     pub(crate) reason: Option<String>,
-    /// Who wanted it, and since when it holds.
+    /// The operator who requested the fence, and the time since which it holds.
     pub(crate) asked: Asked,
-    /// Since when it does not hold any more.
+    /// The time at which the fence was lifted; `None` while it is in force.
     pub(crate) lifted_at: Option<SystemTime>,
 }
 
@@ -42,13 +42,13 @@ fn fence(row: &mut Row) -> Result<FenceRow, SqlError> {
 }
 
 impl Db<'_> {
-    /// The fence of this name that is in force.
+    /// The fence in force with this name.
     pub(crate) fn fence_named(&self, name: &str) -> Result<Option<FenceRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM fences f WHERE f.name = ?1 AND f.lifted_us IS NULL");
         self.one(&sql, &values![name], fence)
     }
 
-    /// The fence in force that concerns one of these initiators, or all of their host.
+    /// The fence in force that concerns one of these initiators, or their whole host.
     pub(crate) fn fence_of(
         &self,
         initiators: &Initiators,
@@ -67,21 +67,22 @@ impl Db<'_> {
         Ok(None)
     }
 
-    /// Whom the fences in force concern, oldest fence first: its name, and an initiator of it if it knows any.
+    /// The names of the fences in force, oldest first, each with an initiator that it concerns if
+    /// it knows one.
     pub(crate) fn fenced_now(&self) -> Result<Vec<(String, Option<Initiator>)>, SqlError> {
         let sql = "SELECT f.name, x.initiator FROM fences f LEFT JOIN fenced x ON x.fence_id = f.id \
                    WHERE f.lifted_us IS NULL ORDER BY f.fenced_us";
         self.all(sql, &[], |row| Ok((row.get(0)?, row.parsed_opt(1)?)))
     }
 
-    /// Fences, newest first: those in force, or all that ever were.
+    /// Fences, newest first: all if `lifted`, else only those in force.
     pub(crate) fn fences(&self, lifted: bool, limit: u32) -> Result<Vec<FenceRow>, SqlError> {
         let which = if lifted { "" } else { "WHERE f.lifted_us IS NULL" };
         let sql = format!("SELECT {COLUMNS} FROM fences f {which} ORDER BY f.fenced_us DESC, f.id LIMIT ?1");
         self.all(&sql, &values![limit], fence)
     }
 
-    /// Keeps a new fence.
+    /// Stores a new fence.
     pub(crate) fn insert_fence(&self, row: &FenceRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO fences (id, name, reason, by_user, by_request, fenced_us, lifted_us) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -90,25 +91,25 @@ impl Db<'_> {
         self.run(sql, &values![*id, name, reason.as_deref(), user, request, *at, *lifted_at]).map(drop)
     }
 
-    /// It does not hold any more.
+    /// Lifts a fence.
     pub(crate) fn lift_fence(&self, id: Uuid) -> Result<(), SqlError> {
         self.run("UPDATE fences SET lifted_us = ?2 WHERE id = ?1", &values![id, self.now]).map(drop)
     }
 
-    /// It concerns this initiator.
+    /// Adds an initiator to those that a fence concerns.
     pub(crate) fn fence_initiator(&self, id: Uuid, initiator: &Initiator) -> Result<(), SqlError> {
         let sql = "INSERT INTO fenced (initiator, fence_id) VALUES (?1, ?2) \
                    ON CONFLICT (initiator, fence_id) DO NOTHING";
         self.run(sql, &values![initiator, id]).map(drop)
     }
 
-    /// Whom it concerns.
+    /// The initiators that a fence concerns.
     pub(crate) fn fenced_initiators(&self, id: Uuid) -> Result<Vec<Initiator>, SqlError> {
         let sql = "SELECT initiator FROM fenced WHERE fence_id = ?1 ORDER BY initiator";
         self.all(sql, &values![id], |row| row.parsed(0))
     }
 
-    /// It takes this attachment away.
+    /// Adds an attachment to those that a fence ends.
     pub(crate) fn fence_part(
         &self,
         id: Uuid,
@@ -120,15 +121,15 @@ impl Db<'_> {
         self.run(sql, &values![id, attachment, volume]).map(drop)
     }
 
-    /// What it took away, or is taking away.
+    /// The attachments that a fence ended or is ending.
     pub(crate) fn fence_parts(&self, id: Uuid) -> Result<Vec<(AttachmentId, VolumeId)>, SqlError> {
         let sql =
             "SELECT attachment_id, volume_id FROM fence_parts WHERE fence_id = ?1 ORDER BY attachment_id";
         self.all(sql, &values![id], |row| Ok((row.parsed(0)?, row.parsed(1)?)))
     }
 
-    /// Under which names a host of connectors logs in, as services and admins said. A fence is rare: it may look at every
-    /// attachment.
+    /// The initiator names of a host in connectors, as services and admins gave them. A fence is
+    /// rare: the statement may read every attachment.
     pub(crate) fn initiators_of_host(&self, host: &str) -> Result<Vec<Initiator>, SqlError> {
         let sql = "SELECT DISTINCT initiator FROM attachments WHERE host = ?1 AND initiator IS NOT NULL AND claimed = 0 \
                    ORDER BY initiator";
@@ -136,7 +137,7 @@ impl Db<'_> {
         Ok(of_host.iter().flat_map(Initiators::each).collect())
     }
 
-    /// What users said of a host, and nobody else: attachments whose grant may be at an agent.
+    /// The names of a host that only users gave: attachments whose grant may be at an agent.
     pub(crate) fn claims_of_host(
         &self,
         host: &str,
@@ -146,9 +147,9 @@ impl Db<'_> {
         self.all(sql, &values![host], |row| Ok((row.parsed(0)?, row.parsed(1)?, row.parsed(2)?)))
     }
 
-    /// Hosts whose name of an initiator this is, as services, admins and enrolled agents say.
+    /// Hosts with this initiator name, as services, admins and enrolled agents say.
     pub(crate) fn hosts_under(&self, initiator: &Initiator) -> Result<BTreeSet<String>, SqlError> {
-        // No name is a part of another one's text, but for those of several ports.
+        // No name is part of another one's text, except in those of several ports.
         let sql = "SELECT DISTINCT host, initiator FROM attachments WHERE claimed = 0 AND host IS NOT NULL \
                    AND initiator IS NOT NULL AND REPLACE(initiator, ?1, '') <> initiator";
         let found = self
@@ -163,8 +164,8 @@ impl Db<'_> {
         Ok(hosts)
     }
 
-    /// Another host that has one of these names, and a volume under it. What a user says of another volume is nothing to a
-    /// service or an admin (`claimed`: it is a user who asks).
+    /// Another host that has one of these names, and a volume under it. `claimed` is `true` if a
+    /// user asks. For a service or an admin, users' claims about other volumes do not count.
     pub(crate) fn other_host(
         &self,
         initiators: &Initiators,
@@ -176,7 +177,7 @@ impl Db<'_> {
         let values = |one: &Initiator| values![one, host, volume, claimed];
         for one in initiators.each() {
             let found = match &one {
-                // From both sides, so that the many of the same host are not looked at.
+                // From both sides, so that the many rows of the host itself are not read.
                 Initiator::Iscsi(_) => {
                     let side = |order: &str| {
                         format!(
@@ -203,13 +204,13 @@ impl Db<'_> {
         Ok(None)
     }
 
-    /// Volumes that a nexus of this initiator has an attachment of.
+    /// Volumes that a nexus of this initiator has an attachment to.
     pub(crate) fn volumes_of_initiator(&self, initiator: &Initiator) -> Result<Vec<VolumeId>, SqlError> {
         let sql = match initiator {
             Initiator::Iscsi(_) => {
                 "SELECT DISTINCT volume_id FROM attachments WHERE initiator = ?1 ORDER BY volume_id"
             }
-            // One of several ports: no name is a part of another one.
+            // One of several ports: no name is part of another one.
             Initiator::Fc(_) => {
                 "SELECT DISTINCT volume_id FROM attachments WHERE REPLACE(initiator, ?1, '') <> initiator ORDER BY volume_id"
             }
@@ -273,7 +274,7 @@ mod tests {
                 let at = |host: &str, volume, claimed| db.other_host(&asked, host, volume, claimed);
                 assert_eq!(at("host1", own, false)?, None);
                 let claim = put(db, 1, own, had, "mine", true)?;
-                // A user's word counts for users, and for whoever would share the nexus.
+                // A user's claim counts for users, and for a caller that would share the nexus.
                 assert_eq!((at("host1", own, false)?, at("host1", own, true)?), (Some(claim), Some(claim)));
                 assert_eq!((at("host1", other, false)?, at("host1", other, true)?), (None, Some(claim)));
                 assert_eq!(at("mine", other, true)?, None);

@@ -1,6 +1,7 @@
-//! Agents that operators have given up, and what of them is left in the other tables.
+//! Agents that operators have given up, and the rest of them in the other tables.
 //!
-//! What must never happen here: an agent that is forgotten twice under two names; a receipt that was proven and is not any more.
+//! What must never happen here: an agent forgotten twice under two names; a receipt that was proven
+//! and no longer is.
 
 use std::time::SystemTime;
 
@@ -17,20 +18,20 @@ use super::{Abort, Db};
 /// An agent that was given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ForgottenRow {
-    /// The agent's id: whoever answers with it is a stranger.
+    /// The agent's id. An agent that answers with it is refused as a stranger.
     pub(crate) agent: AgentId,
-    /// The name that it had.
+    /// The agent's name at that time.
     pub(crate) name: String,
     /// True if the agent served volumes.
     pub(crate) storage: bool,
-    /// Something that it had is left here.
+    /// `true` if rows of the agent are left in other tables.
     pub(crate) open: bool,
-    /// The operator who wanted that, and when.
+    /// The operator who requested it, and the time.
     pub(crate) asked: Asked,
 }
 
 impl ForgottenRow {
-    /// Why whoever answers with this id is refused, and what mends that.
+    /// The reason for refusing an agent that answers with this id, and the remedy.
     pub(crate) fn why_refused(&self) -> String {
         let Self { agent, name, asked, .. } = self;
         let at = Timestamp::try_from(asked.at)
@@ -58,7 +59,7 @@ fn forgotten(row: &mut Row) -> Result<ForgottenRow, SqlError> {
 }
 
 impl Db<'_> {
-    /// Gives an agent up, for good.
+    /// Gives an agent up for good.
     pub(crate) fn forget(&self, row: &ForgottenRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO forgotten (agent_id, name, storage, open, by_user, by_request, forgotten_us) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
@@ -66,13 +67,13 @@ impl Db<'_> {
         self.run(sql, &values![row.agent, &row.name, row.storage, row.open, user, request, *at]).map(drop)
     }
 
-    /// The agent of this id, if it was given up.
+    /// The given-up agent with this id.
     pub(crate) fn forgotten(&self, agent: AgentId) -> Result<Option<ForgottenRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM forgotten WHERE agent_id = ?1");
         self.one(&sql, &values![agent], forgotten)
     }
 
-    /// The agent that was given up last under this name.
+    /// The agent that was last given up under this name.
     pub(crate) fn forgotten_named(&self, name: &str) -> Result<Option<ForgottenRow>, SqlError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM forgotten WHERE name = ?1 ORDER BY forgotten_us DESC, agent_id LIMIT 1"
@@ -80,13 +81,13 @@ impl Db<'_> {
         self.one(&sql, &values![name], forgotten)
     }
 
-    /// Agents of which something is left here.
+    /// Given-up agents with rows left in other tables.
     pub(crate) fn forgotten_open(&self) -> Result<Vec<ForgottenRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM forgotten WHERE open = 1 ORDER BY agent_id");
         self.all(&sql, &[], forgotten)
     }
 
-    /// Storage nodes that were given up since then.
+    /// Storage nodes given up since this time.
     pub(crate) fn nodes_forgotten_since(&self, then: SystemTime) -> Result<Vec<ForgottenRow>, SqlError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM forgotten WHERE storage = 1 AND forgotten_us >= ?1 ORDER BY name, agent_id"
@@ -94,19 +95,19 @@ impl Db<'_> {
         self.all(&sql, &values![then], forgotten)
     }
 
-    /// Nothing of it is left here.
+    /// Notes that no other rows of the agent are left.
     pub(crate) fn close_forgotten(&self, agent: AgentId) -> Result<(), SqlError> {
         self.run("DELETE FROM fc_luns WHERE agent_id = ?1", &values![agent])?;
         self.run("DELETE FROM fc_slots WHERE agent_id = ?1", &values![agent])?;
         self.run("UPDATE forgotten SET open = 0 WHERE agent_id = ?1", &values![agent]).map(drop)
     }
 
-    /// Some volumes and snapshots that an agent has.
+    /// At most `limit` volumes and snapshots of an agent.
     pub(crate) fn some_volumes_on(&self, agent: AgentId, limit: u32) -> Result<Vec<VolumeRow>, SqlError> {
         self.volumes_where("WHERE agent_id = ?1 ORDER BY id LIMIT ?2", &values![agent, limit])
     }
 
-    /// Some attachments that a host's agent has, and that are not on their way out by force.
+    /// At most `limit` attachments of a host's agent that are not being detached by force.
     pub(crate) fn some_unforced_on(&self, host: AgentId, limit: u32) -> Result<Vec<AttachmentRow>, SqlError> {
         let sql = format!(
             "SELECT {} FROM attachments WHERE native = ?1 AND forced = 0 ORDER BY id LIMIT ?2",
@@ -115,21 +116,21 @@ impl Db<'_> {
         self.all(&sql, &values![host, limit], attachments::attachment)
     }
 
-    /// All attachments that a host's agent has, each with the agent that serves its volume.
+    /// All attachments of a host's agent, each with the agent that serves its volume.
     pub(crate) fn attachments_at(&self, host: AgentId) -> Result<Vec<(String, AgentId)>, SqlError> {
         let sql = "SELECT a.project, v.agent_id FROM attachments a JOIN volumes v ON v.id = a.volume_id \
                    WHERE a.native = ?1 ORDER BY a.id";
         self.all(sql, &values![host], |row| Ok((row.get(0)?, row.parsed(1)?)))
     }
 
-    /// How many attachments the volumes of an agent have, project by project.
+    /// The number of attachments of an agent's volumes, per project.
     pub(crate) fn attached_on(&self, agent: AgentId) -> Result<Vec<(String, u32)>, SqlError> {
         let sql = "SELECT a.project, COUNT(*) FROM attachments a JOIN volumes v ON v.id = a.volume_id \
                    WHERE v.agent_id = ?1 GROUP BY a.project ORDER BY a.project";
         self.all(sql, &values![agent], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// Nexuses that still go at an agent.
+    /// Nexuses whose revocation at an agent is not complete.
     pub(crate) fn open_takings_at(&self, agent: AgentId) -> Result<Vec<Taking>, SqlError> {
         let sql = format!(
             "SELECT {} FROM takings WHERE agent_id = ?1 AND done = 0 AND receipt IS NULL \
@@ -139,13 +140,14 @@ impl Db<'_> {
         self.all(&sql, &values![agent], takings::taking)
     }
 
-    /// Forgets what a storage agent was told of a volume.
+    /// Deletes the specs that a storage agent was sent for a volume.
     pub(crate) fn drop_storage_wishes(&self, volume: VolumeId) -> Result<(), SqlError> {
         let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind IN ('volume', 'export')";
         self.run(sql, &values![volume]).map(drop)
     }
 
-    /// Keeps a receipt that will never be proven, unless the very same one was: then that stands. Returns its row.
+    /// Stores a receipt that will never be proven, unless an equal one exists: then that one
+    /// stands. Returns the receipt's row.
     pub(crate) fn never_prove(&self, receipt: &Receipt) -> Result<i64, Abort> {
         let receipt = Receipt { cause: Cause::Forgotten, ended: None, ..receipt.clone() };
         let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven) \

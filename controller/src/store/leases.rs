@@ -1,11 +1,13 @@
-//! Who is alive and who drives which agent, for several controllers on one database.
+//! Leases, for several controllers on one database: which controllers are alive, and which of them
+//! drives which agent.
 //!
-//! A controller that is alive keeps one row with a moment until which it may be believed; that is all that it renews. A
-//! lease is a row per agent with its holder's id. Whoever finds a controller whose moment has passed takes its row away and
-//! frees its leases in one transaction: the lock on that row decides between it and a renewal that comes late. All moments
-//! are the database's.
+//! A live controller has one row with the time until which it counts as alive, and renews only this
+//! row. A lease is a row per agent with the id of its holder. A controller that finds another one
+//! expired deletes that row and frees its leases in one transaction. The lock on the row decides
+//! between this and a late renewal. All times are the database's.
 //!
-//! What must never happen here: a lease freed whose holder's row stands; a moment of a controller's own clock.
+//! What must never happen here: a lease freed while its holder's row stands; a time from a
+//! controller's own clock.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -19,29 +21,30 @@ use super::Db;
 use super::postgres::Dialer;
 use super::sql::{Sql, SqlError, values};
 
-/// How long a controller is believed to be alive after its last word.
+/// The time for which a controller counts as alive after its last renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 
-/// How long a free lease waits for whom it would be fair to have it. After that, whoever sees it takes it.
+/// The time for which a free lease waits for the controller with the fairest claim. Afterwards any
+/// controller takes it.
 const FREE_GRACE: Duration = Duration::from_secs(3);
 
-/// The channel of the notes between controllers.
+/// The channel of notifications between controllers.
 const CHANNEL: &str = "mooring";
 
 /// The database's time, in microseconds since 1970.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// A lease that a transaction relies on: over, and nothing of it is kept.
+/// A lease that a transaction relies on. If it has expired, the transaction is rolled back.
 #[derive(Debug, Clone)]
 pub(crate) struct Fence {
     /// The agent's name.
     pub(crate) agent: String,
-    /// The controller that holds it.
+    /// The controller that holds the lease.
     pub(crate) holder: String,
 }
 
 impl Fence {
-    /// Whether it holds, in the transaction that relies on it.
+    /// Fails if the lease is no longer held, in the transaction that relies on it.
     pub(super) fn check(&self, sql: &dyn Sql) -> Result<(), SqlError> {
         let held = "SELECT 1 FROM leases WHERE agent = ?1 AND holder = ?2";
         if sql.rows(held, &values![&self.agent, &self.holder])?.is_empty() {
@@ -52,50 +55,51 @@ impl Fence {
 }
 
 impl Db<'_> {
-    /// Forgets who was alive and drove what when a backup was made: none of them works on this database.
+    /// Forgets the controllers and leases of a backup's time: none of those controllers works on
+    /// this database.
     pub(crate) fn forget_controllers(&self) -> Result<(), SqlError> {
         self.run("DELETE FROM controllers", &[])?;
         self.run("DELETE FROM leases", &[]).map(drop)
     }
 }
 
-/// How an agent is, in its holder's words.
+/// The state of an agent, as the holder of its lease reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Said {
-    /// It answers, and its reports come.
+    /// `true` if the agent answers and its reports arrive.
     pub(crate) up: bool,
-    /// Why not.
+    /// The reason why not.
     pub(crate) why: Option<String>,
-    /// What it has and nobody knows.
+    /// The agent's orphans.
     pub(crate) orphans: BTreeMap<String, String>,
 }
 
-/// One lease as it stands.
+/// The present state of one lease.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// The agent's name.
     pub(crate) agent: String,
-    /// Who drives it, if that one is alive.
+    /// The controller that drives the agent; `None` if it is not alive.
     pub(crate) holder: Option<String>,
-    /// In the holder's words.
+    /// The holder's report.
     pub(crate) said: Said,
-    /// When the agent's row was written last: another number, another content.
+    /// The time at which the agent's row was last written. Another number means other content.
     pub(crate) written: i64,
 }
 
-/// A controller that is alive.
+/// A live controller.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Its id.
+    /// The controller's id.
     pub(crate) id: String,
-    /// The agents of its configuration.
+    /// The agents of the controller's configuration.
     pub(crate) enrols: Vec<String>,
-    /// How many it drives.
+    /// The number of agents that it drives.
     pub(crate) holds: i64,
 }
 
-/// The connection for all of this.
+/// The connection for renewals, leases and notifications.
 pub(crate) struct Members {
     client: Client,
 }
@@ -104,7 +108,7 @@ fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Rows of the leases of agents that have none yet.
+/// The statement that makes the missing rows of agents' leases.
 fn new_leases() -> String {
     format!(
         "INSERT INTO leases (agent, since_us) SELECT name, {NOW} FROM unnest($1::text[]) AS name \
@@ -113,13 +117,14 @@ fn new_leases() -> String {
 }
 
 impl Members {
-    /// Connects, and listens to the notes of others. Their receiver ends with the connection.
+    /// Connects, and listens to the notifications of others. Their receiver ends with the
+    /// connection.
     pub(crate) async fn connect(
         dialer: &Dialer,
     ) -> Result<(Self, mpsc::UnboundedReceiver<String>), SqlError> {
         let (client, mut connection) = dialer.connect_async().await?;
         let (told, notes) = mpsc::unbounded_channel();
-        // Ends with the connection, which ends with the client.
+        // The task ends with the connection, which ends with the client.
         tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
                 if let AsyncMessage::Notification(note) = message
@@ -134,7 +139,7 @@ impl Members {
         Ok((Self { client }, notes))
     }
 
-    /// Says that this controller is there, with the agents that it may drive.
+    /// Announces this controller with the agents that it may drive.
     pub(crate) async fn join(&self, id: &str, enrols: &[String]) -> Result<(), SqlError> {
         let sql = format!(
             "INSERT INTO controllers (id, enrols, started_us, until_us) VALUES ($1, $2, {NOW}, {NOW} + $3)"
@@ -144,7 +149,7 @@ impl Members {
         Ok(())
     }
 
-    /// Says which agents this controller may drive from now on.
+    /// Changes the agents that this controller may drive.
     pub(crate) async fn enrol(&self, id: &str, enrols: &[String]) -> Result<(), SqlError> {
         self.client.execute(&new_leases(), &[&enrols]).await?;
         let sql = "UPDATE controllers SET enrols = $2 WHERE id = $1";
@@ -152,17 +157,17 @@ impl Members {
         Ok(())
     }
 
-    /// Says that this controller is still there. Whether others still believed it: if not, its leases are gone.
+    /// Renews this controller. Returns `false` if others had given it up: then its leases are gone.
     pub(crate) async fn renew(&self, id: &str) -> Result<bool, SqlError> {
         let sql = format!("UPDATE controllers SET until_us = {NOW} + $2 WHERE id = $1");
         Ok(self.client.execute(&sql, &[&id, &micros(LEASE)]).await? == 1)
     }
 
-    /// Takes away those who are not alive, then takes free leases of these agents: `most` at once, and all that nobody took
-    /// for a while. Whether this controller is still believed.
+    /// Deletes expired controllers, then takes free leases of these agents: `most` at once, and all
+    /// that have been free for a while. Returns `false` if this controller was given up.
     pub(crate) async fn claim(&mut self, id: &str, enrols: &[String], most: i64) -> Result<bool, SqlError> {
         let transaction = self.client.transaction().await?;
-        // Held to the end: nobody takes our row away in the middle.
+        // The row lock is held to the end: no other controller can delete our row meanwhile.
         let own = "SELECT 1 FROM controllers WHERE id = $1 FOR UPDATE";
         if transaction.query_opt(own, &[&id]).await?.is_none() {
             return Ok(false);
@@ -191,7 +196,7 @@ impl Members {
         Ok(true)
     }
 
-    /// Those who are alive.
+    /// The live controllers.
     pub(crate) async fn members(&self) -> Result<Vec<Member>, SqlError> {
         let sql = format!(
             "SELECT id, enrols, (SELECT count(*) FROM leases WHERE holder = controllers.id) FROM controllers \
@@ -205,7 +210,7 @@ impl Members {
         Ok(self.client.query(&sql, &[]).await?.iter().map(member).collect())
     }
 
-    /// Leases of these agents.
+    /// The leases of these agents.
     pub(crate) async fn standing(&self, enrols: &[String]) -> Result<Vec<Standing>, SqlError> {
         let sql = format!(
             "SELECT leases.agent, controllers.id, leases.said, \
@@ -216,14 +221,14 @@ impl Members {
         let standing = |row: &Row| Standing {
             agent: row.get(0),
             holder: row.get(1),
-            // What does not parse was written by a newer controller.
+            // A report that does not parse comes from a newer controller.
             said: serde_json::from_str(row.get(2)).unwrap_or_default(),
             written: row.get(3),
         };
         Ok(self.client.query(&sql, &[&enrols]).await?.iter().map(standing).collect())
     }
 
-    /// Tells others how an agent is.
+    /// Reports an agent's state to the other controllers.
     pub(crate) async fn say(&self, id: &str, agent: &str, said: &Said) -> Result<(), SqlError> {
         let text = serde_json::to_string(said).unwrap_or_else(|_| "{}".to_owned());
         let sql = "UPDATE leases SET said = $3 WHERE agent = $1 AND holder = $2";
@@ -231,7 +236,7 @@ impl Members {
         Ok(())
     }
 
-    /// Gives leases back; what relies on them has ended before.
+    /// Gives leases back. The work that relies on them has ended before.
     pub(crate) async fn release(&self, id: &str, agents: &[String]) -> Result<(), SqlError> {
         let sql = format!(
             "UPDATE leases SET holder = NULL, said = '{{}}', since_us = {NOW} WHERE holder = $1 AND agent = ANY($2)"
@@ -240,7 +245,7 @@ impl Members {
         Ok(())
     }
 
-    /// Says that this controller stops: whoever sees it takes its leases.
+    /// Announces that this controller stops: the others take its leases.
     pub(crate) async fn leave(&mut self, id: &str) -> Result<(), SqlError> {
         let transaction = self.client.transaction().await?;
         transaction.execute("DELETE FROM controllers WHERE id = $1", &[&id]).await?;
@@ -250,7 +255,7 @@ impl Members {
         Ok(())
     }
 
-    /// Sends notes to all who listen.
+    /// Sends notifications to all listeners.
     pub(crate) async fn announce(&self, notes: &[String]) -> Result<(), SqlError> {
         let sql = "SELECT pg_notify($1, note) FROM unnest($2::text[]) AS note";
         self.client.query(sql, &[&CHANNEL, &notes]).await?;

@@ -1,7 +1,7 @@
-//! Limits that differ from the defaults, and what a project has, counted from its volumes.
+//! Limits that differ from the defaults, and a project's usage, counted from its volumes.
 //!
-//! What must never happen here: a count kept beside the rows that are counted; a count that costs more the more volumes other
-//! projects have (there is an index that answers it alone).
+//! What must never happen here: a count kept beside the rows that it counts; a count whose cost
+//! grows with the volumes of other projects (an index alone answers it).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::Db;
 use super::sql::{SqlError, values};
 use crate::quota::{Key, Limit, Usage};
 
-/// The default class, in the place of a project.
+/// The default class, which stands in the place of a project.
 const CLASS: &str = "";
 
 impl Db<'_> {
@@ -30,7 +30,7 @@ impl Db<'_> {
         self.limits_in(CLASS)
     }
 
-    /// Sets limits, of a project or (`None`) of the default class; others stay.
+    /// Sets limits of a project, or of the default class if `None`; other limits stay.
     pub(crate) fn set_limits(
         &self,
         project: Option<&str>,
@@ -44,15 +44,15 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// Takes a project's own limits away: the defaults hold.
+    /// Deletes a project's own limits: the defaults hold.
     pub(crate) fn delete_limits(&self, project: &str) -> Result<(), SqlError> {
         self.run("DELETE FROM quotas WHERE project = ?1 AND project <> ''", &values![project]).map(drop)
     }
 
-    /// A type has another name: its limits, too.
+    /// Renames the limits of a renamed type.
     pub(crate) fn rename_type_limits(&self, old: &str, new: &str) -> Result<(), SqlError> {
         for (old, new) in Key::of_type(old).iter().zip(Key::of_type(new)) {
-            // Left over of another type that had the name.
+            // Left over from another type that had this name.
             self.run("DELETE FROM quotas WHERE key = ?1", &values![new.to_string()])?;
             let sql = "UPDATE quotas SET key = ?2 WHERE key = ?1";
             self.run(sql, &values![old.to_string(), new.to_string()])?;
@@ -60,7 +60,7 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// A type is gone: another one of its name begins without its limits.
+    /// Deletes the limits of a deleted type: another type of its name begins without them.
     pub(crate) fn delete_type_limits(&self, name: &str) -> Result<(), SqlError> {
         for key in Key::of_type(name) {
             self.run("DELETE FROM quotas WHERE key = ?1", &values![key.to_string()])?;
@@ -68,7 +68,7 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// What a project has, each type for itself and all together.
+    /// A project's usage, per type and in total.
     pub(crate) fn usage(&self, project: &str) -> Result<Usage, SqlError> {
         let sql = "SELECT t.name, u.volumes, u.snapshots, u.gib FROM \
                    (SELECT type_id, COUNT(*) - COUNT(snapshot_of) AS volumes, COUNT(snapshot_of) AS snapshots, \

@@ -1,4 +1,4 @@
-//! The revert of a volume that goes on: kept with the hints of its place, as an LV that is to be taken over is.
+//! The revert of a volume that is in progress, kept with the hints of the volume's place.
 //!
 //! What must never happen here: another hint lost.
 
@@ -9,20 +9,20 @@ use super::Db;
 use super::sql::{SqlError, values};
 use super::volumes::VolumeRow;
 
-/// The hint.
+/// The hint's key.
 const REVERT: &str = "revert";
 
-/// A revert that goes on.
+/// A revert in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptRevert {
-    /// To what.
+    /// The snapshot to revert to.
     pub(crate) revert: Revert,
-    /// It is not wished any more, for this reason.
+    /// The reason why the revert is no longer in the spec; `None` while it is.
     pub(crate) withdrawn: Option<String>,
 }
 
 impl VolumeRow {
-    /// The revert that goes on.
+    /// The revert in progress.
     pub(crate) fn revert(&self) -> Option<KeptRevert> {
         let kept = self.hints.get(REVERT)?;
         let revert = Revert {
@@ -46,7 +46,7 @@ fn hints(before: &Map<String, Value>, kept: Option<&KeptRevert>) -> Map<String, 
 }
 
 impl Db<'_> {
-    /// Keeps the revert of a volume that was read in this transaction; `None`: it is over.
+    /// Stores the revert of a volume that was read in this transaction; `None` if it is over.
     pub(crate) fn keep_revert(&self, volume: &VolumeRow, kept: Option<&KeptRevert>) -> Result<(), SqlError> {
         let text = Value::Object(hints(&volume.hints, kept)).to_string();
         self.run("UPDATE volumes SET hints = ?2 WHERE id = ?1", &values![volume.id, text]).map(drop)

@@ -1,6 +1,6 @@
-//! Volumes in review: nothing is sent for them until an agent or an operator has said what holds.
+//! Volumes in review: nothing is sent for them until an agent or an operator has decided.
 //!
-//! The kind decides what ends a review. The text is for people, and nobody reads it again but they.
+//! The kind decides how a review ends. The text is for people only; no code reads it.
 //!
 //! What must never happen here: a decision that follows from a text.
 
@@ -10,20 +10,20 @@ use super::Db;
 use super::sql::{Row, SqlError, values};
 use super::volumes::VolumeRow;
 
-/// What kind of review.
+/// The kind of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReviewKind {
-    /// The database was restored or rebuilt, and the volume's storage agent was not heard yet.
+    /// The database was restored or rebuilt, and the volume's storage agent has not reported yet.
     Restored,
-    /// An agent keeps a newer wish than this database.
+    /// An agent stores a newer spec than this database.
     Ahead,
-    /// The storage agent keeps that the volume was deleted, and that is newer than this database.
+    /// The storage agent stores a deletion of the volume that is newer than this database.
     Deleted,
     /// The database was restored, and the storage agent has nothing of the volume.
     Missing,
     /// The storage agent has lost its store, and the volume's data with it.
     Lost,
-    /// An agent refused a wish as older than what it keeps.
+    /// An agent refused a spec as older than the one that it stores.
     Refused,
 }
 
@@ -31,7 +31,7 @@ impl ReviewKind {
     pub(crate) const ALL: [Self; 6] =
         [Self::Restored, Self::Ahead, Self::Deleted, Self::Missing, Self::Lost, Self::Refused];
 
-    /// As it is kept and shown.
+    /// The kind's word in the database and in answers.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Restored => "restored",
@@ -48,12 +48,12 @@ impl ReviewKind {
     }
 }
 
-/// Why nothing is sent for a volume.
+/// The reason why nothing is sent for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Review {
-    /// What ends it.
+    /// The kind, which decides how the review ends.
     pub(crate) kind: ReviewKind,
-    /// For people: what it is, and what to do.
+    /// A text for people: the case, and the remedy.
     pub(crate) why: String,
 }
 
@@ -80,7 +80,7 @@ impl Db<'_> {
         self.run("UPDATE volumes SET review = NULL, review_kind = NULL WHERE id = ?1", &values![id]).map(drop)
     }
 
-    /// Puts all volumes in review. How many there are.
+    /// Puts all volumes in review. Returns their number.
     pub(crate) fn review_all(&self, kind: ReviewKind, why: &str) -> Result<u64, SqlError> {
         self.run("UPDATE volumes SET review = ?1, review_kind = ?2", &values![why, kind.as_str()])
     }
@@ -97,7 +97,7 @@ mod tests {
     use crate::store::contract::pg;
     use crate::store::{Database, PostgresOptions, Store, sqlite};
 
-    /// As the releases before said it, and what it was.
+    /// The texts of earlier releases, and the kinds that they stand for.
     const OLD: [(Option<&str>, Option<ReviewKind>); 7] = [
         (None, None),
         (
@@ -136,7 +136,7 @@ mod tests {
         (Some("whatever it was"), Some(ReviewKind::Ahead)),
     ];
 
-    /// What fills a database of an older schema.
+    /// Rows for a database of an older schema.
     fn rows() -> String {
         let volume = |(n, (why, _)): (u32, (Option<&str>, _))| {
             let why = why.map_or("NULL".to_owned(), |why| format!("'{}'", why.replace('\'', "''")));

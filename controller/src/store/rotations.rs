@@ -1,6 +1,7 @@
-//! Secrets of nexuses that are being rotated.
+//! Rotations of nexuses' secrets.
 //!
-//! What must never happen here: a secret that stands in clear; a rotation that outlives its nexus (it is a part of its row).
+//! What must never happen here: a secret that stands in clear; a rotation that outlives its nexus
+//! (it is a part of its row).
 
 use std::time::SystemTime;
 
@@ -10,14 +11,14 @@ use super::sql::{SqlError, values};
 use super::{Db, Nexus};
 use crate::domain::Rotating;
 
-/// Where a rotation stands.
+/// The stage of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The host is to know the other secrets, which come.
+    /// The host is to know the other secrets, which are new.
     Offered,
-    /// The target is to have the secrets; the others go.
+    /// The target is to have the new secrets; the others are the old ones.
     Switched,
-    /// As `Switched`, after a rebuild: nobody knows which of the two came.
+    /// The stage `Switched` after a rebuild: which of the two secrets is the new one is unknown.
     Settling,
 }
 
@@ -36,7 +37,7 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.word() == word)
     }
 
-    /// Party that the rotation waits for.
+    /// The party that the rotation waits for.
     pub(crate) const fn shown(self) -> Rotating {
         match self {
             Self::Offered => Rotating::Host,
@@ -45,17 +46,17 @@ impl Stage {
     }
 }
 
-/// The rotation of a nexus's secrets, or when the last one ended.
+/// The rotation of a nexus's secrets, or the time at which the last one ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rotation {
-    /// `None`: none is in progress.
+    /// The stage; `None` if no rotation is in progress.
     pub(crate) stage: Option<Stage>,
-    /// When the last one ended.
+    /// The time at which the last rotation ended.
     pub(crate) ended: Option<SystemTime>,
 }
 
 impl Db<'_> {
-    /// Where the rotation of a nexus stands. `None`: there is no such nexus.
+    /// The rotation of a nexus; `None` if there is no such nexus.
     pub(crate) fn rotation(&self, volume: VolumeId, initiator: &Iqn) -> Result<Option<Rotation>, SqlError> {
         let sql = "SELECT rotation, rotated_us FROM nexuses WHERE volume_id = ?1 AND initiator = ?2";
         self.one(sql, &values![volume, initiator], |row| {
@@ -66,14 +67,14 @@ impl Db<'_> {
         })
     }
 
-    /// Rotations in progress of a volume, by their initiators.
+    /// A volume's rotations in progress, by their initiators.
     pub(crate) fn rotations_of(&self, volume: VolumeId) -> Result<Vec<(Iqn, Stage)>, SqlError> {
         let sql = "SELECT initiator, rotation FROM nexuses WHERE volume_id = ?1 AND rotation IS NOT NULL \
                    ORDER BY initiator";
         self.all(sql, &values![volume], |row| Ok((row.parsed(0)?, row.word(1, Stage::from_word)?)))
     }
 
-    /// The secrets beside those of a nexus, with its users. `None`: there are none.
+    /// The other secrets of a nexus, with its users; `None` if there are none.
     pub(crate) fn other_secrets(&self, volume: VolumeId, initiator: &Iqn) -> Result<Option<Chap>, SqlError> {
         let Some(Nexus(mut chap)) = self.nexus(volume, initiator)? else { return Ok(None) };
         let sql = "SELECT other_secret, other_mutual FROM nexuses \
@@ -90,7 +91,7 @@ impl Db<'_> {
         Ok(Some(chap))
     }
 
-    /// Keeps the secrets of a nexus and where their rotation stands. Its users stay.
+    /// Stores the secrets of a nexus and the stage of their rotation. The users stay.
     pub(crate) fn put_secrets(
         &self,
         volume: VolumeId,
@@ -113,7 +114,8 @@ impl Db<'_> {
             .map(drop)
     }
 
-    /// Forgets the secrets beside those of a nexus: the rotation has ended. Its time is kept if new secrets came by it.
+    /// Ends a rotation: deletes the other secrets of a nexus. The time is stored if new secrets
+    /// came by it.
     pub(crate) fn end_rotation(&self, volume: VolumeId, initiator: &Iqn) -> Result<(), SqlError> {
         let sql = "UPDATE nexuses SET rotated_us = CASE rotation WHEN 'switched' THEN ?3 ELSE rotated_us END, rotation = NULL, \
                    other_secret = NULL, other_mutual = NULL WHERE volume_id = ?1 AND initiator = ?2";

@@ -1,5 +1,5 @@
-//! What is wished, as it is sent. Content and generation are written together, in the transaction of the change that
-//! causes them: a generation never stands for two contents.
+//! Specs, as they are sent. Content and generation are written together, in the transaction of the
+//! change that causes them: a generation never stands for two contents.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,14 +10,14 @@ use mooring_model::{AgentId, Digest, Generation, Stamp, VolumeId};
 use super::Db;
 use super::sql::{Row, SqlError, values};
 
-/// Of what.
+/// The object that a spec describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// The volume itself, at its storage agent.
     Volume,
-    /// Who reaches it, at its storage agent.
+    /// The volume's export with its grants, at its storage agent.
     Export,
-    /// That this host is connected to it.
+    /// The connection of this host to the volume.
     Connection(AgentId),
 }
 
@@ -38,14 +38,14 @@ impl Kind {
     }
 }
 
-/// A wish, encoded as it is sent.
+/// A spec, encoded as it is sent.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// The encoded spec; `None`: a tombstone.
+    /// The encoded spec; `None` for a tombstone.
     pub(crate) body: Option<Vec<u8>>,
-    /// For a rebuild from the agents.
+    /// Data for a rebuild from the agents.
     pub(crate) opaque: Vec<u8>,
-    /// Tombstones: destroy the data; the host was revoked.
+    /// For tombstones: `true` if the data is to be destroyed, or the host was revoked.
     pub(crate) hard: bool,
     /// The sender's digest.
     pub(crate) digest: Digest,
@@ -63,13 +63,14 @@ impl fmt::Debug for Wish {
 }
 
 impl Wish {
-    /// The wish of a spec.
+    /// The row's content for a spec.
     pub(crate) fn spec(spec: &impl Message, opaque: Vec<u8>) -> Self {
         let digest = mooring_api::digest(spec, &opaque);
         Self { body: Some(spec.encode_to_vec()), opaque, hard: false, digest }
     }
 
-    /// The wish that it is gone. Of a volume that is not `hard`, the LV stays, and is nobody's.
+    /// A tombstone: the object is to be gone. For a volume that is not `hard`, the LV stays and is
+    /// unmanaged.
     pub(crate) fn tombstone(kind: Kind, hard: bool) -> Self {
         let digest = match kind {
             Kind::Volume => mooring_api::digest(&Self::volume_tombstone(hard), b"tombstone"),
@@ -87,40 +88,40 @@ impl Wish {
     }
 }
 
-/// A wish with its generation.
+/// A spec with its generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SpecRow {
-    /// Its fence.
+    /// The spec's generation and digest.
     pub(crate) stamp: Stamp,
-    /// Its content.
+    /// The spec's content.
     pub(crate) wish: Wish,
-    /// Connections: a tombstone that is known to be true.
+    /// For connections: `true` if the tombstone is known to have come true.
     pub(crate) settled: bool,
 }
 
-/// A wish that somebody has to be told of, without its content.
+/// A spec that an agent has to be sent, without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wished {
-    /// Of this volume.
+    /// The volume.
     pub(crate) volume: VolumeId,
-    /// Of what.
+    /// The object.
     pub(crate) kind: Kind,
-    /// The agent that is told.
+    /// The agent that gets the spec.
     pub(crate) agent: AgentId,
-    /// Its fence.
+    /// The spec's generation and digest.
     pub(crate) stamp: Stamp,
 }
 
-/// A page of wishes, in the order of their volumes.
+/// A page of specs, in the order of their volumes.
 #[derive(Debug, Default)]
 pub(crate) struct WishedPage {
-    /// Each that an agent is to know.
+    /// The specs that agents are to know.
     pub(crate) wishes: Vec<Wished>,
-    /// The page behind this one begins after this volume. `None`: this was the last.
+    /// The volume after which the next page begins; `None` after the last page.
     pub(crate) next: Option<VolumeId>,
 }
 
-/// One line of a page: a volume without wishes is a line, too.
+/// Reads one line of a page. A volume without specs is a line, too.
 fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
     let (volume, storage) = (row.parsed(0)?, row.parsed(1)?);
     let word: Option<String> = row.get(2)?;
@@ -135,7 +136,7 @@ fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
     Ok((volume, Some(Wished { volume, kind, agent, stamp })))
 }
 
-/// A wish as it is kept: its body is sealed.
+/// Reads a stored spec, whose body is sealed.
 fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
     let digest = row.digest(2)?;
     Ok(SpecRow {
@@ -145,7 +146,7 @@ fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
     })
 }
 
-/// The statement that [`Db::insert_spec`] runs, with what it does when there is a wish already.
+/// The statement of [`Db::insert_spec`], with its behaviour for an existing spec.
 macro_rules! insert_spec {
     ($on_conflict:literal) => {
         concat!(
@@ -159,7 +160,7 @@ macro_rules! insert_spec {
 const COLUMNS: &str = "epoch, counter, digest, body, opaque, hard, settled";
 
 impl Db<'_> {
-    /// One wish.
+    /// The spec of one object.
     pub(crate) fn spec(&self, volume: VolumeId, kind: Kind) -> Result<Option<SpecRow>, SqlError> {
         let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3");
         let mut kept = self.one(&sql, &values![volume, kind.word(), kind.agent()], spec)?;
@@ -170,13 +171,13 @@ impl Db<'_> {
         Ok(kept)
     }
 
-    /// The generation of one wish; zero if nothing was ever wished.
+    /// The generation of one spec; zero if there never was one.
     pub(crate) fn generation_of(&self, volume: VolumeId, kind: Kind) -> Result<Generation, SqlError> {
         Ok(self.spec(volume, kind)?.map_or(Generation::ZERO, |spec| spec.stamp.generation))
     }
 
-    /// Wishes this. The same content again changes nothing; another content is a new generation. Returns the generation, and
-    /// whether it is new.
+    /// Stores a spec. Equal content changes nothing; other content gets a new generation. Returns
+    /// the generation, and `true` if it is new.
     pub(crate) fn wish(
         &self,
         volume: VolumeId,
@@ -187,7 +188,7 @@ impl Db<'_> {
         self.wish_over(volume, kind, wish, kept.as_ref())
     }
 
-    /// The same of a wish that depends on the last one.
+    /// Stores a spec, like [`Db::wish`], that depends on the last one.
     pub(crate) fn wish_after<E: From<SqlError>>(
         &self,
         volume: VolumeId,
@@ -212,7 +213,7 @@ impl Db<'_> {
         }
     }
 
-    /// The same content as a newer generation, newer than `than`, too.
+    /// Gives the content a new generation, which is also newer than `than`.
     pub(crate) fn renew(&self, volume: VolumeId, kind: Kind, than: Generation) -> Result<(), SqlError> {
         if let Some(kept) = self.spec(volume, kind)? {
             self.put_wish(volume, kind, &kept.wish, Some(&kept), than.counter)?;
@@ -268,18 +269,19 @@ impl Db<'_> {
         .map(drop)
     }
 
-    /// Forgets the wish of a volume that no agent has taken. Its id stays known.
+    /// Deletes the spec of a volume that no agent has taken. The volume's id stays known.
     pub(crate) fn forget_wish(&self, volume: VolumeId) -> Result<(), SqlError> {
         let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind = 'volume'";
         self.run(sql, &values![volume]).map(drop)
     }
 
-    /// Keeps a wish as an agent keeps it: with its generation and its digest.
+    /// Stores a spec with the generation and the digest that an agent stores it with.
     pub(crate) fn keep_spec(&self, volume: VolumeId, kind: Kind, kept: &SpecRow) -> Result<(), SqlError> {
         self.insert_spec(insert_spec!(""), volume, kind, kept.stamp.generation, &kept.wish, kept.settled)
     }
 
-    /// A connection's tombstone has become true. Only of this generation: a newer wish is not settled by an older answer.
+    /// Notes that a connection's tombstone of this generation has come true. An older answer does
+    /// not settle a newer spec.
     pub(crate) fn settle_connection(
         &self,
         volume: VolumeId,
@@ -291,17 +293,19 @@ impl Db<'_> {
         Ok(self.run(sql, &values![volume, agent, at.epoch, at.counter])? > 0)
     }
 
-    /// Connections of one host that are wished, or whose end is not known to be true.
+    /// Connections of one host that have a spec, or whose end is not known to be true.
     pub(crate) fn connections_on(&self, agent: AgentId) -> Result<Vec<VolumeId>, SqlError> {
-        // Also where a detach goes on although the host has let go: its grant was given back for a while.
+        // Also where a detach goes on although the host has disconnected: its grant was given back
+        // for a while.
         let sql = "SELECT volume_id FROM specs WHERE kind = 'connection' AND agent_id = ?1 AND settled = 0 \
                    UNION SELECT volume_id FROM attachments WHERE native = ?1 AND grant_wanted = 1 AND connect_ever = 1 \
                    AND status IN ('detaching', 'error_attaching')";
         self.all(sql, &values![agent], |row| row.parsed(0))
     }
 
-    /// What agents are to know of the volumes behind this one, for so many volumes. Left out is what nobody sends again by
-    /// himself: volumes in review, those whose making or end has failed, and connections whose end is known to be true.
+    /// The specs that agents are to know of the next `volumes` volumes after this one. Leaves out
+    /// those that are not sent again by themselves. These are volumes in review, volumes whose
+    /// creation or deletion failed, and connections whose end is known to be true.
     pub(crate) fn wished_after(&self, after: Option<VolumeId>, volumes: u32) -> Result<WishedPage, SqlError> {
         let sql = "SELECT v.id, v.agent_id, s.kind, s.agent_id, s.epoch, s.counter, s.digest FROM \
                    (SELECT id, agent_id, review, operation FROM volumes WHERE id > ?1 ORDER BY id LIMIT ?2) v \
@@ -316,7 +320,7 @@ impl Db<'_> {
         Ok(WishedPage { wishes: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
     }
 
-    /// Hosts that a volume has a connection to, wished or going.
+    /// Hosts that have a connection to a volume, desired or ending.
     pub(crate) fn connections_of(&self, volume: VolumeId) -> Result<Vec<AgentId>, SqlError> {
         let sql = "SELECT agent_id FROM specs WHERE kind = 'connection' AND volume_id = ?1";
         self.all(sql, &values![volume], |row| row.parsed(0))

@@ -1,8 +1,8 @@
-//! Nexuses that go at a storage agent, whether or not an attachment of this database has them; and which storage nodes were
-//! compared with a fence.
+//! Nexuses that are being revoked at a storage agent, whether or not an attachment of this database
+//! has them; and the storage nodes that were compared with a fence.
 //!
-//! What must never happen here: one that is called done with an unproven receipt; a comparison of before a restore that still
-//! counts after it.
+//! What must never happen here: a nexus called done with an unproven receipt; a comparison from
+//! before a restore that still counts after it.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use uuid::Uuid;
 use super::Db;
 use super::sql::{Row, SqlError, values};
 
-/// For whom a nexus goes.
+/// The cause for which a nexus is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Taker {
-    /// A fence of its host.
+    /// A fence of the nexus's host.
     Fence(Uuid),
-    /// An attachment that is forced away with everything of its host at the volume.
+    /// A forced detach of this attachment, which revokes everything of its host at the volume.
     Widened(AttachmentId),
 }
 
@@ -30,20 +30,20 @@ impl Taker {
     }
 }
 
-/// A nexus that goes.
+/// A nexus that is being revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Taking {
     /// The storage agent that grants it.
     pub(crate) agent: AgentId,
     /// The volume, which need not be one of this database.
     pub(crate) volume: VolumeId,
-    /// Who loses it.
+    /// The initiator that loses its grant.
     pub(crate) initiator: Initiator,
-    /// The agent grants it no more, and what was in flight has ended.
+    /// `true` once the agent no longer grants the nexus, and commands in flight have ended.
     pub(crate) done: bool,
-    /// The row of its newest receipt.
+    /// The row of the nexus's newest receipt.
     pub(crate) receipt: Option<i64>,
-    /// Why it is not done.
+    /// The reason why it is not done.
     pub(crate) fault: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn taking(row: &mut Row) -> Result<Taking, SqlError> {
 }
 
 impl Db<'_> {
-    /// A nexus is to go. One that had gone, and is there again, goes again.
+    /// Begins to revoke a nexus. A nexus that had gone and came back is revoked again.
     pub(crate) fn take_nexus(
         &self,
         taker: Taker,
@@ -75,7 +75,7 @@ impl Db<'_> {
         self.run(sql, &values![taker.text(), agent, volume, initiator]).map(drop)
     }
 
-    /// Whoever takes the nexus of one port takes that of another one, too.
+    /// Also revokes the nexus of another port, for each cause that revokes the first port's nexus.
     pub(crate) fn take_nexus_along(
         &self,
         agent: AgentId,
@@ -90,7 +90,7 @@ impl Db<'_> {
         self.run(sql, &values![agent, volume, of, with]).map(drop)
     }
 
-    /// Nexuses of a volume that still go, each once, whoever takes it.
+    /// A volume's nexuses that are still being revoked: each once, for whatever cause.
     pub(crate) fn takings_of(&self, volume: VolumeId) -> Result<Vec<Taking>, SqlError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM takings WHERE volume_id = ?1 AND done = 0 ORDER BY agent_id, initiator, taker"
@@ -100,21 +100,21 @@ impl Db<'_> {
         Ok(all)
     }
 
-    /// What was taken for a fence or an attachment, or is being taken.
+    /// The nexuses that were or are being revoked for this cause.
     pub(crate) fn takings_for(&self, taker: Taker) -> Result<Vec<Taking>, SqlError> {
         let sql =
             format!("SELECT {COLUMNS} FROM takings WHERE taker = ?1 ORDER BY volume_id, initiator, agent_id");
         self.all(&sql, &values![taker.text()], taking)
     }
 
-    /// Volumes of which a nexus still goes at this agent.
+    /// Volumes with a nexus that is still being revoked at this agent.
     pub(crate) fn takings_at(&self, agent: AgentId) -> Result<Vec<VolumeId>, SqlError> {
         let sql =
             "SELECT DISTINCT volume_id FROM takings WHERE agent_id = ?1 AND done = 0 ORDER BY volume_id";
         self.all(sql, &values![agent], |row| row.parsed(0))
     }
 
-    /// How far it is, for everybody who takes it.
+    /// Stores the progress of a nexus, for all its causes.
     pub(crate) fn keep_taking(&self, now: &Taking) -> Result<(), SqlError> {
         let Taking { agent, volume, initiator, done, receipt, fault } = now;
         let sql = "UPDATE takings SET done = ?4, receipt = ?5, fault = ?6 WHERE agent_id = ?1 AND volume_id = ?2 \
@@ -122,7 +122,7 @@ impl Db<'_> {
         self.run(sql, &values![*agent, *volume, initiator, *done, *receipt, fault.as_deref()]).map(drop)
     }
 
-    /// A storage node's exports were compared with this fence.
+    /// Notes that a storage node's exports were compared with this fence.
     pub(crate) fn note_fence_node(&self, fence: Uuid, node: &str) -> Result<(), SqlError> {
         let sql = "INSERT INTO fence_nodes (fence_id, node) VALUES (?1, ?2) ON CONFLICT (fence_id, node) DO NOTHING";
         self.run(sql, &values![fence, node]).map(drop)
@@ -134,7 +134,7 @@ impl Db<'_> {
         Ok(self.all(sql, &values![fence], |row| row.get(0))?.into_iter().collect())
     }
 
-    /// This database is another history from now on: what was compared says nothing any more.
+    /// Begins another history of this database: former comparisons no longer count.
     pub(crate) fn forget_fence_nodes(&self) -> Result<(), SqlError> {
         self.run("DELETE FROM fence_nodes", &[]).map(drop)
     }

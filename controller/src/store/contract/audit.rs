@@ -74,7 +74,7 @@ pub(super) async fn old_audit_lines_are_pruned(place: Place) {
     let left =
         place.read(|db| Ok(db.one("SELECT COUNT(*) FROM audit_objects", &[], |row| row.get(0))?)).await;
     assert_eq!(left, Some(1_u64), "the objects go with their lines");
-    // A number is never given twice.
+    // A number is never reused.
     let prune = |db: &Db<'_>| {
         Ok((db.audit_lines(&AuditQuery { limit: 1, ..AuditQuery::default() })?, db.prune_audit(db.now)?))
     };

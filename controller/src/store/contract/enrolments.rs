@@ -27,7 +27,7 @@ pub(super) async fn an_enrolment_is_kept_changed_and_revoked(place: Place) {
     let kept = all.clone();
     place.write(move |db| Ok(kept.iter().rev().try_for_each(|one| db.put_enrolment(one))?)).await;
     assert_eq!(place.read(|db| Ok(db.enrolments()?)).await, all);
-    // A new join takes the place of the old one.
+    // A new join replaces the old one.
     let again = Enrolment { roles: "host".parse().unwrap(), ..enrolment("a", 3) };
     let kept = again.clone();
     place.write(move |db| Ok(db.put_enrolment(&kept)?)).await;
@@ -82,7 +82,7 @@ pub(super) async fn a_shared_file_is_for_one_machine_and_an_hour(place: Place) {
     let later = SystemTime::now() + Duration::from_hours(1);
     let ids = [1, 2, 3].map(Uuid::from_u128);
     place.write(move |db| Ok(db.put_share(ids[0], later)?)).await;
-    // One that is over is forgotten with the next that is made.
+    // An expired note is deleted when the next is made.
     place.write(move |db| Ok(db.put_share(ids[1], at(1))?)).await;
     let take = |id: Uuid, key: &'static str| place.write(move |db| Ok(db.use_share(id, key)?));
     assert_eq!(take(ids[2], "one").await, Err("is not known to this database"));

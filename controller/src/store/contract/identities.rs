@@ -1,10 +1,10 @@
-//! Identities on the wire on every database, also on one that an earlier release has filled.
+//! Identities on the wire, on every database, also on one that an earlier release has filled.
 
 use super::*;
 use crate::error::Refusal;
 
 const SIX: VolumeId = VolumeId::from_u128(6 << 96);
-/// Of one NAA with that one: they differ behind the first 25 digits.
+/// An id with the NAA of `SIX`: they differ only behind the first 25 digits.
 const TWIN: VolumeId = VolumeId::from_u128((6 << 96) + 1);
 const ALONE: VolumeId = VolumeId::from_u128(7 << 96);
 const GONE: VolumeId = VolumeId::from_u128(8 << 96);
@@ -35,7 +35,7 @@ pub(super) async fn an_identity_is_one_volumes_for_ever(place: Place) {
         insert(&place, SIX).await.is_err() && insert(&place, TWIN).await.is_err(),
         "also behind its deletion"
     );
-    // Ids that agents have are not kept as volumes.
+    // Ids found at agents are not stored as volumes.
     let found: Vec<_> = (20..320_u128).map(|n| VolumeId::from_u128(n << 96)).collect();
     let noted = found.clone();
     place
@@ -43,7 +43,7 @@ pub(super) async fn an_identity_is_one_volumes_for_ever(place: Place) {
             let mut noted: Vec<_> = noted.iter().map(|id| (naa_of(*id), *id)).collect();
             noted.push((Naa::of_serial("recorded"), ALONE));
             db.note_identities(&noted)?;
-            // Again is the same.
+            // Repeating the call changes nothing.
             Ok(db.note_identities(&noted)?)
         })
         .await;
@@ -52,7 +52,8 @@ pub(super) async fn an_identity_is_one_volumes_for_ever(place: Place) {
     }
     assert!(!is_known(&place, ALONE).await, "the NAA of an adopted export stands for no id");
     insert(&place, ALONE).await.unwrap();
-    // A controller of an earlier release keeps no identity: its volumes and wishes are known all the same.
+    // A controller of an earlier release stores no identity: its volumes and specs are known all
+    // the same.
     place
         .write(|db| {
             db.keep_spec(GONE, Kind::Volume, &wished())?;
@@ -85,12 +86,12 @@ pub(super) async fn found_volumes_may_share_an_identity(place: Place) {
     );
     let all = place.read(|db| Ok(db.twins()?)).await;
     assert_eq!(all, [(naa_of(SIX).to_string(), SIX), (naa_of(SIX).to_string(), TWIN)]);
-    // What an agent says of an adopted export counts, and nothing else of that volume.
+    // The agent's report of an adopted export counts, and nothing else of that volume.
     place.write(|db| Ok(db.set_target(ALONE, &iqn(1), &naa_of(SIX), &[])?)).await;
     assert_eq!(twin_of(ALONE).await, Some(SIX));
     place.write(|db| Ok(db.set_target(ALONE, &iqn(1), &Naa::of_serial("recorded"), &[])?)).await;
     assert_eq!(twin_of(ALONE).await, None);
-    // A snapshot is exported to nobody.
+    // A snapshot has no export.
     place
         .write(|db| {
             Ok(db
@@ -101,7 +102,8 @@ pub(super) async fn found_volumes_may_share_an_identity(place: Place) {
     assert_eq!((twin_of(SIX).await, place.read(|db| Ok(db.twins()?)).await), (None, Vec::new()));
 }
 
-/// Rows as an earlier release has left them: two volumes of one NAA, one alone that was adopted, and a wish of one that is gone.
+/// Rows as an earlier release left them: two volumes with one NAA, a single adopted volume, and the
+/// spec of a deleted one.
 fn rows_of_before() -> String {
     let type_id = Uuid::nil();
     let volume = |id: VolumeId, naa: &str| {
@@ -125,7 +127,7 @@ fn rows_of_before() -> String {
     .concat()
 }
 
-/// Nothing of it is lost, nothing fails, and what shares an NAA is found.
+/// Nothing is lost, nothing fails, and volumes that share an NAA are found.
 async fn filled_by_an_earlier_release(store: Store) {
     let place = Place { other: store.clone(), store, _dir: None };
     let all = place.read(|db| Ok(db.twins()?)).await;

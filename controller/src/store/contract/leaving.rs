@@ -45,7 +45,7 @@ async fn a_forgotten_agent_is_known_again_and_closed_once(place: Place) {
     assert_eq!((since(8).await.len(), since(10).await.len()), (1, 0));
     place.write(|db| Ok(db.close_forgotten(AgentId::from_u128(2))?)).await;
     assert_eq!(place.read(|db| Ok(db.forgotten_open()?)).await, [all[0].clone(), all[2].clone()]);
-    // The same agent is not forgotten twice.
+    // The agent cannot be forgotten twice.
     let twice = place.store.write("test", |db| Ok(db.forget(&forgotten(1, "c", 11))?)).await;
     assert!(twice.is_err());
 }
@@ -76,7 +76,7 @@ async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
         for one in [&kept[0], &kept[1], &new] {
             ids.push(db.never_prove(one)?);
         }
-        // Once more: the very same rows.
+        // A repetition returns the existing rows.
         assert_eq!(db.never_prove(&kept[1])?, ids[1]);
         Ok(ids)
     });
@@ -141,7 +141,8 @@ async fn a_name_changes_wherever_it_decides(place: Place) {
             for one in &fences {
                 db.insert_fence(one)?;
             }
-            // An earlier host of the new name was compared with a fence; the one that is renamed was with the other.
+            // An earlier host of the new name was compared with one fence, the renamed host with
+            // the other.
             db.note_fence_node(fence_id(5), "new")?;
             db.note_fence_node(fence_id(6), "old")?;
             for (id, native) in [(own, Some(agent)), (stock, None)] {
@@ -164,7 +165,7 @@ async fn a_name_changes_wherever_it_decides(place: Place) {
     assert_eq!(enrolments, [enrolment("new", 1)]);
     assert_eq!(agents.iter().map(|row| (row.name.as_str(), row.id)).collect::<Vec<_>>(), [("new", agent)]);
     assert!(compared && tokens == [None, None]);
-    // What another client attaches keeps the name that it gave.
+    // Attachments of other clients keep the name that those gave.
     assert_eq!(hosts, ["new", "old"]);
     assert_eq!(nodes, [vec![], vec!["new".to_owned()]]);
     assert_eq!(fences, (false, Some(fence.id)));

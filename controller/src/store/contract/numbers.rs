@@ -6,7 +6,7 @@ use super::*;
 use crate::initiators::Initiators;
 use crate::store::numbers;
 
-/// An attachment that holds its numbers at these ports.
+/// An attachment that holds its LUN at these ports.
 fn over_fc(volume: VolumeId, ports: &str, lun: u16) -> AttachmentRow {
     let initiator = ports.parse().ok();
     AttachmentRow { id: AttachmentId::random(), initiator, lun: Some(Lun(lun)), ..attachment(volume, 1) }
@@ -33,7 +33,7 @@ pub(super) async fn a_fibre_channel_number_is_one_volumes_until_it_is_cut(place:
         .await;
     assert_eq!(known().await, [(5, Some(v), false), (5, Some(v), false)]);
     assert_eq!(place.read(move |db| Ok(db.attachment(first.id)?)).await, Some(first.clone()));
-    // Again is the same; another volume's it is not.
+    // Repeating the call changes nothing; another volume is refused.
     place.write(move |db| Ok(db.take_fc_lun(agent, &ports(ONE), Lun(5), v)?)).await;
     let taken =
         place.store.write("take", move |db: &Db<'_>| Ok(db.take_fc_lun(agent, &ports(BOTH), Lun(5), w)?));
@@ -41,16 +41,16 @@ pub(super) async fn a_fibre_channel_number_is_one_volumes_until_it_is_cut(place:
     let twice =
         place.store.write("take", move |db: &Db<'_>| Ok(db.take_fc_lun(agent, &ports(ONE), Lun(6), v)?));
     assert!(twice.await.is_err(), "two numbers for one volume");
-    // What another attachment holds at the same port stays.
+    // A LUN that another attachment holds at the same port stays.
     place.write(move |db| Ok(db.detach(&first, None)?)).await;
     assert_eq!(known().await, [(5, Some(v), false), (5, None, true)]);
-    // It was not attached after all, and is kept with its reason.
+    // The attach failed, and the row is kept with its reason.
     let gone = AttachmentRow { held: false, grant_wanted: false, ..second };
     place.write(move |db| Ok(db.put_attachment(&gone)?)).await;
     assert_eq!(known().await, [(5, None, true), (5, None, true)]);
     place.write(move |db| Ok(db.take_fc_lun(agent, &ports(BOTH), Lun(5), w)?)).await;
     assert_eq!(known().await, [(5, Some(w), false), (5, Some(w), false)]);
-    // Slots are for ever.
+    // Slots are permanent.
     let (slot, other) = (InitiatorSlot::new(7).unwrap(), InitiatorSlot::new(8).unwrap());
     let [a, b] = [1, 2].map(|number| Wwpn::from_u64(number).unwrap());
     let give = async |port, slot| {
@@ -62,13 +62,13 @@ pub(super) async fn a_fibre_channel_number_is_one_volumes_until_it_is_cut(place:
     assert_eq!(slots, (Some(slot), BTreeMap::from([(a, slot)])));
 }
 
-/// Hosts' attaches race: each volume of a host gets a number of its own, each port a slot.
+/// Attaches of several hosts race: each volume of a host gets a LUN of its own, each port a slot.
 pub(super) async fn a_fibre_channel_number_is_given_once(place: Place) {
     let mut going = tokio::task::JoinSet::new();
     for number in 0..12_u32 {
         let volume = place.volume().await;
         let store = if number % 2 == 0 { &place.store } else { &place.other }.clone();
-        // Three hosts, one of which has a port in common with another.
+        // Three hosts, of which two have a port in common.
         let host = [
             "20:00:00:00:00:00:00:01",
             "20:00:00:00:00:00:00:01,20:00:00:00:00:00:00:02",

@@ -1,4 +1,4 @@
-//! Secrets that are rotated, on every database.
+//! Rotations of secrets, on every database.
 
 use super::*;
 use crate::store::{Rotation, Stage};
@@ -42,7 +42,7 @@ pub(super) async fn a_rotation_is_a_part_of_its_nexus(place: Place) {
         assert_eq!(rotation, Rotation { stage: Some(Stage::Offered), ended: None });
         let going = place.read(move |db| Ok(db.rotations_of(id)?)).await;
         assert_eq!((going, in_motion().await), (vec![(iqn(number), Stage::Offered)], vec![id]));
-        // One that is given up is not called rotated.
+        // A rotation that was given up is not called ended.
         put(number, old.clone(), Some(Stage::Settling), Some(new.clone())).await;
         end(number).await;
         assert!(seen(number).await == (Some(Nexus(old.clone())), None, Rotation::default()));
@@ -52,14 +52,14 @@ pub(super) async fn a_rotation_is_a_part_of_its_nexus(place: Place) {
         assert!(own == Some(Nexus(new.clone())) && other.is_none() && rotation.stage.is_none());
         let ended = rotation.ended;
         assert!(ended.is_some() && in_motion().await.is_empty());
-        // Its time stays until another one has ended.
+        // The time stays until another rotation has ended.
         put(number, new.clone(), Some(Stage::Switched), None).await;
         let (own, other, rotation) = seen(number).await;
         assert!(own == Some(Nexus(new)) && other.is_none());
         assert_eq!(rotation, Rotation { stage: Some(Stage::Switched), ended });
         end(number).await;
     }
-    // Both go with the last attachment.
+    // Both secrets go with the last attachment.
     put(1, pair("x", true), Some(Stage::Offered), Some(pair("y", true))).await;
     let rows = place.read(move |db| Ok(db.attachments_of(id)?)).await;
     for row in rows {

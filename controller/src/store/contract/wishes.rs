@@ -1,4 +1,4 @@
-//! Pages of wishes, on every database.
+//! Pages of specs, on every database.
 
 use super::*;
 
@@ -10,7 +10,8 @@ pub(super) async fn wishes_that_somebody_is_to_know_come_in_pages(place: Place) 
         let wish = |text: &str| Wish::spec(&mooring_api::v1::VolumeSpec::default(), text.into());
         let (volume, _) = db.wish(one, Kind::Volume, &wish("a"))?;
         let (connection, _) = db.wish(one, Kind::Connection(host), &wish("b"))?;
-        // Of a connection whose end is known, of a volume whose end has failed, and in review, nobody is told.
+        // Three kinds of specs are not sent: a connection whose end is known, a volume whose end
+        // has failed, and a volume in review.
         let gone = Wish::tombstone(Kind::Connection(storage), false);
         let (at, _) = db.wish(one, Kind::Connection(storage), &gone)?;
         db.settle_connection(one, storage, at)?;

@@ -1,4 +1,5 @@
-//! Databases in clear, kills between the steps, keys that are gone, rows that were moved; on both databases.
+//! Tests of sealing, on both databases: values in clear, kills between the steps, missing keys,
+//! moved rows.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +17,8 @@ use crate::initiators::Initiators;
 use crate::store::contract::pg;
 use crate::store::{AttachmentRow, Database, Nexus, PostgresOptions, Store, Wish, sqlite, testing};
 
-/// Volumes of the tests: each has two nexuses, an export and a connection; more than one step of each column.
+/// The number of test volumes. Each has two nexuses, an export and a connection: more than one step
+/// for each column.
 const VOLUMES: u32 = 250;
 
 const CLEAR: &str = "a-secret-in-clear-";
@@ -24,7 +26,7 @@ const CLEAR: &str = "a-secret-in-clear-";
 /// A database, with its keys in a file.
 struct Site {
     dir: tempfile::TempDir,
-    /// The database's name at the server; `None`: the embedded one.
+    /// The database's name at the server; `None` for the embedded database.
     name: Option<String>,
 }
 
@@ -67,7 +69,7 @@ impl Site {
         self.dir.path().join("state").join(sqlite::FILE_NAME)
     }
 
-    /// One column of an answer, asked beside the controller.
+    /// Reads one column of an answer, beside the controller.
     fn ask(&self, sql: &str) -> Vec<String> {
         if let Some(name) = &self.name {
             return pg::Server::shared().psql(name, sql).lines().map(str::to_owned).collect();
@@ -85,7 +87,8 @@ impl Site {
         }
     }
 
-    /// Makes the database, and puts in clear what is sealed, as controllers that do not seal have kept it.
+    /// Makes the database, and puts its sealed values in clear, as controllers without sealing
+    /// stored them.
     fn in_clear(&self) {
         sealing::make(&self.keys(), None).unwrap();
         drop(fill(self.open().unwrap()));
@@ -105,13 +108,13 @@ impl Site {
                 "UPDATE specs SET body = {body} WHERE volume_id = '{volume}' AND kind = '{word}' AND agent_id = '{agent}';"
             ));
         }
-        // A command line has an end.
+        // The length of a command line is limited.
         for some in sql.chunks(100) {
             self.write(&format!("BEGIN; {} COMMIT;", some.concat()));
         }
     }
 
-    /// Everything that may be sealed, as it is kept.
+    /// Everything that may be sealed, as it is stored.
     fn kept(&self) -> Vec<String> {
         let hex = if self.name.is_some() { "encode(body, 'hex')" } else { "lower(hex(body))" };
         let mut kept =
@@ -120,13 +123,13 @@ impl Site {
         kept
     }
 
-    /// How many values each key has sealed.
+    /// The number of values that each key has sealed.
     fn census(&self) -> Census {
         let store = self.open().unwrap();
         store.shared.engine.look(|sql| Ok(census(sql)?)).unwrap()
     }
 
-    /// Ends an engine as a kill does: the files stay as they are, and are not tidied when they are closed.
+    /// Ends an engine as a kill does: its files are not tidied when they are closed.
     fn kill(&self, engine: Engine) {
         if self.name.is_some() {
             return;
@@ -142,7 +145,7 @@ impl Site {
         fs::rename(copy, folder).unwrap();
     }
 
-    /// Whether the files of the embedded database have these bytes anywhere.
+    /// Returns `true` if the files of the embedded database contain these bytes.
     fn has_bytes(&self, bytes: &[u8]) -> bool {
         let files = fs::read_dir(self.dir.path().join("state")).unwrap();
         files
@@ -178,7 +181,7 @@ fn specs() -> impl Iterator<Item = (VolumeId, Kind)> {
     volumes().flat_map(move |volume| [Kind::Volume, Kind::Export, host].map(|kind| (volume, kind)))
 }
 
-/// Bytes that only their lengths and secrets matter of. A volume's has none.
+/// A body whose content does not matter, except its length and its secret. A volume's has none.
 fn body(volume: VolumeId, kind: Kind) -> Vec<u8> {
     let text = match kind {
         Kind::Volume => "vg0".to_owned(),
@@ -208,7 +211,7 @@ fn fill(store: Store) -> Store {
     store
 }
 
-/// Everything is read as it was written.
+/// Checks that everything is read as it was written.
 fn check(store: &Store) {
     store
         .prepare("check", |db| {
@@ -226,7 +229,7 @@ fn check(store: &Store) {
         .unwrap();
 }
 
-/// Values that are sealed when everything is.
+/// The number of sealed values when everything is sealed.
 const ALL: u64 = 6 * 250;
 
 #[test]
@@ -257,7 +260,7 @@ fn a_database_in_clear_is_sealed_by_its_next_start() {
         check(&store);
         assert!(site.kept().iter().all(|kept| !kept.contains(CLEAR)));
         if site.name.is_none() {
-            // While the controller runs: its log is read, too.
+            // The controller still runs: its log is read, too.
             assert!(!site.has_bytes(CLEAR.as_bytes()), "clear bytes are left");
         }
         assert_eq!(site.ask("SELECT key FROM meta WHERE key = 'sealing_remains'"), Vec::<String>::new());
@@ -314,7 +317,7 @@ fn kill_and_go_on(site: &Site, clear: bool) {
     }
 }
 
-/// The database without a store on it.
+/// The database without a store on top.
 fn engine(site: &Site) -> Engine {
     match site.database() {
         Database::Embedded { folder, .. } => Engine::Sqlite(Arc::new(sqlite::Sqlite::open(&folder).unwrap())),
@@ -328,7 +331,7 @@ fn engine(site: &Site) -> Engine {
 fn without_its_key_a_database_is_refused_and_not_changed() {
     for site in Site::both() {
         site.in_clear();
-        // A part of it is in clear still: not even that is sealed by another key.
+        // A part is still in clear: not even that part is sealed by another key.
         let half = nexuses().next().unwrap().0;
         drop(site.open().unwrap());
         let clear = secrets(half, &initiator(1)).0;
@@ -389,7 +392,7 @@ fn a_new_first_key_seals_everything_anew() {
             site.kept().iter().zip(&before).filter(|(now, before)| now != before).count() >= before.len() / 2
         );
         assert_eq!(site.census(), Census::from([(Look::Sealed(new), ALL)]));
-        // Now the old line can go.
+        // Now the old line may go.
         let text = fs::read_to_string(site.keys()).unwrap();
         let lines: Vec<_> = text.lines().collect();
         let (_, without) = lines.split_last().unwrap();
@@ -422,7 +425,7 @@ fn a_secret_that_was_moved_to_another_row_is_refused() {
         let nexus = move |db: &Db<'_>| Ok(db.nexus(other, &initiator(1)).map(drop)?);
         refused(store.prepare("look", nexus));
         refused(store.prepare("look", move |db| Ok(db.spec(other, Kind::Export).map(drop)?)));
-        // In clear it is not believed either.
+        // In clear, the moved value is not believed either.
         site.write(&format!("UPDATE nexuses SET secret = 'in-clear-in-clear' WHERE volume_id = '{other}'"));
         let text = Chain(&store.prepare("look", nexus).unwrap_err()).to_string();
         assert!(text.contains("is not sealed") && !text.contains("in-clear"), "{text}");
@@ -487,7 +490,7 @@ fn a_damaged_row_does_not_keep_the_others_from_a_new_key() {
     let found = store.prepare("look", move |db| Ok(db.nexus(other, &initiator(1))?)).unwrap();
     assert_eq!(found, Some(nexus(other, &initiator(1))));
     drop(store);
-    // The old key is needed still, as far as anybody knows.
+    // The old key is still needed, as far as can be known.
     assert_eq!(site.census(), Census::from([(Look::Sealed(new), ALL - 1), (Look::Sealed(old), 1)]));
 }
 
@@ -503,7 +506,7 @@ fn a_later_form_is_refused() {
     assert!(matches!(error, StoreError::Keys(KeysError::Newer { form: 2, .. })), "{error}");
 }
 
-/// Two controllers of one database read each other's, and refuse a key that only one has.
+/// Two controllers of one database read each other's secrets, and refuse a key that only one has.
 #[test]
 fn controllers_that_share_a_database_share_its_keys() {
     let [_, site] = Site::both();

@@ -1,4 +1,4 @@
-//! Backups beside writers, restores that are refused, and what a crash leaves.
+//! Tests of backups beside writers, of refused restores, and of the files that a crash leaves.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -72,7 +72,7 @@ impl Site {
         get(&self.open())
     }
 
-    /// Names in the state folder, beside the files that SQLite makes anew.
+    /// Names in the state folder, without the files that SQLite makes anew.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.state()).unwrap();
         let mut names: Vec<_> =
@@ -165,13 +165,14 @@ fn a_restored_database_is_the_backup_and_the_old_one_is_kept() {
     assert_eq!((told(&store), told(&store)), (true, false), "one start is told");
     assert_eq!(meta(&Connection::open(aside).unwrap(), "value").unwrap().as_deref(), Some("new"));
     drop(store);
-    // The backup itself is as it was, and may be restored again; each old database has a name of its own.
+    // The backup itself is unchanged and may be restored again; each old database has its own name.
     let again = site.restore(&file).unwrap().aside.unwrap();
     assert!(again.is_file() && site.names().iter().filter(|name| name.contains(".replaced-")).count() == 2);
     assert_eq!(site.value().as_deref(), Some("old"));
 }
 
-/// A start sweeps the state folder of what killed writers have left, before it finds that a restore is at work.
+/// A start removes from the state folder what killed writers left, before it finds that a restore
+/// is in progress.
 #[test]
 fn a_start_beside_a_restore_leaves_its_copy_alone() {
     let site = Site::with("old");
@@ -182,7 +183,8 @@ fn a_start_beside_a_restore_leaves_its_copy_alone() {
     assert_eq!(site.value().as_deref(), Some("old"));
 }
 
-/// The old database has changes that are only in its log, and is damaged, so that they cannot be brought into it.
+/// The old database is damaged and has changes only in its log, so that they cannot be moved into
+/// its file.
 #[test]
 fn the_log_of_a_damaged_database_is_not_read_as_the_restored_ones() {
     let site = Site::with("old");
@@ -193,7 +195,7 @@ fn the_log_of_a_damaged_database_is_not_read_as_the_restored_ones() {
     let kept = fs::read(&log).unwrap();
     assert!(!kept.is_empty());
     drop(store);
-    // As after a power cut, on a disk that has lost the file's beginning.
+    // As after a power cut, on a disk that lost the file's beginning.
     fs::write(site.database(), vec![0x55; whole.len()]).unwrap();
     fs::write(&log, &kept).unwrap();
     let aside = site.restore(&file).unwrap().aside.unwrap();
@@ -206,7 +208,7 @@ fn a_restore_that_a_crash_cut_short_is_made_again() {
     let site = Site::with("old");
     let file = site.backup("copy.db").unwrap();
     set(&site.open(), "new");
-    // Killed before its last step: the old one has both names.
+    // Killed before the last step: the old database has both names.
     let aside = set_aside(&site.database(), now()).unwrap();
     assert_eq!(site.value().as_deref(), Some("new"), "the old one is there still");
     assert!(aside.is_file());
@@ -218,7 +220,7 @@ fn a_restore_that_a_crash_cut_short_is_made_again() {
 fn what_is_no_backup_is_refused_and_changes_nothing() {
     let site = Site::with("new");
     let good = Site::with("old").backup("copy.db").map(|path| fs::read(path).unwrap());
-    // The folder of that site is gone with it: its bytes are enough.
+    // The site's folder is gone: the bytes are enough.
     let good = good.unwrap();
     let file = site.path("file");
     let changed = |sql: &str| {
@@ -297,7 +299,7 @@ fn a_backup_that_cannot_be_made_leaves_nothing() {
     refused(site.backup("taken.db"), &["is there already", "taken.db"]);
     assert_eq!(fs::read_to_string(site.path("taken.db")).unwrap(), "mine");
     refused(site.backup("nowhere/a.db"), &["cannot write", "nowhere/a.db"]);
-    // No file of keys: refused before anything is written.
+    // No file of keys: the backup is refused before anything is written.
     fs::write(site.path("keys"), "no key").unwrap();
     let keys = site.path("keys");
     fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
@@ -315,7 +317,7 @@ fn a_backup_comes_back_on_a_new_machine_with_its_keys_only() {
     let (file, keys) = (site.path("copy.db"), site.path("copy.key"));
     let made = backup(&site.state(), &site.origin(), &file, Some(&keys), now()).unwrap();
     assert_eq!(made.contents.keys, site.origin().load().unwrap().ids().collect::<Vec<_>>());
-    // A second backup, after a new key came, adds it to the same copy of the keys.
+    // A second backup, after a new key, adds that key to the copy of the keys.
     sealing::rotate(&site.origin()).unwrap();
     drop(site.open());
     let newer = site.path("newer.db");
@@ -333,7 +335,7 @@ fn a_backup_comes_back_on_a_new_machine_with_its_keys_only() {
             "{:?}",
             machine.names()
         );
-        // A controller that ran there once made keys of its own, which stay.
+        // A controller that ran there once made its own keys, which stay.
         drop(machine.open());
         let own = machine.origin().load().unwrap().first();
         let done = restore(&machine.state(), &machine.origin(), from, Some(&keys), now()).unwrap();
