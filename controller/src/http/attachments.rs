@@ -1,7 +1,8 @@
 //! `/attachments`.
 //!
-//! What must never happen here: a connector or connection info in a log; a detach answered with 200 before its receipt is
-//! there (the service answers `Pending` until then, which is 504 here: clients ask again).
+//! What must never happen here: a connector or connection info in a log; a detach answered with 200
+//! before its receipt is there (until then the service answers `Pending`, which is 504 here:
+//! clients ask again).
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/attachments/{id}/action", routing::post(action::<B>))
 }
 
-/// An attachment's id; any other text names none.
+/// Reads an attachment's id. Any other text names no attachment.
 pub(super) fn attachment_id(text: &str) -> Result<AttachmentId, Fault> {
     text.parse().map_err(|_| Fault::not_found("Attachment", text.chars().take(64).collect::<String>()))
 }
@@ -63,7 +64,7 @@ async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String
     Ok(Json(json!({ "attachment": views::attachment(&attachment) })))
 }
 
-/// `mode` of a body.
+/// Reads the `mode` of a body.
 pub(super) fn mode(fields: Fields<'_>) -> Result<Option<Mode>, Fault> {
     let Some(value) = fields.map().get("mode") else { return Ok(None) };
     match value.as_str().and_then(|text| text.parse().ok()) {
@@ -72,12 +73,12 @@ pub(super) fn mode(fields: Fields<'_>) -> Result<Option<Mode>, Fault> {
     }
 }
 
-/// `connector` of a body: missing and null are none.
+/// Reads the `connector` of a body; `None` if it is missing or null.
 fn connector(fields: Fields<'_>) -> Result<Option<Map<String, Value>>, Fault> {
     match fields.some("connector") {
         None => Ok(None),
         Some(Value::Object(map)) => Ok(Some(map.clone())),
-        // Not shown: it could be a connector with its secrets, only written wrongly.
+        // The value is not shown: it could be a malformed connector with secrets.
         Some(_) => Err(Fault::bad_request(
             "Invalid input for field/attribute connector. It is not of type 'object', 'null'",
         )),

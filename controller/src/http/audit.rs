@@ -1,11 +1,12 @@
-//! The audit log as the front keeps it: one line for each call that changes something, or would have, also for one that was
-//! refused; and `GET /mooring/v1/audit`, which reads it.
+//! The audit log at the front: one line for each call that changes something, or would have, also
+//! if it was refused; and `GET /mooring/v1/audit`, which reads it.
 //!
-//! A line is put together from the call's address, its caller, and what a handler notes: an action's name, the ids that a body
-//! names, the ids of what was made. It goes to the journal (target `audit`) and to the [`Backend`] when the answer is known.
+//! A line is made of the call's address, its caller, and the notes of its handler: an action's
+//! name, ids in the body, ids of created objects. It goes to the journal (target `audit`) and to
+//! the [`Backend`] once the answer is known.
 //!
-//! What must never happen here: a call that changes something without a line; text of a body, a query or a header in a line; an
-//! answer that waits for its line.
+//! What must never happen here: a call that changes something without a line; text of a body, a
+//! query or a header in a line; an answer that waits for its line.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -32,35 +33,36 @@ use crate::domain::Identity;
 use crate::domain::{AuditCall, AuditLine, AuditObject, AuditQuery, Caller};
 use crate::service::AUDIT_LINES_DEFAULT;
 
-/// Longest id, name or role in a line, in characters.
+/// The longest id, name or role in a line, in characters.
 const WORD_CHARS_MAX: usize = 128;
 
-/// Longest problem in a line, in characters.
+/// The longest problem in a line, in characters.
 const PROBLEM_CHARS_MAX: usize = 256;
 
-/// Texts of a body that a problem does not repeat have so many characters at least: shorter ones are parts of any word.
+/// The fewest characters of a body's text that a problem must not repeat: shorter texts are parts
+/// of any word.
 const REPEATED_MIN: usize = 4;
 
-/// Objects of one line at most.
+/// The most objects of one line.
 const OBJECTS_MAX: usize = 16;
 
-/// True: calls of this method have a line.
+/// Returns `true` if calls of this method have a line.
 pub(super) fn is_recorded(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH | Method::DELETE)
 }
 
-/// A text of a client's, bounded, without line ends and other characters that are not to be printed.
+/// A client's text, bounded, without line ends and other unprintable characters.
 fn bounded(text: &str, most: usize) -> String {
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(most).map(plain).collect()
 }
 
-/// An id as it is looked for: one that is a UUID has one spelling.
+/// An id in the form that is searched for: a UUID has one spelling.
 fn id_of(text: &str) -> String {
     Uuid::try_parse(text).map_or_else(|_| bounded(text, WORD_CHARS_MAX), |id| id.to_string())
 }
 
-/// A text without the texts of a body, as far as those have [`REPEATED_MIN`] characters.
+/// A text without the texts of a body that have at least [`REPEATED_MIN`] characters.
 fn without(text: &str, body: &[u8]) -> String {
     let mut text = text.to_owned();
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return text };
@@ -76,7 +78,7 @@ fn without(text: &str, body: &[u8]) -> String {
     text
 }
 
-/// A line that is being put together. Cheap to clone: all clones are one.
+/// A line under construction. Cheap to clone: all clones share one line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes(Arc<Mutex<Noted>>);
 
@@ -109,7 +111,7 @@ impl Notes {
 
     /// Notes the authenticated user.
     pub(super) fn identity(&self, identity: &Identity) {
-        // Roles are kept as words of one text.
+        // Roles are stored as words of one text.
         let word = |role: &String| bounded(role, WORD_CHARS_MAX).replace(' ', "_");
         self.change(|call| {
             call.user = Some(bounded(&identity.user, WORD_CHARS_MAX));
@@ -123,12 +125,12 @@ impl Notes {
         self.change(|call| call.project = Some(bounded(&caller.project, WORD_CHARS_MAX)));
     }
 
-    /// Notes the name of an action, one that this program knows.
+    /// Notes the name of an action that this program knows.
     pub(super) fn action(&self, name: &str) {
         self.change(|call| call.action = Some(name.to_owned()));
     }
 
-    /// Notes an object of the call, beside those that its address names.
+    /// Notes an object of the call, beside the objects in its address.
     pub(super) fn object(&self, kind: &str, id: &(impl ToString + ?Sized)) {
         let object = AuditObject { kind: kind.to_owned(), id: id_of(&id.to_string()) };
         self.change(|call| {
@@ -139,7 +141,8 @@ impl Notes {
     }
 }
 
-/// The line of a call at work. One that is dropped before its answer is known (a handler that panics, a stop) is a line, too.
+/// The line of a call in progress. It is also written if it is dropped before the answer is known
+/// (a handler that panics, a stop).
 pub(super) struct Line<B: Backend> {
     notes: Notes,
     app: App<B>,
@@ -147,7 +150,7 @@ pub(super) struct Line<B: Backend> {
 }
 
 impl<B: Backend> Line<B> {
-    /// Begins the line of a request. `api`: whose address it is, and the path below that.
+    /// Begins the line of a request. `api` is the API of its address, with the path below it.
     pub(super) fn begin(app: &App<B>, request: &mut Request, id: &str, api: Option<openapi::Api>) -> Self {
         let notes = Notes::default();
         notes.change(|call| {
@@ -192,7 +195,7 @@ impl<B: Backend> Drop for Line<B> {
     }
 }
 
-/// The address at the other end of the connection.
+/// The address of the connection's other end.
 fn from(request: &Request) -> Option<IpAddr> {
     Some(request.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip().to_canonical())
 }
@@ -223,7 +226,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new().route("/audit", routing::get(list::<B>))
 }
 
-/// A time of the query, RFC 3339.
+/// Reads a time of the query, in RFC 3339.
 fn time(ctx: &Ctx, key: &str) -> Result<Option<SystemTime>, Fault> {
     let Some(text) = ctx.query.get(key) else { return Ok(None) };
     let time: Timestamp = text.parse().map_err(|_| {

@@ -1,5 +1,5 @@
-//! What the HTTP front asks of the control plane: the methods of [`Service`], as a trait, so that the front is tested without
-//! a store and without agents.
+//! The HTTP front's view of the control plane: the methods of [`Service`], as a trait, so that the
+//! front is tested without a store and without agents.
 //!
 //! What must never happen here: a decision. Each method is the service's own.
 
@@ -31,7 +31,7 @@ pub type Detached = (AttachmentReceipt, Vec<Attachment>);
 
 macro_rules! backend {
     ($($(#[$doc:meta])* fn $name:ident(&self, caller: &Caller $(, $arg:ident: $type:ty)*) -> $answer:ty;)*) => {
-        /// Everything that can be asked. See [`Service`] for what each method promises.
+        /// The control plane's methods. [`Service`] says what each of them promises.
         pub trait Backend: Clone + Send + Sync + 'static {
             /// Takes the audit line of a call whose answer is known. It never waits.
             fn record(&self, call: AuditCall);
@@ -71,7 +71,7 @@ backend! {
     fn types(&self, caller: &Caller, query: ListQuery) -> Page<VolumeType>;
     /// One type, by name or id.
     fn volume_type(&self, caller: &Caller, name_or_id: &str) -> VolumeType;
-    /// The type of those who name none.
+    /// The type of requests that name none.
     fn default_type(&self, caller: &Caller) -> VolumeType;
     /// Makes a type.
     fn create_type(&self, caller: &Caller, name: &str, description: Option<&str>, is_public: bool,
@@ -83,41 +83,41 @@ backend! {
     fn delete_type(&self, caller: &Caller, id: Uuid) -> ();
     /// Sets extra specs.
     fn set_extra_specs(&self, caller: &Caller, id: Uuid, specs: BTreeMap<String, String>) -> VolumeType;
-    /// Takes one extra spec away.
+    /// Deletes one extra spec.
     fn delete_extra_spec(&self, caller: &Caller, id: Uuid, key: &str) -> ();
     /// The projects that may use a private type.
     fn type_access(&self, caller: &Caller, id: Uuid) -> Vec<String>;
-    /// Lets a project use a private type, or takes that away.
+    /// Lets a project use a private type, or no longer.
     fn set_type_access(&self, caller: &Caller, id: Uuid, project: &str, allowed: bool) -> ();
-    /// All defaults of projects.
+    /// The default types of all projects.
     fn default_types(&self, caller: &Caller) -> Vec<(String, Uuid)>;
-    /// A project's default.
+    /// A project's default type.
     fn project_default(&self, caller: &Caller, project: &str) -> Uuid;
-    /// Sets a project's default.
+    /// Sets a project's default type.
     fn set_project_default(&self, caller: &Caller, project: &str, name_or_id: &str) -> Uuid;
-    /// Takes a project's default away.
+    /// Removes a project's default type.
     fn unset_project_default(&self, caller: &Caller, project: &str) -> ();
-    /// What a project may have, and has.
+    /// A project's limits and usage.
     fn quotas(&self, caller: &Caller, project: &str) -> Vec<Entry>;
-    /// What a project may have for which nothing is set.
+    /// A project's limits if none are set for it.
     fn default_quotas(&self, caller: &Caller, project: &str) -> Vec<Entry>;
     /// Sets limits of a project.
     fn set_quotas(&self, caller: &Caller, project: &str, new: BTreeMap<Key, Limit>) -> Vec<Entry>;
-    /// Takes a project's own limits away.
+    /// Deletes a project's own limits.
     fn delete_quotas(&self, caller: &Caller, project: &str) -> ();
     /// The limits of the default class.
     fn class_quotas(&self, caller: &Caller) -> Vec<Entry>;
     /// Sets limits of the default class.
     fn set_class_quotas(&self, caller: &Caller, new: BTreeMap<Key, Limit>) -> Vec<Entry>;
-    /// What `GET /limits` says of a project.
+    /// The limits and usage that `GET /limits` shows of a project.
     fn limits(&self, caller: &Caller, project: Option<&str>) -> Vec<Entry>;
     /// Gives a volume another type.
     fn retype_volume(&self, caller: &Caller, id: VolumeId, new_type: &str, migration: MigrationPolicy) -> ();
-    /// What operators do to a volume, and flags.
+    /// Does an operator's action on a volume, or sets a flag.
     fn volume_action(&self, caller: &Caller, id: VolumeId, action: VolumeAction) -> ();
-    /// Takes back what a volume was to grow by.
+    /// Cancels a volume's growth.
     fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> ();
-    /// The export of a volume to a file.
+    /// Begins, cancels or shows the image export of a volume.
     fn volume_export(&self, caller: &Caller, id: VolumeId, ask: ExportAsk) -> VolumeExport;
     /// Deletes a volume whatever its status.
     fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
@@ -142,7 +142,7 @@ backend! {
     fn manageable_volumes(&self, caller: &Caller, host: &str) -> Vec<ManageableVolume>;
     /// Makes a volume of an LV.
     fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Volume;
-    /// Lets go of a volume.
+    /// Unmanages a volume.
     fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> ();
     /// Takes a snapshot.
     fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Snapshot;
@@ -170,11 +170,11 @@ backend! {
     /// Gives an attachment its connector.
     fn update_attachment(&self, caller: &Caller, id: AttachmentId, connector: Map<String, Value>,
         wait: Wait) -> Attachment;
-    /// The client is connected.
+    /// Notes that the client is connected.
     fn complete_attachment(&self, caller: &Caller, id: AttachmentId) -> ();
     /// Detaches.
     fn delete_attachment(&self, caller: &Caller, id: AttachmentId, force: bool, wait: Wait) -> Detached;
-    /// Detaches, in one of its ways.
+    /// Detaches in one of several ways.
     fn detach(&self, caller: &Caller, id: AttachmentId, way: Way, wait: Wait) -> Detached;
     /// Does one of the older calls for attachments.
     fn attach_action(&self, caller: &Caller, id: VolumeId, action: AttachAction, wait: Wait)
@@ -182,38 +182,38 @@ backend! {
     /// The records of detaches.
     fn receipts(&self, caller: &Caller, volume: Option<VolumeId>, attachment: Option<AttachmentId>, limit: u32)
         -> Vec<DetachRecord>;
-    /// A volume with what only Mooring's own API says of it.
+    /// A volume with the facts that only Mooring's own API shows.
     fn volume_state(&self, caller: &Caller, id: VolumeId) -> VolumeState;
-    /// Who has reserved a volume.
+    /// The persistent reservations of a volume.
     fn reservations(&self, caller: &Caller, id: VolumeId) -> VolumeReservations;
-    /// Takes reservations of a volume away; what was there, and what is there now.
+    /// Removes reservations of a volume. Returns those before and those now.
     fn change_reservations(&self, caller: &Caller, id: VolumeId, change: ReservationsChange)
         -> [VolumeReservations; 2];
-    /// What is worth saying of an attachment that is about to go.
+    /// Warnings about an attachment that is about to end.
     fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Vec<String>;
-    /// What is live of one attachment.
+    /// The live state of one attachment.
     fn live(&self, caller: &Caller, id: AttachmentId, newer_than: Option<u64>, wait: Wait) -> AttachmentLive;
-    /// Changes an attachment's mode where it is.
+    /// Changes an attachment's mode in place.
     fn set_mode(&self, caller: &Caller, id: AttachmentId, new: NewMode, wait: Wait) -> AttachmentLive;
-    /// Changes an attachment's cache flag where it is.
+    /// Changes an attachment's cache flag in place.
     fn set_cache(&self, caller: &Caller, id: AttachmentId, cache: Cache, wait: Wait) -> AttachmentLive;
     /// Gives attachments of a volume new secrets.
     fn rotate_secrets(&self, caller: &Caller, id: VolumeId, new: NewSecrets, wait: Wait) -> Vec<AttachmentLive>;
-    /// Who uses the disk of an attachment on its host.
+    /// The users of an attachment's disk on its host.
     fn check_disk(&self, caller: &Caller, id: AttachmentId) -> AttachmentCheck;
-    /// What is live of all attachments.
+    /// The live state of all attachments.
     fn live_all(&self, caller: &Caller) -> Vec<AttachmentLive>;
-    /// The receipt of an attachment that is gone.
+    /// The receipt of an ended attachment.
     fn receipt(&self, caller: &Caller, id: AttachmentId) -> AttachmentReceipt;
-    /// Makes every later change newer than all before.
+    /// Starts a new epoch: changes from now on override anything that agents store.
     fn raise_epoch(&self, caller: &Caller) -> u64;
-    /// A volume is cut off from its disk, or is not any more.
+    /// Isolates a volume, or ends that.
     fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> ();
-    /// What the database wishes of a volume in review is right.
+    /// Confirms the database's spec of a volume in review.
     fn confirm_review(&self, caller: &Caller, id: VolumeId) -> ();
     /// The pools.
     fn pools(&self, caller: &Caller, filter: PoolFilter) -> Vec<PoolState>;
-    /// What a storage agent can do.
+    /// The capabilities of a storage agent.
     fn capabilities(&self, caller: &Caller, host: &str) -> Value;
     /// The availability zones.
     fn zones(&self, caller: &Caller) -> Vec<Zone>;
@@ -227,15 +227,15 @@ backend! {
     fn make_join_token(&self, caller: &Caller, name: &str, terms: JoinTerms) -> NewJoinToken;
     /// Ends the enrolment of a host.
     fn revoke_host(&self, caller: &Caller, name: &str) -> ();
-    /// Gives an enrolled host another name; what of the configuration still says the old one.
+    /// Renames an enrolled host. Returns the configuration's entries that still have the old name.
     fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Vec<String>;
-    /// Says what would go with a host.
+    /// The losses if a host were forgotten.
     fn host_loss(&self, caller: &Caller, name: &str) -> HostLoss;
     /// Gives up a host that never comes back.
     fn forget_host(&self, caller: &Caller, name: &str, confirm: &str) -> HostLoss;
-    /// Cuts a host off from every volume.
+    /// Fences a host: revokes its access to every volume.
     fn fence_host(&self, caller: &Caller, name: &str, new: NewFence, wait: Wait) -> HostFence;
-    /// Lifts that.
+    /// Lifts a fence.
     fn unfence_host(&self, caller: &Caller, name: &str, anyway: bool) -> HostFence;
     /// A fence in force.
     fn fence(&self, caller: &Caller, name: &str) -> HostFence;
@@ -243,19 +243,19 @@ backend! {
     fn fences(&self, caller: &Caller, lifted: bool) -> Vec<HostFence>;
     /// The long work of the storage agents.
     fn jobs(&self, caller: &Caller) -> Jobs;
-    /// Limits what all jobs of one may write in a second.
+    /// Limits the bytes that all jobs of one storage agent may write in a second.
     fn limit_jobs(&self, caller: &Caller, host: &str, limit: Option<ByteSize>) -> HostJobs;
-    /// How a volume came to its place.
+    /// The reasons for a volume's place.
     fn placement(&self, caller: &Caller, id: VolumeId) -> Placement;
     /// Messages.
     fn messages(&self, caller: &Caller, query: ListQuery) -> Page<Message>;
     /// One message.
     fn message(&self, caller: &Caller, id: Uuid) -> Message;
-    /// Takes a message away.
+    /// Deletes a message.
     fn delete_message(&self, caller: &Caller, id: Uuid) -> ();
     /// The storage agents.
     fn storage_hosts(&self, caller: &Caller) -> Vec<StorageHost>;
-    /// What projects have on a storage agent.
+    /// The projects' usage of a storage agent.
     fn storage_host(&self, caller: &Caller, name: &str) -> Vec<HostUsage>;
     /// The enrolled agents.
     fn hosts(&self, caller: &Caller) -> Vec<Host>;

@@ -1,7 +1,7 @@
-//! Request bodies: JSON of a bounded size that arrives in a bounded time.
+//! Request bodies: JSON of a bounded size that arrives within a bounded time.
 //!
-//! What must never happen here: memory that a client decides on; a body that a browser can send without asking first (only
-//! JSON is taken, which no plain form can say).
+//! What must never happen here: memory use that a client decides; a body that a browser can send
+//! without asking first (only JSON is accepted, which no plain form can declare).
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use serde_json::Value;
 use super::audit::Notes;
 use super::fault::Fault;
 
-/// Largest request body in bytes: Cinder's `osapi_max_request_body_size`.
+/// The largest request body in bytes: Cinder's `osapi_max_request_body_size`.
 pub const BODY_BYTES_MAX: usize = 114_688;
 
-/// A body must be complete within this time, unless the options say otherwise.
+/// The time within which a body must be complete, unless the options say otherwise.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a body may take, carried with the request.
+/// The time that a body may take, carried with the request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodyTimeout(pub(super) Duration);
 

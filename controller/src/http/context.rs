@@ -1,4 +1,5 @@
-//! What is known of a request before its handler runs: who asks, at which version, and how we are called from there.
+//! The context of a request before its handler runs: the caller, the version, and the address that
+//! the client used.
 //!
 //! What must never happen here: a handler that runs without a caller.
 
@@ -19,54 +20,55 @@ use crate::policy::{Policies, Target};
 /// The header in which a client names its own chain of requests, and in which we name ours.
 pub(super) const REQUEST_ID: &str = "x-openstack-request-id";
 
-/// See the module.
+/// The context of a request: see the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Ctx {
     pub(super) caller: Caller,
     pub(super) version: Version,
-    /// `http://HOST:PORT`, as the client calls us.
+    /// The address that the client used: `http://HOST:PORT`.
     pub(super) base: Arc<str>,
-    /// The path below the project, as `/volumes/detail`.
+    /// The path below the project, like `/volumes/detail`.
     pub(super) path: Arc<str>,
     pub(super) query: Query,
     pub(super) policies: Arc<Policies>,
-    /// For the audit log.
+    /// The notes for the audit log.
     pub(super) notes: Notes,
 }
 
 impl Ctx {
-    /// Refuses what came with a later version.
+    /// Refuses a feature of a later version.
     pub(super) fn since(&self, version: Version) -> Result<(), Fault> {
         if self.version >= version { Ok(()) } else { Err(Fault::not_at_this_version()) }
     }
 
-    /// Whether the caller sees a part of an answer that is of no project.
+    /// Returns `true` if the caller may see a part of an answer that belongs to no project.
     pub(super) fn allows(&self, policy: &'static str) -> bool {
         self.policies.allows(policy, &self.caller, &Target::own(&self.caller))
     }
 
-    /// Refuses what a caller may not do with something.
+    /// Refuses an act on a target that the policy denies the caller.
     pub(super) fn check(&self, policy: &'static str, target: &Target<'_>) -> Result<(), Fault> {
         Ok(self.policies.check(policy, &self.caller, target)?)
     }
 
-    /// Refuses what a caller may not do with what is of no project.
+    /// Refuses an act, on something without a project, that the policy denies the caller.
     pub(super) fn may(&self, policy: &'static str) -> Result<(), Fault> {
         self.check(policy, &Target::own(&self.caller))
     }
 
-    /// Refuses what a caller may not do with a volume, which he may see.
+    /// Refuses an act on a volume, visible to the caller, that the policy denies the caller.
     pub(super) fn may_with(&self, policy: &'static str, volume: &Volume) -> Result<(), Fault> {
         self.check(policy, &Target { project: Some(&volume.project), user: Some(&volume.user) })
     }
 
-    /// The address of something of the caller's project.
+    /// The address of an object of the caller's project.
     pub(super) fn href(&self, path: &str) -> String {
         format!("{}/v3/{}{path}", self.base, self.caller.project)
     }
 
-    /// Whether all projects' objects are asked for. Only those for whom `context_is_admin` holds get them, for there is no
-    /// policy of its own; from others it is ignored, as in Cinder.
+    /// Returns `true` if objects of all projects are requested. Only callers for whom
+    /// `context_is_admin` holds get them, since there is no separate policy. For others the request
+    /// is ignored, as in Cinder.
     pub(super) fn all_projects(&self) -> Result<bool, Fault> {
         Ok(self.query.flag("all_tenants")? && self.caller.admin)
     }
@@ -84,7 +86,7 @@ impl<S: Sync> FromRequestParts<S> for Ctx {
     }
 }
 
-/// The parts of a path that stand for something, decoded.
+/// The variable parts of a path, decoded.
 pub(super) struct At<T>(pub(super) T);
 
 impl<T, S> FromRequestParts<S> for At<T>
@@ -102,18 +104,18 @@ where
     }
 }
 
-/// `req-<uuid>`.
+/// A new request id: `req-<uuid>`.
 pub(super) fn new_request_id() -> String {
     format!("req-{}", Uuid::new_v4())
 }
 
-/// The client's own request id, when it is one.
+/// The client's own request id; `None` if it is missing or malformed.
 pub(super) fn global_request_id(request: &Request) -> Option<&str> {
     let text = request.headers().get(REQUEST_ID)?.to_str().ok()?;
     Uuid::try_parse(text.strip_prefix("req-")?).ok().map(|_| text)
 }
 
-/// `HOST:PORT` as the client called us; only what can stand in an address.
+/// The `HOST:PORT` that the client used; `None` unless it can stand in an address.
 pub(super) fn host_header(request: &Request) -> Option<String> {
     let text = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);

@@ -1,4 +1,4 @@
-//! `/default-types` (3.62): the type of a project's volumes that name none.
+//! `/default-types` (3.62): the default type of a project's volumes.
 //!
 //! What must never happen here: an answer before the version that has it.
 

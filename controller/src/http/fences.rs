@@ -1,6 +1,6 @@
-//! Below `/mooring/v1`: hosts that are cut off from every volume, and the one receipt of that.
+//! Below `/mooring/v1`: fenced hosts, and the one receipt of a fence.
 //!
-//! What must never happen here: "proven" of a fence with one part that is not.
+//! What must never happen here: "proven" for a fence with one unproven part.
 
 use axum::extract::State;
 use axum::{Json, routing};
@@ -114,7 +114,7 @@ fn claim(claim: &DisputedInitiator) -> Value {
     })
 }
 
-/// Commands that may still land, of a part whose grant is gone. `None`: any number.
+/// Commands that may still land, for a part whose grant is gone; `None` if their number is unknown.
 fn landing(state: &FenceState) -> Option<u64> {
     match state {
         FenceState::Unproven(receipt) => match receipt.proof {
@@ -125,7 +125,7 @@ fn landing(state: &FenceState) -> Option<u64> {
     }
 }
 
-/// When the last of them was proven.
+/// The time at which the last part was proven.
 fn ended(fence: &HostFence) -> Option<String> {
     let ends = fence.states().filter_map(|state| match state {
         FenceState::Cut(Some(receipt)) => receipt.ended,
@@ -134,7 +134,7 @@ fn ended(fence: &HostFence) -> Option<String> {
     rfc3339(ends.max().unwrap_or(fence.fenced_at))
 }
 
-/// In a word, with its receipt and what it waits for.
+/// The state of a part in a word, with its receipt and what it waits for.
 fn how_far(state: &FenceState) -> (&'static str, Option<Receipt>, Option<&str>) {
     match state {
         FenceState::Cut(receipt) => ("cut", receipt.clone(), None),

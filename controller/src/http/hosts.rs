@@ -1,4 +1,5 @@
-//! Below `/mooring/v1`: enrolled hosts, what operators say of them, and how a volume came to its place.
+//! Below `/mooring/v1`: enrolled hosts, operators' decisions about them, and the reasons for a
+//! volume's place.
 //!
 //! What must never happen here: a decision.
 

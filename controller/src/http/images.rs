@@ -1,9 +1,9 @@
-//! `POST /mooring/v1/volumes`: a volume from an image of a storage node. The Block Storage API has volumes from images, too, of an
-//! image service; these are files beside the disks.
+//! `POST /mooring/v1/volumes`: a volume from an image of a storage node. The Block Storage API
+//! makes volumes from images of an image service; these images are files beside the disks.
 //!
-//! `/mooring/v1/volumes/ID/export`: the other way round.
+//! `/mooring/v1/volumes/ID/export`: an image export, the other way round.
 //!
-//! What must never happen here: a format that nobody has said.
+//! What must never happen here: a format that no request has named.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -41,7 +41,7 @@ fn text<'a>(image: Fields<'a>, key: &'static str) -> Result<&'a str, Fault> {
     Ok(image.required(key).and(image.text(key, 1, false))?.unwrap_or_default())
 }
 
-/// Which file, and what it is.
+/// Reads the name and the format of a file.
 fn file(image: Fields<'_>) -> Result<(ImageName, ImageFormat), Fault> {
     let wrong = |key, why: String| invalid(key, &json!(image.map().get(key)), why);
     let name = text(image, "name")?.parse().map_err(|error| wrong("name", format!("{error}")))?;

@@ -1,6 +1,6 @@
-//! Below `/mooring/v1`: long work of the storage nodes, and how fast it may be.
+//! Below `/mooring/v1`: the long work of the storage nodes, and limits of its speed.
 //!
-//! What must never happen here: 100 % of what is not done.
+//! What must never happen here: 100 % for unfinished work.
 
 use axum::extract::State;
 use axum::{Json, routing};

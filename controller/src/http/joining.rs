@@ -1,8 +1,8 @@
-//! How agents join: below `/mooring/v1`, tokens and revocations for admins; and, for an agent that has no identity yet, the
-//! authority's certificate and the join itself.
+//! Joins of agents. Below `/mooring/v1`: tokens and revocations for admins; for agents without an
+//! identity, the authority's certificate and the join itself.
 //!
-//! What must never happen here: a token or a certificate signing request in a log; an address that is open and changes more than
-//! its token allows.
+//! What must never happen here: a token or a certificate signing request in a log; an open address
+//! that changes more than its token allows.
 
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
@@ -31,7 +31,7 @@ pub(super) const JOIN: &str = "/mooring/v1/join";
 /// The address of the authority's certificate.
 pub(super) const AUTHORITY: &str = "/mooring/v1/authority";
 
-/// Longest text of a join, in bytes: a request for a P-256 key has some five hundred.
+/// The longest text of a join, in bytes: a request for a P-256 key has about five hundred.
 const TEXT_BYTES_MAX: usize = 8 << 10;
 
 type Answer = Result<Json<Value>, Fault>;
@@ -42,7 +42,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/hosts/{name}/revoke", routing::post(revoke::<B>))
 }
 
-/// The roles of a request: both when none is said.
+/// Reads the roles of a request: both if none is named.
 fn roles(fields: Fields<'_>) -> Result<Roles, Fault> {
     let wrong = || fields.wrong("roles: want a list of storage, host, or both");
     let Some(value) = fields.some("roles") else {
@@ -87,13 +87,14 @@ async fn revoke<B: Backend>(
     Ok(Json(json!({ "revoked": name })))
 }
 
-/// True: this address is answered without a caller.
+/// Returns `true` if this address is answered without a caller.
 pub(super) fn is_open(method: &Method, path: &str) -> bool {
     (path == JOIN && method == Method::POST)
         || (path == AUTHORITY && matches!(*method, Method::GET | Method::HEAD))
 }
 
-/// Answers an address that is open. All who call it share the permits of one project: nobody else waits for them.
+/// Answers an open address. All its callers share the permits of one project, so that no other
+/// caller waits for them.
 pub(super) async fn answer<B: Backend>(app: &App<B>, mut request: Request) -> Response {
     let holder = Holder { project: "(join)".to_owned(), cuts: false };
     let turn = match app.0.permits.admit(holder, None) {

@@ -1,5 +1,5 @@
-//! What the Block Storage API has and Mooring does not yet: 501 with a text that says so, so that nobody takes it for a
-//! wrong address.
+//! The parts of the Block Storage API that Mooring does not have yet: 501 with a text that says so,
+//! so that clients do not take it for a wrong address.
 //!
 //! What must never happen here: a pretence.
 
@@ -10,7 +10,7 @@ use super::context::Ctx;
 use super::fault::Fault;
 use super::routes::Routes;
 
-/// Collections of the API that are not there yet.
+/// Collections of the API that do not exist yet.
 const COLLECTIONS: [&str; 9] = [
     "cgsnapshots",
     "clusters",
@@ -23,7 +23,7 @@ const COLLECTIONS: [&str; 9] = [
     "workers",
 ];
 
-/// What is not there below collections that are.
+/// Missing parts of collections that exist.
 const BELOW: [&str; 3] =
     ["/volumes/{id}/encryption/{key}", "/types/{id}/encryption", "/types/{id}/encryption/{key}"];
 

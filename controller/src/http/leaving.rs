@@ -1,6 +1,6 @@
-//! How hosts are called otherwise, and how they are given up: below `/mooring/v1`, for admins.
+//! Renaming and forgetting hosts: below `/mooring/v1`, for admins.
 //!
-//! What must never happen here: a host that goes although nobody has said its name twice.
+//! What must never happen here: a host forgotten by a request that does not say its name twice.
 
 use axum::extract::State;
 use axum::{Json, routing};
@@ -24,7 +24,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/hosts/{name}/forget", routing::get(loss::<B>).post(forget::<B>))
 }
 
-/// A text that must be there.
+/// Reads a required text.
 fn text<'a>(fields: Fields<'a>, key: &'static str) -> Result<&'a str, Fault> {
     fields.only(&[key])?;
     fields.required(key)?;

@@ -1,6 +1,6 @@
-//! `/limits`: what a project may have and has, in the words of its users.
+//! `/limits`: a project's limits and usage, for its users.
 //!
-//! What must never happen here: what a project uses shown to those who may not see it.
+//! What must never happen here: a project's usage shown to those who may not see it.
 
 use axum::extract::State;
 use axum::{Json, routing};
@@ -14,7 +14,7 @@ use super::routes::Routes;
 use super::version::Version;
 use crate::quota::Key;
 
-/// What is limited, and the names of its limit and of its use here.
+/// The limited resources, and the names of their limits and their usage here.
 const NAMES: [(Key, &str, &str); 5] = [
     (Key::Volumes, "maxTotalVolumes", "totalVolumesUsed"),
     (Key::Gigabytes, "maxTotalVolumeGigabytes", "totalGigabytesUsed"),
@@ -40,6 +40,6 @@ async fn limits<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Json<
             }
         }
     }
-    // Nothing limits how fast requests come.
+    // No limit applies to the rate of requests.
     Ok(Json(json!({ "limits": { "rate": [], "absolute": absolute } })))
 }

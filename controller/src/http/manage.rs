@@ -1,6 +1,8 @@
-//! `/manageable_volumes` and `/os-volume-manage`: the LVs of a storage host, and how one becomes a volume with what it holds.
+//! `/manageable_volumes` and `/os-volume-manage`: the LVs of a storage host, and the change of an
+//! LV into a volume with its contents.
 //!
-//! What must never happen here: a wish that is silently left out of a request that is then accepted.
+//! What must never happen here: a field that is silently left out of a request that is then
+//! accepted.
 
 use std::cmp::Ordering;
 
@@ -44,7 +46,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/os-volume-manage/detail", routing::get(detail::<B>))
 }
 
-/// The storage host of a request. A cluster of Cinder's is none of ours.
+/// The storage host of a request. Mooring has no clusters in Cinder's sense.
 fn host(host: Option<&str>, cluster: Option<&str>) -> Result<String, Fault> {
     let some = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
     match (some(host), some(cluster)) {
@@ -56,13 +58,13 @@ fn host(host: Option<&str>, cluster: Option<&str>) -> Result<String, Fault> {
     }
 }
 
-/// Sorted as it is asked for, by Cinder's rules: the last reference first unless something else is said.
+/// Sorts LVs as requested, by Cinder's rules: without a request, the last reference comes first.
 fn sort(ctx: &Ctx, lvs: &mut [ManageableVolume]) -> Result<(), Fault> {
     let mut orders = ctx.query.orders()?;
     if orders.is_empty() {
         orders.push(("reference", true));
     }
-    // What is sorted by creation elsewhere has none here.
+    // An LV has no time of creation to sort by.
     for (key, _) in &mut orders {
         if *key == "created_at" && ctx.query.get("sort_key").is_none() {
             *key = "reference";
@@ -81,7 +83,7 @@ fn sort(ctx: &Ctx, lvs: &mut [ManageableVolume]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The part of the list that comes behind the marker: a reference, as it is shown, or its name alone.
+/// The part of the list behind the marker, which is a reference as it is shown, or its name alone.
 fn page(ctx: &Ctx, lvs: Vec<ManageableVolume>) -> Result<Vec<ManageableVolume>, Fault> {
     let limit = ctx.query.number("limit")?.unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let offset = ctx.query.number("offset")?.unwrap_or(0);
@@ -129,7 +131,7 @@ async fn detail<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     shown(&app, &ctx, true).await
 }
 
-/// `{"source-name": "GROUP/LV"}`, `{"source-id": "LVM's identity"}`, or the name alone.
+/// Reads `{"source-name": "GROUP/LV"}`, `{"source-id": "LVM's identity"}`, or the name alone.
 fn reference(fields: Fields<'_>) -> Result<LvReference, Fault> {
     let value = fields.required("ref")?;
     if let Value::String(name) = value {

@@ -1,4 +1,4 @@
-//! `/messages` (3.3): why something that was accepted did not come true.
+//! `/messages` (3.3): the reasons why something accepted did not come true.
 //!
 //! What must never happen here: another project's message.
 
@@ -25,7 +25,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/messages/{id}", routing::get(show::<B>).delete(delete::<B>))
 }
 
-/// A message's id; any other text names none.
+/// Reads a message's id. Any other text names no message.
 fn message_id(text: &str) -> Result<Uuid, Fault> {
     let unknown = || Fault::not_found("Message", text.chars().take(64).collect::<String>());
     schema::hyphenated(text).ok_or_else(unknown)
@@ -35,7 +35,7 @@ async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     ctx.since(Version::MESSAGES)?;
     let mut query = ctx.query.list(&MESSAGES, &ctx, Version::STRICT_FILTERS)?;
     if ctx.version < Version::MESSAGE_FILTERS {
-        // Neither filters nor pages: all that one page holds.
+        // Without filters or pages: the answer is one full page.
         query = ListQuery { all_projects: query.all_projects, ..ListQuery::default() };
     }
     let page = app.backend().messages(&ctx.caller, query.clone()).await?;

@@ -1,7 +1,7 @@
 //! `/volumes/{id}/metadata`: the users' own keys.
 //!
-//! What must never happen here: two changes of which one is lost. Each is one transaction of the service; a client that
-//! wants more says with `If-Match` what it has read (3.15).
+//! What must never happen here: a lost change of two concurrent ones. Each change is one
+//! transaction of the service. A client that wants more says in `If-Match` what it has read (3.15).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use super::version::Version;
 use super::volumes::volume_id;
 use crate::domain::MetadataChange;
 
-/// Characters of keys beside those of extra specs.
+/// Characters allowed in keys beside those of extra specs.
 pub(super) const KEY_EXTRA: &str = " /";
 
 type Metadata = BTreeMap<String, String>;
@@ -35,7 +35,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/volumes/{id}/metadata/{key}", routing::get(one::<B>).put(set::<B>).delete(remove::<B>))
 }
 
-/// The same metadata has the same tag.
+/// The tag of metadata: equal for equal metadata.
 fn tag(metadata: &Metadata) -> String {
     let digest = Sha256::digest(json!(metadata).to_string());
     let bits = digest.iter().take(16).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
@@ -46,7 +46,7 @@ async fn read<B: Backend>(app: &App<B>, ctx: &Ctx, id: VolumeId) -> Result<Metad
     Ok(app.backend().volume(&ctx.caller, id).await?.metadata)
 }
 
-/// The same for somebody who only wants to see it.
+/// Reads the metadata, for a caller that may see it.
 async fn shown<B: Backend>(app: &App<B>, ctx: &Ctx, id: VolumeId) -> Result<Metadata, Fault> {
     let volume = app.backend().volume(&ctx.caller, id).await?;
     ctx.may_with("volume:get_volume_metadata", &volume)?;
@@ -63,7 +63,8 @@ fn tagged(ctx: &Ctx, name: &str, metadata: &Metadata, shown: &Value) -> Response
     response
 }
 
-/// What the client has read, when it says so with `If-Match`; refused when that is not there any more.
+/// The metadata that the client has read, if it sends `If-Match`. Refuses if that is outdated.
+/// `None` without the header.
 async fn only_if<B: Backend>(
     app: &App<B>,
     ctx: &Ctx,
@@ -97,7 +98,7 @@ async fn change<B: Backend>(
     Ok(app.backend().change_metadata(&ctx.caller, id, change, only_if).await?)
 }
 
-/// The metadata that a body carries under a key, be it of a volume or of a snapshot.
+/// Reads the metadata that a body carries under a key, for a volume or a snapshot.
 pub(super) fn texts(body: &Value, key: &'static str) -> Result<Metadata, Fault> {
     let fields = schema::body(body, key)?;
     schema::texts(key, &Value::Object(fields.map().clone()), KEY_EXTRA)

@@ -1,7 +1,7 @@
-//! Small collections that tools ask before they do anything: extensions, availability zones, filters, hosts; and those that
-//! are empty here, since nothing makes what would be in them.
+//! Small collections that tools query first: extensions, availability zones, filters, hosts; and
+//! collections that are empty here, since nothing makes their objects.
 //!
-//! What must never happen here: an extension that is listed and not there.
+//! What must never happen here: an extension that is listed and does not exist.
 
 use axum::extract::State;
 use axum::{Json, routing};
@@ -20,10 +20,10 @@ use crate::list::COLLECTIONS;
 
 type Answer = Result<Json<Value>, Fault>;
 
-/// When what is said of an extension last changed.
+/// The time of the last change of the extensions' descriptions.
 const UPDATED: &str = "2026-11-21T00:00:00+00:00";
 
-/// Parts of the API that were extensions once: alias, name, what it gives.
+/// Parts of the API that once were extensions: alias, name, description.
 const EXTENSIONS: [(&str, &str, &str); 13] = [
     ("OS-SCH-HNT", "SchedulerHints", "Hints say where a new volume is put."),
     ("capabilities", "Capabilities", "What a storage host can do."),
@@ -61,9 +61,10 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
     routes
 }
 
-/// Lists that clients ask without being told to: Horizon's tables of volumes (transfers), of types (QoS specs) and its
-/// menus (backups, groups), and cinder-csi (backups). An error there breaks the page; the truth is that
-/// nothing is in them. What would make something is in [`super::later`].
+/// Lists that clients query by themselves: Horizon's tables of volumes (transfers) and types (QoS
+/// specs), its menus (backups, groups), and cinder-csi (backups). An error there breaks the page,
+/// and the lists are in fact empty. The requests that would make such objects are in
+/// [`super::later`].
 const EMPTY: [&str; 9] = [
     "/backups",
     "/backups/detail",
@@ -76,7 +77,7 @@ const EMPTY: [&str; 9] = [
     "/volume-transfers/detail",
 ];
 
-/// What is in none of them.
+/// Lists without single objects to show.
 const EMPTY_ONES: [&str; 5] = ["backups", "groups", "os-volume-transfer", "qos-specs", "volume-transfers"];
 
 fn extension_view((alias, name, description): &(&str, &str, &str)) -> Value {
@@ -100,7 +101,8 @@ async fn zones<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     Ok(Json(json!({ "availabilityZoneInfo": zones.iter().map(view).collect::<Vec<_>>() })))
 }
 
-/// What others than admins may filter by: the very table that is looked into.
+/// Answers the filters that callers other than admins may use, from the table that requests are
+/// checked against.
 async fn filters(ctx: Ctx) -> Answer {
     ctx.since(Version::RESOURCE_FILTERS)?;
     let wanted = ctx.query.get("resource");
@@ -129,7 +131,7 @@ async fn hosts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
 
 async fn host<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(name): At<String>) -> Answer {
     let usage = app.backend().storage_host(&ctx.caller, &name).await?;
-    // Numbers are texts here, as ever.
+    // As ever in this API, these numbers are texts.
     let view = |of: &HostUsage| {
         json!({ "resource": {
             "host": name,
@@ -152,8 +154,9 @@ async fn host<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(name): At<Stri
     Ok(Json(json!({ "host": all })))
 }
 
-/// The collection of a path, as its list and its objects are called, and the policy of the list. That of QoS specs is for
-/// admins by default, and is not asked: there is nothing to hide, and the table of types would not be shown.
+/// The names of a path's collection, for its list and for its objects, and the policy of the list.
+/// The policy for QoS specs is for admins by default, and is not asked: there is nothing to hide,
+/// and Horizon's table of types would not be shown.
 fn names(path: &str) -> (&'static str, &'static str, Option<&'static str>) {
     match path.split('/').nth(1).unwrap_or_default() {
         "backups" => ("backups", "Backup", Some("backup:get_all")),

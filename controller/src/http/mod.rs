@@ -1,12 +1,13 @@
 //! The HTTP front: the Block Storage API v3 below `/v3`, Mooring's own API below `/mooring/v1`.
 //!
-//! A request passes, in this order: its request id; the version documents, which anybody may read; authentication; the
-//! project in the address; the bound on requests at work; the microversion; the route; the body. What it asks for is done by
-//! the [`Backend`], and nothing is decided here. What of a body nobody has read is thrown away before the answer. A call that
-//! changes something has a line of the audit log, wherever on this way it ends.
+//! A request passes these stages in order: its request id; the version documents, which anybody may
+//! read; authentication; the project in the address; the bound on concurrent requests; the
+//! microversion; the route; the body. The [`Backend`] does what is asked, and the front decides
+//! nothing. The unread rest of a body is discarded before the answer. A call that changes something
+//! has a line of the audit log, at whatever stage it ends.
 //!
-//! What must never happen here: an answer without a request id; an error that is not in the API's words; a decision about
-//! volumes; a secret in the log (bodies and answers are never logged).
+//! What must never happen here: an answer without a request id; an error that is not in the API's
+//! words; a decision about volumes; a secret in the log (bodies and answers are never logged).
 
 mod actions;
 mod attachments;
@@ -77,25 +78,25 @@ use routes::Routes;
 use unread::Rest;
 use version::Version;
 
-/// How long a request waits for agents unless it says otherwise. Nova gives up after 60 s.
+/// The time for which a request waits for agents by default. Nova gives up after 60 s.
 const AGENTS_WAIT: Duration = Duration::from_secs(30);
 
-/// How the front behaves.
+/// The settings of the front.
 #[derive(Debug)]
 pub struct Options {
-    /// Who may call.
+    /// The authentication of callers.
     pub auth: Auth,
-    /// What they may do; here: who is an admin.
+    /// The policies; the front asks them only who is an admin.
     pub policies: Arc<Policies>,
-    /// How clients call us, where a proxy hides it: `https://storage.example.org:8776`.
+    /// The address that clients use, where a proxy hides it: `https://storage.example.org:8776`.
     pub public_url: Option<String>,
-    /// Our listeners speak TLS: links begin with `https`.
+    /// `true` if our listeners speak TLS: links then begin with `https`.
     pub tls: bool,
     /// A request's body must be complete within this time.
     pub body_timeout: Duration,
 }
 
-/// What every handler reaches.
+/// The state that every handler reaches.
 pub(crate) struct App<B>(Arc<Inner<B>>);
 
 struct Inner<B> {
@@ -129,7 +130,7 @@ pub fn router<B: Backend>(backend: B, options: Options) -> Router {
     let collections = routes.collections();
     let volumes_api = routes
         .into_router("/v3")
-        // Cinder has routes per method: another method is another route.
+        // As in Cinder, where routes are per method: a wrong method is an unknown route.
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .with_state(app.clone());
@@ -179,13 +180,14 @@ fn own_routes<B: Backend>() -> Routes<B> {
 
 struct Front<B> {
     app: App<B>,
-    /// Collections below `/v3`: anything else in their place is a project.
+    /// Collections below `/v3`: any other word in their place is a project.
     collections: BTreeSet<String>,
     volumes_api: Router,
     own_api: Router,
 }
 
-/// What an operator wants to see of callers: who is not let in, who may not, who sends too much or too slowly.
+/// The refusals that an operator wants to see in the log: callers that are not let in, lack
+/// permission, or send too much or too slowly.
 const REFUSALS: [StatusCode; 4] = [
     StatusCode::UNAUTHORIZED,
     StatusCode::FORBIDDEN,
@@ -193,14 +195,14 @@ const REFUSALS: [StatusCode; 4] = [
     StatusCode::REQUEST_TIMEOUT,
 ];
 
-/// How much of a path a log gets: its length is the client's choice.
+/// The most characters of a path in the log: its length is the client's choice.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// Carried with a request that goes on without its client.
+/// The mark of a request that goes on without its client.
 #[derive(Clone)]
 struct Client(permits::Client);
 
-/// An answer and the version that it echoes.
+/// An answer, and the version that it echoes.
 type Echoed = (Response, Option<HeaderValue>);
 
 async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request) -> Response {
@@ -210,10 +212,11 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
     let global = global_request_id(&request).map(str::to_owned);
     let (mut request, rest) = Rest::of(request);
     let (mut response, echo) = if matches!(method, Method::GET | Method::HEAD) {
-        // It ends with its connection.
+        // A request that changes nothing ends with its connection.
         dispatch(front, request, id.clone()).await
     } else {
-        // What changes something is finished even when the client is gone, but nothing is waited for then.
+        // A request that changes something is completed even if its client is gone. It then waits
+        // for nothing.
         let (client, gone) = watch::channel(());
         request.extensions_mut().insert(Client(gone));
         let done = tokio::spawn(audited(front, request, id.clone())).await;
@@ -221,7 +224,7 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
         done.unwrap_or_else(|error| (Fault::internal(error.to_string()).into_response(), None))
     };
     let status = response.status();
-    // Who was too slow was waited for.
+    // A request that was too slow has used up its wait already.
     if status != StatusCode::REQUEST_TIMEOUT {
         rest.take().await;
     }
@@ -251,7 +254,7 @@ async fn answer<B: Backend>(State(front): State<Arc<Front<B>>>, request: Request
     response
 }
 
-/// Dispatches a request, and keeps its line of the audit log if it has one.
+/// Dispatches a request, and writes its line of the audit log if it has one.
 async fn audited<B: Backend>(front: Arc<Front<B>>, mut request: Request, id: String) -> Echoed {
     if !audit::is_recorded(request.method()) {
         return dispatch(front, request, id).await;
@@ -264,7 +267,7 @@ async fn audited<B: Backend>(front: Arc<Front<B>>, mut request: Request, id: Str
 }
 
 impl<B> Front<B> {
-    /// The API of an address, and the path below it; `None`: it is of neither.
+    /// The API that an address belongs to, and the path below it; `None` if it belongs to neither.
     fn api(&self, path: &str) -> Option<openapi::Api> {
         if let Some(rest) = path.strip_prefix("/v3/") {
             return Some((openapi::Which::BlockStorage, address(&self.collections, rest).path));
@@ -302,7 +305,7 @@ fn versions<B: Backend>(front: &Front<B>, request: &Request, status: StatusCode)
     }
 }
 
-/// How this client calls us.
+/// The address under which this client reached us.
 fn base<B: Backend>(app: &App<B>, request: &Request) -> String {
     let Options { public_url, tls, .. } = &app.0.options;
     if let Some(url) = public_url {
@@ -313,7 +316,7 @@ fn base<B: Backend>(app: &App<B>, request: &Request) -> String {
     format!("{scheme}://{host}")
 }
 
-/// What is below `/v3/`: the collection, or a project and the collection.
+/// The path below `/v3/`: a collection, or a project and a collection.
 struct Address {
     project: Option<String>,
     path: String,
@@ -321,7 +324,7 @@ struct Address {
 
 fn address(collections: &BTreeSet<String>, rest: &str) -> Address {
     let known = |text: &str| collections.contains(text);
-    // Routes of the API take a format at their end; there is one.
+    // Routes of the API may end in a format; there is only one.
     let rest = match rest.strip_suffix(".json") {
         Some(plain) if plain.rsplit('/').next().is_some_and(|last| known(last) || last == "detail") => plain,
         _ => rest,
@@ -406,16 +409,17 @@ fn admit<B: Backend>(front: &Front<B>, request: &Request, caller: &Caller) -> Re
     front.app.0.permits.admit(holder, gone).map_err(busy)
 }
 
-/// The policy of those who detach by force.
+/// The policy of forced detaches.
 const FORCE_DETACH: &str = "volume_extension:volume_admin_actions:force_detach";
 
-/// How the request calls us. One that is there and cannot be read is foreign; only one that is missing is nobody's.
+/// The name under which the request reached us. A `Host` header that cannot be read counts as a
+/// foreign name; `None` only if it is missing.
 fn called(request: &Request) -> Option<String> {
     let present = request.headers().contains_key(header::HOST);
     present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()))
 }
 
-/// Where a request comes from. What a proxy on this machine hands on comes from anywhere.
+/// The address that a request comes from; `None` if it came through a proxy on this machine.
 fn peer(request: &Request) -> Option<IpAddr> {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip();
     Some(from).filter(|from| !from.to_canonical().is_loopback())
@@ -439,7 +443,7 @@ fn refused<B: Backend>(front: &Front<B>, refusal: AuthRefusal) -> Response {
     response
 }
 
-/// The request as the inner router sees it: another path, and its context with it.
+/// The request as the inner router sees it: with another path, and with its context.
 fn routed<B: Backend>(
     front: &Front<B>,
     request: Request,

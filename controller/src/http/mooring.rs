@@ -1,5 +1,5 @@
-//! `/mooring/v1`: Mooring's own API, for what the Block Storage API has no words for: native attach, what is
-//! live of an attachment, and the receipt of a detach.
+//! `/mooring/v1`: Mooring's own API, for what the Block Storage API has no words for: native
+//! attach, the live state of an attachment, and the receipt of a detach.
 //!
 //! What must never happen here: a receipt that says more than the storage agent said.
 
@@ -28,7 +28,7 @@ use crate::domain::{
 };
 use crate::service::{NewMode, NewSecrets, RECORDS_MAX, Refusal, Wait, Way};
 
-/// A call waits no longer than this, whatever it asks for.
+/// The longest wait of a call, whatever it asks for.
 pub const WAIT_MAX: Duration = Duration::from_mins(1);
 
 type Answer = Result<Json<Value>, Fault>;
@@ -54,7 +54,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/epoch", routing::post(raise_epoch::<B>))
 }
 
-/// `wait_ms` of the query, within bounds.
+/// Reads `wait_ms` of the query, within bounds.
 pub(super) fn wait(ctx: &Ctx, default: Duration) -> Result<Wait, Fault> {
     let asked = ctx.query.number("wait_ms")?.map(Duration::from_millis);
     Ok(Wait(asked.unwrap_or(default).min(WAIT_MAX)))
@@ -97,7 +97,7 @@ async fn create<B: Backend>(
     let connector = NewConnector::Native { host, transport, cache };
     let new = NewAttachment { id, volume, instance: None, mode, connector };
     let wait = Wait(app.agents_wait());
-    // Also of one that is refused: somebody tried it.
+    // Noted also for a refused request: the attempt counts.
     if let Some(id) = &id {
         ctx.notes.object("attachment", id);
     }
@@ -163,8 +163,8 @@ fn checked(found: &AttachmentCheck) -> Value {
     })
 }
 
-/// `barrier`: that nothing which was in flight lands any more. The kernel's write protection promises no such thing: it is so
-/// only where it was asked for.
+/// Sets a mode. A `barrier` waits until no write in flight can land any more. The kernel's write
+/// protection does not promise that: it holds only where it was requested.
 async fn set_mode<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -182,7 +182,7 @@ async fn set_mode<B: Backend>(
     };
     let new = NewMode { mode, barrier };
     let live = app.backend().set_mode(&ctx.caller, attachment_id(&id)?, new, wait).await?;
-    // It is answered when it is done.
+    // The answer comes when the change is complete.
     Ok(Json(json!({ "attachment": view(&live), "barrier": barrier })))
 }
 
@@ -198,18 +198,19 @@ async fn delete<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<Stri
     };
     let wait = wait(&ctx, app.agents_wait())?;
     let id = attachment_id(&id)?;
-    // No detach fails for what could not be said of it.
+    // A detach does not fail because its warnings are missing.
     let mut warnings = app.backend().parting_words(&ctx.caller, id).await.unwrap_or_default();
     let detached = match app.backend().detach(&ctx.caller, id, way, wait).await {
         Ok((detached, _)) => detached,
-        // Gone: by an earlier request whose answer was lost, perhaps. Its receipt is the answer to this one, too.
+        // Ended, perhaps by an earlier request whose answer was lost. Its receipt answers this
+        // request, too.
         Err(gone @ Refusal::NotFound { kind: "Attachment", .. }) => {
             app.backend().receipt(&ctx.caller, id).await.map_err(|_| gone)?
         }
         Err(refusal) => return Err(refusal.into()),
     };
     if warnings.is_empty() {
-        // Of one that was on its way before: its receipt knows.
+        // If the detach had begun before, its receipt has the words.
         warnings.extend(detached.receipt.as_ref().and_then(Receipt::parting_words));
     }
     Ok(Json(json!({ "receipt": receipt(&detached), "warnings": warnings })))
@@ -228,7 +229,7 @@ async fn list_receipts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answe
     Ok(Json(json!({ "receipts": records.iter().map(record).collect::<Vec<_>>() })))
 }
 
-/// The record of a detach; its receipt is as that of one attachment.
+/// The record of a detach. Its receipt looks like that of one attachment.
 fn record(record: &DetachRecord) -> Value {
     let of = AttachmentReceipt { attachment: record.attachment, receipt: record.receipt.clone() };
     json!({
@@ -275,7 +276,8 @@ pub(super) fn volume(state: &VolumeState) -> Value {
     })
 }
 
-/// Answered when the targets have the new secrets and hosts of ours need the old ones no more.
+/// Rotates secrets. Answers when the targets have the new secrets, and our hosts no longer need the
+/// old ones.
 async fn rotate_secrets<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -300,7 +302,7 @@ async fn rotate_secrets<B: Backend>(
     Ok(Json(json!({ "attachments": rotated.iter().map(view).collect::<Vec<_>>() })))
 }
 
-/// It is answered when it is wished: what is in force is shown with the volume.
+/// Isolates a volume. Answers when the spec is stored: the volume shows what is in force.
 async fn cut<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -325,7 +327,7 @@ async fn uncut<B: Backend>(
     wish_cut(&app, &ctx, &id, CutWish::Uncut).await
 }
 
-/// `os-extend` of the Block Storage API began it.
+/// Cancels a growth that `os-extend` of the Block Storage API began.
 async fn cancel_extend<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,
@@ -366,7 +368,8 @@ async fn change_reservations<B: Backend>(
     Ok(Json(json!({ "before": view(&before), "reservations": view(&now) })))
 }
 
-// The bodies of these two say nothing (`{}`), but a web page cannot send JSON here without asking first.
+// The bodies of these two are empty (`{}`). They are required because a web page cannot send JSON
+// here without asking first.
 
 async fn raise_epoch<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(_): Body) -> Answer {
     Ok(Json(json!({ "epoch": app.backend().raise_epoch(&ctx.caller).await? })))
@@ -447,7 +450,7 @@ pub(super) fn receipt(detached: &AttachmentReceipt) -> Value {
     view
 }
 
-/// The same of a nexus, whosever it was.
+/// The receipt of a nexus of any attachment.
 pub(super) fn nexus_receipt(receipt: &Receipt) -> Value {
     let Receipt {
         volume,

@@ -1,6 +1,6 @@
-//! The description of both APIs in OpenAPI 3.1: what each route takes and answers. Clients read it without a login, as the
-//! version documents; tests read it, too: every answer that they get is held against it, and it has every route of the
-//! router and no other.
+//! The description of both APIs in OpenAPI 3.1: what each route takes and answers. Like the version
+//! documents, clients read it without a login. Tests hold every answer against it, and check that
+//! it has exactly the router's routes.
 //!
 //! What must never happen here: a route that is described otherwise than it answers.
 
@@ -18,27 +18,27 @@ pub(super) use find::{Api, Which, find};
 use super::joining::{AUTHORITY, JOIN};
 use crate::list::{ATTACHMENTS, Collection, Kind, MESSAGES, SNAPSHOTS, TYPES, VOLUMES};
 
-/// Where it is served.
+/// The address of the description.
 pub(super) const PATH: &str = "/mooring/v1/openapi.json";
 
-/// What bodies are made of: those of requests, and those of answers.
+/// The schemas of requests' and of answers' bodies.
 const SCHEMAS: [&str; 2] = [include_str!("openapi/requests.json"), include_str!("openapi/answers.json")];
 
 /// One route and method.
 struct Operation {
     method: &'static str,
     path: &'static str,
-    /// Its name for programs.
+    /// The operation's name for programs.
     id: &'static str,
     summary: &'static str,
-    /// The microversion that brought it.
+    /// The microversion that introduced the operation; `None` if it always existed.
     since: Option<&'static str>,
     admin: bool,
     status: u16,
     also: Option<u16>,
-    /// The schema of its request's body.
+    /// The schema of the request's body.
     takes: Option<&'static str>,
-    /// The schema of its answer.
+    /// The schema of the answer's body.
     gives: Option<&'static str>,
     lists: Option<&'static Collection>,
     queries: &'static [(&'static str, &'static str)],
@@ -75,7 +75,7 @@ impl Operation {
         Self { status, ..self }
     }
 
-    /// Some of its answers have this status, and perhaps a body.
+    /// Adds another status that some answers have, perhaps with a body.
     const fn also(self, status: u16) -> Self {
         Self { also: Some(status), ..self }
     }
@@ -101,7 +101,7 @@ const BOOLEAN: &str = "boolean";
 const NUMBER: &str = "integer";
 const TEXT: &str = "string";
 
-/// What lists of LVs are asked for.
+/// The query keys of lists of LVs.
 const MANAGEABLE: [(&str, &str); 8] = [
     ("host", TEXT),
     ("cluster", TEXT),
@@ -544,7 +544,7 @@ static OWN: [Operation; 41] = [
         .gives("Epoch"),
 ];
 
-/// What is not of one API.
+/// Operations that belong to neither API alone.
 static ROOT: [Operation; 5] = [
     op("GET", "/", "listVersions", "The versions").status(300).gives("Versions"),
     op("GET", "/v3/", "showVersions", "The versions").gives("Versions"),
@@ -571,7 +571,7 @@ fn in_query(name: &str, kind: &str) -> Value {
     json!({ "name": name, "in": "query", "schema": { "type": kind } })
 }
 
-/// What every list can be asked for, then its filters.
+/// The query keys of every list, then the collection's filters.
 fn list_queries(of: &Collection) -> Vec<Value> {
     let mut all: Vec<_> = [("limit", NUMBER), ("offset", NUMBER), ("marker", TEXT), ("sort", TEXT)]
         .into_iter()
@@ -699,7 +699,7 @@ mod tests {
         paths().iter().flat_map(methods).collect()
     }
 
-    /// Whether the router has it: neither unknown nor answered with "not built".
+    /// Returns `true` if the router has the route: neither unknown nor answered with "not built".
     async fn is_there(router: &Router, method: &str, path: &str) -> bool {
         let concrete: Vec<_> = path
             .split('/')

@@ -1,6 +1,6 @@
-//! `/scheduler-stats/get_pools` and `/capabilities/{host}`: what the storage agents last reported.
+//! `/scheduler-stats/get_pools` and `/capabilities/{host}`: the last reports of the storage agents.
 //!
-//! What must never happen here: a filter that is not known taken for one that nothing passes.
+//! What must never happen here: an unknown filter taken for one that no pool passes.
 
 use axum::extract::State;
 use axum::{Json, routing};
@@ -26,7 +26,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     let detail = ctx.query.flag("detail")?;
     let mut filter = PoolFilter::default();
-    // Before their versions, filters are not known.
+    // Before their versions, these filters are unknown.
     for (key, value) in ctx.query.pairs().filter(|(key, _)| *key != "detail") {
         if key == "volume_type" {
             filter.volume_type = (ctx.version >= Version::POOL_TYPES).then(|| value.to_owned());
@@ -35,7 +35,7 @@ async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
         }
     }
     let pools = app.backend().pools(&ctx.caller, filter).await.map_err(|refusal| match refusal {
-        // As recorded: an unknown type is a bad request here.
+        // As recorded from Cinder: an unknown type is a bad request here.
         Refusal::NotFound { kind: "Volume type", .. } => Fault::bad_request(MALFORMED),
         other => other.into(),
     })?;

@@ -1,7 +1,8 @@
-//! Query strings, and what lists have in common: `limit`, `marker`, `offset`, `sort`, the link to the next page.
+//! Query strings, and the common parts of lists: `limit`, `marker`, `offset`, `sort`, the link to
+//! the next page.
 //!
-//! What must never happen here: a page without a bound; a number that is wrong and taken as none; a key that is said
-//! twice and taken once.
+//! What must never happen here: a page without a bound; a wrong number taken as none; a key that is
+//! given twice and used once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -29,7 +30,7 @@ const COMMON: [&str; 9] =
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads the query string; text that is not UTF-8 is refused.
+    /// Reads the query string. Refuses text that is not UTF-8.
     pub(super) fn of(uri: &Uri) -> Result<Self, Fault> {
         let Parsed(pairs) = Parsed::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|_| Fault::bad_request("The query string is malformed."))?;
@@ -57,7 +58,7 @@ impl Query {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// A boolean; missing is false.
+    /// Reads a boolean; `false` if it is missing.
     pub(super) fn flag(&self, key: &str) -> Result<bool, Fault> {
         match self.get(key) {
             None => Ok(false),
@@ -65,7 +66,7 @@ impl Query {
         }
     }
 
-    /// A count.
+    /// Reads a count.
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>, Fault> {
         let Some(text) = self.get(key) else { return Ok(None) };
         match text.parse::<i128>() {
@@ -75,8 +76,8 @@ impl Query {
         }
     }
 
-    /// What a list of this collection is asked for. Keys that it does not have, or that others than admins may not filter
-    /// by, are dropped, and refused since `strict`.
+    /// Reads the query for a list of this collection. Keys that the collection lacks, or that only
+    /// admins may filter by, are dropped before the version `strict` and refused since.
     pub(super) fn list(
         &self,
         of: &'static Collection,
@@ -121,7 +122,7 @@ impl Query {
         Ok(query)
     }
 
-    /// How the page after this one is asked for: only a full page has one.
+    /// The query for the page after this one; `None` unless this page is full.
     pub(super) fn next<T>(
         &self,
         query: &ListQuery,
@@ -132,7 +133,7 @@ impl Query {
         items.last().filter(|_| full).map(|last| self.after(&id(last)))
     }
 
-    /// What it is to be sorted by, and whether the last comes first.
+    /// The keys to sort by, each with `true` if the last comes first.
     pub(super) fn orders(&self) -> Result<Vec<(&str, bool)>, Fault> {
         let direction = |text: &str| match text {
             "desc" => Ok(true),
@@ -182,7 +183,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Refuses more conditions than a database takes in one statement.
+/// Refuses more conditions than a database accepts in one statement.
 fn bounded(filters: &[Filter]) -> Result<(), Fault> {
     let asked: usize = filters.iter().map(Filter::conditions).sum();
     if asked <= CONDITIONS_MAX {
@@ -204,7 +205,7 @@ fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result
         Kind::Id => one(Uuid::try_parse(value).map_or(Test::Nothing, |id| Test::Text(id.to_string()))),
         _ if part => one(Test::Nothing),
         Kind::Number => one(value.parse().map_or(Test::Nothing, Test::Number)),
-        // "Both": for admins who look for types.
+        // "Both": for admins who search types.
         Kind::Truth if matches!(value, "None" | "none") => Ok(Vec::new()),
         Kind::Truth => one(Test::Number(truth(key.name, value)?.into())),
         Kind::Always if truth(key.name, value)? => Ok(Vec::new()),
@@ -260,7 +261,7 @@ fn moments(name: &str, text: &str) -> Result<Vec<(Order, SystemTime)>, Fault> {
         .collect()
 }
 
-/// `{'key': 'value', …}` as Python writes dictionaries of texts, or the same as JSON.
+/// Reads `{'key': 'value', …}`, as Python writes dictionaries of texts, or JSON of equal content.
 fn dictionary(text: &str) -> Option<BTreeMap<String, String>> {
     if let Ok(map) = serde_json::from_str(text) {
         return Some(map);
@@ -281,7 +282,7 @@ fn dictionary(text: &str) -> Option<BTreeMap<String, String>> {
     Some(map)
 }
 
-/// A quoted text without escapes, and what follows it.
+/// Reads a quoted text without escapes. Returns it and the rest.
 fn literal(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('u').unwrap_or(text);
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
@@ -289,7 +290,7 @@ fn literal(text: &str) -> Option<(&str, &str)> {
     (!inside.contains('\\')).then_some((inside, after))
 }
 
-/// A time with its zone, or without one: then UTC.
+/// Reads a time with its zone; without a zone it is in UTC.
 fn instant(text: &str) -> Option<Timestamp> {
     if let Ok(instant) = text.parse::<Timestamp>() {
         return Some(instant);

@@ -1,6 +1,6 @@
 //! `/os-quota-sets` and `/os-quota-class-sets`.
 //!
-//! What must never happen here: a key of a body that is not understood and passed over.
+//! What must never happen here: an unknown key of a body that is passed over.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use crate::quota::{Entry, Key, LIMIT_MAX, Limit};
 
 type Answer = Result<Json<Value>, Fault>;
 
-/// The one class whose limits hold: for projects that have none of their own.
+/// The one class whose limits count: for projects that have none of their own.
 const CLASS: &str = "default";
 
-/// Keys that clients send along, and that say nothing.
+/// Keys that clients send along without a meaning.
 const NO_LIMITS: [&str; 2] = ["id", "tenant_id"];
 
-/// Keys of one body: as many as there could be types in a cloud.
+/// The most keys of one body: as many as a cloud could have types.
 const KEYS_MAX: usize = 1_000;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
@@ -37,7 +37,8 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/os-quota-class-sets/{class}", routing::get(show_class::<B>).put(update_class::<B>))
 }
 
-/// A project's id. There is no list of projects here: one that does not exist has the defaults, and nothing.
+/// Reads a project's id. There is no list of projects: an unknown one has the defaults, and no
+/// usage.
 fn project_id(text: &str) -> Result<&str, Fault> {
     if project_ok(text) {
         return Ok(text);
@@ -54,12 +55,12 @@ fn class(text: &str) -> Result<(), Fault> {
     Err(Fault::new(StatusCode::NOT_FOUND, format!("Quota class {shown} could not be found.")))
 }
 
-/// The limits, and the use where it is asked for.
+/// The limits, with the usage if `usage` is `true`.
 fn view(entries: &[Entry], usage: bool) -> Map<String, Value> {
     let value = |entry: &Entry| {
         let limit = entry.limit.number();
         if usage {
-            // Nothing is ever only reserved: use is counted from what is there.
+            // Nothing is only reserved: usage is counted from existing objects.
             json!({ "limit": limit, "in_use": entry.in_use, "reserved": 0, "allocated": 0 })
         } else {
             json!(limit)
@@ -73,7 +74,7 @@ fn with_id(mut view: Map<String, Value>, id: &str) -> Map<String, Value> {
     view
 }
 
-/// The limits of a body: whole numbers, also as texts.
+/// Reads the limits of a body: whole numbers, also as texts.
 fn limits(fields: Fields<'_>) -> Result<BTreeMap<Key, Limit>, Fault> {
     if fields.map().len() > KEYS_MAX {
         return Err(Fault::invalid_input(format!("more than {KEYS_MAX} quotas in one body")));

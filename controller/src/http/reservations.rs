@@ -1,4 +1,4 @@
-//! Persistent reservations, as they are shown.
+//! Persistent reservations in Mooring's own API.
 //!
 //! What must never happen here: a key as a number of JSON, which cannot hold it.
 
@@ -10,7 +10,7 @@ use super::schema;
 use super::views::rfc3339;
 use crate::domain::VolumeReservations;
 
-/// `{"clear": true}`, or `{"preempt": "0x3abe0001", "abort": false}`.
+/// Reads a change: `{"clear": true}`, or `{"preempt": "0x3abe0001", "abort": false}`.
 pub(super) fn change(body: &Value) -> Result<ReservationsChange, Fault> {
     let fields = schema::whole(body)?;
     fields.only(&["clear", "preempt", "abort"])?;
@@ -33,7 +33,7 @@ pub(super) fn change(body: &Value) -> Result<ReservationsChange, Fault> {
     }
 }
 
-/// A key as it is listed. 0 is none.
+/// Reads a key as it is listed; `None` for 0 as well, which is no key.
 fn key_of(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
     let hexadecimal = (1..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

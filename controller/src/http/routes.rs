@@ -1,5 +1,5 @@
-//! Routes that know their paths: axum's router does not tell what it has, and two things must know it, where a project
-//! ends in an address and a collection begins, and the API's description.
+//! Routes that know their paths: axum's router does not list its routes. Two things need the list:
+//! the split of an address into project and collection, and the API's description.
 //!
 //! What must never happen here: a route that is served and not known.
 
@@ -14,7 +14,8 @@ use axum::routing::MethodRouter;
 use super::App;
 use super::backend::Backend;
 
-/// Which route an answer came by. Never what the client wrote there: the names of its parts stand in their place.
+/// The route that an answer came by, with the names of its variable parts in place of the client's
+/// text.
 #[derive(Debug, Clone)]
 pub struct Route {
     below: &'static str,
@@ -38,14 +39,14 @@ impl<B: Backend> Routes<B> {
         Self { router: Router::new(), paths: Vec::new() }
     }
 
-    /// As axum's.
+    /// Adds a route, like axum's method of this name.
     pub(super) fn route(mut self, path: &str, methods: MethodRouter<App<B>>) -> Self {
         self.paths.push(path.to_owned());
         self.router = self.router.route(path, methods);
         self
     }
 
-    /// As axum's.
+    /// Merges other routes, like axum's method of this name.
     pub(super) fn merge(mut self, other: Self) -> Self {
         self.paths.extend(other.paths);
         self.router = self.router.merge(other.router);
@@ -58,13 +59,13 @@ impl<B: Backend> Routes<B> {
         self.paths.iter().map(first).collect()
     }
 
-    /// All paths, in axum's words.
+    /// All paths, in axum's form.
     #[cfg(test)]
     pub(super) fn paths(&self) -> &[String] {
         &self.paths
     }
 
-    /// The router; its paths are below this one. Answers know the route that they came by.
+    /// The router; its paths lie below this one. Each answer knows its route.
     pub(super) fn into_router(self, below: &'static str) -> Router<App<B>> {
         let note = move |matched: MatchedPath, request: Request, next: Next| async move {
             let mut response = next.run(request).await;

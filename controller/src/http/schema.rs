@@ -1,6 +1,7 @@
-//! Bodies checked for form, with Cinder's words: clients show them to people, and some look into them.
+//! Checks of bodies' form, in Cinder's words: clients show them to people, and some parse them.
 //!
-//! What must never happen here: a wrong value that is taken for a right one; an answer that repeats an unbounded input.
+//! What must never happen here: a wrong value taken for a right one; an answer that repeats an
+//! unbounded input.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +10,17 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 
-/// Longest name, description, key and value, in characters.
+/// The longest name, description, key and value, in characters.
 pub(super) const TEXT_MAX: usize = 255;
 
-/// Of a wrong value that many characters are repeated.
+/// The most characters of a wrong value that an answer repeats.
 const SHOWN_MAX: usize = 1_024;
 
-/// The spellings of a boolean in the words of the API.
+/// The spellings of a boolean, in the API's words.
 const BOOLEANS: &str = "[True, 'True', 'TRUE', 'true', '1', 'ON', 'On', 'on', 'YES', 'Yes', 'yes', 'y', 't', \
                         False, 'False', 'FALSE', 'false', '0', 'OFF', 'Off', 'off', 'NO', 'No', 'no', 'n', 'f']";
 
-/// A value as Python would show it in a list.
+/// A value as Python shows it in a list.
 pub(super) fn python(value: &Value) -> String {
     let text = match value {
         Value::Null => "None".to_owned(),
@@ -60,7 +61,7 @@ fn bounded(text: &str) -> String {
     }
 }
 
-/// "Invalid input for field/attribute …".
+/// The fault "Invalid input for field/attribute …".
 pub(super) fn invalid(field: &str, value: &Value, why: impl std::fmt::Display) -> Fault {
     let shown = match value {
         Value::String(text) => bounded(text),
@@ -74,7 +75,7 @@ fn not_a(field: &str, value: &Value, types: &str) -> Fault {
     invalid(field, value, format!("{} is not of type {types}", python(value)))
 }
 
-/// The object under the one key of a body.
+/// Reads the object under the one key of a body.
 pub(super) fn body<'a>(body: &'a Value, key: &'static str) -> Result<Fields<'a>, Fault> {
     let Value::Object(map) = body else {
         return Err(Fault::bad_request(format!("{} is not of type 'object'", python(body))));
@@ -85,7 +86,7 @@ pub(super) fn body<'a>(body: &'a Value, key: &'static str) -> Result<Fields<'a>,
     Fields::of(key, value)
 }
 
-/// A body that is the object itself.
+/// Reads a body that is the object itself.
 pub(super) fn whole(body: &Value) -> Result<Fields<'_>, Fault> {
     match body {
         Value::Object(map) => Ok(Fields { name: "body", whole: body, map }),
@@ -102,7 +103,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The object that stands under a key.
+    /// Reads the object under a key.
     pub(super) fn of(name: &'a str, value: &'a Value) -> Result<Self, Fault> {
         match value {
             Value::Object(map) => Ok(Self { name, whole: value, map }),
@@ -115,17 +116,17 @@ impl<'a> Fields<'a> {
         self.map
     }
 
-    /// The field, unless it is missing or null.
+    /// The field; `None` if it is missing or null.
     pub(super) fn some(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Something wrong with the whole.
+    /// A fault of the object as a whole.
     pub(super) fn wrong(&self, why: impl std::fmt::Display) -> Fault {
         invalid(self.name, self.whole, why)
     }
 
-    /// Refuses a whole in which nothing is said.
+    /// Refuses an object without fields.
     pub(super) fn not_empty(&self) -> Result<(), Fault> {
         if self.map.is_empty() {
             return Err(self.wrong("{} is not valid under any of the given schemas"));
@@ -133,7 +134,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Refuses keys that are not known.
+    /// Refuses unknown keys.
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Fault> {
         let unknown: Vec<_> =
             self.map.keys().filter(|key| !known.contains(&key.as_str())).map(|key| quoted(key)).collect();
@@ -147,12 +148,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses a whole without this key.
+    /// Refuses an object without this key.
     pub(super) fn required(&self, key: &str) -> Result<&'a Value, Fault> {
         self.map.get(key).ok_or_else(|| self.wrong(format!("'{key}' is a required property")))
     }
 
-    /// A name or description of a volume: any text, or null.
+    /// Reads a name or description of a volume: any text, or null.
     pub(super) fn label(&self, key: &str) -> Result<Option<String>, Fault> {
         match self.map.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -169,7 +170,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text of at most [`TEXT_MAX`] characters, or null where that is allowed.
+    /// Reads a text of at most [`TEXT_MAX`] characters, or null if `nullable`.
     pub(super) fn text(&self, key: &str, shortest: usize, nullable: bool) -> Result<Option<&'a str>, Fault> {
         let types = if nullable { "'string', 'null'" } else { "'string'" };
         match self.map.get(key) {
@@ -189,7 +190,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A boolean in any of its spellings.
+    /// Reads a boolean in any of its spellings.
     pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, Fault> {
         let Some(value) = self.map.get(key) else { return Ok(None) };
         let known = match value {
@@ -203,7 +204,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A UUID in its usual form; missing and (where allowed) null are none.
+    /// Reads a UUID in its usual form; `None` if it is missing or, if `nullable`, null.
     pub(super) fn uuid(&self, key: &str, nullable: bool) -> Result<Option<Uuid>, Fault> {
         match self.map.get(key) {
             None => Ok(None),
@@ -224,7 +225,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An object of texts whose keys are made of the characters that `extra` adds to letters, digits, `-_:.`.
+    /// Reads an object of texts. Its keys consist of letters, digits, `-_:.` and the characters of
+    /// `extra`.
     pub(super) fn texts(&self, key: &str, extra: &str) -> Result<Option<BTreeMap<String, String>>, Fault> {
         match self.map.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -233,7 +235,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// An object of texts; see [`Fields::texts`].
+/// Reads an object of texts; see [`Fields::texts`].
 pub(super) fn texts(name: &str, value: &Value, extra: &str) -> Result<BTreeMap<String, String>, Fault> {
     let Value::Object(map) = value else { return Err(not_a(name, value, "'object', 'null'")) };
     let known = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c) || extra.contains(c);
@@ -247,7 +249,7 @@ pub(super) fn texts(name: &str, value: &Value, extra: &str) -> Result<BTreeMap<S
             return Err(invalid(name, value, why));
         }
         let Value::String(text) = item else {
-            // Null is in the words of the API, and means nothing.
+            // The API's words name null, although it is not allowed.
             let types = if item.is_null() { "'string'" } else { "'string', 'null'" };
             return Err(not_a(key, item, types));
         };
@@ -260,7 +262,7 @@ pub(super) fn texts(name: &str, value: &Value, extra: &str) -> Result<BTreeMap<S
     Ok(texts)
 }
 
-/// A NUL ends a text for half of the world's programs: nobody means it.
+/// Refuses a NUL: it ends a text for many programs, and no client means it.
 fn without_nul(field: &str, text: &str) -> Result<(), Fault> {
     if text.contains('\0') {
         return Err(Fault::invalid_input(format!("{} contains a NUL character.", bounded(field))));
@@ -268,12 +270,12 @@ fn without_nul(field: &str, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The 36-character form only.
+/// Reads a UUID in the 36-character form only.
 pub(super) fn hyphenated(text: &str) -> Option<Uuid> {
     (text.len() == 36).then(|| Uuid::try_parse(text).ok()).flatten()
 }
 
-/// A boolean's spelling.
+/// Reads a boolean in any of its spellings.
 pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {
         "True" | "TRUE" | "true" | "1" | "ON" | "On" | "on" | "YES" | "Yes" | "yes" | "y" | "t" => Some(true),

@@ -1,6 +1,7 @@
-//! Listening: HTTP/1.1, with TLS where it is configured, and bounds on everything that a client could take its time with.
+//! Listeners: HTTP/1.1, with TLS where it is configured, and bounds on everything that a client
+//! could delay.
 //!
-//! What must never happen here: a connection that costs something and may last for ever without a word.
+//! What must never happen here: a connection that costs something and may last for ever in silence.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,22 +20,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tower::Service;
 
-/// A request's head must be complete within this time after its first byte, and an idle connection is closed after it.
+/// The time after the first byte within which a request's head must be complete. An idle connection
+/// is closed after the same time.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest head of a request in bytes: hyper's smallest that still takes large tokens.
+/// The largest head of a request in bytes: hyper's smallest that still takes large tokens.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Open connections of all listeners; one more is closed at once.
+/// The most open connections of all listeners; one more is closed at once.
 const CONNECTIONS_MAX: usize = 4_096;
 
-/// Open connections from one address; a proxy on this machine may have them all.
+/// The most open connections from one address; a proxy on this machine may have them all.
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1_024;
 
-/// How long answers that are under way may take after a stop. What they wait for is durable: nothing is lost with them.
+/// The time that answers in progress get after a stop. What they wait for is durable: nothing is
+/// lost with them.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// A listener that is bound and not yet served.
+/// A bound listener that is not yet served.
 #[derive(Debug)]
 pub struct Bound {
     address: SocketAddr,
@@ -42,13 +45,13 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The address, with the port that the system chose where none was named.
+    /// The address, with the port that the system chose if none was named.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Binds every address, so that a port in use is an error at start and not in a task.
+/// Binds every address. A port in use is then an error of the start and not of a task.
 pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<Bound>, (SocketAddr, io::Error)> {
     let mut bound = Vec::new();
     for address in addresses {
@@ -59,12 +62,12 @@ pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<Bound>, (SocketAddr, i
     Ok(bound)
 }
 
-/// How listeners are served.
+/// The settings of the listeners.
 #[derive(Clone)]
 pub struct Serving {
-    /// The certificate and key, where TLS is spoken.
+    /// The certificate and key; `None` without TLS.
     pub tls: Option<RustlsConfig>,
-    /// See [`HEAD_TIMEOUT`].
+    /// The time that is described at [`HEAD_TIMEOUT`].
     pub head_timeout: Duration,
 }
 
@@ -74,7 +77,8 @@ impl Default for Serving {
     }
 }
 
-/// Reads the certificate chain and the key, and offers HTTP/1.1 only: a client that was offered HTTP/2 would speak it.
+/// Reads the certificate chain and the key. Offers HTTP/1.1 only: a client that is offered HTTP/2
+/// would speak it.
 pub async fn tls(cert: &Path, key: &Path) -> io::Result<RustlsConfig> {
     let read = RustlsConfig::from_pem_file(cert, key).await?;
     let mut config = rustls::ServerConfig::clone(&read.get_inner());
@@ -82,7 +86,7 @@ pub async fn tls(cert: &Path, key: &Path) -> io::Result<RustlsConfig> {
     Ok(RustlsConfig::from_config(Arc::new(config)))
 }
 
-/// Serves all listeners until `stop` is true; the first that fails ends all.
+/// Serves all listeners until `stop` is `true`; the first that fails ends all.
 pub async fn serve(
     router: Router,
     bound: Vec<Bound>,
@@ -116,7 +120,7 @@ pub async fn serve(
     let stopping = handle.clone();
     let mut stop = stop;
     let watch = tokio::spawn(async move {
-        // A sender that is gone means that nobody will ever say stop.
+        // If the sender is gone, `stop` will never be `true`.
         if stop.wait_for(|stop| *stop).await.is_ok() {
             stopping.graceful_shutdown(Some(STOP_GRACE));
         }
@@ -133,7 +137,7 @@ pub async fn serve(
     result
 }
 
-/// Counts connections: each holds a place until it ends.
+/// A count of connections: each holds a place until it ends.
 #[derive(Clone)]
 struct Limit(Places);
 
@@ -148,14 +152,14 @@ impl<S> Accept<TcpStream, S> for Limit {
             self.0.take(address).ok_or_else(|| io::Error::other("too many connections"))
         });
         std::future::ready(place.and_then(|place| {
-            // Answers are small, and each is waited for.
+            // Answers are small, and the client waits for each.
             stream.set_nodelay(true)?;
             Ok((stream, Counted { inner, _place: Arc::new(place) }))
         }))
     }
 }
 
-/// A connection's service, with its place.
+/// The service of a connection, with its place.
 #[derive(Clone)]
 struct Counted<S> {
     inner: S,

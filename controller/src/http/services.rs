@@ -1,6 +1,7 @@
 //! `/os-services`: the storage agents, enabled and disabled.
 //!
-//! What must never happen here: a change that is answered with success and not made; a pretence (freezing and failing over).
+//! What must never happen here: a change that is answered with success and not made; a pretence
+//! (freezing and failing over).
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,7 +21,7 @@ use super::views::naive;
 use crate::domain::{HostChange, ServiceState};
 use crate::service::{DISABLED_REASON_MAX, Refusal};
 
-/// What can be asked of a service.
+/// The actions on a service.
 const CHANGES: [&str; 7] =
     ["enable", "disable", "disable-log-reason", "freeze", "thaw", "failover", "failover_host"];
 
@@ -35,7 +36,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Json<Value>, Fault> {
     let (host, binary) = (ctx.query.get("host"), ctx.query.get("binary"));
     let mut services = app.backend().services(&ctx.caller).await?;
-    // A host is also named without its back end.
+    // A host may be named without its back end.
     let is_host = |service: &ServiceState, wanted: &str| {
         service.host == wanted || service.host.split('@').next() == Some(wanted)
     };
@@ -71,7 +72,7 @@ fn view(ctx: &Ctx, service: &ServiceState) -> Value {
     view
 }
 
-/// The service that a body names: `binary`, or `service` in the words of older clients.
+/// The service that a body names: `binary`, or `service` from older clients.
 fn named(fields: Fields<'_>) -> Result<(String, String), Fault> {
     fields.required("host")?;
     let host = fields.text("host", 1, false)?.unwrap_or_default();
@@ -119,7 +120,7 @@ async fn change<B: Backend>(
                 "thaw" => "volume:thaw_host",
                 _ => "volume:failover_host",
             })?;
-            // Their bodies name no binary: they are about volumes.
+            // The bodies of these actions name no binary: they are about volumes.
             "cinder-volume".clone_into(&mut binary);
             let services = app.backend().services(&ctx.caller).await?;
             if !services.iter().any(|service| service.binary == binary && service.host == host) {
@@ -143,7 +144,7 @@ async fn change<B: Backend>(
     Ok(Json(Value::Object(view)).into_response())
 }
 
-/// In the words that clients know.
+/// The refusal in the words that clients know.
 fn missing(refusal: Refusal, binary: &str, host: &str) -> Fault {
     match refusal {
         Refusal::NotFound { kind: "Service", .. } => not_there(binary, host),

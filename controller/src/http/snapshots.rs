@@ -1,6 +1,7 @@
-//! `/snapshots`: what volumes held at one moment.
+//! `/snapshots`: the contents of volumes at one moment.
 //!
-//! What must never happen here: a snapshot shown as there before its agent has it; a change without its policy.
+//! What must never happen here: a snapshot shown as there before its agent has it; a change without
+//! its policy.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/snapshots/{id}/metadata/{key}", routing::get(one::<B>).put(set::<B>).delete(remove::<B>))
 }
 
-/// A snapshot's id; any other text names none.
+/// Reads a snapshot's id. Any other text names no snapshot.
 fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
     text.parse().map_err(|_| Fault::not_found("Snapshot", text.chars().take(64).collect::<String>()))
 }
@@ -123,7 +124,7 @@ async fn delete<B: Backend>(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// What can be done to a snapshot beside that: nothing yet.
+/// Refuses all other actions on a snapshot: none exists yet.
 async fn act<B: Backend>(
     State(app): State<App<B>>,
     ctx: Ctx,

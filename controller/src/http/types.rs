@@ -42,7 +42,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         )
 }
 
-/// Types are asked for by id; anything else is simply not there.
+/// Reads a type's id. Any other text names no type.
 fn type_id(text: &str) -> Result<Uuid, Fault> {
     let unknown = || {
         let shown: String = text.chars().take(schema::TEXT_MAX).collect();
@@ -59,14 +59,15 @@ async fn find<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<VolumeTyp
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     let mut query = ctx.query.list(&TYPES, &ctx, Version::TYPE_FILTERS)?;
     if !ctx.caller.admin {
-        // Only admins may choose (`context_is_admin`, there is no policy for it); what others may use is theirs to see.
+        // Only admins may choose (`context_is_admin`, since there is no policy for it). Others see
+        // all types that they may use.
         query.filters.retain(|filter| filter.key.name != "is_public");
     } else if ctx.query.get("is_public").is_none() {
         let public = TYPES.key("is_public").map(|key| Filter { key, test: Test::Number(1) });
         query.filters.extend(public);
     }
     for filter in &mut query.filters {
-        // A filter must not tell what a view does not.
+        // A filter must not reveal what a view hides.
         if matches!(&filter.test, Test::Pairs(specs) if specs.keys().any(|key| !views::spec_visible(&ctx, key)))
         {
             filter.test = Test::Nothing;
@@ -107,7 +108,7 @@ async fn create<B: Backend>(State(app): State<App<B>>, ctx: Ctx, Body(body): Bod
     Ok(Json(json!({ "volume_type": views::volume_type(&ctx, &kind, TypeView::Created) })))
 }
 
-/// A name that is not blank, if one is given.
+/// Reads a name that is not blank, if there is one.
 fn name(fields: schema::Fields<'_>) -> Result<Option<&str>, Fault> {
     let Some(text) = fields.text("name", 1, false)? else { return Ok(None) };
     let trimmed = text.trim();
@@ -200,7 +201,8 @@ async fn set_specs<B: Backend>(
     Ok(Json(json!({ "extra_specs": kept })))
 }
 
-/// Sets specs. They are answered as they are kept: those that Mooring reads itself have one spelling.
+/// Sets specs. The answer shows them as they are stored: specs that Mooring reads itself have one
+/// spelling.
 async fn set<B: Backend>(
     app: &App<B>,
     ctx: &Ctx,

@@ -1,11 +1,12 @@
-//! What of a request's body nobody has read: a refusal is said before the body is complete, and often before its first byte.
+//! The unread rest of a request's body: a refusal is sent before the body is complete, and often
+//! before its first byte.
 //!
-//! A connection that is closed while bytes of the client are unread is reset, and a reset overtakes the answer: a client that
-//! sends too much would hear of a broken connection instead of its 413. So the rest is taken and thrown away, within bounds,
-//! before the answer goes out.
+//! A connection that is closed with unread bytes is reset, and the reset overtakes the answer. A
+//! client that sends too much would then see a broken connection instead of its 413. So the rest is
+//! read and discarded, within bounds, before the answer goes out.
 //!
-//! What must never happen here: memory that a client decides on; an answer that waits for a client for longer than
-//! [`REST_TIMEOUT`]; a `100 Continue` for a body that was refused.
+//! What must never happen here: memory use that a client decides; an answer that waits for a client
+//! longer than [`REST_TIMEOUT`]; a `100 Continue` for a refused body.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,16 +18,17 @@ use axum::extract::Request;
 use axum::http::header;
 use tokio_stream::{Stream, StreamExt};
 
-/// How many bytes of a refused body are taken. Whoever sends more may find the connection reset.
+/// The most bytes that are read of a refused body. A client that sends more may find the connection
+/// reset.
 const REST_BYTES_MAX: usize = 1 << 20;
 
-/// How long a refusal waits for the rest of a body.
+/// The time for which a refusal waits for the rest of a body.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The body of a request that is being worked on.
+/// The body of a request in progress; `None` inside if there is nothing to read.
 pub(super) struct Rest(Option<Shared>);
 
-/// Read by who works on the request, and then by [`Rest::take`].
+/// A body shared by the handler, which reads first, and [`Rest::take`].
 #[derive(Clone)]
 struct Shared(Arc<Mutex<BodyDataStream>>);
 
@@ -40,8 +42,8 @@ impl Stream for Shared {
 }
 
 impl Rest {
-    /// Keeps hold of a request's body. Without one there is nothing to hold, and who asks before sending (`Expect`) sends
-    /// nothing unless somebody reads.
+    /// Keeps hold of a request's body. Does nothing without a body, or for a client that asks
+    /// before it sends (`Expect`): that client sends nothing unless the body is read.
     pub(super) fn of(request: Request) -> (Request, Self) {
         if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
             return (request, Self(None));
@@ -51,7 +53,7 @@ impl Rest {
         (Request::from_parts(head, Body::from_stream(shared.clone())), Self(Some(shared)))
     }
 
-    /// Takes what is left, within bounds. At once done where all was read.
+    /// Reads and discards the rest, within bounds. Returns at once if everything was read.
     pub(super) async fn take(self) {
         let Some(mut body) = self.0 else { return };
         let all = async {

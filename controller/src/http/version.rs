@@ -1,6 +1,6 @@
-//! Microversions: what is advertised, what a request asks for, and the version documents.
+//! Microversions: the advertised range, the version of a request, and the version documents.
 //!
-//! What must never happen here: a version that is advertised and not honoured by the endpoints that exist.
+//! What must never happen here: an advertised version that the existing endpoints do not honour.
 
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -12,13 +12,14 @@ use super::fault::{Fault, MALFORMED};
 /// The header of requests and answers.
 pub(super) const HEADER: &str = "openstack-api-version";
 
-/// 3.69: `shared_targets` may be null. 3.70 is about transfers and 3.71 completes an extend: neither exists here.
+/// 3.69: `shared_targets` may be null. Neither 3.70 (transfers) nor 3.71 (the completion of an
+/// extend) exists here.
 const MAX: u16 = 69;
 
-/// When the version documents last changed.
+/// The time of the last change of the version documents.
 const UPDATED: &str = "2026-11-21T00:00:00Z";
 
-/// Version 3.N, by its N.
+/// The version 3.N, by its N.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(u16);
 
@@ -50,11 +51,11 @@ impl Version {
     pub(super) const ATTACHMENTS: Self = Self(27);
     /// Unknown filters are refused.
     pub(super) const STRICT_FILTERS: Self = Self(31);
-    /// `/limits` of another project.
+    /// `/limits` of other projects.
     pub(super) const PROJECT_LIMITS: Self = Self(39);
-    /// Volumes are reverted to a snapshot.
+    /// Reverts of volumes to a snapshot.
     pub(super) const REVERT: Self = Self(40);
-    /// Volumes grow while they are in use.
+    /// Extends of volumes in use.
     pub(super) const EXTEND_IN_USE: Self = Self(42);
     /// `/resource_filters`.
     pub(super) const RESOURCE_FILTERS: Self = Self(33);
@@ -90,13 +91,13 @@ impl Version {
     pub(super) const TYPE_ID: Self = Self(63);
     pub(super) const CONSUMES_QUOTA: Self = Self(65);
 
-    /// The header's value that says this version.
+    /// The header's value for this version.
     pub(super) fn echo(self) -> Option<HeaderValue> {
         HeaderValue::from_str(&format!("volume 3.{}", self.0)).ok()
     }
 }
 
-/// A request's version, or the fault and what is echoed with it.
+/// Reads a request's version. The error holds the fault, and the version to echo.
 pub(super) fn asked(headers: &HeaderMap) -> Result<Version, (Fault, Option<HeaderValue>)> {
     let mut seen = false;
     let mut wanted = None;
@@ -111,7 +112,7 @@ pub(super) fn asked(headers: &HeaderMap) -> Result<Version, (Fault, Option<Heade
     }
     match wanted {
         Some(text) => one(&text),
-        // A header that names other services only, or none at all.
+        // The header is missing, or names only other services.
         None if seen => Err((Fault::bad_request(MALFORMED), None)),
         None => Ok(Version(0)),
     }
@@ -147,7 +148,7 @@ fn one(text: &str) -> Result<Version, (Fault, Option<HeaderValue>)> {
     }
 }
 
-/// The version documents: 300 at the root, 200 at `/v3/`.
+/// The version documents: with 300 at the root, with 200 at `/v3/`.
 pub(super) fn document(status: StatusCode, base: &str) -> Response {
     let version = json!({
         "id": "v3.0",

@@ -1,7 +1,7 @@
 //! Records as the Block Storage API shows them. Pure.
 //!
-//! What must never happen here: a key that a version does not have (clients check views against strict schemas); a key
-//! for admins in another's answer.
+//! What must never happen here: a key that a version does not have (clients check views against
+//! strict schemas); a key for admins in another's answer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,11 +23,11 @@ use crate::domain::{
 /// Extra specs that everybody sees.
 const VISIBLE_SPECS: [&str; 3] = ["RESKEY:availability_zones", "multiattach", "replication_enabled"];
 
-/// Whose a connection info is.
+/// The key that names the attachment of a connection info.
 const ATTACHMENT_ID: &str = "attachment_id";
 
-/// A list, each of whose views is made when it is written: of a page of a thousand there is one at a time beside the answer's
-/// bytes.
+/// A list whose views are made while it is written: for a page of a thousand, memory holds one view
+/// at a time beside the answer's bytes.
 pub(super) struct Each<'a, T, V>(pub(super) &'a [T], pub(super) V);
 
 impl<'a, T, V: Fn(&'a T) -> Shown, Shown: Serialize> Serialize for Each<'a, T, V> {
@@ -36,14 +36,14 @@ impl<'a, T, V: Fn(&'a T) -> Shown, Shown: Serialize> Serialize for Each<'a, T, V
     }
 }
 
-/// A key that is there and says nothing.
+/// A key that is there with a null value.
 const NOTHING: Option<()> = None;
 
-/// A key that is there where it is known.
+/// A key that may be absent: outer `None` omits it, inner `None` shows null.
 #[allow(clippy::option_option, reason = "not there, there without a value, there with one")]
 type Known<T> = Option<Option<T>>;
 
-/// UTC without a zone, with microseconds: clients parse exactly this.
+/// UTC without a zone, with microseconds: clients parse exactly this form.
 pub(super) fn naive(time: SystemTime) -> Option<String> {
     Timestamp::try_from(time).ok().map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.6f").to_string())
 }
@@ -53,7 +53,7 @@ pub(super) fn rfc3339(time: SystemTime) -> Option<String> {
     Timestamp::try_from(time).ok().map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string())
 }
 
-/// Which answer a type stands in: their keys differ.
+/// The answer that a type stands in: the keys differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TypeView {
     /// Lists and one type.
@@ -88,7 +88,7 @@ pub(super) fn volume_type(ctx: &Ctx, kind: &VolumeType, view: TypeView) -> Value
     Value::Object(map)
 }
 
-/// Whether this caller may see an extra spec.
+/// Returns `true` if this caller may see an extra spec.
 pub(super) fn spec_visible(ctx: &Ctx, key: &str) -> bool {
     VISIBLE_SPECS.contains(&key) || ctx.allows("volume_extension:types_extra_specs:read_sensitive")
 }
@@ -128,12 +128,13 @@ pub(super) fn volume_summary<'a>(ctx: &'a Ctx, volume: &'a VolumeName) -> Volume
     VolumeSummary { id: volume.id, name: volume.name.as_deref(), links: links(ctx, volume.id) }
 }
 
-/// Which keys of a volume a caller sees: asked once for an answer, however many volumes it has.
+/// The keys of a volume that a caller sees: decided once for an answer, however many volumes it
+/// has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VolumeKeys {
-    /// Keys for which there is no policy: those of an admin.
+    /// `true` if the caller sees the keys that have no policy, which are for admins.
     admin: bool,
-    /// On which hosts it is attached.
+    /// `true` if the caller sees the hosts of attachments.
     host_names: bool,
     project: bool,
     host: bool,
@@ -141,13 +142,13 @@ pub(super) struct VolumeKeys {
 }
 
 impl VolumeKeys {
-    /// Those of creates and updates, which have no `os-*` keys.
+    /// The keys of creates and updates, which include no `os-*` keys.
     pub(super) fn changed(ctx: &Ctx) -> Self {
         let Caller { admin, service, .. } = ctx.caller;
         Self { admin, host_names: admin || service, project: false, host: false, migration: false }
     }
 
-    /// Those of shows and lists.
+    /// The keys of shows and lists.
     pub(super) fn shown(ctx: &Ctx) -> Self {
         Self {
             project: ctx.allows("volume_extension:volume_tenant_attribute"),
@@ -207,7 +208,7 @@ pub(super) struct VolumeView<'a> {
     host: Known<&'a str>,
 }
 
-/// The users' own keys, and the readonly flag as Cinder shows it, in Python's words.
+/// The users' own keys, and the readonly flag in Python's words, as Cinder shows it.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Metadata<'a> {
@@ -215,7 +216,7 @@ enum Metadata<'a> {
     Flagged(BTreeMap<&'a str, &'a str>),
 }
 
-/// An entry of a volume's `attachments`. Its `id` is the volume's, as ever.
+/// An entry of a volume's `attachments`. As in Cinder, its `id` is the volume's.
 #[derive(Serialize)]
 struct AttachedView<'a> {
     id: VolumeId,
@@ -257,7 +258,7 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
         migration_status: nothing(admin),
         group_id: nothing(since(Version::GROUP_ID)),
         provider_id: nothing(admin && since(Version::PROVIDER_ID)),
-        // Each volume has a target of its own: a login or logout of one never touches another.
+        // Each volume has its own target: a login or logout of one never touches another.
         shared_targets: since(Version::SHARED_TARGETS).then_some(false),
         service_uuid: since(Version::SHARED_TARGETS).then_some(volume.agent),
         cluster_name: nothing(admin && since(Version::CLUSTER_NAME)),
@@ -270,19 +271,19 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
     }
 }
 
-/// What a volume was made from, if that is of this kind.
+/// The source of a volume; `None` if it is of another kind.
 fn source(volume: &Volume, is: fn(&Source) -> bool) -> Option<VolumeId> {
     volume.source.filter(is).map(Source::id)
 }
 
-/// Which answer a snapshot stands in: their keys differ.
+/// The answer that a snapshot stands in: the keys differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SnapshotView {
-    /// Lists that show little.
+    /// Short lists.
     Listed,
     /// The answers to creates and changes.
     Changed,
-    /// Shows, and lists that show all.
+    /// Shows, and detailed lists.
     Shown,
 }
 
@@ -361,8 +362,8 @@ pub(super) fn attachment_summary(attachment: &Attachment) -> AttachmentSummary {
     }
 }
 
-/// An attachment in full. Its `connection_info` is flat, and has the CHAP secret: it goes to callers of its project only,
-/// which is what the service hands out.
+/// An attachment in full. Its `connection_info` is flat, and contains the CHAP secret. Only callers
+/// of the attachment's project get it, which the service ensures.
 #[derive(Serialize)]
 pub(super) struct AttachmentView<'a> {
     #[serde(flatten)]
@@ -387,7 +388,7 @@ pub(super) fn attachment(attachment: &Attachment) -> AttachmentView<'_> {
     }
 }
 
-/// A message. Its links are there though its resource may be gone.
+/// A message. Its links stay even if its resource is gone.
 pub(super) fn message(ctx: &Ctx, message: &Message) -> Value {
     let path = format!("/messages/{}", message.id);
     json!({

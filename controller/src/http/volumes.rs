@@ -1,6 +1,7 @@
 //! `/volumes`.
 //!
-//! What must never happen here: a wish that is silently left out of a request that is then accepted.
+//! What must never happen here: a field that is silently left out of a request that is then
+//! accepted.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -24,9 +25,10 @@ use crate::list::{ListQuery, Page, VOLUMES};
 
 type Answer = Result<Json<Value>, Fault>;
 
-/// Keys of a body since 3.53; before, others are ignored.
+/// Keys of a body since 3.53; earlier versions ignore others.
 const CREATE_KEYS: [&str; 18] = [
-    // Ours: a client that names its request can repeat it after a lost answer. The id is for admins.
+    // Mooring's own keys: a client that names its request can repeat it after a lost answer. The id
+    // is for admins.
     "id",
     "request_key",
     "name",
@@ -51,7 +53,7 @@ const UPDATE_KEYS: [&str; 5] = ["name", "display_name", "description", "display_
 
 const HINTS: &str = "OS-SCH-HNT:scheduler_hints";
 
-/// Most volumes that one hint names.
+/// The most volumes that one hint names.
 const HINTED_MAX: usize = 100;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
@@ -63,7 +65,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/volumes/{id}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
 }
 
-/// A volume's id; any other text names no volume.
+/// Reads a volume's id. Any other text names no volume.
 pub(super) fn volume_id(text: &str) -> Result<VolumeId, Fault> {
     text.parse().map_err(|_| Fault::not_found("Volume", text.chars().take(64).collect::<String>()))
 }
@@ -116,7 +118,7 @@ async fn summary<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     Ok(Json(json!({ "volume-summary": view })))
 }
 
-/// What Nova asks before it connects an encrypted volume. None is encrypted.
+/// Answers what Nova asks before it connects an encrypted volume: no volume is encrypted.
 async fn encryption<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
     let volume = app.backend().volume(&ctx.caller, volume_id(&id)?).await?;
     ctx.may_with("volume_extension:volume_encryption_metadata", &volume)?;
@@ -128,7 +130,8 @@ async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String
     Ok(Json(json!({ "volume": views::volume(&ctx, VolumeKeys::shown(&ctx), &volume) })))
 }
 
-/// A name or description under either of its keys: not said, said to be none, or said.
+/// Reads a name or description under either of its keys. Outer `None` if neither key is there;
+/// inner `None` if the value is null.
 #[allow(clippy::option_option, reason = "the three are different wishes")]
 pub(super) fn label(fields: Fields<'_>, key: &str, old: &str) -> Result<Option<Option<String>>, Fault> {
     for key in [key, old] {
@@ -170,7 +173,7 @@ fn wrong_size(value: &Value) -> Fault {
     invalid("size", value, format!("{} is not of type 'integer', 'string', 'null'", python(value)))
 }
 
-/// What a volume is made from.
+/// The source of a volume's contents.
 fn source(fields: Fields<'_>) -> Result<Option<Source>, Fault> {
     for (key, kind) in [("backup_id", "Backup"), ("group_id", "Group")] {
         if let Some(id) = fields.uuid(key, true)? {
@@ -189,7 +192,8 @@ fn source(fields: Fields<'_>) -> Result<Option<Source>, Fault> {
     Ok(snapshot.or(volume))
 }
 
-/// Behind everything that is the client's mistake: what is not there is said of what could be asked for.
+/// Refuses a volume from an image. This comes after all mistakes of the client: only a valid
+/// request is told that the feature is missing.
 fn not_from_an_image(fields: Fields<'_>) -> Result<(), Fault> {
     for key in ["imageRef", "image_id"] {
         // Old clients send an empty text for none.
@@ -221,7 +225,7 @@ fn not_shared_by_flag(fields: Fields<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Volumes that a hint names: one id, or a list of them.
+/// The volumes that a hint names: one id, or a list of ids.
 fn hinted(key: &str, value: &Value) -> Result<Vec<VolumeId>, Fault> {
     let one = |value: &Value| {
         let id = value.as_str().and_then(schema::hyphenated);
@@ -239,7 +243,8 @@ fn hinted(key: &str, value: &Value) -> Result<Vec<VolumeId>, Fault> {
     Ok(ids)
 }
 
-/// The scheduler hints: top level, or within the volume. One that is not known would be left out silently.
+/// The scheduler hints, at the top level or within the volume. Refuses unknown hints, which would
+/// be silently ignored.
 fn hints(body: &Value, fields: Fields<'_>) -> Result<Hints, Fault> {
     let mut hints = Hints::default();
     for value in [body.get(HINTS), fields.map().get("scheduler_hints")].into_iter().flatten() {
@@ -268,7 +273,7 @@ fn hints(body: &Value, fields: Fields<'_>) -> Result<Hints, Fault> {
     Ok(hints)
 }
 
-/// The id that is wanted, or the key of the request that it follows from.
+/// The requested id, or the key of the request that the id follows from.
 pub(super) fn wanted_id(fields: Fields<'_>) -> Result<Option<WantedId>, Fault> {
     let given = fields.uuid("id", false)?.map(|id| volume_id(&id.to_string())).transpose()?;
     let key = fields.text("request_key", 1, false)?;
@@ -307,7 +312,7 @@ async fn create<B: Backend>(
     let zone = fields.text("availability_zone", 0, true)?.filter(|zone| !zone.is_empty());
     hints.zone = zone.map(str::to_owned);
     let id = wanted_id(fields)?;
-    // What a source gives, the size for one, need not be said.
+    // The size may be missing if the source gives it.
     let source = source(fields)?;
     if source.is_none() && size_gib.is_none() {
         return Err(Fault::bad_request(MALFORMED));

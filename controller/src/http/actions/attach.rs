@@ -40,7 +40,7 @@ pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     })
 }
 
-/// The older form of connection info: what the driver says is an object of its own.
+/// The older form of connection info: the driver's data is an object of its own.
 fn answer(mut data: Map<String, Value>) -> Response {
     let kind = data.remove("driver_volume_type");
     let multipath = data.remove("enforce_multipath");
@@ -51,7 +51,7 @@ fn answer(mut data: Map<String, Value>) -> Response {
 
 fn parse(name: &str, value: &Value) -> Result<AttachAction, Fault> {
     Ok(match name {
-        // Whatever stands there: clients send null, an empty object, or anything.
+        // The value does not matter: clients send null, an empty object, or anything.
         "os-reserve" => AttachAction::Reserve,
         "os-unreserve" => AttachAction::Unreserve,
         "os-begin_detaching" => AttachAction::BeginDetaching,
@@ -70,7 +70,7 @@ fn parse(name: &str, value: &Value) -> Result<AttachAction, Fault> {
         _ => {
             let fields = nullable(name, value)?;
             if name == "os-force_detach" {
-                // It is checked, and not needed: the attachment says what its access is.
+                // The connector is checked and not needed: the attachment determines the access.
                 fields.map(connector).transpose()?;
             }
             let id = fields.map(|fields| fields.uuid("attachment_id", true)).transpose()?.flatten();
@@ -80,7 +80,7 @@ fn parse(name: &str, value: &Value) -> Result<AttachAction, Fault> {
     })
 }
 
-/// An object, or null for none.
+/// Reads an object; `None` for null.
 fn nullable<'a>(name: &'a str, value: &'a Value) -> Result<Option<Fields<'a>>, Fault> {
     if value.is_null() { Ok(None) } else { Fields::of(name, value).map(Some) }
 }
@@ -101,11 +101,11 @@ fn attach(fields: Fields<'_>) -> Result<AttachAction, Fault> {
 }
 
 fn no_connector(types: &str) -> Fault {
-    // Not shown: it could be a connector with its secrets, only written wrongly.
+    // The value is not shown: it could be a malformed connector with secrets.
     Fault::bad_request(format!("Invalid input for field/attribute connector. It is not of type {types}"))
 }
 
-/// `connector`: missing and null are none.
+/// Reads `connector`; `None` if it is missing or null.
 fn connector(fields: Fields<'_>) -> Result<Option<Map<String, Value>>, Fault> {
     match fields.some("connector") {
         None => Ok(None),

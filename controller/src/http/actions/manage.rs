@@ -10,7 +10,7 @@ use crate::http::backend::Backend;
 
 pub(super) const NAMES: [&str; 1] = ["os-unmanage"];
 
-/// Whatever stands there: clients send null or an empty object.
+/// The value does not matter: clients send null or an empty object.
 pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     Box::pin(async move {
         call.app.backend().unmanage_volume(&call.ctx.caller, call.id).await?;

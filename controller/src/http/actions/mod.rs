@@ -1,5 +1,6 @@
-//! `POST /volumes/{id}/action`: one key, which names what is to be done. Each module here has its own actions, and finds the
-//! handler of a name; what none of them knows is 501 where the Block Storage API has it, and 400 where it has not.
+//! `POST /volumes/{id}/action`: one key that names the action. Each module here has its own
+//! actions, and finds the handler of a name. An action that no module knows is 501 if the Block
+//! Storage API has it, and 400 if not.
 //!
 //! What must never happen here: an action accepted whose body was not understood.
 
@@ -30,7 +31,7 @@ struct Call<'a, B> {
     ctx: &'a Ctx,
     id: VolumeId,
     name: &'a str,
-    /// What stands under the name.
+    /// The value under the action's name.
     value: &'a Value,
 }
 
@@ -61,7 +62,8 @@ pub(super) fn served() -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().flatten().copied()
 }
 
-/// Actions of the Block Storage API that no module has, with their policies: who may not do it hears that, and nothing else.
+/// Actions of the Block Storage API that no module has, with their policies. A caller that the
+/// policy refuses is told only that.
 pub(super) const LATER: [(&str, &str); 9] = [
     ("os-migrate_volume", "volume_extension:volume_admin_actions:migrate_volume"),
     ("os-migrate_volume_completion", "volume_extension:volume_admin_actions:migrate_volume_completion"),
@@ -74,14 +76,14 @@ pub(super) const LATER: [(&str, &str); 9] = [
     ("os-extend_volume_completion", "volume_extension:volume_admin_actions:extend_volume_completion"),
 ];
 
-/// Actions of replication, which the Block Storage API had once and which have no policy any more.
+/// Actions of replication, which the Block Storage API once had, and which no longer have a policy.
 const FORMER: [&str; 2] = ["os-promote-replica", "os-reenable-replica"];
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new().route("/volumes/{id}/action", post(action::<B>))
 }
 
-/// The one key of an action's body, and what stands under it.
+/// The one key of an action's body, and its value.
 pub(super) fn named(body: &Value) -> Result<(&str, &Value), Fault> {
     let mut entries = body.as_object().into_iter().flatten();
     match (entries.next(), entries.next()) {

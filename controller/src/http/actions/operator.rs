@@ -1,6 +1,6 @@
-//! What operators do to volumes, and the flags of volumes.
+//! Operators' actions on volumes, and the flags of volumes.
 //!
-//! What must never happen here: a status that is guessed from a word that is almost one.
+//! What must never happen here: a status guessed from a word that is almost one.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -19,10 +19,10 @@ pub(super) const NAMES: [&str; 6] =
 
 const REVERT: &str = "revert";
 
-/// Statuses of an attachment that can be said.
+/// The statuses of an attachment that a request may set.
 const ATTACH_STATUSES: [&str; 2] = ["attached", "detached"];
 
-/// Migration statuses that mean that there is no migration: there never is one.
+/// The migration statuses that mean "no migration": there never is one.
 const NOT_MIGRATING: [&str; 3] = ["none", "error", "success"];
 
 pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
@@ -50,12 +50,12 @@ fn parse(name: &str, value: &Value, version: Version) -> Result<VolumeAction, Fa
             let id = Fields::of(name, value)?.uuid("snapshot_id", true)?;
             VolumeAction::Revert(id.map(|id| VolumeId::from_u128(id.as_u128())))
         }
-        // Whatever stands there: clients send null or an empty object.
+        // The value does not matter: clients send null or an empty object.
         _ => VolumeAction::ForceDelete,
     })
 }
 
-/// The one boolean of an action.
+/// Reads the one boolean of an action.
 fn flag(name: &str, value: &Value, key: &'static str) -> Result<bool, Fault> {
     let fields = Fields::of(name, value)?;
     fields.only(&[key])?;
@@ -79,7 +79,7 @@ fn extend(fields: Fields<'_>, version: Version) -> Result<VolumeAction, Fault> {
     Ok(VolumeAction::Extend { size_gib, online: version >= Version::EXTEND_IN_USE })
 }
 
-/// A word of a list, unless the key is missing or null.
+/// Reads a word of a list; `None` if the key is missing or null.
 fn word<'a>(fields: Fields<'a>, key: &str, known: &[&str]) -> Result<Option<&'a str>, Fault> {
     let Some(value) = fields.some(key) else { return Ok(None) };
     let lower = value.as_str().map(str::to_ascii_lowercase);

@@ -1,4 +1,4 @@
-//! Finds the operation that an address belongs to, also where no route has taken the request yet.
+//! Finds the operation that an address belongs to, also before a route has taken the request.
 //!
 //! What must never happen here: an address of one operation that is found as another's.
 
@@ -19,7 +19,7 @@ pub(in crate::http) enum Which {
 /// An operation and the objects that its address names.
 pub(in crate::http) struct Found {
     pub(in crate::http) id: &'static str,
-    /// Kinds and ids, as they stand in the address.
+    /// Kinds and ids from the address.
     pub(in crate::http) objects: Vec<(String, String)>,
 }
 
@@ -27,7 +27,7 @@ fn name_of(part: &str) -> Option<&str> {
     part.strip_prefix('{')?.strip_suffix('}')
 }
 
-/// The kind of what stands below a collection: a `volume` below `volumes`.
+/// The kind of the objects in a collection: a `volume` below `volumes`.
 fn kind_of(name: &str, collection: &str) -> String {
     match (name, collection) {
         ("id" | "name", "qos-specs") => "qos-spec".to_owned(),
@@ -37,7 +37,8 @@ fn kind_of(name: &str, collection: &str) -> String {
     }
 }
 
-/// Matches a path with an operation's; the number of its parts that stand for something, and those.
+/// Matches a path with an operation's path. Returns the kinds and ids of its variable parts; `None`
+/// if it does not match.
 fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
     let (mut said, mut parts) = (operation.path.split('/'), path.split('/'));
     let (mut objects, mut collection) = (Vec::new(), "");
@@ -56,13 +57,14 @@ fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
     }
 }
 
-/// Finds an operation. Of two that match, the one whose path stands for fewer parts: that is the router's choice, too.
+/// Finds an operation. Of two that match, takes the one with fewer variable parts, as the router
+/// does.
 pub(in crate::http) fn find((api, path): (Which, &str), method: &Method) -> Option<Found> {
     let all: &[Operation] = match api {
         Which::BlockStorage => &BLOCK_STORAGE,
         Which::Own => &OWN,
     };
-    // The addresses of no project stand there whole.
+    // Addresses outside of projects are compared in full.
     let open = |operation: &&Operation| {
         api == Which::Own && operation.path.strip_prefix("/mooring/v1") == Some(path)
     };

@@ -1,19 +1,19 @@
-//! The policy row of each operation and of each action: who decides whether a caller may do it.
+//! The policy row of each operation and of each action: which policies decide about a caller.
 //!
-//! What must never happen here: a route without a row; a row that names a policy which its route does not ask (the fleet's
-//! test `every_route_is_closed_by_the_policies_of_its_row` calls each of them).
+//! What must never happen here: a route without a row; a row with a policy that its route does not
+//! ask (the fleet's test `every_route_is_closed_by_the_policies_of_its_row` calls each of them).
 
 use serde_json::{Map, Value, json};
 
 use super::Operation;
 use crate::http::actions;
 
-/// Decides about one operation or action.
+/// The check that decides about one operation or action.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Gate {
     /// These policies refuse it: 403, which names the policy.
     Policies(&'static [&'static str]),
-    /// This policy hides the object: 404 for those who may not see it.
+    /// This policy hides the object: 404 for callers that may not see it.
     Hides(&'static str),
     /// No policy is asked, for this reason.
     Open(&'static str),
@@ -133,7 +133,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("showSnapshotMetadata", SNAPSHOT_METADATA),
     ("setSnapshotMetadata", Policies(&["volume:update_snapshot_metadata"])),
     ("deleteSnapshotMetadata", Policies(&["volume:delete_snapshot_metadata"])),
-    // Logical volumes that become volumes.
+    // LVs that become volumes.
     ("listManageable", MANAGEABLE),
     ("manageVolume", MANAGE),
     ("listManageableInFull", MANAGEABLE),
@@ -144,7 +144,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("listMessages", Policies(&["message:get_all"])),
     ("showMessage", Policies(&["message:get"])),
     ("deleteMessage", Policies(&["message:delete"])),
-    // What the API is made of.
+    // Facts about the API itself.
     ("listExtensions", Open("the same for everybody, and of nobody")),
     ("showExtension", Open("the same for everybody, and of nobody")),
     ("listZones", Open("names of zones, which every create may name")),
@@ -224,7 +224,7 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("changeReservations", Policies(&["mooring:reservations"])),
     ("confirmReview", Policies(&["mooring:confirm_review"])),
     ("raiseEpoch", Policies(&["mooring:raise_epoch"])),
-    // Of no project.
+    // Outside of projects.
     ("listVersions", Open("read before anybody logs in")),
     ("showVersions", Open("read before anybody logs in")),
     ("showDescription", Open("read before anybody logs in")),
@@ -232,7 +232,8 @@ const OPERATIONS: &[(&str, Gate)] = &[
     ("join", Open("the token in its body decides, and who joins has no other identity yet")),
 ];
 
-/// The rows of the actions on volumes, by their names. Those that Mooring does not have yet stand in [`actions::LATER`].
+/// The rows of the actions on volumes, by their names. Actions that Mooring does not have yet stand
+/// in [`actions::LATER`].
 const ACTIONS: &[(&str, Gate)] = &[
     ("os-attach", Policies(&["volume_extension:volume_actions:attach"])),
     ("os-begin_detaching", Policies(&["volume_extension:volume_actions:begin_detaching"])),
@@ -269,7 +270,7 @@ impl Gate {
     }
 }
 
-/// Writes the row of an operation to its description.
+/// Writes the row of an operation into its description.
 pub(super) fn describe(operation: &Operation, view: &mut Value) {
     if let Some((_, gate)) = OPERATIONS.iter().find(|(id, _)| *id == operation.id) {
         gate.describe(view);
