@@ -1,4 +1,4 @@
-//! The records of the control plane, and who is asking. Plain data: the rules are in `rules`.
+//! The records of the control plane, and its callers. Plain data: the rules are in `rules`.
 
 mod audit;
 mod cut;
@@ -50,39 +50,39 @@ pub use snapshot::{NewSnapshot, Snapshot};
 pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use wanted_id::{RequestKey, WantedId};
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The project whose objects are meant.
+    /// The project whose objects the request concerns.
     pub project: String,
     /// The user, for the records.
     pub user: String,
-    /// In lower case, sorted. What they allow is said by [`crate::policy::Policies`].
+    /// In lower case, sorted. [`crate::policy::Policies`] says what they allow.
     pub roles: Vec<String>,
-    /// The rule `context_is_admin` holds: sees all projects' objects.
+    /// `true` if the rule `context_is_admin` holds: the caller sees all projects' objects.
     pub admin: bool,
-    /// A valid service token came along: another service (Nova) acts for the user.
+    /// `true` with a valid service token: another service (Nova) acts for the user.
     pub service: bool,
-    /// `req-<uuid>`, for logs and for the answer's header.
+    /// The request id `req-<uuid>`, for logs and for the answer's header.
     pub request: String,
 }
 
 /// A volume type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeType {
-    /// Its id.
+    /// The type's id.
     pub id: Uuid,
-    /// Unique.
+    /// The unique name.
     pub name: String,
     /// For people.
     pub description: Option<String>,
-    /// Seen by all projects. (Private types come with type access.)
+    /// `true` if all projects see it; private types come with type access.
     pub is_public: bool,
-    /// What it demands and grants; `multiattach` = `<is> True` makes its volumes shareable.
+    /// Demands and grants; `multiattach` = `<is> True` makes its volumes shareable.
     pub extra_specs: BTreeMap<String, String>,
 }
 
-/// Where a volume stands, in the words of the Block Storage API.
+/// The status of a volume, in the words of the Block Storage API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the words are the API's")]
 pub enum VolumeStatus {
@@ -106,7 +106,7 @@ pub enum VolumeStatus {
     ErrorUnmanaging,
 }
 
-/// Whether a volume is attached, derived from its attachments.
+/// The attach status of a volume, derived from its attachments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the words are the API's")]
 pub enum AttachStatus {
@@ -117,7 +117,7 @@ pub enum AttachStatus {
     Detached,
 }
 
-/// Where an attachment stands.
+/// The status of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the words are the API's")]
 pub enum AttachmentStatus {
@@ -132,102 +132,103 @@ pub enum AttachmentStatus {
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Its id.
+    /// The volume's id.
     pub id: VolumeId,
     /// For people; need not be unique.
     pub name: Option<String>,
     /// For people.
     pub description: Option<String>,
-    /// GiB.
+    /// The size in GiB.
     pub size_gib: u32,
     /// Its type.
     pub volume_type: VolumeType,
-    /// Copied from the type at creation; may be shared by hosts.
+    /// `true` if hosts may share the volume; copied from the type at creation.
     pub multiattach: bool,
-    /// Derived on every event, in its transaction.
+    /// The status, derived on every event, in its transaction.
     pub status: VolumeStatus,
-    /// Derived likewise.
+    /// The attach status, derived likewise.
     pub attach_status: AttachStatus,
-    /// Owner.
+    /// The project that owns the volume.
     pub project: String,
-    /// Creator.
+    /// The user who created the volume.
     pub user: String,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
     /// The storage agent and pool, as `host@lvm#pool`, once it is placed.
     pub host: Option<String>,
-    /// Its availability zone.
+    /// The volume's availability zone.
     pub zone: String,
-    /// UTC.
+    /// The time of creation, in UTC.
     pub created_at: SystemTime,
-    /// UTC.
+    /// The time of the last change, in UTC.
     pub updated_at: Option<SystemTime>,
-    /// Why its status is an error.
+    /// The reason for an error status.
     pub fault: Option<String>,
-    /// Those that exist, oldest first.
+    /// The volume's attachments, oldest first.
     pub attachments: Vec<Attached>,
-    /// A server may boot from it.
+    /// `true` if a server may boot from it.
     pub bootable: bool,
-    /// The readonly flag; `None`: never said.
+    /// The readonly flag; `None` if it was never set.
     pub readonly: Option<bool>,
-    /// The storage agent that serves it.
+    /// The storage agent that serves the volume.
     pub agent: AgentId,
-    /// What it was made from.
+    /// The source of the volume's contents.
     pub source: Option<Source>,
 }
 
-/// An attachment as its volume shows it. How its client connects is not in it, so that no secret is read for a list.
+/// An attachment as its volume shows it, without connection info: a list reads no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// Its id.
+    /// The attachment's id.
     pub id: AttachmentId,
-    /// The server, when there is one.
+    /// The server, if there is one.
     pub instance: Option<Uuid>,
-    /// What it may do.
+    /// The access mode.
     pub mode: Mode,
-    /// Where it stands.
+    /// The status.
     pub status: AttachmentStatus,
     /// The host's name.
     pub attached_host: Option<String>,
-    /// Where the server sees it.
+    /// The device path on the server.
     pub mountpoint: Option<String>,
-    /// When it became `attached`.
+    /// The time at which it became `attached`.
     pub attached_at: Option<SystemTime>,
 }
 
-/// An attachment. Its `Debug` leaves out how a client connects: the CHAP secret is in that.
+/// An attachment. Its `Debug` leaves out connection info, which has the CHAP secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its id.
+    /// The attachment's id.
     pub id: AttachmentId,
-    /// Its volume.
+    /// The attachment's volume.
     pub volume: VolumeId,
-    /// The server, when there is one.
+    /// The server, if there is one.
     pub instance: Option<Uuid>,
-    /// What it may do.
+    /// The access mode.
     pub mode: Mode,
-    /// The page cache of its disk as it is wanted. A client that logs in by itself is told, and does as it likes.
+    /// The desired page cache of the disk. A client that logs in by itself may ignore it.
     pub cache: Cache,
-    /// Where it stands.
+    /// The status.
     pub status: AttachmentStatus,
-    /// As the client gave it; `None` while it is only reserved. Its `initiator`, `host` and `mountpoint` are read from here.
+    /// The client's connector, with its `initiator`, `host` and `mountpoint`; `None` while
+    /// reserved.
     pub connector: Option<Map<String, Value>>,
-    /// The nexus, once there is a connector.
+    /// The initiators of the nexus, once there is a connector.
     pub initiator: Option<Initiators>,
-    /// The host's name, as the connector says, or of the native host.
+    /// The host's name, from the connector or of the native host.
     pub attached_host: Option<String>,
-    /// Where the server sees it.
+    /// The device path on the server.
     pub mountpoint: Option<String>,
     /// The enrolled agent that attaches it; `None` for a client that logs in by itself.
     pub native: Option<AgentId>,
-    /// How a client connects, flat (`driver_volume_type`, `target_iqn` or `target_wwn`, `access_mode`, …, with the CHAP secret);
-    /// `None` until the grant is seen in the kernel.
+    /// Connection info, flat (`driver_volume_type`, `target_iqn` or `target_wwn`, `access_mode`, …,
+    /// with the CHAP secret); `None` until the grant is known to be in the kernel.
     pub connection_info: Option<Map<String, Value>>,
-    /// UTC.
+    /// The time of creation, in UTC.
     pub created_at: SystemTime,
-    /// When it became `attached`.
+    /// The time at which it became `attached`.
     pub attached_at: Option<SystemTime>,
-    /// Why its status is an error, or what it waits for.
+    /// The reason for an error status, or for a wait.
     pub fault: Option<String>,
 }
 
@@ -248,17 +249,17 @@ impl std::fmt::Debug for Attachment {
     }
 }
 
-/// Party that the rotation of an attachment's secrets waits for.
+/// The party that the rotation of an attachment's secrets waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotating {
-    /// The attachment's host, to know the new secret beside the old one.
+    /// The attachment's host: it has to know the new secret beside the old one.
     Host,
-    /// The attachment's target, to have the new secret.
+    /// The attachment's target: it has to have the new secret.
     Target,
 }
 
 impl Rotating {
-    /// As the API says it.
+    /// The word of the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -267,102 +268,104 @@ impl Rotating {
     }
 }
 
-/// What is live of an attachment, from the last reports of both agents; never stored beside the truth.
+/// The live state of an attachment, from both agents' last reports; never stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentLive {
     /// The attachment.
     pub attachment: Attachment,
     /// The volume's name.
     pub volume_name: Option<String>,
-    /// What the target enforces for its nexus; `None` while nothing is granted. Rw if any attachment of the nexus is.
+    /// The mode that the target enforces; `None` without a grant. Rw if any of its attachments is.
     pub effective_mode: Option<Mode>,
-    /// A session of its initiator is really logged in at the target. `None`: the storage agent's report is missing.
+    /// `true` if the initiator is logged in; `None` without the storage agent's report.
     pub session: Option<bool>,
-    /// What the target sees of its nexus; `None`: its storage agent's report is missing, or grants it nothing.
+    /// The target's view of the nexus; `None` without a grant or the storage agent's report.
     pub nexus: Option<NexusLive>,
-    /// Native: the page cache of the disk as it is in force. `None`: its host has no verified disk, or does not say.
+    /// The page cache in force at a native host; `None` if it is unknown or there is no verified
+    /// disk.
     pub cache_in_force: Option<Cache>,
-    /// Native: where its host stands with it (`connecting`, `ready`, …).
+    /// The phase of the connection at a native host (`connecting`, `ready`, …).
     pub host_phase: Option<String>,
-    /// Native: the stable path on its host.
+    /// The stable device path on a native host.
     pub device_path: Option<String>,
-    /// Native: the kernel's name of the disk there.
+    /// The kernel's name of the disk on a native host.
     pub disk: Option<String>,
-    /// Rotation of the secrets in progress; `None`: none is.
+    /// The rotation of the secrets in progress, if there is one.
     pub secret_rotation: Option<Rotating>,
-    /// When its secrets were rotated last.
+    /// The time at which the last rotation of the secrets ended.
     pub secret_rotated_at: Option<SystemTime>,
-    /// What went wrong, from both agents, as `agent: text`.
+    /// Problems from both agents, as `agent: text`.
     pub problems: Vec<String>,
-    /// Milliseconds since the request came, of the steps that are done: `granted`, `logged_in`, `device_ready`, `done`.
+    /// Completed steps (`granted`, `logged_in`, `device_ready`, `done`), in ms since the request.
     pub steps_ms: Vec<(String, u64)>,
-    /// Changes whenever anything above may have changed: for long polls.
+    /// A number for long polls: it changes when anything above may have changed.
     pub revision: u64,
 }
 
-/// What a target sees of one nexus. Attachments of one volume on one host share it.
+/// A target's view of one nexus, which attachments of a volume on a host share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NexusLive {
-    /// The storage node, as the configuration calls it.
+    /// The storage node's name in the configuration.
     pub storage: String,
-    /// Its sessions, with addresses: for those who may see them. Over Fibre Channel none: there a target lists logins only.
+    /// Sessions with addresses, for permitted callers. None over Fibre Channel: it has logins only.
     pub sessions: Vec<SessionReport>,
-    /// What it has done since it was granted. Over Fibre Channel that of all ports together.
+    /// Counters since the grant; over Fibre Channel those of all ports together.
     pub counters: Counters,
-    /// Sessions of its volume that the kernel counts and does not list, whoever they are of. `None`: not known.
+    /// Sessions of the volume that the kernel counts but does not list; `None` if unknown.
     pub unlisted: Option<u32>,
-    /// When the storage agent looked. `None`: not since it was started, or it does not say.
+    /// The time of the agent's look; `None` if it has not looked since its start, or is silent on
+    /// it.
     pub looked: Option<SystemTime>,
-    /// It should be logged in and is not.
+    /// `true` if the initiator should be logged in and is not.
     pub missing: bool,
 }
 
-/// `POST /volumes`, checked for form only.
+/// `POST /volumes`, checked only for form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewVolume {
-    /// Its id, or the key that its id follows from. `None`: any id.
+    /// The id, or the key that the id follows from; `None` for any id.
     pub id: Option<WantedId>,
     /// For people.
     pub name: Option<String>,
     /// For people.
     pub description: Option<String>,
-    /// GiB. `None`: as large as what it is made from.
+    /// The size in GiB; `None` for the source's size.
     pub size_gib: Option<u32>,
-    /// What it is made from; `None`: it reads as zeros at first.
+    /// The source of the contents; `None` for zeros.
     pub source: Option<Source>,
-    /// Name or id; `None`: that of its source, or the default type (`__DEFAULT__`, made with the database).
+    /// A name or id; `None` for the source's type, or `__DEFAULT__`, made with the database.
     pub volume_type: Option<String>,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
-    /// Where it is to be.
+    /// Hints about the volume's place.
     pub hints: Hints,
 }
 
-/// What a volume's creator asks of its place.
+/// Hints of a volume's creator about its place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hints {
-    /// In this availability zone.
+    /// The availability zone, if it matters.
     pub zone: Option<String>,
-    /// Where one of these volumes is. Empty: it does not matter.
+    /// Volumes of which one has to share the host; empty if it does not matter.
     pub same_host: Vec<VolumeId>,
-    /// Where none of these volumes is.
+    /// Volumes of which none may share the host.
     pub different_host: Vec<VolumeId>,
-    /// Where this image is, which it is copied from.
+    /// The image that the volume is copied from, whose host is required.
     pub image: Option<HostImage>,
 }
 
-/// How a volume came to its place.
+/// The reasons for a volume's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The volume.
     pub volume: VolumeId,
-    /// Its pool, as `host@lvm#pool`; `None`: no pool could take it.
+    /// The pool, as `host@lvm#pool`; `None` if no pool could take the volume.
     pub pool: Option<String>,
-    /// Its availability zone.
+    /// The volume's availability zone.
     pub zone: String,
-    /// What its creator asked for.
+    /// The creator's hints.
     pub hints: Hints,
-    /// The pools that could not make it, in order, and why not.
+    /// The pools that could not make the volume, in order, with the reasons.
     pub tried: Vec<(String, String)>,
 }
 
@@ -375,142 +378,143 @@ pub struct PoolState {
     pub capabilities: Map<String, Value>,
 }
 
-/// Which pools are asked for.
+/// A filter of pools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PoolFilter {
-    /// Those that could have volumes of this type, by name or id.
+    /// The type, by name or id, whose volumes the pool could have.
     pub volume_type: Option<String>,
-    /// Those with this name, or with a capability of this value.
+    /// Names, or capabilities with their values.
     pub equal: Vec<(String, String)>,
 }
 
 /// An availability zone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zone {
-    /// Its name.
+    /// The zone's name.
     pub name: String,
-    /// New volumes may be placed there.
+    /// `true` if new volumes may be placed there.
     pub available: bool,
 }
 
-/// A service as the Block Storage API shows it: a storage agent, or what places volumes.
+/// A service as the Block Storage API shows it: a storage agent or the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceState {
-    /// What does its work in Cinder: `cinder-volume` or `cinder-scheduler`.
+    /// The service's name in Cinder: `cinder-volume` or `cinder-scheduler`.
     pub binary: &'static str,
     /// `host@lvm`, or the controller.
     pub host: String,
-    /// Its availability zone.
+    /// The service's availability zone.
     pub zone: String,
-    /// It answers.
+    /// `true` if the service answers.
     pub up: bool,
-    /// New volumes may not be placed there.
+    /// `true` if no new volumes may be placed there.
     pub disabled: bool,
-    /// Why.
+    /// The reason for that.
     pub disabled_reason: Option<String>,
-    /// When it was heard last.
+    /// The time of its last message.
     pub heard_at: Option<SystemTime>,
 }
 
-/// What an operator says of an agent.
+/// An operator's decision about an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostChange {
     /// New volumes may be placed there again.
     Enable,
-    /// No new volumes are placed there, and perhaps why.
+    /// No new volumes are placed there, with an optional reason.
     Disable(Option<String>),
-    /// Its volumes are to go: no new ones are placed there.
+    /// Empty the agent: no new volumes are placed there.
     Drain,
-    /// They may stay.
+    /// Stop emptying the agent.
     Undrain,
 }
 
-/// `POST /attachments`, checked for form only.
+/// `POST /attachments`, checked only for form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewAttachment {
-    /// The client's own id, to be able to repeat the request.
+    /// The client's own id, with which it can repeat the request.
     pub id: Option<AttachmentId>,
-    /// Which volume.
+    /// The volume.
     pub volume: VolumeId,
-    /// For which server.
+    /// The server, if there is one.
     pub instance: Option<Uuid>,
-    /// `None`: the connector's, else a sibling's of the same instance, else rw.
+    /// The mode; `None` takes the connector's, else that of a sibling of the same instance, else
+    /// rw.
     pub mode: Option<Mode>,
-    /// How the host reaches it.
+    /// The connector.
     pub connector: NewConnector,
 }
 
-/// How an attachment is connected when it is made.
+/// The way in which a new attachment is connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NewConnector {
-    /// Only reserved.
+    /// The attachment is only reserved.
     None,
     /// A client that logs in by itself.
     Client(Map<String, Value>),
-    /// An enrolled host: the controller drives its agent.
+    /// An enrolled host, whose agent the controller drives.
     Native {
-        /// Its name, or its agent's id.
+        /// The host's name, or its agent's id.
         host: String,
-        /// Over what; `None`: as the volume's type and what is there decide.
+        /// The transport; `None` leaves it to the volume's type and the existing attachments.
         transport: Option<Transport>,
-        /// The page cache of its disk; `None`: as the volume's type says.
+        /// The page cache of the disk; `None` leaves it to the volume's type.
         cache: Option<Cache>,
     },
 }
 
-/// A volume in a list that shows no more of it.
+/// A volume in a list by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeName {
-    /// Its id.
+    /// The volume's id.
     pub id: VolumeId,
     /// For people.
     pub name: Option<String>,
 }
 
-/// Volumes in numbers.
+/// Sums over volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumesSummary {
-    /// How many.
+    /// The number of volumes.
     pub count: u64,
-    /// Of all together.
+    /// Their size in GiB.
     pub size_gib: u64,
-    /// Every key of their metadata, with its values.
+    /// Each key of their metadata, with its values.
     pub metadata: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A change of a volume's metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetadataChange {
-    /// These keys are set, others stay.
+    /// Sets these keys; other keys stay.
     Merge(BTreeMap<String, String>),
-    /// These are all.
+    /// Replaces all keys.
     Replace(BTreeMap<String, String>),
-    /// This key goes.
+    /// Deletes this key.
     Remove(String),
 }
 
-/// Why something that was accepted did not come true.
+/// The reason why something accepted did not come true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its id.
+    /// The message's id.
     pub id: Uuid,
-    /// Whose it is.
+    /// The project that owns the message.
     pub project: String,
-    /// `req-<uuid>`: under this the log says more.
+    /// The request id `req-<uuid>`, under which the log says more.
     pub request: String,
-    /// `VOLUME`.
+    /// The kind of object: `VOLUME`.
     pub resource_kind: String,
-    /// Of which object.
+    /// The id of the object.
     pub resource_id: Option<String>,
-    /// What happened, as a code that never changes.
+    /// The event, as a code that never changes.
     pub event: String,
-    /// `ERROR`.
+    /// The level: `ERROR`.
     pub level: String,
     /// For people.
     pub text: String,
-    /// UTC.
+    /// The time of creation, in UTC.
     pub created_at: SystemTime,
-    /// It is kept until then.
+    /// The time until which the message is kept.
     pub expires_at: SystemTime,
 }
 
@@ -519,28 +523,28 @@ pub struct Message {
 pub struct StorageHost {
     /// `host@lvm`.
     pub name: String,
-    /// Its availability zone.
+    /// The agent's availability zone.
     pub zone: String,
-    /// It answers.
+    /// `true` if the agent answers.
     pub up: bool,
-    /// New volumes may be placed there.
+    /// `true` if new volumes may be placed there.
     pub enabled: bool,
-    /// When it was heard last.
+    /// The time of its last message.
     pub heard_at: Option<SystemTime>,
 }
 
-/// What one project has on a storage agent.
+/// One project's usage of a storage agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUsage {
     /// The project.
     pub project: String,
-    /// Its volumes there.
+    /// The number of its volumes there.
     pub volumes: u64,
-    /// Their size.
+    /// The size of those volumes, in GiB.
     pub size_gib: u64,
-    /// Its snapshots there.
+    /// The number of its snapshots there.
     pub snapshots: u64,
-    /// The size of their volumes.
+    /// The size of those snapshots' volumes, in GiB.
     pub snapshots_gib: u64,
 }
 
@@ -549,181 +553,181 @@ pub struct HostUsage {
 pub struct AttachmentReceipt {
     /// The attachment.
     pub attachment: AttachmentId,
-    /// What the storage agent says. `None`: nothing had ever been granted. Of a host that had it at several Fibre Channel ports
-    /// there is one for each: this is the one that says least, and of proven ones the last.
+    /// The storage agent's receipt; `None` if nothing was ever granted. Of several Fibre Channel
+    /// ports' receipts this is the one that proves least, or the last proven one.
     pub receipt: Option<Receipt>,
 }
 
-/// The record of one detach: what it was, who asked for its end, and what the storage agent says of it.
+/// The record of one detach: the attachment, the request, and the storage agent's receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetachRecord {
     /// The attachment.
     pub attachment: AttachmentId,
-    /// Its volume.
+    /// The attachment's volume.
     pub volume: VolumeId,
-    /// Whose it was.
+    /// The attachment's project.
     pub project: String,
-    /// Its nexus; `None`: it never had a connector.
+    /// The initiators of its nexus; `None` if it never had a connector.
     pub initiator: Option<Initiators>,
-    /// Its server.
+    /// The attachment's server.
     pub instance: Option<Uuid>,
-    /// Its host.
+    /// The attachment's host.
     pub host: Option<String>,
-    /// What it might do. `None` in records of earlier releases, as who asked.
+    /// The access mode; `None` in records of earlier releases, like the requester.
     pub mode: Option<Mode>,
-    /// The target revoked first, whatever the host did.
+    /// `true` if the target revoked first, regardless of the host.
     pub forced: bool,
-    /// Who asked for its end; `None`: nobody, it ended by itself.
+    /// The requesting user; `None` if it ended by itself.
     pub user: Option<String>,
-    /// With which request.
+    /// The request's id.
     pub request: Option<String>,
-    /// When.
+    /// The time of the request.
     pub asked_at: Option<SystemTime>,
-    /// When it was gone; `None`: it is going still.
+    /// The time at which it was gone; `None` while it is ending.
     pub detached_at: Option<SystemTime>,
-    /// What the storage agent says. `None`: nothing had ever been granted, or another attachment kept the access.
+    /// The agent's receipt; `None` without a grant, or if another attachment kept the access.
     pub receipt: Option<Receipt>,
-    /// Bytes that the page cache of its host held and had not written when it was cut: they are lost. `None`: the host has not
-    /// said, or was not cut.
+    /// Lost bytes: the host's page cache had not written them when its grant was revoked. `None` if
+    /// the host has not reported, or was not forced off.
     pub unwritten: Option<ByteSize>,
 }
 
-/// Who uses the disk of an attachment on its host.
+/// The users of an attachment's disk on its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachmentCheck {
     /// The attachment.
     pub attachment: AttachmentId,
-    /// Its volume.
+    /// The attachment's volume.
     pub volume: VolumeId,
-    /// The host that has looked.
+    /// The host that looked.
     pub host: String,
-    /// What it has found.
+    /// The host's findings.
     pub check: DiskCheck,
 }
 
-/// A volume with what only Mooring's own API says of it.
+/// A volume with the facts that only Mooring's own API shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeState {
     /// The volume.
     pub volume: Volume,
-    /// Attachments that `os-reserve` promised.
+    /// The number of attachments that `os-reserve` promised.
     pub reserved: u32,
-    /// Detaches that `os-begin_detaching` announced, and that are in force.
+    /// The number of announced detaches (`os-begin_detaching`) in force.
     pub holds: u32,
-    /// Why nothing is sent for it, if it is in review.
+    /// The reason why nothing is sent for the volume; `None` unless it is in review.
     pub review: Option<String>,
-    /// The long work at it, as its storage agent says now.
+    /// The volume's long work, as its storage agent now reports it.
     pub job: Option<Job>,
-    /// That it is cut off from its disk, or is to be.
+    /// The isolation of the volume, desired or in force.
     pub cut: Option<VolumeCut>,
 }
 
-/// Who has registered with a volume and who has reserved it, as its storage agent said last.
+/// The registrations and the reservation of a volume, as its storage agent last reported them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeReservations {
     /// The volume.
     pub volume: VolumeId,
-    /// Its name.
+    /// The volume's name.
     pub name: Option<String>,
     /// The storage node.
     pub storage: String,
-    /// What its kernel has.
+    /// The state of the storage node's kernel.
     pub seen: Reservations,
-    /// The hosts of the initiators that are known.
+    /// The hosts of known initiators.
     pub hosts: Vec<(Initiator, String)>,
 }
 
-/// The older calls for attachments, as actions on a volume. They act on the same attachments as `/attachments`.
+/// The older calls for attachments, as actions on a volume, beside `/attachments`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum AttachAction {
-    /// An attachment is to come.
+    /// Announces an attachment.
     Reserve,
-    /// It is not to come.
+    /// Takes that announcement back.
     Unreserve,
-    /// A detach is to come.
+    /// Announces a detach.
     BeginDetaching,
-    /// It is not to come.
+    /// Takes that announcement back.
     RollDetaching,
-    /// Who has the volume now: a server, or a host.
+    /// Records who has the volume: a server or a host.
     Attach {
         /// The server.
         instance: Option<Uuid>,
         /// The host.
         host: Option<String>,
-        /// Where it sees the volume.
+        /// The device path on the server.
         mountpoint: String,
-        /// What it may do.
+        /// The access mode.
         mode: Option<Mode>,
     },
-    /// Takes one away; without an id, the only one.
+    /// Detaches one attachment; without an id, the only one.
     Detach {
-        /// Which one.
+        /// The attachment's id.
         attachment: Option<AttachmentId>,
-        /// The target revokes first.
+        /// `true` if the target revokes first.
         force: bool,
     },
-    /// Grants access to a connector, and says how it logs in.
+    /// Grants access to a connector, and answers with connection info.
     InitializeConnection {
-        /// How the host reaches it.
+        /// The host's connector.
         connector: Map<String, Value>,
     },
-    /// Takes that access away.
+    /// Ends the access of a connector.
     TerminateConnection {
-        /// Whose. `None`: of the only one.
+        /// The host's connector; `None` for the only one.
         connector: Option<Map<String, Value>>,
     },
 }
 
-/// What operators, and users for themselves, do to a volume beside attaching it.
+/// Actions on a volume other than attaching, by operators and by users for themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeAction {
-    /// Whether servers may start from it.
+    /// Sets if servers may start from the volume.
     SetBootable(bool),
-    /// The mode of attachments that name none.
+    /// Sets the mode of attachments that name none.
     SetReadonly(bool),
-    /// An operator says what it is.
+    /// Sets a status by an operator's word.
     ResetStatus {
-        /// Its status.
+        /// The volume's status.
         status: Option<VolumeStatus>,
-        /// Whether it is attached.
+        /// `true` if it counts as attached.
         attached: Option<bool>,
     },
-    /// Deletes it whatever its status.
+    /// Deletes the volume, whatever its status.
     ForceDelete,
-    /// Makes it larger.
+    /// Makes the volume larger.
     Extend {
-        /// GiB.
+        /// The new size in GiB.
         size_gib: u32,
-        /// Also while it is in use.
+        /// `true` if it may be in use.
         online: bool,
     },
-    /// Makes it what this snapshot holds.
+    /// Reverts the volume to this snapshot; `None` for its latest one.
     Revert(Option<VolumeId>),
 }
 
-/// What makes a disk the right one, for connection info.
+/// The identity by which a host verifies a disk, for connection info.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskIdentity {
-    /// Page 0x83.
+    /// VPD page 0x83.
     pub naa: Naa,
-    /// Page 0x80.
+    /// VPD page 0x80.
     pub serial: String,
 }
 
 macro_rules! words {
     ($name:ident { $($variant:ident => $word:literal),+ $(,)? }) => {
         impl $name {
-            /// Every one.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The API's word.
+            /// The word of the API.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word),+
                 }
             }
 
-            /// From the API's word.
+            /// Reads the word of the API.
             pub fn from_word(word: &str) -> Option<Self> {
                 match word {
                     $($word => Some(Self::$variant),)+
@@ -762,7 +766,7 @@ words!(VolumeStatus {
 });
 
 impl VolumeStatus {
-    /// Something is wrong with it.
+    /// Returns `true` for the statuses of an error.
     pub fn is_error(self) -> bool {
         self.as_str().starts_with("error")
     }

@@ -1,26 +1,26 @@
-//! Volumes that are cut off from their disks.
+//! Isolated volumes: those whose hosts are kept from the disk.
 //!
 //! What must never happen here: a rule.
 
 use std::time::SystemTime;
 
-/// What is wished of a volume's cut.
+/// A request about a volume's isolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutWish {
-    /// It is cut off from its disk.
+    /// Isolate the volume.
     Cut {
-        /// Also when hosts are granted it: their reads and writes end with errors.
+        /// `true` to isolate it even if hosts have grants: their reads and writes end with errors.
         force: bool,
     },
-    /// It is not.
+    /// End the isolation.
     Uncut,
 }
 
-/// A volume that is cut off, or is to be, or still is.
+/// The isolation of a volume: desired, in force, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VolumeCut {
-    /// Its agent shows it so: nothing reaches the disk.
+    /// `true` if the agent reports it in force: nothing reaches the disk.
     pub in_force: bool,
-    /// Since when it is wished; `None`: it is not any more.
+    /// The time since which it is desired; `None` if it no longer is.
     pub since: Option<SystemTime>,
 }

@@ -9,17 +9,17 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The job of an agent on its host.
+/// A job of an agent on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// It serves volumes.
+    /// The agent serves volumes.
     Storage,
-    /// It attaches them.
+    /// The agent attaches volumes.
     Host,
 }
 
 impl Role {
-    /// The word for it in the API and on command lines.
+    /// The role's word in the API and on command lines.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Storage => "storage",
@@ -33,14 +33,14 @@ impl Role {
 pub struct Roles(Vec<Role>);
 
 impl Roles {
-    /// `None` for an empty list.
+    /// Sorts the roles; `None` for an empty list.
     pub fn new(mut roles: Vec<Role>) -> Option<Self> {
         roles.sort_unstable();
         roles.dedup();
         (!roles.is_empty()).then_some(Self(roles))
     }
 
-    /// True if this role is one of them.
+    /// Returns `true` if this role is one of them.
     pub fn has(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
@@ -77,7 +77,8 @@ impl FromStr for Roles {
     }
 }
 
-/// True if this can be the name of an availability zone. Types list several with commas between them.
+/// Returns `true` if the text can be a zone's name: no comma, since types list several zones with
+/// commas.
 pub fn is_zone(text: &str) -> bool {
     let plain = text.trim() == text && !text.contains(',') && !text.chars().any(char::is_control);
     !text.is_empty() && text.chars().count() <= 255 && plain
@@ -86,21 +87,21 @@ pub fn is_zone(text: &str) -> bool {
 /// An agent that joined with a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
-    /// The name that people call it by.
+    /// The agent's name for people.
     pub name: String,
-    /// The name of this enrolment in the agent's certificate. A new join makes a new one.
+    /// The enrolment's name in the agent's certificate. A new join makes a new one.
     pub id: Uuid,
-    /// Where it is dialled: `https://HOST:PORT`.
+    /// The address that is dialled: `https://HOST:PORT`.
     pub address: String,
-    /// What it is for.
+    /// The agent's roles.
     pub roles: Roles,
-    /// It is never dialled again, and its certificate is worth nothing.
+    /// `true` if the agent is never dialled again, and its certificate is worth nothing.
     pub revoked: bool,
-    /// The availability zone of its pools. `None`: the default one.
+    /// The availability zone of its pools; `None` for the default zone.
     pub zone: Option<String>,
     /// The time of the join.
     pub joined_at: SystemTime,
-    /// The end of its certificate.
+    /// The end of the certificate's validity.
     pub expires_at: SystemTime,
 }
 
@@ -113,11 +114,12 @@ pub struct JoinToken {
     pub name: String,
     /// The roles that it gets.
     pub roles: Roles,
-    /// The availability zone that its pools get. `None`: the default one.
+    /// The availability zone that its pools get; `None` for the default zone.
     pub zone: Option<String>,
-    /// The token is worth nothing from then on.
+    /// The time from which the token is worth nothing.
     pub expires_at: SystemTime,
-    /// The SHA-256 of the key of the one that has joined with it: only this one may ask again. `None`: nobody has.
+    /// The SHA-256 of the key that joined with the token: only its owner may ask again. `None`
+    /// while the token is unused.
     pub used_by: Option<String>,
 }
 
@@ -128,7 +130,7 @@ pub struct ControllerTrust {
     pub host: String,
     /// The authorities that it trusts; the first one signs.
     pub pins: Vec<String>,
-    /// The authorities of its own certificates, those of [`ControllerTrust::pins`].
+    /// The authorities of its own certificates, among those of [`ControllerTrust::pins`].
     pub shows: Vec<String>,
 }
 
@@ -142,7 +144,7 @@ pub struct NextAuthority {
 }
 
 impl fmt::Debug for NextAuthority {
-    /// Without the key.
+    /// Leaves out the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NextAuthority").finish_non_exhaustive()
     }

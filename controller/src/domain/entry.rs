@@ -1,6 +1,6 @@
-//! Agents that are dialled: from the configuration, or by an enrolment.
+//! Agents that the controller dials: from the configuration, or by an enrolment.
 //!
-//! What must never happen here: an agent that may do what its enrolment does not say.
+//! What must never happen here: an agent that may do more than its enrolment says.
 
 use mooring_api::{Address, TlsFiles};
 use uuid::Uuid;
@@ -10,36 +10,37 @@ use super::{Enrolment, Role, Roles};
 /// An agent that the configuration names, or that has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentEntry {
-    /// Unique; how people call it.
+    /// The unique name for people.
     pub name: String,
-    /// Where it is dialled.
+    /// The address that is dialled.
     pub address: Address,
-    /// For `https` addresses.
+    /// The TLS files for an `https` address.
     pub tls: TlsFiles,
-    /// Plain text on a network (`http`) is allowed.
+    /// `true` if plain text across a network (`http`) is allowed.
     pub insecure: bool,
-    /// The availability zone of its pools. `None`: the default one.
+    /// The availability zone of its pools; `None` for the default zone.
     pub zone: Option<String>,
-    /// The enrolment by which it joined. `None`: the configuration names it, and it may do everything.
+    /// The enrolment by which it joined; `None` for an agent of the configuration, which may do
+    /// everything.
     pub enrolment: Option<EntryEnrolment>,
 }
 
-/// What an enrolment says of the agent that is dialled by it.
+/// The enrolment of an agent that is dialled by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryEnrolment {
-    /// The enrolment.
+    /// The enrolment's id.
     pub id: Uuid,
     /// The roles by which it joined.
     pub roles: Roles,
 }
 
 impl AgentEntry {
-    /// True if the agent may do this.
+    /// Returns `true` if the agent may take this role.
     pub fn may(&self, role: Role) -> bool {
         self.enrolment.as_ref().is_none_or(|enrolment| enrolment.roles.has(role))
     }
 
-    /// True if the agent joined by this enrolment.
+    /// Returns `true` if the agent joined by this enrolment.
     pub(crate) fn is_of(&self, enrolment: &Enrolment) -> bool {
         self.enrolment.as_ref().is_some_and(|own| own.id == enrolment.id)
     }

@@ -1,57 +1,57 @@
-//! Exports of volumes to files of their storage nodes.
+//! Image exports: copies of volumes to files of their storage nodes.
 //!
 //! What must never happen here: a rule.
 
 use mooring_model::{ImageSource, UploadId};
 
-/// What is asked about the export of a volume.
+/// A request about the image export of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportAsk {
-    /// It is to begin.
+    /// Begin an export.
     Begin {
-        /// Its id: a request that is repeated with the same one begins nothing twice.
+        /// The export's id: a repeated request with this id begins nothing twice.
         id: Option<UploadId>,
-        /// The file, in the folder of images of the volume's storage node, and what it becomes.
+        /// The file in the image folder of the volume's storage node, and its format.
         image: ImageSource,
     },
-    /// It is to end, and its file not to be.
+    /// Cancel the export, and leave no file.
     Cancel,
-    /// How it stands.
+    /// Show its state.
     Look,
 }
 
-/// The last export of a volume.
+/// The last image export of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeExport {
-    /// Which one.
+    /// The export's id.
     pub id: UploadId,
     /// The file.
     pub image: ImageSource,
-    /// The storage node, as the configuration calls it.
+    /// The storage node's name in the configuration.
     pub host: Option<String>,
-    /// Where it stands.
+    /// The export's state.
     pub state: ExportState,
-    /// Why it did not come to be.
+    /// The reason why there is no file.
     pub why: Option<String>,
 }
 
-/// Where an export stands.
+/// The state of an image export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportState {
-    /// It goes on.
+    /// The export is in progress.
     Exporting,
-    /// It is being ended.
+    /// The export is being cancelled.
     Ending,
-    /// The file is there, whole.
+    /// The file is there and complete.
     Done,
-    /// It could not be done: nothing is left of it.
+    /// The export failed, and left nothing behind.
     Failed,
-    /// It was ended by request.
+    /// The export was cancelled by request.
     Cancelled,
 }
 
 impl ExportState {
-    /// The API's word.
+    /// The word of the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exporting => "exporting",

@@ -1,81 +1,81 @@
-//! Fences: a host that is cut off, and how far that is.
+//! Fences: a fenced host, and the progress of its fence.
 //!
-//! What must never happen here: "proven" of a fence of which anything is not known.
+//! What must never happen here: "proven" for a fence of which anything is unknown.
 
 use std::time::SystemTime;
 
 use mooring_model::{AttachmentId, Initiator, Receipt, VolumeId};
 use uuid::Uuid;
 
-/// A host that is cut off from every volume: what was taken away with one word, and its receipt.
+/// A host fenced from every volume: all that was revoked by one request, and the receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFence {
-    /// Its id.
+    /// The fence's id.
     pub id: Uuid,
-    /// As it was asked for: an enrolled host, the host of connectors, or an initiator's own name.
+    /// The requested name: an enrolled host, the host of connectors, or an initiator's own name.
     pub name: String,
-    /// Under which names it logs in: none of them is granted anything while the fence holds.
+    /// The host's initiator names: none of them is granted anything while the fence holds.
     pub initiators: Vec<Initiator>,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: Option<String>,
-    /// Who wanted it.
+    /// The user who requested it.
     pub user: String,
-    /// With which request.
+    /// The request's id.
     pub request: String,
-    /// Since when it holds.
+    /// The time since which it holds.
     pub fenced_at: SystemTime,
-    /// Since when it does not hold any more.
+    /// The time at which it was lifted; `None` while it holds.
     pub lifted_at: Option<SystemTime>,
-    /// What it took away, or is taking away.
+    /// The attachments that it ended or is ending.
     pub parts: Vec<FencePart>,
-    /// What storage nodes grant to the host, or did, and the wishes of this database do not take away: of volumes that it does
-    /// not know, or that are in review.
+    /// Grants of the host at storage nodes that this database's specs do not revoke: of volumes
+    /// that are unknown here, or in review.
     pub exports: Vec<FencedExport>,
-    /// Storage nodes of which nobody knows whether they grant the host anything.
+    /// Storage nodes that may grant the host something.
     pub unknown: Vec<UnknownNode>,
-    /// Under which names only users say that it logs in: nothing is taken from them.
+    /// Initiator names that only users gave for the host: nothing is revoked from them.
     pub disputed: Vec<DisputedInitiator>,
 }
 
-/// What a fence is asked for with.
+/// The terms of a new fence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewFence {
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: Option<String>,
-    /// Names of initiators that are the host's, too, as its operator says.
+    /// Further initiator names of the host, by its operator's word.
     pub also: Vec<Initiator>,
 }
 
-/// A name of an initiator that only users say is a fenced host's.
+/// An initiator name that only users gave for a fenced host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisputedInitiator {
-    /// The name.
+    /// The initiator name.
     pub initiator: Initiator,
-    /// Whose it is, as services, admins and enrolled agents say.
+    /// The hosts that have this name, as services, admins and enrolled agents say.
     pub hosts: Vec<String>,
-    /// The attachments that say it, with their volumes.
+    /// The attachments that claim it, with their volumes.
     pub attachments: Vec<(AttachmentId, VolumeId)>,
 }
 
-/// Access of a fenced host that is taken away as its storage node has it.
+/// A fenced host's grant that is revoked as its storage node has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FencedExport {
     /// The storage node.
     pub node: String,
     /// The volume, which need not be one of this database.
     pub volume: VolumeId,
-    /// Under which name the host has it.
+    /// The host's initiator name.
     pub initiator: Initiator,
-    /// How far it is.
+    /// The progress.
     pub state: FenceState,
 }
 
 /// A storage node whose exports were not compared with a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownNode {
-    /// Its name.
+    /// The storage node's name.
     pub node: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
@@ -84,46 +84,47 @@ pub struct UnknownNode {
 pub struct FencePart {
     /// The attachment.
     pub attachment: AttachmentId,
-    /// Its volume.
+    /// The attachment's volume.
     pub volume: VolumeId,
-    /// How far it is.
+    /// The progress.
     pub state: FenceState,
-    /// That the host held the volume's reservation, in words; while it is not cut: that it holds it.
+    /// Warnings that the host held the volume's reservation, or holds it until its grant is
+    /// revoked.
     pub warnings: Vec<String>,
 }
 
-/// How far an attachment of a fenced host is cut off.
+/// The progress of one part of a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceState {
-    /// It is gone. The receipt is proven; `None`: nothing was ever granted.
+    /// The grant is gone. The receipt is proven; `None` if nothing was ever granted.
     Cut(Option<Receipt>),
     /// Its grant is gone, and commands may still land.
     Unproven(Receipt),
-    /// Nothing is known to be gone yet, and why.
+    /// Nothing is known to be gone yet, for this reason.
     Waits(String),
 }
 
 impl HostFence {
-    /// How far each part and each export is.
+    /// The state of each part and each export.
     pub fn states(&self) -> impl Iterator<Item = &FenceState> {
         let exports = self.exports.iter().map(|export| &export.state);
         self.parts.iter().map(|part| &part.state).chain(exports)
     }
 
-    /// Names of initiators that may be the host's: nobody says that they are another one's.
+    /// Initiator names that may be the host's: no other host is known to have them.
     pub fn open_claims(&self) -> impl Iterator<Item = &DisputedInitiator> {
         self.disputed.iter().filter(|claim| claim.hosts.is_empty())
     }
 
-    /// Nothing of this host lands any more, anywhere. Not while a storage node has not said what it grants, nor while it is open
-    /// whose a name of an initiator is.
+    /// Returns `true` if no command of this host can land any more. Requires that every storage
+    /// node has reported its grants, and that no initiator name is in doubt.
     pub fn is_proven(&self) -> bool {
         self.unknown.is_empty()
             && self.open_claims().next().is_none()
             && self.states().all(|state| matches!(state, FenceState::Cut(_)))
     }
 
-    /// Something may still have its grant.
+    /// Returns `true` if a part may still have its grant.
     pub fn waits(&self) -> bool {
         !self.unknown.is_empty() || self.states().any(|state| matches!(state, FenceState::Waits(_)))
     }

@@ -1,4 +1,4 @@
-//! The loss that a host takes along that is forgotten.
+//! The loss that comes with forgetting a host.
 //!
 //! What must never happen here: a number that is not counted.
 
@@ -11,17 +11,20 @@ use mooring_model::AgentId;
 pub struct HostLoss {
     /// The host's name.
     pub name: String,
-    /// The agent's id, under which it is known again. `None`: it never said who it is, and has nothing.
+    /// The agent's id, by which it is recognised; `None` if it never said hello, and so has
+    /// nothing.
     pub agent: Option<AgentId>,
-    /// When it was heard last. `None`: never, or nobody knows any more.
+    /// The time of its last message; `None` if there was none, or it is unknown.
     pub heard_at: Option<SystemTime>,
-    /// True if the host joined with a token: that enrolment ends. Else the configuration names it.
+    /// `true` if the host joined with a token: that enrolment ends. `false` if the configuration
+    /// names the host.
     pub enrolled: bool,
     /// The loss of each project, by its id.
     pub projects: Vec<ProjectLoss>,
-    /// Attachments of the host itself to volumes of other storage nodes: those end by force, each with a receipt of its own.
+    /// The number of the host's own attachments to volumes of other storage nodes. They are
+    /// detached by force, each with its own receipt.
     pub attached: u32,
-    /// Why it is not forgotten now. `None`: nothing stands in the way.
+    /// The reason why it cannot be forgotten now; `None` if it can.
     pub obstacle: Option<String>,
 }
 
@@ -30,13 +33,13 @@ pub struct HostLoss {
 pub struct ProjectLoss {
     /// The project.
     pub project: String,
-    /// Volumes, with their data.
+    /// The number of volumes, lost with their data.
     pub volumes: u32,
-    /// Snapshots.
+    /// The number of snapshots.
     pub snapshots: u32,
-    /// GiB of both.
+    /// The size of both, in GiB.
     pub gib: u64,
-    /// Attachments of those volumes, whose end will never be proven.
+    /// The number of attachments of those volumes, whose end will never be proven.
     pub attachments: u32,
 }
 

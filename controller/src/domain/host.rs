@@ -1,6 +1,7 @@
-//! Enrolled agents: what operators said of them, and what they say that they can do.
+//! Enrolled agents: operators' decisions about them, and their own reports.
 //!
-//! What must never happen here: a rule; "no" in the place of what an agent of an earlier release does not say.
+//! What must never happen here: a rule; "no" in place of a fact that an agent of an earlier release
+//! does not report.
 
 use std::time::SystemTime;
 
@@ -11,46 +12,48 @@ use super::Enrolment;
 /// An enrolled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// As the configuration calls it.
+    /// The agent's name in the configuration.
     pub name: String,
-    /// How it is dialled.
+    /// The address that is dialled.
     pub address: String,
-    /// Its id, once it said hello.
+    /// The agent's id, once it said hello.
     pub agent: Option<AgentId>,
-    /// Under which name it logs in; `None` where it does not attach.
+    /// The host's initiator name; `None` if it does not attach.
     pub initiator: Option<Iqn>,
-    /// The enrolment by which it joined. `None`: the configuration names it.
+    /// The enrolment by which it joined; `None` for an agent of the configuration.
     pub enrolment: Option<Enrolment>,
-    /// Its pools: it serves volumes.
+    /// The agent's pools, if it serves volumes.
     pub pools: Vec<HostPool>,
-    /// Its availability zone.
+    /// The agent's availability zone.
     pub zone: String,
-    /// No new volumes are placed there: an operator said so.
+    /// `true` if an operator keeps new volumes from it.
     pub disabled: bool,
-    /// Why.
+    /// The operator's reason.
     pub disabled_reason: Option<String>,
-    /// It is being emptied: no new volumes are placed there.
+    /// `true` while it is being emptied: no new volumes are placed there.
     pub drained: bool,
-    /// It answers, and its reports come.
+    /// `true` if it answers and its reports arrive.
     pub up: bool,
-    /// Why it is not up.
+    /// The reason why it is not up.
     pub why_down: Option<String>,
-    /// When its last report came.
+    /// The time of its last report.
     pub last_report: Option<SystemTime>,
-    /// Whether it did what its configuration asks of it, by its last report. `None`: it does not say.
+    /// Its health by its last report: does it do what its configuration demands? `None` if it does
+    /// not say.
     pub health: Option<Health>,
-    /// What it said last that it can do. `None`: nothing yet.
+    /// Its last report of its capabilities; `None` before the first one.
     pub report: Option<HostReport>,
-    /// What an operator should look at: objects that nobody here knows (orphans), objects in review, its own problems.
+    /// Cases for an operator: orphans (objects unknown here), objects in review, the agent's
+    /// problems.
     pub problems: Vec<String>,
 }
 
-/// How well something is.
+/// A level of health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthLevel {
-    /// It does what it should.
+    /// It works as it should.
     Ok,
-    /// It works in part, or will not for long.
+    /// It works in part, or will soon fail.
     Degraded,
     /// Nothing new can be done with it.
     Failed,
@@ -67,25 +70,25 @@ impl HealthLevel {
     }
 }
 
-/// How well something is, and why it is not better.
+/// The health of something, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// All in all.
+    /// The overall level.
     pub level: HealthLevel,
-    /// The worst first.
+    /// The reasons, worst first.
     pub reasons: Vec<HealthReason>,
 }
 
-/// Why something is not well.
+/// A reason for bad health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthReason {
-    /// A word for programs, as `module_missing`.
+    /// A word for programs, like `module_missing`.
     pub code: String,
-    /// How bad this one is.
+    /// The level of this reason.
     pub level: HealthLevel,
-    /// What it is about.
+    /// The object concerned.
     pub object: String,
-    /// What is wrong, and what to do.
+    /// The fault, and the remedy.
     pub text: String,
 }
 
@@ -94,75 +97,76 @@ pub struct HealthReason {
 pub struct HostPool {
     /// The volume group, or `GROUP:thin`.
     pub name: String,
-    /// Bytes.
+    /// The size in bytes.
     pub total: u64,
-    /// Bytes.
+    /// The free bytes.
     pub free: u64,
-    /// Volumes take all their space at once.
+    /// `true` if volumes take all their space at once.
     pub thick: bool,
-    /// Bytes of its volumes.
+    /// The sum of its volumes' sizes, in bytes.
     pub provisioned: u64,
-    /// Bytes that no volume takes.
+    /// The bytes that volumes may not take.
     pub reserved: Option<u64>,
-    /// Snapshots can be taken there.
+    /// `true` if snapshots can be taken there.
     pub snapshots: Option<bool>,
-    /// Volumes can grow while they are in use.
+    /// `true` if volumes can grow while they are in use.
     pub online_extend: Option<bool>,
-    /// Discards of hosts reach what lies below.
+    /// `true` if discards of hosts reach the storage below.
     pub discard: Option<bool>,
-    /// What a deletion does to a volume's blocks: `zero`, `discard`, `none`.
+    /// The treatment of a deleted volume's blocks: `zero`, `discard`, `none`.
     pub wipe: Option<&'static str>,
-    /// How well it is.
+    /// The pool's health.
     pub health: Option<Health>,
 }
 
-/// What an agent says that it can do.
+/// An agent's report of its capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostReport {
-    /// Its kernel.
+    /// The kernel's release.
     pub kernel_release: String,
-    /// It can serve a volume to many hosts.
+    /// `true` if it can serve a volume to several hosts.
     pub multiattach: bool,
-    /// How a volume can be granted.
+    /// The modes in which it can grant a volume.
     pub modes: Vec<Mode>,
-    /// Hosts can reserve its volumes among each other.
+    /// `true` if hosts can use persistent reservations on its volumes.
     pub reservations: Option<bool>,
-    /// What they register outlives a loss of its power.
+    /// `true` if registrations outlive a power loss.
     pub reservations_kept: Option<bool>,
-    /// A host that may only read changes nothing, whatever it claims of its commands.
+    /// `true` if a host with read-only access cannot change anything, whatever its commands claim.
     pub read_only_sealed: Option<bool>,
-    /// Initiators that one volume may be granted to, over each transport.
+    /// The most initiators that may be granted one volume, over each transport.
     pub initiators_per_volume_max: Option<u32>,
-    /// Attachments that may share one connection to it.
+    /// The most attachments that may share one connection to it.
     pub attachments_per_connection_max: Option<u32>,
-    /// An attachment of this host can have the page cache of its disk off. `None`: it attaches nothing, or its agent is older.
+    /// `true` if this host can attach with the disk's page cache off; `None` if it attaches
+    /// nothing, or its agent is older.
     pub cache_off: Option<bool>,
-    /// Ports through which it attaches over Fibre Channel: those that are online.
+    /// The online Fibre Channel ports through which it attaches.
     pub fc_initiator_ports: Vec<String>,
-    /// How its volumes are reached.
+    /// The transports of its volumes.
     pub transports: Vec<HostTransport>,
     /// The kernel modules that it needs.
     pub modules: Vec<HostModule>,
 }
 
-/// A way to reach the volumes of a storage agent.
+/// A transport of a storage agent's volumes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostTransport {
     /// `iscsi` or `fc`.
     pub protocol: String,
-    /// Somebody can log in there.
+    /// `true` if initiators can log in there.
     pub ready: bool,
-    /// Over iSCSI.
+    /// The portals, over iSCSI.
     pub portals: Vec<String>,
-    /// The interfaces of the portals whose address the host has.
+    /// The interfaces of those portals whose address the host has.
     pub links: Vec<PortalLink>,
-    /// Over Fibre Channel: ports, with what their adapters say.
+    /// The ports, over Fibre Channel, with their adapters' states.
     pub ports: Vec<(String, String)>,
-    /// What targets offer for headers and for data, over iSCSI.
+    /// The digests that targets offer for headers and for data, over iSCSI.
     pub digests: Option<(String, String)>,
-    /// Volumes that one initiator may be granted, over Fibre Channel.
+    /// The most volumes that one initiator may be granted, over Fibre Channel.
     pub volumes_per_initiator_max: Option<u32>,
-    /// How well it is.
+    /// The transport's health.
     pub health: Option<Health>,
 }
 
@@ -173,35 +177,35 @@ pub struct PortalLink {
     pub portal: String,
     /// The interface's name.
     pub interface: String,
-    /// The interface is up, and its link, too.
+    /// `true` if the interface and its link are up.
     pub up: bool,
-    /// Bytes of its largest packet. `None`: it is not known.
+    /// The bytes of its largest packet; `None` if unknown.
     pub mtu: Option<u32>,
 }
 
 /// A kernel module that an agent needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostModule {
-    /// Its name.
+    /// The module's name.
     pub name: String,
-    /// For people.
+    /// The purpose, for people.
     pub needed_for: String,
-    /// Whether it is there.
+    /// The module's state.
     pub state: ModuleState,
-    /// What adds it. `None`: nothing need be done.
+    /// The remedy; `None` if none is needed.
     pub remedy: Option<String>,
 }
 
-/// Whether a kernel module is there.
+/// The state of a kernel module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModuleState {
-    /// It is in the kernel.
+    /// The module is in the kernel.
     Present,
     /// `modprobe` would load it.
     Loadable,
     /// The running kernel has none.
     Absent,
-    /// It is not loaded, and nobody knows whether it could be.
+    /// The module is not loaded, and it is unknown if it could be.
     Unlisted,
 }
 

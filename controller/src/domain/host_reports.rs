@@ -1,6 +1,6 @@
-//! Capabilities from the wire to the domain: what an agent says of its machine and its pools.
+//! Conversion of an agent's capabilities from the wire to the domain: its machine and its pools.
 //!
-//! What must never happen here: a guess in the place of something that an agent does not say.
+//! What must never happen here: a guess in place of a fact that an agent does not report.
 
 use mooring_api::{reports, v1};
 
@@ -9,7 +9,7 @@ use super::{
     PortalLink,
 };
 
-/// A word for how well something is. `None`: its agent does not say.
+/// Converts a level of health; `None` if the agent does not report it.
 pub(crate) fn health_level(wire: v1::HealthLevel) -> Option<HealthLevel> {
     match wire {
         v1::HealthLevel::Ok => Some(HealthLevel::Ok),
@@ -19,7 +19,7 @@ pub(crate) fn health_level(wire: v1::HealthLevel) -> Option<HealthLevel> {
     }
 }
 
-/// How well something is. `None`: its agent does not say.
+/// Converts a health; `None` if the agent does not report it.
 pub(crate) fn health(wire: Option<&v1::Health>) -> Option<Health> {
     let wire = wire?;
     let reason = |reason: &v1::HealthReason| {
@@ -37,7 +37,7 @@ pub(crate) fn health(wire: Option<&v1::Health>) -> Option<Health> {
     })
 }
 
-/// A pool, for who lists hosts.
+/// Converts a pool, for lists of hosts.
 pub(crate) fn host_pool(wire: &v1::Pool) -> HostPool {
     HostPool {
         name: wire.name.clone(),
@@ -87,7 +87,7 @@ fn host_module(wire: &v1::Module) -> Option<HostModule> {
     })
 }
 
-/// What an agent can do, but for its pools.
+/// Converts an agent's capabilities, without its pools.
 pub(crate) fn host_report(wire: &v1::Capabilities) -> HostReport {
     HostReport {
         kernel_release: wire.kernel_release.clone(),
@@ -130,7 +130,7 @@ mod tests {
             modules: vec![
                 module(v1::ModuleState::Absent, "apt install x"),
                 module(v1::ModuleState::Present, ""),
-                // Of a release to come.
+                // A state of a later release.
                 module(v1::ModuleState::Unspecified, ""),
             ],
             transports: vec![v1::Transport {

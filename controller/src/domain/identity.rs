@@ -1,18 +1,18 @@
-//! Identities: who a request is from, before its policies are asked.
+//! Identities: the sender of a request, before its policies are asked.
 
-/// Who a request is from.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// `None`: the address says it.
+    /// The token's project; `None` if the address names it.
     pub project: Option<String>,
-    /// The token is for the whole system: of no project.
+    /// `true` if the token is for the whole system, without a project.
     pub system: bool,
-    /// For the records.
+    /// The user, for the records.
     pub user: String,
-    /// In lower case, sorted.
+    /// Roles in lower case, sorted.
     pub roles: Vec<String>,
-    /// The token's project is the admins' (so it is where no such project is set up).
+    /// `true` if the token's project is the admins' project, or no such project is set up.
     pub admin_project: bool,
-    /// A service's own token came along: this is another service, acting for the user.
+    /// `true` with a service's own token: another service acts for the user.
     pub service: bool,
 }

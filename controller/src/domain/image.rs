@@ -7,8 +7,8 @@ use mooring_model::ImageSource;
 /// An image in the folder of a storage node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostImage {
-    /// The storage node, as the configuration calls it.
+    /// The storage node's name in the configuration.
     pub host: String,
-    /// The file, and what it is.
+    /// The file and its format.
     pub image: ImageSource,
 }

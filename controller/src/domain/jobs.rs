@@ -7,29 +7,30 @@ use mooring_model::{ByteSize, JobReport};
 /// One job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// As its agent says.
+    /// The agent's report.
     pub seen: JobReport,
-    /// The name of its volume, if that has one here.
+    /// The name of the volume, if it has one here.
     pub volume_name: Option<String>,
-    /// The storage node; `None`: not for this caller to know.
+    /// The storage node; `None` if this caller may not know it.
     pub host: Option<String>,
 }
 
-/// What a storage agent says of its jobs.
+/// A storage agent's report of its jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostJobs {
-    /// Its name.
+    /// The agent's name.
     pub host: String,
-    /// What all its jobs together may write in a second; `None`: there is no limit, or nobody knows.
+    /// The bytes that all its jobs together may write in a second; `None` without a limit, or if
+    /// unknown.
     pub limit: Option<ByteSize>,
-    /// Why nothing is known, if so.
+    /// The reason why nothing is known, if so.
     pub problem: Option<String>,
 }
 
-/// All of them.
+/// All jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Jobs {
-    /// By volume.
+    /// The jobs, by volume.
     pub jobs: Vec<Job>,
     /// The storage agents, in the configuration's order.
     pub hosts: Vec<HostJobs>,

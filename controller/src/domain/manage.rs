@@ -1,4 +1,4 @@
-//! LVs that become volumes with what they hold.
+//! LVs that become volumes with their contents.
 //!
 //! What must never happen here: a rule.
 
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use mooring_model::VolumeId;
 
-/// Which LV is meant.
+/// A reference to an LV.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LvReference {
     /// `GROUP/LV`, or the LV's name alone.
     Name(String),
-    /// LVM's identity of it.
+    /// LVM's UUID of the LV.
     Uuid(String),
 }
 
@@ -26,37 +26,37 @@ pub struct ManageVolume {
     pub name: Option<String>,
     /// For people.
     pub description: Option<String>,
-    /// Name or id; `None`: the default type.
+    /// A name or id; `None` for the default type.
     pub volume_type: Option<String>,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
-    /// It must be in this availability zone.
+    /// The availability zone that is required, if any.
     pub zone: Option<String>,
-    /// Servers may start from it.
+    /// `true` if servers may start from it.
     pub bootable: bool,
 }
 
 /// An LV in a group that a storage agent serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManageableVolume {
-    /// Its group.
+    /// The volume group.
     pub group: String,
-    /// Its name.
+    /// The LV's name.
     pub name: String,
-    /// LVM's identity of it.
+    /// LVM's UUID of the LV.
     pub uuid: String,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Its blocks are of the group's thin pool.
+    /// `true` if its blocks are in the group's thin pool.
     pub thin: bool,
-    /// The volume that it is already.
+    /// The volume that it is already; `None` if it is none.
     pub volume: Option<VolumeId>,
-    /// Why it cannot become a volume now.
+    /// The reason why it cannot become a volume now; `None` if it can.
     pub unsafe_because: Option<String>,
 }
 
 impl ManageableVolume {
-    /// `GROUP/LV`.
+    /// The path `GROUP/LV`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.group, self.name)
     }

@@ -9,39 +9,39 @@ use mooring_model::VolumeId;
 
 use super::VolumeStatus;
 
-/// What a volume held at one moment.
+/// The contents of a volume at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its id.
+    /// The snapshot's id.
     pub id: VolumeId,
-    /// Its volume.
+    /// The snapshot's volume.
     pub volume: VolumeId,
     /// For people; need not be unique.
     pub name: Option<String>,
     /// For people.
     pub description: Option<String>,
-    /// GiB, as its volume had when it was taken.
+    /// The size in GiB that the volume had at that moment.
     pub size_gib: u32,
     /// `creating`, `available`, `deleting`, `error` or `error_deleting`.
     pub status: VolumeStatus,
-    /// Owner.
+    /// The project that owns it.
     pub project: String,
-    /// Creator.
+    /// The user who created it.
     pub user: String,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
-    /// UTC.
+    /// The time of creation, in UTC.
     pub created_at: SystemTime,
-    /// UTC.
+    /// The time of the last change, in UTC.
     pub updated_at: Option<SystemTime>,
-    /// Why its status is an error, or what it waits for.
+    /// The reason for an error status, or for a wait.
     pub fault: Option<String>,
 }
 
 /// `POST /snapshots`, checked for form only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSnapshot {
-    /// Of which volume.
+    /// The volume.
     pub volume: VolumeId,
     /// For people.
     pub name: Option<String>,
@@ -49,6 +49,6 @@ pub struct NewSnapshot {
     pub description: Option<String>,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
-    /// Also while the volume is in use.
+    /// `true` if the volume may be in use.
     pub in_use: bool,
 }

@@ -1,11 +1,11 @@
-//! Transports: how blocks travel, and under which names each is known.
+//! Transports: how blocks travel, and the names of each.
 
 use crate::initiators::Initiators;
 
 /// The extra spec, the capability, and the key of a connector that name a transport.
 pub const STORAGE_PROTOCOL: &str = "storage_protocol";
 
-/// How blocks travel.
+/// A transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
     /// iSCSI.
@@ -15,10 +15,10 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All of them, the first choice first.
+    /// All transports, the first choice first.
     pub const ALL: [Self; 2] = [Self::Iscsi, Self::Fc];
 
-    /// Its name on the wire to agents, and in Mooring's own API.
+    /// The transport's name on the wire to agents, and in Mooring's own API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Iscsi => "iscsi",
@@ -26,7 +26,7 @@ impl Transport {
         }
     }
 
-    /// That of these names.
+    /// The transport that uses initiator names like these.
     pub const fn of(initiators: &Initiators) -> Self {
         match initiators {
             Initiators::Iscsi(_) => Self::Iscsi,
@@ -34,7 +34,7 @@ impl Transport {
         }
     }
 
-    /// Its spellings in the Block Storage API; the first one is shown.
+    /// The transport's spellings in the Block Storage API; the first one is shown.
     pub const fn spellings(self) -> &'static [&'static str] {
         match self {
             Self::Iscsi => &["iSCSI", "iscsi"],
@@ -42,7 +42,7 @@ impl Transport {
         }
     }
 
-    /// From any of its spellings.
+    /// Reads any of the spellings.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.spellings().contains(&word))
     }

@@ -1,16 +1,16 @@
-//! The id of a new volume, where its creator has a say in it.
+//! The id of a new volume that its creator chooses.
 
 use mooring_model::{ClusterId, VolumeId};
 use sha2::{Digest, Sha256};
 use uuid::Builder;
 
-/// Longest request key.
+/// The most characters of a request key.
 const CHARS_MAX: usize = 64;
 
-/// A creator's word about the id of a new volume.
+/// A creator's choice of the id of a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WantedId {
-    /// This id, which nobody has ever had. For admins, unless a policy says otherwise.
+    /// This id, which no volume has ever had. For admins, unless a policy says otherwise.
     Given(VolumeId),
     /// The id that follows from this key: the request can be repeated, and makes one volume.
     Key(RequestKey),
@@ -21,7 +21,7 @@ pub enum WantedId {
 pub struct RequestKey(String);
 
 impl RequestKey {
-    /// `None`: the text is empty or longer than a key may be.
+    /// Makes a key; `None` if the text is empty or too long.
     pub fn new(text: &str) -> Option<Self> {
         (1..=CHARS_MAX).contains(&text.chars().count()).then(|| Self(text.to_owned()))
     }
@@ -31,12 +31,12 @@ impl RequestKey {
         &self.0
     }
 
-    /// The volume that this key stands for in a project. A project reaches no id of another one's by any key.
+    /// The volume that this key stands for in a project. No key leads to an id of another project.
     pub fn volume(&self, cluster: ClusterId, project: &str) -> VolumeId {
         let mut hash = Sha256::new();
         hash.update(b"mooring volume by request key\0");
         hash.update(cluster.as_bytes());
-        // Lengths, so that no text of one ends in another.
+        // The lengths, so that no text runs into the next.
         for text in [project, &self.0] {
             hash.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
             hash.update(text.as_bytes());
@@ -63,7 +63,8 @@ mod tests {
         let id = |cluster, project, key| {
             RequestKey::new(key).unwrap().volume(ClusterId::from_u128(cluster), project)
         };
-        // It never changes: a client may repeat a request to a controller of the next release.
+        // The value never changes: a client may repeat a request to a controller of the next
+        // release.
         assert_eq!(id(1, "p", "k").to_string(), "34599a33-8fc4-8268-b97d-5acad542b78a");
         assert_eq!(id(1, "p", "k"), id(1, "p", "k"));
         for other in [id(1, "p", "l"), id(1, "q", "k"), id(2, "p", "k")] {
