@@ -140,7 +140,7 @@ pub struct Volume {
     pub description: Option<String>,
     /// The size in GiB.
     pub size_gib: u32,
-    /// Its type.
+    /// The volume's type.
     pub volume_type: VolumeType,
     /// `true` if hosts may share the volume; copied from the type at creation.
     pub multiattach: bool,
@@ -374,7 +374,7 @@ pub struct Placement {
 pub struct PoolState {
     /// `host@lvm#pool`.
     pub name: String,
-    /// Its capabilities, by their keys in the API.
+    /// The capabilities, by their keys in the API.
     pub capabilities: Map<String, Value>,
 }
 

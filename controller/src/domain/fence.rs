@@ -98,7 +98,7 @@ pub struct FencePart {
 pub enum FenceState {
     /// The grant is gone. The receipt is proven; `None` if nothing was ever granted.
     Cut(Option<Receipt>),
-    /// Its grant is gone, and commands may still land.
+    /// The grant is gone, and commands may still land.
     Unproven(Receipt),
     /// Nothing is known to be gone yet, for this reason.
     Waits(String),

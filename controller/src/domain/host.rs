@@ -38,10 +38,10 @@ pub struct Host {
     pub why_down: Option<String>,
     /// The time of its last report.
     pub last_report: Option<SystemTime>,
-    /// Its health by its last report: does it do what its configuration demands? `None` if it does
-    /// not say.
+    /// The agent's health by its last report: does it do what its configuration demands? `None` if
+    /// it does not say.
     pub health: Option<Health>,
-    /// Its last report of its capabilities; `None` before the first one.
+    /// The agent's last report of its capabilities; `None` before the first one.
     pub report: Option<HostReport>,
     /// Cases for an operator: orphans (objects unknown here), objects in review, the agent's
     /// problems.
@@ -51,9 +51,9 @@ pub struct Host {
 /// A level of health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthLevel {
-    /// It works as it should.
+    /// Everything works.
     Ok,
-    /// It works in part, or will soon fail.
+    /// Something works only in part, or will soon fail.
     Degraded,
     /// Nothing new can be done with it.
     Failed,

@@ -134,7 +134,8 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .status(202)
         .also(200)
         .takes("VolumeAction"),
-    op("GET", "/volumes/{id}/encryption", "showEncryption", "How it is encrypted").gives("Encryption"),
+    op("GET", "/volumes/{id}/encryption", "showEncryption", "The encryption of a volume: none")
+        .gives("Encryption"),
     op("GET", "/volumes/{id}/metadata", "listMetadata", "The metadata of a volume").gives("Metadata"),
     op("POST", "/volumes/{id}/metadata", "mergeMetadata", "Set keys").takes("NewMetadata").gives("Metadata"),
     op("PUT", "/volumes/{id}/metadata", "replaceMetadata", "Set all keys")
@@ -142,7 +143,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .gives("Metadata"),
     op("GET", "/volumes/{id}/metadata/{key}", "showMetadata", "One key").gives("Meta"),
     op("PUT", "/volumes/{id}/metadata/{key}", "setMetadata", "Set one key").takes("NewMeta").gives("Meta"),
-    op("DELETE", "/volumes/{id}/metadata/{key}", "deleteMetadata", "Take one key away"),
+    op("DELETE", "/volumes/{id}/metadata/{key}", "deleteMetadata", "Delete one key"),
     op("GET", "/attachments", "listAttachmentNames", "Attachments")
         .since("3.27")
         .lists(&ATTACHMENTS)
@@ -170,11 +171,11 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .takes("AttachmentAction"),
     op("GET", "/types", "listTypes", "Volume types").lists(&TYPES).gives("Types"),
     op("POST", "/types", "createType", "Make a type").admin().takes("NewType").gives("ShownType"),
-    op("GET", "/types/default", "showDefaultType", "The type of those who name none").gives("ShownType"),
+    op("GET", "/types/default", "showDefaultType", "The type of volumes that name none").gives("ShownType"),
     op("GET", "/types/{id}", "showType", "One type").gives("ShownType"),
     op("PUT", "/types/{id}", "updateType", "Change a type").admin().takes("TypeUpdate").gives("ShownType"),
     op("DELETE", "/types/{id}", "deleteType", "Delete a type").admin().status(202),
-    op("GET", "/types/{id}/extra_specs", "listExtraSpecs", "What a type demands").gives("ExtraSpecs"),
+    op("GET", "/types/{id}/extra_specs", "listExtraSpecs", "The extra specs of a type").gives("ExtraSpecs"),
     op("POST", "/types/{id}/extra_specs", "setExtraSpecs", "Set extra specs")
         .admin()
         .takes("NewExtraSpecs")
@@ -184,12 +185,14 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .admin()
         .takes("OneSpec")
         .gives("OneText"),
-    op("DELETE", "/types/{id}/extra_specs/{key}", "deleteExtraSpec", "Take one away").admin().status(202),
+    op("DELETE", "/types/{id}/extra_specs/{key}", "deleteExtraSpec", "Delete one extra spec")
+        .admin()
+        .status(202),
     op("POST", "/types/{id}/action", "actOnType", "Let a project use a private type, or not")
         .admin()
         .status(202)
         .takes("TypeAction"),
-    op("GET", "/types/{id}/os-volume-type-access", "listTypeAccess", "Who may use a private type")
+    op("GET", "/types/{id}/os-volume-type-access", "listTypeAccess", "Projects that may use a private type")
         .admin()
         .gives("TypeAccess"),
     op("GET", "/default-types", "listDefaultTypes", "Default types of projects")
@@ -205,21 +208,21 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .admin()
         .takes("NewDefaultType")
         .gives("DefaultType"),
-    op("DELETE", "/default-types/{project}", "unsetProjectDefault", "Take it away")
+    op("DELETE", "/default-types/{project}", "unsetProjectDefault", "Unset a project's default type")
         .since("3.62")
         .admin()
         .status(204),
-    op("GET", "/limits", "showLimits", "What a project may have, and has")
+    op("GET", "/limits", "showLimits", "The limits and usage of a project")
         .queries(&[("project_id", TEXT)])
         .gives("Limits"),
-    op("GET", "/os-quota-sets/{project}", "showQuotas", "What a project may have")
+    op("GET", "/os-quota-sets/{project}", "showQuotas", "The limits of a project")
         .queries(&[("usage", BOOLEAN)])
         .gives("QuotaSet"),
     op("PUT", "/os-quota-sets/{project}", "setQuotas", "Set limits of a project")
         .admin()
         .takes("NewQuotaSet")
         .gives("QuotaSet"),
-    op("DELETE", "/os-quota-sets/{project}", "deleteQuotas", "Let the defaults hold").admin(),
+    op("DELETE", "/os-quota-sets/{project}", "deleteQuotas", "Delete the limits of a project").admin(),
     op("GET", "/os-quota-sets/{project}/defaults", "showDefaultQuotas", "The defaults").gives("QuotaSet"),
     op("GET", "/os-quota-class-sets/{class}", "showQuotaClass", "The defaults, as the class `default`")
         .admin()
@@ -239,7 +242,7 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .takes("SnapshotUpdate")
         .gives("OneSnapshot"),
     op("DELETE", "/snapshots/{id}", "deleteSnapshot", "Delete a snapshot").status(202),
-    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "No action is there yet")
+    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "Refused: there is no action yet")
         .status(501)
         .takes("Action"),
     op("GET", "/snapshots/{id}/metadata", "listSnapshotMetadata", "The users' own keys").gives("Metadata"),
@@ -253,24 +256,19 @@ static BLOCK_STORAGE: [Operation; 103] = [
     op("PUT", "/snapshots/{id}/metadata/{key}", "setSnapshotMetadata", "Set one key")
         .takes("NewMeta")
         .gives("Meta"),
-    op("DELETE", "/snapshots/{id}/metadata/{key}", "deleteSnapshotMetadata", "Take one key away"),
-    op(
-        "GET",
-        "/manageable_volumes",
-        "listManageable",
-        "LVs of a storage host, and which could become volumes",
-    )
-    .since("3.8")
-    .admin()
-    .queries(&MANAGEABLE)
-    .gives("Manageable"),
-    op("POST", "/manageable_volumes", "manageVolume", "An LV becomes a volume with what it holds")
+    op("DELETE", "/snapshots/{id}/metadata/{key}", "deleteSnapshotMetadata", "Delete one key"),
+    op("GET", "/manageable_volumes", "listManageable", "LVs of a storage host that could become volumes")
+        .since("3.8")
+        .admin()
+        .queries(&MANAGEABLE)
+        .gives("Manageable"),
+    op("POST", "/manageable_volumes", "manageVolume", "Make a volume of an LV")
         .since("3.8")
         .admin()
         .status(202)
         .takes("ManagedVolume")
         .gives("MadeVolume"),
-    op("GET", "/manageable_volumes/detail", "listManageableInFull", "The same, and why not")
+    op("GET", "/manageable_volumes/detail", "listManageableInFull", "LVs of a storage host, in full")
         .since("3.8")
         .admin()
         .queries(&MANAGEABLE)
@@ -290,46 +288,51 @@ static BLOCK_STORAGE: [Operation; 103] = [
         .admin()
         .queries(&MANAGEABLE)
         .gives("Manageable"),
-    op("GET", "/messages", "listMessages", "What did not come true")
+    op("GET", "/messages", "listMessages", "Messages: why requests failed later")
         .since("3.3")
         .lists(&MESSAGES)
         .gives("Messages"),
     op("GET", "/messages/{id}", "showMessage", "One message").since("3.3").gives("ShownMessage"),
-    op("DELETE", "/messages/{id}", "deleteMessage", "Take a message away").since("3.3").status(204),
+    op("DELETE", "/messages/{id}", "deleteMessage", "Delete a message").since("3.3").status(204),
     op("GET", "/extensions", "listExtensions", "Parts of the API").gives("Extensions"),
     op("GET", "/extensions/{alias}", "showExtension", "One part").gives("ShownExtension"),
     op("GET", "/os-availability-zone", "listZones", "Availability zones").gives("Zones"),
-    op("GET", "/resource_filters", "listFilters", "What lists can be filtered by")
+    op("GET", "/resource_filters", "listFilters", "The filters of lists")
         .since("3.33")
         .queries(&[("resource", TEXT)])
         .gives("ResourceFilters"),
     op("GET", "/os-hosts", "listStorageHosts", "Storage hosts").admin().gives("StorageHosts"),
-    op("GET", "/os-hosts/{name}", "showStorageHost", "What is on a storage host")
+    op("GET", "/os-hosts/{name}", "showStorageHost", "The usage of a storage host")
         .admin()
         .gives("StorageHost"),
     op("GET", "/scheduler-stats/get_pools", "listPools", "Pools, as last reported")
         .admin()
         .queries(&[("detail", BOOLEAN), ("volume_type", TEXT), ("name", TEXT)])
         .gives("Pools"),
-    op("GET", "/capabilities/{host}", "showCapabilities", "What a storage agent can do")
+    op("GET", "/capabilities/{host}", "showCapabilities", "The capabilities of a storage agent")
         .admin()
         .gives("Capabilities"),
     op("GET", "/os-services", "listServices", "Storage agents, and the scheduler")
         .admin()
         .queries(&[("host", TEXT), ("binary", TEXT)])
         .gives("Services"),
-    op("PUT", "/os-services/enable", "enableService", "New volumes may be placed there again")
+    op("PUT", "/os-services/enable", "enableService", "Let new volumes be placed there")
         .admin()
         .takes("NamedService")
         .gives("ChangedService"),
-    op("PUT", "/os-services/disable", "disableService", "No new volumes are placed there")
+    op("PUT", "/os-services/disable", "disableService", "Keep new volumes from it")
         .admin()
         .takes("NamedService")
         .gives("ChangedService"),
-    op("PUT", "/os-services/disable-log-reason", "disableServiceFor", "The same, with a reason")
-        .admin()
-        .takes("DisabledService")
-        .gives("ChangedService"),
+    op(
+        "PUT",
+        "/os-services/disable-log-reason",
+        "disableServiceFor",
+        "Keep new volumes from it, with a reason",
+    )
+    .admin()
+    .takes("DisabledService")
+    .gives("ChangedService"),
     op("PUT", "/os-services/freeze", "freezeService", "Refused").admin().status(501).takes("NamedService"),
     op("PUT", "/os-services/thaw", "thawService", "Refused").admin().status(501).takes("NamedService"),
     op("PUT", "/os-services/failover", "failOver", "Refused")
@@ -366,23 +369,23 @@ static BLOCK_STORAGE: [Operation; 103] = [
 static OWN: [Operation; 41] = [
     op("GET", "/hosts", "listHosts", "The enrolled agents").admin().gives("Hosts"),
     op("GET", "/hosts/{name}", "showHost", "One agent, by its name or id").admin().gives("ShownHost"),
-    op("POST", "/hosts/{name}/enable", "enableHost", "New volumes may be placed there again")
+    op("POST", "/hosts/{name}/enable", "enableHost", "Let new volumes be placed there")
         .admin()
         .takes("Nothing")
         .gives("ShownHost"),
-    op("POST", "/hosts/{name}/disable", "disableHost", "No new volumes are placed there")
+    op("POST", "/hosts/{name}/disable", "disableHost", "Keep new volumes from it")
         .admin()
         .takes("Reason")
         .gives("ShownHost"),
-    op("POST", "/hosts/{name}/drain", "drainHost", "It is being emptied")
+    op("POST", "/hosts/{name}/drain", "drainHost", "Begin to empty a host")
         .admin()
         .takes("Nothing")
         .gives("ShownHost"),
-    op("POST", "/hosts/{name}/undrain", "undrainHost", "It is not being emptied any more")
+    op("POST", "/hosts/{name}/undrain", "undrainHost", "Stop emptying a host")
         .admin()
         .takes("Nothing")
         .gives("ShownHost"),
-    op("GET", "/volumes/{id}/placement", "showPlacement", "How a volume came to its place")
+    op("GET", "/volumes/{id}/placement", "showPlacement", "The reasons for a volume's place")
         .admin()
         .gives("ShownPlacement"),
     op(
@@ -394,7 +397,7 @@ static OWN: [Operation; 41] = [
     .admin()
     .takes("NewJoinToken")
     .gives("JoinToken"),
-    op("POST", "/hosts/{name}/revoke", "revokeHost", "End the enrolment of a host: it is dialled no more")
+    op("POST", "/hosts/{name}/revoke", "revokeHost", "End the enrolment of a host")
         .admin()
         .takes("Nothing")
         .gives("Revoked"),
@@ -402,7 +405,7 @@ static OWN: [Operation; 41] = [
         .admin()
         .takes("RenameHost")
         .gives("HostRenamed"),
-    op("GET", "/hosts/{name}/forget", "showHostLoss", "What would go with a host that never comes back")
+    op("GET", "/hosts/{name}/forget", "showHostLoss", "The loss if a host is forgotten")
         .admin()
         .gives("ShownHostLoss"),
     op(
@@ -414,19 +417,19 @@ static OWN: [Operation; 41] = [
     .admin()
     .takes("ForgetHost")
     .gives("HostForgotten"),
-    op("GET", "/hosts/{name}/fence", "showFence", "Whether a host is cut off, and the receipt of that")
+    op("GET", "/hosts/{name}/fence", "showFence", "The fence of a host, and its receipt")
         .admin()
         .gives("ShownFence"),
-    op("POST", "/hosts/{name}/fence", "fenceHost", "Cut a host off from every volume")
+    op("POST", "/hosts/{name}/fence", "fenceHost", "Fence a host from every volume")
         .admin()
         .queries(&[("wait_ms", NUMBER)])
         .takes("NewFence")
         .gives("ShownFence"),
-    op("POST", "/hosts/{name}/unfence", "unfenceHost", "Let a host be given access again")
+    op("POST", "/hosts/{name}/unfence", "unfenceHost", "Lift the fence of a host")
         .admin()
         .takes("Unfence")
         .gives("ShownFence"),
-    op("GET", "/fences", "listFences", "Hosts that are cut off; `all`: or were")
+    op("GET", "/fences", "listFences", "Fenced hosts; `all`: lifted ones too")
         .admin()
         .queries(&[("all", BOOLEAN)])
         .gives("Fences"),
@@ -453,11 +456,11 @@ static OWN: [Operation; 41] = [
     op("DELETE", "/attachments/{id}", "detach", "Detach")
         .queries(&[("force", BOOLEAN), ("widen", TEXT), ("wait_ms", NUMBER)])
         .gives("ShownReceipt"),
-    op("PUT", "/attachments/{id}/mode", "setMode", "Change an attachment's mode where it is")
+    op("PUT", "/attachments/{id}/mode", "setMode", "Change an attachment's mode in place")
         .queries(&[("wait_ms", NUMBER)])
         .takes("SetMode")
         .gives("ModeSet"),
-    op("PUT", "/attachments/{id}/cache", "setCache", "Change an attachment's cache flag where it is")
+    op("PUT", "/attachments/{id}/cache", "setCache", "Change an attachment's cache in place")
         .queries(&[("wait_ms", NUMBER)])
         .takes("SetCache")
         .gives("ShownLive"),
@@ -477,23 +480,23 @@ static OWN: [Operation; 41] = [
         .status(202)
         .takes("NewImport")
         .gives("ShownState"),
-    op("GET", "/volumes/{id}", "showState", "What only this API says of a volume").gives("ShownState"),
+    op("GET", "/volumes/{id}", "showState", "Facts that only this API has").gives("ShownState"),
     op("POST", "/volumes/{id}/export", "exportVolume", "Copy a volume to a file of its storage node")
         .admin()
         .status(202)
         .takes("NewExport")
         .gives("ShownExport"),
-    op("GET", "/volumes/{id}/export", "showExport", "How the last export of a volume stands, or ended")
+    op("GET", "/volumes/{id}/export", "showExport", "The last image export of a volume")
         .admin()
         .gives("ShownExport"),
-    op("DELETE", "/volumes/{id}/export", "cancelExport", "End the export of a volume")
+    op("DELETE", "/volumes/{id}/export", "cancelExport", "Cancel an image export")
         .admin()
         .status(202)
         .gives("ShownExport"),
-    op("DELETE", "/volumes/{id}/extend", "cancelExtend", "Take back what a volume was to grow by")
+    op("DELETE", "/volumes/{id}/extend", "cancelExtend", "Cancel the growth of a volume")
         .status(202)
         .gives("ShownState"),
-    op("GET", "/volumes/{id}/reservations", "showReservations", "Who has reserved a volume (SCSI-3)")
+    op("GET", "/volumes/{id}/reservations", "showReservations", "Reservations of a volume (SCSI-3)")
         .admin()
         .gives("Reservations"),
     op(
@@ -505,16 +508,16 @@ static OWN: [Operation; 41] = [
     .queries(&[("wait_ms", NUMBER)])
     .takes("RotateSecrets")
     .gives("LiveAttachments"),
-    op("PUT", "/volumes/{id}/cut", "cutVolume", "A volume is cut off from its disk")
+    op("PUT", "/volumes/{id}/cut", "cutVolume", "Isolate a volume from its hosts")
         .admin()
         .status(202)
         .takes("CutVolume")
         .gives("ShownState"),
-    op("DELETE", "/volumes/{id}/cut", "uncutVolume", "A volume that was cut off has its disk back")
+    op("DELETE", "/volumes/{id}/cut", "uncutVolume", "End the isolation of a volume")
         .admin()
         .status(202)
         .gives("ShownState"),
-    op("POST", "/volumes/{id}/reservations", "changeReservations", "Clears or preempts them (SCSI-3)")
+    op("POST", "/volumes/{id}/reservations", "changeReservations", "Clear or preempt them (SCSI-3)")
         .admin()
         .takes("ChangeReservations")
         .gives("ReservationsChanged"),
@@ -538,10 +541,7 @@ static OWN: [Operation; 41] = [
             ("marker", NUMBER),
         ])
         .gives("AuditLines"),
-    op("POST", "/epoch", "raiseEpoch", "Make later wishes newer than all before")
-        .admin()
-        .takes("Any")
-        .gives("Epoch"),
+    op("POST", "/epoch", "raiseEpoch", "Start a new epoch").admin().takes("Any").gives("Epoch"),
 ];
 
 /// Operations that belong to neither API alone.
