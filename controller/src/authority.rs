@@ -1,11 +1,13 @@
 //! The authority of this installation: it signs the certificates of agents and of the controller.
 //!
-//! A certificate opens one thing only. An agent's has the extended key usage serverAuth and one name, made from its enrolment;
-//! the controller's client certificate has clientAuth. So no host's certificate opens another agent, and an agent is only
-//! taken for the one that the controller dials.
+//! A certificate opens one thing only. An agent's certificate has the extended key usage serverAuth
+//! and one name, made from its enrolment. The controller's client certificate has clientAuth. So no
+//! host's certificate opens another agent, and an agent is accepted only as the one that the
+//! controller dials.
 //!
-//! What must never happen here: a certificate that says what a request asked for instead of what the controller knows; a
-//! signature for a key that the requester did not prove to have; anything of a private key in an error or a `Debug`.
+//! What must never happen here: a certificate with what a request asked for instead of what the
+//! controller knows; a signature for a key that the requester did not prove to have; anything of a
+//! private key in an error or a `Debug`.
 
 use std::fmt;
 use std::io;
@@ -28,19 +30,22 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::FromDer as _;
 
-/// How long the authority is valid.
+/// The validity of the authority's certificate.
 pub const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
 
-/// How long a certificate that the authority signs is valid. It is renewed at two thirds of that.
+/// The validity of a certificate that the authority signs. It is renewed at two thirds of that
+/// time.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(96 * 24);
 
-/// How far a machine's clock may be behind the controller's without a new certificate being too young for it.
+/// The time by which a machine's clock may lag behind the controller's and still accept a new
+/// certificate.
 const BACKDATED: Duration = Duration::from_hours(1);
 
 /// The name in the certificate that the controller shows to agents.
 pub const CONTROLLER_NAME: &str = "controller.mooring.invalid";
 
-/// The name in an agent's certificate, and the one that the controller dials it by: every enrolment has another.
+/// The name in an agent's certificate, by which the controller dials it. Every enrolment has its
+/// own.
 pub fn agent_server_name(id: Uuid) -> String {
     format!("{id}.agents.mooring.invalid")
 }
@@ -57,7 +62,7 @@ pub enum AuthorityError {
         #[source]
         source: io::Error,
     },
-    /// The files are no certificate and its key.
+    /// The files are not a certificate and its key.
     #[error("the authority cannot be used")]
     Files(#[from] CertificateError),
     /// The certificate may not sign others.
@@ -92,7 +97,7 @@ pub enum AuthorityError {
     },
 }
 
-/// A certificate that the authority signed.
+/// A certificate signed by the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issued {
     /// The certificate, as PEM.
@@ -101,9 +106,10 @@ pub struct Issued {
     pub expires_at: SystemTime,
 }
 
-/// The authority: its certificate, and its key; and the certificates of others that are trusted beside it while it is rotated.
+/// The authority: its certificate and key, and the other certificates that are trusted during a
+/// rotation.
 pub struct Authority {
-    /// The certificate in force comes first.
+    /// The certificates as PEM; the one in force comes first.
     pem: String,
     pins: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
@@ -130,7 +136,7 @@ fn key_of(pem: &str) -> Result<KeyPair, AuthorityError> {
     if key.algorithm() == &PKCS_ECDSA_P256_SHA256 { Ok(key) } else { Err(AuthorityError::Key) }
 }
 
-/// A certificate's content, with nothing but what is said here.
+/// The content of a certificate, with nothing but these facts.
 fn params(subject: &str, now: SystemTime, life: Duration) -> (CertificateParams, SystemTime) {
     let expires_at = now + life;
     let mut params = CertificateParams::default();
@@ -141,7 +147,7 @@ fn params(subject: &str, now: SystemTime, life: Duration) -> (CertificateParams,
     (params, expires_at)
 }
 
-/// The certificate of an authority over `key`, as PEM. `name` says whose authority it is.
+/// The certificate of an authority over `key`, as PEM. `name` tells people whose authority it is.
 pub fn self_sign(key: &str, name: &str, now: SystemTime) -> Result<String, AuthorityError> {
     let key = key_of(key)?;
     let (mut params, _) = params(&format!("Mooring authority {name}"), now, AUTHORITY_LIFE);
@@ -154,20 +160,22 @@ pub fn self_sign(key: &str, name: &str, now: SystemTime) -> Result<String, Autho
 }
 
 impl Authority {
-    /// Loads the authority from its files: the certificate that fits the key is in force, the others beside it are trusted.
+    /// Loads the authority from its files. The certificate that fits the key is in force; the
+    /// others beside it are trusted.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, AuthorityError> {
         let read = |path: &Path| {
             std::fs::read_to_string(path)
                 .map_err(|source| AuthorityError::Read { path: path.to_owned(), source })
         };
         let (pem, key_pem) = (read(certificate)?, read(key)?);
-        // An end that is near is told by `--check`.
+        // `--check` reports an end that is near.
         let _warnings = certificates::check_signer(certificate, key, SystemTime::now())?;
         let no_authority = || AuthorityError::NoAuthority { path: certificate.to_owned() };
         Self::of(&pem, &key_pem).and_then(|loaded| loaded.ok_or_else(no_authority))
     }
 
-    /// The authority of these certificates and a key; `None` if none of them is the key's and may sign others.
+    /// The authority of these certificates and a key; `None` if the key fits no certificate that
+    /// may sign others.
     fn of(pem: &str, key: &str) -> Result<Option<Self>, AuthorityError> {
         let (own, others): (Vec<_>, Vec<_>) =
             certificates::each(pem).into_iter().partition(|one| certificates::fits(one, key));
@@ -185,7 +193,7 @@ impl Authority {
         Ok(Some(Self { pem, pins, issuer }))
     }
 
-    /// The certificates of all authorities that are trusted, as PEM: the one in force first.
+    /// The certificates of all trusted authorities, as PEM: the one in force first.
     pub fn certificate_pem(&self) -> &str {
         &self.pem
     }
@@ -195,12 +203,12 @@ impl Authority {
         self.pins.first().map_or("", String::as_str)
     }
 
-    /// The pins of all authorities that are trusted, the one in force first.
+    /// The pins of all trusted authorities, the one in force first.
     pub fn pins(&self) -> &[String] {
         &self.pins
     }
 
-    /// The pin of the trusted authority that signed a certificate; `None`: none of them did.
+    /// The pin of the trusted authority that signed a certificate; `None` if none of them did.
     pub fn signer_of(&self, certificate: &str) -> Option<&str> {
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
         let (_, parsed) = parse_x509_certificate(&der).ok()?;
@@ -213,7 +221,7 @@ impl Authority {
         self.pins.get(at).map(String::as_str)
     }
 
-    /// Signs an agent's certificate signing request. Only the key of the request and its signature count.
+    /// Signs an agent's certificate signing request. Only the request's key and signature are used.
     pub fn sign_agent(
         &self,
         csr_pem: &str,
@@ -244,8 +252,9 @@ impl Authority {
         self.sign(&key_of(key)?, "Mooring controller", names, ExtendedKeyUsagePurpose::ClientAuth, now)
     }
 
-    /// Signs one of the controller's certificates anew over its key, for the same names, once two thirds of its life are over, or at
-    /// once if an authority signed it that this one replaces. `None`: it is not due, or it is another authority's.
+    /// Renews one of the controller's certificates over its key, for its names, once two thirds of
+    /// its life are over. Renews it at once if a replaced authority signed it. `None` if it is not
+    /// due, or belongs to another authority.
     pub fn renew(
         &self,
         certificate: &str,
@@ -318,13 +327,14 @@ fn name_or_address(name: &str) -> Result<SanType, AuthorityError> {
     }
 }
 
-/// The SHA-256 of a request's public key, in hexadecimal digits: by it the same requester is known again.
+/// The SHA-256 of a request's public key, in hexadecimal digits, which identifies the requester.
 pub fn requested_key_hash(csr_pem: &str) -> Result<String, AuthorityError> {
     let key = requested_key(csr_pem)?;
     Ok(HEXLOWER.encode(&Sha256::digest(key.der_bytes())))
 }
 
-/// The public key of a request whose signature proves that the requester has the private one.
+/// The public key of a request. The request's signature proves that the requester has the private
+/// key.
 fn requested_key(csr_pem: &str) -> Result<SubjectPublicKeyInfo, AuthorityError> {
     let refused = |why| AuthorityError::Request { why };
     let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())

@@ -32,7 +32,7 @@ pub use enrolment::Enrolment;
 use enrolment::RawEnrolment;
 use scheduler::RawScheduler;
 
-/// Where the file is unless the command line says otherwise.
+/// The path of the file, unless the command line names another.
 pub const PATH_DEFAULT: &str = "/etc/mooring/controller.toml";
 
 /// The documented example, as it is installed.
@@ -40,59 +40,61 @@ pub const EXAMPLE: &str = include_str!("../controller.example.toml");
 
 const HINT: Hint = Hint { made_by: "`mooring-controller init`", example: "controller.example.toml" };
 
-/// Where the API listens unless the file says otherwise: the port of the Block Storage API.
+/// The default address of the API: the port of the Block Storage API.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8776));
 
-/// Longest time that a line of the audit log is kept, if not for ever: a hundred years.
+/// The longest time for which lines of the audit log are kept, if not for ever: a hundred years, in
+/// days.
 const KEEP_DAYS_MAX: u64 = 36_500;
 
 /// The configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Holds the database.
+    /// The folder of the database.
     pub state_dir: PathBuf,
-    /// The keys that seal the database's secrets; `None`: those that systemd hands over, or those in `state_dir`.
+    /// The keys that seal the database's secrets; `None` for systemd's or those in `state_dir`.
     pub sealing_key: Option<PathBuf>,
-    /// Where the API listens.
+    /// The API's addresses.
     pub listen: Vec<SocketAddr>,
-    /// The API's certificate; without it the API is plain HTTP.
+    /// The API's certificate; `None` for plain HTTP.
     pub tls: Option<Tls>,
-    /// Who may call.
+    /// The authentication of callers.
     pub callers: Callers,
     /// The operator's policies, over the defaults.
     pub policies: Option<PathBuf>,
-    /// Drops the old policy defaults, which need no role. False lets every user of a project change what is the project's.
+    /// Drops the old policy defaults, which need no role. `false` lets every user of a project
+    /// change what belongs to the project.
     pub enforce_new_defaults: bool,
-    /// Who reads CHAP secrets again, after the answer that gave them.
+    /// The callers who may read CHAP secrets after the answer that gave them.
     pub secrets_on_get: SecretsOnGet,
-    /// How volumes are placed.
+    /// The placement of volumes.
     pub scheduler: Scheduler,
-    /// What projects may have for which nothing else is said.
+    /// Default limits of projects.
     pub quotas: BTreeMap<Key, Limit>,
-    /// A server's own user does not take its disk away while a session is live.
+    /// `true` to keep a server's own user from taking its disk away while a session is live.
     pub protect_instances: bool,
-    /// Hosts that the members of a project attach to natively, by project.
+    /// The hosts that a project's members may attach to natively, by project.
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
-    /// Two names of hosts may log in under one name of an initiator.
+    /// `true` if two host names may share one initiator name.
     pub shared_initiators: bool,
-    /// What stands before `:<volume uuid>` in target names.
+    /// The part of target names before `:<volume uuid>`.
     pub iqn_prefix: IqnPrefix,
-    /// The cluster's id, if it is not the database's own.
+    /// The cluster's id, if it is set here.
     pub cluster: Option<ClusterId>,
     /// The enrolled agents.
     pub agents: Vec<AgentEntry>,
-    /// The authority that signs the certificates of agents that join; `None`: no agent can join.
+    /// The authority that signs the certificates of joining agents; `None` if no agent can join.
     pub enrolment: Option<Enrolment>,
-    /// The database that several controllers share; `None`: the embedded one, in `state_dir`.
+    /// The database that several controllers share; `None` for the embedded one, in `state_dir`.
     pub database: Option<PostgresOptions>,
-    /// How clients call us, where a proxy hides it.
+    /// The address that clients use, where a proxy hides it.
     pub public_url: Option<String>,
-    /// How long a line of the audit log is kept; `None`: for ever.
+    /// The time for which lines of the audit log are kept; `None` for ever.
     pub keep_audit: Option<Duration>,
-    /// Where the metrics are; empty: nowhere.
+    /// The addresses of the metrics; empty for none.
     pub metrics: Vec<SocketAddr>,
-    /// What is logged, as `tracing-subscriber` filters are written.
+    /// The log's filter, in the form of `tracing-subscriber`.
     pub log: String,
 }
 
@@ -106,13 +108,13 @@ pub struct Tls {
 }
 
 impl Config {
-    /// Reads and checks a file. `asked`: whether the command line lets anybody in.
+    /// Reads and checks a file. `asked` says if the command line lets anybody in.
     pub fn load(path: &Path, asked: Asked) -> Result<Self, ConfigError> {
         let text = config::read(path, HINT)?;
         Self::parse(&text, &path.display().to_string(), asked)
     }
 
-    /// Checks a text; `name` is what errors call the file.
+    /// Checks a text; `name` is the file's name in errors.
     pub fn parse(text: &str, name: &str, asked: Asked) -> Result<Self, ConfigError> {
         let file = File::new(name, text);
         let mut wrong = Mistakes::default();
@@ -133,7 +135,7 @@ impl Config {
         });
         let cluster = wrong.note(raw.cluster.map(|text| file.value(&text, "cluster")).transpose());
         let agents = agents(&file, &raw.agents, &mut wrong);
-        // A zone of an agent that is wrong is not a zone that nobody has.
+        // An agent's malformed zone must not be reported as a zone without agents.
         let scheduler = (agents.len() == raw.agents.len())
             .then(|| wrong.note(scheduler::scheduler(&file, raw.scheduler.as_ref(), &agents)))
             .flatten();
@@ -180,7 +182,8 @@ impl Config {
 }
 
 impl Config {
-    /// Where agents reach this controller to join: the public URL, else the first address with TLS that is not loopback. `None`: nowhere.
+    /// The address at which agents join: the public URL, else the first address with TLS that is
+    /// not loopback; `None` if there is none.
     pub fn url_of_agents(&self) -> Option<String> {
         let public = self.public_url.clone().filter(|url| url.starts_with("https://"));
         let outside = |address: &&SocketAddr| {
@@ -190,15 +193,15 @@ impl Config {
         public.or_else(|| self.listen.iter().find(outside).map(|address| format!("https://{address}")))
     }
 
-    /// Where the keys are that seal the database's secrets. `None`: a database that several controllers share, and nothing says
-    /// where: keys that each made for itself would differ.
+    /// The place of the keys that seal the database's secrets. `None` for a shared database without
+    /// a named place: keys that each controller made for itself would differ.
     pub fn sealing_keys(&self) -> Option<Origin> {
         let own = || self.database.is_none().then(|| Origin::own(&self.state_dir));
         Origin::find(self.sealing_key.as_deref()).or_else(own)
     }
 
-    /// Looks at the certificates and keys that the configuration names, of the API and of the agents. Returns what is to be
-    /// warned of.
+    /// Checks the certificates and keys that the configuration names, for the API and for agents.
+    /// Returns warnings.
     pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
         let now = SystemTime::now();
         let mut warnings = BTreeSet::new();
@@ -220,7 +223,7 @@ impl Config {
     }
 }
 
-// Values are taken as text with their place, and parsed below: every error then knows its line.
+// Values are read as text with their place and parsed below, so that every error knows its line.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
@@ -325,7 +328,7 @@ fn database(file: &File<'_>, database: &Spanned<RawDatabase>) -> Result<Postgres
     };
     let password_file = file.optional_path(raw.password_file.as_ref(), "database.password_file")?;
     let ca = file.optional_path(raw.ca.as_ref(), "database.ca")?;
-    // Its text is not repeated: who puts a password there does not want it in a log.
+    // The error does not repeat the text: a password in it must not get into a log.
     PostgresOptions::new(url.get_ref(), password_file, ca, raw.insecure)
         .map_err(|why| file.wrong(&url.span(), format!("database.url: {why}")))
 }
@@ -370,7 +373,7 @@ fn listen(
     Ok(addresses)
 }
 
-/// 0: for ever.
+/// Reads the days for which lines are kept; `None` for 0, which means for ever.
 fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
     let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
     match u64::try_from(*days.get_ref()) {
@@ -386,7 +389,7 @@ fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Dur
     }
 }
 
-/// Limits of single types are set through the API, which knows the types.
+/// Reads default limits. Limits of single types are set through the API, which knows the types.
 fn quotas(
     file: &File<'_>,
     table: &BTreeMap<String, Spanned<i64>>,
@@ -416,7 +419,7 @@ fn agents(file: &File<'_>, list: &[Spanned<RawAgent>], wrong: &mut Mistakes) -> 
     agents
 }
 
-/// One of them, beside those `before` it.
+/// Reads one agent. `before` are those read already.
 fn agent(
     file: &File<'_>,
     entry: &Spanned<RawAgent>,
@@ -429,7 +432,7 @@ fn agent(
     };
     let name = need(&raw.name, "agents.name is missing: want what people call this host")?;
     let text = need(&raw.address, "agents.address is missing: want unix:/PATH or https://HOST:PORT")?;
-    // It becomes part of `host@lvm#pool`, and of command lines.
+    // The name becomes part of `host@lvm#pool`, and of command lines.
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let ok = !name.get_ref().is_empty() && name.get_ref().len() <= 255;
     if !ok || !name.get_ref().bytes().all(known) {
@@ -457,7 +460,7 @@ fn agent(
     Ok(AgentEntry { name, address, tls, insecure: raw.insecure, zone, enrolment: None })
 }
 
-/// A name that a certificate can have.
+/// Reads a name that a certificate can have.
 fn server_name(file: &File<'_>, name: &Spanned<String>) -> Result<String, ConfigError> {
     let text = name.get_ref();
     match rustls::pki_types::ServerName::try_from(text.as_str()) {
@@ -494,7 +497,7 @@ fn agent_tls(file: &File<'_>, entry: &Spanned<RawAgent>, address: &Address) -> R
     }
 }
 
-/// The beginning of links: scheme, host, and perhaps a path.
+/// Reads the beginning of links: scheme, host, and perhaps a path.
 fn public_url(file: &File<'_>, text: &Spanned<String>) -> Result<String, ConfigError> {
     let url = text.get_ref().trim_end_matches('/');
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
@@ -618,7 +621,7 @@ mod tests {
                 "{key}"
             );
         }
-        // What is commented out is right, too.
+        // The lines in comments are valid, too.
         let lines: Vec<_> = EXAMPLE
             .lines()
             .map(|line| match line.strip_prefix("# ") {
@@ -626,7 +629,7 @@ mod tests {
                 _ => line,
             })
             .collect();
-        // Who may call is said in one of two ways.
+        // Callers are authenticated in one of two ways.
         let tokens: Vec<_> = lines.into_iter().filter(|line| !line.starts_with("tokens")).collect();
         let config = Config::parse(&tokens.join("\n"), "example", Asked::Everybody).unwrap();
         assert!(matches!(config.callers, Callers::Keystone(_)));
@@ -722,7 +725,7 @@ mod tests {
             let text = format!("insecure = true\nlisten = [\"127.0.0.1:1\", \"{listen}\"]");
             let error = Config::parse(&text, "x", Asked::NobodyOnLoopback).unwrap_err().to_string();
             assert!(error.contains("--no-auth"), "{error}");
-            // Said with another flag, it is what the operator wants.
+            // With another flag, the operator wants it.
             assert!(Config::parse(&text, "x", Asked::Nobody).is_ok());
             assert!(Config::parse(&format!("{GOOD}{text}"), "x", Asked::Everybody).is_ok());
         }

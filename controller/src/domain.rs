@@ -701,7 +701,7 @@ pub enum VolumeAction {
         /// `true` if it may be in use.
         online: bool,
     },
-    /// Reverts the volume to this snapshot; `None` for its latest one.
+    /// Reverts the volume to this snapshot; `None`, which is refused, if the request names none.
     Revert(Option<VolumeId>),
 }
 

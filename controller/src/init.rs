@@ -1,10 +1,10 @@
-//! `mooring-controller init`: makes what a new controller needs, each file once.
+//! `mooring-controller init`: makes the files of a new controller, each once.
 //!
-//! Keys come before the certificates over them, and the configuration comes last, since the unit waits for it: an init that
-//! was killed is run again and makes what is missing.
+//! Keys come before the certificates over them. The configuration comes last, since the unit waits
+//! for it. A second run after a kill makes what is missing.
 //!
-//! What must never happen here: a file that is there changed or replaced; a private key that others can read; a token that is
-//! in the file and was not printed.
+//! What must never happen here: an existing file changed or replaced; a private key that others can
+//! read; a token that is in the file and was not printed.
 
 use std::fs;
 use std::io::{self, Write};
@@ -28,20 +28,20 @@ mod settings;
 
 use settings::Settings;
 
-/// A file that only its owner reads.
+/// The mode of a file that only its owner reads.
 const PRIVATE: u32 = 0o600;
-/// A file that its group reads as well.
+/// The mode of a file that its group reads as well.
 const GUARDED: u32 = 0o640;
-/// A file that is no secret.
+/// The mode of a file that is not secret.
 const PUBLIC: u32 = 0o644;
 
-/// A failed init. What it made stays, and the next one goes on with it.
+/// A failed init. The files that it made stay, and the next run continues with them.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// A file or folder cannot be made or read.
     #[error("cannot {verb} {}: run this as root, or name a folder that is yours with --folder", .path.display())]
     File {
-        /// What was tried.
+        /// The attempt, as a verb.
         verb: &'static str,
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum InitError {
         #[source]
         source: io::Error,
     },
-    /// A certificate is there without its key.
+    /// A certificate exists without its key.
     #[error(
         "{} is there, and its key {} is not: restore the key from a backup, or move the certificate away and run this again",
         .certificate.display(), .key.display()
@@ -60,25 +60,25 @@ pub enum InitError {
         /// The key.
         key: PathBuf,
     },
-    /// Nothing says by which name this machine is reached.
+    /// No name is known by which others reach this machine.
     #[error("this machine has no address but loopback: name it with --name")]
     NoName,
-    /// A folder is not named from the root.
+    /// The path of a folder is not absolute.
     #[error("--folder {}: want an absolute path", .0.display())]
     Folder(PathBuf),
     /// The authority cannot be made, loaded or used.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// A certificate that is there cannot be used.
+    /// An existing certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The configuration that is there cannot be used.
+    /// The existing configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file is there, and a controller that joins another one changes none.
+    /// A file exists, and a controller that joins another one changes none.
     #[error("{} is there, and says something else than the first controller's: move it away, and run this again", .0.display())]
     There(PathBuf),
-    /// The file of the first controller cannot be used.
+    /// The first controller's file cannot be used.
     #[error(transparent)]
     Share(#[from] ShareError),
     /// The token cannot be made.
@@ -87,12 +87,12 @@ pub enum InitError {
     /// The report cannot be printed.
     #[error("cannot print what was made")]
     Print(#[source] io::Error),
-    /// The example does not have a line that is filled in.
+    /// The example lacks a line that is to be filled in.
     #[error("the example configuration has no line {0:?}: this is a bug of Mooring, please report it")]
     Example(&'static str),
 }
 
-/// One init on one folder.
+/// One run of init on one folder.
 struct Init<'a> {
     folder: &'a Path,
     owner: Option<(u32, u32)>,
@@ -100,7 +100,7 @@ struct Init<'a> {
     out: &'a mut dyn Write,
 }
 
-/// Makes everything that is missing in `folder`, and prints what it made and the next commands.
+/// Makes everything that is missing in `folder`. Prints what it made, and the next commands.
 pub fn init(folder: &Path, names: &[String], now: SystemTime, out: &mut dyn Write) -> Result<(), InitError> {
     if !folder.is_absolute() {
         return Err(InitError::Folder(folder.to_owned()));
@@ -134,7 +134,8 @@ impl Init<'_> {
         writeln!(self.out, "{text}").and_then(|()| self.out.flush()).map_err(InitError::Print)
     }
 
-    /// The folder, and in it the one whose certificates the controller renews by itself.
+    /// Makes the folder, and in it the folder of the certificates that the controller renews by
+    /// itself.
     fn make_folders(&mut self) -> Result<(), InitError> {
         let failed = |path: &Path, source| InitError::File { verb: "make", path: path.to_owned(), source };
         let make = |path: &Path, mode| fs::DirBuilder::new().recursive(true).mode(mode).create(path);
@@ -149,7 +150,7 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Writes a file if it is not there, and says which of the two it is.
+    /// Writes a file if it is missing, and prints which of the two it is.
     fn put(&mut self, path: &Path, text: &str, mode: u32) -> Result<(), InitError> {
         let kept = Kept { mode, owner: self.owner };
         let made = folder::write_new(path, text, kept).map_err(|source| InitError::File {
@@ -161,7 +162,7 @@ impl Init<'_> {
         self.say(&format!("{word} {}", path.display()))
     }
 
-    /// The private key of a certificate: the one that is there, or a new one.
+    /// The private key of a certificate: the existing one, or a new one.
     fn key(&mut self, key: &Path, certificate: &Path) -> Result<String, InitError> {
         if key.exists() {
             self.say(&format!("there already, not changed: {}", key.display()))?;
@@ -189,7 +190,7 @@ impl Init<'_> {
         Ok(Authority::load(&certificate, &key)?)
     }
 
-    /// A certificate and its key; returns where they are.
+    /// Makes a certificate and its key. Returns their paths.
     fn certificate(
         &mut self,
         name: &str,
@@ -199,7 +200,7 @@ impl Init<'_> {
         self.certificate_at(at, sign)
     }
 
-    /// As [`Init::certificate`], in these files.
+    /// Makes a certificate and its key in these files, like [`Init::certificate`].
     fn certificate_at(
         &mut self,
         (certificate, key): (PathBuf, PathBuf),
@@ -223,7 +224,7 @@ impl Init<'_> {
             return self.say(&format!("there already, not changed: {}", path.display()));
         }
         let new = NewToken::make("admin", "admin", None, &["admin"])?;
-        // It is printed before it is in force: a token that nobody has seen could not be had again.
+        // Printed before it is in force: a token that nobody has seen could not be recovered.
         self.say(&format!("the admin's token, shown this once: {}", new.token))?;
         self.put(&path, &new.block, GUARDED)
     }
@@ -240,7 +241,7 @@ impl Init<'_> {
             return Ok(());
         }
         let text = settings.fill()?;
-        // Never written with a mistake in it: the controller would not start.
+        // A mistake is never written: the controller would not start.
         Config::parse(&text, &path.display().to_string(), Asked::Everybody)?;
         self.put(&path, &text, GUARDED)
     }
@@ -249,7 +250,7 @@ impl Init<'_> {
         self.next_of(&settings.url())
     }
 
-    /// Says what comes next, with the API at this address.
+    /// Prints the next commands, with the API at this address.
     fn next_of(&mut self, url: &str) -> Result<(), InitError> {
         let ca = self.at("authority.crt");
         let start = if self.folder == Path::new(CONFIG_DIR) {
@@ -270,7 +271,7 @@ fn controller_user() -> Option<(u32, u32)> {
     Some((user.uid.as_raw(), user.gid.as_raw()))
 }
 
-/// The names by which others reach this machine: its addresses, those of IPv4 first, then its name.
+/// The names by which others reach this machine: its IPv4 addresses, its other addresses, its name.
 fn own_names() -> Result<Vec<String>, InitError> {
     let interfaces = nix::ifaddrs::getifaddrs().map_err(|_| InitError::NoName)?;
     let mut addresses: Vec<_> = interfaces
@@ -292,7 +293,7 @@ fn own_names() -> Result<Vec<String>, InitError> {
     Ok(names)
 }
 
-/// Whether another machine can reach this address as it is written.
+/// Returns `true` if another machine can reach this address as it is written.
 fn reaches(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),

@@ -1,5 +1,5 @@
-//! What was found out about a token, for a while: keyed by a MAC of it, so that no token stays in memory, and nobody can
-//! choose tokens whose keys collide.
+//! A memory of verified tokens: keyed by a MAC of the token, so that memory holds no token, and
+//! nobody can choose tokens whose keys collide.
 //!
 //! What must never happen here: growth without a bound; an answer after its end.
 
@@ -10,10 +10,10 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::time::Instant;
 
-/// Stands for a token.
+/// The key that stands for a token.
 pub(super) type Print = [u8; 32];
 
-/// Makes prints with a key of this process alone.
+/// Makes prints with a key that only this process has.
 #[derive(Clone)]
 pub(super) struct Printer(Hmac<Sha256>);
 
@@ -30,13 +30,14 @@ impl Printer {
         Ok(Self(Hmac::new(&key.into())))
     }
 
-    /// `kind` keeps prints apart that mean different questions about one token.
+    /// The print of a token. `kind` separates different questions about one token.
     pub(super) fn print(&self, kind: u8, token: &[u8]) -> Print {
         self.0.clone().chain_update([kind]).chain_update(token).finalize().into_bytes().into()
     }
 }
 
-/// A bounded memory with ends. When its young half is full, the old half is forgotten: no search for what to drop.
+/// A bounded memory whose entries expire. When its young half is full, it forgets the old half, so
+/// it never searches for an entry to drop.
 #[derive(Debug)]
 pub(super) struct Memory<V> {
     half: usize,
@@ -49,7 +50,7 @@ impl<V: Clone> Memory<V> {
         Self { half: (most / 2).max(1), young: HashMap::new(), old: HashMap::new() }
     }
 
-    /// What is remembered and has not ended.
+    /// The value of a print; `None` if it is unknown or has expired.
     pub(super) fn get(&self, print: &Print, now: Instant) -> Option<V> {
         let (ends, value) = self.young.get(print).or_else(|| self.old.get(print))?;
         (now < *ends).then(|| value.clone())
@@ -95,7 +96,7 @@ mod tests {
             assert!(memory.young.len() + memory.old.len() <= 10);
             assert_eq!(memory.get(&print(number), now), Some(number));
         }
-        // The last half is never forgotten for want of room.
+        // The last half is never dropped for lack of room.
         assert!((995..1_000).all(|number| memory.get(&print(number), now).is_some()));
         assert_eq!(memory.get(&print(1), now), None);
         assert!(memory.get(&print(999), ends.checked_sub(Duration::from_nanos(1)).unwrap()).is_some());

@@ -1,8 +1,9 @@
-//! Who may call: those with a token of Keystone's, those with a static token of a file, or anybody on loopback where the
-//! operator says so. What they may do is said by [`crate::policy`].
+//! Authentication of callers: by tokens of Keystone, by static tokens of a file, or by nothing on
+//! loopback where the operator allows it. [`crate::policy`] says what callers may do.
 //!
-//! What must never happen here: a token in a log or an error; a comparison whose time tells how much was right; a call
-//! without a token from another machine; somebody who acts for a project that no token of his names.
+//! What must never happen here: a token in a log or an error; a comparison whose time tells how
+//! much was right; a call without a token from another machine; a caller that acts for a project
+//! which its token does not name.
 
 pub mod keystone;
 mod memory;
@@ -20,20 +21,21 @@ pub use tokens::{NewToken, NewTokenError, Tokens, TokensError};
 use crate::domain::{Caller, Identity};
 use crate::policy::Policies;
 
-/// The project of those who name none, where nobody is asked who they are.
+/// The project of callers that name none, where nobody is authenticated.
 const PROJECT_DEFAULT: &str = "default";
 
-/// Who may call.
+/// The way in which callers are authenticated.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one per process")]
 pub enum Auth {
-    /// Those whom Keystone knows.
+    /// Tokens that Keystone knows.
     Keystone(Keystone),
-    /// Those with a token of the file.
+    /// Tokens of the file.
     Tokens(Tokens),
-    /// Anybody, as an admin. For loopback listeners only: [`crate::config::Config`] sees to that.
+    /// None: every caller is an admin. For loopback listeners only, which [`crate::config::Config`]
+    /// ensures.
     NoAuth,
-    /// Anybody, as an admin, by whatever name they call us: the operator insisted.
+    /// None, under whatever name callers reach us: the operator insisted.
     NoAuthAnywhere,
 }
 
@@ -48,7 +50,7 @@ impl Identity {
         let admin = policies.makes_admin(&self);
         let project = match (self.project, self.system) {
             (Some(own), _) => own,
-            // Whoever is nobody's admin must not choose whose member to be.
+            // A caller that is not an admin must not choose its project.
             (None, true) if !admin => return Err(AuthRefusal::Unscoped),
             (None, true) => project.unwrap_or_default(),
             (None, false) => project.unwrap_or_else(|| PROJECT_DEFAULT.to_owned()),
@@ -57,39 +59,39 @@ impl Identity {
     }
 }
 
-/// Why a request is not taken.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthRefusal {
-    /// 401.
+    /// 401: the token is missing.
     #[error(
         "The request you have made requires authentication: send a token as X-Auth-Token or as Authorization: Bearer."
     )]
     NoToken,
-    /// 401.
+    /// 401: the token is unknown.
     #[error("The token is not known.")]
     UnknownToken,
-    /// 401: a service token that is not one.
+    /// 401: the service token is unknown, or not a service's.
     #[error("The service token is not known.")]
     UnknownServiceToken,
-    /// 403: a token without a project, of somebody who is no admin of the system.
+    /// 403: the token has no project, and its user is no admin of the system.
     #[error("The token is of no project: ask for one that is.")]
     Unscoped,
-    /// 400: a token of the whole system, and an address without a project.
+    /// 400: the token is for the whole system, and the address names no project.
     #[error("The token is for the whole system: name a project in the address, as /v3/PROJECT/volumes.")]
     NoProject,
-    /// 403: a web page that had its own name resolved to this machine.
+    /// 403: a web page made its own name resolve to this machine.
     #[error("Without authentication, requests are taken for localhost only.")]
     ForeignHost,
     /// 503: Keystone does not answer, and nothing is remembered about the token.
     #[error("The identity service cannot be asked about the token now: try again.")]
     Unavailable,
-    /// 503: too many tokens are being looked at.
+    /// 503: too many tokens are being verified.
     #[error("Too many tokens are being looked at: try again.")]
     Busy,
 }
 
 impl AuthRefusal {
-    /// The answer's code.
+    /// The status of the answer.
     pub(crate) const fn status(self) -> StatusCode {
         match self {
             Self::NoToken | Self::UnknownToken | Self::UnknownServiceToken => StatusCode::UNAUTHORIZED,
@@ -100,14 +102,15 @@ impl AuthRefusal {
     }
 }
 
-/// Whether a text can be a project: what can stand in an address without being escaped.
+/// Returns `true` if a text can be a project: it needs no escapes in an address.
 pub fn project_ok(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     !text.is_empty() && text.len() <= 64 && text.bytes().all(known)
 }
 
 impl Auth {
-    /// Who a request is from. `host` is what it calls us; `peer` is where it comes from, unless that says nothing.
+    /// Authenticates a request. `host` is the name under which it reached us. `peer` is the address
+    /// that it comes from; `None` if that is unknown.
     pub async fn identify(
         &self,
         headers: &HeaderMap,
@@ -130,7 +133,7 @@ impl Auth {
         }
     }
 
-    /// What a 401 says about where to get a token.
+    /// The header of a 401 that says where to get a token.
     pub(crate) fn challenge(&self) -> HeaderValue {
         match self {
             Self::Keystone(keystone) => keystone.challenge(),

@@ -1,19 +1,21 @@
-//! Where nobody is asked who they are.
+//! Callers without authentication.
 //!
-//! What must never happen here: a web page that calls this API by a name of its own that it points at this machine.
+//! What must never happen here: a web page that calls this API by a name of its own that it points
+//! at this machine.
 
 use std::net::IpAddr;
 
 use super::{AuthRefusal, Identity, project_ok};
 use crate::auth::roles::{ADMIN, with_implied};
 
-/// Refuses a host that is not this machine by its own names. A web page anywhere can point its own name at 127.0.0.1; it
-/// cannot make a browser say `localhost` for it.
+/// Refuses a host name that is not one of this machine's own. A web page anywhere can point its own
+/// name at 127.0.0.1, but cannot make a browser say `localhost` for it.
 pub(super) fn only_local(host: Option<&str>) -> Result<(), AuthRefusal> {
     if host.is_some_and(|host| !is_local(host)) { Err(AuthRefusal::ForeignHost) } else { Ok(()) }
 }
 
-/// An admin. Clients without a password say `user:project`; what they say is taken, and so is that they are a service.
+/// The identity of an admin. Clients without a password send `user:project`: user, project and the
+/// claim to be a service are believed.
 pub(super) fn identity(token: Option<&[u8]>, service: bool) -> Identity {
     let text = token.and_then(|token| std::str::from_utf8(token).ok()).unwrap_or_default();
     let (user, project) = text.split_once(':').unwrap_or((text, ""));

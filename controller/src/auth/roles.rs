@@ -1,15 +1,15 @@
 //! Names of roles.
 
-/// May do everything, by default.
+/// The role that may do everything, by default.
 pub(super) const ADMIN: &str = "admin";
-/// Changes what is its project's.
+/// The role that changes the objects of its project.
 pub(super) const MEMBER: &str = "member";
-/// Sees what is its project's.
+/// The role that sees the objects of its project.
 pub(super) const READER: &str = "reader";
-/// Another service, as Nova: in a service token.
+/// The role of another service, like Nova, in a service token.
 pub(super) const SERVICE: &str = "service";
 
-/// As policies compare them: in lower case, sorted, each once.
+/// Roles as policies compare them: in lower case, sorted, each once.
 pub(super) fn tidy<T: AsRef<str>>(roles: impl IntoIterator<Item = T>) -> Vec<String> {
     let mut roles: Vec<_> = roles.into_iter().map(|role| role.as_ref().to_lowercase()).collect();
     roles.sort_unstable();
@@ -17,7 +17,7 @@ pub(super) fn tidy<T: AsRef<str>>(roles: impl IntoIterator<Item = T>) -> Vec<Str
     roles
 }
 
-/// With what an identity service would add: an admin is a member, a member a reader.
+/// Roles with those that an identity service would add: an admin is a member, a member a reader.
 pub(super) fn with_implied<T: AsRef<str>>(roles: impl IntoIterator<Item = T>) -> Vec<String> {
     let mut roles = tidy(roles);
     for (role, implied) in [(ADMIN, MEMBER), (MEMBER, READER)] {
@@ -28,7 +28,7 @@ pub(super) fn with_implied<T: AsRef<str>>(roles: impl IntoIterator<Item = T>) ->
     tidy(roles)
 }
 
-/// Whether a text can be the name of a role in the token file.
+/// Returns `true` if a text can be the name of a role in the token file.
 pub(super) fn ok(text: &str) -> bool {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !text.is_empty() && text.len() <= 64 && text.bytes().all(known)

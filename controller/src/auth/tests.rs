@@ -1,4 +1,4 @@
-//! Who a request is from, without a network.
+//! Tests of authentication, without a network.
 
 use super::*;
 
@@ -51,7 +51,7 @@ async fn a_service_token_is_one_with_that_role() {
     let seen = with(&nova.token).await.unwrap();
     assert_eq!((seen.user.as_str(), seen.service), ("ann", true));
     assert!(!seen.roles.contains(&"service".to_owned()), "the user gets nothing of the service's roles");
-    // An admin's token is right, and no service's; an empty header is none.
+    // An admin's token is valid, and not a service's; an empty header counts as none.
     for service in [&other.token, ""] {
         assert!(!with(service).await.unwrap().service);
     }
@@ -59,7 +59,7 @@ async fn a_service_token_is_one_with_that_role() {
     for service in ["x", if forged == nova.token { "y" } else { &forged }] {
         assert_eq!(with(service).await, Err(AuthRefusal::UnknownServiceToken), "{service}");
     }
-    // A service token alone is nobody.
+    // A service token alone authenticates nobody.
     assert_eq!(identify(&auth, &[("x-service-token", &nova.token)]).await, Err(AuthRefusal::NoToken));
 }
 

@@ -1,12 +1,12 @@
 //! Static tokens from a file.
 //!
-//! A token is `mooring_<id>_<secret>`: the id says which entry is meant, so that one argon2 at most is worked out per
-//! request, and only for ids of the file. The file has no token, only the argon2 hash of each: whoever reads a backup of it
-//! cannot call. What was found right is remembered for a while, and so is what was found wrong; argon2 runs on few threads
-//! at once, and few may wait for it.
+//! A token is `mooring_<id>_<secret>`. The id names the entry, so that a request costs at most one
+//! argon2 hash, and only for ids in the file. The file has only the argon2 hash of each token: a
+//! reader of a backup cannot call. Right and wrong tokens are remembered for a while. Argon2 runs
+//! on few threads at once, and few requests may wait for it.
 //!
-//! What must never happen here: a token in a log or an error; a request that is let in because a hash could not be worked
-//! out; work for the processor that a stranger can order without a bound.
+//! What must never happen here: a token in a log or an error; a request that is let in because a
+//! hash could not be computed; work for the processor that a stranger can order without a bound.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,37 +31,38 @@ use super::memory::{Memory, Print, Printer};
 use super::roles::{self, MEMBER};
 use super::{AuthRefusal, project_ok};
 
-/// What every token begins with, so that one that leaked is recognised.
+/// The prefix of every token, by which a leaked one is recognised.
 const PREFIX: &str = "mooring_";
 
-/// Random bytes of a token's id.
+/// The number of random bytes in a token's id.
 const ID_BYTES: usize = 8;
 
-/// Random bytes of a token's secret.
+/// The number of random bytes in a token's secret.
 const SECRET_BYTES: usize = 32;
 
-/// Permissions of the token file that are refused: for others, and writing by the group.
+/// The permissions of the token file that are refused: any for others, and writing by the group.
 const MODE_REFUSED: u32 = 0o027;
 
-/// Most memory that a hash of the file may cost, in KiB, and most passes over it.
+/// The most memory that a hash of the file may cost, in KiB, and the most passes over it.
 const COST_MAX: (u32, u32) = (256 * 1024, 16);
 
-/// How long a right token is remembered.
+/// The time for which a right token is remembered.
 const RIGHT_FOR: Duration = Duration::from_mins(10);
 
-/// How long a wrong one is.
+/// The time for which a wrong token is remembered.
 const WRONG_FOR: Duration = Duration::from_mins(1);
 
-/// How many wrong ones are remembered.
+/// The number of wrong tokens that are remembered.
 const WRONG_MAX: usize = 4_096;
 
-/// Hashes at work at once. Each takes some 20 MiB.
+/// The number of concurrent hashes. Each takes about 20 MiB.
 const TURNS: usize = 2;
 
-/// Requests that may wait for a turn, or have one.
+/// The number of requests that may wait for a turn, or have one.
 const PLACES: usize = 64;
 
-/// Requests with one token among them: a caller with a right token who sends wrong ones like it keeps nobody out.
+/// The number of such requests with one token's id. So a caller that sends wrong tokens with a
+/// known id keeps nobody else out.
 const PLACES_PER_TOKEN: usize = 32;
 
 /// The tokens of the file.
@@ -69,7 +70,7 @@ pub struct Tokens {
     list: Vec<Token>,
     by_id: HashMap<String, usize>,
     printer: Printer,
-    /// Whether a token was right.
+    /// Remembered tokens, with `true` for a right one.
     memory: Mutex<Remembered>,
     turns: Arc<Semaphore>,
     places: Arc<Semaphore>,
@@ -90,14 +91,14 @@ pub(super) struct Token {
     places: Arc<Semaphore>,
 }
 
-// What is compared is not shown: it helps nobody who may not know it.
+// The hashes are not shown: they help nobody.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.list.iter().map(|token| &token.name)).finish()
     }
 }
 
-/// Why the token file is not used.
+/// The reason why the token file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
     /// The file cannot be read.
@@ -105,11 +106,11 @@ pub enum TokensError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// Others could read or change it.
+    /// Other users could read or change the file.
     #[error(
         "the token file {} has mode {mode:04o}: others may not read it, and only its owner may write it: \
          chmod 0640 (or 0600)", .path.display()
@@ -117,7 +118,7 @@ pub enum TokensError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
     /// A mistake inside.
@@ -126,7 +127,7 @@ pub enum TokensError {
 }
 
 impl TokensError {
-    /// Who can cure it: whoever keeps the file.
+    /// The remedy: the keeper of the file has to act.
     pub const fn cure(&self) -> Cure {
         Cure::Operator
     }
@@ -150,11 +151,11 @@ struct RawToken {
     #[serde(default)]
     admin: bool,
     argon2: Option<Spanned<String>>,
-    /// Of earlier files.
+    /// A key of earlier files.
     sha256: Option<Spanned<IgnoredAny>>,
 }
 
-/// A hash that can be worked out in bounded time and memory.
+/// Reads a hash that can be computed in bounded time and memory.
 fn hash_of(text: &str) -> Result<PasswordHash, &'static str> {
     let want = "argon2: want the text from `mooring-controller token`: $argon2id$v=19$…";
     let hash = PasswordHash::new(text).map_err(|_| want)?;
@@ -221,7 +222,7 @@ fn token(file: &File<'_>, raw: Spanned<RawToken>) -> Result<(String, Token), Con
 }
 
 impl Tokens {
-    /// Reads the file, if nobody else can.
+    /// Reads the file, if no one else can.
     pub fn load(path: &Path) -> Result<Self, TokensError> {
         let read = |source| TokensError::Read { path: path.to_owned(), source };
         let mode = std::fs::metadata(path).map_err(read)?.permissions().mode() & 0o777;
@@ -232,7 +233,7 @@ impl Tokens {
         Ok(Self::parse(&text, &path.display().to_string())?)
     }
 
-    /// Checks a text; `name` is what errors call the file.
+    /// Checks a text; `name` is the file's name in errors.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         let file = File::new(name, text);
         let mut wrong = Mistakes::default();
@@ -258,7 +259,7 @@ impl Tokens {
         }
         let printer = Printer::new().map_err(|error| file.missing(format!("no random numbers: {error}")))?;
         let memory = Remembered {
-            // Twice the number: none is ever forgotten for want of room.
+            // Twice the number: no right token is dropped for lack of room.
             right: Memory::new(2 * tokens.len()),
             wrong: Memory::new(WRONG_MAX),
         };
@@ -295,13 +296,13 @@ impl Tokens {
         let own = Arc::clone(&found.places).try_acquire_owned().map_err(|_| AuthRefusal::Busy)?;
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AuthRefusal::Busy)?;
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| AuthRefusal::Busy)?;
-        // Another request with the same token may have had the turn before.
+        // Another request with this token may have had the turn before.
         if let Some(right) = self.remembered(&print) {
             return Ok(right);
         }
         let (hash, token) = (Arc::clone(&found.hash), token.to_vec());
         let work = tokio::task::spawn_blocking(move || {
-            // Held until the work is done, also when the client is gone before.
+            // Held until the work is done, even if the client is gone before.
             let _held = (own, place, turn);
             Argon2::default().verify_password(&token, &*hash)
         });
@@ -320,7 +321,7 @@ impl Tokens {
     }
 }
 
-/// The id inside a token, if it has the form of one.
+/// The id inside a token; `None` if it has not the form of one.
 fn id_of(token: &[u8]) -> Option<String> {
     let rest = std::str::from_utf8(token).ok()?.strip_prefix(PREFIX)?;
     let (id, secret) = rest.split_once('_')?;
@@ -328,30 +329,30 @@ fn id_of(token: &[u8]) -> Option<String> {
     ok.then(|| id.to_ascii_lowercase())
 }
 
-/// A token that was made just now: shown once, and kept nowhere.
+/// A new token: shown once, and stored nowhere.
 pub struct NewToken {
-    /// What the client sends.
+    /// The token that the client sends.
     pub token: String,
-    /// What goes into the file.
+    /// The block for the token file.
     pub block: String,
 }
 
-/// Why no token is made.
+/// The reason why no token is made.
 #[derive(Debug, thiserror::Error)]
 pub enum NewTokenError {
     /// The role cannot stand in the file.
     #[error("{0:?} is no role: want 1 to 64 letters, digits, -, _ and .")]
     Role(String),
-    /// The system gives no random numbers.
+    /// The system gave no random numbers.
     #[error("cannot read random numbers")]
     Random(#[source] getrandom::Error),
-    /// The hash cannot be worked out.
+    /// The hash cannot be computed.
     #[error("cannot work out the token's hash: {0}")]
     Hash(String),
 }
 
 impl NewTokenError {
-    /// Who can cure it.
+    /// The party that can mend the failure.
     pub const fn cure(&self) -> Cure {
         match self {
             Self::Role(_) => Cure::FixSpec,
@@ -361,7 +362,7 @@ impl NewTokenError {
 }
 
 impl NewToken {
-    /// Makes one from the system's random numbers.
+    /// Makes a token from the system's random numbers.
     pub fn make<T: AsRef<str>>(
         name: &str,
         project: &str,

@@ -1,6 +1,8 @@
-//! The authority as its files have it at this moment: `rotate-authority` replaces them while the controller serves.
+//! The authority as its files now have it: `rotate-authority` replaces them while the controller
+//! serves.
 //!
-//! What must never happen here: an authority given up because its files cannot be read for a moment.
+//! What must never happen here: an authority given up because its files cannot be read for a
+//! moment.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,13 +13,14 @@ use mooring_model::Chain;
 
 use super::{Authority, AuthorityError};
 
-/// By which it is seen that a file was replaced: device, inode, size, and the time of the last change in nanoseconds.
+/// The stamp of a file, which shows a replacement: device, inode, size, and the time of the last
+/// change in nanoseconds.
 type Stamp = (u64, u64, u64, i64, i64);
 
-/// The stamps of the certificate's file and of the key's.
+/// The stamps of the certificate's file and of the key's; `None` for a file that cannot be read.
 pub(crate) type Stamps = [Option<Stamp>; 2];
 
-/// By which it is seen that one of two files is another one.
+/// The stamps of two files, for a comparison that shows a replacement.
 pub(crate) fn stamps(certificate: &Path, key: &Path) -> Stamps {
     [stamp(certificate), stamp(key)]
 }
@@ -27,7 +30,7 @@ struct Loaded {
     authority: Arc<Authority>,
 }
 
-/// The authority of two files, read again once they are others.
+/// The authority of two files, which are read again after a replacement.
 pub struct LiveAuthority {
     certificate: PathBuf,
     key: PathBuf,
@@ -48,14 +51,15 @@ fn stamp(path: &Path) -> Option<Stamp> {
 impl LiveAuthority {
     /// Loads the authority from its files.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, AuthorityError> {
-        // Taken before the files are read: one that is replaced meanwhile is read again.
+        // Taken before the files are read: a file replaced meanwhile is read again.
         let stamps = stamps(certificate, key);
         let authority = Arc::new(Authority::load(certificate, key)?);
         let loaded = Mutex::new(Loaded { stamps, authority });
         Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), loaded })
     }
 
-    /// The authority as the files have it now. Files that cannot be used are told in the log, and the one before goes on.
+    /// The authority as the files now have it. Files that cannot be used are logged, and the former
+    /// authority stays.
     pub fn now(&self) -> Arc<Authority> {
         let stamps = stamps(&self.certificate, &self.key);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,12 +110,12 @@ mod tests {
         let live = LiveAuthority::load(&crt, &key).unwrap();
         let first = live.now();
         assert!(Arc::ptr_eq(&first, &live.now()), "nothing was replaced");
-        // Both are trusted, and the first one signs: whichever comes first in the file.
+        // Both are trusted, and the first one signs, whichever comes first in the file.
         folder::write_over(&crt, &format!("{b}{a}"), KEPT).unwrap();
         let both = live.now();
         assert_eq!((both.pin(), both.pins().len()), (first.pin(), 2));
         assert!(both.certificate_pem().starts_with(&a));
-        // One file in the place of another is the switch.
+        // The switch is the replacement of one file.
         folder::write_over(&key, &new, KEPT).unwrap();
         let switched = live.now();
         assert_eq!(switched.pins(), [both.pins()[1].clone(), both.pins()[0].clone()]);

@@ -1,11 +1,12 @@
-//! The law of a rotation: an authority takes the place of another one, and nobody is shut out at any moment.
+//! The law of a rotation: a new authority replaces the old one, and shuts nobody out at any moment.
 //!
-//! Three steps. *begin*: the new one is trusted beside the old one, which goes on signing. *switch*: the new one signs, and both are
-//! trusted. *finish*: the new one alone is trusted. How far a rotation is stands in the files alone: which certificates there
-//! are, which of them the key fits, and whether a next key waits.
+//! A rotation has three steps. *begin*: the new authority is trusted beside the old one, which goes
+//! on signing. *switch*: the new one signs, and both are trusted. *finish*: only the new one is
+//! trusted. The files alone hold the progress: the certificates in them, the certificate that the
+//! key fits, and a waiting next key.
 //!
-//! What must never happen here: something signed by the new authority while somebody does not trust it; the old one dropped while a
-//! certificate of it is in force.
+//! What must never happen here: something signed by the new authority while somebody does not trust
+//! it; the old one dropped while a certificate of it is in force.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,19 +17,19 @@ use mooring_api::v1;
 use super::Authority;
 use crate::domain::ControllerTrust;
 
-/// How far a rotation is on one machine.
+/// The progress of a rotation on one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// None is under way.
+    /// No rotation is in progress.
     Idle,
     /// A new authority with this pin is trusted, and does not sign yet.
     Begun(String),
-    /// The new authority signs, and the one with this pin is trusted still.
+    /// The new authority signs, and the old one with this pin is still trusted.
     Switched(String),
 }
 
 impl Stage {
-    /// `next`: the pin of the key that waits, if its certificate is trusted.
+    /// The stage that the files show. `next` is the pin of the waiting key, if there is one.
     pub fn of(authority: &Authority, next: Option<&str>) -> Self {
         match (next, authority.pins()) {
             (Some(next), pins) if pins.iter().skip(1).any(|pin| pin == next) => Self::Begun(next.to_owned()),
@@ -38,16 +39,17 @@ impl Stage {
     }
 }
 
-/// An agent, as far as a rotation has to know it.
+/// The facts about an agent that a rotation needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentTrust {
     /// The agent's name.
     pub name: String,
-    /// True if the agent joined with a token: the controller renews its certificate.
+    /// `true` if the agent joined with a token: the controller renews its certificate.
     pub joined: bool,
-    /// The agent's last report of its certificate. `None`: it has not reported one.
+    /// The agent's last report of its certificate; `None` if there was none.
     pub said: Option<v1::TlsIdentity>,
-    /// The authorities by which the controller's configuration knows it; of one that has joined none.
+    /// For an agent that did not join: the authorities by which the controller's configuration
+    /// knows it.
     pub known_by: Vec<String>,
 }
 
@@ -56,18 +58,19 @@ impl AgentTrust {
         self.said.as_ref().is_some_and(|said| said.trusts.iter().any(|trusted| trusted == pin))
     }
 
-    /// True if the authority with this pin is what it is known by.
+    /// Returns `true` if the agent is known by the authority with this pin.
     fn is_of(&self, pin: &str) -> bool {
         self.joined || self.known_by.iter().any(|known| known == pin) || self.trusts(pin)
     }
 }
 
-/// A controller of a shared database: its name for people, and which authorities it trusts. `None`: it has not said so.
+/// A controller of a shared database: its name for people, and the authorities that it trusts.
+/// `None` if it has not said so.
 pub type Told = (String, Option<ControllerTrust>);
 
 const SILENT: &str = "has not said which authorities it trusts: start it, and see that it is of this version";
 
-/// Says who does not trust both authorities yet, one line each.
+/// Lists who does not yet trust both authorities, one line each.
 pub fn distrust(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for agent in agents.iter().filter(|agent| agent.is_of(old)) {
@@ -97,7 +100,7 @@ pub fn distrust(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &st
     lines
 }
 
-/// Says who still holds a certificate of the old authority, one line each.
+/// Lists who still has a certificate of the old authority, one line each.
 pub fn holders(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for agent in agents.iter().filter(|agent| agent.is_of(old)) {
@@ -166,7 +169,7 @@ mod tests {
         ("c".to_owned(), Some(trust))
     }
 
-    /// Whoever is named holds up the step, and nobody else does.
+    /// A step waits for exactly those whom the next step would shut out.
     #[test]
     fn a_step_waits_for_whoever_the_next_one_would_shut_out() {
         for (one, switch, finish) in [
@@ -174,7 +177,7 @@ mod tests {
             (agent(true, &[], Some(said(&["old"], "old"))), true, true),
             (agent(true, &[], Some(said(&["old", "new"], "old"))), false, true),
             (agent(true, &[], Some(said(&["old", "new"], "new"))), false, false),
-            // Certificates of an operator, of this authority or of another one.
+            // An operator's certificates, signed by this authority or by another one.
             (agent(false, &["old"], None), true, true),
             (agent(false, &["old"], Some(said(&["old"], "old"))), true, true),
             (agent(false, &["old"], Some(said(&["old", "new"], "old"))), false, true),
@@ -193,7 +196,7 @@ mod tests {
             (told(&["old", "new"], &["old"]), false, true),
             (told(&["new", "old"], &["old", "new"]), false, true),
             (told(&["new", "old"], &["new"]), false, false),
-            // Its API has a certificate of an operator.
+            // The API's certificate is an operator's.
             (told(&["new", "old"], &[]), false, false),
         ] {
             let all = [one];

@@ -39,7 +39,7 @@ fn at(time: SystemTime) -> UnixTime {
     UnixTime::since_unix_epoch(time.duration_since(UNIX_EPOCH).unwrap())
 }
 
-/// As a client judges a server that it dialled by a name.
+/// Checks a certificate as a client does with a server that it dialled by a name.
 fn serves(authority: &Authority, pem: &str, name: &str, time: SystemTime) -> Result<(), Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority), provider).build().unwrap();
@@ -47,7 +47,7 @@ fn serves(authority: &Authority, pem: &str, name: &str, time: SystemTime) -> Res
     verifier.verify_server_cert(&der(pem), &[], &name, &[], at(time)).map(|_| ())
 }
 
-/// As an agent judges a caller.
+/// Checks a certificate as an agent does with a caller.
 fn calls(authority: &Authority, pem: &str, time: SystemTime) -> Result<(), Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority), provider).build().unwrap();
@@ -182,11 +182,12 @@ fn the_authority_is_loaded_from_its_own_files_only() {
     assert_eq!(loaded.certificate_pem(), pem);
     assert_eq!(loaded.pin(), certificates::pin(&pem).unwrap());
     assert_eq!(loaded.pin().len(), "sha256:".len() + 64);
-    // The pin is the key's: a certificate made anew over it has the same, another authority has not.
+    // The pin is the key's: a new certificate over the key has the same pin, another authority has
+    // another.
     let again = self_sign(&fs::read_to_string(&key).unwrap(), "other", SystemTime::now()).unwrap();
     assert_eq!(certificates::pin(&again).unwrap(), loaded.pin());
     assert_ne!(authority().pin(), loaded.pin());
-    // What it signs after a reload is trusted by whoever trusts it.
+    // Whoever trusts the authority trusts what it signs after a reload.
     let now = SystemTime::now();
     let leaf_key = make_key().unwrap();
     let client = loaded.sign_client(&leaf_key, now).unwrap();
@@ -217,7 +218,7 @@ fn a_certificate_is_renewed_at_two_thirds_of_its_life_with_its_names_and_key() {
         (now + CERTIFICATE_LIFE * 2 / 3 - Duration::from_hours(2), now + CERTIFICATE_LIFE * 2 / 3);
     for pem in [&server, &client] {
         assert_eq!(authority.renew(pem, &key, early).unwrap(), None);
-        // Also one that has ended: the machine may have been off for long.
+        // An expired certificate is renewed, too: the machine may have been off for long.
         for time in [due, now + 2 * CERTIFICATE_LIFE] {
             let renewed = authority.renew(pem, &key, time).unwrap().unwrap();
             assert_eq!(renewed.expires_at, time + CERTIFICATE_LIFE);
@@ -232,7 +233,7 @@ fn a_certificate_is_renewed_at_two_thirds_of_its_life_with_its_names_and_key() {
             }
         }
     }
-    // An operator's own certificate is the operator's to renew.
+    // The operator renews the operator's own certificate.
     assert_eq!(self::authority().renew(&server, &key, due).unwrap(), None);
     assert_eq!(authority.renew("no certificate", &key, due).unwrap(), None);
     assert_eq!(authority.renew(authority.certificate_pem(), &key, now + AUTHORITY_LIFE).unwrap(), None);

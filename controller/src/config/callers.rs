@@ -1,4 +1,4 @@
-//! The part of the configuration that says who may call.
+//! The part of the configuration about the authentication of callers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,35 +12,36 @@ use super::{ConfigError, File};
 use crate::auth::{keystone, project_ok};
 use crate::service::{AgentEntry, SecretsOnGet};
 
-/// How long Keystone's answers are remembered unless the file says otherwise, in seconds; and the longest.
+/// The default time for which Keystone's answers are remembered, and the longest, in seconds.
 const REMEMBER_DEFAULT: u64 = 300;
 const REMEMBER_MAX: u64 = 3_600;
 
-/// How long one question to Keystone may take unless the file says otherwise, in seconds; and the longest.
+/// The default time limit of one request to Keystone, and the longest, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 const TIMEOUT_MAX: u64 = 60;
 
-/// Whether callers are asked who they are: what the command line says.
+/// The authentication that the command line demands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// As it must be on a network.
+    /// Every caller is authenticated, as it must be on a network.
     Everybody,
-    /// `--no-auth`: listeners on loopback only.
+    /// `--no-auth`: no caller is, and listeners are on loopback only.
     NobodyOnLoopback,
-    /// `--no-auth` with `--no-auth-on-networks`: whoever reaches us is an admin.
+    /// `--no-auth` with `--no-auth-on-networks`: no caller is, and everybody who reaches us is an
+    /// admin.
     Nobody,
 }
 
-/// Who may call.
+/// The way in which callers are authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Callers {
-    /// Those with a token of this file.
+    /// Tokens of this file.
     Tokens(PathBuf),
-    /// Those whom Keystone knows.
+    /// Tokens that Keystone knows.
     Keystone(Box<keystone::Options>),
-    /// Every program on this machine.
+    /// None, for every program on this machine.
     Anybody,
-    /// Everybody who reaches us.
+    /// None, for everybody who reaches us.
     AnybodyAnywhere,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct RawKeystone {
     insecure: bool,
 }
 
-/// Reads which hosts the members of a project attach to natively.
+/// Reads the hosts that a project's members may attach to natively.
 pub(super) fn native_hosts(
     file: &File<'_>,
     raw: &BTreeMap<String, Spanned<Vec<Spanned<String>>>>,
@@ -163,7 +164,7 @@ fn keystone_options(file: &File<'_>, table: &Spanned<RawKeystone>) -> Result<key
     })
 }
 
-/// Keystone's address without `/v3`.
+/// Reads Keystone's address without `/v3`.
 fn keystone_url(file: &File<'_>, text: &Spanned<String>, key: &str) -> Result<String, ConfigError> {
     let plain = |url: &Url| {
         url.has_host() && url.query().is_none() && url.fragment().is_none() && url.username().is_empty()

@@ -1,4 +1,4 @@
-//! The part of the configuration that says how agents join.
+//! The part of the configuration about the joins of agents.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::{ConfigError, File};
 
-/// PEM files of the authority, and of the certificate that enrolled agents are shown.
+/// PEM files of the authority, and of the certificate that the controller shows to agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
     /// The authority's certificate.
@@ -23,7 +23,7 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
-    /// Checks the files. Returns warnings about certificates that end soon.
+    /// Checks the files. Returns warnings about certificates that expire soon.
     pub(super) fn check(&self, now: SystemTime) -> Result<Vec<String>, CertificateError> {
         let mut warnings = certificates::check_signer(&self.authority, &self.authority_key, now)?;
         warnings.extend(certificates::check_identity(&self.client_cert, &self.client_key, now)?);

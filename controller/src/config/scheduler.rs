@@ -8,7 +8,7 @@ use crate::domain::is_zone;
 use crate::schedule::Multipliers;
 use crate::service::{AgentEntry, Scheduler, ZONE_DEFAULT};
 
-/// Most attempts that make sense: each one waits for an agent.
+/// The most attempts that make sense: each one waits for an agent.
 const ATTEMPTS_MAX: u32 = 100;
 
 #[derive(Deserialize)]
@@ -23,7 +23,7 @@ pub(super) struct RawScheduler {
     max_attempts: Option<Spanned<i64>>,
 }
 
-/// A zone's name. Types list several with commas between them.
+/// Reads a zone's name. It has no comma: types list several zones with commas.
 pub(super) fn zone(file: &File<'_>, text: &Spanned<String>, key: &str) -> Result<String, ConfigError> {
     let zone = text.get_ref();
     if !is_zone(zone) {
@@ -93,7 +93,8 @@ pub(super) fn scheduler(
     })
 }
 
-/// One that no agent is in would refuse every volume whose creator names none.
+/// Reads the default zone. Refuses one without agents: it would refuse every volume whose creator
+/// names no zone.
 fn default_zone(
     file: &File<'_>,
     text: &Spanned<String>,

@@ -77,7 +77,7 @@ const EMPTY: [&str; 9] = [
     "/volume-transfers/detail",
 ];
 
-/// Lists without single objects to show.
+/// Collections without objects, whose single objects are answered with "not found".
 const EMPTY_ONES: [&str; 5] = ["backups", "groups", "os-volume-transfer", "qos-specs", "volume-transfers"];
 
 fn extension_view((alias, name, description): &(&str, &str, &str)) -> Value {

@@ -1,9 +1,12 @@
-//! `init --join`: another controller on the database of one that is there, by the file of its `share`.
+//! `init --join`: makes another controller on an existing controller's database, from the file of
+//! that one's `share`.
 //!
-//! The file is good for one machine: the database keeps by which key it was used, and the same key may use it again, so that a join
-//! that was killed is run again. Everything that can be refused is refused before anything but that key is written.
+//! The file is good for one machine. The database stores the key that used it, and that key may use
+//! it again, so that a killed join can be repeated. Everything that can be refused is refused
+//! before anything but that key is written.
 //!
-//! What must never happen here: a file that is there changed; keys of the first controller left behind by a join that was refused.
+//! What must never happen here: an existing file changed; keys of the first controller left behind
+//! by a refused join.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,19 +29,20 @@ use crate::store::Db;
 use crate::store::beside::Beside;
 use nix::unistd::geteuid;
 
-/// Where the first controller's files are on this machine.
+/// The places of the first controller's files on this machine.
 struct Moved<'a> {
     bundle: &'a Bundle,
     folder: &'a Path,
 }
 
 impl Moved<'_> {
-    /// The place of one of the first controller's files: in this machine's folder if it lay in the first one's, else the same.
+    /// The place of one of the first controller's files: in this machine's folder if it was in the
+    /// first one's folder, else unchanged.
     fn path(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.bundle.folder).map_or_else(|_| path.to_owned(), |rest| self.folder.join(rest))
     }
 
-    /// The first one's configuration, for this machine.
+    /// The first controller's configuration, with this machine's folder.
     fn config(&self) -> String {
         let [from, to] =
             [&self.bundle.folder, &self.folder.to_owned()].map(|folder| format!("\"{}/", folder.display()));
@@ -46,7 +50,8 @@ impl Moved<'_> {
     }
 }
 
-/// Replaces a key of the configuration that stands before all tables, on one line; adds it if it is not there.
+/// Sets a key of the configuration that stands on one line before all tables. Adds it if it is
+/// missing.
 fn set(text: &str, key: &str, value: &str) -> String {
     let line = format!("{key} = {value}");
     let (mut seen, mut done) = (false, false);
@@ -67,7 +72,7 @@ fn set(text: &str, key: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Makes this machine a controller of the database that `from` is of.
+/// Makes this machine a controller of the database that the file `from` belongs to.
 pub fn join(
     folder: &Path,
     names: &[String],
@@ -97,7 +102,7 @@ pub fn join(
     use_share(&bundle, &text, &private, folder)?;
     for file in &bundle.files {
         let path = moved.path(&file.path);
-        // Nobody but its owner writes to it.
+        // Only the owner can write the file.
         init.put(&path, &file.text, file.mode & PUBLIC | PRIVATE)?;
     }
     let enrolment = config.enrolment.as_ref().ok_or(ShareError::NoAuthority)?;
@@ -111,13 +116,13 @@ pub fn join(
     init.say(&format!("remove {} now, here and where it was made", from.display()))
 }
 
-/// The first controller's configuration with this machine's names and addresses.
+/// The first controller's configuration, with this machine's names and addresses.
 fn for_this_machine(text: &str, names: &[String]) -> Result<String, InitError> {
     let config = Config::parse(text, "the shared configuration", Asked::Everybody)?;
     let port = config.listen.first().map_or(settings::PORT, SocketAddr::port);
     let scheme = if config.tls.is_some() { "https" } else { "http" };
     let text = set(text, "public_url", &quoted(&settings::url_of(scheme, names, port)));
-    // An address of the first machine is none of this one.
+    // An address of the first machine does not belong to this one.
     let anywhere =
         config.listen.iter().all(|address| address.ip().is_unspecified() || address.ip().is_loopback());
     let listen = format!("[{}]", quoted(&settings::listen_at(port)));
@@ -126,14 +131,14 @@ fn for_this_machine(text: &str, names: &[String]) -> Result<String, InitError> {
 
 type Pair = (PathBuf, PathBuf);
 
-/// The certificates that a controller has for itself, with their keys.
+/// The controller's own certificates, with their keys.
 fn own_files(config: &Config) -> (Pair, Pair) {
     let tls = config.tls.as_ref().map(|tls| (tls.cert.clone(), tls.key.clone()));
     let client = config.enrolment.as_ref().map(|own| (own.client_cert.clone(), own.client_key.clone()));
     (tls.unwrap_or_default(), client.unwrap_or_default())
 }
 
-/// Refuses files that are there and say something else: those of another controller.
+/// Refuses existing files with other content: those of another controller.
 fn refuse_other_files(moved: &Moved<'_>) -> Result<(), InitError> {
     for file in &moved.bundle.files {
         let path = moved.path(&file.path);
@@ -144,9 +149,10 @@ fn refuse_other_files(moved: &Moved<'_>) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Looks whether the database is the one of the file, and opens with its keys; takes the file into use for this machine.
+/// Checks that the database is the file's, and opens with its keys. Takes the file into use for
+/// this machine.
 fn use_share(bundle: &Bundle, text: &str, private: &str, folder: &Path) -> Result<(), InitError> {
-    // Keys and passwords are of no use to a join that is refused: they lie in a folder that goes with it.
+    // A refused join must not keep keys and passwords: they lie in a folder that is deleted.
     let stage = tempfile::Builder::new().prefix(".join-").tempdir_in(folder);
     let stage =
         stage.map_err(|source| InitError::File { verb: "write to", path: folder.to_owned(), source })?;
@@ -190,7 +196,7 @@ mod tests {
         assert!(config.listen[0].ip().is_unspecified() && config.listen[0].port() == 8776);
         assert_eq!(config.metrics, ["127.0.0.1:9181".parse().unwrap()]);
         assert!(own.contains("# a comment"));
-        // Every address of the machine, whichever it is.
+        // Every address of the machine, whatever they are.
         let any = for_this_machine(&text.replace("10.0.0.1:8776", "0.0.0.0:9000"), &names).unwrap();
         assert!(any.contains("listen = [\"0.0.0.0:9000\"]") && any.contains("https://10.0.0.2:9000"));
     }

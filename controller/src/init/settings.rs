@@ -1,4 +1,5 @@
-//! The configuration that init writes: the documented example, with the lines that a new controller needs filled in.
+//! The configuration that init writes: the documented example, with the lines of a new controller
+//! filled in.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr, TcpListener};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::InitError;
 use crate::config::{EXAMPLE, LISTEN_DEFAULT};
 
-/// What is filled in.
+/// The values that are filled in.
 pub(super) struct Settings<'a> {
     pub(super) names: &'a [String],
     pub(super) tokens: PathBuf,
@@ -19,7 +20,7 @@ pub(super) struct Settings<'a> {
 /// The port of the API.
 pub(super) const PORT: u16 = LISTEN_DEFAULT.port();
 
-/// The API's address, by the first of these names.
+/// The API's address under the first of these names.
 pub(super) fn url_of(scheme: &str, names: &[String], port: u16) -> String {
     let host = names.first().map_or("localhost", String::as_str);
     match host.parse::<Ipv6Addr>() {
@@ -37,7 +38,7 @@ fn key(name: &str, path: &Path) -> String {
 }
 
 impl Settings<'_> {
-    /// The API's address, by the first name.
+    /// The API's address under the first name.
     pub(super) fn url(&self) -> String {
         url_of("https", self.names, PORT)
     }
@@ -59,7 +60,7 @@ impl Settings<'_> {
 
     /// The example with its lines filled in.
     pub(super) fn fill(&self) -> Result<String, InitError> {
-        // The agents of the example are nobody's.
+        // The example's agents are fictional.
         let (text, agents) = EXAMPLE.split_once("[[agents]]").ok_or(InitError::Example("[[agents]]"))?;
         let mut text = text.to_owned();
         for line in format!("[[agents]]{agents}").lines() {
@@ -92,7 +93,7 @@ impl Settings<'_> {
     }
 }
 
-/// Every address of this machine: of both families, where the kernel has IPv6.
+/// All addresses of this machine: of both families if the kernel has IPv6.
 pub(super) fn listen_at(port: u16) -> String {
     let any = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
         Ok(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -1,4 +1,5 @@
-//! Laws of init: what is made is used by the controller, what is there stays, and an init that was killed is run again.
+//! Laws of init: the controller uses what is made, existing files stay, and a killed init can be
+//! repeated.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -60,7 +61,7 @@ fn a_controller_starts_with_what_init_makes() {
         };
         assert_eq!(mode, want, "{name}");
     }
-    // Every option of the example is there still.
+    // Every option of the example is still there.
     let text = fs::read_to_string(folder.join("controller.toml")).unwrap();
     for key in ["# [database]", "# [keystone]", "# [[agents]]", "[scheduler]", "# cluster = "] {
         assert!(text.contains(key), "{key}");

@@ -1,7 +1,8 @@
-//! Questions to Keystone, and the token of our own that they need.
+//! Requests to Keystone, and our own token that they need.
 //!
-//! What must never happen here: a token or the password in a log, an error, or at another address than Keystone's
-//! (redirects are not followed, proxies of the environment not used); an answer that is read without a bound.
+//! What must never happen here: a token or the password in a log, an error, or at another address
+//! than Keystone's (redirects are not followed, proxies of the environment not used); an answer
+//! that is read without a bound.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
@@ -17,29 +18,29 @@ use tokio::time::Instant;
 use super::wire::{self, Known};
 use super::{KeystoneError, Options};
 
-/// Longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
-/// After a question that was not answered, no other is asked for this long: those who wait are not all made to wait for
-/// the same silence.
+/// The time without further requests after one that was not answered: waiting callers do not all
+/// wait for the same silence.
 const DOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Permissions of the password file that are refused: for others, and writing by the group.
+/// The permissions of the password file that are refused: any for others, and writing by the group.
 const MODE_REFUSED: u32 = 0o027;
 
-/// Keystone cannot be asked. Why is in the log.
+/// The error that Keystone cannot be asked. The log has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Down;
 
-/// A question without its answer.
+/// A failed request.
 enum Trouble {
-    /// Nothing came: nothing else will come at once.
+    /// There was no answer, and there will be none soon.
     Silence(String),
-    /// What came is no answer to this question.
+    /// The answer does not fit the request.
     Answer(String),
 }
 
-/// The token that we show when we ask.
+/// The token that we authenticate with.
 struct Own {
     token: HeaderValue,
     renew: Instant,
@@ -75,7 +76,7 @@ fn password(path: &Path) -> Result<Secret, KeystoneError> {
 }
 
 fn http(options: &Options) -> Result<reqwest::Client, KeystoneError> {
-    // A provider that is there already does as well.
+    // An existing provider is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("mooring-controller/", env!("CARGO_PKG_VERSION")))
@@ -92,13 +93,13 @@ fn http(options: &Options) -> Result<reqwest::Client, KeystoneError> {
         }
         builder = builder.tls_certs_only(found);
     } else if options.url.starts_with("http://") {
-        // What the system trusts is not needed, and its absence must not matter.
+        // The system's trust is not needed, and its absence must not matter.
         builder = builder.tls_certs_only([]);
     }
     builder.build().map_err(|error| KeystoneError::Setup(format!("TLS cannot be used: {}", Chain(&error))))
 }
 
-/// The whole body, if it is not too long.
+/// Reads the whole body, unless it is too long.
 async fn body(mut response: Response) -> Result<Vec<u8>, String> {
     let mut all = Vec::new();
     while let Some(part) = response.chunk().await.map_err(|error| broken(&error))? {
@@ -125,9 +126,10 @@ impl Client {
         })
     }
 
-    /// What Keystone says about a token: `None` if it knows none such. `expired`: also one that has ended a while ago.
+    /// Keystone's facts about a token; `None` if it does not know it. With `expired`, also about a
+    /// token that expired a while ago.
     pub(super) async fn validate(&self, token: &HeaderValue, expired: bool) -> Result<Option<Known>, Down> {
-        // Ours may have been revoked since: then a new one is asked for, once.
+        // Our token may have been revoked meanwhile: then a new one is requested, once.
         for _ in 0..2 {
             self.not_down()?;
             let own = self.own_token().await?;
@@ -141,7 +143,7 @@ impl Client {
         Err(self.silent("it refuses the token that it has just given to us"))
     }
 
-    /// `None`: our own token was refused.
+    /// Sends one request; `None` if our own token was refused.
     async fn question(
         &self,
         token: &HeaderValue,
@@ -167,13 +169,13 @@ impl Client {
         }
     }
 
-    /// Our own token, a new one if there is none or it will end soon.
+    /// Our own token. Requests a new one if there is none, or if it will expire soon.
     async fn own_token(&self) -> Result<HeaderValue, Down> {
         let mut own = self.own.lock().await;
         if let Some(own) = own.as_ref().filter(|own| Instant::now() < own.renew) {
             return Ok(own.token.clone());
         }
-        // Whoever had the lock before may have found out.
+        // The former holder of the lock may have found Keystone down.
         self.not_down()?;
         let new = self.login().await.map_err(|why| self.silent(&why))?;
         let token = new.token.clone();
@@ -199,7 +201,7 @@ impl Client {
         token.set_sensitive(true);
         let ends = wire::expires(&body(response).await?).ok_or("its token has no end")?;
         let life = ends.duration_since(std::time::SystemTime::now()).unwrap_or_default();
-        // Well before its end, so that no question is asked with a token that ends on the way.
+        // Renewed well before its end, so that no request carries a token that expires on the way.
         let renew = Instant::now() + life.saturating_sub((life / 10).min(Duration::from_mins(5)));
         Ok(Own { token, renew })
     }
@@ -217,13 +219,13 @@ impl Client {
         if until.is_some_and(|until| Instant::now() < until) { Err(Down) } else { Ok(()) }
     }
 
-    /// What concerns one question only: others are asked.
+    /// Logs a failure that concerns one request only: others are sent.
     fn warn(&self, why: &str) -> Down {
         tracing::warn!(keystone = %self.options.url, why, "cannot ask Keystone about a token");
         Down
     }
 
-    /// What concerns all.
+    /// Logs a failure that concerns all requests, and suspends them for a while.
     fn silent(&self, why: &str) -> Down {
         let mut until = self.down_until.lock().unwrap_or_else(PoisonError::into_inner);
         *until = Some(Instant::now() + DOWN_FOR);

@@ -1,14 +1,15 @@
 //! Tokens of OpenStack's identity service.
 //!
-//! Each token is asked about once, and what was found out is remembered for a while, never past the token's own end.
-//! Requests that come with the same token meanwhile wait for the one question. While Keystone does not answer, what is
-//! remembered goes on; the rest is told to come again.
+//! Keystone is asked once about each token. The answer is remembered for a while, but never past
+//! the token's own end. Concurrent requests with one token wait for the one answer. While Keystone
+//! does not answer, remembered tokens stay valid, and all other callers are told to try again.
 //!
-//! A service (Nova) sends its own token beside the user's: where that is right, the user's token may have expired a while
-//! ago, since what the user began may take longer than his token lives; Keystone itself bounds how long ago.
+//! A service (Nova) sends its own token beside the user's. If that is valid, the user's token may
+//! have expired a while ago, since the user's work may take longer than the token lives. Keystone
+//! itself bounds how long ago.
 //!
-//! What must never happen here: somebody let in because Keystone did not answer; a token in a log; a project that the
-//! token does not name.
+//! What must never happen here: a caller let in because Keystone did not answer; a token in a log;
+//! a project that the token does not name.
 
 mod client;
 mod wire;
@@ -31,52 +32,53 @@ use super::{AuthRefusal, Identity};
 use client::{Client, Down};
 use wire::Known;
 
-/// Longest token that is asked about, in bytes.
+/// The longest token that Keystone is asked about, in bytes.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
 
-/// Tokens that are remembered.
+/// The number of remembered tokens.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// How long a wrong token is remembered at most.
+/// The longest time for which a wrong token is remembered.
 const WRONG_FOR: Duration = Duration::from_secs(30);
 
-/// Questions on their way at once.
+/// The number of concurrent requests to Keystone.
 const ASKED_MAX: usize = 32;
 
-/// Questions on their way, or waiting to be.
+/// The number of requests to Keystone in progress or waiting.
 const WAITING_MAX: usize = 256;
 
-/// Questions about tokens that one address has sent: random tokens do not keep others out.
+/// The number of those for tokens from one address: random tokens do not keep others out.
 const WAITING_PER_ADDRESS_MAX: usize = 64;
 
-/// How to ask Keystone.
+/// Address, credentials and limits of the requests to Keystone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where it is, without `/v3`.
+    /// Keystone's address, without `/v3`.
     pub url: String,
-    /// What a 401 tells clients about where to get a token.
+    /// The address in a 401 at which clients get a token.
     pub public_uri: String,
-    /// Our user there.
+    /// The name of our user.
     pub username: String,
-    /// The file with its password.
+    /// The file with the user's password.
     pub password_file: PathBuf,
-    /// The name of its domain.
+    /// The name of the user's domain.
     pub user_domain: String,
-    /// The project that our own token is of.
+    /// The project of our own token.
     pub project: String,
-    /// The name of that project's domain.
+    /// The name of the project's domain.
     pub project_domain: String,
-    /// The authority that signed its certificate, as a PEM file. `None`: those that the system trusts.
+    /// The authority that signed Keystone's certificate, as a PEM file; `None` for those that the
+    /// system trusts.
     pub ca: Option<PathBuf>,
-    /// How long an answer is remembered.
+    /// The time for which an answer is remembered.
     pub remember: Duration,
-    /// How long one question may take.
+    /// The longest time of one request.
     pub timeout: Duration,
-    /// With one of these roles, a token that comes as `X-Service-Token` is a service's.
+    /// The roles of which one makes a token in `X-Service-Token` a service's.
     pub service_roles: Vec<String>,
 }
 
-/// Why Keystone is not asked.
+/// The reason why Keystone cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeystoneError {
     /// A file cannot be read.
@@ -84,39 +86,39 @@ pub enum KeystoneError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// Others could read the password.
+    /// Other users could read the password.
     #[error("keystone: {} has mode {mode:04o}, and others could read the password: chmod 0640 (or 0600)", .path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// A file has not what it should have.
+    /// A file does not have the expected content.
     #[error("keystone: {}: {why}", .path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// TLS, or an address that cannot stand in a header.
+    /// TLS failed, or an address cannot stand in a header.
     #[error("keystone: {0}")]
     Setup(String),
 }
 
 impl KeystoneError {
-    /// Who can cure it: whoever keeps the configuration.
+    /// The remedy: the keeper of the configuration has to act.
     pub const fn cure(&self) -> Cure {
         Cure::Operator
     }
 }
 
-/// Asks Keystone. Cheap to clone.
+/// A client of Keystone. Cheap to clone.
 #[derive(Clone)]
 pub struct Keystone(Arc<Inner>);
 
@@ -137,10 +139,10 @@ struct State {
     flights: HashMap<Print, Flight>,
 }
 
-/// What a question came to: `None` within is a token that is not right.
+/// The result of a request; inner `None` for an invalid token.
 type Outcome = Result<Option<Arc<Known>>, AuthRefusal>;
 
-/// A question on its way.
+/// A request in progress.
 type Flight = watch::Receiver<Option<Outcome>>;
 
 impl fmt::Debug for Keystone {
@@ -150,7 +152,8 @@ impl fmt::Debug for Keystone {
 }
 
 impl Keystone {
-    /// Reads the password and the certificates. Nothing is asked yet: a Keystone that is down now may be up later.
+    /// Reads the password and the certificates. Sends no request: a Keystone that is down now may
+    /// be up later.
     pub fn open(options: &Options) -> Result<Self, KeystoneError> {
         let challenge = format!("Keystone uri=\"{}\"", options.public_uri);
         let challenge = HeaderValue::from_str(&challenge)
@@ -204,7 +207,8 @@ impl Keystone {
         })
     }
 
-    /// What is known of a token, asking if nothing is. `expired`: also if it has ended a while ago.
+    /// The facts about a token, from memory or from Keystone. With `expired`, also if it expired a
+    /// while ago.
     async fn known(&self, token: &[u8], expired: bool, peer: Option<IpAddr>) -> Outcome {
         if token.len() > TOKEN_BYTES_MAX || !token.iter().all(u8::is_ascii_graphic) {
             return Ok(None);
@@ -222,13 +226,14 @@ impl Keystone {
                 return Ok(None);
             }
             match state.flights.get(&print) {
-                // One whose task has died without a word is begun anew.
+                // A request whose task died is begun anew.
                 Some(flight) if flight.borrow().is_some() || flight.has_changed().is_ok() => flight.clone(),
                 _ => {
                     let place = self.0.waiting.take(peer).ok_or(AuthRefusal::Busy)?;
                     let (outcome, flight) = watch::channel(None);
                     state.flights.insert(print, flight.clone());
-                    // A task of its own: it ends well also when the request that began it is gone.
+                    // A task of its own: it ends properly even if the request that began it is
+                    // gone.
                     tokio::spawn(Arc::clone(&self.0).ask(place, print, header, expired, outcome));
                     flight
                 }
@@ -264,7 +269,8 @@ impl Inner {
         let answer = match found {
             Ok(Some(found)) => {
                 let found = Arc::new(found);
-                // One that has ended, and is let in for a service, has no end of its own any more.
+                // An expired token, which is accepted with a service's, has no end of its own any
+                // more.
                 let left = found.left().filter(|left| !left.is_zero());
                 let remember = left.unwrap_or(if expired { self.remember } else { Duration::ZERO });
                 let ends = Instant::now() + remember.min(self.remember);
@@ -278,7 +284,7 @@ impl Inner {
             Err(Down) => Err(AuthRefusal::Unavailable),
         };
         drop(state);
-        // Nobody waits any more when all their clients are gone.
+        // Nobody waits if all clients are gone.
         let _ = outcome.send(Some(answer));
     }
 }

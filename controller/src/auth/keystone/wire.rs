@@ -1,4 +1,4 @@
-//! Bodies that Keystone sends and takes. Pure.
+//! Bodies that Keystone sends and accepts. Pure.
 //!
 //! What must never happen here: an answer that is taken for a token it does not describe.
 
@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 use super::Options;
 use crate::auth::{project_ok, roles};
 
-/// What Keystone says about a token that is right.
+/// Keystone's facts about a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) user: String,
     pub(super) project: Option<String>,
     pub(super) system: bool,
-    /// In lower case, sorted.
+    /// Roles in lower case, sorted.
     pub(super) roles: Vec<String>,
     pub(super) admin_project: bool,
     pub(super) expires: SystemTime,
 }
 
 impl Known {
-    /// How long it lives still; `None` when it has ended.
+    /// The rest of the token's life; `None` once it has expired.
     pub(super) fn left(&self) -> Option<Duration> {
         self.expires.duration_since(SystemTime::now()).ok()
     }
@@ -67,7 +67,7 @@ struct Role {
     name: String,
 }
 
-/// What a token is. `Err`: why it is not to be understood.
+/// Reads the facts about a token. The error says why the answer cannot be understood.
 pub(super) fn known(body: &[u8]) -> Result<Known, &'static str> {
     let Body { token } = serde_json::from_slice(body).map_err(|_| "an answer that describes no token")?;
     let project = token.project.map(|project| project.id);
@@ -82,13 +82,13 @@ pub(super) fn known(body: &[u8]) -> Result<Known, &'static str> {
         system: project.is_none() && token.system.is_some_and(|system| system.all),
         project,
         roles: roles::tidy(token.roles.iter().map(|role| &role.name)),
-        // Said only where an admins' project is set up.
+        // Keystone says this only where an admins' project is set up.
         admin_project: token.is_admin_project.unwrap_or(true),
         expires: token.expires_at.into(),
     })
 }
 
-/// When our own new token ends.
+/// The end of our own new token.
 pub(super) fn expires(body: &[u8]) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct Body {
@@ -101,7 +101,7 @@ pub(super) fn expires(body: &[u8]) -> Option<SystemTime> {
     serde_json::from_slice::<Body>(body).ok().map(|body| body.token.expires_at.into())
 }
 
-/// Asks for a token of our own.
+/// The body of a request for our own token.
 pub(super) fn login(options: &Options, password: &str) -> Value {
     json!({ "auth": {
         "identity": {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(scoped.roles, ["member", "reader"]);
         assert!(with(json!({ "system": { "all": true } })).system);
         assert!(!with(json!({ "system": {} })).system);
-        // Of a project and of the system at once is only of the project.
+        // A token of both a project and the system counts for the project only.
         assert!(!with(json!({ "system": { "all": true }, "project": { "id": "p" } })).system);
     }
 
@@ -178,7 +178,7 @@ mod tests {
         assert!(token("u", "p/../q", time).is_err());
         assert!(token("u", "", time).is_err());
         assert!(token("u", "p", "soon").is_err());
-        // Depth is bounded by the parser.
+        // The parser bounds the depth.
         assert!(known(&b"[".repeat(1_000_000)).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The token file, and how often a hash is worked out.
+//! Tests of the token file, and of how often a hash is computed.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn roles_of_the_file() {
     assert!(NewToken::make("a", "b", None, &["a\"b"]).is_err());
 }
 
-/// How many hashes were worked out: a right one is remembered, and so is a wrong one.
+/// The remembered result for a token: `Some(true)` if it was right, `Some(false)` if it was wrong.
 fn remembered(tokens: &Tokens, token: &str) -> Option<bool> {
     tokens.remembered(&tokens.printer.print(0, token.as_bytes()))
 }
@@ -87,7 +87,7 @@ async fn a_hash_is_worked_out_once() {
     assert_eq!(remembered(&tokens, &new.token), None);
     assert!(tokens.find(new.token.as_bytes()).await.is_ok());
     assert_eq!(remembered(&tokens, &new.token), Some(true));
-    // From now on no turn is needed.
+    // From here on no turn is needed.
     tokens.turns.close();
     for _ in 0..100 {
         assert!(tokens.find(new.token.as_bytes()).await.is_ok());
@@ -110,7 +110,7 @@ async fn strangers_order_no_work() {
     assert_eq!(tokens.find(wrong.as_bytes()).await.err(), Some(AuthRefusal::UnknownToken));
     assert_eq!(remembered(&tokens, &wrong), Some(false));
     tokens.turns.close();
-    // Known to be wrong; of no entry; of no form: no turn is taken for any.
+    // A token known to be wrong, one without an entry, and one without the form: none takes a turn.
     let (id, secret) = new.token[PREFIX.len()..].split_once('_').unwrap();
     let strange = format!("{PREFIX}{}_{secret}", "0".repeat(16));
     let long = format!("{}0", new.token);
@@ -126,7 +126,7 @@ async fn few_may_wait_and_fewer_work() {
     let made = ["a", "c", "d"].map(|name| NewToken::make(name, "b", None, &["member"]).unwrap());
     let file: Vec<_> = made.iter().map(|new| new.block.as_str()).collect();
     let tokens = Arc::new(Tokens::parse(&file.join("\n"), "tokens").unwrap());
-    // Nobody gets a turn: those who come first wait, one more is told to come again.
+    // No request gets a turn: the first ones wait, one more is told to try again.
     let held = tokens.turns.clone().acquire_many_owned(u32::try_from(TURNS).unwrap()).await.unwrap();
     let mut waiting = tokio::task::JoinSet::new();
     for (new, left) in made.iter().zip([PLACES - PLACES_PER_TOKEN, 0]) {
