@@ -508,7 +508,7 @@ static OWN: [Operation; 41] = [
     .queries(&[("wait_ms", NUMBER)])
     .takes("RotateSecrets")
     .gives("LiveAttachments"),
-    op("PUT", "/volumes/{id}/cut", "cutVolume", "Isolate a volume from its hosts")
+    op("PUT", "/volumes/{id}/cut", "cutVolume", "Isolate a volume from its disk")
         .admin()
         .status(202)
         .takes("CutVolume")
