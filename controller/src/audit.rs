@@ -1,11 +1,14 @@
-//! The audit log's way into the database: lines wait in a bounded queue, in order, and a task writes them in batches.
+//! The audit log's way into the database: lines wait in a bounded queue, in order, and a task
+//! writes them in batches.
 //!
-//! A line costs its call no transaction. A batch is written each [`FLUSH_EVERY`], earlier when [`BATCH_MAX`] lines wait, and at
-//! the stop. A database that is away keeps the lines waiting; only a full queue loses one, and a flood of
-//! calls without a login; what is lost is counted. A crash loses
-//! what waits: the journal has every line, as an event of the target `audit`.
+//! A line costs its call no transaction. A batch is written each [`FLUSH_EVERY`], earlier when
+//! [`BATCH_MAX`] lines wait, and at the stop. While the database is away, lines wait. A line is
+//! lost only if the queue is full, or in a flood of calls without a login; lost lines are counted.
+//! A crash loses the waiting lines, but the journal has every line, as an event of the target
+//! `audit`.
 //!
-//! What must never happen here: a call that waits for its line; a line that is written twice; a line lost without a count.
+//! What must never happen here: a call that waits for its line; a line written twice; a line lost
+//! without a count.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,41 +22,41 @@ use crate::domain::AuditEntry;
 use crate::error::Refusal;
 use crate::store::{Db, PRUNE_ROWS_MAX, Store};
 
-/// How long a line waits at most for its batch, while the database answers.
+/// The longest time for which a line waits for its batch, while the database answers.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// Lines of one transaction at most.
+/// The most lines of one transaction.
 const BATCH_MAX: usize = 256;
 
-/// Lines that wait at most: some megabytes.
+/// The most waiting lines: some megabytes.
 pub(crate) const QUEUE_MAX: usize = 16_384;
 
-/// Lines of callers whom nobody knows (401), in each [`STRANGERS_WINDOW`] at most: whoever reaches the API would fill the
-/// database otherwise.
+/// The most lines of unauthenticated callers (401) in each [`STRANGERS_WINDOW`]. Without this
+/// bound, anybody who reaches the API could fill the database.
 const STRANGERS_MAX: u32 = 1_000;
 
 const STRANGERS_WINDOW: Duration = Duration::from_mins(1);
 
-/// How long a database that refused a batch is left alone at most.
+/// The longest pause after the database refused a batch.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// How long the stop waits for the database.
+/// The time for which the stop waits for the database.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// How often old lines are looked for.
+/// The time between two searches for old lines.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 #[derive(Default)]
 struct Waiting {
     entries: VecDeque<AuditEntry>,
-    /// The queue is full, and that was logged.
+    /// `true` if the queue is full, and that was logged.
     overflows: bool,
-    /// When the window of strangers began, and how many lines of theirs were taken in it.
+    /// The start of the window of unauthenticated callers, and the lines taken in it.
     strangers: Option<(Instant, u32)>,
 }
 
 impl Waiting {
-    /// Counts a stranger's line; false: there are enough of them.
+    /// Counts a line of an unauthenticated caller; `false` if the window has enough of them.
     fn takes_stranger(&mut self, now: Instant) -> bool {
         let (began, count) =
             self.strangers.filter(|(began, _)| now < *began + STRANGERS_WINDOW).unwrap_or((now, 0));
@@ -68,13 +71,13 @@ impl Waiting {
     }
 }
 
-/// See the module.
+/// The queue and its writer: see the module.
 #[derive(Default)]
 pub(crate) struct Audit {
     waiting: Mutex<Waiting>,
     lost: AtomicU64,
     many: Notify,
-    /// Held by who writes: batches are in order.
+    /// A lock that the writer holds, so that batches stay in order.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -83,7 +86,7 @@ impl Audit {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a line. It never waits.
+    /// Takes a line, and never waits.
     pub(crate) fn record(&self, entry: AuditEntry) {
         let mut waiting = self.waiting();
         if entry.call.user.is_none() && !waiting.takes_stranger(Instant::now()) {
@@ -106,17 +109,17 @@ impl Audit {
         }
     }
 
-    /// Lines that are in the journal only.
+    /// The number of lines that only the journal has.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Lines that wait for the database.
+    /// The number of lines that wait for the database.
     pub(crate) fn count_waiting(&self) -> usize {
         self.waiting().entries.len()
     }
 
-    /// Writes what waits, in order. What the database does not take goes on waiting.
+    /// Writes waiting lines, in order. Lines that the database does not take go on waiting.
     pub(crate) async fn flush(&self, store: &Store) -> Result<(), Refusal> {
         let _writing = self.writing.lock().await;
         loop {
@@ -155,7 +158,7 @@ impl Audit {
                 };
                 prune_at = Instant::now() + if more { Duration::ZERO } else { PRUNE_EVERY };
             }
-            // A database that refused a batch is left alone, however many lines wait.
+            // After a refused batch the database is left alone, however many lines wait.
             let many = async {
                 if pause > FLUSH_EVERY {
                     std::future::pending::<()>().await;
@@ -169,7 +172,8 @@ impl Audit {
         }
     }
 
-    /// Writes what waits, at the stop. What the database does not take now is in the journal only.
+    /// Writes waiting lines at the stop. Lines that the database does not take now are only in the
+    /// journal.
     pub(crate) async fn end(&self, store: &Store) {
         let done = tokio::time::timeout(END_WAIT, self.flush(store)).await;
         let left = std::mem::take(&mut self.waiting().entries).len();
@@ -188,7 +192,7 @@ impl Audit {
     }
 }
 
-/// Deletes lines from before a time; true: there may be more.
+/// Deletes lines from before a time; `true` if there may be more.
 async fn prune(store: &Store, before: SystemTime) -> bool {
     match store.write_soon("prune the audit log", move |db| Ok(db.prune_audit(before)?)).await {
         Ok(0) => false,
@@ -235,7 +239,7 @@ mod tests {
         (0..count).for_each(|number| audit.record(entry(number)));
         let before = store.commits().unwrap();
         audit.flush(&store).await.unwrap();
-        // The last one is counted after it is answered.
+        // The last line is counted after its call is answered.
         assert!(store.commits().unwrap() - before <= 3, "a transaction for each batch");
         assert_eq!(kept(&store).await, (0..count).map(|number| format!("req-{number}")).collect::<Vec<_>>());
         assert_eq!((audit.count_waiting(), audit.lost()), (0, 0));
@@ -280,7 +284,7 @@ mod tests {
         let (audit, store) = (Audit::default(), store(&dir));
         let count = usize::try_from(PRUNE_ROWS_MAX).unwrap() + 7;
         (0..count).for_each(|number| audit.record(entry(number)));
-        // One microsecond younger than that is kept.
+        // A line one microsecond younger is kept.
         let keep = Duration::from_micros(2);
         let now = || time_of(i64::try_from(count).unwrap());
         let task = audit.run(&store, Some(keep), now);

@@ -1,5 +1,5 @@
-//! The clocks: the wall clock says what time it is, the monotonic one how long something took. Injected: tests and the
-//! simulation hold them.
+//! The clocks: the wall clock gives the time of day, the monotonic clock measures durations. Both
+//! are injected, so that tests and the simulation control them.
 //!
 //! What must never happen here: a duration measured with the wall clock, which may jump both ways.
 
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// Says what time it is, and how long something took. Cheap to clone.
+/// The two clocks. Cheap to clone.
 #[derive(Clone)]
 pub struct Clock {
     wall: Arc<dyn Fn() -> SystemTime + Send + Sync>,
@@ -17,12 +17,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// This machine's.
+    /// The machine's clocks.
     pub fn system() -> Self {
         Self::new(SystemTime::now)
     }
 
-    /// Another wall clock, beside tokio's monotonic one.
+    /// Another wall clock, beside tokio's monotonic clock.
     pub fn new(wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         let origin = Instant::now();
         Self::with_monotonic(wall, move || origin.elapsed())
@@ -36,12 +36,12 @@ impl Clock {
         Self { wall: Arc::new(wall), monotonic: Arc::new(monotonic) }
     }
 
-    /// Now, UTC.
+    /// The present time, in UTC.
     pub fn now(&self) -> SystemTime {
         (self.wall)()
     }
 
-    /// Monotonic time. The difference of two such readings of one process is a duration.
+    /// The monotonic time. The difference of two readings in one process is a duration.
     pub fn monotonic(&self) -> Duration {
         (self.monotonic)()
     }

@@ -103,7 +103,7 @@ pub struct Config {
 pub struct Tls {
     /// Our certificate, with its chain.
     pub cert: PathBuf,
-    /// Its key.
+    /// The key of the certificate.
     pub key: PathBuf,
 }
 

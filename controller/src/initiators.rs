@@ -1,10 +1,11 @@
-//! Under which names one host reaches a volume: its iSCSI name, or its Fibre Channel ports.
+//! The names under which one host reaches a volume: its iSCSI name, or its Fibre Channel ports.
 //!
-//! A storage agent grants to each port of a host by itself, and says of each by itself that it is revoked. Here they are one
-//! nexus: a host that is cut off is cut off at all of its ports.
+//! A storage agent grants to each port of a host separately, and reports each revocation
+//! separately. Here they are one nexus: a host's grant is revoked only when it is revoked at all of
+//! its ports.
 //!
-//! What must never happen here: two spellings of one host that compare as different; two attachments taken for strangers
-//! that share a port.
+//! What must never happen here: two spellings of one host that compare as different; two
+//! attachments that share a port taken for strangers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,19 +18,19 @@ use mooring_model::{Initiator, Iqn, NameError, Wwpn};
 pub struct HostPorts(BTreeSet<Wwpn>);
 
 impl HostPorts {
-    /// These ports; `None`: there is none.
+    /// A set of ports; `None` if it is empty.
     pub fn new(ports: impl IntoIterator<Item = Wwpn>) -> Option<Self> {
         let ports: BTreeSet<_> = ports.into_iter().collect();
         (!ports.is_empty()).then_some(Self(ports))
     }
 
-    /// Each of them, in order.
+    /// The ports, in order.
     pub fn iter(&self) -> impl Iterator<Item = Wwpn> {
         self.0.iter().copied()
     }
 }
 
-/// Who reaches a volume. With the volume, the nexus.
+/// The names of a host that reaches a volume. With the volume, they are the nexus.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Initiators {
     /// Over iSCSI.
@@ -39,7 +40,7 @@ pub enum Initiators {
 }
 
 impl Initiators {
-    /// Its iSCSI name.
+    /// The iSCSI name; `None` over Fibre Channel.
     pub fn iqn(&self) -> Option<&Iqn> {
         match self {
             Self::Iscsi(iqn) => Some(iqn),
@@ -47,7 +48,7 @@ impl Initiators {
         }
     }
 
-    /// Its Fibre Channel ports.
+    /// The Fibre Channel ports; `None` over iSCSI.
     pub fn ports(&self) -> Option<&HostPorts> {
         match self {
             Self::Iscsi(_) => None,
@@ -55,14 +56,14 @@ impl Initiators {
         }
     }
 
-    /// Each as the storage agents know it.
+    /// Each name, as the storage agents know it.
     pub fn each(&self) -> impl Iterator<Item = Initiator> {
         let iqn = self.iqn().cloned().map(Initiator::Iscsi);
         let ports = self.ports().into_iter().flat_map(HostPorts::iter).map(Initiator::Fc);
         iqn.into_iter().chain(ports)
     }
 
-    /// It is one of these.
+    /// Returns `true` if this is one of the names.
     pub fn has(&self, one: &Initiator) -> bool {
         match (self, one) {
             (Self::Iscsi(own), Initiator::Iscsi(iqn)) => own == iqn,
@@ -71,7 +72,7 @@ impl Initiators {
         }
     }
 
-    /// They share a name: what is done to the one at the target is done to the other.
+    /// Returns `true` if both share a name: an act on one at the target then affects the other.
     pub fn meets(&self, other: &Self) -> bool {
         other.each().any(|one| self.has(&one))
     }
@@ -92,7 +93,8 @@ impl PartialEq<Iqn> for Initiators {
 impl FromStr for Initiators {
     type Err = NameError;
 
-    /// As [`Display`](fmt::Display) writes it: an iSCSI name, or ports with commas between them.
+    /// Reads the form of [`Display`](fmt::Display): an iSCSI name, or ports with commas between
+    /// them.
     fn from_str(text: &str) -> Result<Self, NameError> {
         let ports: Result<Vec<Wwpn>, _> = text.split(',').map(str::parse).collect();
         match ports.ok().and_then(HostPorts::new) {
@@ -135,14 +137,14 @@ mod tests {
     }
 
     proptest! {
-        /// Law: the text of them is them.
+        /// Law: reading the text gives the original names.
         #[test]
         fn the_text_says_all(of in any_initiators()) {
             prop_assert_eq!(of.to_string().parse::<Initiators>().unwrap(), of.clone());
             prop_assert_eq!(of.each().count(), of.ports().map_or(1, |ports| ports.iter().count()));
         }
 
-        /// Law: two meet exactly when one name is of both; each meets itself.
+        /// Law: two meet exactly when they share a name; each meets itself.
         #[test]
         fn they_meet_in_a_name(a in any_initiators(), b in any_initiators()) {
             let common = a.each().any(|one| b.each().any(|other| one == other));

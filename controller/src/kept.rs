@@ -1,11 +1,12 @@
-//! What agents keep for us beside each spec, and never read: enough to rebuild this database from them.
+//! The opaque data that agents store beside each spec, without reading it: enough to rebuild this
+//! database from the agents.
 //!
-//! JSON, so that every release reads what every other one wrote: keys are only ever added, and what is missing is not known.
-//! Agents take a limited size. Of what does not fit, only what cannot be known otherwise is written, and that something is
-//! missing.
+//! The data are JSON, so that every release reads every other's: keys are only ever added, and a
+//! missing key means "unknown". Agents accept a limited size. If the data do not fit, only what
+//! cannot be known otherwise is written, with the mark `truncated`.
 //!
-//! What must never happen here: more than agents take; a secret (it stands in the spec); anything of a moment, or of what the
-//! wish does not follow: it would be sent anew for that.
+//! What must never happen here: more than agents accept; a secret (it stands in the spec); anything
+//! momentary, or independent of the spec: the spec would be sent anew for it.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,14 @@ use uuid::Uuid;
 use crate::domain::VolumeType;
 use crate::store::{AttachmentRow, VolumeRow, micros};
 
-/// Of a volume, beside its spec.
+/// The data beside a volume's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptVolume {
     pub(crate) name: Option<String>,
     pub(crate) description: Option<String>,
     pub(crate) project: String,
     pub(crate) user: String,
-    /// The name of its type.
+    /// The name of the volume's type.
     #[serde(rename = "type")]
     pub(crate) type_name: Option<String>,
     pub(crate) type_id: Uuid,
@@ -39,47 +40,47 @@ pub(crate) struct KeptVolume {
     pub(crate) readonly: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<String>,
-    /// Microseconds since 1970.
+    /// The time of creation, in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created_us: Option<i64>,
-    /// The rest of its type.
+    /// The rest of the volume's type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume_type: Option<KeptType>,
-    /// It is a snapshot of this volume.
+    /// The volume of which this is a snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot_of: Option<VolumeId>,
-    /// It was made from this volume.
+    /// The volume that it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source_volume: Option<VolumeId>,
-    /// It was made from this snapshot.
+    /// The snapshot that it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source_snapshot: Option<VolumeId>,
-    /// Something did not fit.
+    /// `true` if something did not fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) truncated: bool,
 }
 
-/// Of a type, beside its name and its id.
+/// The data of a type, beside its name and id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptType {
     pub(crate) description: Option<String>,
     pub(crate) is_public: bool,
     pub(crate) extra_specs: BTreeMap<String, String>,
-    /// Of a private one: who may use it.
+    /// The projects that may use the type, if it is private.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) projects: Vec<String>,
 }
 
-/// Of an export, beside its spec: the attachments that have a grant.
+/// The data beside an export's spec: the attachments with a grant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptExport {
     pub(crate) attachments: Vec<KeptAttachment>,
-    /// Something did not fit.
+    /// `true` if something did not fit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) truncated: bool,
 }
 
-/// Of one attachment, beside its grant.
+/// The data of one attachment, beside its grant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptAttachment {
     pub(crate) id: AttachmentId,
@@ -93,13 +94,13 @@ pub(crate) struct KeptAttachment {
     pub(crate) native: Option<AgentId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mountpoint: Option<String>,
-    /// As the client gave it.
+    /// The client's connector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) connector: Option<Map<String, Value>>,
-    /// Microseconds since 1970.
+    /// The time of creation, in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created_us: Option<i64>,
-    /// The name of its host is its own user's word.
+    /// `true` if only the host's own user named the host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) claimed: bool,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -110,14 +111,14 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The first of these that agents take.
+/// The first of these that agents accept; `None` if there is none.
 fn first_fitting<T: Serialize>(tiers: impl IntoIterator<Item = T>) -> Option<Vec<u8>> {
     let encoded = tiers.into_iter().filter_map(|tier| serde_json::to_vec(&tier).ok());
     encoded.into_iter().find(|bytes| bytes.len() <= OPAQUE_BYTES_MAX)
 }
 
 impl KeptVolume {
-    /// What is kept of this row. `projects`: who may use its type, if that is private.
+    /// The data of this row. `projects` are those that may use its type, if that is private.
     pub(crate) fn of(row: &VolumeRow, volume_type: Option<VolumeType>, projects: Vec<String>) -> Self {
         let (type_name, kept_type) = volume_type
             .map(|of| {
@@ -147,19 +148,20 @@ impl KeptVolume {
         }
     }
 
-    /// As agents keep it: first without its metadata, then without what its type demands.
+    /// The data for agents. Too large ones are shortened: first by the metadata, then by the type's
+    /// extra specs.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let few = Self { metadata: BTreeMap::new(), truncated: true, ..self.clone() };
         let fewer = Self { description: None, volume_type: None, ..few.clone() };
         first_fitting([self, &few, &fewer]).unwrap_or_default()
     }
 
-    /// What an agent kept; `None` when it makes no sense.
+    /// Reads an agent's data; `None` if they make no sense.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// What it was made from.
+    /// The source of the volume's contents.
     pub(crate) fn source(&self) -> Option<Source> {
         let volume = self.snapshot_of.or(self.source_volume).map(Source::Volume);
         volume.or(self.source_snapshot.map(Source::Snapshot))
@@ -167,7 +169,7 @@ impl KeptVolume {
 }
 
 impl KeptExport {
-    /// What is kept of the attachments of a volume.
+    /// The data of a volume's attachments.
     pub(crate) fn of(rows: &[AttachmentRow]) -> Self {
         let kept = |row: &AttachmentRow| KeptAttachment {
             id: row.id,
@@ -186,8 +188,8 @@ impl KeptExport {
         Self { attachments: granted.map(kept).collect(), truncated: false }
     }
 
-    /// As agents keep it: of very many first without what clients said, then what no spec holds, and in the end nothing but
-    /// that something is missing.
+    /// The data for agents. Too large ones are shortened: first by what clients sent, then by
+    /// everything that is not in the spec. In the end only the mark `truncated` is left.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         if let Some(all) = first_fitting([self]) {
             return all;
@@ -208,14 +210,14 @@ impl KeptExport {
         first_fitting([few, fewer, none]).unwrap_or_default()
     }
 
-    /// What an agent kept; `None` when it makes no sense.
+    /// Reads an agent's data; `None` if they make no sense.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 }
 
 impl KeptAttachment {
-    /// One of which only the grant is known.
+    /// An attachment of which only the grant is known.
     pub(crate) const fn bare(id: AttachmentId, mode: Mode) -> Self {
         Self {
             id,
@@ -256,7 +258,7 @@ mod tests {
             type_name in option::of(".{1,255}"), type_id in any::<u128>(), size_gib in 1..u32::MAX,
             flags in any::<[bool; 2]>(), readonly in option::of(any::<bool>()),
             zone in option::of(".{1,255}"), created_us in option::of(0..i64::MAX), volume_type in option::of(any_type()),
-            // Up to what users may say, and beyond what agents take.
+            // Up to the most that users may set, and beyond the size that agents accept.
             metadata in btree_map(".{1,255}", ".{0,255}", 0..150),
             sources in any::<[Option<u128>; 3]>(),
         ) -> KeptVolume {
@@ -296,7 +298,7 @@ mod tests {
             prop_assert!(!bytes.is_empty() && bytes.len() <= OPAQUE_BYTES_MAX);
             let read = KeptVolume::from_bytes(&bytes).unwrap();
             if read.truncated {
-                // Who it is is never what is left out.
+                // The identity is never left out.
                 let who = |of: &KeptVolume| (of.name.clone(), of.project.clone(), of.user.clone(), of.type_id);
                 prop_assert_eq!(who(&read), who(&volume));
                 prop_assert!(serde_json::to_vec(&volume).unwrap().len() > OPAQUE_BYTES_MAX);
@@ -325,7 +327,7 @@ mod tests {
 
         #[test]
         fn what_others_wrote_is_read_or_not_and_nothing_else(bytes in vec(any::<u8>(), 0..200)) {
-            // No panic.
+            // Neither panics.
             let _ = (KeptVolume::from_bytes(&bytes), KeptExport::from_bytes(&bytes));
         }
     }

@@ -1,11 +1,13 @@
-//! The control plane: volume types, volumes and attachments as users see them, and the wishes that its agents make true.
+//! The control plane: volume types, volumes and attachments as users see them, and the specs that
+//! its agents make true.
 //!
-//! Three layers. [`domain`] holds the records and the rules (pure). [`service`] is everything that can be asked, one method
-//! each: transactions on the store, and the work with the agents behind them. `http` speaks the Block Storage API v3 and
-//! Mooring's own API, and decides nothing.
+//! Three layers. [`domain`] holds the records and the rules (pure). [`service`] has one method for
+//! each request: transactions on the store, and the work with the agents behind them. `http` speaks
+//! the Block Storage API v3 and Mooring's own API, and decides nothing.
 //!
-//! What must never happen here: an acknowledgement before the transaction is durable; a detach acknowledged without its
-//! receipt; a decision from a missing report; a secret in a log, an error or an answer to those who may not see it.
+//! What must never happen here: an acknowledgement before the transaction is durable; a detach
+//! acknowledged without its receipt; a decision from a missing report; a secret in a log, an error
+//! or an answer to those who may not see it.
 
 mod agents;
 pub mod args;

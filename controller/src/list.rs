@@ -1,74 +1,74 @@
-//! What lists can be asked for: which keys filter and sort which collection, and what a page is. Pure: the front makes a
-//! [`ListQuery`] of a query string, the store makes SQL of a [`ListQuery`].
+//! Queries of lists: the keys that filter and sort each collection, and the pages. Pure: the front
+//! makes a [`ListQuery`] of a query string, and the store makes SQL of a [`ListQuery`].
 //!
-//! What must never happen here: a key that is also SQL and comes from a request; a filter for everybody on what only
-//! admins see.
+//! What must never happen here: a key that is also SQL and comes from a request; a filter for
+//! everybody on facts that only admins see.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use mooring_model::VolumeId;
 
-/// Most entries of one page: Cinder's `osapi_max_limit`.
+/// The most entries of one page: Cinder's `osapi_max_limit`.
 pub const PAGE_MAX: u64 = 1_000;
 
-/// Most conditions of one list; each pair of a dictionary and each moment is one. A volume has at most 128 pairs, and the
-/// databases refuse an expression that is some thousand conditions long.
+/// The most conditions of one list; each pair of a dictionary and each time is one. A volume has at
+/// most 128 pairs, and the databases refuse an expression of some thousand conditions.
 pub const CONDITIONS_MAX: usize = 256;
 
-/// What a key's values are.
+/// The type of a key's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any text.
     Text,
-    /// A UUID; any other text is nobody's.
+    /// A UUID; any other text matches nothing.
     Id,
     /// A whole number.
     Number,
     /// A boolean.
     Truth,
-    /// A moment.
+    /// A time.
     Time,
     /// The users' own keys of a volume.
     Metadata,
     /// The extra specs of a type.
     Specs,
-    /// Something that nothing here has: nothing matches.
+    /// A field that no object has here: nothing matches.
     Nobody,
-    /// A boolean that is true of all.
+    /// A boolean that is true for all.
     Always,
 }
 
 /// A key of a collection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
-    /// As clients say it.
+    /// The key's name for clients.
     pub name: &'static str,
-    /// The column.
+    /// The column of the table.
     pub(crate) column: &'static str,
-    /// Its values.
+    /// The type of its values.
     pub kind: Kind,
-    /// Whether a row may have none.
+    /// `true` if a row may have no value.
     pub(crate) nullable: bool,
-    /// Not only admins filter by it.
+    /// `true` if not only admins may filter by it.
     pub everybody: bool,
-    /// Lists can be sorted by it.
+    /// `true` if lists can be sorted by it.
     pub sorts: bool,
 }
 
-/// What can be listed.
+/// A collection that can be listed.
 #[derive(Debug)]
 pub struct Collection {
-    /// As `GET /resource_filters` calls it.
+    /// The name in `GET /resource_filters`.
     pub resource: &'static str,
-    /// What one of it is called in a 404.
+    /// The name of one object in a 404.
     pub one: &'static str,
     pub(crate) table: &'static str,
-    /// Which rows of the table are of the collection; empty: all.
+    /// The condition that selects the collection's rows of the table; empty for all rows.
     pub(crate) only: &'static str,
-    /// Who sees a row, where only a project's are seen; `{}` stands for the project.
+    /// The condition that limits rows to a project's; `{}` stands for the project.
     pub(crate) scope: &'static str,
-    /// What it is filtered and sorted by.
+    /// The keys for filters and sorting.
     pub keys: &'static [Key],
 }
 
@@ -201,7 +201,7 @@ pub static SNAPSHOTS: Collection = Collection {
     ],
 };
 
-/// All that lists of objects are made of.
+/// All collections of objects.
 pub static COLLECTIONS: [&Collection; 5] = [&VOLUMES, &SNAPSHOTS, &ATTACHMENTS, &TYPES, &MESSAGES];
 
 impl Collection {
@@ -211,7 +211,7 @@ impl Collection {
     }
 }
 
-/// How a moment is compared.
+/// A comparison of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// `lt`.
@@ -228,27 +228,27 @@ pub enum Order {
     After,
 }
 
-/// What a row's value must be.
+/// The condition on a row's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// This text.
+    /// The value is this text.
     Text(String),
-    /// A text with this in it.
+    /// The value contains this text.
     Part(String),
-    /// This number; booleans are 0 and 1.
+    /// The value is this number; booleans are 0 and 1.
     Number(i64),
-    /// A moment so placed to this one.
+    /// The value is a time in this order to that one.
     Time(Order, SystemTime),
-    /// All of these pairs.
+    /// The value has all of these pairs.
     Pairs(BTreeMap<String, String>),
-    /// What no row has.
+    /// No row matches.
     Nothing,
 }
 
 /// One condition of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Of what.
+    /// The key.
     pub key: &'static Key,
     /// The condition.
     pub test: Test,
@@ -264,24 +264,25 @@ impl Filter {
     }
 }
 
-/// What a list is asked for.
+/// The query of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Of all projects (admins), or of the caller's.
+    /// `true` for all projects (admins), `false` for the caller's.
     pub all_projects: bool,
-    /// Of this project only (admins, with all projects).
+    /// The only project, if there is one (admins, with all projects).
     pub project: Option<String>,
-    /// All must hold.
+    /// The conditions, which must all hold.
     pub filters: Vec<Filter>,
-    /// What to sort by, and whether the greatest is first. Age and id follow, so that a place in a list is always one.
+    /// The keys to sort by, each with `true` if the greatest comes first. Age and id follow, so
+    /// that every place in a list is unique.
     pub sort: Vec<(&'static Key, bool)>,
-    /// Entries of the page.
+    /// The most entries of the page.
     pub limit: u64,
-    /// Entries left out before it.
+    /// The number of entries to leave out before the page.
     pub offset: u64,
-    /// The page begins after this one.
+    /// The entry after which the page begins.
     pub marker: Option<String>,
-    /// How many there are without page and marker is asked for, too.
+    /// `true` to count all entries, regardless of page and marker.
     pub count: bool,
 }
 
@@ -312,9 +313,9 @@ impl ListQuery {
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
-    /// Its entries.
+    /// The page's entries.
     pub items: Vec<T>,
-    /// How many there are without page and marker, where that was asked for.
+    /// The number of entries regardless of page and marker, if it was requested.
     pub count: Option<u64>,
 }
 

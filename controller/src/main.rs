@@ -1,6 +1,7 @@
 //! `mooring-controller`: the control plane.
 //!
-//! Stop is not detach: agents keep what they have, and another start goes on with everything that was going on.
+//! A stop is not a detach: agents keep what they have, and the next start continues all work in
+//! progress.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -31,12 +32,13 @@ use mooring_controller::{rotate, share as sharing};
 use mooring_systemd::sealing::{self, Origin};
 use mooring_systemd::{cores, folder, notify};
 
-/// A request is some thousands of small pieces of memory that one thread takes and another gives back: with glibc's that is a
-/// sixth of the processor time, and what a burst has taken stays taken.
+/// The allocator. A request consists of some thousands of small pieces of memory that one thread
+/// allocates and another frees. With glibc's allocator that costs a sixth of the processor time,
+/// and memory used in a burst is not returned.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Threads of the runtime at most.
+/// The most threads of the runtime.
 const WORKERS_MAX: usize = 8;
 
 fn main() -> ExitCode {
@@ -96,9 +98,9 @@ fn share(args: &ShareArgs) -> Result<()> {
     Ok(())
 }
 
-/// For connections to a database server.
+/// Installs the TLS provider for connections to a database server.
 fn use_tls() {
-    // An error here means that a provider is installed already: the same one, nobody else installs any.
+    // An error means that a provider is installed already: it can only be this one.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -151,18 +153,20 @@ fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// Half of the processors, since the other half is busy with what the threads of the database do: a task that wakes another one
-/// finds it on its own thread more often, and a thread that is woken for little costs more than what it does.
+/// The number of the runtime's threads: half of the processors, since the database's threads occupy
+/// the other half. Tasks that wake each other then share a thread more often, and waking a thread
+/// for little work costs more than the work.
 fn workers() -> usize {
     let all = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (all / 2).clamp(1, WORKERS_MAX)
 }
 
-/// The log, the TLS provider, and the runtime.
+/// Prepares the log, the TLS provider, and the runtime.
 fn prepare(config: &Config) -> Result<tokio::runtime::Runtime> {
     tracing_subscriber::fmt()
         .with_env_filter(
-            // The audit log is in the journal whatever else is; `audit=off` in the file ends that.
+            // The audit log is in the journal whatever the filter; `audit=off` in the file ends
+            // that.
             tracing_subscriber::EnvFilter::try_new(format!("audit=info,{}", config.log))
                 .context("`log` in the configuration")?,
         )
@@ -178,7 +182,7 @@ fn prepare(config: &Config) -> Result<tokio::runtime::Runtime> {
 }
 
 fn rebuild(args: &RebuildArgs) -> Result<()> {
-    // It listens nowhere and asks nobody who they are: what the file says of that is not looked at.
+    // This opens no listener and authenticates nobody: the file's settings of those do not matter.
     let config = Config::load(&args.config, Asked::Nobody)?;
     let runtime = prepare(&config)?;
     let how = How { without: args.without.clone(), dry_run: args.dry_run };
@@ -186,13 +190,13 @@ fn rebuild(args: &RebuildArgs) -> Result<()> {
     let report = runtime.block_on(rebuild::run(options, database, &how))?;
     runtime.shutdown_background();
     match write!(std::io::stdout(), "{report}") {
-        // Who reads only the beginning of it has read enough.
+        // A reader that closes the pipe early has read enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         printed => printed.context("print the report"),
     }
 }
 
-/// What agents join by, as the configuration has it.
+/// The authority by which agents join, from the configuration.
 fn enroller(config: &Config) -> Result<Option<Enroller>> {
     let Some(files) = &config.enrolment else { return Ok(None) };
     let authority = LiveAuthority::load(&files.authority, &files.authority_key)?;
@@ -205,7 +209,7 @@ fn enroller(config: &Config) -> Result<Option<Enroller>> {
     }))
 }
 
-/// Where the keys are that seal the database's secrets.
+/// The place of the keys that seal the database's secrets.
 fn sealing_keys(config: &Config) -> Result<Origin> {
     config.sealing_keys().context(
         "the database of [database] may be shared, and every controller seals its secrets with the same keys: name their file with \
@@ -266,7 +270,7 @@ fn rotate_authority(args: &RotateAuthorityArgs) -> Result<()> {
     Ok(())
 }
 
-/// The database of the configuration, and where its keys are.
+/// The database of the configuration, with the place of its keys.
 fn database(config: &Config) -> Result<Database> {
     let keys = sealing_keys(config)?;
     Ok(match config.database.clone() {
@@ -275,7 +279,7 @@ fn database(config: &Config) -> Result<Database> {
     })
 }
 
-/// Options that the control plane is opened with, and its database.
+/// The control plane's options, and its database.
 fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result<(ServiceOptions, Database)> {
     let (enroller, database) = (enroller(&config)?, database(&config)?);
     let options = ServiceOptions {
@@ -316,7 +320,7 @@ fn warn_of_no_auth(auth: &Auth) {
     }
 }
 
-/// Removes what a replacement of a key or a certificate has left that was killed before its end. Keys stand in it.
+/// Removes the rests of killed replacements of keys and certificates. They contain keys.
 fn sweep(config: &Config) -> Result<()> {
     let keys = sealing_keys(config)?;
     let own = config.state_dir.join("mooring-controller.db");
@@ -336,14 +340,15 @@ fn sweep(config: &Config) -> Result<()> {
 }
 
 async fn serve(config: Config, auth: Auth, policies: Arc<Policies>, restored: bool) -> Result<()> {
-    // First of all: the embedded store's lock says that no other controller works on the state folder.
+    // This comes first: the embedded store's lock shows that no other controller works on the state
+    // folder.
     let (listen, api_tls, public_url) =
         (config.listen.clone(), config.tls.clone(), config.public_url.clone());
     let metrics_listen = config.metrics.clone();
     let certificates = config.clone();
     sweep(&config)?;
     if let Some(renewal) = Renewal::of(&config) {
-        // One that has ended while the controller was off is not shown to anybody.
+        // A certificate that expired while the controller was off is never shown.
         renewal.look(SystemTime::now(), None).await;
     }
     let (options, database) = options_of(config, Arc::clone(&policies), restored)?;

@@ -1,10 +1,11 @@
-//! The controller's metrics, in Prometheus' words. Each is explained in docs/operations.md.
+//! The controller's metrics, in Prometheus' words. docs/operations.md explains each of them.
 //!
-//! What the database counts is read at most every [`COUNTED_FOR`], and for at most a twentieth of the time: however
-//! often somebody asks, and however many volumes there are, it costs no more than that. The labels are agents' names,
-//! and words that this program knows; no volume has a series of its own.
+//! The database is counted at most every [`COUNTED_FOR`], and for at most a twentieth of the time.
+//! This bounds the cost, however often metrics are requested and however many volumes there are.
+//! The labels are agents' names, and words that this program knows; no volume has a series of its
+//! own.
 //!
-//! What must never happen here: a label that a client chooses; a count that is no longer known, without its age.
+//! What must never happen here: a label that a client chooses; an outdated count without its age.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,23 +35,23 @@ use crate::service::counts::{AgentCounts, Counts};
 use crate::service::{Refusal, Service};
 use crate::store::ReviewKind;
 
-/// How all names begin.
+/// The prefix of all names.
 const PREFIX: &str = "mooring_controller";
 
-/// How long the database is not asked again.
+/// The shortest time between two counts of the database.
 pub const COUNTED_FOR: Duration = Duration::from_secs(15);
 
-/// So many times as long as a count took, nothing is counted again.
+/// The pause after a count, as a multiple of its duration.
 const RESTS: u32 = 20;
 
-/// How long somebody who asks waits for a count that is at work. He gets what was counted last.
+/// The time for which a request waits for a count in progress. Afterwards it gets the last count.
 const COUNT_WAIT: Duration = Duration::from_secs(2);
 
-/// Seconds that an answer takes, by which answers are told apart. An attach waits for two agents; a long poll up to a
-/// minute.
+/// Buckets for the duration of answers, in seconds. An attach waits for two agents; a long poll
+/// takes up to a minute.
 const SECONDS: [f64; 7] = [0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 
-/// A request that no route took: refused before that, or there is no such address.
+/// The route of a request that no route took: it was refused earlier, or there is no such address.
 const NO_ROUTE: &str = "none";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -70,7 +71,7 @@ fn histogram() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// What was asked over HTTP.
+/// Requests over HTTP, with their answers.
 #[derive(Debug, Clone)]
 struct Requests {
     answers: Family<Answered, Counter>,
@@ -83,7 +84,7 @@ impl Default for Requests {
     }
 }
 
-/// The words of methods are the client's choice; these are known.
+/// The word for a method. Clients choose methods freely; these are known.
 fn word_of(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -120,16 +121,16 @@ async fn measure(State(requests): State<Requests>, request: Request, next: Next)
     response
 }
 
-/// What the database counted.
+/// The counts of the database.
 #[derive(Debug)]
 struct Counted {
-    /// The count at work, or its end.
+    /// The count in progress, or its result.
     at_work: Option<JoinHandle<(Result<Counts, Refusal>, Duration)>>,
-    /// What came of the last that came to a good end, and when it began.
+    /// The last successful count, with the time of its start.
     last: Option<(SystemTime, Counts)>,
-    /// Whether the last one was the last that was asked for.
+    /// `true` if `last` is from the last count that was requested: it was in time and succeeded.
     answers: bool,
-    /// When the next one may begin.
+    /// The earliest time of the next count.
     next: Instant,
     began: SystemTime,
 }
@@ -143,7 +144,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing was counted yet.
+    /// Metrics without any counts yet.
     pub fn new(service: Service) -> Arc<Self> {
         let counted = Counted {
             at_work: None,
@@ -160,7 +161,7 @@ impl Metrics {
         router.layer(middleware::from_fn_with_state(self.requests.clone(), measure))
     }
 
-    /// Answers on these listeners until `stop` is true.
+    /// Answers on these listeners until `stop` is `true`.
     pub async fn serve(self: Arc<Self>, bound: Vec<TcpListener>, stop: watch::Receiver<bool>) {
         let say = move || {
             let metrics = Arc::clone(&self);
@@ -169,7 +170,7 @@ impl Metrics {
         metrics::serve(bound, say, stop).await;
     }
 
-    /// The text, as of now.
+    /// The text of the present metrics.
     pub async fn text(&self) -> Result<String, fmt::Error> {
         let (counted, answers) = self.counts().await;
         let (agents, requests) = (self.service.count_agents(), self.requests.clone());
@@ -195,7 +196,7 @@ impl Metrics {
         })
     }
 
-    /// What was counted last, and whether that is the last that was asked for.
+    /// The last successful count; `true` if no later one failed or is late.
     async fn counts(&self) -> (Option<(SystemTime, Counts)>, bool) {
         let mut state = self.counted.lock().await;
         if state.at_work.is_none() {
@@ -259,10 +260,10 @@ fn say_agents(to: &mut Families<'_>, agents: &[AgentCounts]) -> fmt::Result {
     to.gauge("leases_held", "Agents that this controller drives", None, Some(number(|agent| agent.ours)))
 }
 
-/// A word of a label, and its number.
+/// A word of a label, with its number.
 type ByWord = ([(&'static str, &'static str); 1], u64);
 
-/// Each word that there is, with its number: 0 where none was counted. Nothing while nothing was counted at all.
+/// The number of each word, 0 if there was none; empty before the first count.
 fn each(
     label: &'static str,
     words: impl IntoIterator<Item = &'static str>,
@@ -273,7 +274,7 @@ fn each(
     words.into_iter().map(|word| ([(label, word)], number(word))).collect()
 }
 
-/// What a snapshot can be.
+/// Returns `true` if a snapshot can have this status.
 const fn of_snapshots(status: VolumeStatus) -> bool {
     use VolumeStatus::{Available, Creating, Deleting, Error, ErrorDeleting};
     matches!(status, Creating | Available | Deleting | Error | ErrorDeleting)

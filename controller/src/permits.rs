@@ -1,11 +1,12 @@
-//! Permits of requests: how many are at work, and how many wait, in all and of one project.
+//! Permits of requests: bounds on the requests that work and that wait, in all and per project.
 //!
-//! A request gets a permit when its caller is known. When it begins to wait for something that agents do, its permit of work is
-//! given back, and one for waiting stands in its place until the request ends: whoever waits keeps nobody from working. Callers
-//! who may fence hosts or detach by force have a reserve of both, for the time when all others are taken.
+//! A request gets a permit when its caller is known. When it begins to wait for agents, it
+//! exchanges its permit of work for one of waiting until it ends: a waiting request keeps none from
+//! working. Callers that may fence hosts or detach by force have a reserve of both kinds, for the
+//! time when all others are taken.
 //!
-//! What must never happen here: a permit for a caller who is not known yet; a project that keeps another one from its work; a
-//! change that ends because its client has gone (only the wait ends).
+//! What must never happen here: a permit for an unknown caller; a project that keeps another one
+//! from its work; a change that ends because its client has gone (only the wait ends).
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -16,24 +17,24 @@ use std::task::Poll;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-/// How many requests may do something at the same time.
+/// Bounds on concurrent requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Permits for all projects together.
+    /// The permits of all projects together.
     pub all: usize,
-    /// Permits for one project.
+    /// The permits of one project.
     pub of_project: usize,
-    /// Permits beside these, for callers who may fence hosts or detach by force.
+    /// Additional permits for callers that may fence hosts or detach by force.
     pub reserve: usize,
 }
 
-/// Requests at work.
+/// The bounds on requests that work.
 pub const WORK: Limits = Limits { all: 1_024, of_project: 512, reserve: 64 };
 
-/// Requests that wait for what agents do.
+/// The bounds on requests that wait for agents.
 pub const WAITS: Limits = Limits { all: 2_048, of_project: 512, reserve: 256 };
 
-/// A limit that is reached.
+/// A limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error("{0} requests are being worked on")]
@@ -42,11 +43,11 @@ pub(crate) enum Full {
     Project(usize),
 }
 
-/// The caller who holds a permit.
+/// The caller that holds a permit.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
     pub(crate) project: String,
-    /// May fence hosts or detach by force: has the reserve.
+    /// `true` if the caller may fence hosts or detach by force, and so has the reserve.
     pub(crate) cuts: bool,
 }
 
@@ -54,14 +55,14 @@ struct Pool {
     limits: Limits,
     all: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
-    /// Permits out, of each project that has any.
+    /// The number of taken permits, of each project that has any.
     projects: Mutex<HashMap<String, usize>>,
 }
 
-/// One place; given back when it is dropped.
+/// One permit, given back when it is dropped.
 struct Permit {
     _place: OwnedSemaphorePermit,
-    /// `None` for a permit of the reserve.
+    /// The pool and the project; `None` for a permit of the reserve.
     counted: Option<(Arc<Pool>, String)>,
 }
 
@@ -127,7 +128,8 @@ impl Default for Permits {
 }
 
 impl Permits {
-    /// Lets a request begin. `gone` ends when nobody waits for its answer any more; `None`: the request ends with its client.
+    /// Lets a request begin. `gone` ends when the client is gone; `None` if the request ends with
+    /// its client.
     pub(crate) fn admit(&self, holder: Holder, gone: Option<Client>) -> Result<Turn, Full> {
         let permit = self.work.take(&holder)?;
         let held = Mutex::new(Held { _permit: permit, waits: false });
@@ -135,7 +137,7 @@ impl Permits {
     }
 }
 
-/// Ends when the client of a request has gone: nothing is ever sent.
+/// A channel that ends when a request's client is gone; nothing is ever sent on it.
 pub(crate) type Client = watch::Receiver<()>;
 
 struct Held {
@@ -150,7 +152,7 @@ struct Inner {
     held: Mutex<Held>,
 }
 
-/// The permit of one request, which ends with it.
+/// The permit of one request, held until the request ends.
 #[derive(Clone)]
 pub(crate) struct Turn(Arc<Inner>);
 
@@ -159,12 +161,13 @@ tokio::task_local! {
 }
 
 impl Turn {
-    /// Works on the request. Waits in it are [`until`]'s.
+    /// Runs the request's work. Waits in it use [`until`].
     pub(crate) async fn run<T>(self, work: impl Future<Output = T>) -> T {
         TURN.scope(self, work).await
     }
 
-    /// Exchanges the permit of work for one to wait. Without one left, the request keeps what it has.
+    /// Exchanges the permit of work for one of waiting. If there is none, the request keeps what it
+    /// has.
     fn begin_to_wait(&self) -> bool {
         let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.waits {
@@ -175,7 +178,7 @@ impl Turn {
         true
     }
 
-    /// Ends when the client has gone.
+    /// Ends when the client is gone.
     async fn gone(&self) {
         match self.0.gone.clone() {
             Some(mut client) => while client.changed().await.is_ok() {},
@@ -184,25 +187,26 @@ impl Turn {
     }
 }
 
-/// Why a wait ended without what it waited for.
+/// The reason why a wait ended without its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The deadline has passed.
     Late,
-    /// Nobody waits for the answer any more.
+    /// The client is gone.
     Gone,
-    /// Too many requests wait already: this one is answered as if its time were over.
+    /// Too many requests wait already: this one is answered as if its deadline had passed.
     Full,
 }
 
 impl Ended {
-    /// True if a later deadline would not help: the request is answered with what it has.
+    /// Returns `true` if a later deadline would not help: the request is answered with what it has.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Gone | Self::Full)
     }
 }
 
-/// Waits for news until a deadline, with a permit to wait in the place of the request's permit of work.
+/// Waits for news until a deadline, with a permit of waiting in place of the request's permit of
+/// work.
 pub(crate) async fn until<T>(deadline: Instant, news: impl Future<Output = T>) -> Result<T, Ended> {
     let mut news = pin!(news);
     let now = poll_fn(|context| Poll::Ready(news.as_mut().poll(context))).await;
@@ -213,7 +217,7 @@ pub(crate) async fn until<T>(deadline: Instant, news: impl Future<Output = T>) -
         return Err(Ended::Late);
     }
     let Ok(turn) = TURN.try_with(Clone::clone) else {
-        // No request: a part of the controller asks itself.
+        // Outside of a request: a part of the controller waits.
         return tokio::time::timeout_at(deadline, news).await.map_err(|_| Ended::Late);
     };
     if !turn.begin_to_wait() {
@@ -309,7 +313,7 @@ mod tests {
             })
             .await;
         assert_eq!((found, none), (Ok(7), Err(Ended::Late)));
-        // A part of the controller that asks itself holds no permit.
+        // A part of the controller that waits holds no permit.
         let late = until(Instant::now() + Duration::from_secs(1), std::future::pending::<()>()).await;
         assert_eq!(late, Err(Ended::Late));
     }

@@ -1,19 +1,20 @@
-//! Quotas: how much a project may have, and whether a change fits. Pure arithmetic; the transaction that writes the change
-//! counts the use and asks here.
+//! Quotas: the limits of a project, and the check of a change against them. Pure arithmetic; the
+//! transaction that writes the change counts the usage.
 //!
-//! A limit comes from the project's own override, else from the default class, else from the configuration, else from
-//! [`Key::built_in`]. Whole gigabytes are GiB, as everywhere in the Block Storage API.
+//! A limit comes from the project's own override, else from the default class, else from the
+//! configuration, else from [`Key::built_in`]. As everywhere in the Block Storage API, gigabytes
+//! are GiB.
 //!
-//! What must never happen here: arithmetic that wraps; a change that shrinks what is used refused because it is over already; a
-//! limit set below what is used.
+//! What must never happen here: arithmetic that wraps; a change that reduces the usage refused
+//! because the project is over its limit; a limit set below the usage.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The largest number that a limit can be.
+/// The largest number of a limit.
 pub const LIMIT_MAX: u64 = 0x7fff_ffff;
 
-/// What is counted.
+/// A limited resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Volumes.
@@ -22,7 +23,7 @@ pub enum Key {
     Gigabytes,
     /// Snapshots.
     Snapshots,
-    /// GiB of each volume alone; nothing is used of it.
+    /// The size of each single volume, in GiB; it has no usage.
     PerVolumeGigabytes,
     /// Backups.
     Backups,
@@ -39,7 +40,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// All that does not depend on a type.
+    /// All keys that do not depend on a type.
     pub const PLAIN: [Self; 7] = [
         Self::Volumes,
         Self::PerVolumeGigabytes,
@@ -50,7 +51,7 @@ impl Key {
         Self::Groups,
     ];
 
-    /// Those of one type.
+    /// The keys of one type.
     pub fn of_type(name: &str) -> [Self; 3] {
         [
             Self::VolumesOf(name.to_owned()),
@@ -59,7 +60,8 @@ impl Key {
         ]
     }
 
-    /// From its name in the API. Whether the type of a per-type key exists is not looked at. `None`: no such key.
+    /// Reads a key's name in the API; `None` if there is no such key. The type in a per-type key
+    /// may be unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some(plain) = Self::PLAIN.into_iter().find(|key| key.to_string() == name) {
             return Some(plain);
@@ -73,7 +75,7 @@ impl Key {
         }
     }
 
-    /// Whose type, for those that count one type only.
+    /// The type of a per-type key; `None` for others.
     pub fn type_name(&self) -> Option<&str> {
         match self {
             Self::VolumesOf(of) | Self::GigabytesOf(of) | Self::SnapshotsOf(of) => Some(of),
@@ -81,7 +83,7 @@ impl Key {
         }
     }
 
-    /// The limit where nobody has set one.
+    /// The limit if none is set.
     pub const fn built_in(&self) -> Limit {
         match self {
             Self::Volumes | Self::Snapshots | Self::Backups | Self::Groups => Limit::At(10),
@@ -110,17 +112,17 @@ impl fmt::Display for Key {
     }
 }
 
-/// How much there may be.
+/// The most that there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// -1 in the API.
     Unlimited,
-    /// At most this.
+    /// At most this number.
     At(u64),
 }
 
 impl Limit {
-    /// From its number in the API. `None`: it is below -1, or above [`LIMIT_MAX`].
+    /// Reads a limit's number in the API; `None` if it is below -1 or above [`LIMIT_MAX`].
     pub fn from_number(number: i64) -> Option<Self> {
         match number {
             -1 => Some(Self::Unlimited),
@@ -128,7 +130,7 @@ impl Limit {
         }
     }
 
-    /// Its number in the API.
+    /// The limit's number in the API.
     pub fn number(self) -> i64 {
         match self {
             Self::Unlimited => -1,
@@ -136,7 +138,7 @@ impl Limit {
         }
     }
 
-    /// Whether this much is within it.
+    /// Returns `true` if this usage is within the limit.
     pub fn allows(self, used: u64) -> bool {
         match self {
             Self::Unlimited => true,
@@ -145,55 +147,56 @@ impl Limit {
     }
 }
 
-/// The limits of one project, by who set them.
+/// The limits of one project, by where they are set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// For this project.
+    /// The project's own limits.
     pub project: BTreeMap<Key, Limit>,
-    /// In the default class.
+    /// The limits of the default class.
     pub class: BTreeMap<Key, Limit>,
-    /// In the configuration.
+    /// The limits of the configuration.
     pub configured: BTreeMap<Key, Limit>,
 }
 
 impl Limits {
-    /// The limit that holds.
+    /// The limit in force.
     pub fn of(&self, key: &Key) -> Limit {
         self.project.get(key).copied().unwrap_or_else(|| self.default_of(key))
     }
 
-    /// The limit of a project that has no own.
+    /// The limit of a project without an own one.
     pub fn default_of(&self, key: &Key) -> Limit {
         let set = self.class.get(key).or_else(|| self.configured.get(key));
         set.copied().unwrap_or_else(|| key.built_in())
     }
 
-    /// Every key with its limit and its use, for the answers that show them.
+    /// Every key with its limit and its usage, for answers.
     pub fn table(&self, usage: &Usage, types: &[&str]) -> Vec<Entry> {
         let keys = Key::PLAIN.into_iter().chain(types.iter().flat_map(|name| Key::of_type(name)));
         keys.map(|key| Entry { limit: self.of(&key), in_use: used(usage, &key), key }).collect()
     }
 }
 
-/// One line of what is shown. Nothing is ever reserved: use is counted in the transaction that adds to it.
+/// One line of an answer. Nothing is ever reserved: usage is counted in the transaction that adds
+/// to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What.
+    /// The key.
     pub key: Key,
-    /// How much there may be.
+    /// The limit.
     pub limit: Limit,
-    /// How much there is.
+    /// The usage.
     pub in_use: u64,
 }
 
-/// How much a project has. What is not named is 0.
+/// A project's usage; a missing key means 0.
 pub type Usage = BTreeMap<Key, u64>;
 
 fn used(usage: &Usage, key: &Key) -> u64 {
     usage.get(key).copied().unwrap_or(0)
 }
 
-/// What a change adds and takes.
+/// The resources that a change adds and releases.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Delta {
     change: BTreeMap<Key, i64>,
@@ -201,7 +204,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// A new volume.
+    /// The change by a new volume.
     pub fn volume(type_name: &str, gib: u32) -> Self {
         let change = BTreeMap::from([
             (Key::Volumes, 1),
@@ -212,14 +215,14 @@ impl Delta {
         Self { change, volume_gib: Some(gib.into()) }
     }
 
-    /// A volume that grows. One that does not grow adds nothing.
+    /// The change by a volume's growth; nothing if it does not grow.
     pub fn extend(type_name: &str, from_gib: u32, to_gib: u32) -> Self {
         let more = i64::from(to_gib.saturating_sub(from_gib));
         let change = BTreeMap::from([(Key::Gigabytes, more), (Key::GigabytesOf(type_name.to_owned()), more)]);
         Self { change, volume_gib: Some(to_gib.into()) }
     }
 
-    /// A new snapshot of a volume of this size.
+    /// The change by a new snapshot of a volume of this size.
     pub fn snapshot(type_name: &str, gib: u32) -> Self {
         let change = BTreeMap::from([
             (Key::Snapshots, 1),
@@ -230,7 +233,7 @@ impl Delta {
         Self { change, volume_gib: None }
     }
 
-    /// A volume that gets another type: what all types share does not change.
+    /// The change by a volume's new type: totals over all types stay.
     pub fn retype(old_type: &str, new_type: &str, gib: u32) -> Self {
         if old_type == new_type {
             return Self::default();
@@ -244,23 +247,24 @@ impl Delta {
         Self { change, volume_gib: None }
     }
 
-    /// The keys that it changes, and by how much: what has to be counted before [`check`].
+    /// The keys that the change affects, with the amounts: these must be counted before [`check`].
     pub fn keys(&self) -> impl Iterator<Item = (&Key, i64)> {
         self.change.iter().map(|(key, change)| (key, *change))
     }
 }
 
-/// Why a change does not fit: 413. The text is in the form that clients know, and has the word `exceed` in it.
+/// The reason why a change does not fit: 413. The text has the form that clients know, with the
+/// word `exceed` in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}: {text}")]
 pub struct Over {
     /// The error's name in the API.
     pub error: &'static str,
-    /// What it says.
+    /// The error's text.
     pub text: String,
 }
 
-/// Whether a change fits. Only what grows is looked at: a project that is over its limit may always give back.
+/// Checks if a change fits. Only increases count: a project over its limit may always release.
 pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> {
     if let (Some(size), Limit::At(most)) = (delta.volume_gib, limits.of(&Key::PerVolumeGigabytes))
         && size > most
@@ -268,7 +272,7 @@ pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> 
         let text = format!("Requested volume size {size}G is larger than maximum allowed limit {most}G.");
         return Err(Over { error: "VolumeSizeExceedsLimit", text });
     }
-    // By name, as clients are used to it: too many gigabytes is said before too many volumes.
+    // By name, as clients are used to: too many gigabytes are reported before too many volumes.
     let mut over: Vec<_> = delta
         .change
         .iter()
@@ -309,8 +313,8 @@ fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> Over {
     Over { error, text }
 }
 
-/// Whether a project's limit may be set to this (400 if not): not below what it has. A volume larger than a new limit for each
-/// volume stays.
+/// Checks if a project's limit may be set to this (400 if not): it must not be below the usage. A
+/// volume larger than a new limit per volume stays.
 pub fn may_set(key: &Key, limit: Limit, usage: &Usage) -> Result<(), String> {
     let used = used(usage, key);
     if *key == Key::PerVolumeGigabytes || limit.allows(used) {

@@ -1,8 +1,11 @@
-//! The controller renews its own certificates at two thirds of their life, and at once when another authority signs, while it serves.
+//! Renewal of the controller's own certificates while it serves: at two thirds of their life, and
+//! at once when another authority signs.
 //!
-//! The key stays, so that a renewal is one file put in the place of another. Agents' certificates are renewed through the agents.
+//! The key stays, so that a renewal is the replacement of one file. Agents' certificates are
+//! renewed through the agents.
 //!
-//! What must never happen here: a certificate of another authority replaced; a controller that ends because a renewal fails.
+//! What must never happen here: another authority's certificate replaced; a controller that ends
+//! because a renewal fails.
 
 use std::fs;
 use std::io;
@@ -18,13 +21,14 @@ use crate::authority::{Authority, AuthorityError, live};
 use crate::config::{Config, Enrolment, Tls};
 use crate::http;
 
-/// How often the certificates are looked at.
+/// The time between two looks at the certificates.
 const LOOK_EVERY: Duration = Duration::from_hours(1);
 
-/// How often it is looked whether the authority's files are others: the new one signs the certificates at once.
+/// The time between two looks at the authority's files: a new authority signs the certificates at
+/// once.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
-/// How often an end that is near is told in the log.
+/// The time between two warnings of a near end in the log.
 const WARN_EVERY: Duration = Duration::from_hours(24);
 
 /// A certificate that could not be renewed.
@@ -44,7 +48,7 @@ pub enum RenewalError {
     },
 }
 
-/// The certificates that are renewed, and the authority that does it.
+/// The certificates to renew, and the authority that signs them.
 #[derive(Debug, Clone)]
 pub struct Renewal {
     enrolment: Enrolment,
@@ -52,17 +56,17 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Those of a configuration; `None` if it has no authority.
+    /// The renewal for a configuration; `None` if it has no authority.
     pub fn of(config: &Config) -> Option<Self> {
         Some(Self { enrolment: config.enrolment.clone()?, tls: config.tls.clone() })
     }
 
-    /// By which it is seen that the authority is another one.
+    /// The stamps of the authority's files, which show a replacement.
     fn stamps(&self) -> live::Stamps {
         live::stamps(&self.enrolment.authority, &self.enrolment.authority_key)
     }
 
-    /// Renews what is due. Returns the certificates that were renewed.
+    /// Renews certificates that are due. Returns their files.
     pub fn renew(&self, now: SystemTime) -> Result<Vec<PathBuf>, RenewalError> {
         let authority = Authority::load(&self.enrolment.authority, &self.enrolment.authority_key)?;
         let mut pairs = vec![(&self.enrolment.client_cert, &self.enrolment.client_key)];
@@ -81,7 +85,7 @@ impl Renewal {
         Ok(renewed)
     }
 
-    /// Renews what is due, says so, and shows it to whoever connects from now on.
+    /// Renews certificates that are due, logs that, and shows the new ones to new connections.
     pub async fn look(&self, now: SystemTime, served: Option<&RustlsConfig>) {
         let this = self.clone();
         let renewed = match tokio::task::spawn_blocking(move || this.renew(now)).await {
@@ -117,7 +121,7 @@ fn warn(path: &Path, error: &io::Error) {
     tracing::warn!(path = %path.display(), %error, "the renewed certificate cannot be read: it is shown after a restart");
 }
 
-/// Warns in the log of certificates that end within 30 days, of agents and authorities too.
+/// Logs warnings about certificates that expire within 30 days, also of agents and authorities.
 fn tell(config: &Config) {
     match config.check_tls() {
         Ok(warnings) => {

@@ -1,8 +1,9 @@
-//! `mooring-controller rotate-authority`: puts a new authority in the place of the old one while everything serves.
+//! `mooring-controller rotate-authority`: replaces the authority while everything serves.
 //!
-//! The command changes the authority's files on its machine, each step by one file in the place of another, and the controller that
-//! serves there reads them again within seconds. Where controllers share a database, the new authority reaches the others through
-//! it, its key sealed; the command is run on each machine. A command that was killed is run again.
+//! The command changes the authority's files on its machine; each step is the replacement of one
+//! file. The serving controller reads them again within seconds. Where controllers share a
+//! database, it carries the new authority to the others, with a sealed key; the command runs on
+//! each machine. A killed command can be repeated.
 //!
 //! What must never happen here: a step that shuts somebody out; a private key that others can read.
 
@@ -25,17 +26,17 @@ use crate::store::{Database, Db, StoreError};
 /// A step of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Step {
-    /// Make a new authority, which everybody trusts beside the old one; the old one goes on signing
+    /// Make a new authority, trusted beside the old one, which goes on signing
     Begin,
-    /// Have the new authority sign, once everybody trusts it: certificates are renewed by it
+    /// Let the new authority sign, once everybody trusts it: it renews all certificates
     Switch,
     /// Drop the old authority, once nobody has a certificate of it
     Finish,
-    /// Say how far the rotation is, and whom it waits for
+    /// Show the progress of the rotation, and whom it waits for
     Show,
 }
 
-/// A step that is not done.
+/// A step that was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     /// The controller has no authority of its own.
@@ -95,25 +96,25 @@ fn read(path: &Path) -> Result<String, RotateError> {
     fs::read_to_string(path).map_err(failed("read", path))
 }
 
-/// Where the key waits that has not signed yet.
+/// The file of the next key, which has not signed yet.
 fn waiting(files: &Enrolment) -> PathBuf {
     let mut name = files.authority_key.clone().into_os_string();
     name.push(".next");
     name.into()
 }
 
-/// Permissions and owner of a file, for the one that takes its place or stands beside it.
+/// The permissions and the owner of a file, for its replacement or a file beside it.
 fn kept_as(path: &Path) -> Result<Kept, RotateError> {
     let found = fs::metadata(path).map_err(failed("look at", path))?;
     Ok(Kept { mode: found.mode() & 0o7777, owner: Some((found.uid(), found.gid())) })
 }
 
-/// The certificate of these that is a key's.
+/// The certificate among these that belongs to a key.
 fn certificate_of(pem: &str, key: &str) -> Option<String> {
     certificates::each(pem).into_iter().find(|one| certificates::fits(one, key))
 }
 
-/// Does one step, and prints what it did and what comes next.
+/// Runs one step. Prints what it did, and the next step.
 pub fn rotate(
     config: &Config,
     database: Database,
@@ -147,7 +148,7 @@ impl Rotation<'_> {
         writeln!(self.out, "{text}").map_err(RotateError::Print)
     }
 
-    /// The next authority: the one that another controller has made, or that waits here, or a new one.
+    /// The next authority: the one that another controller made, or that waits here, or a new one.
     fn next_authority(&self) -> Result<NextAuthority, RotateError> {
         let waits = waiting(self.files);
         let key = if waits.exists() { read(&waits)? } else { authority::make_key()? };
@@ -221,7 +222,7 @@ impl Rotation<'_> {
         if !waits_for.is_empty() {
             return Err(RotateError::Wait(waits_for));
         }
-        // One file in the place of another: whichever key is there signs.
+        // The switch is the replacement of one file: the key that is there signs.
         let (waits, key) = (waiting(self.files), &self.files.authority_key);
         fs::rename(&waits, key).map_err(failed("replace", key))?;
         let parent = key.parent().unwrap_or_else(|| Path::new("/"));
@@ -309,7 +310,8 @@ impl Rotation<'_> {
         self.say(&format!("next: {next}{}", if waits_for.is_empty() { "" } else { ", once these are ready" }))
     }
 
-    /// The agents that are not revoked, and the controllers of a shared database, each with what it said last.
+    /// The agents that are not revoked, and the controllers of a shared database, with their last
+    /// reports.
     fn everybody(&self) -> Result<(Vec<AgentTrust>, Vec<Told>), RotateError> {
         let shared = self.beside.is_shared();
         let look = move |db: &Db<'_>| {

@@ -1,10 +1,13 @@
-//! `mooring-controller share`: what a second controller needs of the first one, in one sealed file that is carried by hand.
+//! `mooring-controller share`: everything that a second controller needs from the first one, in one
+//! sealed file that is carried by hand.
 //!
-//! The file holds the authority's key, the keys of the database's secrets and its password: whoever opens it is this controller. So
-//! nothing of it goes over the network; it opens by a code that is printed once and stands in no file, for one machine and
-//! for an hour, which the database sees to.
+//! The file holds the authority's key, the keys of the database's secrets and its password: whoever
+//! opens it is this controller. So it does not travel over the network by itself. It opens by a
+//! code that is printed once and stands in no file. The database limits it to one machine and one
+//! hour.
 //!
-//! What must never happen here: a key in clear in the file; a code in a file; a second machine that the same file makes a controller.
+//! What must never happen here: a key in clear in the file; a code in a file; a second machine that
+//! one file makes a controller.
 
 use std::fs;
 use std::io::{self, Write};
@@ -23,17 +26,17 @@ use crate::config::{Callers, Config};
 use crate::store::beside::Beside;
 use crate::store::{Database, Db, StoreError};
 
-/// How long the file may be used.
+/// The time for which the file may be used.
 pub const SHARE_LIFE: Duration = Duration::from_hours(1);
 
-/// Says what the file is, for whoever finds it.
+/// The first line of the file, for whoever finds it.
 const HEADING: &str =
     "Mooring: what a second controller needs, sealed. mooring-controller init --join opens it by its code.\n";
 
-/// Random bytes of a code.
+/// The number of random bytes in a code.
 const CODE_BYTES: usize = 20;
 
-/// Longest file that is read, in bytes.
+/// The longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 const PLACE: Place<'static> = Place { table: "share", column: "bundle", row: &[] };
@@ -41,7 +44,7 @@ const PLACE: Place<'static> = Place { table: "share", column: "bundle", row: &[]
 /// A file that cannot be made or opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
-    /// The database is one controller's alone.
+    /// The database belongs to one controller alone.
     #[error(
         "this controller's database is SQLite, which it has to itself: several controllers share a PostgreSQL database ([database] in the \
          configuration; docs/operations.md, Several controllers)"
@@ -57,10 +60,10 @@ pub enum ShareError {
         "the configuration names no file of sealing keys (sealing_key): put the keys into one, and name it"
     )]
     NoKeys,
-    /// Another authority takes the place of this one now.
+    /// A rotation of the authority is in progress.
     #[error("the authority is being rotated: `mooring-controller rotate-authority finish` comes first")]
     Rotating,
-    /// A file has this name.
+    /// The file exists.
     #[error("{} is there already: name another file", .0.display())]
     There(PathBuf),
     /// A file cannot be read or written.
@@ -74,10 +77,10 @@ pub enum ShareError {
         #[source]
         source: io::Error,
     },
-    /// The file is none of these.
+    /// The file was not made by `share`.
     #[error("{} is no file of mooring-controller share", .0.display())]
     Other(PathBuf),
-    /// The code is another file's.
+    /// The code belongs to another file.
     #[error("the code is not that of {}: type the one that `mooring-controller share` printed with it", .0.display())]
     Code(PathBuf),
     /// The file does not open.
@@ -88,9 +91,9 @@ pub enum ShareError {
         "the file was made by mooring-controller {made}, and this is {own}: install the same version on both machines"
     )]
     Version {
-        /// The version that made it.
+        /// The version of the file.
         made: String,
-        /// This version.
+        /// The version of this program.
         own: &'static str,
     },
     /// The file has expired.
@@ -98,7 +101,7 @@ pub enum ShareError {
         "the file has expired, it is good for an hour: make a new one (`mooring-controller share`), and look at the clocks of both machines"
     )]
     Expired,
-    /// The database does not know the file any more.
+    /// The database no longer knows the file.
     #[error("the file {0}: make a new one (`mooring-controller share`)")]
     NotUsable(&'static str),
     /// The authority cannot be loaded.
@@ -123,16 +126,16 @@ pub(crate) struct Shared {
     pub(crate) text: String,
 }
 
-/// Everything that a second controller needs.
+/// The contents of a share file.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bundle {
     pub(crate) version: String,
     pub(crate) id: Uuid,
     pub(crate) expires: Duration,
     pub(crate) cluster: String,
-    /// The folder of the configuration: what lies in it goes into the second controller's.
+    /// The folder of the configuration: files in it go into the second controller's folder.
     pub(crate) folder: PathBuf,
-    /// The configuration, as it is.
+    /// The configuration, unchanged.
     pub(crate) config: String,
     /// The files that it names and that both controllers have.
     pub(crate) files: Vec<Shared>,
@@ -143,7 +146,8 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ShareErr
     move |source| ShareError::File { verb, path, source }
 }
 
-/// The files of a configuration that every controller of a database has. Certificates of the controller itself are not among them.
+/// The files of a configuration that all controllers of a database share. The controller's own
+/// certificates are not among them.
 fn common(config: &Config) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = Vec::new();
     if let Some(enrolment) = &config.enrolment {
@@ -245,13 +249,13 @@ fn zeroize(bytes: Vec<u8>) -> zeroize::Zeroizing<Vec<u8>> {
     zeroize::Zeroizing::new(bytes)
 }
 
-/// The keys that a code stands for.
+/// The keys that are derived from a code.
 fn keys(code: &str) -> SealingKeys {
     let digits: String = code.chars().filter(char::is_ascii_alphanumeric).collect();
     SealingKeys::of_code(&digits.to_ascii_uppercase())
 }
 
-/// A code: 160 random bits, in groups of four letters and digits.
+/// Makes a code: 160 random bits, in groups of four letters and digits.
 fn new_code() -> Result<String, ShareError> {
     let mut bytes = zeroize(vec![0; CODE_BYTES]);
     getrandom::fill(&mut bytes).map_err(|_| ShareError::Seal(SealError::Random(PLACE.to_string())))?;
@@ -261,7 +265,7 @@ fn new_code() -> Result<String, ShareError> {
     Ok(groups.join("-"))
 }
 
-/// Opens a file by its code.
+/// Opens a file with its code.
 pub(crate) fn open(from: &Path, code: &str, now: SystemTime) -> Result<Bundle, ShareError> {
     let other = || ShareError::Other(from.to_owned());
     let size = fs::metadata(from).map_err(failed("read", from))?.len();
@@ -288,7 +292,7 @@ pub(crate) fn open(from: &Path, code: &str, now: SystemTime) -> Result<Bundle, S
     Ok(bundle)
 }
 
-/// The part that the files of all versions have.
+/// The part that files of all versions have.
 #[derive(Deserialize)]
 struct Version {
     version: String,

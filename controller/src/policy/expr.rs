@@ -1,49 +1,51 @@
-//! The language of policies: a subset of oslo.policy's, parsed once and asked often.
+//! The language of policies: a subset of oslo.policy's, parsed once and evaluated often.
 //!
-//! `role:x` · `rule:x` · `project_id:%(project_id)s` or `project_id:<id>` · `user_id:%(user_id)s` or `user_id:<id>` ·
-//! `is_admin:True|False` · `is_admin_project:True|False` · `is_service:True|False` · `@` or nothing (everybody) · `!`
-//! (nobody) · `and`, `or`, `not`, parentheses. `not` binds tighter than `and`, `and` tighter than `or`.
+//! `role:x` · `rule:x` · `project_id:%(project_id)s` or `project_id:<id>` · `user_id:%(user_id)s`
+//! or `user_id:<id>` · `is_admin:True|False` · `is_admin_project:True|False` ·
+//! `is_service:True|False` · `@` or nothing (everybody) · `!` (nobody) · `and`, `or`, `not`,
+//! parentheses. `not` binds tighter than `and`, `and` tighter than `or`.
 //!
-//! What must never happen here: a panic, or a deep stack, whatever the text; a word that is not understood and lets
-//! somebody through.
+//! What must never happen here: a panic, or a deep stack, whatever the text; an unknown word that
+//! lets somebody through.
 
 use std::collections::HashMap;
 
-/// Longest expression, in bytes.
+/// The longest expression, in bytes.
 const TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// Deepest nesting of parentheses and `not`, and longest chain of rules that name each other.
+/// The deepest nesting of parentheses and `not`, and the longest chain of rules that name each
+/// other.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// What a policy says.
+/// A parsed policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expr {
     Always,
     Never,
-    /// In lower case.
+    /// A role, in lower case.
     Role(String),
     Rule(String),
     Project(Whose),
     User(Whose),
     IsAdmin(bool),
     AdminProject(bool),
-    /// A valid service token came along.
+    /// `true` if a valid service token is required, `false` if none may be there.
     IsService(bool),
     Not(Box<Expr>),
     All(Vec<Expr>),
     Any(Vec<Expr>),
 }
 
-/// What a project or a user is compared with.
+/// The value that a project or a user is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The object's own.
+    /// The target's own value.
     Target,
-    /// This one.
+    /// This fixed value.
     Of(String),
 }
 
-/// Who asks, as policies see it.
+/// The caller, as policies see it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) project: &'a str,
@@ -54,11 +56,11 @@ pub(super) struct Subject<'a> {
     pub(super) service: bool,
 }
 
-/// Why a text is no policy.
+/// The reason why a text is no policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at character {column}: {why}")]
 pub(super) struct ParseError {
-    /// From 1.
+    /// The column, from 1.
     pub(super) column: usize,
     pub(super) why: String,
 }
@@ -70,7 +72,7 @@ enum Token<'a> {
     Word(&'a str),
 }
 
-/// Cuts a text into words and parentheses; those of `%(project_id)s` belong to their word.
+/// Splits a text into words and parentheses; those of `%(project_id)s` belong to their word.
 fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, ParseError> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -95,7 +97,7 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token<'_>)>, ParseError> {
     }
 }
 
-/// `None`: a `%(` without its end.
+/// The length of a word; `None` if a `%(` has no end.
 fn word_length(text: &str) -> Option<usize> {
     let mut at = 0;
     while let Some(rest) = text.get(at..) {
@@ -134,7 +136,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Parts with a keyword between them.
+    /// Reads parts with a keyword between them.
     fn list(
         &mut self,
         keyword: &str,
@@ -259,7 +261,7 @@ impl Expr {
         }
     }
 
-    /// The rules that it names.
+    /// The rules that the expression names.
     pub(super) fn rules(&self) -> Vec<&str> {
         match self {
             Self::Rule(name) => vec![name.as_str()],
@@ -276,7 +278,8 @@ impl Expr {
         }
     }
 
-    /// Whether it holds. `rules` has every rule that is named, and no circle: whoever loads them sees to both.
+    /// Returns `true` if the expression holds. `rules` has every named rule, and no circle: the
+    /// loader ensures both.
     pub(super) fn holds(
         &self,
         rules: &HashMap<String, Self>,
@@ -339,14 +342,14 @@ mod tests {
             ("is_admin_project:True", &[], true, false),
             ("is_service:True", &["service"], true, false),
             ("is_service:False", &[], false, true),
-            // `and` binds tighter than `or`, `not` tighter than both; keywords in any case.
+            // `and` binds tighter than `or`, `not` tighter than both; keywords may be in any case.
             ("@ or ! and !", &[], false, true),
             ("(@ or !) and !", &[], false, false),
             ("not ! AND @", &[], false, true),
             ("not (! Or @)", &[], false, false),
             ("not not role:a", &["a"], false, true),
             ("(role:a and (project_id:%(project_id)s))", &["a"], false, true),
-            // A rule that nobody knows lets nobody through.
+            // An unknown rule lets nobody through.
             ("rule:nosuch", &["admin"], true, false),
         ] {
             assert_eq!(holds(text, roles, admin), wanted, "{text:?} {roles:?} {admin}");
@@ -366,7 +369,7 @@ mod tests {
         };
         let own = Expr::parse("project_id:%(project_id)s or user_id:%(user_id)s").unwrap();
         assert!(!own.holds(&HashMap::new(), &subject("p"), &none));
-        // Nor does a caller without a project own what has an empty one.
+        // Nor does a caller without a project own a target with an empty one.
         let empty = Target { project: Some(""), user: None };
         assert!(!own.holds(&HashMap::new(), &subject(""), &empty));
     }

@@ -1,9 +1,12 @@
-//! Who may do what: policies by Cinder's names, their defaults, and the operator's file over them.
+//! Permissions of callers: policies with Cinder's names, their defaults, and the operator's file
+//! over them.
 //!
-//! All is read and checked once, at start: a name that is not known, a rule that is missing or runs in a circle, and an
-//! expression that cannot be parsed are errors that name their line. Asking is then a walk over a small tree.
+//! Everything is read and checked once, at the start. Unknown names, missing rules, rules in a
+//! circle and malformed expressions are errors that name their line. A decision is then a walk over
+//! a small tree.
 //!
-//! What must never happen here: a request that is allowed because a name, a rule or an expression was not understood.
+//! What must never happen here: a request allowed because a name, a rule or an expression was not
+//! understood.
 
 mod expr;
 mod table;
@@ -29,31 +32,32 @@ use table::{POLICIES, RULES};
 /// The documented example, as it is installed.
 pub const EXAMPLE: &str = include_str!("../../policy.example.yaml");
 
-/// Permissions of the policy file that are refused: writing by anybody but its owner.
+/// The permissions of the policy file that are refused: writing by anybody but its owner.
 const MODE_REFUSED: u32 = 0o022;
 
-/// The default of `enforce_new_defaults`: without a role in a project nobody changes or sees what is the project's.
+/// The default of `enforce_new_defaults`: a caller without a role in a project neither changes nor
+/// sees the project's objects.
 pub const ENFORCE_NEW_DEFAULTS: bool = true;
 
-/// How far a known name may be from one that is not known to be offered instead, in changed characters.
+/// The most changed characters between an unknown name and the known name that is suggested.
 const NEAR: usize = 12;
 
-/// What is to be done something to.
+/// The object of an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Target<'a> {
-    /// Whose project it is. `None`: nobody's.
+    /// The project of the object; `None` if it has none.
     pub project: Option<&'a str>,
-    /// Who made it.
+    /// The user who created the object.
     pub user: Option<&'a str>,
 }
 
 impl<'a> Target<'a> {
-    /// Something of the caller's own project: what lists, creates and types are about.
+    /// An object of the caller's own project: for lists, creates and types.
     pub fn own(caller: &'a Caller) -> Self {
         Self { project: Some(&caller.project), user: Some(&caller.user) }
     }
 
-    /// Something of a project.
+    /// An object of a project.
     pub const fn of(project: &'a str) -> Self {
         Self { project: Some(project), user: None }
     }
@@ -65,7 +69,7 @@ pub struct Policies {
     rules: HashMap<String, Expr>,
 }
 
-/// Why policies are not used.
+/// The reason why policies cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read.
@@ -73,24 +77,24 @@ pub enum PolicyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: std::io::Error,
     },
-    /// Others could give themselves rights.
+    /// Other users could give themselves rights.
     #[error("the policy file {} has mode {mode:04o}: only its owner may write it: chmod go-w", .path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// It is not YAML, or not names with expressions.
+    /// The file is not YAML, or does not map names to expressions.
     #[error("{file}: {why}; want lines as \"volume:multiattach\": \"rule:admin_api\"")]
     Yaml {
         /// The file.
         file: String,
-        /// What the parser says, with the place.
+        /// The parser's message, with the place.
         why: String,
     },
     /// A mistake in an entry.
@@ -102,19 +106,19 @@ pub enum PolicyError {
         line: usize,
         /// The policy or rule.
         name: String,
-        /// What is wrong and what to write.
+        /// The fault, and the remedy.
         why: String,
     },
 }
 
 impl PolicyError {
-    /// Who can cure it: whoever keeps the file.
+    /// The remedy: the keeper of the file has to act.
     pub const fn cure(&self) -> Cure {
         Cure::Operator
     }
 }
 
-/// What a file says, in its order.
+/// The entries of a file, in their order.
 struct Entries(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -141,7 +145,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// A policy file's text, and how its errors are said.
+/// A policy file's text, with the name that errors give it.
 struct File<'a> {
     name: &'a str,
     text: &'a str,
@@ -154,7 +158,7 @@ impl File<'_> {
             line.strip_prefix(name)
                 .is_some_and(|rest| rest.trim_start_matches(['"', '\'', ' ']).starts_with(':'))
         };
-        // The last: of two with one name, the second is the mistake.
+        // The last one: of two entries with one name, the second is the mistake.
         let line = self.text.lines().enumerate().filter(|(_, line)| begins(line)).last();
         let line = line.map_or(1, |(index, _)| index + 1);
         PolicyError::Entry { file: self.name.to_owned(), line, name: name.to_owned(), why: why.into() }
@@ -165,7 +169,8 @@ impl File<'_> {
             .map_err(|error| PolicyError::Yaml { file: self.name.to_owned(), why: error.to_string() })?;
         let mut entries = BTreeMap::new();
         for (name, text) in raw.map_or_else(Vec::new, |raw| raw.0) {
-            // Also what YAML takes for a number, a truth value or nothing: none of them says who may.
+            // Refuses also what YAML reads as a number, a boolean or null: none of these grants or
+            // denies.
             let Value::String(text) = text else {
                 return Err(self.wrong(&name, "want an expression as text, in quotes"));
             };
@@ -177,7 +182,7 @@ impl File<'_> {
         Ok(entries)
     }
 
-    /// A name that nothing asks for is a mistake in writing, unless another entry asks for it.
+    /// Refuses misspelt names: those that neither the API nor another entry uses.
     fn check_names(&self, entries: &BTreeMap<String, Expr>) -> Result<(), PolicyError> {
         let asked: Vec<_> = entries.values().flat_map(Expr::rules).collect();
         for name in entries.keys() {
@@ -207,12 +212,12 @@ fn known() -> impl Iterator<Item = &'static str> {
     RULES.iter().map(|(name, _)| *name).chain(POLICIES.iter().map(|policy| policy.name))
 }
 
-/// A text of the table. One that could not be parsed would let nobody through; a test sees to it that all can.
+/// Parses a text of the table. A malformed one would let nobody through; a test parses them all.
 fn built_in(text: &str) -> Expr {
     Expr::parse(text).unwrap_or(Expr::Never)
 }
 
-/// The first rule below `name` that is missing, or that comes back to itself.
+/// The first rule below `name` that is missing or part of a circle; `None` if all are sound.
 fn unsound(rules: &HashMap<String, Expr>, name: &str, above: &mut Vec<String>) -> Option<String> {
     if above.iter().any(|one| one == name) {
         return Some(format!("rule:{name} leads back to itself"));
@@ -228,15 +233,15 @@ fn unsound(rules: &HashMap<String, Expr>, name: &str, above: &mut Vec<String>) -
 }
 
 impl Default for Policies {
-    /// The defaults of an installation without a policy file: roles are needed.
+    /// The defaults of an installation without a policy file, which need roles.
     fn default() -> Self {
         Self::with(BTreeMap::new(), ENFORCE_NEW_DEFAULTS)
     }
 }
 
 impl Policies {
-    /// The defaults, with the file over them if there is one. `enforce_new_defaults`: without the old ones, for which no
-    /// role was needed.
+    /// The defaults, with the file over them if there is one. With `enforce_new_defaults`, leaves
+    /// out the old defaults, which needed no role.
     pub fn load(path: Option<&Path>, enforce_new_defaults: bool) -> Result<Self, PolicyError> {
         let Some(path) = path else { return Ok(Self::with(BTreeMap::new(), enforce_new_defaults)) };
         let read = |source| PolicyError::Read { path: path.to_owned(), source };
@@ -248,7 +253,7 @@ impl Policies {
         Self::parse(&text, &path.display().to_string(), enforce_new_defaults)
     }
 
-    /// The defaults with a text over them; `name` is what errors call the file.
+    /// The defaults with a text over them; `name` is the file's name in errors.
     pub fn parse(text: &str, name: &str, enforce_new_defaults: bool) -> Result<Self, PolicyError> {
         let file = File { name, text };
         let entries = file.entries()?;
@@ -277,7 +282,7 @@ impl Policies {
         Self { rules }
     }
 
-    /// Whether a caller may do this.
+    /// Returns `true` if a caller may do this.
     pub fn allows(&self, name: &'static str, caller: &Caller, target: &Target<'_>) -> bool {
         debug_assert!(known().any(|known| known == name), "no such policy: {name}");
         let subject = Subject {
@@ -285,14 +290,14 @@ impl Policies {
             user: &caller.user,
             roles: &caller.roles,
             admin: caller.admin,
-            // Asked when the caller was identified; what is left of it is whether that made an admin.
+            // Decided when the caller was identified: only the result is left.
             admin_project: caller.admin,
             service: caller.service,
         };
         self.rules.get(name).is_some_and(|rule| rule.holds(&self.rules, &subject, target))
     }
 
-    /// Refuses what a caller may not do.
+    /// Refuses an act that the policy denies the caller.
     pub fn check(&self, name: &'static str, caller: &Caller, target: &Target<'_>) -> Result<(), Refusal> {
         if self.allows(name, caller, target) {
             Ok(())
@@ -301,7 +306,8 @@ impl Policies {
         }
     }
 
-    /// Whether `context_is_admin` holds for somebody with these roles, of whose project nothing is known.
+    /// Returns `true` if `context_is_admin` holds for a caller with these roles, whose project is
+    /// unknown.
     pub fn is_admin(&self, roles: &[String]) -> bool {
         self.admin_rule(&Subject {
             project: "",
@@ -313,7 +319,7 @@ impl Policies {
         })
     }
 
-    /// Whether `context_is_admin` holds for whom a request is from.
+    /// Returns `true` if `context_is_admin` holds for the sender of a request.
     pub(crate) fn makes_admin(&self, identity: &Identity) -> bool {
         self.admin_rule(&Subject {
             project: identity.project.as_deref().unwrap_or_default(),

@@ -1,18 +1,21 @@
-//! Every rule and every policy with its default. The names are Cinder's, and its operators' files use them; ours begin with
-//! `mooring:`. Policies of what Mooring does not do yet are here, too: a file that names them is right.
+//! Every rule and every policy with its default. The names are Cinder's, which operators' files
+//! use; Mooring's own begin with `mooring:`. Policies of features that Mooring lacks are here, too,
+//! since files may name them.
 //!
-//! What must never happen here: a policy that is asked for and is not in this table (a test reads the sources).
+//! What must never happen here: a policy that is asked for and is not in this table (a test reads
+//! the sources).
 
 /// A policy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Policy {
     pub(super) name: &'static str,
     pub(super) default: &'static str,
-    /// What it was before roles of projects had a meaning: OR-ed in while the new defaults are not enforced.
+    /// The default without roles of projects; allowed in addition while the new defaults are not
+    /// enforced.
     pub(super) old: Option<&'static str>,
 }
 
-/// What policies are made of.
+/// The rules that policies are made of.
 pub(super) const RULES: &[(&str, &str)] = &[
     ("context_is_admin", "role:admin"),
     ("admin_api", "is_admin:True or (role:admin and is_admin_project:True)"),
@@ -47,17 +50,17 @@ const fn reader(name: &'static str) -> Policy {
     Policy { name, default: READER, old: Some(OWNER) }
 }
 
-/// For members now, for everybody with a token before.
+/// A policy for members; its old default allowed everybody with a token.
 const fn member_once_anybody(name: &'static str) -> Policy {
     Policy { name, default: MEMBER, old: Some(ANYBODY) }
 }
 
-/// For readers now, for everybody with a token before.
+/// A policy for readers; its old default allowed everybody with a token.
 const fn reader_once_anybody(name: &'static str) -> Policy {
     Policy { name, default: READER, old: Some(ANYBODY) }
 }
 
-/// All of them.
+/// All policies.
 pub(super) const POLICIES: &[Policy] = &[
     // Volumes.
     member_once_anybody("volume:create"),

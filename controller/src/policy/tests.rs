@@ -1,4 +1,4 @@
-//! The table of policies as a whole, and the operator's file.
+//! Tests of the whole table of policies, and of the operator's file.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn caller(policies: &Policies, roles: &[&str], project: &str) -> Caller {
     }
 }
 
-/// What Keystone gives: a role comes with those that it implies.
+/// The roles that Keystone gives: a role comes with those that it implies.
 const ROLES: [(&str, &[&str]); 5] = [
     ("none", &[]),
     ("reader", &["reader"]),
@@ -23,7 +23,7 @@ const ROLES: [(&str, &[&str]); 5] = [
     ("service", &["service"]),
 ];
 
-/// For each policy and role: own project, another's.
+/// The decisions for each policy and role: for the own project, and for another one.
 fn decisions(policies: &Policies) -> String {
     let mark = |allowed| if allowed { '+' } else { '-' };
     let line = |policy: &table::Policy| {
@@ -71,7 +71,7 @@ fn the_table_is_sound() {
     assert_eq!(names.len(), all, "a name stands there twice");
 }
 
-/// The laws that the reference states, said once more beside the snapshots.
+/// The laws of the reference, beside the snapshots.
 #[test]
 fn nobody_without_the_right_role() {
     let policies = Policies::load(None, true).unwrap();
@@ -84,7 +84,8 @@ fn nobody_without_the_right_role() {
             assert!(!may(roles, "other"), "{} of another project", policy.name);
         }
         assert!(!may(&[], "own"), "{}", policy.name);
-        // Which host logs in is no matter of a project; the volume's own policies are asked as well.
+        // The host that logs in is no matter of a project; the volume's own policies are asked as
+        // well.
         let services = policy.name == "mooring:attach_native";
         assert_eq!(
             (may(&["service"], "own"), may(&["service"], "other")),
@@ -118,7 +119,7 @@ fn one_line_keeps_sharing_for_admins() {
     let own = Target::of("own");
     assert!(!policies.allows("volume:multiattach", &caller(&policies, &["member"], "own"), &own));
     assert!(policies.allows("volume:multiattach", &caller(&policies, &["admin"], "own"), &own));
-    // The old default is not OR-ed into what the operator wrote; everything else is as it was.
+    // The old default is not added to the operator's entry; everything else is unchanged.
     assert!(policies.allows("volume:create", &caller(&policies, &[], "own"), &own));
 }
 
@@ -181,7 +182,7 @@ fn mistakes_in_the_file_are_named_with_their_line() {
         ("volume:get: '@'\n# x\nvolume:get: '!'", Some(3), &["twice"]),
         ("volume:get: role:a role:b", Some(1), &["at character 8"]),
         ("volume:get: true", Some(1), &["in quotes"]),
-        // Nothing is not everybody: that is said with an empty text.
+        // An empty value does not mean everybody: an empty text does.
         ("volume:get:", Some(1), &["in quotes"]),
         ("volume:get: ~", Some(1), &["in quotes"]),
         ("volume:get: [[role:a]]", Some(1), &["in quotes"]),
@@ -227,7 +228,7 @@ fn is_name(text: &str) -> bool {
     text.contains(':') && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":_-".contains(&byte))
 }
 
-/// Names after `check("`, `allows("`, `may("` and `may_with("` in a source.
+/// Finds names after `check("`, `allows("`, `may("` and `may_with("` in a source.
 fn asked(source: &str) -> Vec<String> {
     let mut names = Vec::new();
     for call in ["check(", "allows(", "may(", "may_with("] {
@@ -255,14 +256,15 @@ fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Policies of what Mooring does not do, by how they begin, and those that have nothing to decide.
+/// Policies of features that Mooring lacks, by their prefixes, and policies that have nothing to
+/// decide.
 const NOT_ASKED: [&str; 16] = [
     "backup:",
     "clusters:",
     "group:",
     "snapshot_extension:",
     "workers:",
-    // A create from an image is 501 for everybody, and a transfer.
+    // A create from an image is 501 for everybody, and so is a transfer.
     "volume:accept_transfer",
     "volume:create_from_image",
     "volume:create_transfer",
