@@ -19,7 +19,7 @@ pub enum Refusal {
     NotFound {
         /// The kind of object.
         kind: &'static str,
-        /// Its name or id.
+        /// The name or id.
         what: String,
     },
     /// 409: the request conflicts with the present state.
