@@ -82,6 +82,12 @@ pub trait BlockDevices: Send + Sync {
     /// that, too, so the pages of an earlier read may be old. The range must lie within the device,
     /// whose size is whole pages (as every LV's), else EIO.
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
+
+    /// Has each write to the disks below volume groups told here. `false`: somebody has to watch the disks. Only a simulation
+    /// tells them, because a thread that watches lives in real time.
+    fn tell_writes(&self, _to: Box<dyn Fn() + Send + Sync>) -> bool {
+        false
+    }
 }
 
 /// The block devices of this machine.

@@ -564,6 +564,22 @@ fn what_is_discarded_reads_as_anything_and_only_where_the_disk_takes_discards() 
 }
 
 #[test]
+fn a_renamed_volume_stays_open_until_its_backstore_goes() {
+    let machine = FakeMachine::new();
+    machine.add_vg("vg0", 64 << 20);
+    assert_eq!(lvm(&machine, CREATE).0, 0);
+    let (lio, store) = (machine.lio(), path("core/iblock_1/a"));
+    lio.mkdir(&store.parent()).unwrap();
+    lio.mkdir(&store).unwrap();
+    lio.write(&store.join("control"), b"udev_path=/dev/vg0/lv0").unwrap();
+    lio.write(&store.join("enable"), b"1").unwrap();
+    assert_eq!(lvm(&machine, "lvrename --yes vg0/lv0 vg0/away").0, 0);
+    assert_eq!(lvm(&machine, "lvremove --yes --force vg0/away").0, 5);
+    lio.rmdir(&store).unwrap();
+    assert_eq!(lvm(&machine, "lvremove --yes --force vg0/away").0, 0);
+}
+
+#[test]
 fn an_exported_volume_cannot_be_removed_and_a_new_one_holds_old_data() {
     let machine = FakeMachine::new();
     machine.add_vg("vg0", 1 << 30);

@@ -66,6 +66,16 @@ impl Lio {
 }
 
 impl Machine {
+    /// A device has another name now. Whoever has it open goes on with it.
+    pub(in crate::fake) fn device_renamed(&mut self, from: &PathBuf, to: &PathBuf) {
+        let stores = self.lio.hbas.values_mut().flat_map(|hba| hba.stores.values_mut());
+        let opened = stores.filter_map(|store| store.open.as_mut()?.device.as_mut());
+        let in_flight = self.in_flight.iter_mut().map(|command| &mut command.device);
+        for path in opened.chain(in_flight).filter(|path| *path == from) {
+            path.clone_from(to);
+        }
+    }
+
     pub(super) fn remove_store(&mut self, key: &StoreKey) {
         let open = self.lio.store(key).and_then(|store| store.open.clone());
         if let Some(path) = open.and_then(|open| open.device)

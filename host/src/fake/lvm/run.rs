@@ -314,6 +314,7 @@ impl Machine {
         }
         if let Some(device) = self.devices.remove(&device_path(vg, from)) {
             self.devices.insert(device_path(vg, to), device);
+            self.device_renamed(&device_path(vg, from), &device_path(vg, to));
         }
         Ok(format!("  Renamed \"{from}\" to \"{to}\" in volume group \"{vg}\"\n"))
     }
