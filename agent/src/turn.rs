@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::workers;
+
 /// Time until a failed object is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 
@@ -59,7 +61,7 @@ impl Turns {
                 Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
                 Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
                 // Rare: two senders change one object at the same moment.
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+                Err(TryLockError::WouldBlock) => workers::wait(Duration::from_millis(1)),
             }
         }
     }

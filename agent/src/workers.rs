@@ -12,6 +12,7 @@
 //! What must never happen here: a job that waits for another job of this pool; a lock held while a
 //! job runs; threads of which a hung group has all.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
@@ -42,6 +43,26 @@ const IDLE_FOR: Duration = Duration::from_secs(75);
 
 /// Work for a thread that may block.
 pub type Job = Box<dyn FnOnce() + Send>;
+
+/// Waits on a thread that runs jobs, in the place of its sleep.
+type Wait = Box<dyn Fn(Duration)>;
+
+thread_local! {
+    static WAIT: RefCell<Option<Wait>> = const { RefCell::new(None) };
+}
+
+/// Has jobs on this thread wait by this in the place of sleeping. For simulations, in which time does not pass by itself.
+pub fn wait_by(wait: impl Fn(Duration) + 'static) {
+    WAIT.set(Some(Box::new(wait)));
+}
+
+/// Waits for so long on a thread that runs jobs.
+pub(crate) fn wait(time: Duration) {
+    WAIT.with_borrow(|wait| match wait {
+        Some(wait) => wait(time),
+        None => std::thread::sleep(time),
+    });
+}
 
 /// A job that has not begun.
 struct Waiting {

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mooring_host::BlockDevices;
 use mooring_model::Chain;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -79,7 +80,7 @@ impl Engine {
             let engine = self.clone();
             let places = self.blocking(move || engine.places_to_watch()).await.unwrap_or_default();
             if changes.is_none() || places != watched {
-                changes = watch(&places);
+                changes = watch(&*self.shared.machine.blocks, &places);
                 watched = places;
                 lock(&self.shared.watch).stands = changes.is_some();
                 // What changed before the watch stood.
@@ -135,9 +136,16 @@ impl Engine {
 
 /// Tells of every change at these places, by a thread that ends soon when nobody listens any more. What waits to be heard says it
 /// all: there is never more than one notice. `None`: not all of them can be watched.
-fn watch(places: &BTreeSet<PathBuf>) -> Option<mpsc::Receiver<()>> {
+fn watch(blocks: &dyn BlockDevices, places: &BTreeSet<PathBuf>) -> Option<mpsc::Receiver<()>> {
     if places.is_empty() {
         return None;
+    }
+    let (sender, changes) = mpsc::channel(1);
+    let written = sender.clone();
+    if blocks.tell_writes(Box::new(move || {
+        let _heard_already = written.try_send(());
+    })) {
+        return Some(changes);
     }
     let told = |error: &dyn std::fmt::Display, what: &Path| {
         tracing::warn!(%error, what = %what.display(), "cannot watch a disk: LVM is asked at every resync");
@@ -147,7 +155,6 @@ fn watch(places: &BTreeSet<PathBuf>) -> Option<mpsc::Receiver<()>> {
     for place in places {
         inotify.add_watch(place, EVENTS).inspect_err(|error| told(error, place)).ok()?;
     }
-    let (sender, changes) = mpsc::channel(1);
     let started = std::thread::Builder::new().name("disks".to_owned()).spawn(move || tell(&inotify, &sender));
     started.inspect_err(|error| told(error, Path::new("thread"))).ok()?;
     Some(changes)

@@ -318,6 +318,10 @@ fn settled(folders: &dyn Folders) -> Result<FolderChanges, Errno> {
 /// What changes, soon after it happens, by a thread that ends soon when nobody listens any more.
 fn listen(folders: &Arc<dyn Folders>) -> Option<mpsc::UnboundedReceiver<FolderChanges>> {
     let (sender, changes) = mpsc::unbounded_channel();
+    let told = sender.clone();
+    if folders.tell(Box::new(move |changes| drop(told.send(changes)))) {
+        return Some(changes);
+    }
     let folders = Arc::clone(folders);
     let tell = move || {
         while !sender.is_closed() {
