@@ -189,6 +189,11 @@ impl State {
         self.export_end = end;
     }
 
+    /// Keeps the report of a look beside all passes in the place of the last pass's.
+    pub(super) fn replace_export_report(&mut self, report: ExportReport) {
+        self.export_end.report = Some(report);
+    }
+
     /// LVM has shown that something is left to do for the volume.
     pub(super) fn undo_volume_end(&mut self) {
         self.volume_end.done = false;

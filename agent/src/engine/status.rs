@@ -14,6 +14,7 @@ use mooring_model::{
 use tokio::time::Instant;
 
 use super::cell::{Cell, State, Wish, WishKind};
+use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
 use crate::volumes;
 
@@ -175,11 +176,28 @@ impl Engine {
         let (mut facts, ports) = wanted.facts(&seen, &wanted.plan(&seen));
         facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
         let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
+        self.note_looked(cell, &report);
         lives.fill(&mut report);
         let (seen, _, kept) = cell.state().held.said();
         report.reservations = seen;
         report.kept_reservations = export.as_ref().map(|_| kept);
         Some(report)
+    }
+
+    /// Keeps the report of a look beside all passes if the last pass left another one, and wakes the
+    /// volume. The caller of the look keeps this report, too: it is told when a pass has put the
+    /// export right.
+    fn note_looked(&self, cell: &Arc<Cell>, found: &ExportReport) {
+        {
+            let mut state = cell.state();
+            let rests = state.turn.is_idle() && state.is_export_current();
+            if !rests || state.export_end().report.as_ref().is_none_or(|last| last == found) {
+                return;
+            }
+            state.replace_export_report(found.clone());
+            state.knowledge.forget(Stale::FoundOtherwise);
+        }
+        self.wake(cell);
     }
 
     /// One volume as it is now; `None` when nothing is known of it.

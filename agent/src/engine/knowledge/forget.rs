@@ -38,6 +38,8 @@ pub enum Stale {
     BesidePass,
     /// Somebody else has changed the export in the kernel's tree, which was watched.
     ExportDrifted,
+    /// A look beside all passes found the export otherwise than the last pass left it.
+    FoundOtherwise,
     /// Somebody, or a step of ours, has changed the export in the kernel's tree before the watch stood.
     ExportTold,
     /// A whole look read other folders than the one before it.
@@ -50,7 +52,7 @@ pub enum Stale {
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 18] = [
+    pub const ALL: [(Self, &str); 19] = [
         (Self::LvDrifted, "lv-drifted"),
         (Self::LvContradicted, "lv-contradicted"),
         (Self::LvmFailed, "lvm-failed"),
@@ -65,6 +67,7 @@ impl Stale {
         (Self::NarrowStep, "narrow-step"),
         (Self::BesidePass, "beside-pass"),
         (Self::ExportDrifted, "export-drifted"),
+        (Self::FoundOtherwise, "found-otherwise"),
         (Self::ExportTold, "export-told"),
         (Self::OtherFolders, "other-folders"),
         (Self::ExportFailed, "export-failed"),
@@ -98,7 +101,7 @@ impl Stale {
             Self::LateInVain => &[Looked],
             Self::VolumeSpec => &[Ready, Looked],
             Self::NarrowStep | Self::ExportTold | Self::OtherFolders => &[Unchanged],
-            Self::Step | Self::BesidePass | Self::ExportDrifted => &[Known, Unchanged],
+            Self::Step | Self::BesidePass | Self::ExportDrifted | Self::FoundOtherwise => &[Known, Unchanged],
         }
     }
 }
