@@ -5,10 +5,13 @@
 //!
 //! What must never happen here: a check that takes the word of one side for both.
 
+use std::time::Duration;
+
 use mooring_controller::domain::VolumeStatus;
 use mooring_controller::rules::{Operation, derive};
 use mooring_controller::service::Service;
 use mooring_model::{Mode, VolumeId};
+use tokio::time::Instant;
 
 use crate::lock;
 use crate::node::device_of;
@@ -33,6 +36,7 @@ pub(crate) async fn check(world: &World, service: Option<&Service>) {
     grants(world, &before, &kernel, &after, &mut found);
     granted(world, &before, &kernel, &after, &mut found);
     data(world, &before, &after, &mut found);
+    by_hand(world, &after, &mut found);
     let mut model = lock(&world.model);
     model.say(format!(
         "  seen: {} volumes, {} attachments, {} grants",
@@ -45,6 +49,38 @@ pub(crate) async fn check(world: &World, service: Option<&Service>) {
     }
 }
 
+/// How long an agent that can see it may take to put right what somebody else has done: until the next resync, and some more.
+const SEEN_WITHIN: Duration = Duration::from_secs(75);
+
+/// What was done by hand is put right, as far as it can be, and no volume that was whole is made anew or smaller.
+fn by_hand(world: &World, after: &Snapshot, found: &mut Vec<String>) {
+    let sizes: Vec<_> = world.nodes.iter().map(|node| crate::hand::sizes(&lock(node).machine)).collect();
+    let well: Vec<_> = world.nodes.iter().map(|node| lock(node).is_well()).collect();
+    let mut model = lock(&world.model);
+    for (id, known) in &mut model.volumes {
+        let hand = &mut known.hand;
+        let now = Instant::now();
+        hand.touched = hand.touched.and_then(|(at, when)| {
+            let sees = well.get(at).copied().unwrap_or(false) && !hand.is_apart();
+            let put_right = sees && now.duration_since(when) > SEEN_WITHIN;
+            (!put_right).then_some((at, if sees { when } else { now }))
+        });
+        let name = crate::hand::names(*id).lv;
+        let Some(size) = sizes.iter().find_map(|sizes| sizes.get(&name)).copied() else { continue };
+        if known.lost || known.confirmed || hand.unmade || !after.volumes.contains_key(id) {
+            hand.largest = 0;
+            continue;
+        }
+        if hand.removed || hand.away {
+            found.push(format!("the LV of {} was taken away by hand, and was made anew", known.name));
+        }
+        if size < hand.largest {
+            found.push(format!("the LV of {} has become smaller: {size} of {}", known.name, hand.largest));
+        }
+        hand.largest = hand.largest.max(size);
+    }
+}
+
 /// A volume in review, or one that the database forgot, is held as it is.
 fn is_held(world: &World, volume: VolumeId, snapshots: [&Snapshot; 2]) -> bool {
     let lost = lock(&world.model).volumes.get(&volume).is_none_or(|known| known.lost || known.confirmed);
@@ -54,7 +90,12 @@ fn is_held(world: &World, volume: VolumeId, snapshots: [&Snapshot; 2]) -> bool {
 /// Nothing is sent of this volume until an operator says what holds.
 pub(crate) fn is_in_review(snapshot: &Snapshot, volume: VolumeId) -> bool {
     let fault = snapshot.volumes.get(&volume).and_then(|shown| shown.fault.as_ref());
-    fault.is_some_and(|fault| fault.contains("restored") || fault.contains("older state"))
+    fault.is_some_and(|fault| {
+        let older =
+            fault.contains("restored") || fault.contains("older state") || fault.contains("lost its store");
+        // What a storage agent says of a volume whose LV is gone speaks of older states, too.
+        older && !fault.contains("its LV is gone")
+    })
 }
 
 /// The status is the derivation; no attachment is without its volume.
@@ -104,7 +145,10 @@ fn grants(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, f
             found.push(format!("{initiator} reaches {name}, which is no volume any more"));
         } else if of_nexus.clone().next().is_none() {
             found.push(format!("{initiator} reaches {name} without an attachment"));
-        } else if *mode == Mode::ReadWrite && !of_nexus.any(|row| row.mode == Mode::ReadWrite) {
+        } else if *mode == Mode::ReadWrite
+            && !of_nexus.any(|row| row.mode == Mode::ReadWrite)
+            && !lock(&world.model).is_touched(*volume)
+        {
             found.push(format!("{initiator} may write to {name}, and its attachments are read-only"));
         }
     }
@@ -116,7 +160,8 @@ fn granted(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, 
         let Some(initiator) = &row.initiator else { continue };
         let both = before.rows.get(id) == Some(row);
         let rebooted = world.nodes.iter().any(|node| lock(node).rebooted);
-        if !both || rebooted || is_held(world, row.volume, [before, after]) {
+        let touched = lock(&world.model).is_touched(row.volume);
+        if !both || rebooted || touched || is_held(world, row.volume, [before, after]) {
             continue;
         }
         let is_there = kernel.contains_key(&(row.volume, initiator.clone()));
@@ -140,7 +185,8 @@ fn data(world: &World, before: &Snapshot, after: &Snapshot, found: &mut Vec<Stri
         };
         let both =
             before.volumes.get(id).is_some_and(|before| settled(before.status)) && settled(shown.status);
-        if both && !is_held(world, *id, [before, after]) && world.node_of(*id).is_none() {
+        let touched = lock(&world.model).is_touched(*id);
+        if both && !touched && !is_held(world, *id, [before, after]) && world.node_of(*id).is_none() {
             found.push(format!(
                 "volume {id} is {}, and {} is not there",
                 shown.status,

@@ -6,15 +6,20 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use mooring_controller::domain::{Attachment, Hints, NewAttachment, NewConnector, NewVolume, WantedId};
+use mooring_controller::domain::{
+    Attachment, Hints, NewAttachment, NewConnector, NewSnapshot, NewVolume, VolumeAction, VolumeStatus,
+    WantedId,
+};
 use mooring_controller::service::{Refusal, Service, Wait};
 use mooring_host::fake::IoRefusal;
-use mooring_model::{AttachmentId, Mode, Proof, VolumeId};
+use mooring_model::{AttachmentId, LvName, Mode, Proof, VolumeId};
 use serde_json::{Map, Value, json};
 
-use crate::control::{SHARED, admin};
+use crate::control::{SHARED, THIN, admin};
+use crate::hand::GROUP;
 use crate::lock;
 use crate::model::initiator_of;
+use crate::node::device_of;
 use crate::world::World;
 
 /// How long a client waits for an answer.
@@ -25,12 +30,49 @@ const TRIES: u32 = 4;
 /// What a client does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errand {
-    Create { volume: VolumeId, shared: bool },
-    Delete { volume: VolumeId },
-    Attach { id: AttachmentId, reserve: bool },
-    Complete { id: AttachmentId },
-    Detach { id: AttachmentId, force: bool },
-    Write { id: AttachmentId },
+    Create {
+        volume: VolumeId,
+        kind: Kind,
+    },
+    Delete {
+        volume: VolumeId,
+    },
+    Attach {
+        id: AttachmentId,
+        reserve: bool,
+    },
+    Complete {
+        id: AttachmentId,
+    },
+    Detach {
+        id: AttachmentId,
+        force: bool,
+    },
+    Write {
+        id: AttachmentId,
+    },
+    /// By so many GiB.
+    Extend {
+        volume: VolumeId,
+        more: u32,
+    },
+    CancelExtend {
+        volume: VolumeId,
+    },
+    /// Takes a snapshot, writes, and has the volume be what the snapshot holds.
+    Revert {
+        volume: VolumeId,
+    },
+}
+
+/// What kind of volume a client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For one host, in any pool.
+    Plain,
+    Shared,
+    /// In a thin pool; shared, too.
+    Thin,
 }
 
 fn connector(node: u8) -> Map<String, Value> {
@@ -62,7 +104,7 @@ fn short(refusal: &Refusal) -> &'static str {
 pub(crate) async fn run(world: World, service: Service, errand: Errand, mut rng: Rng) {
     tokio::time::sleep(Duration::from_millis(rng.u64(0..60))).await;
     match errand {
-        Errand::Create { volume, shared } => create(&world, &service, volume, shared).await,
+        Errand::Create { volume, kind } => create(&world, &service, volume, kind).await,
         Errand::Delete { volume } => {
             let result = service.delete_volume(&admin(), volume).await;
             world.told(&format!("delete {}", world.name(volume)), &result);
@@ -74,6 +116,9 @@ pub(crate) async fn run(world: World, service: Service, errand: Errand, mut rng:
         }
         Errand::Detach { id, force } => detach(&world, &service, id, force, &mut rng).await,
         Errand::Write { id } => write(&world, id),
+        Errand::Extend { volume, more } => extend(&world, &service, volume, more, &mut rng).await,
+        Errand::CancelExtend { volume } => cancel_extend(&world, &service, volume).await,
+        Errand::Revert { volume } => revert(&world, &service, volume, &mut rng).await,
     }
 }
 
@@ -99,19 +144,95 @@ impl World {
     }
 }
 
-async fn create(world: &World, service: &Service, volume: VolumeId, shared: bool) {
+async fn create(world: &World, service: &Service, volume: VolumeId, kind: Kind) {
     let new = NewVolume {
         id: Some(WantedId::Given(volume)),
         name: Some(world.name(volume)),
         description: None,
         size_gib: Some(1),
         source: None,
-        volume_type: shared.then(|| SHARED.to_owned()),
+        volume_type: match kind {
+            Kind::Plain => None,
+            Kind::Shared => Some(SHARED.to_owned()),
+            Kind::Thin => Some(THIN.to_owned()),
+        },
         metadata: std::collections::BTreeMap::new(),
         hints: Hints::default(),
     };
     let result = service.create_volume(&admin(), new).await;
     world.told(&format!("create {}", world.name(volume)), &result);
+}
+
+async fn cancel_extend(world: &World, service: &Service, volume: VolumeId) {
+    let result = service.cancel_extend(&admin(), volume).await;
+    world.told(&format!("cancel the growth of {}", world.name(volume)), &result);
+    if result.is_ok() {
+        lock(&world.model).count("growths cancelled");
+    }
+}
+
+async fn extend(world: &World, service: &Service, volume: VolumeId, more: u32, rng: &mut Rng) {
+    let Ok(shown) = service.volume(&admin(), volume).await else { return };
+    let action = VolumeAction::Extend { size_gib: shown.size_gib + more, online: true };
+    let result = service.volume_action(&admin(), volume, action).await;
+    world.told(&format!("extend {}", world.name(volume)), &result);
+    if result.is_err() {
+        return;
+    }
+    lock(&world.model).count("growths");
+    if rng.bool() {
+        tokio::time::sleep(Duration::from_millis(rng.u64(0..30))).await;
+        cancel_extend(world, service, volume).await;
+    }
+}
+
+/// Waits until a volume, or a snapshot, is no longer on its way. `None`: it does not get there while its client waits.
+async fn arrived(service: &Service, id: VolumeId, snapshot: bool) -> Option<VolumeStatus> {
+    for _ in 0..60 {
+        let status = if snapshot {
+            service.snapshot(&admin(), id).await.ok()?.status
+        } else {
+            service.volume(&admin(), id).await.ok()?.status
+        };
+        if !matches!(status, VolumeStatus::Creating | VolumeStatus::Reverting | VolumeStatus::Restoring) {
+            return Some(status);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    None
+}
+
+async fn revert(world: &World, service: &Service, volume: VolumeId, rng: &mut Rng) {
+    let name = world.name(volume);
+    let new = NewSnapshot { volume, name: None, description: None, metadata: [].into(), in_use: false };
+    let taken = service.create_snapshot(&admin(), new).await;
+    world.told(&format!("snapshot {name}"), &taken);
+    let Ok(snapshot) = taken else { return };
+    if arrived(service, snapshot.id, true).await != Some(VolumeStatus::Available) {
+        return;
+    }
+    // A host has written meanwhile.
+    let written = world.node_of(volume).map(|at| {
+        let machine = lock(&world.nodes[at]).machine.clone();
+        machine.blocks().fill(device_of(volume));
+        machine
+    });
+    tokio::time::sleep(Duration::from_millis(rng.u64(0..2000))).await;
+    let result = service.volume_action(&admin(), volume, VolumeAction::Revert(Some(snapshot.id))).await;
+    world.told(&format!("revert {name}"), &result);
+    if result.is_err() {
+        return;
+    }
+    lock(&world.model).count("reverts");
+    let status = arrived(service, volume, false).await;
+    world.say(format!("  revert {name}: {}", if status.is_some() { "done" } else { "on its way" }));
+    let Some(machine) = written.filter(|_| status == Some(VolumeStatus::Available)) else { return };
+    let zeros = |lv: LvName| machine.lvm().reads_zeros(GROUP, lv.as_str());
+    let (is, was) = (zeros(LvName::of(volume)), zeros(LvName::snapshot_of(snapshot.id)));
+    let mut model = lock(&world.model);
+    if is != was && !model.is_touched(volume) {
+        model.violated(format!("{name} was reverted, and does not hold what its snapshot holds"));
+    }
 }
 
 async fn attach(world: &World, service: &Service, id: AttachmentId, reserve: bool, rng: &mut Rng) {
@@ -193,6 +314,7 @@ fn write(world: &World, id: AttachmentId) {
     model.say(format!("  write of node{} by {}: {wrote:?}", known.node, known.name));
     if !may_write
         && !held
+        && !model.is_touched(known.volume)
         && !matches!(wrote, Err(IoRefusal::WriteProtected | IoRefusal::SessionGone | IoRefusal::NoLun))
     {
         model.violated(format!("{} is read-only and wrote: {wrote:?}", known.name));

@@ -16,6 +16,8 @@ use crate::time::WallClock;
 
 /// The type whose volumes may be shared.
 pub(crate) const SHARED: &str = "shared";
+/// The type whose volumes lie in a thin pool, and may be shared.
+pub(crate) const THIN: &str = "thin";
 
 /// The controller's place.
 pub(crate) struct Control {
@@ -79,14 +81,18 @@ impl Control {
         Ok(())
     }
 
-    /// The type of shared volumes, made once.
+    /// The types of shared volumes, made once.
     pub(crate) async fn make_types(&self) -> Result<()> {
         let service = self.service().context("a controller")?;
-        let specs = BTreeMap::from([("multiattach".to_owned(), "<is> True".to_owned())]);
-        match service.create_type(&admin(), SHARED, None, true, specs).await {
-            Ok(_) | Err(Refusal::Conflict(_)) => Ok(()),
-            Err(refusal) => Err(refusal.into()),
+        for (name, provisioning) in [(SHARED, "thick"), (THIN, "thin")] {
+            let specs = [("multiattach", "<is> True"), ("provisioning:type", provisioning)];
+            let specs = BTreeMap::from(specs.map(|(key, value)| (key.to_owned(), value.to_owned())));
+            match service.create_type(&admin(), name, None, true, specs).await {
+                Ok(_) | Err(Refusal::Conflict(_)) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
         }
+        Ok(())
     }
 
     /// The controller is killed. Its clients have ended before.

@@ -1,6 +1,9 @@
-//! The kernel work of one agent process, in lockstep: a job runs where it is submitted, at once, and virtual time stands
-//! still meanwhile. On a machine with a device that hangs each job has a thread, and whoever submitted it waits until it has
-//! ended or hangs in the fake kernel; when the device answers again, what hung goes on, one after another.
+//! The kernel work of one agent process, in lockstep: as long as the machine is quick and no device hangs, a job runs where it is
+//! submitted, at once, and virtual time stands still meanwhile.
+//!
+//! Otherwise each job has a thread, its *lane*. At any moment either the run's own thread works or one lane does. A lane gives the
+//! turn back when its job has ended, when it hangs in the fake kernel, or when a call of it takes (virtual) time. So two jobs are at
+//! work at the same time on a slow machine, and how their calls follow each other is the seed's choice.
 //!
 //! What must never happen here: two jobs of one machine that run at the same moment; a job of a process that was killed.
 
@@ -8,7 +11,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use mooring_agent::workers::{Job, Workers};
 use mooring_host::fake::FakeMachine;
@@ -16,31 +20,84 @@ use mooring_host::fake::FakeMachine;
 use crate::lock;
 use crate::switch::{Killed, Switch};
 
+/// Jobs of a process at work at the same time, those that hang apart.
+const LANES: usize = 2;
+
+/// A job that waits for another one looks again so often.
+const LOOKS_AGAIN: Duration = Duration::from_millis(100);
+
+/// The run's thread looks so often whether a job hangs.
+const HANGS_AFTER: Duration = Duration::from_micros(50);
+
+/// In real time: a job that gives no turn back for so long waits for something that only another job could do.
+const STUCK_AFTER: Duration = Duration::from_mins(1);
+
+/// Where a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Work,
+    /// A call takes so long.
+    Waits(Duration),
+    End,
+}
+
 /// A thread with a job on it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
-    done: AtomicBool,
+    at: Mutex<At>,
+    moved: Condvar,
     /// Closed while the job hangs, so that what comes back from the kernel waits for its turn.
     closed: AtomicBool,
+}
+
+impl Lane {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { at: Mutex::new(At::Work), moved: Condvar::new(), closed: AtomicBool::default() })
+    }
+
+    fn go(&self, at: At) {
+        *lock(&self.at) = at;
+        self.moved.notify_all();
+    }
+
+    /// Gives the turn back until this time has passed. For the lane's own thread.
+    fn wait(&self, time: Duration) {
+        self.go(At::Waits(time));
+        let waits = |at: &mut At| *at != At::Work;
+        drop(self.moved.wait_while(lock(&self.at), waits).unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 thread_local! {
     static LANE: RefCell<Option<Arc<Lane>>> = const { RefCell::new(None) };
 }
 
+fn own_lane() -> Option<Arc<Lane>> {
+    LANE.with_borrow(Clone::clone)
+}
+
 /// Waits while this thread's lane is closed. The kernel's door calls it whenever a call has returned.
 pub(crate) fn take_turn() {
-    let lane = LANE.with_borrow(Clone::clone);
-    if let Some(lane) = lane {
+    if let Some(lane) = own_lane() {
         while lane.closed.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
     }
 }
 
+/// Lets time pass in a job. Nothing where no lane is: there, time stands still.
+pub(crate) fn pass(time: Duration) {
+    if let Some(lane) = own_lane() {
+        lane.wait(time);
+    }
+}
+
 /// What hangs on one machine, whoever submitted it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Hung(Arc<Mutex<Vec<Arc<Lane>>>>);
+#[derive(Clone, Default)]
+pub(crate) struct Hung(Arc<Mutex<Vec<HungJob>>>);
+
+/// A lane that hangs, and whose it is.
+type HungJob = (Jobs, Arc<Lane>);
 
 impl Hung {
     /// The device answers again: all calls return, and their jobs go on in the order in which they hung.
@@ -48,11 +105,10 @@ impl Hung {
         while machine.waiting() > 0 {
             std::thread::yield_now();
         }
-        for lane in std::mem::take(&mut *lock(&self.0)) {
+        for (jobs, lane) in std::mem::take(&mut *lock(&self.0)) {
+            lock(&jobs.queue).lanes.push(Arc::clone(&lane));
             lane.closed.store(false, Ordering::Release);
-            while !lane.done.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
+            jobs.follow(&lane, 0);
         }
     }
 }
@@ -62,6 +118,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Somebody is at it.
     at_work: bool,
+    /// Jobs that have begun, and do not hang.
+    lanes: Vec<Arc<Lane>>,
 }
 
 /// The jobs of one agent process. Clones are the same process.
@@ -89,62 +147,110 @@ impl Jobs {
         if self.switch.is_dead() {
             return;
         }
-        {
-            let mut queue = lock(&self.queue);
-            queue.jobs.push_back(job);
-            if std::mem::replace(&mut queue.at_work, true) {
-                return;
-            }
-        }
-        self.drain();
-    }
-
-    /// Runs what a job left that had hung.
-    pub(crate) fn resume(&self) {
-        if !std::mem::replace(&mut lock(&self.queue).at_work, true) {
+        lock(&self.queue).jobs.push_back(job);
+        // What a job submits begins when it has given the turn back.
+        if own_lane().is_none() {
             self.drain();
         }
     }
 
-    fn drain(&self) {
+    /// Runs what waits and may begin. For the run's thread.
+    pub(crate) fn drain(&self) {
+        if std::mem::replace(&mut lock(&self.queue).at_work, true) {
+            return;
+        }
         loop {
-            let job = {
+            let (job, alone) = {
                 let mut queue = lock(&self.queue);
-                let Some(job) = queue.jobs.pop_front() else {
+                let may_begin = queue.lanes.len() < LANES;
+                let Some(job) = may_begin.then(|| queue.jobs.pop_front()).flatten() else {
                     queue.at_work = false;
                     return;
                 };
-                job
+                (job, queue.lanes.is_empty())
             };
             if self.switch.is_dead() {
                 continue;
             }
-            if self.switch.may_hang() { self.run_on_lane(job) } else { run(&self.switch, job) }
+            if alone && !self.switch.takes_time() { run(&self.switch, job) } else { self.run_on_lane(job) }
+        }
+    }
+
+    /// The process was killed: jobs that wait for a call come to their end at once.
+    pub(crate) fn end(&self) {
+        let lanes = std::mem::take(&mut lock(&self.queue).lanes);
+        for lane in lanes {
+            while matches!(*lock(&lane.at), At::Waits(_)) {
+                lane.go(At::Work);
+                self.follow(&lane, 0);
+            }
         }
     }
 
     fn run_on_lane(&self, job: Job) {
-        let lane = Arc::new(Lane::default());
+        let lane = Lane::new();
         let before = self.switch.machine().waiting();
         let (ours, switch, runtime) = (Arc::clone(&lane), self.switch.clone(), self.runtime.clone());
         let spawned = std::thread::Builder::new().name("sim-lane".to_owned()).spawn(move || {
             let _runtime = runtime.enter();
             LANE.set(Some(Arc::clone(&ours)));
+            mooring_agent::workers::wait_by(|time| pass(time.max(LOOKS_AGAIN)));
+            // Also the first call of a job may come behind another job's.
+            if let Some(time) = switch.takes_first() {
+                pass(time);
+            }
             run(&switch, job);
-            ours.done.store(true, Ordering::Release);
+            ours.go(At::End);
         });
         if spawned.is_err() {
             self.switch.complain("no thread for a job of the simulation");
             return;
         }
-        while !lane.done.load(Ordering::Acquire) {
-            if self.switch.machine().waiting() > before {
-                lane.closed.store(true, Ordering::Release);
-                lock(&self.hung.0).push(lane);
-                return;
+        lock(&self.queue).lanes.push(Arc::clone(&lane));
+        self.follow(&lane, before);
+    }
+
+    /// Waits until a lane gives the turn back, and takes note of why. `before`: so many calls of the machine hung before.
+    fn follow(&self, lane: &Arc<Lane>, before: usize) {
+        let ended = |queue: &Mutex<Queue>| lock(queue).lanes.retain(|one| !Arc::ptr_eq(one, lane));
+        match self.next_turn(lane, before) {
+            Some(At::Waits(time)) => {
+                let (jobs, lane) = (self.clone(), Arc::clone(lane));
+                self.runtime.spawn(async move {
+                    tokio::time::sleep(time).await;
+                    if matches!(*lock(&lane.at), At::Waits(_)) {
+                        let before = jobs.switch.machine().waiting();
+                        lane.go(At::Work);
+                        jobs.follow(&lane, before);
+                        jobs.drain();
+                    }
+                });
             }
-            std::thread::yield_now();
+            Some(At::End) => ended(&self.queue),
+            Some(At::Work) | None => {
+                lane.closed.store(true, Ordering::Release);
+                ended(&self.queue);
+                lock(&self.hung.0).push((self.clone(), Arc::clone(lane)));
+            }
         }
+    }
+
+    /// Where the job is when the turn comes back. `None`: it hangs.
+    fn next_turn(&self, lane: &Lane, before: usize) -> Option<At> {
+        let may_hang = self.switch.may_hang();
+        let patience = if may_hang { HANGS_AFTER } else { STUCK_AFTER };
+        let mut at = lock(&lane.at);
+        while *at == At::Work {
+            let (now, waited) = lane.moved.wait_timeout(at, patience).unwrap_or_else(PoisonError::into_inner);
+            at = now;
+            if *at == At::Work && self.switch.machine().waiting() > before {
+                return None;
+            }
+            if waited.timed_out() && !may_hang {
+                self.switch.complain("a job waits for another one");
+            }
+        }
+        Some(*at)
     }
 }
 

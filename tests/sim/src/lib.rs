@@ -10,24 +10,29 @@ mod calls;
 mod check;
 mod clients;
 mod control;
+mod ears;
+mod faults;
 mod gate;
+mod hand;
 mod jobs;
 mod lie;
 mod model;
 mod net;
 mod node;
+mod pace;
 mod run;
 mod settle;
 mod switch;
 mod time;
 mod world;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
 /// A defect put in on purpose, to show that the simulation would see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Broken {
     /// The network says "revoked", and the agent never hears of it.
     Answer,
@@ -35,6 +40,20 @@ pub enum Broken {
     Revoke,
     /// The kernel maps everything writable.
     Mode,
+    /// The kernel tells the agent of no change that somebody else makes.
+    Told,
+    /// Where calls take time, the kernel says that a mapped LUN and its ACL are removed, and removes them later.
+    Late,
+    /// LVM says that a volume was extended, and leaves it as it is.
+    Grow,
+    /// LVM says that a growth was removed, and keeps it.
+    Cancel,
+    /// A revert copies the volume in the place of its snapshot.
+    Revert,
+    /// Whoever takes an LV away by hand leaves an empty one in its place.
+    Anew,
+    /// With its store, an agent loses its exports.
+    Store,
 }
 
 /// How runs are made.
@@ -57,6 +76,8 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// Of the trace: the same seed has the same.
     pub hash: u64,
+    /// What happened how often.
+    pub counts: BTreeMap<&'static str, u64>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,5 +115,11 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome> {
     let model =
         ended.with_context(|| format!("seed {seed} panicked"))?.with_context(|| format!("seed {seed}"))?;
     let model = lock(&model);
-    Ok(Outcome { seed, violations: model.violations.clone(), trace: model.trace.clone(), hash: model.hash() })
+    Ok(Outcome {
+        seed,
+        violations: model.violations.clone(),
+        trace: model.trace.clone(),
+        hash: model.hash(),
+        counts: model.counts.clone(),
+    })
 }

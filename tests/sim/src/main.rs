@@ -1,5 +1,6 @@
 //! `mooring-sim`: many seeds, two at a time, or one with its trace.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use mooring_sim::{Options, Outcome};
+use mooring_sim::{Broken, Options, Outcome};
 
 /// The real controller and agents on fake hosts, from seeds, in virtual time
 #[derive(Debug, Parser)]
@@ -31,6 +32,9 @@ struct Args {
     /// Run each seed twice and compare the traces
     #[arg(long)]
     twice: bool,
+    /// With a defect put in on purpose
+    #[arg(long)]
+    broken: Option<Broken>,
     /// Runs at the same time
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -56,11 +60,21 @@ fn report(outcome: &Outcome, args: &Args) {
     }
 }
 
+/// What happened how often, in all runs.
+type Counts = BTreeMap<&'static str, u64>;
+
+fn add(all: &mut Counts, more: Counts) {
+    for (what, times) in more {
+        *all.entry(what).or_default() += times;
+    }
+}
+
 /// Runs one seed; whether it is good.
-fn one(seed: u64, args: &Args) -> Result<bool> {
-    let options = Options { events: args.events, broken: None };
+fn one(seed: u64, args: &Args, counts: &mut Counts) -> Result<bool> {
+    let options = Options { events: args.events, broken: args.broken };
     let outcome = mooring_sim::run(seed, options)?;
     report(&outcome, args);
+    add(counts, outcome.counts.clone());
     if args.twice {
         let again = mooring_sim::run(seed, options)?;
         if again.hash != outcome.hash {
@@ -76,29 +90,29 @@ fn one(seed: u64, args: &Args) -> Result<bool> {
     Ok(outcome.violations.is_empty())
 }
 
-fn all(args: &Args) -> Result<u64> {
+fn all(args: &Args) -> Result<(u64, Counts)> {
     let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
     let next = AtomicU64::new(seeds.start);
-    let work = || -> Result<u64> {
-        let mut bad = 0;
+    let work = || -> Result<(u64, Counts)> {
+        let (mut bad, mut counts) = (0, Counts::new());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
-                return Ok(bad);
+                return Ok((bad, counts));
             }
-            bad += u64::from(!one(seed, args)?);
+            bad += u64::from(!one(seed, args, &mut counts)?);
         }
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..args.threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let mut bad = 0;
+        let (mut bad, mut counts) = (0, Counts::new());
         for thread in threads {
-            match thread.join() {
-                Ok(ended) => bad += ended?,
-                Err(_) => bail!("a run panicked"),
-            }
+            let Ok(ended) = thread.join() else { bail!("a run panicked") };
+            let (more_bad, more) = ended?;
+            bad += more_bad;
+            add(&mut counts, more);
         }
-        Ok(bad)
+        Ok((bad, counts))
     })
 }
 
@@ -108,7 +122,9 @@ fn main() -> Result<ExitCode> {
         tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::stderr).init();
     }
     let began = Instant::now();
-    let bad = all(&args).context("the simulation")?;
+    let (bad, counts) = all(&args).context("the simulation")?;
+    let counts: Vec<_> = counts.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    println!("{}", counts.join(", "));
     let count = args.seed.map_or(args.seeds.end.saturating_sub(args.seeds.start), |_| 1);
     println!("{count} seeds, {} events each: {bad} bad; {:.1} s", args.events, began.elapsed().as_secs_f64());
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

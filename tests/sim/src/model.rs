@@ -19,6 +19,31 @@ pub(crate) struct KnownVolume {
     pub(crate) confirmed: bool,
     /// When it was asked for, in steps of the run.
     pub(crate) born: u64,
+    pub(crate) hand: Hand,
+}
+
+/// What was done to a volume behind its agent's back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Hand {
+    /// On which node, and when last; a node that cannot see it stops this clock. `None`: its agent has had the time to put it right.
+    pub(crate) touched: Option<(usize, Instant)>,
+    /// Its LV was renamed.
+    pub(crate) away: bool,
+    /// Its LV was removed.
+    pub(crate) removed: bool,
+    /// The agent's store that knew of it was lost: that the volume was whole is known no more.
+    pub(crate) unmade: bool,
+    /// Its LV was extended.
+    pub(crate) extended: bool,
+    /// The largest size that its LV was seen with.
+    pub(crate) largest: u64,
+}
+
+impl Hand {
+    /// Whether its agent waits for an operator: its LV is not there, or is larger than it is wished.
+    pub(crate) const fn is_apart(&self) -> bool {
+        self.away || self.removed || self.extended
+    }
 }
 
 /// An attachment that some client asked for.
@@ -42,6 +67,8 @@ pub(crate) struct Model {
     /// What must never be, and was.
     pub(crate) violations: Vec<String>,
     pub(crate) trace: Vec<String>,
+    /// What happened how often.
+    pub(crate) counts: BTreeMap<&'static str, u64>,
     hash: DefaultHasher,
     born: Instant,
 }
@@ -55,6 +82,7 @@ impl Model {
             attachments: BTreeMap::new(),
             violations: Vec::new(),
             trace: Vec::new(),
+            counts: BTreeMap::new(),
             hash: DefaultHasher::new(),
             born: Instant::now(),
         }
@@ -65,6 +93,22 @@ impl Model {
         let line = format!("{:>9} ms  {}", self.born.elapsed().as_millis(), what.as_ref());
         line.hash(&mut self.hash);
         self.trace.push(line);
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Somebody has done something to a volume on this node, or to the whole node.
+    pub(crate) fn touch(&mut self, at: usize, volume: VolumeId) {
+        if let Some(known) = self.volumes.get_mut(&volume) {
+            known.hand.touched = Some((at, Instant::now()));
+        }
+    }
+
+    /// Whether a volume is not what its agent has made it, because somebody else was at it.
+    pub(crate) fn is_touched(&self, volume: VolumeId) -> bool {
+        self.volumes.get(&volume).is_some_and(|known| known.hand.touched.is_some())
     }
 
     /// Something is so that must never be.

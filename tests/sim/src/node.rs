@@ -26,8 +26,10 @@ use tonic::transport::Server;
 
 use crate::Broken;
 use crate::calls::Calls;
+use crate::hand::{GROUP, clear_exports};
 use crate::jobs::{Hung, Jobs};
 use crate::net::Wire;
+use crate::pace::Pace;
 use crate::switch::Switch;
 use crate::time::WallClock;
 
@@ -36,10 +38,12 @@ const GROUP_BYTES: u64 = 64 << 30;
 
 /// A running agent.
 struct Process {
+    engine: Engine,
     switch: Switch,
     jobs: Jobs,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    hearing: JoinHandle<()>,
 }
 
 /// A storage node.
@@ -48,6 +52,7 @@ pub(crate) struct Node {
     pub(crate) machine: FakeMachine,
     pub(crate) wire: Wire,
     pub(crate) clock: WallClock,
+    pub(crate) pace: Pace,
     /// The power failed: what its kernel had is made again by its agent.
     pub(crate) rebooted: bool,
     calls: Calls,
@@ -58,8 +63,23 @@ pub(crate) struct Node {
     held: Arc<AtomicBool>,
     device: Option<PathBuf>,
     process: Option<Process>,
-    broken: Option<Broken>,
+    pub(crate) broken: Option<Broken>,
     complaints: Vec<String>,
+    /// Why LVM does not answer as it should.
+    pub(crate) trouble: Option<Trouble>,
+    /// Its agent has lost its store at some time.
+    pub(crate) lost_store: bool,
+}
+
+/// Why LVM does not answer as it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Each command fails.
+    Fails,
+    /// The program is not there.
+    Missing,
+    /// The disk of the group is not there.
+    NoGroup,
 }
 
 /// Where a volume's LV is.
@@ -77,8 +97,10 @@ impl Node {
         let portal = format!("10.0.0.{number}:3260");
         let text = format!(
             "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{portal}\"]\nresync_seconds = 60\n\
-             [[groups]]\nname = \"vg0\"\n",
-            dir.display()
+             [[groups]]\nname = \"vg0\"\n{1}",
+            dir.display(),
+            // With a thin pool LVM is asked at every resync; without one, only now and then.
+            if number == 1 { "" } else { "thin_pool = \"24GiB\"\n" }
         );
         let machine = FakeMachine::new();
         machine.add_vg("vg0", GROUP_BYTES);
@@ -88,6 +110,7 @@ impl Node {
             machine,
             wire: Wire::default(),
             clock: WallClock::new(),
+            pace: Pace::default(),
             rebooted: false,
             calls: calls.clone(),
             name,
@@ -99,6 +122,8 @@ impl Node {
             process: None,
             broken,
             complaints: Vec::new(),
+            trouble: None,
+            lost_store: false,
         })
     }
 
@@ -112,11 +137,11 @@ impl Node {
             return Ok(());
         }
         self.crash();
-        let switch = Switch::new(&self.machine, &self.wire, &self.held, self.broken);
+        let switch = Switch::new(&self.machine, &self.wire, &self.held, &self.pace, self.broken);
         let jobs = Jobs::new(switch.clone(), self.hung.clone());
         let machine = Machine {
             target: Arc::new(switch.clone()),
-            folders: None,
+            folders: Some(Arc::new(switch.ears().clone())),
             callers: None,
             sys: Arc::new(KernelTree::new(self.dir.join("sys"))),
             commands: Arc::new(switch.clone()),
@@ -136,6 +161,7 @@ impl Node {
         let engine = Engine::with_workers(self.config.clone(), machine, store, jobs.workers())?;
         let (stop, stopped) = watch::channel(false);
         let (wire, calls, alive) = (self.wire.clone(), self.calls.clone(), switch.clone());
+        let of_process = engine.clone();
         let serving = tokio::spawn(async move {
             engine.start().await;
             if alive.is_dead() {
@@ -147,7 +173,8 @@ impl Node {
             // It ends with the process.
             drop(Server::builder().layer(calls).add_service(service).serve_with_incoming(incoming).await);
         });
-        self.process = Some(Process { switch, jobs, stop, serving });
+        let hearing = tokio::spawn(switch.ears().clone().follow());
+        self.process = Some(Process { engine: of_process, switch, jobs, stop, serving, hearing });
         Ok(())
     }
 
@@ -157,6 +184,8 @@ impl Node {
             process.switch.kill();
             process.stop.send_replace(true);
             process.serving.abort();
+            process.hearing.abort();
+            process.jobs.end();
             self.complaints.extend(process.switch.complaints());
         }
     }
@@ -181,6 +210,66 @@ impl Node {
         self.machine.reboot();
         self.end_hold();
         self.rebooted = true;
+    }
+
+    /// From now on LVM does not answer as it should.
+    pub(crate) fn trouble(&mut self, trouble: Trouble) {
+        self.end_trouble();
+        let lvm = self.machine.lvm();
+        match trouble {
+            Trouble::Fails => lvm.set_broken(Some("  Error reading device /dev/sdb.\n")),
+            Trouble::Missing => lvm.set_missing(true),
+            Trouble::NoGroup => lvm.hide_group(GROUP),
+        }
+        self.trouble = Some(trouble);
+    }
+
+    /// LVM answers again. Nobody activates the LVs of a group that has come back.
+    pub(crate) fn end_trouble(&mut self) {
+        let lvm = self.machine.lvm();
+        lvm.set_broken(None);
+        lvm.set_missing(false);
+        if self.trouble.take() == Some(Trouble::NoGroup) {
+            lvm.show_group(GROUP);
+            self.disk_written();
+        }
+    }
+
+    /// The agent is killed, and its store is lost with all it knows. Starts another one.
+    pub(crate) fn lose_store(&mut self) -> Result<()> {
+        self.lost_store = true;
+        self.crash();
+        if self.broken == Some(Broken::Store) {
+            clear_exports(&self.machine);
+        }
+        for file in std::fs::read_dir(&self.config.state_dir)? {
+            std::fs::remove_file(file?.path())?;
+        }
+        self.start()
+    }
+
+    /// The agent is told that somebody has changed LIO's tree.
+    pub(crate) fn tree_changed(&self) {
+        if let Some(process) = &self.process {
+            process.switch.ears().tree_changed();
+        }
+    }
+
+    /// The agent is told that somebody has written to a disk of its group.
+    pub(crate) fn disk_written(&self) {
+        if let Some(process) = &self.process {
+            process.switch.ears().disk_written();
+        }
+    }
+
+    /// The agent that runs.
+    pub(crate) fn engine(&self) -> Option<Engine> {
+        self.process.as_ref().map(|process| process.engine.clone())
+    }
+
+    /// Whether nothing keeps the agent from seeing and mending what somebody else does.
+    pub(crate) fn is_well(&self) -> bool {
+        self.is_up() && !self.is_held() && !self.pace.is_slow() && self.trouble.is_none()
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -209,7 +298,7 @@ impl Node {
         self.hung.go_on(&self.machine);
         self.held.store(false, Ordering::Release);
         if let Some(process) = &self.process {
-            process.jobs.resume();
+            process.jobs.drain();
         }
     }
 

@@ -13,10 +13,9 @@ use tokio::task::JoinSet;
 
 use crate::calls::Calls;
 use crate::check::check;
-use crate::clients::{self, Errand};
+use crate::clients::{self, Errand, Kind};
 use crate::control::Control;
-use crate::model::{KnownAttachment, KnownVolume};
-use crate::net::Weather;
+use crate::model::{Hand, KnownAttachment, KnownVolume};
 use crate::world::World;
 use crate::{Options, lock, settle};
 
@@ -38,26 +37,9 @@ pub(crate) struct Run {
     pub(crate) world: World,
     pub(crate) control: Control,
     pub(crate) clients: JoinSet<()>,
-    rng: Rng,
+    pub(crate) rng: Rng,
     backup: Option<Backup>,
     named: (u32, u32),
-}
-
-/// What may happen besides what clients do.
-#[derive(Debug, Clone, Copy)]
-enum Fault {
-    Crash(usize),
-    CrashIn(usize, u64, bool),
-    Start(usize),
-    Reboot(usize),
-    Weather(usize, Weather),
-    Storm(u8),
-    Skew(usize, i64),
-    Hold(usize),
-    Release(usize),
-    KillController,
-    BackUp,
-    Restore,
 }
 
 impl Run {
@@ -98,55 +80,13 @@ impl Run {
     }
 
     async fn event(&mut self) -> Result<()> {
-        if self.rng.u8(0..100) < 68 {
+        if self.rng.u8(0..100) < 64 {
             if let Some(errand) = self.errand() {
                 self.send(errand);
             }
             return Ok(());
         }
-        let fault = self.fault();
-        self.world.say(format!("{fault:?}"));
-        match fault {
-            Fault::Crash(at) => lock(&self.world.nodes[at]).crash(),
-            Fault::CrashIn(at, changes, after) => lock(&self.world.nodes[at]).crash_in(changes, after),
-            Fault::Start(at) => lock(&self.world.nodes[at]).start()?,
-            Fault::Reboot(at) => lock(&self.world.nodes[at]).reboot(),
-            Fault::Weather(at, weather) => lock(&self.world.nodes[at]).wire.set(weather),
-            Fault::Storm(per_cent) => self.world.calls.set_storm(per_cent),
-            Fault::Skew(at, by) => match self.world.nodes.get(at) {
-                Some(node) => lock(node).clock.set_wrong_by(by),
-                None => self.control.clock.set_wrong_by(by),
-            },
-            Fault::Hold(at) => self.hold(at),
-            Fault::Release(at) => lock(&self.world.nodes[at]).release(),
-            Fault::KillController => self.restart_controller(false).await?,
-            Fault::BackUp => self.back_up().await?,
-            Fault::Restore => self.restart_controller(true).await?,
-        }
-        Ok(())
-    }
-
-    fn fault(&mut self) -> Fault {
-        let at = self.rng.usize(0..self.world.nodes.len());
-        match self.rng.u8(0..40) {
-            0..3 => Fault::Crash(at),
-            3..8 => Fault::CrashIn(at, self.rng.u64(1..30), self.rng.bool()),
-            8..17 => Fault::Start(at),
-            17 => Fault::Reboot(at),
-            18 => Fault::Weather(at, Weather::Cut),
-            19 => Fault::Weather(at, Weather::Hole),
-            20..24 => Fault::Weather(at, Weather::Fair),
-            24 => Fault::Storm(self.rng.u8(10..60)),
-            25 => Fault::Storm(0),
-            26 | 27 => {
-                Fault::Skew(self.rng.usize(0..=self.world.nodes.len()), self.rng.i64(-7_200_000..7_200_000))
-            }
-            28..31 => Fault::Hold(at),
-            31..33 => Fault::Release(at),
-            33..36 => Fault::KillController,
-            36..38 => Fault::BackUp,
-            _ => Fault::Restore,
-        }
+        self.carry_out_fault().await
     }
 
     /// What a client does next. What it is about may be gone, or not there yet.
@@ -165,7 +105,11 @@ impl Run {
         };
         let attachment = self.rng.choice(&attachments).copied();
         let some = |errand: fn(AttachmentId) -> Errand| attachment.map(errand);
-        match self.rng.u8(0..20) {
+        let volume = self.rng.choice(&volumes).copied();
+        match self.rng.u8(0..25) {
+            20 | 21 => volume.map(|volume| Errand::Extend { volume, more: self.rng.u32(1..3) }),
+            22 => volume.map(|volume| Errand::CancelExtend { volume }),
+            23 | 24 => volume.map(|volume| Errand::Revert { volume }),
             0..4 => (volumes.len() < VOLUMES).then(|| self.new_volume()),
             4..12 => self.rng.choice(&volumes).copied().map(|volume| self.new_attachment(volume)),
             12..15 => some(|id| Errand::Detach { id, force: false }),
@@ -183,9 +127,20 @@ impl Run {
         let born = model.step;
         model.volumes.insert(
             volume,
-            KnownVolume { name: format!("v{}", self.named.0), lost: false, confirmed: false, born },
+            KnownVolume {
+                name: format!("v{}", self.named.0),
+                lost: false,
+                confirmed: false,
+                born,
+                hand: Hand::default(),
+            },
         );
-        Errand::Create { volume, shared: self.rng.u8(0..4) > 0 }
+        let kind = match self.rng.u8(0..8) {
+            0 | 1 => Kind::Plain,
+            2..6 => Kind::Shared,
+            _ => Kind::Thin,
+        };
+        Errand::Create { volume, kind }
     }
 
     fn new_attachment(&mut self, volume: VolumeId) -> Errand {
@@ -208,36 +163,19 @@ impl Run {
             let model = lock(&self.world.model);
             let name = |id| model.attachments.get(&id).map_or_else(String::new, |known| known.name.clone());
             match errand {
-                Errand::Create { volume, shared } => format!("create {} shared={shared}", model.name(volume)),
+                Errand::Create { volume, kind } => format!("create {} {kind:?}", model.name(volume)),
                 Errand::Delete { volume } => format!("delete {}", model.name(volume)),
                 Errand::Attach { id, reserve } => format!("attach {} reserve={reserve}", name(id)),
                 Errand::Complete { id } => format!("complete {}", name(id)),
                 Errand::Detach { id, force } => format!("detach {} force={force}", name(id)),
                 Errand::Write { id } => format!("write {}", name(id)),
+                Errand::Extend { volume, more } => format!("extend {} by {more}", model.name(volume)),
+                Errand::CancelExtend { volume } => format!("cancel the growth of {}", model.name(volume)),
+                Errand::Revert { volume } => format!("snapshot and revert {}", model.name(volume)),
             }
         };
         self.world.say(text);
         self.clients.spawn(clients::run(self.world.clone(), service, errand, self.rng.fork()));
-    }
-
-    /// A device stops answering while a host writes to it.
-    fn hold(&mut self, at: usize) {
-        let live: Vec<_> = {
-            let model = lock(&self.world.model);
-            let of_node = model.attachments.values().filter_map(|known| {
-                let (_, session) = known.session.filter(|(node, _)| *node == at)?;
-                Some((known.volume, session))
-            });
-            of_node.collect()
-        };
-        let mut node = lock(&self.world.nodes[at]);
-        let live: Vec<_> = live.into_iter().filter(|(_, session)| node.machine.is_live(*session)).collect();
-        if let Some((volume, session)) = self.rng.choice(&live).copied().filter(|_| !node.is_held()) {
-            node.hold(volume, session);
-            drop(node);
-            let name = lock(&self.world.model).name(volume);
-            self.world.say(format!("  a write to {name} hangs"));
-        }
     }
 
     async fn stop_controller(&mut self) -> Result<()> {
@@ -245,7 +183,7 @@ impl Run {
         self.control.kill().await
     }
 
-    async fn back_up(&mut self) -> Result<()> {
+    pub(crate) async fn back_up(&mut self) -> Result<()> {
         self.stop_controller().await?;
         self.control.back_up()?;
         let model = lock(&self.world.model);
@@ -254,7 +192,7 @@ impl Run {
         self.control.start(false)
     }
 
-    async fn restart_controller(&mut self, restore: bool) -> Result<()> {
+    pub(crate) async fn restart_controller(&mut self, restore: bool) -> Result<()> {
         let backup =
             self.backup.as_ref().filter(|_| restore).map(|backup| (backup.step, backup.volumes.clone()));
         self.stop_controller().await?;
@@ -267,6 +205,8 @@ impl Run {
             let mut model = lock(&self.world.model);
             for (id, known) in &mut model.volumes {
                 known.lost |= !volumes.contains(id) || known.born > step;
+                // It may have grown since.
+                known.hand.extended = true;
             }
             for known in model.attachments.values_mut() {
                 // The database remembers it again; whether it holds is an operator's word.

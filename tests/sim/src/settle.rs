@@ -7,27 +7,33 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
+use fastrand::Rng;
+use mooring_controller::domain::{AttachmentStatus, VolumeAction, VolumeStatus};
 use mooring_controller::service::{Service, Wait};
-use mooring_model::{Mode, VolumeId};
+use mooring_model::{LvName, Mode, VolumeId};
 
 use crate::check::{check, is_in_review};
 use crate::control::admin;
 use crate::lock;
 use crate::net::Weather;
 use crate::run::Run;
-use crate::world::{Kernel, Snapshot, World};
+use crate::world::{Kernel, Shown, Snapshot, World};
 
 /// How long wishes may take to become true once everything works.
 const REST_WITHIN: Duration = Duration::from_mins(5);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// After so long an operator does something about an agent that its controller does not know.
+const STORES_ANEW_AFTER: Duration = Duration::from_mins(2);
 
 fn heal(run: &mut Run) -> Result<()> {
     run.world.say("everything heals");
     run.world.calls.set_storm(0);
     run.control.clock.set_wrong_by(0);
-    for node in run.world.nodes.iter() {
+    for (at, node) in run.world.nodes.iter().enumerate() {
+        run.world.bring_back(at);
         let mut node = lock(node);
+        node.pace.set(None, Rng::with_seed(0));
+        node.end_trouble();
         node.clock.set_wrong_by(0);
         node.wire.set(Weather::Fair);
         node.release();
@@ -49,12 +55,17 @@ pub(crate) async fn settle(run: &mut Run) -> Result<()> {
             }
             while run.clients.try_join_next().is_some() {}
             confirm(&run.world, &service).await;
+            take_as_large(&run.world, &service).await;
             check(&run.world, Some(&service)).await;
             if !lock(&run.world.model).violations.is_empty() {
                 return Ok(());
             }
             let Some(why) = restless(run, &service, last).await else { break };
+            if waited == STORES_ANEW_AFTER {
+                take_stores_anew(&run.world)?;
+            }
             if waited >= REST_WITHIN {
+                say_plans(&run.world).await;
                 lock(&run.world.model).violated(format!("it does not come to rest: {why}"));
                 return Ok(());
             }
@@ -68,6 +79,63 @@ pub(crate) async fn settle(run: &mut Run) -> Result<()> {
         run.world.say(if last { "nothing is left" } else { "at rest" });
     }
     Ok(())
+}
+
+/// A call that came to an agent with a new store before its controller had given it its id back has left it specs of its own, and the
+/// controller takes it for another one. An operator moves that store aside, too.
+fn take_stores_anew(world: &World) -> Result<()> {
+    for node in world.nodes.iter() {
+        let mut node = lock(node);
+        if node.lost_store {
+            node.lose_store()?;
+            lock(&world.model).say("  an operator moves an agent's store aside");
+            world.store_was_lost();
+        }
+    }
+    Ok(())
+}
+
+/// Writes down what the agents would still do.
+async fn say_plans(world: &World) {
+    for node in world.nodes.iter() {
+        let engine = lock(node).engine();
+        let Some(engine) = engine else { continue };
+        let planned = engine.plan(None).await;
+        let steps = planned.steps.iter().map(|step| format!("{}, because {}", step.step, step.why));
+        let blocked = planned.blocked.iter().map(|problem| format!("{}: {}", problem.object, problem.text));
+        for line in steps.chain(blocked) {
+            world.say(format!("  to be done: {line}"));
+        }
+    }
+}
+
+/// An operator wishes volumes as large as somebody has made them by hand.
+async fn take_as_large(world: &World, service: &Service) {
+    let Some(snapshot) = world.snapshot(service).await else { return };
+    let extended = |id: &&VolumeId| {
+        lock(&world.model).volumes.get(*id).is_some_and(|known| known.hand.extended && !known.hand.removed)
+    };
+    for id in snapshot.volumes.keys().filter(extended).copied().collect::<Vec<_>>() {
+        let Some(shown) = snapshot.volumes.get(&id).filter(|shown| shown.is_whole()) else { continue };
+        let Some(gib) = world.lv_gib(id) else { continue };
+        if gib > shown.size_gib && !matches!(shown.status, VolumeStatus::Available | VolumeStatus::InUse) {
+            // Only what is attached, or is not at all, can be made larger.
+            for (attachment, _) in snapshot.rows.iter().filter(|(_, row)| row.volume == id) {
+                let wait = Wait(Duration::from_secs(1));
+                drop(service.delete_attachment(&admin(), *attachment, true, wait).await);
+            }
+            continue;
+        }
+        if gib > shown.size_gib {
+            let action = VolumeAction::Extend { size_gib: gib, online: true };
+            // An agent that is not up yet: asked again.
+            drop(service.volume_action(&admin(), id, action).await);
+            continue;
+        }
+        if let Some(known) = lock(&world.model).volumes.get_mut(&id) {
+            known.hand.extended = false;
+        }
+    }
 }
 
 /// An operator says that what a restored database wishes holds.
@@ -112,13 +180,13 @@ async fn take_away(run: &mut Run, service: &Service) {
     for id in snapshot.volumes.keys().copied().filter(|id| !used(id)) {
         let service = service.clone();
         run.clients.spawn(async move {
-            let _ = service.delete_volume(&admin(), id).await;
+            let _ = service.delete_volume_with_snapshots(&admin(), id).await;
         });
     }
 }
 
 /// What the kernels should let initiators do, by the rows.
-fn wanted(snapshot: &Snapshot) -> Kernel {
+pub(crate) fn wanted(snapshot: &Snapshot) -> Kernel {
     let mut wanted: BTreeMap<(VolumeId, String), Mode> = BTreeMap::new();
     for row in snapshot.rows.values() {
         if let (Some(initiator), AttachmentStatus::Attaching | AttachmentStatus::Attached) =
@@ -129,6 +197,16 @@ fn wanted(snapshot: &Snapshot) -> Kernel {
         }
     }
     wanted
+}
+
+/// Why a volume that is whole is not as large as it is said to be, or what it should have grown by is still there.
+fn sized(world: &World, id: VolumeId, shown: &Shown) -> Option<String> {
+    let has = world.lv_gib(id).filter(|_| shown.is_whole())?;
+    if has != shown.size_gib {
+        return Some(format!("volume {id} has {} GiB, and its LV {has}", shown.size_gib));
+    }
+    let left = [LvName::growth_of(id), LvName::back_of(id)].into_iter().find(|lv| world.has_lv(lv));
+    left.map(|lv| format!("the LV {lv} is left"))
 }
 
 /// What is not at rest yet.
@@ -143,11 +221,24 @@ async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
         if is_in_review(&snapshot, *id) {
             return Some(format!("volume {id} is in review: {:?}", shown.fault));
         }
-        if matches!(shown.status, VolumeStatus::Creating | VolumeStatus::Deleting) {
+        let moves = [
+            VolumeStatus::Creating,
+            VolumeStatus::Deleting,
+            VolumeStatus::Extending,
+            VolumeStatus::Reverting,
+        ];
+        if moves.contains(&shown.status) {
             return Some(format!("volume {id} is {}: {:?}", shown.status, shown.fault));
         }
-        if shown.status != VolumeStatus::Error && run.world.node_of(*id).is_none() {
+        let hand = lock(&run.world.model).volumes.get(id).map(|known| known.hand.clone()).unwrap_or_default();
+        if shown.status != VolumeStatus::Error && !hand.removed && run.world.node_of(*id).is_none() {
             return Some(format!("volume {id} is {}, and has no LV", shown.status));
+        }
+        if hand.extended && shown.is_whole() {
+            return Some(format!("volume {id} is larger than it is wished"));
+        }
+        if let Some(why) = sized(&run.world, *id, shown) {
+            return Some(why);
         }
     }
     for (id, row) in &snapshot.rows {
@@ -159,7 +250,13 @@ async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
             _ => false,
         };
         if moving {
-            return Some(format!("attachment {id} is {}, connected: {}", row.status, row.connected));
+            let shown = snapshot.volumes.get(&row.volume);
+            return Some(format!(
+                "attachment {id} is {}, connected: {}; its volume: {shown:?}; the kernels have {:?}",
+                row.status,
+                row.connected,
+                run.world.kernel()
+            ));
         }
     }
     let lost = |volume: &VolumeId| lock(&run.world.model).volumes.get(volume).is_none_or(|known| known.lost);
@@ -171,7 +268,8 @@ async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
         return Some(format!("the kernels have {kernel:?}, and {wanted:?} is wanted"));
     }
     let left = run.world.model.lock().ok().and_then(|model| {
-        let mut known = model.volumes.iter().filter(|(_, known)| !known.lost);
+        // An LV that an agent made for a new volume, and lost its store before it said so, is nobody's.
+        let mut known = model.volumes.iter().filter(|(_, known)| !known.lost && !known.hand.unmade);
         known.find(|(id, _)| run.world.node_of(**id).is_some()).map(|(_, known)| known.name.clone())
     });
     match (last, snapshot.volumes.len(), left) {

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mooring_host::fake::{FakeBlocks, FakeLio, FakeLvm, FakeMachine};
 use mooring_host::{
@@ -13,8 +14,13 @@ use mooring_host::{
     TreeError, TreeOp, TreePath,
 };
 
+use crate::ears::Ears;
 use crate::net::Wire;
+use crate::pace::{Call, Pace};
 use crate::{Broken, jobs, lock};
+
+/// So much later a kernel that is late does what it said it had done.
+const LATE: Duration = Duration::from_secs(30);
 
 /// What a killed process unwinds with.
 pub(crate) struct Killed;
@@ -39,6 +45,8 @@ pub(crate) struct Switch {
     wire: Wire,
     /// Whether a device of the machine hangs now.
     held: Arc<AtomicBool>,
+    pace: Pace,
+    ears: Ears,
     broken: Option<Broken>,
 }
 
@@ -47,6 +55,7 @@ impl Switch {
         machine: &FakeMachine,
         wire: &Wire,
         held: &Arc<AtomicBool>,
+        pace: &Pace,
         broken: Option<Broken>,
     ) -> Self {
         Self {
@@ -57,6 +66,8 @@ impl Switch {
             blocks: machine.blocks(),
             wire: wire.clone(),
             held: Arc::clone(held),
+            pace: pace.clone(),
+            ears: Ears::new(machine.folders(), broken == Some(Broken::Told)),
             broken,
         }
     }
@@ -68,6 +79,21 @@ impl Switch {
     /// A job may not come back for a while.
     pub(crate) fn may_hang(&self) -> bool {
         self.held.load(Ordering::Acquire) || self.machine.waiting() > 0
+    }
+
+    /// A job may not come to its end at once.
+    pub(crate) fn takes_time(&self) -> bool {
+        self.may_hang() || self.pace.is_slow()
+    }
+
+    /// How long a job waits before its first call.
+    pub(crate) fn takes_first(&self) -> Option<Duration> {
+        self.pace.of(Call::Kernel)
+    }
+
+    /// What the process is told of its machine.
+    pub(crate) fn ears(&self) -> &Ears {
+        &self.ears
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -112,6 +138,10 @@ impl Switch {
     }
 
     fn call<T>(&self, changes: bool, call: impl FnOnce() -> T) -> T {
+        self.call_of(Call::Kernel, changes, call)
+    }
+
+    fn call_of<T>(&self, of: Call, changes: bool, call: impl FnOnce() -> T) -> T {
         self.stop_if_dead();
         let (last, after) = if changes { self.count() } else { (false, false) };
         if last && !after {
@@ -124,6 +154,10 @@ impl Switch {
             self.kill();
         }
         self.stop_if_dead();
+        if let Some(time) = self.pace.of(of) {
+            jobs::pass(time);
+        }
+        self.stop_if_dead();
         result
     }
 
@@ -132,9 +166,33 @@ impl Switch {
         self.broken == Some(Broken::Revoke) && path.as_str().contains("/acls/")
     }
 
+    /// Whether the kernel takes this away only after it has said that it did.
+    fn is_late(
+        &self,
+        path: &TreePath,
+        call: impl FnOnce(&FakeLio, &TreePath) -> Result<(), TreeError> + Send + 'static,
+    ) -> bool {
+        let late =
+            self.broken == Some(Broken::Late) && self.pace.is_slow() && path.as_str().contains("/acls/");
+        if late {
+            let (lio, path) = (self.lio.clone(), path.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                drop(call(&lio, &path));
+            });
+        }
+        late
+    }
+
     fn tree<T>(&self, op: TreeOp, call: impl FnOnce(&FakeLio) -> T) -> T {
         let changes = !matches!(op, TreeOp::Read | TreeOp::List | TreeOp::ReadLink);
-        self.call(changes, || call(&self.lio))
+        self.call(changes, || {
+            let result = call(&self.lio);
+            if changes {
+                self.ears.tree_changed();
+            }
+            result
+        })
     }
 }
 
@@ -144,7 +202,7 @@ impl Tree for Switch {
     }
 
     fn rmdir(&self, path: &TreePath) -> Result<(), TreeError> {
-        if self.lies(path) {
+        if self.lies(path) || self.is_late(path, FakeLio::rmdir) {
             return Ok(());
         }
         self.tree(TreeOp::Rmdir, |lio| lio.rmdir(path))
@@ -155,7 +213,7 @@ impl Tree for Switch {
     }
 
     fn unlink(&self, path: &TreePath) -> Result<(), TreeError> {
-        if self.lies(path) {
+        if self.lies(path) || self.is_late(path, FakeLio::unlink) {
             return Ok(());
         }
         self.tree(TreeOp::Unlink, |lio| lio.unlink(path))
@@ -188,7 +246,36 @@ impl Tree for Switch {
 impl Commands for Switch {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         let verb = command.args.first().map(String::as_str).unwrap_or_default();
-        self.call(!matches!(verb, "vgs" | "lvs"), || self.lvm.run(command))
+        let changes = !matches!(verb, "vgs" | "lvs" | "pvs");
+        let of = if verb == "lvcreate" { Call::LvmAlone } else { Call::Lvm };
+        self.call_of(of, changes, || self.run_lvm(command, changes))
+    }
+
+    fn run_in_a_row(&self, commands: &[Command]) -> Result<Vec<CommandOutput>, CommandError> {
+        let mut outputs = Vec::new();
+        for command in commands {
+            let output = self.call_of(Call::LvmAlone, true, || self.run_lvm(command, true))?;
+            let failed = output.status != 0;
+            outputs.push(output);
+            if failed {
+                break;
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+impl Switch {
+    fn run_lvm(&self, command: &Command, changes: bool) -> Result<CommandOutput, CommandError> {
+        let output = match defect(self.broken, command) {
+            Defect::Nothing => self.lvm.run(command),
+            Defect::OnlySaid => Ok(CommandOutput::default()),
+            Defect::Other(command) => self.lvm.run(&command),
+        };
+        if changes {
+            self.ears.disk_written();
+        }
+        output
     }
 }
 
@@ -227,5 +314,37 @@ impl BlockDevices for Switch {
 
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError> {
         self.call(false, || self.blocks.read(path, offset, buffer))
+    }
+
+    fn tell_writes(&self, to: Box<dyn Fn() + Send + Sync>) -> bool {
+        self.ears.hear_disks(to);
+        true
+    }
+}
+
+/// What LVM makes of a command.
+enum Defect {
+    Nothing,
+    /// It says that it is done.
+    OnlySaid,
+    Other(Command),
+}
+
+fn defect(broken: Option<Broken>, command: &Command) -> Defect {
+    let verb = command.args.first().map(String::as_str).unwrap_or_default();
+    let names = |prefix: &str| command.args.iter().any(|arg| arg.contains(prefix));
+    match (broken, verb) {
+        (Some(Broken::Grow), "lvextend") => Defect::OnlySaid,
+        (Some(Broken::Cancel), "lvremove") if names("mooring-grow-") => Defect::OnlySaid,
+        (Some(Broken::Revert), "lvcreate") if names("-back-") => {
+            let of = |arg: &String| arg.rsplit_once("-back-").map(|(_, id)| id.to_owned());
+            let Some(id) = command.args.iter().find_map(of) else { return Defect::Nothing };
+            let is_snapshot = |arg: &str| arg.starts_with("vg0/");
+            let other = |arg: &String| {
+                if is_snapshot(arg) { format!("vg0/mooring-{id}") } else { arg.clone() }
+            };
+            Defect::Other(Command { args: command.args.iter().map(other).collect(), ..command.clone() })
+        }
+        _ => Defect::Nothing,
     }
 }

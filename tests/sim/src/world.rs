@@ -11,13 +11,13 @@ use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Service;
 use mooring_host::fake::Access;
-use mooring_model::{AttachmentId, IqnPrefix, Mode, VolumeId};
+use mooring_model::{AttachmentId, IqnPrefix, LvName, Mode, VolumeId};
 
 use crate::calls::Calls;
 use crate::control::{Control, admin};
 use crate::model::{Model, initiator_of};
 use crate::node::{Node, device_of};
-use crate::{Broken, lock};
+use crate::{Broken, hand, lock};
 
 /// Storage nodes of a run.
 const NODES: u8 = 2;
@@ -49,6 +49,21 @@ pub(crate) struct Shown {
     pub(crate) attachments: Vec<AttachmentStatus>,
     /// Why it is in error or in review.
     pub(crate) fault: Option<String>,
+    pub(crate) size_gib: u32,
+}
+
+impl Shown {
+    /// Its data is there, as far as the controller was told.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(
+            self.status,
+            VolumeStatus::Available
+                | VolumeStatus::Reserved
+                | VolumeStatus::Attaching
+                | VolumeStatus::InUse
+                | VolumeStatus::Detaching
+        )
+    }
 }
 
 /// One read of the controller.
@@ -88,6 +103,18 @@ impl World {
         })
     }
 
+    /// How large a volume's LV is, in whole GiB. `None`: it is not there.
+    pub(crate) fn lv_gib(&self, volume: VolumeId) -> Option<u32> {
+        let name = LvName::of(volume);
+        let size =
+            self.nodes.iter().find_map(|node| hand::sizes(&lock(node).machine).get(name.as_str()).copied());
+        size.and_then(|size| u32::try_from(size.div_ceil(1 << 30)).ok())
+    }
+
+    pub(crate) fn has_lv(&self, lv: &LvName) -> bool {
+        self.nodes.iter().any(|node| hand::sizes(&lock(node).machine).contains_key(lv.as_str()))
+    }
+
     /// What all kernels let initiators do now.
     pub(crate) fn kernel(&self) -> Kernel {
         let mut all = Kernel::new();
@@ -118,6 +145,42 @@ impl World {
         self.nodes.iter().any(|node| lock(node).machine.is_withheld(&target, initiator))
     }
 
+    /// Something was done to a whole node that its agent may not see at once.
+    pub(crate) fn touch_node(&self, at: usize) {
+        let mut model = lock(&self.model);
+        let volumes: Vec<_> = model.volumes.keys().copied().collect();
+        for volume in volumes {
+            model.touch(at, volume);
+        }
+    }
+
+    /// What an agent knew of its volumes is gone.
+    pub(crate) fn store_was_lost(&self) {
+        lock(&self.model).volumes.values_mut().for_each(|known| known.hand.unmade = true);
+    }
+
+    /// LVs that were renamed have their names again. `false`: there is none on this node.
+    pub(crate) fn bring_back(&self, at: usize) -> bool {
+        let away = |(id, known): (&VolumeId, &crate::model::KnownVolume)| known.hand.away.then_some(*id);
+        let volumes: Vec<_> = lock(&self.model).volumes.iter().filter_map(away).collect();
+        let node = lock(&self.nodes[at]);
+        let mut any = false;
+        for volume in volumes {
+            if hand::bring_back(&node.machine, volume) {
+                any = true;
+                node.disk_written();
+                let mut model = lock(&self.model);
+                model.touch(at, volume);
+                if let Some(known) = model.volumes.get_mut(&volume) {
+                    known.hand.away = false;
+                }
+                let text = format!("  by hand: the LV of {} has its name again", model.name(volume));
+                model.say(text);
+            }
+        }
+        any
+    }
+
     /// What the controller says, as an admin sees it. `None`: it says nothing now.
     pub(crate) async fn snapshot(&self, service: &Service) -> Option<Snapshot> {
         let all = || ListQuery { all_projects: true, ..ListQuery::default() };
@@ -137,6 +200,7 @@ impl World {
                 attach_status: volume.attach_status,
                 attachments: own.map(|attachment| attachment.status).collect(),
                 fault: volume.fault,
+                size_gib: volume.size_gib,
             };
             snapshot.volumes.insert(volume.id, shown);
         }

@@ -1,0 +1,61 @@
+//! How long the calls of one machine take. At first none takes any time; then, by the seed's choice, each may.
+//!
+//! What must never happen here: a time that does not follow from the seed.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::lock;
+
+/// What is slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slow {
+    /// Some calls of the kernel take a moment: two jobs come between each other's.
+    Calls,
+    /// A command of LVM takes longer than most callers wait.
+    Lvm,
+}
+
+/// The kind of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Kernel,
+    Lvm,
+    /// A command that the agent runs alone, behind a lock of its own.
+    LvmAlone,
+}
+
+#[derive(Debug)]
+struct State {
+    slow: Slow,
+    rng: Rng,
+}
+
+/// The pace of one machine. Clones are the same machine's.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pace(Arc<Mutex<Option<State>>>);
+
+impl Pace {
+    pub(crate) fn set(&self, slow: Option<Slow>, rng: Rng) {
+        *lock(&self.0) = slow.map(|slow| State { slow, rng });
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        lock(&self.0).is_some()
+    }
+
+    /// How long a call takes.
+    pub(crate) fn of(&self, call: Call) -> Option<Duration> {
+        let mut state = lock(&self.0);
+        let State { slow, rng } = state.as_mut()?;
+        let takes = match (slow, call) {
+            (_, Call::LvmAlone) => None,
+            (Slow::Calls, Call::Kernel | Call::Lvm) => (rng.u8(0..12) == 0).then(|| rng.u64(0..8)),
+            (Slow::Lvm, Call::Lvm) => (rng.u8(0..3) > 0).then(|| rng.u64(1..9_000)),
+            (Slow::Lvm, Call::Kernel) => (rng.u8(0..40) == 0).then(|| rng.u64(0..30)),
+        };
+        takes.map(Duration::from_millis)
+    }
+}
