@@ -65,6 +65,7 @@ fn by_hand(world: &World, after: &Snapshot, found: &mut Vec<String>) {
             let put_right = sees && now.duration_since(when) > SEEN_WITHIN;
             (!put_right).then_some((at, if sees { when } else { now }))
         });
+        hand.in_tree &= hand.touched.is_some();
         let name = crate::hand::names(*id).lv;
         let Some(size) = sizes.iter().find_map(|sizes| sizes.get(&name)).copied() else { continue };
         if known.lost || known.confirmed || hand.unmade || !after.volumes.contains_key(id) {
@@ -147,7 +148,7 @@ fn grants(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, f
             found.push(format!("{initiator} reaches {name} without an attachment"));
         } else if *mode == Mode::ReadWrite
             && !of_nexus.any(|row| row.mode == Mode::ReadWrite)
-            && !lock(&world.model).is_touched(*volume)
+            && !lock(&world.model).is_changed_in_tree(*volume)
         {
             found.push(format!("{initiator} may write to {name}, and its attachments are read-only"));
         }

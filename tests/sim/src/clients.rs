@@ -314,7 +314,7 @@ fn write(world: &World, id: AttachmentId) {
     model.say(format!("  write of node{} by {}: {wrote:?}", known.node, known.name));
     if !may_write
         && !held
-        && !model.is_touched(known.volume)
+        && !model.is_changed_in_tree(known.volume)
         && !matches!(wrote, Err(IoRefusal::WriteProtected | IoRefusal::SessionGone | IoRefusal::NoLun))
     {
         model.violated(format!("{} is read-only and wrote: {wrote:?}", known.name));

@@ -252,6 +252,9 @@ impl Run {
         drop(node);
         let mut model = lock(&self.world.model);
         model.touch(at, volume);
+        if let Some(known) = model.volumes.get_mut(&volume) {
+            known.hand.in_tree = true;
+        }
         let text = format!("  by hand: {change:?} of {}", model.name(volume));
         model.say(text);
         Some(volume)

@@ -27,6 +27,8 @@ pub(crate) struct KnownVolume {
 pub(crate) struct Hand {
     /// On which node, and when last; a node that cannot see it stops this clock. `None`: its agent has had the time to put it right.
     pub(crate) touched: Option<(usize, Instant)>,
+    /// It is its export that was changed.
+    pub(crate) in_tree: bool,
     /// Its LV was renamed.
     pub(crate) away: bool,
     /// Its LV was removed.
@@ -109,6 +111,11 @@ impl Model {
     /// Whether a volume is not what its agent has made it, because somebody else was at it.
     pub(crate) fn is_touched(&self, volume: VolumeId) -> bool {
         self.volumes.get(&volume).is_some_and(|known| known.hand.touched.is_some())
+    }
+
+    /// Whether an export is not what its agent has made it.
+    pub(crate) fn is_changed_in_tree(&self, volume: VolumeId) -> bool {
+        self.is_touched(volume) && self.volumes.get(&volume).is_some_and(|known| known.hand.in_tree)
     }
 
     /// Something is so that must never be.

@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use mooring_sim::{Broken, Options, Outcome};
 
 const EVENTS: u32 = 40;
+/// With a defect: enough of them for hosts to come and go in most runs.
+const EVENTS_BROKEN: u32 = 80;
 
 fn run(seed: u64, broken: Option<Broken>) -> Outcome {
-    mooring_sim::run(seed, Options { events: EVENTS, broken }).unwrap()
+    let events = if broken.is_some() { EVENTS_BROKEN } else { EVENTS };
+    mooring_sim::run(seed, Options { events, broken }).unwrap()
 }
 
 #[test]
