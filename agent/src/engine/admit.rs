@@ -25,6 +25,7 @@ use super::knowledge::Stale;
 use super::receipts::OpenReceipt;
 use super::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
+use crate::object::seen::Seen;
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
 use crate::volumes::{self, VolumesView};
@@ -133,7 +134,7 @@ fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<
 
 impl State {
     /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of it, if admission has asked LVM.
-    fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<VolumesView>) {
+    fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
         self.note_cut_wish(wish.stamp.generation, wish.spec());
         // As the store has it: what was made stays made whatever is wished of it next, until it ends.
         if wish.spec().is_none() {
@@ -142,10 +143,7 @@ impl State {
         self.set_volume(wish);
         // At once: what is at work gives way to a wish as soon as anybody can see it.
         self.turn.ask_anew();
-        self.knowledge.forget(Stale::VolumeSpec);
-        if let Some(looked) = looked {
-            self.knowledge.learn_looked(looked);
-        }
+        self.knowledge.take_spec(looked);
         self.knowledge.learn_orphan(None);
     }
 }
@@ -241,7 +239,7 @@ impl Engine {
         }
         // Until what is wanted is what is written.
         let mut held = None;
-        let mut looked = None;
+        let (mut looked, began) = (None, cell.state().knowledge.begin_look());
         let (kind, stored, naa) = match put.wish {
             VolumeWish::Spec(spec) => {
                 let old = kept.as_ref().and_then(Wish::spec);
@@ -285,6 +283,7 @@ impl Engine {
         };
         self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
+        let looked = looked.map(|view| Seen::new(began, view));
         state.admit_volume(Wish { stamp: put.stamp, kind, opaque: put.opaque }, looked);
         let passes = state.turn.passes();
         drop(state);

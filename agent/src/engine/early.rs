@@ -21,6 +21,7 @@ use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 use super::cell::{Cell, State, Wish};
 use super::knowledge::Stale;
 use super::{Engine, is_spec, lock, pass};
+use crate::object::seen::Seen;
 use crate::store::{StoreError, WholeRow};
 use crate::volumes::{self, Shown, VolumesView, Whole};
 
@@ -136,11 +137,12 @@ impl Engine {
         let mut early = Early::new();
         let mut proven = Vec::new();
         for cell in cells {
+            let began = cell.state().knowledge.begin_look();
             let Some(report) = self.proven(cell) else { continue };
             early.insert(cell.id, report.clone());
             let mut state = cell.state();
             state.revert.note(report.reverted);
-            state.knowledge.learn_ready(report);
+            state.knowledge.learn_ready(Seen::new(began, report));
             drop(state);
             proven.push(Arc::clone(cell));
         }

@@ -23,14 +23,12 @@ use crate::volumes::VolumesView;
 /// The observations of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
-    /// The moment of the last event that can falsify any of them.
+    /// The moment of the last event that can falsify any of them, or in which a look began.
     now: Moment,
     /// The LV as LVM showed it active and zeroed: a grant need not ask LVM again.
-    ready: Option<VolumeReport>,
-    /// LVM contradicted `ready`; the next pass must query it.
-    contradicted: bool,
+    ready: Memory<VolumeReport>,
     /// LVM's view of a moment ago, from admission or a sweep: the pass behind it need not ask LVM again.
-    looked: Option<VolumesView>,
+    looked: Memory<VolumesView>,
     /// LVM's view for a spec whose sender did not wait for it.
     kept_look: Option<KeptLook>,
     /// The export as it was seen in force: a change of grants need not look at all of it.
@@ -48,45 +46,55 @@ pub(crate) struct Knowledge {
 }
 
 impl Knowledge {
-    /// The moment in which a look begins.
-    pub(super) fn now(&self) -> Moment {
-        self.now
+    /// Begins a look: the moment by which its observation is judged when it ends.
+    pub(super) fn begin_look(&mut self) -> Moment {
+        self.now.advance()
     }
 
     /// The LV as LVM showed it active and zeroed. `None` if it was not, or nobody knows.
     pub(super) fn ready(&self) -> Option<&VolumeReport> {
-        self.ready.as_ref()
+        self.ready.get()
     }
 
-    /// The LV for a pass that begins. Forgets it before, if LVM contradicted it.
-    pub(super) fn ready_for_pass(&mut self) -> Option<VolumeReport> {
-        if std::mem::take(&mut self.contradicted) {
-            self.ready = None;
-        }
-        self.ready.clone()
+    /// The LV as LVM showed it active and zeroed, and when that look began. `None` if it was not, or nobody knows.
+    pub(super) fn ready_seen(&self) -> Option<&Seen<VolumeReport>> {
+        self.ready.seen()
     }
 
-    /// Takes note of the LV as LVM showed it active and zeroed.
-    pub(super) fn learn_ready(&mut self, ready: VolumeReport) {
-        self.ready = Some(ready);
+    /// Takes note of the LV as it was seen active and zeroed.
+    pub(super) fn learn_ready(&mut self, ready: Seen<VolumeReport>) {
+        self.ready.learn(ready);
     }
 
-    /// Takes note of whether a look showed the LV active and zeroed. `None`: it did not, and what was known is stale for this reason.
-    pub(super) fn learn_if_ready(&mut self, ready: Option<VolumeReport>, stale: Stale) {
+    /// Takes note of whether a look that began at this moment showed the LV active and zeroed. `None`: it did not, and what was
+    /// known before is stale for this reason.
+    pub(super) fn learn_if_ready(&mut self, began: Moment, ready: Option<VolumeReport>, stale: Stale) {
         match ready {
-            Some(ready) => self.learn_ready(ready),
-            None => self.forget(stale),
+            Some(ready) => self.learn_ready(Seen::new(began, ready)),
+            None if forget::is_kept(stale) => {}
+            None => self.ready.unlearn(began),
         }
     }
 
     /// Takes LVM's view of a moment ago: it serves one pass.
-    pub(super) fn take_looked(&mut self) -> Option<VolumesView> {
+    pub(super) fn take_looked(&mut self) -> Option<Seen<VolumesView>> {
         self.looked.take()
     }
 
     /// Keeps LVM's view for the pass that follows.
-    pub(super) fn learn_looked(&mut self, view: VolumesView) {
-        self.looked = Some(view);
+    pub(super) fn learn_looked(&mut self, view: Seen<VolumesView>) {
+        self.looked.learn(view);
+    }
+
+    /// A spec of the volume was taken: what was seen for the one before it is stale. Admission's own look was for this spec, and is
+    /// kept if nothing has happened since.
+    pub(super) fn take_spec(&mut self, looked: Option<Seen<VolumesView>>) {
+        let looked = looked.filter(|looked| self.looked.holds_since(looked.began()));
+        self.forget(Stale::VolumeSpec);
+        if let Some(looked) = looked {
+            let now = self.begin_look();
+            self.learn_looked(Seen::new(now, looked.into_value()));
+        }
     }
 
     /// LVM's view for a spec whose sender did not wait for it.

@@ -20,7 +20,7 @@ use super::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
-use crate::object::seen::Seen;
+use crate::object::seen::{Moment, Seen};
 use crate::object::turn::{Begun, Next, Outcome};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
@@ -39,7 +39,9 @@ pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
 pub(super) struct Wishes {
     pub(super) volume: Option<Wish<VolumeSpec>>,
     pub(super) export: Option<Wish<ExportSpec>>,
-    ready: Option<VolumeReport>,
+    ready: Option<Seen<VolumeReport>>,
+    /// When the pass began.
+    began: Moment,
     /// Somebody wants the pass; else it is a look whether all is as it was.
     anew: bool,
     /// The pass's number.
@@ -70,7 +72,8 @@ impl Engine {
                 let mut state = cell.state();
                 let Some(Begun { pass, anew }) = state.turn.begin() else { return };
                 let (volume, export) = state.wishes();
-                Wishes { volume, export, ready: state.knowledge.ready_for_pass(), anew, pass }
+                let ready = state.knowledge.ready_seen().cloned();
+                Wishes { volume, export, ready, began: state.knowledge.begin_look(), anew, pass }
             };
             // Also when a pass panics, the volume must not stay "running" for ever.
             let running = Running { cell };
@@ -129,7 +132,8 @@ impl Engine {
         }
         // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
         // serve yet waits for the volume.
-        let ready = if reverting { cell.state().knowledge.ready().cloned() } else { wishes.ready.clone() };
+        let ready = wishes.ready.clone().map(Seen::into_value);
+        let ready = if reverting { cell.state().knowledge.ready().cloned() } else { ready };
         let usable = self.is_usable(cell, wishes, ready.as_ref());
         let mut end = self.export_half(cell, wishes, usable);
         if cell.state().has_left_look() {
@@ -218,18 +222,21 @@ impl Engine {
         grow: Grow,
     ) -> bool {
         self.leave_upload(cell, wishes);
-        let (done, retry, report) = match (&wishes.volume, &wishes.ready) {
-            (None, _) => (true, false, None),
+        let (done, retry, report, began) = match (&wishes.volume, &wishes.ready) {
+            (None, _) => (true, false, None, wishes.began),
             (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
-                (true, false, Some(report.clone()))
+                (true, false, Some(report.clone().into_value()), report.began())
             }
             (Some(wish), _) if !look && !wishes.anew && cell.state().has_ended_by(wish) => {
-                (true, false, cell.state().volume_end().report.clone())
+                (true, false, cell.state().volume_end().report.clone(), wishes.began)
             }
             (Some(wish), _) => {
                 let made = cell.state().established.is_made();
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), made, export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
+                // Where LVM does not answer nothing is known any more.
+                let now = || cell.state().knowledge.begin_look();
+                let began = view.as_ref().map_or_else(now, Seen::began);
                 if let Some(view) = &view {
                     let (mut state, shown) = (cell.state(), volumes::shown(&wanted, view, cell.id));
                     state.note_altered(cell.id, view);
@@ -239,7 +246,7 @@ impl Engine {
                 cell.note_reverted(seen.as_ref());
                 self.tend_cut_soon(cell);
                 let unkept = self.keep_made(cell, wish, seen.as_ref());
-                match (left, seen) {
+                let (done, retry, report) = match (left, seen) {
                     // Nobody is told, or given it, before it is durable.
                     _ if unkept.is_some() => (false, true, unkept),
                     (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
@@ -249,12 +256,13 @@ impl Engine {
                         let retry = error.cure() == Cure::Retry;
                         (false, retry, Some(failed_volume(cell, wish, seen, &error)))
                     }
-                }
+                };
+                (done, retry, report, began)
             }
         };
         // What a revert needs next is not the volume's to do: its export has to go first.
         let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
-        let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report };
+        let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report, began };
         let end = self.upload_half(cell, wishes, end);
         self.note_volume(cell, wishes, end);
         done
@@ -262,14 +270,14 @@ impl Engine {
 
     /// Takes note of where the volume half stands, and tells those who wait for it.
     pub(super) fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
-        let VolumeEnd { done, retry, report } = end;
+        let VolumeEnd { done, retry, report, began } = end;
         let mut state = cell.state();
         // What is only too small may be exported while it grows.
         let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
         // A wish that came meanwhile has not been looked at.
         let same = state.volume().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
         let ready = ready.filter(|_| same).cloned();
-        state.knowledge.learn_if_ready(ready, Stale::VolumeNotReady);
+        state.knowledge.learn_if_ready(began, ready, Stale::VolumeNotReady);
         if report != state.volume_end().report
             && let Some(report) = &report
         {
@@ -303,9 +311,10 @@ impl Engine {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
+            let began = cell.state().knowledge.begin_look();
             let view = self.view_of(cell, &wanted.beside());
             cell.end();
-            view
+            view.map(|view| Seen::new(began, view))
         };
         let looked = cell.state().knowledge.take_looked();
         let mut view = match looked.map_or_else(look, Ok) {
@@ -328,7 +337,8 @@ impl Engine {
             }
             // What somebody else has done to it is said also if it is put right in a moment.
             if failed || (whole && wishes.volume.as_ref().is_none_or(kept)) {
-                self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report) });
+                let end = VolumeEnd { done: false, retry: true, report: Some(report), began: view.began() };
+                self.note_volume(cell, wishes, end);
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
             let images = self.shared.images.as_ref();
@@ -560,7 +570,7 @@ impl Engine {
         generation: Generation,
     ) -> Result<Seen<View>, mooring_targets::Error> {
         cell.begin(format!("look at {}", wanted.names().iqn));
-        let began = cell.state().knowledge.now();
+        let began = cell.state().knowledge.begin_look();
         let seen = wanted.look(tree);
         cell.end();
         let seen = Seen::new(began, seen?);
@@ -606,12 +616,14 @@ pub(super) struct VolumeEnd {
     pub(super) done: bool,
     pub(super) retry: bool,
     pub(super) report: Option<VolumeReport>,
+    /// When the look at LVM began that the report is from.
+    pub(super) began: Moment,
 }
 
 /// How far a volume was made true.
 struct MadeVolume {
     /// What was seen last, if LVM answered.
-    view: Option<VolumesView>,
+    view: Option<Seen<VolumesView>>,
     /// What is left to do, or what went wrong.
     left: Result<Plan<VolumeOp>, volumes::Error>,
 }

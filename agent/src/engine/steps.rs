@@ -12,6 +12,7 @@ use mooring_targets::{Op, fc};
 use super::Engine;
 use super::busy::Task;
 use super::cell::Cell;
+use super::knowledge::Stale;
 use crate::volumes::{self, VolumeOp, Work};
 
 /// As long as the text of a step becomes as a rule.
@@ -55,8 +56,12 @@ impl mooring_targets::Observer for Watch<'_> {
 
 impl volumes::Observer for Watch<'_> {
     fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
-        if !self.cell.state().may_begin(&step.op) {
-            return ControlFlow::Break(());
+        {
+            let mut state = self.cell.state();
+            if !state.may_begin(&step.op) {
+                return ControlFlow::Break(());
+            }
+            state.knowledge.forget(Stale::VolumeStep);
         }
         let begun = self.begin(step.op.to_string());
         let kind = self.cell.state().begin_job(&step.op, self.engine.shared.machine.clock.now());

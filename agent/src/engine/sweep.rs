@@ -20,6 +20,7 @@ use super::early::Early;
 use super::knowledge::Stale;
 use super::{Change, Engine, lock, pass};
 use crate::capabilities;
+use crate::object::seen::{Moment, Seen};
 use crate::turn::{RETRY_MAX, retry_delay};
 use crate::volumes::{self, LvId, SeenLv, VolumesView};
 
@@ -40,6 +41,8 @@ struct Before {
     stamp: Option<Stamp>,
     passes: u64,
     running: bool,
+    /// When the look began.
+    began: Moment,
 }
 
 impl Engine {
@@ -170,7 +173,7 @@ impl Engine {
         let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
             && wish.spec().is_some_and(|spec| report.size >= spec.size);
         let ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
-        state.knowledge.learn_if_ready(ready, Stale::LvNotReady);
+        state.knowledge.learn_if_ready(before.began, ready, Stale::LvNotReady);
         let still = state.turn.rests_since(before.passes);
         let ended = wish.spec().is_none();
         let left = ended && {
@@ -180,7 +183,7 @@ impl Engine {
         if left && still {
             state.undo_volume_end();
         } else if state.knowledge.ready().is_none() && still {
-            state.knowledge.learn_looked(view.of(cell.id, &beside));
+            state.knowledge.learn_looked(Seen::new(before.began, view.of(cell.id, &beside)));
         }
         // A pass that began for the wish before this one may do its next step when this look is over.
         if still && !before.running {
@@ -327,9 +330,10 @@ fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
 }
 
 fn before(cell: &Cell) -> Before {
-    let state = cell.state();
+    let mut state = cell.state();
     let stamp = state.volume().map(|wish| wish.stamp.clone());
-    Before { stamp, passes: state.turn.passes(), running: state.turn.is_running() }
+    let began = state.knowledge.begin_look();
+    Before { stamp, passes: state.turn.passes(), running: state.turn.is_running(), began }
 }
 
 /// Whether a pass can do anything for a volume that was late.

@@ -15,6 +15,7 @@ use super::revert::is_granted;
 use super::steps::Watch;
 use super::{Engine, Refusal};
 use crate::images::PartId;
+use crate::object::seen::Moment;
 use crate::volumes::{self, LvId};
 
 /// The copy that a volume was last seen with.
@@ -104,6 +105,7 @@ impl Engine {
 
     /// Copies a volume that was seen to be whole, and says how that stands.
     pub(super) fn upload_half(&self, cell: &Arc<Cell>, wishes: &Wishes, mut end: VolumeEnd) -> VolumeEnd {
+        let began = end.began;
         let Some(report) = &mut end.report else { return end };
         report.uploaded = None;
         let Some(upload) = upload_of(wishes).filter(|_| end.done && report.phase == Phase::Ready) else {
@@ -112,7 +114,7 @@ impl Engine {
         let before = cell.state().uploads.seen.clone().filter(|seen| seen.id == upload.id);
         let ended = match before.and_then(|seen| seen.end) {
             Some(ended) => ended,
-            None => match self.upload(cell, wishes, upload, report) {
+            None => match self.upload(cell, wishes, upload, (report, began)) {
                 Some(ended) => ended,
                 // For something newer: it goes on afterwards.
                 None => return VolumeEnd { done: false, retry: true, ..end },
@@ -135,7 +137,7 @@ impl Engine {
         cell: &Arc<Cell>,
         wishes: &Wishes,
         upload: &Upload,
-        report: &VolumeReport,
+        (report, began): (&VolumeReport, Moment),
     ) -> Option<Result<(), Problem>> {
         let object = || format!("the copy of volume {} to {}", cell.id, upload.image);
         let failed = |text: String, cure| Some(Err(Problem { object: object(), text, cure }));
@@ -165,7 +167,8 @@ impl Engine {
             return Some(Ok(()));
         }
         // The volume is there as it was, for whoever asks meanwhile.
-        self.note_volume(cell, wishes, VolumeEnd { done: false, retry: true, report: Some(report.clone()) });
+        let end = VolumeEnd { done: false, retry: true, report: Some(report.clone()), began };
+        self.note_volume(cell, wishes, end);
         let machine = &self.shared.machine;
         let hands =
             volumes::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images: Some(images) };

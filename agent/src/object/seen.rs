@@ -7,12 +7,12 @@
 
 use std::ops::Deref;
 
-/// A moment in the life of one object: counts what has happened that can falsify an observation of it.
+/// A moment in the life of one object: counts the looks that have begun, and what has happened that can falsify one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
-    /// Goes on to the next moment, in which something happens. Returns it.
+    /// Goes on to the next moment, in which a look begins or something happens. Returns it.
     pub(crate) fn advance(&mut self) -> Self {
         self.0 += 1;
         *self
@@ -93,6 +93,23 @@ impl<T> Memory<T> {
         self.falsified = at;
     }
 
+    /// Forgets the observation because a look that began at this moment has seen the opposite, unless one of a later look is kept.
+    /// Looks that began before are refused from now on.
+    pub(crate) fn unlearn(&mut self, began: Moment) {
+        self.seen.take_if(|kept| kept.began <= began);
+        self.falsified = self.falsified.max(began);
+    }
+
+    /// Refuses every look at work. The observation stays: what happens in this moment does not make it untrue.
+    pub(crate) fn refuse_looks(&mut self, at: Moment) {
+        self.falsified = at;
+    }
+
+    /// The observation, and when its look began. `None` if there is none that holds.
+    pub(crate) fn seen(&self) -> Option<&Seen<T>> {
+        self.seen.as_ref()
+    }
+
     /// The observation. `None` if there is none that holds.
     pub(crate) fn get(&self) -> Option<&T> {
         self.seen.as_deref()
@@ -153,7 +170,7 @@ mod tests {
             let (mut truth, mut looks) = (0_u32, Vec::new());
             for event in events {
                 match event {
-                    Event::Begin => looks.push(Look { began: now, read: None }),
+                    Event::Begin => looks.push(Look { began: now.advance(), read: None }),
                     Event::Read(which) => {
                         if let Some(look) = looks.get_mut(which) {
                             look.read = Some(truth);
@@ -161,7 +178,10 @@ mod tests {
                     }
                     Event::End(which) if which < looks.len() => {
                         let look = looks.remove(which);
-                        if let Some(read) = look.read {
+                        // Every fifth is the opposite of what is looked for.
+                        if look.read.is_some_and(|read| read % 5 == 4) {
+                            memory.unlearn(look.began);
+                        } else if let Some(read) = look.read {
                             let learnt = memory.learn(Seen::new(look.began, read));
                             prop_assert!(!learnt || read == truth, "{read} for {truth}");
                         }
@@ -185,6 +205,28 @@ mod tests {
                 prop_assert!(memory.get().is_none_or(|value| *value == truth), "{event:?}");
             }
         }
+    }
+
+    #[test]
+    fn of_two_looks_the_one_that_began_later_counts() {
+        let mut now = Moment::default();
+        let looks = [(); 4].map(|()| now.advance());
+        for last in 0..looks.len() {
+            // Nobody tells that it is not so any more: a look sees it.
+            let mut memory = Memory::default();
+            memory.learn(Seen::new(looks[1], ()));
+            memory.unlearn(looks[last]);
+            assert_eq!(memory.get().is_some(), last < 1, "a later look has seen the opposite");
+            for (at, began) in looks.into_iter().enumerate() {
+                memory.learn(Seen::new(began, ()));
+                let holds = memory.seen().is_some_and(|seen| seen.began() == began);
+                assert_eq!(holds, at >= last.max(usize::from(last < 1)), "{at} behind {last}");
+            }
+        }
+        let mut memory = Memory::default();
+        memory.learn(Seen::new(looks[1], ()));
+        memory.refuse_looks(looks[3]);
+        assert!(!memory.learn(Seen::new(looks[2], ())) && memory.get().is_some());
     }
 
     #[test]

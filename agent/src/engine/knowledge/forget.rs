@@ -30,6 +30,8 @@ pub enum Stale {
     Swept,
     /// A pass uses what is known for a narrow look: only its success puts it back.
     Narrowed,
+    /// A step of ours on the volume follows: what LVM shows meanwhile may be half of it.
+    VolumeStep,
     /// A step of a whole pass follows.
     Step,
     /// A step of a narrow pass follows.
@@ -52,7 +54,7 @@ pub enum Stale {
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 19] = [
+    pub const ALL: [(Self, &str); 20] = [
         (Self::LvDrifted, "lv-drifted"),
         (Self::LvContradicted, "lv-contradicted"),
         (Self::LvmFailed, "lvm-failed"),
@@ -63,6 +65,7 @@ impl Stale {
         (Self::ExportAskedAgain, "export-asked-again"),
         (Self::Swept, "swept"),
         (Self::Narrowed, "narrowed"),
+        (Self::VolumeStep, "volume-step"),
         (Self::Step, "step"),
         (Self::NarrowStep, "narrow-step"),
         (Self::BesidePass, "beside-pass"),
@@ -84,6 +87,8 @@ impl Stale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Observation {
     Ready,
+    /// Looks at work whether the LV is ready. What was seen before stands.
+    LooksForReady,
     Looked,
     Known,
     Unchanged,
@@ -92,12 +97,17 @@ enum Observation {
 impl Stale {
     /// The observations that this reason can falsify.
     const fn falsifies(self) -> &'static [Observation] {
-        use Observation::{Known, Looked, Ready, Unchanged};
+        use Observation::{Known, Looked, LooksForReady, Ready, Unchanged};
         match self {
             Self::LvDrifted | Self::ExportAskedAgain | Self::Swept | Self::Reverting => &[Known],
-            // What was contradicted is forgotten by the next pass; what is known is taken, and what follows from it put back.
-            Self::LvContradicted | Self::Narrowed => &[],
-            Self::LvmFailed | Self::LvNotReady | Self::VolumeNotReady | Self::ExportFailed => &[Ready],
+            // What is known is taken, and what follows from it put back.
+            Self::Narrowed => &[],
+            Self::VolumeStep => &[LooksForReady, Looked],
+            Self::LvmFailed
+            | Self::LvContradicted
+            | Self::LvNotReady
+            | Self::VolumeNotReady
+            | Self::ExportFailed => &[Ready],
             Self::LateInVain => &[Looked],
             Self::VolumeSpec => &[Ready, Looked],
             Self::NarrowStep | Self::ExportTold | Self::OtherFolders => &[Unchanged],
@@ -115,16 +125,12 @@ impl Knowledge {
         let now = self.now.advance();
         for observation in reason.falsifies() {
             match observation {
-                Observation::Ready => self.ready = None,
-                Observation::Looked => self.looked = None,
+                Observation::Ready => self.ready.forget(now),
+                Observation::LooksForReady => self.ready.refuse_looks(now),
+                Observation::Looked => self.looked.forget(now),
                 Observation::Known => self.known.forget(now),
                 Observation::Unchanged => self.unchanged.forget(now),
             }
-        }
-        match reason {
-            Stale::LvDrifted => self.contradicted = self.ready.is_none(),
-            Stale::LvContradicted => self.contradicted = true,
-            _ => {}
         }
     }
 }
@@ -189,28 +195,70 @@ mod tests {
     async fn an_observation_ends_with_its_reasons_and_so_does_a_look_at_work() {
         let node = Node::new();
         node.resync();
-        let known = node.cell.state().knowledge.take_known().expect("it was seen in force").into_value();
+        let (ready, known) = {
+            let mut state = node.cell.state();
+            (state.knowledge.ready().cloned(), state.knowledge.take_known().map(Seen::into_value))
+        };
+        let (ready, known) = ready.zip(known).expect("LVM and the kernel have shown it");
         for (reason, name) in Stale::ALL {
             let falsifies = |observation| reason.falsifies().contains(&observation);
             let mut knowledge = Knowledge::default();
             let learn = |knowledge: &mut Knowledge, began| {
+                knowledge.learn_ready(Seen::new(began, ready.clone()));
                 knowledge.learn_known(Seen::new(began, known.clone()));
                 knowledge.learn_unchanged(began);
             };
-            let holds = |knowledge: &Knowledge| (knowledge.known.get().is_some(), knowledge.is_unchanged());
-            let left = (!falsifies(Observation::Known), !falsifies(Observation::Unchanged));
-            let began = knowledge.now();
+            let holds = |knowledge: &Knowledge| {
+                [knowledge.ready().is_some(), knowledge.known.get().is_some(), knowledge.is_unchanged()]
+            };
+            let all = [Observation::Ready, Observation::Known, Observation::Unchanged];
+            let left = all.map(|observation| !falsifies(observation));
+            let began = knowledge.begin_look();
             learn(&mut knowledge, began);
-            assert_eq!(holds(&knowledge), (true, true), "{name}: the control");
+            assert_eq!(holds(&knowledge), [true; 3], "{name}: the control");
             knowledge.forget(reason);
             assert_eq!(holds(&knowledge), left, "{name}");
             // What a look has seen that began before.
             learn(&mut knowledge, began);
             assert_eq!(holds(&knowledge), left, "{name}: a late look");
-            let began = knowledge.now();
+            let began = knowledge.begin_look();
             learn(&mut knowledge, began);
-            assert_eq!(holds(&knowledge), (true, true), "{name}: the next look");
+            assert_eq!(holds(&knowledge), [true; 3], "{name}: the next look");
         }
+    }
+
+    /// A sweep looks at LVM for many volumes, and its look may end long behind that of a pass which began later.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_look_that_ends_late_does_not_undo_a_later_one() {
+        let node = Node::new();
+        node.resync();
+        let ready = node.cell.state().knowledge.ready().cloned().expect("LVM has shown it");
+        let ends = |looks: [(usize, bool); 2]| {
+            let mut knowledge = Knowledge::default();
+            let began = [(); 2].map(|()| knowledge.begin_look());
+            for (look, shows) in looks {
+                let shown = shows.then(|| ready.clone());
+                knowledge.learn_if_ready(began[look], shown, Stale::LvNotReady);
+            }
+            knowledge.ready().is_some()
+        };
+        // The volume was made behind the first look, or has gone; in whichever order they end.
+        assert!(ends([(0, false), (1, true)]) && ends([(1, true), (0, false)]));
+        assert!(!ends([(0, true), (1, false)]) && !ends([(1, false), (0, true)]));
+    }
+
+    /// A step of ours is at work: a look may show half of it, and what was seen before stands.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_look_at_lvm_beside_a_step_is_refused() {
+        let node = Node::new();
+        node.resync();
+        let mut state = node.cell.state();
+        let before = state.knowledge.ready().cloned().expect("LVM has shown it");
+        let began = state.knowledge.begin_look();
+        state.knowledge.forget(Stale::VolumeStep);
+        let half = mooring_model::VolumeReport { size: mooring_model::ByteSize(1), ..before.clone() };
+        state.knowledge.learn_if_ready(began, Some(half), Stale::LvNotReady);
+        assert_eq!(state.knowledge.ready(), Some(&before));
     }
 
     /// A narrow pass takes what is known and puts back what follows from it. A sweep beside it asks for a whole look all the same.
