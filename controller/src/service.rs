@@ -53,7 +53,7 @@ pub use crate::domain::{AgentEntry, EntryEnrolment};
 pub use crate::error::Refusal;
 use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
-use crate::flow::{Inner, review, wishes};
+use crate::flow::{Inner, leases, review, wishes};
 use crate::initiators::Initiators;
 use crate::policy::{Policies, Target};
 use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
@@ -220,7 +220,7 @@ impl Service {
 
     /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
     pub fn start(&self) {
-        self.inner.spawn(heard::run(Arc::clone(&self.inner)));
+        self.inner.spawn(heard::run(self.inner.store.clone(), Arc::clone(&self.inner.agents)));
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.keep_audit().await });
         self.inner.spawn(Arc::clone(&self.inner).keep_certificates());
@@ -228,7 +228,7 @@ impl Service {
         self.inner.spawn(async move { inner.go_on_forgetting().await });
         if let Some(dialer) = self.inner.store.dialer() {
             // Who gets an agent's lease goes on with everything that is on its way there.
-            self.inner.spawn(lease::run(Arc::clone(&self.inner), dialer));
+            self.inner.spawn(leases::run(Arc::clone(&self.inner), dialer));
             return;
         }
         for agent in self.inner.agents.all().iter() {

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Agent;
-use crate::flow::Inner;
-use crate::store::{Db, Heard};
+use super::{Agent, Agents};
+use crate::store::{Db, Heard, Store};
 
 /// How often it is kept, for all agents together.
 const EVERY: Duration = Duration::from_secs(10);
@@ -19,15 +18,15 @@ fn heard(agent: &Agent) -> Option<Heard> {
 }
 
 /// Keeps it, for ever.
-pub(crate) async fn run(inner: Arc<Inner>) {
+pub(crate) async fn run(store: Store, agents: Arc<Agents>) {
     loop {
         tokio::time::sleep(EVERY).await;
-        let heard: Vec<_> = inner.agents.all().iter().filter_map(|agent| heard(agent)).collect();
+        let heard: Vec<_> = agents.all().iter().filter_map(|agent| heard(agent)).collect();
         if heard.is_empty() {
             continue;
         }
         let write = move |db: &Db<'_>| Ok(heard.iter().try_for_each(|heard| db.keep_heard(heard))?);
-        if let Err(refusal) = inner.store.write("keep when agents were heard", write).await {
+        if let Err(refusal) = store.write("keep when agents were heard", write).await {
             tracing::warn!(error = %refusal, "cannot keep when agents were heard");
         }
     }

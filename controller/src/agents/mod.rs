@@ -11,6 +11,7 @@ pub(crate) mod dial;
 pub(crate) mod exports;
 pub(crate) mod heard;
 pub(crate) mod lease;
+pub(crate) mod listener;
 mod registry;
 mod roll;
 mod seen;

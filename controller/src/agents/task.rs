@@ -16,11 +16,13 @@ use tokio::time::MissedTickBehavior;
 use tonic::{Code, Streaming};
 
 use super::calls::{agent_client, error_of, host_client, within};
+use super::dial::Dial;
+use super::listener::{Job, Listed, Listener};
 use super::words::{self, Word};
-use super::{Agent, Heard, Kept, SeenConnection, SeenVolume, beyond, exports};
+use super::{Agent, Agents, Heard, Kept, SeenConnection, SeenVolume, beyond, exports};
+use crate::clock::Clock;
 use crate::domain::Role;
-use crate::flow::{Inner, Job, fenced, review};
-use crate::store::{AgentRow, Db};
+use crate::store::{AgentRow, Db, Store};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// All volumes of an agent, each of which it looks at.
@@ -34,6 +36,20 @@ const CAPABILITIES_GRACE: Duration = Duration::from_secs(1);
 /// A list has no pages: of a thousand volumes it is some megabytes.
 pub(crate) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
+/// Things that the task of an agent works with.
+pub(crate) struct Context {
+    /// The store.
+    pub(crate) store: Store,
+    /// All agents.
+    pub(crate) agents: Arc<Agents>,
+    /// The clocks.
+    pub(crate) clock: Clock,
+    /// How agents are dialled.
+    pub(crate) dial: Dial,
+    /// Acts on what the agent says.
+    pub(crate) listener: Arc<dyn Listener>,
+}
+
 /// Who answered.
 struct Who {
     id: AgentId,
@@ -41,11 +57,12 @@ struct Who {
 }
 
 /// Keeps an agent connected, for ever.
-pub(crate) async fn run(inner: Arc<Inner>, agent: Arc<Agent>) {
+pub(crate) async fn run(context: Context, agent: Arc<Agent>) {
+    let context = Arc::new(context);
     let mut pause = BACKOFF_MIN;
     loop {
         let began = tokio::time::Instant::now();
-        let why = match session(&inner, &agent).await {
+        let why = match session(&context, &agent).await {
             Ok(never) => match never {},
             Err(why) => why,
         };
@@ -54,12 +71,11 @@ pub(crate) async fn run(inner: Arc<Inner>, agent: Arc<Agent>) {
             tracing::warn!(agent = agent.entry.name, why, "an agent is down");
         }
         agent.down(why);
-        inner.notes.said();
-        inner.touch_all();
+        context.listener.agent_changed();
         if began.elapsed() > BACKOFF_MAX {
             pause = BACKOFF_MIN;
         }
-        tokio::time::sleep(jittered(pause, &agent.entry.name, inner.options.clock.now())).await;
+        tokio::time::sleep(jittered(pause, &agent.entry.name, context.clock.now())).await;
         pause = (pause * 2).min(BACKOFF_MAX);
     }
 }
@@ -78,28 +94,28 @@ const ENDED: &str = "its enrolment has ended";
 
 enum Never {}
 
-async fn session(inner: &Arc<Inner>, agent: &Arc<Agent>) -> Result<Never, String> {
+async fn session(context: &Arc<Context>, agent: &Arc<Agent>) -> Result<Never, String> {
     let entry = &agent.entry;
-    let channel = inner.options.dial.dial(entry).await?;
-    let who = hello(inner, agent, channel.clone()).await?;
+    let channel = context.dial.dial(entry).await?;
+    let who = hello(context, agent, channel.clone()).await?;
     // Followed before the lists are read: nothing that changes in between is lost.
     let mut client = agent_client(channel.clone()).max_decoding_message_size(LIST_BYTES_MAX);
     let watch = within(&entry.name, CALL_LIMIT, client.watch(v1::WatchRequest {})).await;
     let mut storage = watch.map_err(|error| error.to_string())?;
     let mut host = watch_host(agent, channel.clone(), who.initiator.is_some()).await?;
-    let released = list_storage(inner, agent, channel.clone(), who.id).await?;
+    let released = list_storage(context, agent, channel.clone(), who.id).await?;
     if host.is_some() {
-        list_host(inner, agent, channel.clone(), who.id).await?;
+        list_host(context, agent, channel.clone(), who.id).await?;
     }
     // Beside everything else, one question at a time: an LVM that hangs keeps no volume of the agent from anything.
     let mut questions = JoinSet::new();
-    questions.spawn(ask_capabilities(Arc::clone(inner), Arc::clone(agent), channel.clone()));
+    questions.spawn(ask_capabilities(Arc::clone(context), Arc::clone(agent), channel.clone()));
     // As a rule the answer is here before the first volume is to be placed.
     let _ = tokio::time::timeout(CAPABILITIES_GRACE, questions.join_next()).await;
-    up(inner, agent, &who, channel.clone()).await;
+    up(context, agent, &who, channel.clone()).await;
     // Hosts that were up before this agent waited for the end of these reviews.
     for (volume, hosts) in &released {
-        inner.wake(*volume, hosts);
+        context.listener.wake(*volume, hosts);
     }
 
     let mut ping = tokio::time::interval(PING_EVERY);
@@ -115,12 +131,12 @@ async fn session(inner: &Arc<Inner>, agent: &Arc<Agent>) -> Result<Never, String
                 }
                 // Free space changes with every volume; nobody reports it as it goes.
                 if questions.is_empty() {
-                    questions.spawn(ask_capabilities(Arc::clone(inner), Arc::clone(agent), channel.clone()));
+                    questions.spawn(ask_capabilities(Arc::clone(context), Arc::clone(agent), channel.clone()));
                 }
             }
             Some(_) = questions.join_next() => {}
-            event = next_event(&mut host) => take_event(inner, agent, who.id, ended(event)?).await,
-            report = storage.message() => take_report(inner, agent, ended(report)?).await,
+            event = next_event(&mut host) => take_event(context, agent, who.id, ended(event)?).await,
+            report = storage.message() => take_report(context, agent, ended(report)?).await,
         }
     }
 }
@@ -165,9 +181,9 @@ pub(crate) fn check_protocol(hello: &v1::HelloResponse) -> Result<(), String> {
 }
 
 /// Who answers may be used by this controller at all.
-fn check_hello(inner: &Inner, hello: &v1::HelloResponse) -> Result<AgentId, String> {
+fn check_hello(context: &Context, hello: &v1::HelloResponse) -> Result<AgentId, String> {
     check_protocol(hello)?;
-    let cluster = inner.store.cluster().to_string();
+    let cluster = context.store.cluster().to_string();
     if !hello.cluster_id.is_empty() && hello.cluster_id != cluster {
         return Err(format!("it belongs to cluster {}, not to this one, {cluster}", hello.cluster_id));
     }
@@ -177,7 +193,7 @@ fn check_hello(inner: &Inner, hello: &v1::HelloResponse) -> Result<AgentId, Stri
 /// Another id answers under a name that is known. An agent whose store is new has lost the one before it, and is given its
 /// id back: what it is told next makes it what it was. Any other agent is not the one that is known.
 async fn take_back(
-    inner: &Arc<Inner>,
+    context: &Context,
     agent: &Arc<Agent>,
     channel: Channel,
     known: AgentRow,
@@ -186,7 +202,7 @@ async fn take_back(
     let (name, id) = (&agent.entry.name, known.id);
     if !hello.fresh {
         let read = move |db: &Db<'_>| Ok((db.volumes_on(id)?.len(), db.connections_on(id)?.len()));
-        let has = inner.store.read("see what an agent has", read).await;
+        let has = context.store.read("see what an agent has", read).await;
         return match has.map_err(|refusal| refusal.to_string())? {
             (0, 0) => Ok(hello),
             (volumes, connections) => Err(format!(
@@ -205,7 +221,7 @@ async fn take_back(
         ));
     }
     let adopt = v1::AdoptRequest {
-        sender: Some(v1::Sender { cluster_id: inner.store.cluster().to_string() }),
+        sender: Some(v1::Sender { cluster_id: context.store.cluster().to_string() }),
         agent_id: id.to_string(),
     };
     let adopted = within(name, CALL_LIMIT, agent_client(channel.clone()).adopt(adopt)).await;
@@ -222,20 +238,20 @@ async fn take_back(
 }
 
 /// Checks who answers, and keeps it.
-async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
+async fn hello(context: &Context, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
     let name = agent.entry.name.clone();
     let mut hello = say_hello(&name, channel.clone()).await?;
-    let mut id = check_hello(inner, &hello)?;
+    let mut id = check_hello(context, &hello)?;
     let said = id;
     let read = move |db: &Db<'_>| Ok((db.agent_named(&name)?, db.forgotten(said)?));
-    let known = inner.store.read("read who an agent was", read).await;
+    let known = context.store.read("read who an agent was", read).await;
     let (known, stranger) = known.map_err(|refusal| refusal.to_string())?;
     if let Some(forgotten) = stranger {
         return Err(forgotten.why_refused());
     }
     if let Some(known) = known.filter(|known| known.id != id) {
-        hello = take_back(inner, agent, channel, known, hello).await?;
-        id = check_hello(inner, &hello)?;
+        hello = take_back(context, agent, channel, known, hello).await?;
+        id = check_hello(context, &hello)?;
     }
     let initiator = Some(hello.initiator.as_str()).filter(|text| !text.is_empty()).map(str::parse::<Iqn>);
     let initiator =
@@ -243,7 +259,7 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
     agent.state().attaches = initiator.is_some();
     let initiator = initiator.filter(|_| agent.entry.may(Role::Host));
     let (name, own) = (agent.entry.name.clone(), initiator.clone());
-    let (enrolls, entry) = (Arc::clone(inner), agent.entry.clone());
+    let (agents, entry) = (Arc::clone(&context.agents), agent.entry.clone());
     let write = move |db: &Db<'_>| {
         // Both may have changed since it was dialled: then nothing is kept of it under this name.
         if !db.stands(&entry)? {
@@ -254,7 +270,7 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
         }
         for other in db.agents_like(id, own.as_ref())?.into_iter().filter(|other| other.name != name) {
             let same_id = other.id == id;
-            if enrolls.agents.named(&other.name).is_none() {
+            if agents.named(&other.name).is_none() {
                 db.forget_agent(&other.name)?;
             } else if same_id {
                 return Ok(Err(format!(
@@ -274,7 +290,7 @@ async fn hello(inner: &Arc<Inner>, agent: &Arc<Agent>, channel: Channel) -> Resu
         db.put_agent(&name, id, own.as_ref(), &hello.portals, &hello.software)?;
         Ok(Ok(db.rise_above(&name, hello.newest_epoch)?))
     };
-    let kept = inner.store.write("keep who an agent is", write).await;
+    let kept = context.store.write("keep who an agent is", write).await;
     if let Some(epoch) = kept.map_err(|refusal| refusal.to_string())?? {
         let agent = agent.entry.name.as_str();
         tracing::warn!(agent, epoch, "an agent is ahead of this database: the epoch is raised");
@@ -301,7 +317,7 @@ async fn watch_host(
 }
 
 async fn list_storage(
-    inner: &Arc<Inner>,
+    context: &Context,
     agent: &Arc<Agent>,
     channel: Channel,
     id: AgentId,
@@ -322,7 +338,8 @@ async fn list_storage(
     }
     // At a start a thousand agents wait for their comparison: what came over the wire is many times what is kept.
     drop(list);
-    let (given, entry) = (seen.clone(), agent.entry.clone());
+    let listed = Listed { name, agent: id, volumes: seen.clone(), exports };
+    let (listener, entry) = (Arc::clone(&context.listener), agent.entry.clone());
     let write = move |db: &Db<'_>| {
         if !db.stands(&entry)? {
             return Ok(Err(ENDED.to_owned()));
@@ -333,13 +350,12 @@ async fn list_storage(
                 foreign.push(receipt.clone());
             }
         }
-        let compared = review::compare_storage(db, &name, id, &given)?;
-        fenced::compare(db, &name, id, &exports)?;
+        let compared = listener.compare_storage(db, &listed)?;
         // What is sent from now on is of this history.
-        db.note_compared(&name)?;
+        db.note_compared(&listed.name)?;
         Ok(Ok((compared, foreign)))
     };
-    let compared = inner.store.write("compare an agent's volumes", write).await;
+    let compared = context.store.write("compare an agent's volumes", write).await;
     let (compared, foreign) = compared.map_err(|refusal| refusal.to_string())??;
     for receipt in &foreign {
         agent.drops(Word::Receipt(receipt));
@@ -351,7 +367,7 @@ async fn list_storage(
 }
 
 async fn list_host(
-    inner: &Arc<Inner>,
+    context: &Context,
     agent: &Arc<Agent>,
     channel: Channel,
     id: AgentId,
@@ -370,9 +386,9 @@ async fn list_host(
             SeenConnection { stamp: reports::stamp(status.stamp.as_ref()), report, put_at: None },
         );
     }
-    let given = seen.clone();
-    let write = move |db: &Db<'_>| review::compare_host(db, &name, id, &given);
-    let compared = inner.store.write("compare a host's connections", write).await;
+    let (given, listener) = (seen.clone(), Arc::clone(&context.listener));
+    let write = move |db: &Db<'_>| listener.compare_host(db, &name, id, &given);
+    let compared = context.store.write("compare a host's connections", write).await;
     let compared = compared.map_err(|refusal| refusal.to_string())?;
     let mut state = agent.state();
     state.connections = seen.into_iter().collect();
@@ -381,13 +397,13 @@ async fn list_host(
 }
 
 /// From here on it is used; everything that waits for it goes on.
-async fn up(inner: &Arc<Inner>, agent: &Arc<Agent>, who: &Who, channel: Channel) {
+async fn up(context: &Context, agent: &Arc<Agent>, who: &Who, channel: Channel) {
     {
         let mut state = agent.state();
         agent.is_known_as(&mut state, who.id, who.initiator.clone());
         state.channel = Some(channel);
         state.why_down = None;
-        state.last_report = Some(inner.options.clock.now());
+        state.last_report = Some(context.clock.now());
     }
     tracing::info!(agent = agent.entry.name, id = %who.id, "an agent is up");
     let id = who.id;
@@ -398,73 +414,77 @@ async fn up(inner: &Arc<Inner>, agent: &Arc<Agent>, who: &Who, channel: Channel)
         volumes.extend(db.takings_at(id)?);
         Ok((volumes, db.connections_on(id)?))
     };
-    match inner.store.read("list an agent's part", read).await {
+    match context.store.read("list an agent's part", read).await {
         Ok((volumes, connections)) => {
             for volume in volumes {
-                inner.kick(Job::Storage(volume));
+                context.listener.kick(Job::Storage(volume));
             }
             for volume in connections {
-                inner.kick(Job::Host(volume, id));
+                context.listener.kick(Job::Host(volume, id));
             }
         }
         Err(refusal) => {
             tracing::error!(agent = agent.entry.name, error = %refusal, "cannot go on with an agent");
         }
     }
-    inner.notes.said();
-    inner.touch_all();
+    context.listener.agent_changed();
 }
 
-async fn take_report(inner: &Arc<Inner>, agent: &Arc<Agent>, report: v1::Report) {
+async fn take_report(context: &Context, agent: &Arc<Agent>, report: v1::Report) {
     use v1::report::What;
-    agent.state().last_report = Some(inner.options.clock.now());
+    agent.state().last_report = Some(context.clock.now());
     match report.what {
         Some(What::Volume(report)) => {
             if let Some(report) = reports::volume(&report) {
                 let id = report.id;
-                let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
+                let own =
+                    agent.knows_volume(id) || words::takes(&context.store, agent, Word::Volume(id)).await;
                 // What is nobody's here is remembered: operators ask who serves what, and its id is given to nobody. It moves nothing.
                 if own || agent.has_room() {
                     agent.saw_volume(&report, Heard::Reported);
                     if report.phase == Phase::Orphan {
-                        found_again(inner, agent, id).await;
+                        found_again(context, agent, id).await;
                     }
                 }
                 if own {
-                    inner.storage_news(id);
+                    context.listener.report_came(Job::Storage(id));
                 }
             }
         }
         Some(What::Export(report)) => {
             if let Some(report) = reports::export(&report) {
                 let id = report.volume;
-                let own = agent.knows_volume(id) || inner.takes(agent, Word::Volume(id)).await;
+                let own =
+                    agent.knows_volume(id) || words::takes(&context.store, agent, Word::Volume(id)).await;
                 let news = (own || agent.has_room()) && agent.saw_export(&report, Heard::Reported);
                 if own && news {
-                    inner.export_news(id, true);
+                    context.listener.export_report_came(id, true);
                 }
             }
         }
         Some(What::Receipt(receipt)) => {
             let Some(receipt) = reports::receipt(&receipt) else { return };
             let id = receipt.volume;
-            if inner.takes(agent, Word::Receipt(&receipt)).await && agent.saw_receipt(receipt) {
-                inner.export_news(id, false);
+            if words::takes(&context.store, agent, Word::Receipt(&receipt)).await
+                && agent.saw_receipt(receipt)
+            {
+                context.listener.export_report_came(id, false);
             }
         }
-        Some(What::Capabilities(capabilities)) => take_capabilities(inner, agent, capabilities, None).await,
+        Some(What::Capabilities(capabilities)) => take_capabilities(context, agent, capabilities, None).await,
         Some(What::Synced(_)) | None => {}
     }
 }
 
 /// Ends the review of a volume that was held for lost and whose data the agent has found.
-async fn found_again(inner: &Arc<Inner>, agent: &Arc<Agent>, volume: VolumeId) {
+async fn found_again(context: &Context, agent: &Arc<Agent>, volume: VolumeId) {
     let Some(id) = agent.state().id else { return };
-    let write = move |db: &Db<'_>| review::found_again(db, id, volume);
-    match inner.store.write("see whether a lost volume was found", write).await {
+    let listener = Arc::clone(&context.listener);
+    let write = move |db: &Db<'_>| listener.found_again(db, id, volume);
+    match context.store.write("see whether a lost volume was found", write).await {
         Ok(Some(hosts)) => {
             tracing::warn!(%volume, agent = agent.entry.name, "data of a volume that was lost is there: its review has ended");
-            inner.wake(volume, &hosts);
+            context.listener.wake(volume, &hosts);
         }
         Ok(None) => {}
         Err(refusal) => {
@@ -474,29 +494,29 @@ async fn found_again(inner: &Arc<Inner>, agent: &Arc<Agent>, volume: VolumeId) {
 }
 
 /// Asks what the agent can do. No answer is no reason to do without the agent: what it said last stands, with its age.
-async fn ask_capabilities(inner: Arc<Inner>, agent: Arc<Agent>, channel: Channel) {
+async fn ask_capabilities(context: Arc<Context>, agent: Arc<Agent>, channel: Channel) {
     let mut client = agent_client(channel);
     // What happens from here on may be missing in the answer.
-    let asked_at = inner.options.clock.now();
+    let asked_at = context.clock.now();
     let ask = client.get_capabilities(v1::GetCapabilitiesRequest {});
     match within(&agent.entry.name, CALL_LIMIT, ask).await {
         Ok(seen) => {
-            agent.state().last_report = Some(inner.options.clock.now());
-            take_capabilities(&inner, &agent, seen, Some(asked_at)).await;
+            agent.state().last_report = Some(context.clock.now());
+            take_capabilities(&context, &agent, seen, Some(asked_at)).await;
         }
         Err(error) => {
             let mut state = agent.state();
             if state.capabilities_silent.is_none() {
                 tracing::warn!(agent = agent.entry.name, %error, "an agent does not say what it can do");
             }
-            state.capabilities_silent.get_or_insert_with(|| inner.options.clock.now());
+            state.capabilities_silent.get_or_insert_with(|| context.clock.now());
         }
     }
 }
 
 /// `asked_at`: when it was asked for that; without, it says so by itself.
 async fn take_capabilities(
-    inner: &Arc<Inner>,
+    context: &Context,
     agent: &Arc<Agent>,
     mut new: v1::Capabilities,
     asked_at: Option<SystemTime>,
@@ -513,7 +533,7 @@ async fn take_capabilities(
             // That it cannot say what its pools are does not take them away.
             new.pools = state.capabilities.as_ref().map(|known| known.pools.clone()).unwrap_or_default();
         } else {
-            state.pools_seen = inner.options.clock.now().checked_sub(age);
+            state.pools_seen = context.clock.now().checked_sub(age);
         }
         // The age grows with each answer, and is no news.
         new.pools_age_ms = 0;
@@ -533,25 +553,25 @@ async fn take_capabilities(
     }
     for volume in updated {
         if let Some(host) = agent.id() {
-            inner.host_news(volume, host);
+            context.listener.report_came(Job::Host(volume, host));
         }
     }
     let name = agent.entry.name.clone();
     let write = move |db: &Db<'_>| Ok(db.put_capabilities(&name, &new, asked_at)?);
-    if let Err(refusal) = inner.store.write("keep what an agent can do", write).await {
+    if let Err(refusal) = context.store.write("keep what an agent can do", write).await {
         tracing::error!(agent = agent.entry.name, error = %refusal, "cannot keep what an agent can do");
     }
 }
 
-async fn take_event(inner: &Arc<Inner>, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
-    agent.state().last_report = Some(inner.options.clock.now());
+async fn take_event(context: &Context, agent: &Arc<Agent>, host: AgentId, event: v1::ConnectionEvent) {
+    agent.state().last_report = Some(context.clock.now());
     if let Some(v1::connection_event::What::Report(report)) = event.what
         && let Some(report) = reports::connection(&report)
     {
         let id = report.volume;
-        if agent.knows_connection(id) || inner.takes(agent, Word::Connection(id)).await {
+        if agent.knows_connection(id) || words::takes(&context.store, agent, Word::Connection(id)).await {
             agent.saw_connection(report);
-            inner.host_news(id, host);
+            context.listener.report_came(Job::Host(id, host));
         }
     }
 }

@@ -15,8 +15,7 @@
 use mooring_model::{AgentId, Generation, Receipt, VolumeId};
 
 use super::Agent;
-use crate::flow::Inner;
-use crate::store::{Db, Kind, SqlError};
+use crate::store::{Db, Kind, SqlError, Store};
 
 /// How far an agent may be ahead of this database. Each restore, and each `epoch` of an operator, is one.
 const EPOCHS_AHEAD_MAX: u64 = 1 << 16;
@@ -105,33 +104,31 @@ impl Agent {
     }
 }
 
-impl Inner {
-    /// Whether something that an agent said by itself is taken. What is not is counted.
-    pub(super) async fn takes(&self, agent: &Agent, word: Word<'_>) -> bool {
-        let Some(id) = agent.id() else { return false };
-        let receipt = match word {
-            Word::Receipt(receipt) => Some(receipt.clone()),
-            Word::Volume(_) | Word::Connection(_) => None,
+/// Whether something that an agent said by itself is taken: `false` is counted.
+pub(super) async fn takes(store: &Store, agent: &Agent, word: Word<'_>) -> bool {
+    let Some(id) = agent.id() else { return false };
+    let receipt = match word {
+        Word::Receipt(receipt) => Some(receipt.clone()),
+        Word::Volume(_) | Word::Connection(_) => None,
+    };
+    let (is_connection, volume) = (matches!(word, Word::Connection(_)), word.volume());
+    let read = move |db: &Db<'_>| {
+        let word = match &receipt {
+            Some(receipt) => Word::Receipt(receipt),
+            None if is_connection => Word::Connection(volume),
+            None => Word::Volume(volume),
         };
-        let (is_connection, volume) = (matches!(word, Word::Connection(_)), word.volume());
-        let read = move |db: &Db<'_>| {
-            let word = match &receipt {
-                Some(receipt) => Word::Receipt(receipt),
-                None if is_connection => Word::Connection(volume),
-                None => Word::Volume(volume),
-            };
-            Ok(may_say(db, id, word)?)
-        };
-        match self.store.read_one("see whose a report is", read).await {
-            Ok(true) => true,
-            Ok(false) => {
-                agent.drops(word);
-                false
-            }
-            Err(refusal) => {
-                tracing::warn!(agent = agent.entry.name, error = %refusal, "cannot see whose a report is: it is dropped");
-                false
-            }
+        Ok(may_say(db, id, word)?)
+    };
+    match store.read_one("see whose a report is", read).await {
+        Ok(true) => true,
+        Ok(false) => {
+            agent.drops(word);
+            false
+        }
+        Err(refusal) => {
+            tracing::warn!(agent = agent.entry.name, error = %refusal, "cannot see whose a report is: it is dropped");
+            false
         }
     }
 }
@@ -145,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Abort, Database, Store, Wish, testing};
+    use crate::store::{Abort, Database, Wish, testing};
 
     const OWN: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);

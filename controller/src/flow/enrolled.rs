@@ -233,7 +233,7 @@ impl Inner {
         if self.store.dialer().is_some() {
             return;
         }
-        if let Some(drive) = self.spawn(task::run(Arc::clone(self), Arc::clone(agent))) {
+        if let Some(drive) = self.spawn(task::run(self.context(), Arc::clone(agent))) {
             agent.is_driven_by(drive);
         }
     }

@@ -13,7 +13,9 @@ mod first;
 pub(crate) mod forced;
 pub(crate) mod forgotten;
 mod growth;
+mod hears;
 mod host;
+pub(crate) mod leases;
 mod looks;
 mod manage;
 mod once;
@@ -44,6 +46,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::agents::listener::Job;
 use crate::agents::{Agents, lease};
 use crate::audit::Audit;
 use crate::error::Refusal;
@@ -60,15 +63,6 @@ pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
 /// How long a native attach may fail before it is given up.
 pub(crate) const ATTACH_GIVE_UP: Duration = Duration::from_mins(1);
-
-/// A key of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Job {
-    /// A volume and its export, at its storage agent.
-    Storage(VolumeId),
-    /// Its connection, at a host's agent.
-    Host(VolumeId, AgentId),
-}
 
 /// What a pass of a job leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +134,7 @@ impl Flight {
 pub(crate) struct Inner {
     pub(crate) options: ServiceOptions,
     pub(crate) store: Store,
-    pub(crate) agents: Agents,
+    pub(crate) agents: Arc<Agents>,
     /// Held while rows of enrolments are read and the registry is made what they say.
     enrolling: tokio::sync::Mutex<()>,
     flights: Mutex<HashMap<Job, Arc<Flight>>>,
@@ -172,7 +166,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Inner {
     pub(crate) fn new(options: ServiceOptions, store: Store) -> Self {
-        let agents = Agents::new(options.agents.clone(), store.dialer().is_some());
+        let agents = Arc::new(Agents::new(options.agents.clone(), store.dialer().is_some()));
         let now = options.clock.now();
         Self {
             notes: lease::Notes::new(store.dialer().is_some()),

@@ -12,6 +12,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 
 use super::taking::UNSENT;
 use super::{Inner, Next, wishes};
+use crate::agents::listener::Compared;
 use crate::agents::{Kept, SeenConnection, words};
 use crate::error::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind, naa_of};
@@ -52,22 +53,6 @@ fn deleted(name: &str, ours: Option<&Stamp>, theirs: Generation) -> String {
 fn is_lost(theirs: &Kept, id: VolumeId) -> bool {
     let phase = theirs.volume(id).map(|report| report.phase);
     theirs.volume_stamp.is_none() && phase != Some(Phase::Orphan)
-}
-
-/// What a comparison found.
-#[derive(Debug, Default)]
-pub(crate) struct Compared {
-    /// Volumes and connections that nobody here knows.
-    pub(crate) orphans: BTreeMap<String, String>,
-    /// Volumes whose review has ended, with the hosts whose connections waited for that.
-    pub(crate) released: BTreeMap<VolumeId, BTreeSet<AgentId>>,
-}
-
-impl Compared {
-    fn release(&mut self, db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
-        self.released.insert(id, release(db, id)?);
-        Ok(())
-    }
 }
 
 /// Ends a review. The hosts whose connections waited for that.
@@ -189,7 +174,7 @@ pub(crate) fn compare_storage(
             }
             // Its disks are back, or its store is.
             None if kind == Some(ReviewKind::Lost) && !is_lost(theirs, volume.id) => {
-                compared.release(db, volume.id)?;
+                drop(compared.released.insert(volume.id, release(db, volume.id)?));
             }
             None if kind != Some(ReviewKind::Restored) => {}
             // Lost, or deleted after the backup was made, and that is forgotten: to wish it again would make an empty one in its
@@ -201,7 +186,7 @@ pub(crate) fn compare_storage(
                 );
                 db.put_in_review(volume.id, ReviewKind::Missing, &why)?;
             }
-            None => compared.release(db, volume.id)?,
+            None => drop(compared.released.insert(volume.id, release(db, volume.id)?)),
         }
     }
     note_ids(db, seen)?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use mooring_model::VolumeId;
 
-use super::{Inner, Job};
+use super::Inner;
+use crate::agents::listener::Job;
 use crate::error::Refusal;
 use crate::store::{Db, Kind, Wished};
 

@@ -1,0 +1,82 @@
+//! The seam between agents and the work that follows from what they say: `flow` implements [`Listener`].
+//!
+//! What must never happen here: a call that waits; a wake-up that can be lost, or come late because a queue is full.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mooring_model::{AgentId, VolumeId};
+
+use super::exports::Exports;
+use super::{Kept, SeenConnection};
+use crate::store::{Abort, Db};
+
+/// A key of work: one job of it runs at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Job {
+    /// A volume and its export, at its storage agent.
+    Storage(VolumeId),
+    /// Its connection, at a host's agent.
+    Host(VolumeId, AgentId),
+}
+
+/// Findings of a comparison.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    /// Volumes and connections that nobody here knows.
+    pub(crate) orphans: BTreeMap<String, String>,
+    /// Volumes whose review has ended, with the hosts whose connections waited for that.
+    pub(crate) released: BTreeMap<VolumeId, BTreeSet<AgentId>>,
+}
+
+/// Volumes and exports as an agent has listed them.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    /// The agent's name.
+    pub(crate) name: String,
+    /// The agent.
+    pub(crate) agent: AgentId,
+    /// Its volumes.
+    pub(crate) volumes: BTreeMap<VolumeId, Arc<Kept>>,
+    /// Who reaches each of them.
+    pub(crate) exports: Exports,
+}
+
+/// Acts on what agents say. Every method returns at once. The last three run in the transaction that keeps what was said.
+pub(crate) trait Listener: Send + Sync {
+    /// Sees that a job looks again.
+    fn kick(&self, job: Job);
+
+    /// Sees that a job looks again after a report of its agent, and that those who follow its volume do.
+    fn report_came(&self, job: Job);
+
+    /// As [`Listener::report_came`], of an export whose report is kept already. `shown`: those who follow the volume see it, too.
+    fn export_report_came(&self, volume: VolumeId, shown: bool);
+
+    /// Wakes everything that a change of a volume's specs concerns: its storage agent's job and those of these hosts.
+    fn wake(&self, volume: VolumeId, hosts: &BTreeSet<AgentId>);
+
+    /// Tells everybody that an agent went up or down.
+    fn agent_changed(&self);
+
+    /// Compares what a storage agent has listed with the store.
+    fn compare_storage(&self, db: &Db<'_>, listed: &Listed) -> Result<Compared, Abort>;
+
+    /// Compares the connections that a host's agent has listed with the store.
+    fn compare_host(
+        &self,
+        db: &Db<'_>,
+        name: &str,
+        agent: AgentId,
+        connections: &BTreeMap<VolumeId, SeenConnection>,
+    ) -> Result<Compared, Abort>;
+
+    /// Ends the review of a volume that counted as lost, now that its agent has found the data. Returns the hosts whose
+    /// connections waited for that; `None` if there was no such review.
+    fn found_again(
+        &self,
+        db: &Db<'_>,
+        agent: AgentId,
+        volume: VolumeId,
+    ) -> Result<Option<BTreeSet<AgentId>>, Abort>;
+}
