@@ -89,6 +89,7 @@ pub enum OpenError {
 #[derive(Clone, Debug)]
 pub struct Service {
     pub(crate) inner: Arc<Inner>,
+    pub(crate) store: Store,
     _guard: Arc<Guard>,
 }
 
@@ -212,21 +213,21 @@ impl Service {
             Ok(Enrolled::all(db)?)
         };
         let enrolled = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
-        let inner = Arc::new(Inner::new(options, store));
+        let inner = Arc::new(Inner::new(options, &store));
         inner.enrol(enrolled, true);
         let guard = Arc::new(Guard(Arc::clone(&inner)));
-        Ok(Self { inner, _guard: guard })
+        Ok(Self { inner, store, _guard: guard })
     }
 
     /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
     pub fn start(&self) {
-        self.inner.spawn(heard::run(self.inner.store.clone(), Arc::clone(&self.inner.agents)));
-        let inner = Arc::clone(&self.inner);
-        self.inner.spawn(async move { inner.keep_audit().await });
+        self.inner.spawn(heard::run(self.store.clone(), Arc::clone(&self.inner.agents)));
+        let (inner, store) = (Arc::clone(&self.inner), self.store.clone());
+        self.inner.spawn(async move { inner.keep_audit(&store).await });
         self.inner.spawn(Arc::clone(&self.inner).keep_certificates());
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.go_on_forgetting().await });
-        if let Some(dialer) = self.inner.store.dialer() {
+        if let Some(dialer) = self.store.dialer() {
             // Who gets an agent's lease goes on with everything that is on its way there.
             self.inner.spawn(leases::run(Arc::clone(&self.inner), dialer));
             return;
@@ -247,26 +248,26 @@ impl Service {
         if let Some(mut tasks) = self.inner.take_tasks() {
             tasks.shutdown().await;
         }
-        self.inner.audit.end(&self.inner.store).await;
-        if let Some(dialer) = self.inner.store.dialer() {
+        self.inner.audit.end(&self.store).await;
+        if let Some(dialer) = self.store.dialer() {
             lease::leave(&self.inner.notes, &dialer).await;
         }
     }
 
     /// The cluster's id, which agents are pinned to.
     pub fn cluster(&self) -> ClusterId {
-        self.inner.store.cluster()
+        self.store.cluster()
     }
 
     /// How many transactions of the store have changed something since the start: what a request costs, in syncs.
     pub fn commits(&self) -> Option<u64> {
-        self.inner.store.commits()
+        self.store.commits()
     }
 
     /// Raises the epoch: every later change of a spec is newer than all before. Returns the new one..
     pub async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
         self.inner.policies().check("mooring:raise_epoch", caller, &Target::default())?;
-        self.inner.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
+        self.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
     }
 
     /// An operator says that what this database wishes of a volume in review is right: it is sent, newer than what the
@@ -279,7 +280,7 @@ impl Service {
         // Who is logged in is not reported as it comes.
         self.refresh(id).await;
         let write = move |db: &Db<'_>| confirm(&inner, db, id);
-        let hosts = self.inner.store.write("confirm a volume", write).await?;
+        let hosts = self.store.write("confirm a volume", write).await?;
         self.inner.go(id, &hosts);
         Ok(())
     }
@@ -300,7 +301,7 @@ impl Service {
     /// What a request about this volume waits for.
     async fn why_waits(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-        let Ok(Some(volume)) = self.inner.store.read_one("read a volume", read).await else {
+        let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
             return "its volume is not there".to_owned();
         };
         match &volume.review {
@@ -312,7 +313,7 @@ impl Service {
     /// What a request that takes something away from this volume waits for: no review holds that up.
     async fn at_storage(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-        let Ok(Some(volume)) = self.inner.store.read_one("read a volume", read).await else {
+        let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
             return "its volume is not there".to_owned();
         };
         self.obstacle_of(&volume)

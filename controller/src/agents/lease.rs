@@ -23,8 +23,7 @@ use tokio::time::Instant;
 
 use super::{Agent, SeenConnection, SeenVolume};
 use crate::store::Dialer;
-pub(crate) use crate::store::leases::Fence;
-use crate::store::leases::{Members, Said};
+use crate::store::leases::{Fence, Members, Said};
 
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -55,38 +54,26 @@ impl Hold {
     }
 }
 
-/// What the work of a task relies on.
-#[derive(Clone)]
-struct Reliance {
-    fence: Fence,
-    until: watch::Receiver<Instant>,
-}
-
-type Relied = Arc<Mutex<Option<Reliance>>>;
+/// The end of the lease that the work of a task relies on, once it relies on one.
+type Relied = Arc<Mutex<Option<watch::Receiver<Instant>>>>;
 
 tokio::task_local! {
     static RELIED: Relied;
 }
 
-/// The work of this task relies on the lease of this agent from now on.
-pub(crate) fn rely_on(agent: &Agent, hold: &Hold) {
-    if let Hold::Ours(holder, until) = hold {
-        let fence = Fence { agent: agent.entry.name.clone(), holder: holder.clone() };
-        let reliance = Reliance { fence, until: until.clone() };
-        // Outside of guarded work there is nothing to stop.
-        let _ = RELIED.try_with(|relied| {
-            *relied.lock().unwrap_or_else(PoisonError::into_inner) = Some(reliance);
-        });
-    }
+/// The work of this task relies on the lease of this agent from now on: [`guarded`] drops it when that ends. Returns what its
+/// changes of the store must look at; `None`: the agent is ours without a lease.
+pub(super) fn rely_on(agent: &Agent, hold: &Hold) -> Option<Fence> {
+    let Hold::Ours(holder, until) = hold else { return None };
+    // Outside of guarded work there is nothing to stop.
+    let _ = RELIED.try_with(|relied| {
+        *relied.lock().unwrap_or_else(PoisonError::into_inner) = Some(until.clone());
+    });
+    Some(Fence { agent: agent.entry.name.clone(), holder: holder.clone() })
 }
 
-fn reliance(relied: &Relied) -> Option<Reliance> {
+fn end_relied_on(relied: &Relied) -> Option<watch::Receiver<Instant>> {
     relied.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// What transactions of this task must look at.
-pub(crate) fn fence() -> Option<Fence> {
-    RELIED.try_with(|relied| reliance(relied).map(|reliance| reliance.fence)).ok().flatten()
 }
 
 /// Runs work that may come to rely on a lease. `None`: that is over, and the work was dropped where it stood.
@@ -99,9 +86,9 @@ pub(crate) async fn guarded<T>(work: impl Future<Output = T> + Send) -> Option<T
             return Poll::Ready(Some(done));
         }
         if over.is_none()
-            && let Some(reliance) = reliance(&relied)
+            && let Some(until) = end_relied_on(&relied)
         {
-            over = Some(Box::pin(end_of(reliance.until)));
+            over = Some(Box::pin(end_of(until)));
         }
         match over.as_mut().map(|over| over.as_mut().poll(context)) {
             Some(Poll::Ready(())) => Poll::Ready(None),
@@ -264,10 +251,7 @@ mod tests {
         let (until, watched) = watch::channel(began + Duration::from_secs(5));
         let work = |watched: watch::Receiver<Instant>| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert!(fence().is_none());
-            let fence = Fence { agent: "a".to_owned(), holder: "h".to_owned() };
-            RELIED.with(|relied| *relied.lock().unwrap() = Some(Reliance { fence, until: watched }));
-            assert_eq!(super::fence().unwrap().agent, "a");
+            RELIED.with(|relied| *relied.lock().unwrap() = Some(watched));
             std::future::pending::<()>().await;
         };
         // Renewed once, at the third second, until the ninth.

@@ -37,7 +37,7 @@ use crate::store::AgentRow;
 use crate::store::leases::Said;
 use exports::Exports;
 use lease::Hold;
-pub(crate) use registry::Agents;
+pub(crate) use registry::{Agents, Held};
 use roll::Roll;
 pub(crate) use seen::{Heard, Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
 

@@ -14,6 +14,7 @@ use super::roll::Roll;
 use super::{Agent, AgentState, lock};
 use crate::domain::AgentEntry;
 use crate::store::leases::Said;
+use crate::store::{FencedStore, Store};
 
 /// The agents at one moment: those of the configuration first, in its order, then the others as they came.
 #[derive(Debug, Default)]
@@ -48,9 +49,26 @@ impl Roster {
     }
 }
 
+/// An agent that this controller drives, and the store as its work may change it.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    agent: Arc<Agent>,
+    /// Keeps nothing once the agent's lease is over.
+    pub(crate) store: FencedStore,
+}
+
+impl Deref for Held {
+    type Target = Arc<Agent>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.agent
+    }
+}
+
 /// All agents.
 #[derive(Debug)]
 pub(crate) struct Agents {
+    store: Store,
     roster: RwLock<Arc<Roster>>,
     roll: Arc<Mutex<Roll>>,
     /// Other controllers may drive them.
@@ -58,9 +76,14 @@ pub(crate) struct Agents {
 }
 
 impl Agents {
-    /// None was reached yet. `shared`: other controllers may drive them.
-    pub(crate) fn new(entries: Vec<AgentEntry>, shared: bool) -> Self {
-        let agents = Self { roster: RwLock::default(), roll: Arc::default(), shared };
+    /// None was reached yet. Where the store is shared, other controllers may drive them.
+    pub(crate) fn new(entries: Vec<AgentEntry>, store: Store) -> Self {
+        let shared = store.dialer().is_some();
+        Self::with(entries, store, shared)
+    }
+
+    fn with(entries: Vec<AgentEntry>, store: Store, shared: bool) -> Self {
+        let agents = Self { store, roster: RwLock::default(), roll: Arc::default(), shared };
         for entry in entries {
             drop(agents.add(entry));
         }
@@ -130,15 +153,24 @@ impl Agents {
     }
 
     /// It, if it is up and we drive it: only then may anything be changed there. The work of this task relies on that from
-    /// now on.
-    pub(crate) fn held(&self, id: AgentId) -> Result<Arc<Agent>, String> {
+    /// now on, and changes the store only through what is returned.
+    pub(crate) fn held(&self, id: AgentId) -> Result<Held, String> {
         let agent = self.up(id)?;
         let hold = agent.hold();
         if !hold.is_ours() {
             return Err(format!("another controller drives agent {}", agent.entry.name));
         }
-        lease::rely_on(&agent, &hold);
-        Ok(agent)
+        Ok(self.relied_on(agent, &hold))
+    }
+
+    /// It, for the task that follows it: that task relies on the agent's lease from now on.
+    pub(crate) fn driven(&self, agent: &Arc<Agent>) -> Held {
+        self.relied_on(Arc::clone(agent), &agent.hold())
+    }
+
+    fn relied_on(&self, agent: Arc<Agent>, hold: &Hold) -> Held {
+        let fence = lease::rely_on(&agent, hold);
+        Held { agent, store: self.store.fenced(fence) }
     }
 
     /// It, if it is up.
@@ -158,6 +190,14 @@ mod tests {
     use mooring_api::TlsFiles;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::store::Database;
+
+    fn agents(shared: bool) -> Agents {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        Agents::with(Vec::new(), store, shared)
+    }
 
     fn entry(name: &str) -> AgentEntry {
         AgentEntry {
@@ -173,7 +213,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_still_holds_an_agent_that_has_left_brings_it_to_nobody() {
         for shared in [false, true] {
-            let agents = Agents::new(Vec::new(), shared);
+            let agents = agents(shared);
             let (id, other) = (AgentId::from_u128(1), AgentId::from_u128(2));
             let left = agents.add(entry("a")).unwrap();
             left.is_known_as(&mut left.state(), id, None);
@@ -194,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_task_of_an_agent_that_leaves_ends() {
-        let agents = Agents::new(Vec::new(), false);
+        let agents = agents(false);
         let agent = agents.add(entry("a")).unwrap();
         let drive = tokio::spawn(std::future::pending::<()>());
         agent.is_driven_by(drive.abort_handle());

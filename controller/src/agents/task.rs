@@ -22,7 +22,7 @@ use super::words::{self, Word};
 use super::{Agent, Agents, Heard, Kept, SeenConnection, SeenVolume, beyond, exports};
 use crate::clock::Clock;
 use crate::domain::Role;
-use crate::store::{AgentRow, Db, Store};
+use crate::store::{AgentRow, Db, FencedStore};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// All volumes of an agent, each of which it looks at.
@@ -38,8 +38,8 @@ pub(crate) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Things that the task of an agent works with.
 pub(crate) struct Context {
-    /// The store.
-    pub(crate) store: Store,
+    /// The store, as long as we drive the agent.
+    pub(crate) store: FencedStore,
     /// All agents.
     pub(crate) agents: Arc<Agents>,
     /// The clocks.

@@ -15,7 +15,7 @@
 use mooring_model::{AgentId, Generation, Receipt, VolumeId};
 
 use super::Agent;
-use crate::store::{Db, Kind, SqlError, Store};
+use crate::store::{Db, FencedStore, Kind, SqlError};
 
 /// How far an agent may be ahead of this database. Each restore, and each `epoch` of an operator, is one.
 const EPOCHS_AHEAD_MAX: u64 = 1 << 16;
@@ -105,7 +105,7 @@ impl Agent {
 }
 
 /// Whether something that an agent said by itself is taken: `false` is counted.
-pub(super) async fn takes(store: &Store, agent: &Agent, word: Word<'_>) -> bool {
+pub(super) async fn takes(store: &FencedStore, agent: &Agent, word: Word<'_>) -> bool {
     let Some(id) = agent.id() else { return false };
     let receipt = match word {
         Word::Receipt(receipt) => Some(receipt.clone()),
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Abort, Database, Wish, testing};
+    use crate::store::{Abort, Database, Store, Wish, testing};
 
     const OWN: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);

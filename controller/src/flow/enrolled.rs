@@ -147,7 +147,7 @@ impl Inner {
         }
         let kept = new.clone();
         let write = move |db: &Db<'_>| Ok(db.put_controller_trust(&kept.0, &kept.1)?);
-        match self.store.write("keep which authorities this controller trusts", write).await {
+        match self.unleased.write("keep which authorities this controller trusts", write).await {
             Ok(()) => *told = Some(new),
             Err(refusal) => {
                 tracing::warn!(error = %refusal, "cannot keep which authorities this controller trusts; tried again");
@@ -164,7 +164,7 @@ impl Inner {
     /// As [`Inner::renew_certificates`], but for these agents. Returns those that took no certificate.
     async fn renew_but(&self, but: &HashMap<String, Instant>) -> Result<Vec<String>, Refusal> {
         let Some(enroller) = &self.options.enroller else { return Ok(Vec::new()) };
-        let enrolments = self.store.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
+        let enrolments = self.reads.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
         let now = self.options.clock.now();
         let authority = enroller.authority.now();
         let mut failed = Vec::new();
@@ -216,7 +216,7 @@ impl Inner {
             }
             Ok(())
         };
-        self.store
+        self.unleased
             .write("keep that a certificate was renewed", write)
             .await
             .map_err(|refusal| refusal.to_string())?;
@@ -230,10 +230,12 @@ impl Inner {
 
     /// Follows an agent from now on, where no lease decides who does.
     pub(crate) fn drive(self: &Arc<Self>, agent: &Arc<Agent>) {
-        if self.store.dialer().is_some() {
+        if self.reads.is_shared() {
             return;
         }
-        if let Some(drive) = self.spawn(task::run(self.context(), Arc::clone(agent))) {
+        if let Some(drive) =
+            self.spawn(task::run(self.context(&self.agents.driven(agent)), Arc::clone(agent)))
+        {
             agent.is_driven_by(drive);
         }
     }
@@ -317,7 +319,7 @@ impl Inner {
         let _turn = self.enrolling.lock().await;
         let inner = Arc::clone(self);
         let read = move |db: &Db<'_>| Ok(Enrolled::read(db, |enrolment| inner.comes(enrolment))?);
-        let enrolled = self.store.read("read who has joined", read).await?;
+        let enrolled = self.reads.read("read who has joined", read).await?;
         self.enrol(enrolled, false);
         Ok(())
     }

@@ -67,7 +67,7 @@ impl Inner {
         };
         let name = agent.entry.name.clone();
         let write = move |db: &Db<'_>| compare(db, &name, id, &exports);
-        let changed = self.store.write("compare fences with an agent", write).await;
+        let changed = self.unleased.write("compare fences with an agent", write).await;
         for volume in changed.map_err(|refusal| refusal.to_string())? {
             self.go(volume, &BTreeSet::new());
         }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{AGAIN, Inner, Next, growth, manage, wishes};
 use crate::agents::calls::CallError;
-use crate::agents::{Agent, Heard};
+use crate::agents::{Heard, Held};
 use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
@@ -49,7 +49,7 @@ impl Inner {
     /// Sends a volume's wish, and waits so long for it to become true.
     pub(super) async fn put_volume(
         &self,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: &VolumeRow,
         spec: &SpecRow,
         wait_ms: u32,
@@ -89,13 +89,13 @@ impl Inner {
     /// The agent has something else under the volume's id or NAA. No other pool is tried: hosts would meet two disks of one identity.
     pub(super) async fn id_refused(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: &VolumeRow,
         said: String,
     ) -> Result<Next, Refusal> {
         let seen = volume.clone();
         if matches!(seen.operation, Some(Operation::Managing | Operation::ErrorManaging)) {
-            return self.managing_failed(&seen, said).await;
+            return self.managing_failed(agent, &seen, said).await;
         }
         // In whose words it is said depends on whose that other thing is: its creator is told only where it is.
         tracing::warn!(volume = %seen.id, agent = agent.entry.name, said, "the id of a new volume is taken");
@@ -115,7 +115,7 @@ impl Inner {
             db.unplace(id)?;
             Ok(db.set_operation(id, Some(Operation::Error), Some(&why))?)
         };
-        self.store.write("say that the id of a volume is taken", write).await?;
+        agent.store.write("say that the id of a volume is taken", write).await?;
         self.touch(id);
         Ok(Next::Idle)
     }
@@ -123,7 +123,7 @@ impl Inner {
     /// A volume is deleted that its agent was never seen to have: whether it has it is asked by the first wish.
     pub(super) async fn confirm_pass(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: &VolumeRow,
         first: &SpecRow,
     ) -> Result<Next, Refusal> {
@@ -133,7 +133,7 @@ impl Inner {
         } else {
             match self.put_volume(agent, volume, first, growth::WAIT_MS).await {
                 Ok(_) => true,
-                Err(CallError::Stale(text)) => return self.review(id, &text).await,
+                Err(CallError::Stale(text)) => return self.review(agent, id, &text).await,
                 Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry => {
                     tracing::info!(volume = %id, text, "a volume that is deleted was never made");
                     false
@@ -157,7 +157,7 @@ impl Inner {
             }
             Ok(())
         };
-        self.store.write("see whether a volume that is deleted was made", write).await?;
+        agent.store.write("see whether a volume that is deleted was made", write).await?;
         self.touch(id);
         Ok(Next::Again)
     }

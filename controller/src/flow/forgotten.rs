@@ -169,12 +169,12 @@ impl Inner {
 
     /// Takes away what is left of the agents that were forgotten.
     pub(crate) async fn finish_forgetting(self: &Arc<Self>) -> Result<(), Refusal> {
-        let open = self.store.read("read who is forgotten", |db| Ok(db.forgotten_open()?)).await?;
+        let open = self.reads.read("read who is forgotten", |db| Ok(db.forgotten_open()?)).await?;
         for forgotten in open {
             loop {
                 let row = forgotten.clone();
                 let write = move |db: &Db<'_>| step(db, &row);
-                let step = self.store.write("take away what a forgotten agent had", write).await?;
+                let step = self.unleased.write("take away what a forgotten agent had", write).await?;
                 for (volume, hosts) in &step.told {
                     self.go(*volume, hosts);
                 }

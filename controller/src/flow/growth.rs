@@ -15,7 +15,7 @@ use mooring_model::{ByteSize, Cure, Phase, VolumeReport};
 use super::storage::Work;
 use super::wishes::{self, GIB, Rewished};
 use super::{AGAIN, Inner, Next};
-use crate::agents::Agent;
+use crate::agents::Held;
 use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Abort, Db, Event, VolumeRow};
@@ -45,7 +45,7 @@ impl Inner {
     /// that it is taken back.
     pub(super) async fn extension_refused(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         work: &Work,
         text: &str,
     ) -> Result<Next, Refusal> {
@@ -61,7 +61,7 @@ impl Inner {
             db.fail_growth(id, &why)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("take back a volume's size", write).await?;
+        let rewished = agent.store.write("take back a volume's size", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }
@@ -70,7 +70,7 @@ impl Inner {
     /// served meanwhile.
     pub(super) async fn growth_pass(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         work: &Work,
         mut report: VolumeReport,
     ) -> Result<bool, Refusal> {
@@ -86,12 +86,12 @@ impl Inner {
             }
         }
         if is_grown(&seen, &report) {
-            return self.has_grown(seen).await.map(|()| true);
+            return self.has_grown(agent, seen).await.map(|()| true);
         }
         let taken = agent.volume_stamp(seen.id) == work.volume_spec.as_ref().map(|spec| spec.stamp.clone());
         if seen.growth_is_taken_back() {
             if taken {
-                self.growth_returned(seen).await?;
+                self.growth_returned(agent, seen).await?;
             }
             return Ok(taken);
         }
@@ -108,12 +108,12 @@ impl Inner {
             db.keep_message(Event::Extend, &volume.project, id, &why)?;
             Ok(db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?)
         };
-        self.store.write("keep why a volume does not grow", write).await?;
+        agent.store.write("keep why a volume does not grow", write).await?;
         self.touch(id);
         Ok(true)
     }
 
-    async fn has_grown(self: &Arc<Self>, seen: VolumeRow) -> Result<(), Refusal> {
+    async fn has_grown(self: &Arc<Self>, agent: &Held, seen: VolumeRow) -> Result<(), Refusal> {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
@@ -124,13 +124,13 @@ impl Inner {
             db.end_growth(id)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep that a volume has grown", write).await?;
+        let rewished = agent.store.write("keep that a volume has grown", write).await?;
         self.go(id, &rewished.hosts);
         Ok(())
     }
 
     /// Its agent has taken the old size, so nothing was appended and nothing will be: it is what it was.
-    async fn growth_returned(self: &Arc<Self>, seen: VolumeRow) -> Result<(), Refusal> {
+    async fn growth_returned(self: &Arc<Self>, agent: &Held, seen: VolumeRow) -> Result<(), Refusal> {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
@@ -138,7 +138,7 @@ impl Inner {
             db.return_growth(id)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep that a growth was taken back", write).await?;
+        let rewished = agent.store.write("keep that a growth was taken back", write).await?;
         self.go(id, &rewished.hosts);
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Inner {
     /// keeps as a wish is wanted again.
     async fn growth_stays(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         seen: VolumeRow,
         text: &str,
     ) -> Result<Next, Refusal> {
@@ -158,7 +158,7 @@ impl Inner {
             return Ok(Next::After(AGAIN));
         }
         if agent.volume(id).is_some_and(|report| is_grown(&seen, &report)) {
-            self.has_grown(seen).await?;
+            self.has_grown(agent, seen).await?;
             return Ok(Next::Again);
         }
         let why = format!("{}: its growth is not taken back, and goes on: {text}", agent.entry.name);
@@ -170,7 +170,7 @@ impl Inner {
             db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep that a growth goes on", write).await?;
+        let rewished = agent.store.write("keep that a growth goes on", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use mooring_model::{AgentId, VolumeId};
 
 use super::{Inner, fenced, review};
-use crate::agents::SeenConnection;
 use crate::agents::listener::{Compared, Job, Listed, Listener};
 use crate::agents::task::Context;
+use crate::agents::{Held, SeenConnection};
 use crate::store::{Abort, Db};
 
 impl Listener for Arc<Inner> {
@@ -66,9 +66,9 @@ impl Listener for Arc<Inner> {
 
 impl Inner {
     /// What the task of an agent works with.
-    pub(super) fn context(self: &Arc<Self>) -> Context {
+    pub(super) fn context(self: &Arc<Self>, held: &Held) -> Context {
         Context {
-            store: self.store.clone(),
+            store: held.store.clone(),
             agents: Arc::clone(&self.agents),
             clock: self.options.clock.clone(),
             dial: self.options.dial.clone(),

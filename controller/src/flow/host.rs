@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next, rotate};
-use crate::agents::Agent;
+use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::domain::AttachmentStatus;
 use crate::error::Refusal;
@@ -61,7 +61,7 @@ fn text_of(name: &str, report: &ConnectionReport) -> String {
 impl Inner {
     pub(super) async fn host_pass(self: &Arc<Self>, id: VolumeId, host: AgentId) -> Result<Next, Refusal> {
         let read = move |db: &Db<'_>| read_work(db, id, host);
-        let Some(work) = self.store.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
+        let Some(work) = self.reads.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
         if work.review
             || (work.spec.wish.body.is_none() && work.spec.settled && !work.rows.iter().any(leaves))
         {
@@ -79,21 +79,16 @@ impl Inner {
                     tracing::warn!(volume = %id, error = text, "a call was lost");
                     return Ok(Next::After(AGAIN));
                 }
-                Err(CallError::Stale(text)) => return self.review(id, &text).await,
+                Err(CallError::Stale(text)) => return self.review(&agent, id, &text).await,
                 Err(CallError::Refused { text, precondition, .. }) => {
-                    return self.connection_refused(id, host, text, precondition).await;
+                    return self.connection_refused(&agent, id, host, text, precondition).await;
                 }
             }
         }
         self.settle_connection(&agent, id, host, work.spec.stamp.generation, done).await
     }
 
-    async fn put_connection(
-        &self,
-        agent: &Arc<Agent>,
-        id: VolumeId,
-        spec: &SpecRow,
-    ) -> Result<bool, CallError> {
+    async fn put_connection(&self, agent: &Held, id: VolumeId, spec: &SpecRow) -> Result<bool, CallError> {
         use v1::put_connection_request::Wish;
         let corrupt = |_| CallError::Lost("the kept wish of the connection does not decode".to_owned());
         let wish = match &spec.wish.body {
@@ -126,7 +121,7 @@ impl Inner {
 
     async fn settle_connection(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         id: VolumeId,
         host: AgentId,
         at: Generation,
@@ -137,7 +132,7 @@ impl Inner {
         let keeps_cache_flag = agent.can_turn_cache_off() == Some(true);
         let seen = Seen { at, done, report, name, keeps_cache_flag };
         let write = move |db: &Db<'_>| settle(&inner, db, id, host, &seen);
-        let settled = self.store.write("settle a connection", write).await?;
+        let settled = agent.store.write("settle a connection", write).await?;
         for done in &settled.attached {
             self.stop_clock(*done);
         }
@@ -159,7 +154,7 @@ impl Inner {
         let inner = Arc::clone(self);
         self.spawn(async move {
             let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-            let Ok(Some(volume)) = inner.store.read_one("read a volume", read).await else { return };
+            let Ok(Some(volume)) = inner.reads.read_one("read a volume", read).await else { return };
             if let Ok(agent) = inner.agents.up(volume.agent)
                 && let Err(error) = inner.look(&agent, id).await
             {
@@ -172,6 +167,7 @@ impl Inner {
     /// attach that can never be is over, too.
     async fn connection_refused(
         self: &Arc<Self>,
+        agent: &Held,
         id: VolumeId,
         host: AgentId,
         text: String,
@@ -198,7 +194,7 @@ impl Inner {
             }
             Ok(wishes::apply(db, id, &mut rows, &BTreeSet::new())?.hosts)
         };
-        let hosts = self.store.write("take back a change of a connection", write).await?;
+        let hosts = agent.store.write("take back a change of a connection", write).await?;
         let changed = !hosts.is_empty();
         self.go(id, &hosts);
         Ok(if changed { Next::Again } else { Next::After(AGAIN) })

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use uuid::Uuid;
 
 use super::Inner;
-use crate::agents::lease::{Hold, Out, guarded, rely_on};
+use crate::agents::lease::{Hold, Out, guarded};
 use crate::agents::listener::Job;
 use crate::agents::{Agent, task};
 use crate::store::leases::{LEASE, Member, Members, Said, Standing};
@@ -224,15 +224,14 @@ impl Manager {
             return;
         }
         self.written.remove(name);
-        let context = self.inner.context();
+        let inner = Arc::clone(&self.inner);
         while self.drives.try_join_next().is_some() {}
         let driven = Arc::clone(&agent);
         let drives = self.drives.spawn(async move {
             // When the lease is over this ends, and whoever started it cleans up.
             let drive = async {
-                let hold = driven.hold();
-                rely_on(&driven, &hold);
-                task::run(context, Arc::clone(&driven)).await;
+                let held = inner.agents.driven(&driven);
+                task::run(inner.context(&held), Arc::clone(&driven)).await;
             };
             guarded(drive).await;
         });
@@ -283,7 +282,7 @@ impl Manager {
         let read = move |db: &Db<'_>| {
             Ok(db.agents()?.into_iter().filter(|row| names.contains(&row.name)).collect::<Vec<_>>())
         };
-        match self.inner.store.read("read what other controllers heard", read).await {
+        match self.inner.reads.read("read what other controllers heard", read).await {
             Ok(rows) => {
                 let mut news = false;
                 for row in rows {
@@ -391,7 +390,7 @@ impl Manager {
         self.polled = Instant::now();
         self.refresh_enrolments().await;
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
-        match self.inner.store.read("list what is on its way", read).await {
+        match self.inner.reads.read("list what is on its way", read).await {
             Ok((moving, held)) => {
                 // Whoever announced a detach may be gone: its end is armed wherever it is seen.
                 for (volume, mark) in held {
@@ -446,13 +445,13 @@ fn spare<'a>(id: &str, held: impl Iterator<Item = &'a String>, fair: usize, aliv
 impl Inner {
     /// Asks the agents of a volume that other controllers drive: what is known of them here is of now, or not there.
     pub(crate) async fn ask(&self, volume: VolumeId) {
-        if self.store.dialer().is_none() {
+        if !self.reads.is_shared() {
             return;
         }
         let read = move |db: &Db<'_>| {
             Ok((db.volume(volume)?.map(|volume| volume.agent), db.connections_of(volume)?))
         };
-        let Ok((storage, hosts)) = self.store.read("read a volume", read).await else { return };
+        let Ok((storage, hosts)) = self.reads.read("read a volume", read).await else { return };
         let theirs = |id| {
             let agent = self.agents.by_id(id)?;
             (!agent.hold().is_ours()).then_some(agent)
@@ -472,7 +471,7 @@ impl Inner {
         let read = move |db: &Db<'_>| {
             Ok((db.volume(volume)?.map(|volume| volume.agent), db.connections_of(volume)?))
         };
-        let Ok((storage, hosts)) = self.store.read("read a volume", read).await else { return };
+        let Ok((storage, hosts)) = self.reads.read("read a volume", read).await else { return };
         let ours = |id| self.agents.by_id(id).is_some_and(|agent| agent.hold().is_ours());
         if storage.is_some_and(ours) {
             self.kick(Job::Storage(volume));

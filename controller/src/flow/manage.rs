@@ -11,8 +11,8 @@ use mooring_model::Cure;
 
 use super::storage::Work;
 use super::{Inner, Next, wishes};
-use crate::agents::Agent;
 use crate::agents::calls::CallError;
+use crate::agents::{Agent, Held};
 use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Db, Event, VolumeRow};
@@ -40,6 +40,7 @@ impl Inner {
     /// The LV could not become the volume, and is what it was, or has its name at most.
     pub(super) async fn managing_failed(
         self: &Arc<Self>,
+        agent: &Held,
         volume: &VolumeRow,
         why: String,
     ) -> Result<Next, Refusal> {
@@ -52,7 +53,7 @@ impl Inner {
             }
             Ok(db.set_operation(id, Some(Operation::ErrorManaging), Some(&why))?)
         };
-        self.store.write("keep why an LV is no volume", write).await?;
+        agent.store.write("keep why an LV is no volume", write).await?;
         self.touch(id);
         Ok(Next::Idle)
     }
@@ -60,6 +61,7 @@ impl Inner {
     /// The agent does not take a volume away, or does not let it go.
     pub(super) async fn taking_away_failed(
         self: &Arc<Self>,
+        agent: &Held,
         work: &Work,
         why: String,
     ) -> Result<Next, Refusal> {
@@ -74,7 +76,7 @@ impl Inner {
             db.set_operation(id, Some(end), Some(&why))?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep why a volume does not go", write).await?;
+        let rewished = agent.store.write("keep why a volume does not go", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Idle)
     }

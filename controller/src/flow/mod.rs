@@ -50,7 +50,7 @@ use crate::agents::listener::Job;
 use crate::agents::{Agents, lease};
 use crate::audit::Audit;
 use crate::error::Refusal;
-use crate::store::{Db, Store, micros};
+use crate::store::{Db, FencedStore, ReadStore, Store, micros};
 use options::ServiceOptions;
 pub(crate) use pulse::Follower;
 use pulse::Pulse;
@@ -133,7 +133,10 @@ impl Flight {
 /// The control plane's inside: what every task holds.
 pub(crate) struct Inner {
     pub(crate) options: ServiceOptions,
-    pub(crate) store: Store,
+    /// The store, to look at.
+    pub(crate) reads: ReadStore,
+    /// The store, for work that is no agent's: no lease decides who does it. Work at an agent has [`Agents::held`].
+    unleased: FencedStore,
     pub(crate) agents: Arc<Agents>,
     /// Held while rows of enrolments are read and the registry is made what they say.
     enrolling: tokio::sync::Mutex<()>,
@@ -165,13 +168,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    pub(crate) fn new(options: ServiceOptions, store: Store) -> Self {
-        let agents = Arc::new(Agents::new(options.agents.clone(), store.dialer().is_some()));
+    pub(crate) fn new(options: ServiceOptions, store: &Store) -> Self {
+        let agents = Arc::new(Agents::new(options.agents.clone(), store.clone()));
         let now = options.clock.now();
         Self {
             notes: lease::Notes::new(store.dialer().is_some()),
             options,
-            store,
+            reads: store.read_only(),
+            unleased: store.fenced(None),
             agents,
             enrolling: tokio::sync::Mutex::default(),
             flights: Mutex::default(),
@@ -364,7 +368,7 @@ impl Inner {
     /// After a start: goes on with everything that was on its way.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), Refusal> {
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
-        let (moving, held) = self.store.read("list what was on its way", read).await?;
+        let (moving, held) = self.reads.read("list what was on its way", read).await?;
         for volume in moving {
             self.kick(Job::Storage(volume));
         }

@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 
 use super::waits::Waiting;
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
-use crate::agents::Agent;
 use crate::agents::calls::CallError;
+use crate::agents::{Agent, Held};
 use crate::domain::{Hints, HostImage};
 use crate::error::Refusal;
 use crate::rules::{Operation, specs};
@@ -354,7 +354,7 @@ impl Inner {
     /// A pool could not make the volume.
     pub(super) async fn creation_failed(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: &VolumeRow,
         why: String,
     ) -> Result<Next, Refusal> {
@@ -363,12 +363,12 @@ impl Inner {
             return Ok(next);
         }
         if matches!(volume.operation, Some(Operation::Managing | Operation::ErrorManaging)) {
-            return self.managing_failed(volume, why).await;
+            return self.managing_failed(agent, volume, why).await;
         }
         tracing::warn!(volume = %id, agent = agent.entry.name, why, "a volume could not be made");
         let (inner, seen) = (Arc::clone(self), volume.clone());
         let write = move |db: &Db<'_>| fail(&inner, db, &seen, &why);
-        let failed = self.store.write("say why a volume is not made", write).await?;
+        let failed = agent.store.write("say why a volume is not made", write).await?;
         self.touch(id);
         Ok(match failed {
             Failed::Leaves | Failed::Moot => Next::Again,
@@ -379,7 +379,7 @@ impl Inner {
     /// Takes a volume away where it could not be made, and puts it on the next pool once that is true.
     pub(super) async fn leave_pass(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: &VolumeRow,
         tombstone: &SpecRow,
     ) -> Result<Next, Refusal> {
@@ -390,11 +390,11 @@ impl Inner {
         match self.put_volume(agent, volume, tombstone, AGENT_WAIT_MS).await {
             Ok(true) => {}
             Ok(false) => return Ok(Next::After(AGAIN)),
-            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Stale(text)) => return self.review(agent, id, &text).await,
             Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry => {
                 let seen = volume.clone();
                 let write = move |db: &Db<'_>| stay(db, &seen, &text);
-                self.store.write("say why a volume is not taken away", write).await?;
+                agent.store.write("say why a volume is not taken away", write).await?;
                 self.touch(id);
                 return Ok(Next::Idle);
             }
@@ -405,7 +405,7 @@ impl Inner {
         }
         let (inner, seen, at) = (Arc::clone(self), volume.clone(), tombstone.stamp.clone());
         let write = move |db: &Db<'_>| move_on(&inner, db, &seen, &at);
-        self.store.write("put a volume on another pool", write).await?;
+        agent.store.write("put a volume on another pool", write).await?;
         // Another controller may drive the agent there.
         self.notes.wish(id);
         self.touch(id);
@@ -414,16 +414,12 @@ impl Inner {
 
     /// The agent keeps an export of a volume that is only being made here: this database is an older state, and there may
     /// be data.
-    async fn was_exported(
-        self: &Arc<Self>,
-        agent: &Arc<Agent>,
-        id: VolumeId,
-    ) -> Result<Option<Next>, Refusal> {
+    async fn was_exported(self: &Arc<Self>, agent: &Held, id: VolumeId) -> Result<Option<Next>, Refusal> {
         if agent.export_stamp(id).is_none() {
             return Ok(None);
         }
         let why = format!("agent {} keeps an export of it, and here it is only being made", agent.entry.name);
-        self.review(id, &why).await.map(Some)
+        self.review(agent, id, &why).await.map(Some)
     }
 
     /// The volume's agent is down. One that was never sent to it may go elsewhere; any other waits for it.
@@ -433,7 +429,7 @@ impl Inner {
         }
         let (inner, seen) = (Arc::clone(self), volume.clone());
         let write = move |db: &Db<'_>| leave_unsent(&inner, db, &seen);
-        let next = self.store.write("look for another pool", write).await?;
+        let next = self.unleased.write("look for another pool", write).await?;
         if matches!(next, Next::Again) {
             self.notes.wish(volume.id);
             self.touch(volume.id);
@@ -442,10 +438,10 @@ impl Inner {
     }
 
     /// Before the first call that may bring the volume to its agent. `false`: it is not there any more.
-    pub(super) async fn mark_sent(&self, volume: &VolumeRow) -> Result<bool, Refusal> {
-        let (id, agent, pool) = (volume.id, volume.agent, volume.pool.clone());
-        let write = move |db: &Db<'_>| Ok(db.mark_sent(id, agent, &pool)?);
-        self.store.write("send a volume", write).await
+    pub(super) async fn mark_sent(&self, agent: &Held, volume: &VolumeRow) -> Result<bool, Refusal> {
+        let (id, at, pool) = (volume.id, volume.agent, volume.pool.clone());
+        let write = move |db: &Db<'_>| Ok(db.mark_sent(id, at, &pool)?);
+        agent.store.write("send a volume", write).await
     }
 }
 

@@ -9,6 +9,7 @@ use mooring_model::ExportReport;
 
 use super::storage::Work;
 use super::{Inner, Refusal};
+use crate::agents::Held;
 use crate::store::Db;
 
 impl Inner {
@@ -16,6 +17,7 @@ impl Inner {
     /// export (its store is new), or of an older release: then the copy stays.
     pub(super) async fn copy_reservations(
         self: &Arc<Self>,
+        agent: &Held,
         work: &Work,
         report: Option<&ExportReport>,
     ) -> Result<(), Refusal> {
@@ -25,6 +27,6 @@ impl Inner {
         }
         let id = work.volume.id;
         let write = move |db: &Db<'_>| Ok(db.copy_reservations(id, &kept)?);
-        self.store.write("keep a copy of persistent reservations", write).await
+        agent.store.write("keep a copy of persistent reservations", write).await
     }
 }

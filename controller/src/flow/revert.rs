@@ -16,7 +16,7 @@ use super::storage::{Work, said};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
-use crate::agents::Agent;
+use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::domain::VolumeStatus;
 use crate::error::Refusal;
@@ -44,23 +44,21 @@ fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
 
 impl Inner {
     /// Does the next thing for a volume that is reverted, or for the snapshot.
-    pub(super) async fn revert_pass(
-        self: &Arc<Self>,
-        agent: &Arc<Agent>,
-        work: &Work,
-    ) -> Result<Next, Refusal> {
+    pub(super) async fn revert_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         if work.volume.operation == Some(Operation::Restoring) {
-            return self.restoring_pass(&work.volume).await;
+            return self.restoring_pass(agent, &work.volume).await;
         }
         let (seen, id) = (&work.volume, work.volume.id);
         let (Some(kept), Some(spec)) = (seen.revert(), &work.volume_spec) else {
-            return self.end_revert(seen, Some("nobody knows any more to which snapshot".to_owned())).await;
+            return self
+                .end_revert(agent, seen, Some("nobody knows any more to which snapshot".to_owned()))
+                .await;
         };
         let done = match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
             Ok(done) => done,
-            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Stale(text)) => return self.review(agent, id, &text).await,
             Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry && kept.withdrawn.is_none() => {
-                return self.withdraw_revert(seen, format!("{}: {text}", agent.entry.name)).await;
+                return self.withdraw_revert(agent, seen, format!("{}: {text}", agent.entry.name)).await;
             }
             Err(CallError::Lost(text) | CallError::Refused { text, .. }) => {
                 tracing::warn!(volume = %id, error = text, "a volume is not reverted yet");
@@ -73,24 +71,24 @@ impl Inner {
         }
         let Some(report) = agent.volume(id) else { return Ok(Next::After(AGAIN)) };
         if report.reverted == Some(kept.revert.id) {
-            return self.end_revert(seen, None).await;
+            return self.end_revert(agent, seen, None).await;
         }
         // What may cure itself (something holds the LV open) is waited for, and not for ever.
         let given_up = self.waited_for(Waiting::Revert(kept.revert.id)) >= GIVE_UP;
         let stuck = report.problems.iter().any(|problem| given_up || problem.cure != Cure::Retry);
         match kept.withdrawn {
-            Some(why) if done => self.end_revert(seen, Some(why)).await,
+            Some(why) if done => self.end_revert(agent, seen, Some(why)).await,
             None if done => {
                 let name = &agent.entry.name;
                 let why = format!("{name}: it is of a release that cannot revert volumes: upgrade it");
-                self.withdraw_revert(seen, why).await
+                self.withdraw_revert(agent, seen, why).await
             }
-            None if stuck => self.withdraw_revert(seen, said(agent, &report.problems)).await,
+            None if stuck => self.withdraw_revert(agent, seen, said(agent, &report.problems)).await,
             _ => Ok(Next::After(AGAIN)),
         }
     }
 
-    async fn restoring_pass(self: &Arc<Self>, snapshot: &VolumeRow) -> Result<Next, Refusal> {
+    async fn restoring_pass(self: &Arc<Self>, agent: &Held, snapshot: &VolumeRow) -> Result<Next, Refusal> {
         let (id, of) = (snapshot.id, snapshot.snapshot_of);
         let write = move |db: &Db<'_>| {
             let volume = of.map(|of| db.volume(of)).transpose()?.flatten();
@@ -100,13 +98,18 @@ impl Inner {
             };
             if volume.is_some_and(reverts) { Ok(()) } else { give_back(db, db.volume(id)?) }
         };
-        self.store.write("look whether a volume is reverted to a snapshot", write).await?;
+        agent.store.write("look whether a volume is reverted to a snapshot", write).await?;
         self.touch(id);
         Ok(Next::Idle)
     }
 
     /// What cannot be done is not wished any more. The agent has the last word.
-    async fn withdraw_revert(self: &Arc<Self>, seen: &VolumeRow, why: String) -> Result<Next, Refusal> {
+    async fn withdraw_revert(
+        self: &Arc<Self>,
+        agent: &Held,
+        seen: &VolumeRow,
+        why: String,
+    ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         tracing::warn!(volume = %id, why, "a volume is not reverted");
         let write = move |db: &Db<'_>| {
@@ -115,13 +118,18 @@ impl Inner {
             db.keep_revert(&volume, kept.as_ref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("take back a revert", write).await?;
+        let rewished = agent.store.write("take back a revert", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }
 
     /// It is over: done, or not for this reason. One that was not is in error, as with Cinder, and holds what it held.
-    async fn end_revert(self: &Arc<Self>, seen: &VolumeRow, failed: Option<String>) -> Result<Next, Refusal> {
+    async fn end_revert(
+        self: &Arc<Self>,
+        agent: &Held,
+        seen: &VolumeRow,
+        failed: Option<String>,
+    ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
@@ -135,7 +143,7 @@ impl Inner {
             db.set_operation(id, None, failed.as_deref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep how a revert ended", write).await?;
+        let rewished = agent.store.write("keep how a revert ended", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }

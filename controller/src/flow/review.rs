@@ -13,7 +13,7 @@ use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 use super::taking::UNSENT;
 use super::{Inner, Next, wishes};
 use crate::agents::listener::Compared;
-use crate::agents::{Kept, SeenConnection, words};
+use crate::agents::{Held, Kept, SeenConnection, words};
 use crate::error::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind, naa_of};
 
@@ -246,14 +246,19 @@ pub(crate) fn compare_host(
 
 impl Inner {
     /// An agent refused what is older than what it keeps.
-    pub(super) async fn review(self: &Arc<Self>, id: VolumeId, why: &str) -> Result<Next, Refusal> {
+    pub(super) async fn review(
+        self: &Arc<Self>,
+        agent: &Held,
+        id: VolumeId,
+        why: &str,
+    ) -> Result<Next, Refusal> {
         let why =
             format!("{why}: this database may be an older state; nothing is sent until an operator confirms");
         let write = move |db: &Db<'_>| {
             let generation = Generation { epoch: db.epoch()?.saturating_sub(1), counter: 0 };
             put_in_review(db, id, generation, ReviewKind::Refused, &why)
         };
-        self.store.write("put a volume in review", write).await?;
+        agent.store.write("put a volume in review", write).await?;
         self.touch(id);
         Ok(Next::Idle)
     }

@@ -21,7 +21,7 @@ use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::listener::Job;
 use crate::agents::words::{self, Word};
-use crate::agents::{Agent, Heard};
+use crate::agents::{Agent, Heard, Held};
 use crate::domain::AttachmentStatus;
 use crate::error::Refusal;
 use crate::initiators::Initiators;
@@ -90,11 +90,11 @@ pub(super) fn said(agent: &Agent, problems: &[Problem]) -> String {
 
 impl Inner {
     pub(crate) fn sender(&self) -> v1::Sender {
-        v1::Sender { cluster_id: self.store.cluster().to_string() }
+        v1::Sender { cluster_id: self.reads.cluster().to_string() }
     }
 
     pub(super) async fn storage_pass(self: &Arc<Self>, id: VolumeId) -> Result<Next, Refusal> {
-        let read = self.store.read_one("read a volume", move |db| read_work(db, id)).await?;
+        let read = self.reads.read_one("read a volume", move |db| read_work(db, id)).await?;
         let (work, takings) = read;
         let in_review = work.as_ref().is_some_and(|work| work.volume.review.is_some());
         let taken = if in_review || !takings.is_empty() {
@@ -139,14 +139,14 @@ impl Inner {
     }
 
     /// The volume itself. `None`: it is there, and the export is next.
-    async fn volume_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Option<Next>, Refusal> {
+    async fn volume_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Option<Next>, Refusal> {
         let id = work.volume.id;
         let Some(spec) = &work.volume_spec else { return Ok(Some(Next::Idle)) };
         if work.volume.is_leaving() {
             return self.leave_pass(agent, &work.volume, spec).await.map(Some);
         }
         self.waits_no_more(Waiting::Unsent(id, work.volume.agent));
-        if !work.sent && !self.mark_sent(&work.volume).await? {
+        if !work.sent && !self.mark_sent(agent, &work.volume).await? {
             return Ok(Some(Next::Again));
         }
         let mut lost = None;
@@ -159,7 +159,7 @@ impl Inner {
             match self.put_volume(agent, &work.volume, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),
-                Err(CallError::Stale(text)) => return self.review(id, &text).await.map(Some),
+                Err(CallError::Stale(text)) => return self.review(agent, id, &text).await.map(Some),
                 Err(CallError::Refused { text, cure, id_is_taken, .. }) => {
                     if work.volume.operation.is_some_and(Operation::is_coming) {
                         if cure == Cure::Retry {
@@ -189,7 +189,7 @@ impl Inner {
         let Some(report) = report else { return Ok(Some(Next::After(AGAIN))) };
         match (work.volume.operation, report.phase) {
             (Some(operation), Phase::Ready) if operation.is_coming() => {
-                self.set_operation(work, None, None).await?;
+                self.set_operation(agent, work, None, None).await?;
                 Ok(Some(Next::Again))
             }
             (Some(Operation::Creating | Operation::Managing), Phase::Failed)
@@ -202,7 +202,7 @@ impl Inner {
                 if !work.taken && (report.device.is_some() || report.zeroed.is_some()) =>
             {
                 let write = move |db: &Db<'_>| Ok(db.note_taken(id)?);
-                self.store.write("keep that a volume has its space", write).await?;
+                agent.store.write("keep that a volume has its space", write).await?;
                 Ok(Some(Next::Idle))
             }
             (Some(Operation::Extending | Operation::ErrorExtending), _) => {
@@ -217,12 +217,12 @@ impl Inner {
     }
 
     /// A snapshot that is there: it has no export. What it held may be gone.
-    async fn snapshot_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Next, Refusal> {
+    async fn snapshot_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let report = agent.volume(work.volume.id).filter(|report| report.phase == Phase::Failed);
         let problems = report.map(|report| report.problems).unwrap_or_default();
         if problems.iter().any(|problem| problem.cure != Cure::Retry) {
             let text = said(agent, &problems);
-            self.set_operation(work, Some(Operation::Error), Some(text)).await?;
+            self.set_operation(agent, work, Some(Operation::Error), Some(text)).await?;
         }
         Ok(Next::Idle)
     }
@@ -231,6 +231,7 @@ impl Inner {
     /// there.
     async fn set_operation(
         self: &Arc<Self>,
+        agent: &Held,
         work: &Work,
         operation: Option<Operation>,
         fault: Option<String>,
@@ -243,13 +244,13 @@ impl Inner {
             db.set_operation(id, operation, fault.as_deref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("change where a volume stands", write).await?;
+        let rewished = agent.store.write("change where a volume stands", write).await?;
         self.go(id, &rewished.hosts);
         Ok(())
     }
 
     /// The export first, then the volume with its data, then our row.
-    async fn delete_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: &Work) -> Result<Next, Refusal> {
+    async fn delete_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
         if let Some(spec) = &work.export_spec
             && agent.export_stamp(id).as_ref() != Some(&spec.stamp)
@@ -257,7 +258,7 @@ impl Inner {
             match self.put_export(agent, work, spec, v1::LiveSessions::Refuse).await {
                 Ok((true, _)) => {}
                 Ok((false, _)) => return Ok(Next::After(AGAIN)),
-                Err(error) => return self.delete_failed(work, error).await,
+                Err(error) => return self.delete_failed(agent, work, error).await,
             }
         }
         let Some(spec) = &work.volume_spec else { return Ok(Next::Idle) };
@@ -267,20 +268,25 @@ impl Inner {
         match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
             Ok(true) => {
                 let delete = move |db: &Db<'_>| Ok(db.delete_volume(id)?);
-                self.store.write("take a deleted volume away", delete).await?;
+                agent.store.write("take a deleted volume away", delete).await?;
                 self.touch(id);
                 Ok(Next::Idle)
             }
             Ok(false) => Ok(Next::After(AGAIN)),
-            Err(error) => self.delete_failed(work, error).await,
+            Err(error) => self.delete_failed(agent, work, error).await,
         }
     }
 
-    async fn delete_failed(self: &Arc<Self>, work: &Work, error: CallError) -> Result<Next, Refusal> {
+    async fn delete_failed(
+        self: &Arc<Self>,
+        agent: &Held,
+        work: &Work,
+        error: CallError,
+    ) -> Result<Next, Refusal> {
         match error {
-            CallError::Stale(text) => self.review(work.volume.id, &text).await,
+            CallError::Stale(text) => self.review(agent, work.volume.id, &text).await,
             CallError::Refused { text, cure, .. } if cure != Cure::Retry => {
-                self.taking_away_failed(work, text).await
+                self.taking_away_failed(agent, work, text).await
             }
             CallError::Lost(text) | CallError::Refused { text, .. } => {
                 tracing::warn!(volume = %work.volume.id, error = text, "a volume is not deleted yet");
@@ -292,7 +298,7 @@ impl Inner {
     /// Sends an export's wish. Whether it is true, with the receipts of what it took away.
     async fn put_export(
         &self,
-        agent: &Arc<Agent>,
+        agent: &Held,
         work: &Work,
         spec: &SpecRow,
         live: v1::LiveSessions,
@@ -329,12 +335,12 @@ impl Inner {
         Ok((answer.done, receipts))
     }
 
-    async fn export_pass(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Result<Next, Refusal> {
+    async fn export_pass(self: &Arc<Self>, agent: &Held, work: Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
         let Some(spec) = &work.export_spec else {
             // Of a volume that was there before its first wish of an export.
             let wish = move |db: &Db<'_>| wishes::apply(db, id, &mut [], &BTreeSet::new());
-            self.store.write("wish an export", wish).await?;
+            agent.store.write("wish an export", wish).await?;
             return Ok(Next::Again);
         };
         let kept = agent.export_stamp(id);
@@ -350,9 +356,9 @@ impl Inner {
                     tracing::warn!(volume = %id, error = text, "a call was lost");
                     return Ok(Next::After(AGAIN));
                 }
-                Err(CallError::Stale(text)) => return self.review(id, &text).await,
+                Err(CallError::Stale(text)) => return self.review(agent, id, &text).await,
                 Err(CallError::Refused { text, cure, .. }) => {
-                    return self.export_refused(&work, text, cure).await;
+                    return self.export_refused(agent, &work, text, cure).await;
                 }
             }
         }
@@ -361,7 +367,7 @@ impl Inner {
 
     async fn settle_export(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         work: &Work,
         mut receipts: Vec<Receipt>,
     ) -> Result<Next, Refusal> {
@@ -371,15 +377,15 @@ impl Inner {
             receipts.extend(agent.take_receipts(id));
             let said = once(std::mem::take(&mut receipts));
             let report = agent.export(id);
-            self.copy_reservations(work, report.as_ref()).await?;
+            self.copy_reservations(agent, work, report.as_ref()).await?;
             match arrived(self, work, report.as_ref(), &said) {
                 Arrived::Nothing(next) if !looked => return Ok(next),
-                Arrived::Grants(noted) if !looked => return self.note_grants(id, noted).await,
+                Arrived::Grants(noted) if !looked => return self.note_grants(agent, id, noted).await,
                 _ => {}
             }
             let inner = Arc::clone(self);
             let write = move |db: &Db<'_>| settle(&inner, db, id, report.as_ref(), &said, looked);
-            let settled = self.store.write("settle an export", write).await?;
+            let settled = agent.store.write("settle an export", write).await?;
             for done in settled.attached {
                 self.stop_clock(done);
             }
@@ -412,7 +418,12 @@ impl Inner {
 
     /// Grants of clients are in the kernel. Those who wait for them read the report themselves ([`Inner::sees_grant`]): that
     /// they were seen can be kept with the next change.
-    async fn note_grants(self: &Arc<Self>, id: VolumeId, noted: Vec<Noted>) -> Result<Next, Refusal> {
+    async fn note_grants(
+        self: &Arc<Self>,
+        agent: &Held,
+        id: VolumeId,
+        noted: Vec<Noted>,
+    ) -> Result<Next, Refusal> {
         // It must not hold this: a change that waits is dropped only with the store.
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
@@ -428,7 +439,7 @@ impl Inner {
                 wishes::apply(db, id, &mut rows, &BTreeSet::new())
             }
         };
-        let rewished = self.store.write_soon("note a grant", write).await?;
+        let rewished = agent.store.write_soon("note a grant", write).await?;
         self.touch(id);
         Ok(if rewished.storage { Next::Again } else { Next::Idle })
     }
@@ -475,6 +486,7 @@ impl Inner {
     /// The agent took nothing of the change. Whoever caused that must not hold up the others.
     async fn export_refused(
         self: &Arc<Self>,
+        agent: &Held,
         work: &Work,
         text: String,
         cure: Cure,
@@ -489,7 +501,7 @@ impl Inner {
         let (ids, keep) = if by_removal { (stays, true) } else { (fails, false) };
         if ids.is_empty() && cure == Cure::FixSpec {
             // No attachment here explains it: there is somebody at the agent that this database does not know.
-            return self.review(id, &text).await;
+            return self.review(agent, id, &text).await;
         }
         if ids.is_empty() {
             return Ok(Next::After(AGAIN));
@@ -514,7 +526,7 @@ impl Inner {
             let hosts: BTreeSet<AgentId> = rows.iter().filter_map(|row| row.native).collect();
             Ok((wishes::apply(db, id, &mut rows, &BTreeSet::new())?, hosts))
         };
-        let (rewished, hosts) = self.store.write("take back a change", write).await?;
+        let (rewished, hosts) = agent.store.write("take back a change", write).await?;
         self.go(id, &rewished.hosts);
         if by_removal {
             // The host has let go; its session at the target ends when the kernel notices. Its job asks again.

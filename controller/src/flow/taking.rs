@@ -17,7 +17,7 @@ use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Inner, Next};
 use crate::agents::calls::CallError;
 use crate::agents::exports::{granted_by, shown_by};
-use crate::agents::{Agent, Heard};
+use crate::agents::{Heard, Held};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
@@ -313,7 +313,7 @@ impl Inner {
 
     async fn take_at(
         self: &Arc<Self>,
-        agent: &Arc<Agent>,
+        agent: &Held,
         id: VolumeId,
         own: Option<&Work>,
         going: &Going,
@@ -337,7 +337,7 @@ impl Inner {
             if let Some(theirs) = is_ahead(ours, seen.stamp.as_ref()) {
                 let name = &agent.entry.name;
                 let why = format!("agent {name} keeps generation {theirs} of the export");
-                self.review(id, &why).await?;
+                self.review(agent, id, &why).await?;
                 return Ok(Next::Again);
             }
         } else {
@@ -363,7 +363,7 @@ impl Inner {
         }
         let going = Going { nexuses: going.nexuses.clone(), rows: going.rows.clone() };
         let write = move |db: &Db<'_>| settle(db, id, &going, &seen, &shared, fault.as_deref());
-        let (changed, waits) = self.store.write("settle what is taken away", write).await?;
+        let (changed, waits) = agent.store.write("settle what is taken away", write).await?;
         if changed {
             self.touch(id);
         }
@@ -373,30 +373,30 @@ impl Inner {
     /// The other ports of attachments that go with one of their ports.
     async fn take_along(
         &self,
-        agent: &Arc<Agent>,
+        agent: &Held,
         volume: VolumeId,
         along: Vec<(Initiator, Initiator)>,
     ) -> Result<Next, Refusal> {
-        let Some(agent) = agent.id() else { return Ok(Next::After(AGAIN)) };
+        let Some(at) = agent.id() else { return Ok(Next::After(AGAIN)) };
         let write = move |db: &Db<'_>| {
             let mut all = along.iter();
-            Ok(all.try_for_each(|(of, with)| db.take_nexus_along(agent, volume, of, with))?)
+            Ok(all.try_for_each(|(of, with)| db.take_nexus_along(at, volume, of, with))?)
         };
-        self.store.write("take all ports of a host", write).await?;
+        agent.store.write("take all ports of a host", write).await?;
         Ok(Next::Again)
     }
 
     /// Sends an agent its own wish without those who go, as a newer one. The text: why it did not take it.
     async fn send_narrowed(
         &self,
-        agent: &Arc<Agent>,
+        agent: &Held,
         id: VolumeId,
         narrowed: &Narrowed,
         kept: Generation,
         reservations_copy: Option<String>,
     ) -> Result<Option<String>, Refusal> {
         let read = move |db: &Db<'_>| Ok((db.epoch()?, db.spec(id, Kind::Export)?));
-        let (epoch, ours) = self.store.read_one("read the epoch", read).await?;
+        let (epoch, ours) = self.reads.read_one("read the epoch", read).await?;
         let ours = ours.map_or(0, |spec| spec.stamp.generation.counter);
         let counter = kept.counter.max(ours);
         let generation = Generation { epoch: epoch.max(kept.epoch), counter }.next();

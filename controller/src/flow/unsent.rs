@@ -25,7 +25,7 @@ impl Inner {
         after: Option<VolumeId>,
     ) -> Result<Option<VolumeId>, Refusal> {
         let read = move |db: &Db<'_>| Ok(db.wished_after(after, VOLUMES_MAX)?);
-        let page = self.store.read("compare what is wished with what was sent", read).await?;
+        let page = self.reads.read("compare what is wished with what was sent", read).await?;
         for wished in page.wishes {
             if self.is_unsent(&wished) {
                 self.kick(match wished.kind {

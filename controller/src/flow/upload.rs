@@ -13,7 +13,7 @@ use mooring_model::Cure;
 use super::storage::{Work, said};
 use super::wishes::{self, Rewished};
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
-use crate::agents::Agent;
+use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::error::Refusal;
 use crate::rules::Operation;
@@ -31,20 +31,18 @@ fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<(VolumeRow, Option<KeptU
 
 impl Inner {
     /// Does the next thing for a volume that is copied to a file.
-    pub(super) async fn upload_pass(
-        self: &Arc<Self>,
-        agent: &Arc<Agent>,
-        work: &Work,
-    ) -> Result<Next, Refusal> {
+    pub(super) async fn upload_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let (seen, id) = (&work.volume, work.volume.id);
         let (Some(kept), Some(spec)) = (seen.upload(), &work.volume_spec) else {
-            return self.end_upload(seen, Some("nobody knows any more to which file".to_owned())).await;
+            return self
+                .end_upload(agent, seen, Some("nobody knows any more to which file".to_owned()))
+                .await;
         };
         let done = match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
             Ok(done) => done,
-            Err(CallError::Stale(text)) => return self.review(id, &text).await,
+            Err(CallError::Stale(text)) => return self.review(agent, id, &text).await,
             Err(CallError::Refused { text, cure, .. }) if cure != Cure::Retry && kept.withdrawn.is_none() => {
-                return self.withdraw_upload(seen, format!("{}: {text}", agent.entry.name)).await;
+                return self.withdraw_upload(agent, seen, format!("{}: {text}", agent.entry.name)).await;
             }
             Err(CallError::Lost(text) | CallError::Refused { text, .. }) => {
                 tracing::warn!(volume = %id, error = text, "a volume is not copied to a file yet");
@@ -57,24 +55,29 @@ impl Inner {
         }
         let Some(report) = agent.volume(id) else { return Ok(Next::After(AGAIN)) };
         if report.uploaded == Some(kept.upload.id) {
-            return self.end_upload(seen, None).await;
+            return self.end_upload(agent, seen, None).await;
         }
         let failed = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
         match kept.withdrawn {
             // The agent has taken it back, and done all that it had to do.
-            Some(why) if done => self.end_upload(seen, Some(why)).await,
-            None if failed => self.withdraw_upload(seen, said(agent, &report.problems)).await,
+            Some(why) if done => self.end_upload(agent, seen, Some(why)).await,
+            None if failed => self.withdraw_upload(agent, seen, said(agent, &report.problems)).await,
             None if done => {
                 let name = &agent.entry.name;
                 let why = format!("{name}: it is of a release that cannot export volumes: upgrade it");
-                self.withdraw_upload(seen, why).await
+                self.withdraw_upload(agent, seen, why).await
             }
             _ => Ok(Next::After(AGAIN)),
         }
     }
 
     /// What cannot be done is not wished any more.
-    async fn withdraw_upload(self: &Arc<Self>, seen: &VolumeRow, why: String) -> Result<Next, Refusal> {
+    async fn withdraw_upload(
+        self: &Arc<Self>,
+        agent: &Held,
+        seen: &VolumeRow,
+        why: String,
+    ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         tracing::warn!(volume = %id, why, "a volume is not copied to a file");
         let write = move |db: &Db<'_>| {
@@ -82,13 +85,18 @@ impl Inner {
             db.keep_upload(&volume, &KeptUpload { withdrawn: Some(why.clone()), ..kept })?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("take back an export", write).await?;
+        let rewished = agent.store.write("take back an export", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }
 
     /// It is over: done, or not for this reason. The volume is what it was.
-    async fn end_upload(self: &Arc<Self>, seen: &VolumeRow, failed: Option<String>) -> Result<Next, Refusal> {
+    async fn end_upload(
+        self: &Arc<Self>,
+        agent: &Held,
+        seen: &VolumeRow,
+        failed: Option<String>,
+    ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         let write = move |db: &Db<'_>| {
             let Some((volume, kept)) = same(db, &seen)? else { return Ok(Rewished::default()) };
@@ -107,7 +115,7 @@ impl Inner {
             db.set_operation(id, None, None)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = self.store.write("keep how an export ended", write).await?;
+        let rewished = agent.store.write("keep how an export ended", write).await?;
         self.go(id, &rewished.hosts);
         Ok(Next::Again)
     }

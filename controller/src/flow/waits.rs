@@ -77,7 +77,7 @@ impl Inner {
     async fn end_hold(&self, volume: VolumeId, mark: Option<SystemTime>) {
         loop {
             let write = move |db: &Db<'_>| Ok(db.expire_holds(volume, mark)?);
-            match self.store.write("end an announced detach", write).await {
+            match self.unleased.write("end an announced detach", write).await {
                 Ok(ended) => {
                     let mut holds = lock(&self.waits.holds);
                     if holds.get(&volume) == Some(&mark) {

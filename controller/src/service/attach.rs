@@ -581,7 +581,7 @@ impl Service {
     pub async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
         let (inner, owner, secrets) = (self.inner.clone(), caller.clone(), self.secrets_for(caller));
         let read = move |db: &Db<'_>| view_one(&inner, db, look(&inner, db, &owner, id)?, secrets);
-        self.inner.store.read_one("read an attachment", read).await
+        self.store.read_one("read an attachment", read).await
     }
 
     /// Refuses a native attachment to a host that this caller may not make log in. The text is the same for every name, so
@@ -611,7 +611,7 @@ impl Service {
     ) -> Result<Attachment, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| view_one(&inner, db, find(db, &caller, id)?, secrets);
-        self.inner.store.read_one("read an attachment", read).await
+        self.store.read_one("read an attachment", read).await
     }
 
     /// What a caller reads who only looks.
@@ -694,7 +694,7 @@ impl Service {
         let deadline = tokio::time::Instant::now() + left;
         let mut changes = None;
         loop {
-            match (self.inner.store.write(op, work.clone()).await?, &mut changes) {
+            match (self.store.write(op, work.clone()).await?, &mut changes) {
                 (Step::Done(begun), _) => return Ok(begun),
                 (Step::Busy(volume, _), None) => changes = Some(self.inner.follow(volume)),
                 (Step::Busy(_, why), Some(changes)) => {
@@ -766,7 +766,7 @@ impl Service {
             let rewished = complete(&inner, db, &volume, row)?;
             Ok((volume.id, volume.agent, rewished))
         };
-        let (volume, agent, rewished) = self.inner.store.write("complete an attachment", write).await?;
+        let (volume, agent, rewished) = self.store.write("complete an attachment", write).await?;
         self.completed(id, volume, agent, &rewished);
         Ok(())
     }

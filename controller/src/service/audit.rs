@@ -6,7 +6,7 @@ use super::{Refusal, Service};
 use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditQuery, Caller};
 use crate::flow::Inner;
 use crate::policy::Target;
-use crate::store::Db;
+use crate::store::{Db, Store};
 
 /// Lines of one answer, unless more are asked for.
 pub const AUDIT_LINES_DEFAULT: u32 = 100;
@@ -24,10 +24,10 @@ impl Service {
     /// database are written first.
     pub async fn audit(&self, caller: &Caller, query: AuditQuery) -> Result<Vec<AuditLine>, Refusal> {
         self.inner.policies().check("mooring:audit", caller, &Target::default())?;
-        self.inner.audit.flush(&self.inner.store).await?;
+        self.inner.audit.flush(&self.store).await?;
         let query = AuditQuery { limit: query.limit.min(AUDIT_LINES_MAX), ..query };
         let read = move |db: &Db<'_>| Ok(db.audit_lines(&query)?);
-        self.inner.store.read("read the audit log", read).await
+        self.store.read("read the audit log", read).await
     }
 
     /// Lines that wait for the database, and lines that are in the journal only.
@@ -39,7 +39,7 @@ impl Service {
 
 impl Inner {
     /// Writes and prunes the audit log until it is dropped.
-    pub(super) async fn keep_audit(&self) {
-        self.audit.run(&self.store, self.options.keep_audit, || self.options.clock.now()).await;
+    pub(super) async fn keep_audit(&self, store: &Store) {
+        self.audit.run(store, self.options.keep_audit, || self.options.clock.now()).await;
     }
 }

@@ -118,12 +118,12 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, cache);
-        let (volume, rewished) = self.inner.store.write("change an attachment's cache flag", write).await?;
+        let (volume, rewished) = self.store.write("change an attachment's cache flag", write).await?;
         let mut changes = self.inner.follow(volume);
         self.inner.go(volume, &rewished.hosts);
         loop {
             let read = move |db: &Db<'_>| still_wanted(db, id, cache);
-            let wanted = self.inner.store.read("read an attachment's cache flag", read).await?;
+            let wanted = self.store.read("read an attachment's cache flag", read).await?;
             let Some(why) = wanted.and_then(|wanted| seen(&self.inner, &wanted).err()) else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(

@@ -21,7 +21,7 @@ impl Service {
             inner.policies().check("mooring:attachment_check", &owner, &Target::of(&row.project))?;
             Ok(row)
         };
-        let row = self.inner.store.read("read an attachment", read).await?;
+        let row = self.store.read("read an attachment", read).await?;
         let Some(host) = row.native else {
             let text = format!(
                 "attachment {id} is not on an enrolled host: nobody can look at its disk. Its cache flag is a hint to the client"

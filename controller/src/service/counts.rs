@@ -71,7 +71,7 @@ impl Service {
             }
             Ok(counts)
         };
-        let counts = self.inner.store.read("count everything", read).await?;
+        let counts = self.store.read("count everything", read).await?;
         Ok(Counts { missing: u64::try_from(missing).unwrap_or(u64::MAX), ..counts })
     }
 

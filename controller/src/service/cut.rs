@@ -84,7 +84,7 @@ impl Service {
         self.inner.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
         let (inner, of) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| set(&inner, db, &of, id, wish);
-        let rewished = self.inner.store.write("cut a volume off, or give it back", write).await?;
+        let rewished = self.store.write("cut a volume off, or give it back", write).await?;
         self.inner.go(id, &rewished.hosts);
         Ok(())
     }

@@ -358,7 +358,7 @@ impl Service {
         let (volume, rewished, revision) = loop {
             let (inner, owner) = (self.inner.clone(), caller.clone());
             let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, way, looked);
-            match self.inner.store.write("begin to detach", write).await? {
+            match self.store.write("begin to detach", write).await? {
                 Begun::Going(volume, rewished, revision) => break (volume, rewished, revision),
                 Begun::Gone(volume, rewished, answer) => {
                     self.inner.touch(volume);
@@ -386,7 +386,7 @@ impl Service {
             news = false;
             let (inner, owner) = (self.inner.clone(), caller.clone());
             let read = move |db: &Db<'_>| standing(&inner, db, &owner, id, volume);
-            limit = match self.inner.store.read_one("read a detach", read).await? {
+            limit = match self.store.read_one("read a detach", read).await? {
                 Standing::Gone(answer) => return Ok(*answer),
                 Standing::Row(row, _) if row.status == AttachmentStatus::Attached => {
                     let why = row.fault.unwrap_or_else(|| "its host refused".to_owned());
@@ -398,7 +398,7 @@ impl Service {
                         let read = move |db: &Db<'_>| {
                             detached(&inner, db, &owner, id, volume, Some(receipt.clone()))
                         };
-                        return self.inner.store.read_one("read a receipt", read).await;
+                        return self.store.read_one("read a receipt", read).await;
                     }
                     unproven_at
                 }
@@ -427,7 +427,7 @@ impl Service {
             }
             _ => Ok(None),
         };
-        match self.inner.store.write("take away what could not be attached", write).await {
+        match self.store.write("take away what could not be attached", write).await {
             Ok(Some((volume, rewished))) => self.inner.go(volume, &rewished.hosts),
             Ok(None) => {}
             Err(refusal) => {
@@ -471,7 +471,7 @@ impl Service {
                 receipt => Ok(AttachmentReceipt { attachment: id, receipt }),
             }
         };
-        self.inner.store.read_one("read a receipt", read).await
+        self.store.read_one("read a receipt", read).await
     }
 }
 

@@ -261,7 +261,7 @@ impl Asked {
         db.put_enrolment(&enrolment)?;
         db.put_join_token(&JoinToken { used_by: Some(self.key.clone()), ..token })?;
         let authority = authority.certificate_pem().to_owned();
-        Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: inner.store.cluster() })
+        Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: inner.reads.cluster() })
     }
 }
 
@@ -315,7 +315,7 @@ impl Service {
             not_joined(db, &new.name)?;
             Ok(db.put_join_token(&new)?)
         };
-        self.inner.store.write("keep a join token", write).await?;
+        self.store.write("keep a join token", write).await?;
         let pin = enroller.authority.now().pin().to_owned();
         Ok(NewJoinToken { name: name.to_owned(), roles, zone, token, url, pin, expires_at })
     }
@@ -334,7 +334,7 @@ impl Service {
         let asked = Asked { request, key, name: Arc::clone(&name) };
         let inner = self.inner.clone();
         let write = move |db: &Db<'_>| asked.admit(&inner, &enroller, db);
-        let joined = self.inner.store.write("let an agent join", write).await;
+        let joined = self.store.write("let an agent join", write).await;
         let joined = joined.map_err(|refusal| JoinRefused { name: name.get().cloned(), refusal })?;
         tracing::info!(
             agent = joined.enrolment.name,
@@ -361,7 +361,7 @@ impl Service {
             db.drop_join_token(&own)?;
             Ok(db.revoke_enrolment(&own)?)
         };
-        if !self.inner.store.write("revoke an agent", write).await? {
+        if !self.store.write("revoke an agent", write).await? {
             not_of_the_configuration(&self.inner, name)?;
             let what = name.chars().take(super::TEXT_CHARS_MAX).collect();
             return Err(Refusal::NotFound { kind: "Host", what });

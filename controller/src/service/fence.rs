@@ -332,7 +332,7 @@ impl Service {
         let (asked, deadline) = (Instant::now(), Instant::now() + wait.0);
         let (owner, host) = (caller.clone(), name.to_owned());
         let write = move |db: &Db<'_>| begin(db, &owner, &host, &new);
-        let (id, begun) = self.inner.store.write("fence a host", write).await?;
+        let (id, begun) = self.store.write("fence a host", write).await?;
         tracing::info!(host = name, fence = %id, volumes = begun.len(), user = %caller.user, "a host is fenced");
         for cutting in &begun {
             self.inner.go(cutting.volume, &cutting.rewished.hosts);
@@ -340,7 +340,7 @@ impl Service {
         self.compare_nodes(deadline).await;
         let unproven_at = (asked + KERNEL_ANSWER_DEADLINE).min(deadline);
         let read = move |db: &Db<'_>| Ok(db.takings_for(Taker::Fence(id))?);
-        let takings = self.inner.store.read("read what is taken away", read).await?;
+        let takings = self.store.read("read what is taken away", read).await?;
         let mut volumes: BTreeMap<VolumeId, Vec<AttachmentId>> =
             takings.into_iter().map(|taking| (taking.volume, Vec::new())).collect();
         volumes.extend(begun.into_iter().map(|cutting| (cutting.volume, cutting.parts)));
@@ -389,7 +389,7 @@ impl Service {
                 states.extend(own.map(|export| export.state));
                 Ok(states)
             };
-            let states = self.inner.store.read_one("read a fence", read).await?;
+            let states = self.store.read_one("read a fence", read).await?;
             let waits = states.iter().any(|state| matches!(state, FenceState::Waits(_)));
             let proven = states.iter().all(|state| matches!(state, FenceState::Cut(_)));
             let limit = if waits { deadline } else { unproven_at };
@@ -405,7 +405,7 @@ impl Service {
         self.inner.policies().check("mooring:fence", caller, &Target::default())?;
         let (inner, name) = (self.inner.clone(), name.to_owned());
         let read = move |db: &Db<'_>| view(&inner, db, find(db, &name)?);
-        self.inner.store.read("read a fence", read).await
+        self.store.read("read a fence", read).await
     }
 
     /// Fences, newest first: those in force, or with those that were lifted.
@@ -415,7 +415,7 @@ impl Service {
         let read = move |db: &Db<'_>| {
             db.fences(lifted, FENCES_MAX)?.into_iter().map(|row| view(&inner, db, row)).collect()
         };
-        self.inner.store.read("list fences", read).await
+        self.store.read("list fences", read).await
     }
 
     /// Lifts a fence: the host may be given access anew; what it had does not come back. Refused (409) while a part is not
@@ -437,7 +437,7 @@ impl Service {
             db.lift_fence(row.id)?;
             Ok(HostFence { lifted_at: Some(db.now), ..fence })
         };
-        let fence = self.inner.store.write("lift a fence", write).await?;
+        let fence = self.store.write("lift a fence", write).await?;
         tracing::info!(host = name, fence = %fence.id, user = %caller.user, "a fence is lifted");
         Ok(fence)
     }

@@ -17,7 +17,7 @@ use crate::agents::task::{CALL_LIMIT, say_hello};
 use crate::domain::{Caller, HostLoss, ProjectLoss};
 use crate::flow::Inner;
 use crate::policy::Target;
-use crate::store::{Abort, Db, ForgottenRow};
+use crate::store::{Abort, Db, ForgottenRow, Store};
 
 /// A host is forgotten so long after its last word at the earliest: one that only starts again is back by then.
 pub const FORGET_AFTER: Duration = Duration::from_mins(10);
@@ -147,13 +147,14 @@ impl Inner {
 
     async fn forget(
         self: Arc<Self>,
+        store: Store,
         caller: Caller,
         name: String,
         known: Known,
     ) -> Result<HostLoss, Refusal> {
         let user = caller.user.clone();
         let write = move |db: &Db<'_>| decide(db, &caller, &name, &known);
-        let loss = self.store.write("forget a host", write).await?;
+        let loss = store.write("forget a host", write).await?;
         let total = loss.total();
         tracing::warn!(
             host = loss.name,
@@ -177,7 +178,7 @@ impl Service {
         let known = self.inner.know(name).await;
         let own = name.to_owned();
         let read = move |db: &Db<'_>| loss(db, &own, &known);
-        let loss = self.inner.store.read("read what a host has", read).await?;
+        let loss = self.store.read("read what a host has", read).await?;
         loss.ok_or_else(|| not_found(name))
     }
 
@@ -195,6 +196,7 @@ impl Service {
         }
         let known = self.inner.know(name).await;
         let (inner, own, owner) = (Arc::clone(&self.inner), name.to_owned(), caller.clone());
-        self.to_its_end(async move { inner.forget(owner, own, known).await }).await
+        let store = self.store.clone();
+        self.to_its_end(async move { inner.forget(store, owner, own, known).await }).await
     }
 }

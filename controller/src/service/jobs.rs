@@ -76,7 +76,7 @@ impl Service {
             }
             Ok(all.clone())
         };
-        self.inner.store.read("read the names of volumes", read).await
+        self.store.read("read the names of volumes", read).await
     }
 
     /// The long work at one volume, as its agent says now; `None`: there is none, or nobody knows.

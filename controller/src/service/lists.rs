@@ -136,7 +136,7 @@ impl Service {
         self.may("volume:get_all", caller)?;
         let (inner, query) = (self.inner.clone(), seen_by(caller, query));
         let read = move |db: &Db<'_>| volumes_page(&inner, db, &query);
-        self.inner.store.read("list volumes", read).await
+        self.store.read("list volumes", read).await
     }
 
     /// Volumes, by name only.
@@ -148,7 +148,7 @@ impl Service {
             let count = if query.count { Some(db.volume_count(&query)?) } else { None };
             Ok(Page { items, count })
         };
-        self.inner.store.read("list volumes", read).await
+        self.store.read("list volumes", read).await
     }
 
     /// How many volumes there are and how large they are; `metadata`: with its keys and values.
@@ -169,7 +169,7 @@ impl Service {
             }
             Ok(summary)
         };
-        self.inner.store.read("sum volumes up", read).await
+        self.store.read("sum volumes up", read).await
     }
 
     /// Changes a volume's metadata, in one transaction with the look at what it is: of two changes at once none is lost.
@@ -183,7 +183,7 @@ impl Service {
     ) -> Result<BTreeMap<String, String>, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| change_metadata(&inner, db, &caller, id, &change, only_if.as_ref());
-        let metadata = self.inner.store.write("change a volume's metadata", write).await?;
+        let metadata = self.store.write("change a volume's metadata", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(metadata)
     }
@@ -198,7 +198,7 @@ impl Service {
         let (query, secrets) = (seen_by(caller, query), self.secrets_for(caller));
         let inner = self.inner.clone();
         let read = move |db: &Db<'_>| attachments_page(&inner, db, &query, secrets);
-        self.inner.store.read("list attachments", read).await
+        self.store.read("list attachments", read).await
     }
 
     /// Types: those that the caller may use; all of them for admins.
@@ -209,7 +209,7 @@ impl Service {
             let items = found("Volume type", &query, db.type_page(&query)?)?;
             Ok(Page { items, count: None })
         };
-        self.inner.store.read("list types", read).await
+        self.store.read("list types", read).await
     }
 
     /// Messages of the caller's project.
@@ -220,7 +220,7 @@ impl Service {
             let items = found("Message", &query, db.message_page(&query)?)?;
             Ok(Page { items, count: None })
         };
-        self.inner.store.read("list messages", read).await
+        self.store.read("list messages", read).await
     }
 
     /// One message. 404 for another project's.
@@ -229,7 +229,7 @@ impl Service {
         let project = (!caller.admin).then(|| caller.project.clone());
         let read =
             move |db: &Db<'_>| Ok(db.message(id, project.as_deref())?.ok_or_else(|| no_message(id))?);
-        self.inner.store.read("read a message", read).await
+        self.store.read("read a message", read).await
     }
 
     /// Takes a message away.
@@ -240,7 +240,7 @@ impl Service {
             db.message(id, project.as_deref())?.ok_or_else(|| no_message(id))?;
             Ok(db.delete_message(id)?)
         };
-        self.inner.store.write("delete a message", write).await
+        self.store.write("delete a message", write).await
     }
 
     /// The storage agents. Admins only.
@@ -260,7 +260,7 @@ impl Service {
             };
             Ok(db.agents()?.into_iter().filter(serves).filter_map(host).collect())
         };
-        self.inner.store.read("list storage hosts", read).await
+        self.store.read("list storage hosts", read).await
     }
 
     /// What projects have on a storage agent. Admins only.
@@ -274,7 +274,7 @@ impl Service {
             let host = host.ok_or_else(|| Refusal::NotFound { kind: "Host", what: name.clone() })?;
             Ok(db.usage_on(host.id)?)
         };
-        self.inner.store.read("read a storage host", read).await
+        self.store.read("read a storage host", read).await
     }
 }
 
@@ -306,7 +306,7 @@ mod tests {
     fn statements_per_page() {
         let dir = tempfile::tempdir().unwrap();
         let service = service(&dir);
-        let store = &service.inner.store;
+        let store = &service.store;
         let fill = |db: &Db<'_>| {
             for number in 0..1_001 {
                 let id = VolumeId::from_u128(number + 1);

@@ -210,7 +210,7 @@ impl Service {
     async fn live_now(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentLive, Refusal> {
         let (inner, of) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| live_of(&inner, db, attach::look(&inner, db, &of, id)?);
-        let live = self.inner.store.read("read what is live", read).await?;
+        let live = self.store.read("read what is live", read).await?;
         Ok(self.shown(caller, live))
     }
 
@@ -260,14 +260,14 @@ impl Service {
         let project = (!all).then(|| caller.project.clone());
         let of = project.clone();
         let read = move |db: &Db<'_>| Ok(db.volumes_attached(of.as_deref())?);
-        let volumes = self.inner.store.read("list attached volumes", read).await?;
+        let volumes = self.store.read("list attached volumes", read).await?;
         self.look_at_old(volumes).await;
         let inner = Arc::clone(&self.inner);
         let read = move |db: &Db<'_>| {
             let rows = db.attachments(project.as_deref())?;
             rows.into_iter().map(|row| live_of(&inner, db, row)).collect::<Result<Vec<_>, _>>()
         };
-        let all = self.inner.store.read("read what is live", read).await?;
+        let all = self.store.read("read what is live", read).await?;
         Ok(all.into_iter().map(|live| self.shown(caller, live)).collect())
     }
 
@@ -313,7 +313,7 @@ impl Service {
             let volume = view::volume(&inner, db, row)?;
             Ok((VolumeState { volume, reserved, holds, review, job: None, cut }, works, hosts))
         };
-        let (mut state, works, hosts) = self.inner.store.read("read a volume", read).await?;
+        let (mut state, works, hosts) = self.store.read("read a volume", read).await?;
         if let Some(agent) = works
             && let Some((seen, host)) = self.job_of(agent, id).await
         {
@@ -325,11 +325,11 @@ impl Service {
 
     /// What other controllers follow is not in this one's memory.
     async fn ask_for(&self, id: AttachmentId) {
-        if self.inner.store.dialer().is_none() {
+        if self.store.dialer().is_none() {
             return;
         }
         let read = move |db: &Db<'_>| Ok(db.attachment(id)?.map(|row| row.volume));
-        if let Ok(Some(volume)) = self.inner.store.read("read an attachment", read).await {
+        if let Ok(Some(volume)) = self.store.read("read an attachment", read).await {
             self.inner.ask(volume).await;
         }
     }
@@ -337,7 +337,7 @@ impl Service {
     /// Asks a volume's storage agent how it is now; what it does not answer is left as it was.
     pub(super) async fn refresh(&self, id: VolumeId) {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
-        let Ok(Some(agent)) = self.inner.store.read("read a volume", read).await else { return };
+        let Ok(Some(agent)) = self.store.read("read a volume", read).await else { return };
         let Ok(agent) = self.inner.agents.up(agent) else { return };
         let look = async {
             if let Err(error) = self.inner.look(&agent, id).await {
@@ -354,8 +354,7 @@ impl Service {
             let rows = db.agents()?;
             Ok((db.volumes_in_review()?, rows, db.fenced_now()?, db.enrolments()?))
         };
-        let (reviewed, rows, fences, enrolments) =
-            self.inner.store.read("list what is in review", read).await?;
+        let (reviewed, rows, fences, enrolments) = self.store.read("list what is in review", read).await?;
         let row = |agent: &Agent| rows.iter().find(|row| row.name == agent.entry.name);
         let fenced = |row: &AgentRow| {
             let own = row.initiator.clone().map(Initiator::Iscsi);
@@ -403,6 +402,6 @@ impl Service {
             let identity = |naa: Naa| DiskIdentity { naa, serial: volume.id.to_string() };
             Ok(volume.naa.clone().map(identity))
         };
-        self.inner.store.read("read a disk's identity", read).await
+        self.store.read("read a disk's identity", read).await
     }
 }

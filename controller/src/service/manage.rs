@@ -270,7 +270,7 @@ impl Service {
             let id = manage(&inner, db, &caller, new.clone(), place.clone())?;
             view::volume(&inner, db, volumes::find(&inner, db, &caller, id)?)
         };
-        let volume = self.inner.store.write("take over an LV", write).await?;
+        let volume = self.store.write("take over an LV", write).await?;
         self.inner.go(volume.id, &BTreeSet::new());
         Ok(volume)
     }
@@ -280,7 +280,7 @@ impl Service {
     pub async fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| unmanage(&inner, db, &caller, id);
-        self.inner.store.write("unmanage a volume", write).await?;
+        self.store.write("unmanage a volume", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }

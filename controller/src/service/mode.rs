@@ -242,7 +242,7 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
-        let (wanted, volume, rewished) = self.inner.store.write("change an attachment's mode", write).await?;
+        let (wanted, volume, rewished) = self.store.write("change an attachment's mode", write).await?;
         let mut changes = self.inner.follow(volume);
         self.inner.go(volume, &rewished.hosts);
         while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {

@@ -273,7 +273,7 @@ impl Service {
                 }
             }
         };
-        self.inner.store.write("change a volume", write).await?;
+        self.store.write("change a volume", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Service {
             inner.policies().check("mooring:extend_cancel", &caller, &volumes::target(&volume))?;
             cancel_extend(db, &volume)
         };
-        self.inner.store.write("take a growth back", write).await?;
+        self.store.write("take a growth back", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Service {
             inner.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
             force_delete(db, &volume)
         };
-        self.inner.store.write("delete a volume by force", write).await?;
+        self.store.write("delete a volume by force", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }

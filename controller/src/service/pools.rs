@@ -56,7 +56,7 @@ impl Service {
             };
             Ok(pools.iter().map(state).collect())
         };
-        self.inner.store.read("list pools", read).await
+        self.store.read("list pools", read).await
     }
 
     /// What a storage agent can do, by `host@lvm`, as it last reported it.
@@ -75,7 +75,7 @@ impl Service {
             Ok(report
                 .map(|report| capabilities::of_host(&place::agent_of(&row, &agent, &settings, db, report))))
         };
-        self.inner.store.read("read an agent's capabilities", read).await?.ok_or(missing)
+        self.store.read("read an agent's capabilities", read).await?.ok_or(missing)
     }
 
     /// The availability zones of the enrolled agents, by name.
@@ -100,7 +100,7 @@ impl Service {
             let zone = |(name, available): (&str, bool)| Zone { name: name.to_owned(), available };
             Ok(zones.into_iter().map(zone).collect())
         };
-        self.inner.store.read("list zones", read).await
+        self.store.read("list zones", read).await
     }
 
     /// How a volume came to its place.
@@ -125,6 +125,6 @@ impl Service {
                 zone: row.zone,
             })
         };
-        self.inner.store.read("read a volume's place", read).await
+        self.store.read("read a volume's place", read).await
     }
 }

@@ -74,7 +74,7 @@ impl Service {
         self.inner.policies().check("volume_extension:quotas:show", caller, &Target::of(project))?;
         let (inner, project) = (self.inner.clone(), project.to_owned());
         let read = move |db: &Db<'_>| table(db, &limits(&inner, db, &project)?, &db.usage(&project)?);
-        self.inner.store.read("read quotas", read).await
+        self.store.read("read quotas", read).await
     }
 
     /// What a project may have for which nothing is set.
@@ -95,7 +95,7 @@ impl Service {
             let defaults = Limits { project: BTreeMap::new(), ..limits(&inner, db, "")? };
             table(db, &defaults, &quota::Usage::new())
         };
-        self.inner.store.read(op, read).await
+        self.store.read(op, read).await
     }
 
     /// Sets some of a project's limits. 400 for one below what the project has.
@@ -119,7 +119,7 @@ impl Service {
             db.set_limits(Some(&project), &new)?;
             table(db, &limits(&inner, db, &project)?, &usage)
         };
-        self.inner.store.write("set quotas", write).await
+        self.store.write("set quotas", write).await
     }
 
     /// Takes a project's own limits away: the defaults hold.
@@ -127,7 +127,7 @@ impl Service {
         self.inner.policies().check("volume_extension:quotas:delete", caller, &Target::of(project))?;
         let project = project.to_owned();
         let write = move |db: &Db<'_>| Ok(db.delete_limits(&project)?);
-        self.inner.store.write("delete quotas", write).await
+        self.store.write("delete quotas", write).await
     }
 
     /// Sets some limits of the default class.
@@ -141,7 +141,7 @@ impl Service {
             check_keys(db, &new)?;
             Ok(db.set_limits(None, &new)?)
         };
-        self.inner.store.write("set default quotas", write).await?;
+        self.store.write("set default quotas", write).await?;
         self.defaults("read default quotas").await
     }
 
@@ -150,6 +150,6 @@ impl Service {
         let project = project.filter(|_| caller.admin).unwrap_or(&caller.project).to_owned();
         let inner = self.inner.clone();
         let read = move |db: &Db<'_>| Ok(limits(&inner, db, &project)?.table(&db.usage(&project)?, &[]));
-        self.inner.store.read("read limits", read).await
+        self.store.read("read limits", read).await
     }
 }

@@ -62,6 +62,6 @@ impl Service {
             records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             Ok(records)
         };
-        self.inner.store.read("list receipts", read).await
+        self.store.read("list receipts", read).await
     }
 }

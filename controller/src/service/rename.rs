@@ -65,7 +65,7 @@ fn rename(inner: &Inner, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort>
             "volume {volume} is being made from an image of {old}: ask again when it is there"
         )));
     }
-    Ok(db.rename_agent(old, new, inner.store.dialer().is_some())?)
+    Ok(db.rename_agent(old, new, inner.reads.is_shared())?)
 }
 
 impl Service {
@@ -90,11 +90,11 @@ impl Service {
             )));
         }
         let (inner, was, is) = (Arc::clone(&self.inner), old.to_owned(), new.to_owned());
-        let user = caller.user.clone();
+        let (user, store) = (caller.user.clone(), self.store.clone());
         self.to_its_end(async move {
             let (writes, old, new) = (Arc::clone(&inner), was.clone(), is.clone());
             let write = move |db: &Db<'_>| rename(&writes, db, &old, &new);
-            inner.store.write("rename a host", write).await?;
+            store.write("rename a host", write).await?;
             tracing::info!(host = was, new = is, %user, "a host is called otherwise");
             inner.notes.enrolled();
             inner.refresh_enrolments().await

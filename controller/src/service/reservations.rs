@@ -31,7 +31,7 @@ impl Service {
             let volume = super::volumes::find(&inner, db, &of, row.volume)?;
             Ok(holds(&inner, &row, volume.agent))
         };
-        self.inner.store.read("read an attachment", read).await
+        self.store.read("read an attachment", read).await
     }
 
     /// Who has registered with a volume and who has reserved it. The storage agent is asked; one that does not answer is a
@@ -95,7 +95,7 @@ impl Service {
             }
             Ok((row.agent, row.name, hosts))
         };
-        let (agent, name, hosts) = self.inner.store.read("read a volume", read).await?;
+        let (agent, name, hosts) = self.store.read("read a volume", read).await?;
         let agent = self.inner.agents.up(agent).map_err(Refusal::Unavailable)?;
         let storage = agent.entry.name.clone();
         Ok((agent, VolumeReservations { volume: id, name, storage, seen: Reservations::default(), hosts }))

@@ -150,7 +150,7 @@ impl Service {
     ) -> Result<(), Refusal> {
         let (inner, caller, named) = (self.inner.clone(), caller.clone(), new_type.to_owned());
         let write = move |db: &Db<'_>| write(&inner, db, &caller, id, &named, migration);
-        let hosts = self.inner.store.write("retype a volume", write).await?;
+        let hosts = self.store.write("retype a volume", write).await?;
         self.inner.go(id, &hosts);
         Ok(())
     }

@@ -195,13 +195,13 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
-        let begun = self.inner.store.write("rotate secrets", write).await?;
+        let begun = self.store.write("rotate secrets", write).await?;
         let mut changes = self.inner.follow(begun.volume);
         self.inner.go(begun.volume, &begun.rewished.hosts);
         loop {
             let (inner, of) = (self.inner.clone(), (begun.volume, begun.nexuses.clone()));
             let read = move |db: &Db<'_>| waits_for(&inner, db, &of);
-            let Some(why) = self.inner.store.read("read how a rotation stands", read).await? else { break };
+            let Some(why) = self.store.read("read how a rotation stands", read).await? else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
                     "the secrets of volume {id} are being rotated: {why}; it goes on by itself, sessions stay, and a host that logs in again \

@@ -78,7 +78,7 @@ impl Service {
             services.sort_by(|a, b| a.host.cmp(&b.host));
             Ok(services)
         };
-        self.inner.store.read("list services", read).await
+        self.store.read("list services", read).await
     }
 
     /// Changes a service.
@@ -127,6 +127,6 @@ impl Service {
             }
             Ok(db.say_of_agent(&name, &said)?)
         };
-        self.inner.store.write("change a service", write).await
+        self.store.write("change a service", write).await
     }
 }

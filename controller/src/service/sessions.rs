@@ -146,7 +146,7 @@ impl Service {
             }
             Ok(all)
         };
-        self.inner.store.read("look for sessions that are missing", read).await
+        self.store.read("look for sessions that are missing", read).await
     }
 }
 

@@ -163,7 +163,7 @@ impl Service {
             let row = db.volume(id)?.ok_or_else(|| not_found(id))?;
             Ok(view::snapshot_of(row, new.volume))
         };
-        let snapshot = self.inner.store.write("take a snapshot", write).await?;
+        let snapshot = self.store.write("take a snapshot", write).await?;
         self.inner.go(snapshot.id, &BTreeSet::new());
         Ok(snapshot)
     }
@@ -175,14 +175,14 @@ impl Service {
             let (row, of) = find(&inner, db, &caller, id)?;
             Ok(view::snapshot_of(row, of))
         };
-        self.inner.store.read_one("read a snapshot", read).await
+        self.store.read_one("read a snapshot", read).await
     }
 
     /// Snapshots.
     pub async fn snapshots(&self, caller: &Caller, query: ListQuery) -> Result<Page<Snapshot>, Refusal> {
         self.inner.policies().check("volume:get_all_snapshots", caller, &Target::own(caller))?;
         let query = seen_by(caller, query);
-        self.inner.store.read("list snapshots", move |db| page(db, &query)).await
+        self.store.read("list snapshots", move |db| page(db, &query)).await
     }
 
     /// Changes name and description.
@@ -204,7 +204,7 @@ impl Service {
             let (row, _) = find(&inner, db, &caller, id)?;
             Ok(view::snapshot_of(row, of))
         };
-        let snapshot = self.inner.store.write("change a snapshot", write).await?;
+        let snapshot = self.store.write("change a snapshot", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(snapshot)
     }
@@ -228,7 +228,7 @@ impl Service {
             keep(&inner, db, &caller, &row, policy)?;
             Ok(row.metadata)
         };
-        let metadata = self.inner.store.write("change a snapshot's metadata", write).await?;
+        let metadata = self.store.write("change a snapshot's metadata", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(metadata)
     }
@@ -241,7 +241,7 @@ impl Service {
             let (row, _) = find(&inner, db, &caller, id)?;
             begin_delete(&inner, db, &caller, &row)
         };
-        self.inner.store.write("delete a snapshot", write).await?;
+        self.store.write("delete a snapshot", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(())
     }

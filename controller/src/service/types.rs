@@ -130,7 +130,7 @@ impl Service {
     pub async fn volume_type(&self, caller: &Caller, name_or_id: &str) -> Result<VolumeType, Refusal> {
         self.may("volume_extension:type_get", caller)?;
         let (caller, name_or_id) = (caller.clone(), name_or_id.to_owned());
-        self.inner.store.read("read a type", move |db| find(db, &caller, &name_or_id)).await
+        self.store.read("read a type", move |db| find(db, &caller, &name_or_id)).await
     }
 
     /// The type of those who name none.
@@ -138,7 +138,7 @@ impl Service {
         self.may("volume_extension:type_get", caller)?;
         let caller = caller.clone();
         let read = move |db: &Db<'_>| default(db, &caller);
-        self.inner.store.read("read the default type", read).await
+        self.store.read("read the default type", read).await
     }
 
     /// Makes a type. 409 for a name that is taken.
@@ -170,7 +170,7 @@ impl Service {
             db.insert_type(&new)?;
             Ok(new.clone())
         };
-        self.inner.store.write("make a type", write).await
+        self.store.write("make a type", write).await
     }
 
     /// Changes name, description or visibility.
@@ -211,7 +211,7 @@ impl Service {
             db.update_type(&changed)?;
             Ok(changed)
         };
-        self.inner.store.write("change a type", write).await
+        self.store.write("change a type", write).await
     }
 
     /// Deletes a type; 400 while volumes use it, and for the default type.
@@ -229,7 +229,7 @@ impl Service {
             db.delete_type_limits(&gone.name)?;
             Ok(db.delete_type(id)?)
         };
-        self.inner.store.write("delete a type", write).await
+        self.store.write("delete a type", write).await
     }
 
     /// Sets extra specs; 400 while volumes use the type, and for `multiattach` together with `cacheable`.
@@ -258,7 +258,7 @@ impl Service {
             db.set_specs(id, &specs)?;
             Ok(changed)
         };
-        self.inner.store.write("set extra specs", write).await
+        self.store.write("set extra specs", write).await
     }
 
     /// Takes one extra spec away; 404 when it is not there.
@@ -276,7 +276,7 @@ impl Service {
             }
             Ok(())
         };
-        self.inner.store.write("take an extra spec away", write).await
+        self.store.write("take an extra spec away", write).await
     }
 
     /// The projects that may use a private type. 404 for a public one: it has no such list.
@@ -290,7 +290,7 @@ impl Service {
             }
             Ok(db.type_projects(id)?)
         };
-        self.inner.store.read("read who may use a type", read).await
+        self.store.read("read who may use a type", read).await
     }
 
     /// Lets a project use a private type, or takes that away. 409 when it may already, 404 when it may not anyway.
@@ -323,13 +323,13 @@ impl Service {
             }
             Ok(())
         };
-        self.inner.store.write("change who may use a type", write).await
+        self.store.write("change who may use a type", write).await
     }
 
     /// The defaults that operators have set: projects, each with its type.
     pub async fn default_types(&self, caller: &Caller) -> Result<Vec<(String, Uuid)>, Refusal> {
         self.may("volume_extension:default_get_all", caller)?;
-        self.inner.store.read("list default types", |db| Ok(db.default_types()?)).await
+        self.store.read("list default types", |db| Ok(db.default_types()?)).await
     }
 
     /// A project's default. 404 when none is set.
@@ -341,7 +341,7 @@ impl Service {
             let found = db.default_type_of(&project)?;
             Ok(found.ok_or(Refusal::NotFound { kind: "Default type for project", what: project })?)
         };
-        self.inner.store.read("read a default type", read).await
+        self.store.read("read a default type", read).await
     }
 
     /// Sets a project's default. It must be one that the project may use.
@@ -364,7 +364,7 @@ impl Service {
             db.set_default_type(&project, found.id)?;
             Ok(found.id)
         };
-        self.inner.store.write("set a default type", write).await
+        self.store.write("set a default type", write).await
     }
 
     /// Takes a project's default away.
@@ -373,6 +373,6 @@ impl Service {
         self.inner.policies().check("volume_extension:default_unset", caller, &target)?;
         let project = project.to_owned();
         let write = move |db: &Db<'_>| Ok(db.unset_default_type(&project)?);
-        self.inner.store.write("take a default type away", write).await
+        self.store.write("take a default type away", write).await
     }
 }

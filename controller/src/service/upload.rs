@@ -117,9 +117,9 @@ impl Service {
             view(&inner, &volumes::find(&inner, db, &caller, id)?)
         };
         if looks {
-            return self.inner.store.read("look at an export", work).await;
+            return self.store.read("look at an export", work).await;
         }
-        let seen = self.inner.store.write("export a volume", work).await?;
+        let seen = self.store.write("export a volume", work).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(seen)
     }

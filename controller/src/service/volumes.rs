@@ -298,7 +298,7 @@ fn id(
                 "the request key {:?} was used for another volume, or for one that is gone: choose another",
                 key.as_str()
             );
-            (key.volume(inner.store.cluster(), &caller.project), Refusal::Conflict(text))
+            (key.volume(inner.reads.cluster(), &caller.project), Refusal::Conflict(text))
         }
     };
     if matches!(wanted, WantedId::Key(_))
@@ -377,7 +377,7 @@ impl Service {
             let id = create(&inner, db, &caller, new.clone())?;
             view::volume(&inner, db, find(&inner, db, &caller, id)?)
         };
-        let volume = self.inner.store.write("create a volume", write).await?;
+        let volume = self.store.write("create a volume", write).await?;
         self.inner.go(volume.id, &BTreeSet::new());
         Ok(volume)
     }
@@ -386,7 +386,7 @@ impl Service {
     pub async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| view::volume(&inner, db, find(&inner, db, &caller, id)?);
-        self.inner.store.read_one("read a volume", read).await
+        self.store.read_one("read a volume", read).await
     }
 
     /// Changes name, description, metadata.
@@ -415,7 +415,7 @@ impl Service {
             }
             view::volume(&inner, db, find(&inner, db, &caller, id)?)
         };
-        let volume = self.inner.store.write("change a volume", write).await?;
+        let volume = self.store.write("change a volume", write).await?;
         self.inner.go(id, &BTreeSet::new());
         Ok(volume)
     }
@@ -471,7 +471,7 @@ impl Service {
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
         };
-        for gone in self.inner.store.write("delete a volume", write).await? {
+        for gone in self.store.write("delete a volume", write).await? {
             self.inner.go(gone, &BTreeSet::new());
         }
         self.inner.go(id, &BTreeSet::new());

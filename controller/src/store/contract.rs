@@ -5,6 +5,7 @@
 mod audit;
 mod counts;
 mod enrolments;
+mod fenced;
 mod identities;
 mod numbers;
 #[path = "../../tests/support/pg.rs"]

@@ -25,6 +25,7 @@ mod enrolments;
 mod error;
 #[cfg(test)]
 mod faults;
+mod fenced;
 mod fences;
 mod fibre_channel;
 mod forgotten;
@@ -63,9 +64,9 @@ use mooring_systemd::sealing::{Origin, SealingKeys};
 use tokio::sync::{Semaphore, oneshot};
 
 use self::postgres::Postgres;
-use crate::agents::lease;
 use crate::clock::Clock;
 use crate::error::Refusal;
+use leases::Fence;
 use sql::{Row, Sql, Value, values};
 use sqlite::{READERS, Sqlite, Told};
 
@@ -76,6 +77,7 @@ pub(crate) use attachments::{Asked, AttachmentRow, DetachedFilter, Nexus};
 pub(crate) use audit::PRUNE_ROWS_MAX;
 use error::Cause;
 pub use error::StoreError;
+pub(crate) use fenced::{FencedStore, ReadStore};
 pub(crate) use fences::FenceRow;
 pub(crate) use forgotten::ForgottenRow;
 pub(crate) use identities::{id_is_taken, naa_of};
@@ -278,7 +280,17 @@ impl Store {
         op: &'static str,
         work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let answered = self.queue(work);
+        self.write_fenced(op, None, work).await
+    }
+
+    /// As [`Store::write`], for work that relies on a lease. `None`: on none.
+    async fn write_fenced<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        fence: Option<Fence>,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let answered = self.queue(fence, work);
         self.combine();
         self.answer_of(op, answered.await.map_err(|_| StoreError::Thread(op)))
     }
@@ -290,7 +302,17 @@ impl Store {
         op: &'static str,
         work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let mut answered = self.queue(work);
+        self.write_soon_fenced(op, None, work).await
+    }
+
+    /// As [`Store::write_soon`], for work that relies on a lease. `None`: on none.
+    async fn write_soon_fenced<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        fence: Option<Fence>,
+        work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let mut answered = self.queue(fence, work);
         let ran = if let Ok(ran) = tokio::time::timeout(SHARE_WAIT, &mut answered).await {
             ran
         } else {
@@ -302,6 +324,7 @@ impl Store {
 
     fn queue<T: Send + 'static>(
         &self,
+        fence: Option<Fence>,
         work: impl Fn(&Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> oneshot::Receiver<Result<T, Abort>> {
         let (answer, answered) = oneshot::channel();
@@ -321,7 +344,7 @@ impl Store {
                 (keep, told)
             })),
             Engine::Postgres(postgres) => postgres.write(
-                lease::fence(),
+                fence,
                 move |sql| work(&Db { sql, keys: &keys, now }),
                 move |done| drop(answer.send(done)),
             ),

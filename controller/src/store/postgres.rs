@@ -27,8 +27,8 @@ use postgres::{Client, Statement};
 
 use super::Abort;
 use super::error::StoreError;
+use super::leases::Fence;
 use super::sql::{EachRow, Row, Sql, SqlError, Value};
-use crate::agents::lease::Fence;
 pub(crate) use connect::Dialer;
 pub use connect::PostgresOptions;
 use marks::{Outcome, Slot, Ticket};

@@ -308,7 +308,7 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| attach(&inner, db, &caller, id, &said);
-        let done = self.inner.store.write("attach a volume", write).await?;
+        let done = self.store.write("attach a volume", write).await?;
         let changes = self.inner.follow(id);
         self.completed(done.id, id, done.volume.agent, &done.rewished);
         if done.enforces { self.mode_holds(done.id, changes, deadline).await } else { Ok(()) }
@@ -330,7 +330,7 @@ impl Service {
                 let holds = !row.grant_wanted || inner.shows_grant(db, volume.agent, &row)?;
                 Ok((!holds).then_some(volume.id))
             };
-            let Some(volume) = self.inner.store.read("read an attachment's mode", read).await? else {
+            let Some(volume) = self.store.read("read an attachment's mode", read).await? else {
                 return Ok(());
             };
             if permits::until(deadline, changes.changed()).await.is_err() {

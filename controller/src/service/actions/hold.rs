@@ -30,7 +30,7 @@ impl Service {
         work: impl Fn(&Inner, &Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
         let inner = self.inner.clone();
-        let done = self.inner.store.write(op, move |db| work(&inner, db)).await?;
+        let done = self.store.write(op, move |db| work(&inner, db)).await?;
         self.inner.touch(id);
         Ok(done)
     }

@@ -135,7 +135,7 @@ impl Service {
             }
             meant(db, id, attachment)
         };
-        let Some(own) = self.inner.store.read("find an attachment", read).await? else {
+        let Some(own) = self.store.read("find an attachment", read).await? else {
             return self.rederive(id).await;
         };
         match self.delete_attachment(caller, own, force, wait).await {
@@ -145,7 +145,7 @@ impl Service {
     }
 
     async fn rederive(&self, id: VolumeId) -> Result<(), Refusal> {
-        self.inner.store.write("derive a volume's status", move |db| Ok(db.derive_status(id)?)).await
+        self.store.write("derive a volume's status", move |db| Ok(db.derive_status(id)?)).await
     }
 
     /// Ends a connection, and with it the promise of an attachment that did not come.
@@ -161,7 +161,7 @@ impl Service {
         loop {
             let (inner, owner, given) = (self.inner.clone(), caller.clone(), connector.clone());
             let write = move |db: &Db<'_>| end(&inner, db, &owner, id, given.as_ref(), looked);
-            match self.inner.store.write("terminate a connection", write).await? {
+            match self.store.write("terminate a connection", write).await? {
                 Ended::Nothing => return Ok(()),
                 Ended::Look(Needed { agent, volume, initiator }) => {
                     looked = Some(self.inner.is_live(agent, volume, &initiator).await);
@@ -189,7 +189,7 @@ impl Service {
         loop {
             let late = permits::until(deadline, changes.changed()).await.is_err();
             let read = move |db: &Db<'_>| Ok(db.attachment(own)?.is_some_and(|row| row.held));
-            if !self.inner.store.read("read a connection's end", read).await? {
+            if !self.store.read("read a connection's end", read).await? {
                 return Ok(());
             }
             if late {
