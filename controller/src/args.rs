@@ -52,11 +52,11 @@ pub enum Command {
     Token(TokenArgs),
     /// After a total loss: fill an empty database from the data that the agents keep
     ///
-    /// For a lost database without a backup. The agents go on as they are: each keeps its specs, and
-    /// with them the data that a controller needs. This command asks every agent of the
-    /// configuration, and writes the answers to an EMPTY database. No session is cut, and no grant is
-    /// lost or made. No controller may run meanwhile. If there is a backup, however old, restore it
-    /// and start with --restored: it knows more.
+    /// For a lost database without a backup. The agents go on as they are: each keeps its specs,
+    /// and with them the data that a controller needs. This command asks every agent of the
+    /// configuration, and writes the answers to an EMPTY database. No session is cut, and no grant
+    /// is lost or made. No controller may run meanwhile. If there is a backup, however old, restore
+    /// it and start with --restored: it knows more.
     Rebuild(RebuildArgs),
     /// Copy the database, and the keys of its secrets, while the controller works
     ///

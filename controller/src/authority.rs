@@ -198,7 +198,8 @@ impl Authority {
         &self.pem
     }
 
-    /// The pin by which `mooring-agent join` knows this authority: `sha256:` and 64 hexadecimal digits.
+    /// The pin by which `mooring-agent join` knows this authority: `sha256:` and 64 hexadecimal
+    /// digits.
     pub fn pin(&self) -> &str {
         self.pins.first().map_or("", String::as_str)
     }
@@ -234,7 +235,8 @@ impl Authority {
         self.sign(&public, name, names, ExtendedKeyUsagePurpose::ServerAuth, now)
     }
 
-    /// Signs the certificate of the controller's API for these names and addresses, over a private key.
+    /// Signs the certificate of the controller's API for these names and addresses, over a private
+    /// key.
     pub fn sign_server(
         &self,
         key: &str,

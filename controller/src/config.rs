@@ -1,7 +1,9 @@
-//! The controller's configuration: one TOML file, read once at start, checked as a whole before anything is touched.
+//! The controller's configuration: one TOML file, read once at start, checked as a whole before
+//! anything is touched.
 //!
-//! What must never happen here: a key that is ignored; a mistake reported without its line; plain text or an API without
-//! authentication on a network because of a default; a value that is corrected silently.
+//! What must never happen here: a key that is ignored; a mistake reported without its line; plain
+//! text or an API without authentication on a network because of a default; a value that is
+//! corrected silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -5,7 +5,8 @@
 /// The reason why something is not done. Each kind is one status code of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// 400: the request is wrong, or the object's state does not allow it (Cinder answers both with 400).
+    /// 400: the request is wrong, or the object's state does not allow it (Cinder answers both with
+    /// 400).
     #[error("{0}")]
     Invalid(String),
     /// 403: the caller may not do it.

@@ -134,7 +134,8 @@ pub struct ControllerTrust {
     pub shows: Vec<String>,
 }
 
-/// The authority that takes the place of the one in force, on its way to every controller of a database.
+/// The authority that takes the place of the one in force, on its way to every controller of a
+/// database.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextAuthority {
     /// The certificate, as PEM.

@@ -198,7 +198,7 @@ const REFUSALS: [StatusCode; 4] = [
 /// The most characters of a path in the log: its length is the client's choice.
 const LOGGED_CHARS_MAX: usize = 200;
 
-/// The mark of a request that goes on without its client.
+/// The end of a client's interest, carried with a request that goes on without its client.
 #[derive(Clone)]
 struct Client(permits::Client);
 

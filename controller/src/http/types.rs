@@ -1,6 +1,7 @@
 //! `/types` and their extra specs.
 //!
-//! What must never happen here: a type found by its name where an id is asked for; a spec shown to those who may not see it.
+//! What must never happen here: a type found by its name where an id is asked for; a spec shown to
+//! those who may not see it.
 
 use std::collections::BTreeMap;
 

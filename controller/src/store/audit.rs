@@ -1,6 +1,7 @@
 //! The audit log.
 //!
-//! What must never happen here: a line that is changed (a trigger refuses it); a deletion by anything but age.
+//! What must never happen here: a line that is changed (a trigger refuses it); a deletion by
+//! anything but age.
 
 use std::time::SystemTime;
 

@@ -10,8 +10,8 @@ use crate::error::Refusal;
 use crate::initiators::HostPorts;
 use crate::rules::numbers;
 
-/// Gives a host its LUN of a volume (the LUN that the host already has, if any), and each of its
-/// ports a slot at the volume's agent.
+/// Gives a host its LUN of a volume, and each of its ports a slot at the volume's agent. A host
+/// that has a LUN keeps it.
 pub(crate) fn take(db: &Db<'_>, volume: &VolumeRow, ports: &HostPorts) -> Result<Lun, Abort> {
     let known = db.fc_luns(volume.agent, ports)?;
     let lun = numbers::lun(volume.id, ports, &known).map_err(Refusal::Conflict)?;

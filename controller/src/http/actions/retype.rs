@@ -1,6 +1,7 @@
 //! `os-retype`.
 //!
-//! What must never happen here: a volume that is moved although the request forbids it: what is not said is never.
+//! What must never happen here: a volume that is moved although the request forbids it: what is not
+//! said is never.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse;

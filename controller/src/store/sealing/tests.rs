@@ -289,7 +289,8 @@ fn a_change_of_keys_that_was_killed_is_gone_on_with() {
     }
 }
 
-/// Kills a start after one step, then after two more, and so on; then before the file is written anew.
+/// Kills a start after one step, then after two more, and so on; then before the file is written
+/// anew.
 fn kill_and_go_on(site: &Site, clear: bool) {
     let first = site.origin().load().unwrap().first();
     let mut sealed = Vec::new();
@@ -472,7 +473,8 @@ fn another_clusters_database_is_refused_before_it_is_sealed() {
     }
 }
 
-/// Two rows of one key exchanged their values while the key was changed: they are lost, and the others are sealed anew.
+/// Two rows of one key exchanged their values while the key was changed: they are lost, and the
+/// others are sealed anew.
 #[test]
 fn a_damaged_row_does_not_keep_the_others_from_a_new_key() {
     let site = Site::sqlite();
