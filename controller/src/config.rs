@@ -110,7 +110,7 @@ pub struct Tls {
 }
 
 impl Config {
-    /// Reads and checks a file. `asked` says if the command line lets anybody in.
+    /// Reads and checks a file. `asked` says whether the command line lets anybody in.
     pub fn load(path: &Path, asked: Asked) -> Result<Self, ConfigError> {
         let text = config::read(path, HINT)?;
         Self::parse(&text, &path.display().to_string(), asked)

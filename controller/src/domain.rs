@@ -681,7 +681,7 @@ pub enum AttachAction {
 /// Actions on a volume other than attaching, by operators and by users for themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeAction {
-    /// Sets if servers may start from the volume.
+    /// Sets whether servers may start from the volume.
     SetBootable(bool),
     /// Sets the mode of attachments that name none.
     SetReadonly(bool),

@@ -264,7 +264,7 @@ pub struct Over {
     pub text: String,
 }
 
-/// Checks if a change fits. Only increases count: a project over its limit may always release.
+/// Checks whether a change fits. Only increases count: a project over its limit may always release.
 pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> {
     if let (Some(size), Limit::At(most)) = (delta.volume_gib, limits.of(&Key::PerVolumeGigabytes))
         && size > most
@@ -313,8 +313,8 @@ fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> Over {
     Over { error, text }
 }
 
-/// Checks if a project's limit may be set to this (400 if not): it must not be below the usage. A
-/// volume larger than a new limit per volume stays.
+/// Checks whether a project's limit may be set to this (400 if not): it must not be below the
+/// usage. A volume larger than a new limit per volume stays.
 pub fn may_set(key: &Key, limit: Limit, usage: &Usage) -> Result<(), String> {
     let used = used(usage, key);
     if *key == Key::PerVolumeGigabytes || limit.allows(used) {

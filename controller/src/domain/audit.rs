@@ -65,7 +65,7 @@ pub struct AuditLine {
 pub struct AuditQuery {
     /// The earliest time.
     pub since: Option<SystemTime>,
-    /// The end of the time, which no line has reached.
+    /// The time before which the line was written.
     pub until: Option<SystemTime>,
     /// The calling user.
     pub user: Option<String>,

@@ -1,4 +1,4 @@
-//! Isolated volumes: those whose hosts are kept from the disk.
+//! Isolated volumes: nothing reaches their disks.
 //!
 //! What must never happen here: a rule.
 

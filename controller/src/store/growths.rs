@@ -25,7 +25,8 @@ impl VolumeRow {
 }
 
 impl Db<'_> {
-    /// Stores if a volume's growth is to be taken back. The volume was read in this transaction.
+    /// Stores whether a volume's growth is to be taken back. The volume was read in this
+    /// transaction.
     pub(crate) fn take_growth_back(&self, volume: &VolumeRow, back: bool) -> Result<(), SqlError> {
         let mut hints = volume.hints.clone();
         hints.remove(TAKEN_BACK);

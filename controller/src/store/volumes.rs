@@ -447,7 +447,7 @@ impl Db<'_> {
         self.run(sql, &values![id, type_id, multiattach, self.now]).map(drop)
     }
 
-    /// Sets if servers may start from the volume.
+    /// Sets whether servers may start from the volume.
     pub(crate) fn set_bootable(&self, id: VolumeId, bootable: bool) -> Result<(), SqlError> {
         let sql = "UPDATE volumes SET bootable = ?2, updated_us = ?3 WHERE id = ?1";
         self.run(sql, &values![id, bootable, self.now]).map(drop)

@@ -1,10 +1,10 @@
-//! Marks, which say if a transaction whose commit was not answered has happened.
+//! Marks, which tell whether a transaction whose commit was not answered has happened.
 //!
 //! The server keeps the outcome of each transaction by its number, but a number alone proves
 //! nothing. After a crash the server reuses numbers whose transactions left nothing on its disk.
 //! "Committed" may then be said of another transaction. So every change leaves its own mark in a
-//! row of its connection. The number says if the server is still busy with the change; afterwards
-//! the mark says if it happened.
+//! row of its connection. The number tells whether the server is still busy with the change;
+//! afterwards the mark tells whether it happened.
 //!
 //! What must never happen here: a mark looked for while the server may still commit; a mark shared
 //! by two transactions.
