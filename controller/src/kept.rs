@@ -100,7 +100,7 @@ pub(crate) struct KeptAttachment {
     /// The time of creation, in microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created_us: Option<i64>,
-    /// `true` if only the host's own user named the host.
+    /// `true` if only a user named the attachment's host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) claimed: bool,
     #[serde(default, skip_serializing_if = "is_default")]

@@ -47,7 +47,7 @@ pub(crate) struct AttachmentRow {
     pub(crate) asked: Option<Asked>,
     /// The LUN under which the host sees the volume over Fibre Channel.
     pub(crate) lun: Option<Lun>,
-    /// `true` if only the host's own user named the host: no service, admin or enrolled agent did.
+    /// `true` if only a user named the attachment's host: no service, admin or enrolled agent did.
     pub(crate) claimed: bool,
     /// The desired page cache of the attachment's disk.
     pub(crate) cache: Cache,

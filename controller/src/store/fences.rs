@@ -137,7 +137,8 @@ impl Db<'_> {
         Ok(of_host.iter().flat_map(Initiators::each).collect())
     }
 
-    /// The names of a host that only users gave: attachments whose grant may be at an agent.
+    /// The initiator names that only users gave for a host: one line for each attachment whose grant
+    /// may be at an agent.
     pub(crate) fn claims_of_host(
         &self,
         host: &str,
@@ -164,7 +165,7 @@ impl Db<'_> {
         Ok(hosts)
     }
 
-    /// Another host that has one of these names, and a volume under it. `claimed` is `true` if a
+    /// An attachment of another host under one of these initiator names. `claimed` is `true` if a
     /// user asks. For a service or an admin, users' claims about other volumes do not count.
     pub(crate) fn other_host(
         &self,

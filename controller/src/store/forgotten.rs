@@ -95,7 +95,7 @@ impl Db<'_> {
         self.all(&sql, &values![then], forgotten)
     }
 
-    /// Notes that no other rows of the agent are left.
+    /// Notes that no other rows of the agent are left, and deletes its Fibre Channel LUNs and slots.
     pub(crate) fn close_forgotten(&self, agent: AgentId) -> Result<(), SqlError> {
         self.run("DELETE FROM fc_luns WHERE agent_id = ?1", &values![agent])?;
         self.run("DELETE FROM fc_slots WHERE agent_id = ?1", &values![agent])?;
@@ -116,7 +116,7 @@ impl Db<'_> {
         self.all(&sql, &values![host, limit], attachments::attachment)
     }
 
-    /// All attachments of a host's agent, each with the agent that serves its volume.
+    /// The project of each attachment of a host's agent, with the agent that serves its volume.
     pub(crate) fn attachments_at(&self, host: AgentId) -> Result<Vec<(String, AgentId)>, SqlError> {
         let sql = "SELECT a.project, v.agent_id FROM attachments a JOIN volumes v ON v.id = a.volume_id \
                    WHERE a.native = ?1 ORDER BY a.id";

@@ -568,8 +568,8 @@ impl Db<'_> {
         Ok(self.run("DELETE FROM meta WHERE key = ?1", &values![key])? == 1)
     }
 
-    /// Counts what keeps this database from being rebuilt: volumes, attachments, specs, receipts,
-    /// and the types other than the one that is made with the database.
+    /// Counts what keeps this database from being rebuilt: volumes, specs, records of detaches,
+    /// receipts, and the types other than the one that is made with the database.
     pub(crate) fn holds(&self) -> Result<u64, SqlError> {
         let sql = "SELECT (SELECT COUNT(*) FROM volumes) + (SELECT COUNT(*) FROM specs) + \
                    (SELECT COUNT(*) FROM detached) + (SELECT COUNT(*) FROM receipts) + \

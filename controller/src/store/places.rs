@@ -84,8 +84,8 @@ impl Db<'_> {
         self.all(sql, &[], |row| row.parsed(0))
     }
 
-    /// Notes that the volume's spec may reach this agent from now on. `false` if the volume no
-    /// longer exists.
+    /// Notes that the volume's spec may reach this agent from now on. `false` if the volume is no
+    /// longer on this pool.
     pub(crate) fn mark_sent(&self, id: VolumeId, agent: AgentId, pool: &str) -> Result<bool, SqlError> {
         let sql = "UPDATE volumes SET sent = 1 WHERE id = ?1 AND agent_id = ?2 AND pool = ?3";
         Ok(self.run(sql, &values![id, agent, pool])? > 0)

@@ -281,7 +281,7 @@ impl Db<'_> {
     }
 
     /// Notes that a connection's tombstone of this generation has come true. An older answer does
-    /// not settle a newer spec.
+    /// not settle a newer spec. Returns `true` if that was new.
     pub(crate) fn settle_connection(
         &self,
         volume: VolumeId,
@@ -320,7 +320,7 @@ impl Db<'_> {
         Ok(WishedPage { wishes: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
     }
 
-    /// Hosts that have a connection to a volume, desired or ending.
+    /// Hosts for which a connection to this volume has a spec; tombstones count, too.
     pub(crate) fn connections_of(&self, volume: VolumeId) -> Result<Vec<AgentId>, SqlError> {
         let sql = "SELECT agent_id FROM specs WHERE kind = 'connection' AND volume_id = ?1";
         self.all(sql, &values![volume], |row| row.parsed(0))

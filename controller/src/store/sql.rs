@@ -126,7 +126,7 @@ impl SqlError {
     }
 }
 
-/// A callback for each row of an answer. It may take the row's columns.
+/// A callback for each row of an answer. It may take the row itself.
 pub(crate) type EachRow<'a> = &'a mut dyn FnMut(&mut Row) -> Result<(), SqlError>;
 
 /// A transaction of either database.

@@ -139,7 +139,7 @@ impl Db<'_> {
         self.run("DELETE FROM fence_nodes", &[]).map(drop)
     }
 
-    /// Agents that serve a volume of this database.
+    /// Agents that may serve a volume of this database: its spec may have reached them.
     pub(crate) fn serving_agents(&self) -> Result<BTreeSet<AgentId>, SqlError> {
         let sql = "SELECT DISTINCT agent_id FROM volumes WHERE sent = 1";
         Ok(self.all(sql, &[], |row| row.parsed(0))?.into_iter().collect())
