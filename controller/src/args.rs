@@ -45,8 +45,8 @@ pub enum Command {
     ///
     /// Run it as root on a controller with a PostgreSQL database. The file holds the authority, the
     /// keys of the database's secrets, the token file and the configuration. It is good for one
-    /// machine and for an hour; carry it there by hand, and run `mooring-controller init --join
-    /// FILE`.
+    /// machine and for an hour. Carry it there by hand, and run
+    /// `mooring-controller init --join FILE`.
     Share(ShareArgs),
     /// Make a token: print it once, with the block for the token file
     Token(TokenArgs),

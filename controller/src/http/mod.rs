@@ -419,7 +419,8 @@ fn called(request: &Request) -> Option<String> {
     present.then(|| host_header(request).unwrap_or_else(|| "?".to_owned()))
 }
 
-/// The address that a request comes from; `None` if it came through a proxy on this machine.
+/// The address that a request comes from; `None` if that is this machine, where a proxy may hand on
+/// requests from anywhere.
 fn peer(request: &Request) -> Option<IpAddr> {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip();
     Some(from).filter(|from| !from.to_canonical().is_loopback())

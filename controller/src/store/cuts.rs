@@ -20,7 +20,7 @@ impl VolumeRow {
         UNIX_EPOCH.checked_add(Duration::from_micros(us))
     }
 
-    /// Sets the isolation as the agent stores it: microseconds since 1970, or 0 for none.
+    /// Notes the isolation that an agent stores, in microseconds since 1970; 0 changes nothing.
     pub(crate) fn note_cut(&mut self, since_us: i64) {
         if since_us > 0 {
             self.hints.insert(CUT.to_owned(), json!({ "since_us": since_us }));
