@@ -164,7 +164,7 @@ fn registration(wire: &v1::Registration) -> Option<Registration> {
     })
 }
 
-/// Who has reserved a volume.
+/// Reads the persistent reservations of a volume from the wire.
 pub fn reservations(wire: &v1::Reservations) -> Reservations {
     let holder = |holder: &v1::ReservationHolder| {
         Some(ReservationHolder {
@@ -260,7 +260,7 @@ pub fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport> {
     })
 }
 
-/// Who uses the disk of a connection.
+/// Reads the users of a connection's disk from the wire.
 pub fn disk_check(wire: &v1::CheckConnectionResponse) -> DiskCheck {
     DiskCheck {
         disk: wire.disk.as_ref().and_then(disk),

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use mooring_api::v1;
 use mooring_model::{ExportReport, Initiator, VolumeId};
 
-/// Who reaches each volume of an agent, by its wish and by its kernel.
+/// Initiators that reach each volume of an agent, by its spec and by its kernel.
 pub(crate) type Exports = BTreeMap<VolumeId, BTreeSet<Initiator>>;
 
-/// What an agent's list says.
+/// Returns the initiators of each volume in an agent's list.
 pub(crate) fn listed(volumes: &[v1::VolumeStatus]) -> Exports {
     let of = |status: &v1::VolumeStatus| {
         let granted = status.export_spec.iter().flat_map(granted_by);
@@ -20,7 +20,7 @@ pub(crate) fn listed(volumes: &[v1::VolumeStatus]) -> Exports {
     volumes.iter().filter_map(of).collect()
 }
 
-/// The same of a report.
+/// Returns the initiators of a volume in a report.
 pub(crate) fn reported(report: &ExportReport) -> BTreeSet<Initiator> {
     let iscsi = report.grants.iter().map(|grant| grant.initiator.clone().into());
     let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| grant.initiator.into());

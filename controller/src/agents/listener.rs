@@ -16,7 +16,7 @@ use crate::store::{Abort, Db};
 pub(crate) enum Job {
     /// A volume and its export, at its storage agent.
     Storage(VolumeId),
-    /// Its connection, at a host's agent.
+    /// The volume's connection, at a host's agent.
     Host(VolumeId, AgentId),
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Listed {
     pub(crate) name: String,
     /// The agent.
     pub(crate) agent: AgentId,
-    /// Its volumes.
+    /// Volumes of the agent.
     pub(crate) volumes: BTreeMap<VolumeId, Arc<Kept>>,
-    /// Who reaches each of them.
+    /// Initiators that reach each of them.
     pub(crate) exports: Exports,
 }
 

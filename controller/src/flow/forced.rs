@@ -11,7 +11,8 @@ use super::wishes::{self, Rewished};
 use crate::domain::AttachmentStatus;
 use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, VolumeRow};
 
-/// Who wants it gone: the first who asked, and who made it a matter of force.
+/// Notes who wants the attachment gone: the first caller, and the one who made it a matter of
+/// force.
 pub(crate) fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
     if anew || row.asked.is_none() {
         row.asked = Some(asked.clone());
@@ -26,7 +27,8 @@ pub(crate) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
     row.fault = None;
 }
 
-/// The same of a volume in review, of which nothing is wished: what its agent keeps decides what goes.
+/// Forces an attachment of a volume in review away. No spec is sent for such a volume: the spec that
+/// its agent keeps decides what goes.
 pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
     let ours = db.generation_of(row.volume, Kind::Export)?;
     let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
@@ -39,7 +41,7 @@ pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRo
     Ok(db.put_attachment(row)?)
 }
 
-/// Its grant is not wanted any more.
+/// Takes the attachment's grant back.
 pub(crate) fn take_back(row: &mut AttachmentRow) {
     if row.grant_wanted {
         row.grant_wanted = false;

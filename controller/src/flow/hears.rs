@@ -65,7 +65,7 @@ impl Listener for Arc<Inner> {
 }
 
 impl Inner {
-    /// What the task of an agent works with.
+    /// Returns the context of an agent's task.
     pub(super) fn context(self: &Arc<Self>, held: &Held) -> Context {
         Context {
             store: held.store.clone(),

@@ -17,7 +17,8 @@ use crate::domain::AgentEntry;
 use crate::policy::Policies;
 use crate::quota;
 
-/// What agents join by: the authority that signs their certificates, and what the controller shows to them.
+/// Means by which agents join: the authority that signs their certificates, and what the controller
+/// shows to them.
 #[derive(Debug, Clone)]
 pub struct Enroller {
     /// Signs.
@@ -32,18 +33,18 @@ pub struct Enroller {
     pub url: Option<String>,
 }
 
-/// What a control plane is opened with.
+/// Options of a control plane, fixed when it is opened.
 #[derive(Debug, Clone)]
 pub struct ServiceOptions {
     /// Holds the database. Made with mode 0700 when it is not there.
     pub state_dir: PathBuf,
     /// The agents of the configuration.
     pub agents: Vec<AgentEntry>,
-    /// What others join by. `None`: nobody can.
+    /// Means by which agents join. `None`: none can.
     pub enroller: Option<Enroller>,
     /// The cluster's id. `None`: the database's own, made with it. Another one than the database's is an error.
     pub cluster: Option<ClusterId>,
-    /// What stands before `:<volume uuid>` in target names, for names that the agents do not report.
+    /// Prefix of `:<volume uuid>` in target names, for names that the agents do not report.
     pub iqn_prefix: IqnPrefix,
     /// The database was restored from a backup: raises the epoch and puts every volume in review until its agents agree.
     pub restored: bool,
@@ -53,11 +54,11 @@ pub struct ServiceOptions {
     pub dial: Dial,
     /// How volumes are placed.
     pub scheduler: Scheduler,
-    /// Who may do what.
+    /// Policies that say who may do what.
     pub policies: Arc<Policies>,
-    /// Who reads CHAP secrets again, after the answer that gave them.
+    /// Callers who read CHAP secrets again, after the answer that gave them.
     pub secrets_on_get: SecretsOnGet,
-    /// What projects may have for which nothing else is said.
+    /// Limits of projects that have none of their own.
     pub quotas: BTreeMap<quota::Key, quota::Limit>,
     /// A server's own user does not take its disk away while a session is live: only the compute service does.
     pub protect_instances: bool,
@@ -77,7 +78,8 @@ pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
 /// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
 pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
 
-/// Who reads CHAP secrets again. In the answers that make or connect an attachment they are always: for whoever may do that.
+/// Callers who read CHAP secrets again. The answers that make or connect an attachment always have
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecretsOnGet {
     /// Other services and admins.

@@ -6,7 +6,7 @@
 use super::{Operation, derive};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
 
-/// What was announced and has no row.
+/// Announcements of `os-reserve` and `os-begin_detaching`, which have no row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Promised {
     /// Attachments to come: each counts as one that is attaching.

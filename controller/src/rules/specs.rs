@@ -67,7 +67,7 @@ fn find<'a>(capabilities: &'a Capabilities, path: &[&str]) -> Option<&'a Value> 
     rest.iter().try_fold(capabilities.get(*first)?, |value, part| value.as_object()?.get(*part))
 }
 
-/// Whether a capability satisfies a requirement.
+/// Returns `true` if a capability satisfies a requirement.
 pub fn satisfies(value: &Value, requirement: &str) -> bool {
     match value {
         Value::Array(list) => {
@@ -154,7 +154,7 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Whether a capability says yes.
+/// Returns `true` if a capability says yes.
 fn truth(value: &Value) -> bool {
     match value {
         Value::Bool(yes) => *yes,

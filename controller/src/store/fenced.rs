@@ -20,12 +20,12 @@ pub(crate) struct FencedStore {
 pub(crate) struct ReadStore(Store);
 
 impl Store {
-    /// The same store, for work that relies on this lease. `None`: on no lease.
+    /// Returns a handle for work that relies on this lease. `None`: on no lease.
     pub(crate) fn fenced(&self, fence: Option<Fence>) -> FencedStore {
         FencedStore { store: self.clone(), fence }
     }
 
-    /// The same store, for those who only read.
+    /// Returns a handle that only reads.
     pub(crate) fn read_only(&self) -> ReadStore {
         ReadStore(self.clone())
     }

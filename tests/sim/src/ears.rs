@@ -1,4 +1,4 @@
-//! What the kernel tells an agent process of its machine: changes in folders of LIO's tree, and writes to the disks below volume
+//! Notices of the kernel to an agent process: changes in folders of LIO's tree, and writes to the disks below volume
 //! groups. On a real machine threads wait for both (inotify); here they are told in virtual time.
 //!
 //! What must never happen here: a change that is told late because a thread was slow.

@@ -1,4 +1,4 @@
-//! What happens besides what clients do, by the seed's choice: to processes, machines, the network, clocks, disks and databases, and
+//! Events besides the calls of clients, by the seed's choice: to processes, machines, the network, clocks, disks and databases, and
 //! what somebody does by hand.
 //!
 //! What must never happen here: a choice that does not come from the seed.

@@ -15,7 +15,7 @@ use serde_json::Value;
 /// The group of all volumes, and its disk.
 pub(crate) const GROUP: &str = "vg0";
 const DISK: &str = "/dev/sdb";
-/// What LVM extends a volume by, in extents of 4 MiB.
+/// Size by which a volume is extended by hand, in extents of 4 MiB.
 const EXTENTS_MORE: u64 = 64;
 
 /// A change of an export in LIO's tree.
@@ -82,12 +82,12 @@ fn backstore(volume: VolumeId) -> TreePath {
     TreePath::new("core").join(&names.backstore.hba).join(&names.backstore.name)
 }
 
-/// Whether the kernel has a portal group for it.
+/// Returns `true` if the kernel has a portal group for the volume.
 pub(crate) fn is_exported(machine: &FakeMachine, volume: VolumeId) -> bool {
     machine.lio().is_dir(&group_of_portals(volume)).unwrap_or(false)
 }
 
-/// What an initiator may notice of an export: its folders and links, and the files that admit, map and protect.
+/// Lists what an initiator may notice of an export: its folders and links, and the files that admit, map and protect.
 pub(crate) fn shape(machine: &FakeMachine, volume: VolumeId) -> Vec<String> {
     fn note(tree: &dyn Tree, path: &TreePath, all: &mut Vec<String>) {
         for entry in tree.list(path).unwrap_or_default() {

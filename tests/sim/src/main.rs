@@ -60,7 +60,7 @@ fn report(outcome: &Outcome, args: &Args) {
     }
 }
 
-/// What happened how often, in all runs.
+/// Number of times that each kind of event happened, in all runs.
 type Counts = BTreeMap<&'static str, u64>;
 
 fn add(all: &mut Counts, more: Counts) {

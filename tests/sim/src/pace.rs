@@ -9,7 +9,7 @@ use fastrand::Rng;
 
 use crate::lock;
 
-/// What is slow.
+/// Calls that are slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slow {
     /// Some calls of the kernel take a moment: two jobs come between each other's.
