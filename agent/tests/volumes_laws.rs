@@ -99,6 +99,7 @@ fn deactivate(fake: &FakeMachine, group: &str, lv: &str) {
 
 /// What stands under a volume's name at first.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "notes of a test")]
 struct Before {
     group: &'static str,
     mib: u64,

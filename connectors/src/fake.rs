@@ -64,6 +64,7 @@ pub(crate) const READ_AHEAD_DEFAULT: u32 = 256;
 
 /// A disk on this host.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "attributes of the kernel")]
 pub(crate) struct Sdev {
     pub(crate) name: String,
     pub(crate) sequence: u64,
@@ -89,6 +90,7 @@ pub(crate) struct ScsiHost {
     pub(crate) sdevs: BTreeMap<u16, Sdev>,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<VolumeId, Target>,
     pub(crate) sessions: BTreeMap<VolumeId, (SessionWish, SessionStatus)>,

@@ -88,6 +88,7 @@ pub struct LinkView {
 
 /// Steps that this pass has tried and does not try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub struct Tried {
     /// A request for the session.
     pub login: bool,

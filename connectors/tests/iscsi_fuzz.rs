@@ -111,6 +111,7 @@ fn some_move() -> impl Strategy<Value = Move> {
 
 /// What the login has seen, told apart from outside, by bytes alone.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "notes of a test")]
 struct Seen {
     offered_method: bool,
     method: bool,

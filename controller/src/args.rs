@@ -88,6 +88,7 @@ pub enum Command {
 
 /// Options of `run`.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RunArgs {
     /// The configuration file
     #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]

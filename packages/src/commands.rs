@@ -53,8 +53,11 @@ fn describe(arg: &Arg) -> String {
 
 fn list(command: &Command, path: &str, text: &mut String) {
     let hidden = if command.is_hide_set() { " (hidden)" } else { "" };
-    let aliases: String = command.get_all_aliases().map(|alias| format!(" alias={alias}")).collect();
-    writeln!(text, "{path}{hidden}{aliases}").unwrap();
+    write!(text, "{path}{hidden}").unwrap();
+    for alias in command.get_all_aliases() {
+        write!(text, " alias={alias}").unwrap();
+    }
+    text.push('\n');
     let mut arguments: Vec<_> = command
         .get_arguments()
         .filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))

@@ -20,6 +20,7 @@ const CRATES: [&str; 5] =
 
 /// Options of `cargo xtask package`.
 #[derive(Debug, Default, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct PackageArgs {
     /// Folder for the three packages [default: target/packages; with --debug
     /// target/package-debug/packages]

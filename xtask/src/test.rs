@@ -19,6 +19,7 @@ use crate::{lanes, lintian, machine, proto, slow, vagrant};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Default, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct TestArgs {
     /// Leave out the virtual machines
     #[arg(long)]

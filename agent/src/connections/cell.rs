@@ -47,6 +47,7 @@ pub(crate) struct AtWork {
 
 /// What a pass has left.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(crate) struct End {
     /// The number of the pass; 0: there was none.
     pub(crate) pass: u64,

@@ -49,6 +49,7 @@ pub(super) struct Wishes {
 }
 
 /// Where the export half of a pass has ended.
+#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct ExportEnd {
     report: Option<ExportReport>,
     /// Nothing is left to do.

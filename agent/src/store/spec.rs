@@ -302,6 +302,7 @@ static WRITE: Sql = Sql::new(|| {
 
 static SELECT: Sql = Sql::new(|| format!("SELECT {} FROM specs", sum::SPECS.listed()));
 
+#[allow(clippy::struct_excessive_bools, reason = "fields of a file of the store")]
 struct RawSpec {
     volume: String,
     kind: String,

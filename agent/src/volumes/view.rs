@@ -142,6 +142,7 @@ impl SeenGroup {
 
 /// An LV in a listed group.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "attributes of LVM")]
 pub struct SeenLv {
     /// Id of the volume or snapshot, by the LV's name; by its tag, if it was adopted.
     pub id: VolumeId,

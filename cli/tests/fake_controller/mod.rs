@@ -22,6 +22,7 @@ pub(crate) use api::router;
 
 /// The faults and answers that a test sets.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct Knobs {
     /// This many connections are closed before anything is read.
     pub(crate) cut: u32,

@@ -268,6 +268,7 @@ pub struct Negotiation {
 
 /// Agreed parameters, as the kernel needs them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "keys of RFC 7143")]
 pub struct TransferParameters {
     /// CRC32C over headers.
     pub header_digest: bool,

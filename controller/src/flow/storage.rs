@@ -32,6 +32,7 @@ use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a pass works on.
+#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct Work {
     pub(super) volume: VolumeRow,
     pub(super) rows: Vec<AttachmentRow>,

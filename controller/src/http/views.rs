@@ -131,6 +131,7 @@ pub(super) fn volume_summary<'a>(ctx: &'a Ctx, volume: &'a VolumeName) -> Volume
 /// The keys of a volume that a caller sees: decided once for an answer, however many volumes it
 /// has.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "keys of the API")]
 pub(super) struct VolumeKeys {
     /// `true` if the caller sees the keys that have no policy, which are for admins.
     admin: bool,

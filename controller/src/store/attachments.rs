@@ -19,6 +19,7 @@ use crate::rules::Existing;
 /// An attachment as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in `domain::Attachment` and in the schema")]
+#[allow(clippy::struct_excessive_bools, reason = "columns of the database, not one state yet")]
 pub(crate) struct AttachmentRow {
     pub(crate) id: AttachmentId,
     pub(crate) volume: VolumeId,

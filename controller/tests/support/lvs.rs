@@ -10,6 +10,7 @@ use super::{Fake, State, cured};
 
 /// How the agent reverts volumes.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct Reverts {
     /// It takes the wish, of a cut, too, and does nothing.
     pub(crate) hold: bool,

@@ -39,6 +39,7 @@ pub(crate) struct Object<T> {
 }
 
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct Knobs {
     /// Every call fails, every stream ends.
     pub(crate) down: bool,

@@ -111,6 +111,7 @@ pub(super) enum Node {
 
 /// A block device or a regular file.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "attributes of the kernel")]
 pub(super) struct Device {
     pub(super) node: Node,
     pub(super) size: u64,

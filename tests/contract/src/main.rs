@@ -19,6 +19,7 @@ use mooring_host::{KernelTree, Tree, TreePath};
 
 #[derive(Debug, Parser)]
 #[command(name = "mooring-contract", about, version)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 struct Options {
     /// The target folder of configfs
     #[arg(long, default_value = KernelTree::TARGET)]

@@ -24,6 +24,7 @@ pub(crate) struct KnownVolume {
 
 /// What was done to a volume behind its agent's back.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "notes of a simulation")]
 pub(crate) struct Hand {
     /// On which node, and when last; a node that cannot see it stops this clock. `None`: its agent has had the time to put it right.
     pub(crate) touched: Option<(usize, Instant)>,

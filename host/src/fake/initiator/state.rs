@@ -143,6 +143,7 @@ pub(super) enum ConnectionState {
 }
 
 /// A session with its SCSI host.
+#[allow(clippy::struct_excessive_bools, reason = "attributes of the kernel")]
 pub(super) struct Session {
     pub(super) ids: KernelSession,
     pub(super) state: SessionState,

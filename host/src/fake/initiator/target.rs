@@ -43,6 +43,7 @@ pub struct Acl {
 
 /// Misbehaviour of the target; by default there is none.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub struct Behaviour {
     /// Refuse every first login request with this status class and detail.
     pub refuse: Option<(u8, u8)>,

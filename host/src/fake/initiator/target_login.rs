@@ -74,6 +74,7 @@ pub(super) enum Verdict {
 
 /// A login in progress.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "state of a login as RFC 7143 has it")]
 pub(super) struct Login {
     pub(super) initiator: String,
     pub(super) isid: [u8; 6],
