@@ -15,6 +15,7 @@ mod jobs;
 mod manage;
 mod snapshot;
 mod transport;
+mod violation;
 mod wanted_id;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,7 @@ pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use transport::{STORAGE_PROTOCOL, Transport};
+pub use violation::{AttachViolation, ConnectorViolation, RetypeViolation, RuleViolation, SpecViolation};
 pub use wanted_id::{RequestKey, WantedId};
 
 /// The caller of a request.

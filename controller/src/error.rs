@@ -2,6 +2,21 @@
 //!
 //! What must never happen here: a refusal without a kind; a secret in a text.
 
+use crate::domain::{AttachViolation, RetypeViolation, RuleViolation};
+
+/// How the API answers a request that breaks a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAnswer {
+    /// 400.
+    Invalid,
+    /// 400: it is the volume that makes the request wrong.
+    InvalidVolume,
+    /// 409.
+    Conflict,
+    /// 501: a part that is not there yet.
+    Unimplemented,
+}
+
 /// The reason why something is not done. Each kind is one status code of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -9,6 +24,10 @@ pub enum Refusal {
     /// 400).
     #[error("{0}")]
     Invalid(String),
+    /// 400, 409 or 501: the request breaks a rule of volume types or attachments. `http` makes
+    /// the API's sentence.
+    #[error("a rule is broken: {1:?}")]
+    Rule(RuleAnswer, Box<RuleViolation>),
     /// 403: the caller may not do it.
     #[error("{0}")]
     Forbidden(String),
@@ -48,4 +67,48 @@ pub enum Refusal {
     /// 500: the store failed.
     #[error("{0}")]
     Internal(String),
+}
+
+impl Refusal {
+    /// Turns a conflict into a wrong request: some calls of the API know no conflicts.
+    pub(crate) fn into_invalid(self) -> Self {
+        match self {
+            Self::Conflict(why) => Self::Invalid(format!("Invalid volume: {why}")),
+            Self::Rule(RuleAnswer::Conflict, violation) => Self::Rule(RuleAnswer::InvalidVolume, violation),
+            other => other,
+        }
+    }
+
+    /// Makes the refusal of a request that breaks a rule.
+    pub(crate) fn rule(answer: RuleAnswer, violation: RuleViolation) -> Self {
+        Self::Rule(answer, Box::new(violation))
+    }
+}
+
+impl From<RuleViolation> for Refusal {
+    fn from(violation: RuleViolation) -> Self {
+        use {AttachViolation as Attach, RetypeViolation as Retype};
+        let answer = match &violation {
+            RuleViolation::Retype(Retype::PoolCannotServe { may_move: true, .. }) => {
+                RuleAnswer::Unimplemented
+            }
+            RuleViolation::Spec(_)
+            | RuleViolation::Connector(_)
+            | RuleViolation::Retype(_)
+            | RuleViolation::Attach(
+                Attach::ReadOnlyVolume | Attach::NotAttachable { .. } | Attach::DetachAnnounced { .. },
+            ) => RuleAnswer::Invalid,
+            RuleViolation::Attach(
+                Attach::MixedModes { .. }
+                | Attach::AccessGoing { .. }
+                | Attach::DuplicateConnector { .. }
+                | Attach::SharedAccess { .. }
+                | Attach::ServerUsesIt { .. }
+                | Attach::LunTaken { .. }
+                | Attach::LunsDiffer { .. }
+                | Attach::NoLunLeft,
+            ) => RuleAnswer::Conflict,
+        };
+        Self::rule(answer, violation)
+    }
 }

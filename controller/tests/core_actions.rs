@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::{LONG, Rig, admin, client, connector, reserve, set_clock, until};
 use mooring_api::v1;
 use mooring_controller::domain::{AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeStatus};
+use mooring_controller::error::RuleAnswer;
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::Value;
@@ -44,7 +46,8 @@ async fn status(rig: &Rig, volume: VolumeId) -> VolumeStatus {
 }
 
 fn is_invalid(done: &Done) {
-    assert!(matches!(done, Err(Refusal::Invalid(_))), "{done:?}");
+    let invalid = matches!(done, Err(Refusal::Invalid(_) | Refusal::Rule(RuleAnswer::Invalid, _)));
+    assert!(invalid, "{done:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,7 +57,7 @@ async fn the_older_way_in_and_out() {
     act(&rig, volume, AttachAction::Reserve).await.unwrap();
     assert_eq!(status(&rig, volume).await, VolumeStatus::Attaching);
     is_invalid(&act(&rig, volume, AttachAction::Reserve).await);
-    let refused = rig.service.create_attachment(&admin(), reserve(volume), LONG).await;
+    let refused = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     let info = act(&rig, volume, open(1)).await.unwrap().unwrap();
     assert_eq!(info["access_mode"], "rw");
@@ -136,7 +139,7 @@ async fn of_several_the_one_that_is_meant_is_said() {
     is_invalid(&act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await);
     let ids: Vec<_> = seen.attachments.iter().map(|one| one.id).collect();
     is_invalid(&act(&rig, other, detach(Some(ids[0]))).await);
-    let user = rig.service.attach_action(&admin(), volume, close(1), LONG).await;
+    let user = rig.service.attach_action(&admin(), volume, close(1), LONG).await.map_err(in_words);
     assert!(matches!(user, Err(Refusal::Conflict(_))), "{user:?}");
     let forced = AttachAction::Detach { attachment: Some(ids[0]), force: true };
     act(&rig, volume, forced.clone()).await.unwrap();
@@ -159,7 +162,7 @@ async fn an_announced_detach_of_a_shared_volume_holds_up_other_servers_only() {
     }
     act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
     assert_eq!(status(&rig, volume).await, VolumeStatus::InUse);
-    let refused = rig.service.create_attachment(&admin(), of(3), LONG).await;
+    let refused = rig.service.create_attachment(&admin(), of(3), LONG).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("begin_detaching")),
         "{refused:?}"
@@ -192,7 +195,7 @@ async fn an_announced_detach_ends_although_the_clock_steps_back() {
         act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
         set_clock(step);
         // The control: it holds for as long as it should, and no clock that is set ends it.
-        let refused = rig.service.create_attachment(&admin(), of(2), LONG).await;
+        let refused = rig.service.create_attachment(&admin(), of(2), LONG).await.map_err(in_words);
         if began.elapsed() < Duration::from_secs(1) {
             assert!(matches!(refused, Err(Refusal::Invalid(_))), "{step}: {refused:?}");
         }

@@ -3,6 +3,7 @@
 
 use mooring_api::v1;
 use mooring_controller::domain::{AttachAction, Attachment, NewAttachment, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{AttachmentId, Mode, VolumeId};
 use serde_json::{Map, Value, json};
@@ -115,7 +116,7 @@ async fn a_connector_given_again_is_refused_where_it_cannot_be_applied() {
     // The volume's flag and the type's rule hold for a mode that comes so, too.
     let id = connected(&rig, volume, json!({ "mode": "ro" })).await;
     rig.write("UPDATE volumes SET readonly = 1");
-    let refused = put(&rig, id, json!({ "mode": "rw" })).await;
+    let refused = put(&rig, id, json!({ "mode": "rw" })).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("read only")), "{refused:?}");
     assert_eq!(told(&rig, volume), [v1::Mode::ReadOnly]);
 }
@@ -156,7 +157,7 @@ async fn os_attach_given_again_is_applied_or_refused() {
     let seen = rig.service.volume(&admin(), volume).await.unwrap().attachments.remove(0);
     assert_eq!((seen.mode, seen.mountpoint.as_deref()), (Mode::ReadOnly, Some("/dev/vdc")));
     assert_eq!(told(&rig, volume), [v1::Mode::ReadOnly], "in force when it is answered");
-    let elsewhere = act(attach(&json!({ "server": 7, "host": "elsewhere" }))).await;
+    let elsewhere = act(attach(&json!({ "server": 7, "host": "elsewhere" }))).await.map_err(in_words);
     assert!(
         matches!(&elsewhere, Err(Refusal::Invalid(text)) if text.contains("on host node1")),
         "{elsewhere:?}"
@@ -180,7 +181,7 @@ async fn a_connection_opened_again_applies_its_connector() {
     assert_eq!((&first["access_mode"], &again["access_mode"]), (&"rw".into(), &"ro".into()));
     assert!(again["target_portals"].is_array(), "{again:?}");
     assert_eq!(told(&rig, volume), [v1::Mode::ReadOnly], "in force when it is answered");
-    let elsewhere = open(json!({ "host": "elsewhere" })).await;
+    let elsewhere = open(json!({ "host": "elsewhere" })).await.map_err(in_words);
     assert!(
         matches!(&elsewhere, Err(Refusal::Invalid(text)) if text.contains("connected already")),
         "{elsewhere:?}"

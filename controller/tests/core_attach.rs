@@ -12,6 +12,7 @@ use crate::support::{
 use mooring_controller::domain::{
     AttachmentStatus, NewAttachment, NewConnector, NewVolume, RequestKey, VolumeStatus, WantedId,
 };
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Mode, Proof, Revoked, VolumeId};
@@ -115,7 +116,7 @@ async fn a_plain_volume_has_one_attachment() {
     let volume = rig.volume(false).await;
     rig.attach(volume, "host1", Mode::ReadWrite).await;
     for new in [native(volume, "host2", Mode::ReadOnly), reserve(volume), client(volume, 1)] {
-        let refused = rig.service.create_attachment(&admin(), new, LONG).await.unwrap_err();
+        let refused = rig.service.create_attachment(&admin(), new, LONG).await.map_err(in_words).unwrap_err();
         assert_eq!(
             refused.to_string(),
             format!(
@@ -161,7 +162,12 @@ async fn a_client_gets_what_it_needs_to_log_in() {
     // The same connector again: the same answer. Another one is refused.
     let again = rig.service.update_attachment(&admin(), made.id, connector(1), LONG).await.unwrap();
     assert_eq!(again.connection_info, made.connection_info);
-    let other = rig.service.update_attachment(&admin(), made.id, connector(2), LONG).await.unwrap_err();
+    let other = rig
+        .service
+        .update_attachment(&admin(), made.id, connector(2), LONG)
+        .await
+        .map_err(in_words)
+        .unwrap_err();
     assert!(matches!(other, Refusal::Conflict(_)), "{other}");
     rig.until_volume(volume, VolumeStatus::Attaching).await;
     rig.service.complete_attachment(&admin(), made.id).await.unwrap();
@@ -203,7 +209,12 @@ async fn modes_are_each_attachments_own_and_a_nexus_has_the_widest() {
     let seen = rig.service.live(&admin(), ro.attachment.id, None, SHORT).await.unwrap();
     assert_eq!((seen.attachment.mode, seen.effective_mode), (Mode::ReadOnly, Some(Mode::ReadWrite)));
     // By force one of two goes only with the other.
-    let refused = rig.service.delete_attachment(&admin(), ro.attachment.id, true, LONG).await.unwrap_err();
+    let refused = rig
+        .service
+        .delete_attachment(&admin(), ro.attachment.id, true, LONG)
+        .await
+        .map_err(in_words)
+        .unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(text) if text.contains(&rw.attachment.id.to_string())));
     // Gracefully it goes alone, and nothing is revoked.
     let (receipt, others) =
@@ -309,7 +320,8 @@ async fn who_holds_the_disk_is_named_and_keeps_it() {
     let live = rig.attach(volume, "host1", Mode::ReadWrite).await;
     let id = live.attachment.id;
     rig.hosts[0].state().knobs.holders = vec!["qemu-system-x86 (pid 4711)".to_owned()];
-    let refused = rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap_err();
+    let refused =
+        rig.service.delete_attachment(&admin(), id, false, LONG).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(text) if text.contains("pid 4711")), "{refused}");
     let live = rig.until_attached(id).await;
     assert_eq!(live.session, Some(true));
@@ -330,8 +342,11 @@ async fn what_is_down_or_unknown_is_refused_at_once_and_leaves_nothing() {
     let refused =
         rig.service.create_attachment(&admin(), native(volume, "nosuch", Mode::ReadWrite), LONG).await;
     assert!(matches!(refused, Err(Refusal::NotFound { kind: "Host", .. })));
-    let refused =
-        rig.service.create_attachment(&admin(), native(volume, "storage", Mode::ReadWrite), LONG).await;
+    let refused = rig
+        .service
+        .create_attachment(&admin(), native(volume, "storage", Mode::ReadWrite), LONG)
+        .await
+        .map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))));
     let nowhere = VolumeId::from_u128(5);
     let refused =
@@ -382,7 +397,8 @@ async fn a_refused_grant_ends_its_attachment_and_no_other() {
     let stays = rig.attach(volume, "host1", Mode::ReadWrite).await;
     rig.storage.state().knobs.refuse_export =
         Some(cured(Code::FailedPrecondition, "the volume is quarantined", "retry"));
-    let refused = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap_err();
+    let refused =
+        rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("quarantined")), "{refused}");
     // Its client never learned its id: nothing of it stays.
     until("the end of what could not be", async || {
@@ -402,7 +418,8 @@ async fn a_repeated_request_with_a_key_or_id_of_its_own_is_one() {
     let one = rig.service.create_volume(&admin(), new()).await.unwrap();
     let two = rig.service.create_volume(&admin(), new()).await.unwrap();
     assert_eq!(one.id, two.id);
-    let other = rig.service.create_volume(&admin(), NewVolume { size_gib: Some(2), ..new() }).await;
+    let other =
+        rig.service.create_volume(&admin(), NewVolume { size_gib: Some(2), ..new() }).await.map_err(in_words);
     assert!(matches!(other, Err(Refusal::Conflict(_))));
     rig.until_volume(one.id, VolumeStatus::Available).await;
     let id = Some(AttachmentId::from_u128(0x99));
@@ -411,7 +428,7 @@ async fn a_repeated_request_with_a_key_or_id_of_its_own_is_one() {
     assert_eq!(rig.service.create_attachment(&admin(), new(), LONG).await.unwrap().id, made.id);
     rig.until_attached(made.id).await;
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
-    let late = rig.service.create_attachment(&admin(), new(), LONG).await;
+    let late = rig.service.create_attachment(&admin(), new(), LONG).await.map_err(in_words);
     assert!(matches!(late, Err(Refusal::Conflict(_))), "a late repeat attaches nothing");
 }
 

@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use mooring_controller::domain::{AttachmentLive, NewAttachment, NewConnector, NewVolume, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::service::{Refusal, Way};
 use mooring_model::{AttachmentId, ByteSize, Cache, DiskAccess, Mode, VolumeId};
 
@@ -57,7 +58,7 @@ async fn an_attachment_without_a_flag_gets_that_of_its_volumes_type() {
     let live = rig.service.live(&admin(), made.id, None, LONG).await.unwrap();
     assert_eq!(flags(&live), (Cache::Off, None));
     let wrong = [("mooring:cache".to_owned(), "none".to_owned())].into();
-    let refused = rig.service.create_type(&admin(), "wrong", None, true, wrong).await;
+    let refused = rig.service.create_type(&admin(), "wrong", None, true, wrong).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("want 'on' or 'off'")),
         "{refused:?}"
@@ -99,7 +100,7 @@ async fn an_attach_that_is_repeated_keeps_its_flag() {
         let again = rig.service.create_attachment(&admin(), new(same), LONG).await.unwrap();
         assert_eq!((again.id, again.cache), (made.id, Cache::On));
     }
-    let other = rig.service.create_attachment(&admin(), new(Some(Cache::Off)), LONG).await;
+    let other = rig.service.create_attachment(&admin(), new(Some(Cache::Off)), LONG).await.map_err(in_words);
     assert!(matches!(&other, Err(Refusal::Conflict(text)) if text.contains("/cache")), "{other:?}");
     // A restart keeps it.
     rig.restart().await;
@@ -113,7 +114,11 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
     rig.up().await;
     rig.until_host("host1", |host| host.report.is_some()).await;
     let volume = rig.volume(true).await;
-    let refused = rig.service.create_attachment(&admin(), on_host1(volume, Some(Cache::Off)), LONG).await;
+    let refused = rig
+        .service
+        .create_attachment(&admin(), on_host1(volume, Some(Cache::Off)), LONG)
+        .await
+        .map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("earlier release")),
         "{refused:?}"
@@ -122,7 +127,8 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
     let live = attach(&rig, volume, None).await;
     assert_eq!(flags(&live), (Cache::Off, None));
     assert!(live.problems.iter().any(|text| text.starts_with("cache_unsupported: host host1")), "{live:?}");
-    let refused = rig.service.set_cache(&admin(), live.attachment.id, Cache::Off, LONG).await;
+    let refused =
+        rig.service.set_cache(&admin(), live.attachment.id, Cache::Off, LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
     let live = rig.service.set_cache(&admin(), live.attachment.id, Cache::On, SHORT).await;
     // It says nothing of the cache, which is on.
@@ -204,14 +210,14 @@ async fn the_host_says_who_uses_the_disk() {
     let hidden = rig.service.check_disk(&member("other"), id).await;
     assert!(matches!(hidden, Err(Refusal::NotFound { .. })), "{hidden:?}");
     let foreign = rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.unwrap();
-    let refused = rig.service.check_disk(&admin(), foreign.id).await;
+    let refused = rig.service.check_disk(&admin(), foreign.id).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("not on an enrolled host")),
         "{refused:?}"
     );
     let problem = mooring_api::v1::Problem::default();
     rig.hosts[0].state().knobs.broken = Some((mooring_api::v1::ConnectionPhase::Recovering, problem));
-    let refused = rig.service.check_disk(&admin(), id).await;
+    let refused = rig.service.check_disk(&admin(), id).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("no verified disk")),
         "{refused:?}"
@@ -230,7 +236,7 @@ async fn an_agent_of_an_earlier_release_cannot_look() {
     rig.until_host("host1", |host| host.report.is_some()).await;
     let volume = rig.volume(false).await;
     let id = attach(&rig, volume, None).await.attachment.id;
-    let refused = rig.service.check_disk(&admin(), id).await;
+    let refused = rig.service.check_disk(&admin(), id).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("update it")), "{refused:?}");
 }
 

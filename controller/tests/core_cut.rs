@@ -3,6 +3,7 @@
 
 use crate::support::*;
 use mooring_controller::domain::{CutWish, VolumeAction, VolumeCut};
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
 
@@ -27,7 +28,7 @@ fn told(rig: &Rig, id: VolumeId) -> i64 {
 }
 
 fn conflict<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Conflict(text)) if text.contains(words) => {}
         other => panic!("{words}: {other:?}"),
     }

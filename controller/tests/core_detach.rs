@@ -12,6 +12,7 @@ use mooring_api::v1;
 use mooring_controller::domain::{
     AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeAction, VolumeStatus,
 };
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, Way};
@@ -43,6 +44,7 @@ async fn a_server_keeps_its_disk_while_its_session_is_live_or_nobody_can_tell() 
     let rig = Rig::new(0).await;
     let volume = rig.volume(true).await;
     let conflict = |answer: Result<_, Refusal>| {
+        let answer = answer.map_err(in_words);
         assert!(matches!(&answer, Err(Refusal::Conflict(text)) if text.contains("Compute API")));
     };
     let id = attached(&rig, volume, 1, 1).await;
@@ -82,7 +84,8 @@ async fn two_of_one_dead_host_go_together() {
     let stays = rig.attach(volume, "host2", Mode::ReadWrite).await;
     let one = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
     let two = rig.attach(volume, "host1", Mode::ReadOnly).await.attachment.id;
-    let refused = rig.service.delete_attachment(&admin(), one, true, LONG).await.unwrap_err();
+    let refused =
+        rig.service.delete_attachment(&admin(), one, true, LONG).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(text) if text.contains(&two.to_string())), "{refused}");
     rig.hosts[0].set_down(true);
     rig.until_host("host1", |host| !host.up).await;
@@ -241,7 +244,7 @@ async fn a_lost_answer_of_a_connect_is_asked_for_again() {
     );
     // Once it is attached, another of the same server there is refused, and not with 409.
     rig.service.complete_attachment(&admin(), made.id).await.unwrap();
-    let twice = rig.service.create_attachment(&admin(), new(), LONG).await;
+    let twice = rig.service.create_attachment(&admin(), new(), LONG).await.map_err(in_words);
     assert!(matches!(twice, Err(Refusal::Invalid(_))), "{twice:?}");
 }
 
@@ -263,7 +266,7 @@ async fn modes_by_argument_connector_and_flag() {
     let made = rig.service.create_attachment(&admin(), client(volume, 3), LONG).await.unwrap();
     assert_eq!(made.mode, Mode::ReadOnly);
     let asked = NewAttachment { mode: Some(Mode::ReadWrite), ..client(volume, 4) };
-    let refused = rig.service.create_attachment(&admin(), asked, LONG).await;
+    let refused = rig.service.create_attachment(&admin(), asked, LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     rig.write("UPDATE volumes SET readonly = 0");
     let made = rig.service.create_attachment(&admin(), client(volume, 4), LONG).await.unwrap();
@@ -276,7 +279,8 @@ async fn a_strict_type_refuses_two_modes_on_one_host() {
     let volume = rig.strict_volume().await;
     let of = |mode, node| NewAttachment { mode: Some(mode), ..client(volume, node) };
     rig.service.create_attachment(&admin(), of(Mode::ReadOnly, 1), LONG).await.unwrap();
-    let refused = rig.service.create_attachment(&admin(), of(Mode::ReadWrite, 1), LONG).await;
+    let refused =
+        rig.service.create_attachment(&admin(), of(Mode::ReadWrite, 1), LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     rig.service.create_attachment(&admin(), of(Mode::ReadOnly, 1), LONG).await.unwrap();
     rig.service.create_attachment(&admin(), of(Mode::ReadWrite, 2), LONG).await.unwrap();
@@ -379,10 +383,10 @@ async fn what_a_volume_in_error_says_is_said() {
     rig.until_volume(id, VolumeStatus::Error).await;
     let state = rig.service.volume_state(&admin(), id).await.unwrap();
     assert!(state.volume.fault.unwrap().contains("a disk is missing"));
-    let refused = rig.service.create_attachment(&admin(), reserve(id), LONG).await;
+    let refused = rig.service.create_attachment(&admin(), reserve(id), LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     let new = NewAttachment { connector: NewConnector::Client(connector(1)), ..reserve(id) };
-    let refused = rig.service.create_attachment(&admin(), new, LONG).await;
+    let refused = rig.service.create_attachment(&admin(), new, LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
 }
 
@@ -430,7 +434,7 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     rig.attach(volume, "host2", Mode::ReadWrite).await;
     // What an admin takes away is told, with its host, and the agent's refusal as it is.
     let change = ReservationsChange::Preempt { key: 0xcd, abort: false };
-    let refused = rig.service.change_reservations(&admin(), volume, change).await;
+    let refused = rig.service.change_reservations(&admin(), volume, change).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("nobody")), "{refused:?}");
     let change = ReservationsChange::Preempt { key: 0xab, abort: false };
     let [before, now] = rig.service.change_reservations(&admin(), volume, change).await.unwrap();

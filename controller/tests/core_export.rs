@@ -5,6 +5,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{ExportAsk, ExportState, VolumeAction, VolumeExport, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{ImageFormat, ImageSource, Mode, UploadId, VolumeId};
@@ -36,7 +37,7 @@ async fn until_told(rig: &Rig, id: VolumeId, want: bool) {
 }
 
 fn conflict<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Conflict(text)) if text.contains(words) => {}
         other => panic!("{words}: {other:?}"),
     }
@@ -61,7 +62,11 @@ async fn it_is_uploading_until_its_agent_says_that_it_is_done() {
     let wish = told(&rig, id).unwrap();
     assert_eq!((wish.upload_id, wish.image.unwrap().name.as_str()), (begun.id.to_string(), "new.raw"));
     // Nobody comes, and nothing is done to it, meanwhile.
-    let refused = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG).await;
+    let refused = rig
+        .service
+        .create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG)
+        .await
+        .map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("uploading")), "{refused:?}");
     for action in [
         VolumeAction::Extend { size_gib: 9, online: true },
@@ -100,7 +105,7 @@ async fn what_cannot_be_is_refused_with_what_has_to_go() {
     rig.service.delete_attachment(&admin(), attachment, false, LONG).await.unwrap();
     let qcow2 = ImageSource { format: ImageFormat::Qcow2, ..image("new.qcow2") };
     let ask = || ExportAsk::Begin { id: Some(UploadId::random()), image: qcow2.clone() };
-    let refused = rig.service.volume_export(&admin(), id, ask()).await;
+    let refused = rig.service.volume_export(&admin(), id, ask()).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("cannot read qcow2 images")),
         "{refused:?}"

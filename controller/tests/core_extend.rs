@@ -4,6 +4,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
@@ -58,7 +59,7 @@ async fn cancel(rig: &Rig, id: VolumeId) -> Result<(), Refusal> {
 }
 
 fn conflict(refused: Result<(), Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Conflict(text)) if text.contains(words) => {}
         other => panic!("{other:?}"),
     }
@@ -76,7 +77,7 @@ fn refuse_smaller(rig: &Rig, cure: Option<&str>) {
 }
 
 fn invalid(refused: Result<(), Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Invalid(text)) if text.contains(words) => {}
         other => panic!("{other:?}"),
     }
@@ -97,7 +98,11 @@ async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
     let volume = rig.service.volume(&admin(), id).await.unwrap();
     rig.service.delete_attachment(&admin(), volume.attachments[0].id, false, LONG).await.unwrap();
     assert_eq!(rig.storage.granted(id).len(), 1);
-    let refused = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadOnly), LONG).await;
+    let refused = rig
+        .service
+        .create_attachment(&admin(), native(id, "host1", Mode::ReadOnly), LONG)
+        .await
+        .map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("extending")), "{refused:?}");
     invalid(extend(&rig, id, 4).await, "currently extending");
     invalid(rig.service.delete_volume(&admin(), id).await.map(drop), "Volume status must be available");

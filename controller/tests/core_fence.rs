@@ -7,6 +7,7 @@ use mooring_api::v1;
 use mooring_controller::domain::{
     Attachment, AttachmentStatus, FencePart, FenceState, HostFence, NewConnector, NewFence, VolumeStatus,
 };
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, Wait};
 use mooring_model::{AttachmentId, Cause, Mode, Proof, VolumeId};
@@ -106,8 +107,12 @@ async fn a_host_of_connectors_is_fenced_by_its_name_or_by_its_initiator() {
     for (key, value) in [("host", "another"), ("initiator", "iqn.2026-01.org.example:another")] {
         let mut connector = connector.clone();
         connector.insert(key.to_owned(), value.into());
-        let refused =
-            rig.service.update_attachment(&admin(), reserved.id, connector, LONG).await.unwrap_err();
+        let refused = rig
+            .service
+            .update_attachment(&admin(), reserved.id, connector, LONG)
+            .await
+            .map_err(in_words)
+            .unwrap_err();
         assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("is fenced")), "{refused:?}");
     }
     let initiator = two.initiator.as_ref().unwrap().to_string();
@@ -119,7 +124,8 @@ async fn a_host_of_connectors_is_fenced_by_its_name_or_by_its_initiator() {
     assert!(matches!(unknown, Err(Refusal::NotFound { kind: "Host", .. })), "{unknown:?}");
     let cut = fence(&rig, "iqn.2026-01.org.example:node7", LONG).await;
     assert!(cut.parts.is_empty() && cut.is_proven());
-    let refused = rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.unwrap_err();
+    let refused =
+        rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.map_err(in_words).unwrap_err();
     assert!(refused.to_string().contains("is fenced"), "{refused}");
 }
 
@@ -137,7 +143,7 @@ async fn a_fence_is_unproven_while_one_part_is() {
     let FenceState::Unproven(receipt) = &cut.parts[0].state else { panic!("{cut:?}") };
     assert_eq!((receipt.proof, cut.parts[0].attachment), (Proof::Unproven { in_flight: Some(3) }, id));
     assert!(!cut.is_proven());
-    let refused = rig.service.unfence_host(&admin(), "host1", false).await.unwrap_err();
+    let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("1 of 1")), "{refused:?}");
     rig.storage.prove();
     until("the proof", async || {
@@ -278,7 +284,7 @@ async fn who_may_fence_and_with_which_words() {
         );
     }
     let long = "x".repeat(256);
-    let refused = rig.service.fence_host(&admin(), "host1", because(&long), SHORT).await;
+    let refused = rig.service.fence_host(&admin(), "host1", because(&long), SHORT).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("255")), "{refused:?}");
     assert!(rig.service.fences(&admin(), true).await.unwrap().is_empty());
     // A fence without a word of explanation.

@@ -6,6 +6,7 @@ use crate::support::{LONG, Rig, admin, client, connector, member, reserve};
 use mooring_controller::domain::{
     Attachment, Caller, FenceState, HostFence, NewAttachment, NewConnector, NewFence,
 };
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::VolumeId;
 
@@ -77,7 +78,7 @@ async fn a_fence_is_unproven_while_only_users_say_whose_a_name_is() {
     assert!(!fenced.is_proven() && fenced.parts.is_empty(), "{fenced:?}");
     assert!(fenced.disputed.len() == 1 && fenced.disputed[0].hosts.is_empty(), "{fenced:?}");
     assert_eq!(rig.storage.granted(volume), [iqn(1)]);
-    let refused = rig.service.unfence_host(&admin(), "node1", false).await.unwrap_err();
+    let refused = rig.service.unfence_host(&admin(), "node1", false).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(why) if why.contains(&iqn(1))), "{refused:?}");
     let fenced = fence(&rig, "node1", &[1]).await;
     assert!(fenced.is_proven() && cut(&fenced) == 1, "{fenced:?}");

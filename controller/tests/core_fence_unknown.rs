@@ -5,6 +5,7 @@
 use crate::support::{LONG, Rig, SHORT, admin, client, until};
 use mooring_api::v1;
 use mooring_controller::domain::{FenceState, HostFence, NewFence};
+use mooring_controller::http::in_words;
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, Proof, Receipt, VolumeId};
 
@@ -124,7 +125,7 @@ async fn a_fence_is_unproven_while_a_storage_node_was_not_heard() {
     let [unknown] = cut.unknown.as_slice() else { panic!("{cut:?}") };
     assert!(unknown.node == "storage" && unknown.why.contains("down"), "{unknown:?}");
     assert_eq!(rig.storage.granted(volume), [names(&rig, 0)]);
-    let refused = rig.service.unfence_host(&admin(), "host1", false).await.unwrap_err();
+    let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("nobody knows what storage")));
     // It goes on by itself.
     rig.storage.set_down(false);

@@ -6,6 +6,7 @@ use crate::support::{
     LONG, ON_POSTGRES, Rig, SHORT, admin, client, member, native, new_volume, put_forward, reserve, until,
 };
 use mooring_controller::domain::{FenceState, HostLoss, NewFence};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::quota::Key;
 use mooring_controller::service::{FORGET_AFTER, Refusal};
@@ -51,7 +52,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
     rig.storage.set_down(true);
     rig.until_host("storage", |host| !host.up).await;
     put_forward(SILENT / 2);
-    let early = forget(&rig, "storage").await.unwrap_err();
+    let early = forget(&rig, "storage").await.map_err(in_words).unwrap_err();
     assert!(matches!(&early, Refusal::Conflict(why) if why.contains("10 minutes")), "{early}");
     put_forward(SILENT / 2 + 1);
     let plan = loss(&rig, "storage").await;
@@ -59,7 +60,8 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
     assert_eq!((total.volumes, total.snapshots, total.gib, total.attachments), (2, 0, 2, 4));
     assert_eq!((plan.projects.len(), plan.attached, &plan.obstacle), (1, 0, &None));
     for wrong in ["", "Storage", "host1"] {
-        let refused = rig.service.forget_host(&admin(), "storage", wrong).await.unwrap_err();
+        let refused =
+            rig.service.forget_host(&admin(), "storage", wrong).await.map_err(in_words).unwrap_err();
         assert!(matches!(&refused, Refusal::Invalid(_)), "{refused}");
     }
     assert!(!is_gone(&rig, one).await, "a question takes nothing");
@@ -187,7 +189,7 @@ async fn a_fence_with_a_part_on_a_forgotten_node_is_never_proven() {
     );
     // Nor is it known what else it granted.
     assert!(!cut.is_proven() && cut.unknown.iter().any(|node| node.node == "storage"), "{cut:?}");
-    let refused = rig.service.unfence_host(&admin(), "host1", false).await.unwrap_err();
+    let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
     assert!(refused.to_string().contains("not proven"), "{refused}");
     rig.service.unfence_host(&admin(), "host1", true).await.unwrap();
     // A fence of later takes the word of whoever forgot the node.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mooring_controller::domain::{
     Caller, NewVolume, RequestKey, Volume, VolumeAction, VolumeStatus, WantedId,
 };
+use mooring_controller::http::in_words;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
@@ -33,7 +34,7 @@ fn twin_of(id: VolumeId) -> VolumeId {
 
 #[track_caller]
 fn conflict(answer: Result<Volume, Refusal>) -> String {
-    match answer {
+    match answer.map_err(in_words) {
         Err(Refusal::Conflict(text)) => text,
         other => panic!("{other:?}"),
     }
@@ -275,7 +276,8 @@ async fn volumes_that_share_an_naa_are_attached_to_nobody_new() {
     rig.restart().await;
     for volume in [id, twin] {
         for new in [native(volume, "host1", Mode::ReadWrite), client(volume, 2)] {
-            let refused = rig.service.create_attachment(&admin(), new, LONG).await.unwrap_err();
+            let refused =
+                rig.service.create_attachment(&admin(), new, LONG).await.map_err(in_words).unwrap_err();
             let text = refused.to_string();
             assert!(
                 text.contains(&volume.to_string()) && text.contains("same identity on the wire"),

@@ -5,6 +5,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{Hints, HostImage, NewVolume, RequestKey, VolumeStatus, WantedId};
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{ImageFormat, ImageSource, VolumeId};
 
@@ -42,7 +43,7 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     // A repetition is the same volume, and one with another image is not.
     assert_eq!(rig.service.create_volume(&admin(), new.clone()).await.unwrap().id, id);
     let other = NewVolume { hints: Hints::default(), ..new.clone() };
-    let refused = rig.service.create_volume(&admin(), other).await;
+    let refused = rig.service.create_volume(&admin(), other).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(_))), "{refused:?}");
     // It has its space, which its agent was seen to say, and half of the image: a change of its name takes nothing of the wish away.
     rig.write(&format!("UPDATE volumes SET taken_us = 1 WHERE id = '{id}'"));
@@ -75,12 +76,14 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_agent_can_read_is_refused_before_anything_is_kept() {
     let rig = Rig::new(1).await;
-    let refused = rig.service.create_volume(&admin(), from("storage", ImageFormat::Qcow2)).await;
+    let refused =
+        rig.service.create_volume(&admin(), from("storage", ImageFormat::Qcow2)).await.map_err(in_words);
     assert!(
         matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("cannot read qcow2 images")),
         "{refused:?}"
     );
-    let refused = rig.service.create_volume(&admin(), from("host1", ImageFormat::Raw)).await;
+    let refused =
+        rig.service.create_volume(&admin(), from("host1", ImageFormat::Raw)).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("images_dir")), "{refused:?}");
     let refused = rig.service.create_volume(&admin(), from("nosuch", ImageFormat::Raw)).await;
     assert!(matches!(&refused, Err(Refusal::NotFound { kind: "Host", .. })), "{refused:?}");

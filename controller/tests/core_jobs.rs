@@ -4,6 +4,7 @@
 
 use crate::support::{Rig, admin, member, new_volume};
 use mooring_api::v1;
+use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{ByteSize, JobKind, VolumeId};
 
@@ -70,7 +71,7 @@ async fn a_limit_is_set_at_its_agent_and_what_nobody_answers_is_unknown() {
     assert_eq!((set.host.as_str(), set.limit), ("storage", Some(ByteSize(50 * MIB))));
     assert_eq!(rig.storage.state().knobs.jobs.limit, 50 * MIB);
     assert_eq!(rig.service.jobs(&admin()).await.unwrap().hosts[0].limit, Some(ByteSize(50 * MIB)));
-    let refused = rig.service.limit_jobs(&admin(), "storage", Some(ByteSize(1))).await;
+    let refused = rig.service.limit_jobs(&admin(), "storage", Some(ByteSize(1))).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("too little")), "{refused:?}");
     let nobody = rig.service.limit_jobs(&admin(), "nobody", None).await;
     assert!(matches!(nobody, Err(Refusal::NotFound { kind: "Host", .. })));

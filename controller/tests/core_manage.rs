@@ -5,6 +5,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{LvReference, ManageVolume, PoolFilter, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
@@ -83,7 +84,7 @@ async fn until_gone(rig: &Rig, id: VolumeId) {
 }
 
 fn invalid<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Invalid(text)) if text.contains(words) => {}
         other => panic!("{words}: {other:?}"),
     }

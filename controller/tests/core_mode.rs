@@ -4,6 +4,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector};
+use mooring_controller::http::in_words;
 use mooring_controller::service::{NewMode, Refusal};
 use mooring_model::{Mode, VolumeId};
 
@@ -57,18 +58,18 @@ async fn what_must_not_be_is_refused_and_changes_nothing() {
     let one = rig.service.create_attachment(&admin(), of(volume, Mode::ReadOnly, 1), LONG).await.unwrap();
     rig.service.create_attachment(&admin(), of(volume, Mode::ReadOnly, 1), LONG).await.unwrap();
     let before = told(&rig, volume);
-    let mixed = rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await;
+    let mixed = rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await.map_err(in_words);
     assert!(matches!(&mixed, Err(Refusal::Conflict(text)) if text.contains("does not allow")), "{mixed:?}");
     let other = rig.service.set_mode(&member("q"), one.id, Mode::ReadWrite, LONG).await;
     assert!(matches!(other, Err(Refusal::NotFound { kind: "Attachment", .. })), "{other:?}");
     rig.write("UPDATE volumes SET readonly = 1");
-    let flagged = rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await;
+    let flagged = rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await.map_err(in_words);
     assert!(matches!(&flagged, Err(Refusal::Invalid(text)) if text.contains("read only")), "{flagged:?}");
     assert_eq!(told(&rig, volume), before);
     let other = rig.service.create_attachment(&admin(), of(volume, Mode::ReadOnly, 2), LONG).await.unwrap();
     rig.storage.state().knobs.unproven = true;
     rig.force(other.id).await;
-    let late = rig.service.set_mode(&admin(), other.id, Mode::ReadOnly, LONG).await;
+    let late = rig.service.set_mode(&admin(), other.id, Mode::ReadOnly, LONG).await.map_err(in_words);
     assert!(matches!(&late, Err(Refusal::Conflict(text)) if text.contains("detaching")), "{late:?}");
 }
 
@@ -161,7 +162,7 @@ async fn a_barrier_that_cannot_be_is_refused_with_the_reason_and_changes_nothing
     let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
     let before = told(&rig, volume);
     let refused = async |id, words: &str| {
-        let answer = rig.service.set_mode(&admin(), id, BARRIER, LONG).await;
+        let answer = rig.service.set_mode(&admin(), id, BARRIER, LONG).await.map_err(in_words);
         assert!(
             matches!(&answer, Err(Refusal::Conflict(text)) if text.contains(words)),
             "{words}: {answer:?}"
@@ -177,7 +178,7 @@ async fn a_barrier_that_cannot_be_is_refused_with_the_reason_and_changes_nothing
     .await;
     refused(keeps.id, "persistent reservation").await;
     let writes = NewMode { mode: Mode::ReadWrite, barrier: true };
-    let wrong = rig.service.set_mode(&admin(), one.id, writes, LONG).await;
+    let wrong = rig.service.set_mode(&admin(), one.id, writes, LONG).await.map_err(in_words);
     assert!(matches!(&wrong, Err(Refusal::Invalid(text)) if text.contains("mode ro")), "{wrong:?}");
     assert_eq!(told(&rig, volume), before);
     assert!(barriers(&rig, volume).iter().all(String::is_empty));

@@ -9,6 +9,7 @@ use crate::support::{
     LONG, Rig, admin, client, connection_info, connector, member, native, new_volume, reserve,
 };
 use mooring_controller::domain::{Caller, ExportAsk, NewSnapshot, NewVolume, VolumeAction};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, SecretsOnGet};
@@ -273,7 +274,7 @@ async fn extending_what_is_attached_has_a_policy_of_its_own() {
         let made = rig.service.create_attachment(&owner, reserve(id), LONG).await.unwrap().id;
         rig.service.complete_attachment(&owner, made).await.unwrap();
         // Of an older client it is a wrong state, whoever asks.
-        let older = rig.service.volume_action(&owner, id, extend(3, false)).await;
+        let older = rig.service.volume_action(&owner, id, extend(3, false)).await.map_err(in_words);
         assert!(matches!(older, Err(Refusal::Invalid(_))), "{older:?}");
         let attached = rig.service.volume_action(&owner, id, extend(3, true)).await;
         if may {

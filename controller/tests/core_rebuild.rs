@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{LONG, Rig, SHORT, admin, client, connection_info, native, new_volume, reserve, until};
 use mooring_controller::domain::{AttachmentStatus, NewVolume, VolumeAction, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::rebuild::RebuildError;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
@@ -78,7 +79,7 @@ async fn space_that_the_report_shows_as_taken_is_not_counted_twice() {
     rig.storage.set_down(true);
     rig.restart_on("rebuilt", false).await;
     let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap();
-    let refused = rig.service.create_volume(&admin(), new_volume()).await.unwrap_err();
+    let refused = rig.service.create_volume(&admin(), new_volume()).await.map_err(in_words).unwrap_err();
     assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
     rig.storage.set_down(false);
     rig.until_volume(made.id, VolumeStatus::Available).await;

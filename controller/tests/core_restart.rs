@@ -6,6 +6,7 @@ use crate::support;
 
 use crate::support::{LONG, Rig, SHORT, admin, client, native, new_volume, until};
 use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
@@ -182,7 +183,7 @@ async fn revoked_after_the_backup(said: bool) {
     let calls = rig.storage.state().calls.clone();
     assert!(calls.last().unwrap().contains(&format!("export {untouched} 2.")), "{calls:?}");
     // Only an operator brings the old state back; and not even that cuts a session that nobody here knows.
-    let refused = rig.service.confirm_review(&admin(), volume).await;
+    let refused = rig.service.confirm_review(&admin(), volume).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(why)) if why.contains(&granted[0])), "{refused:?}");
     assert_eq!(rig.storage.granted(volume), granted);
     rig.world.sessions.lock().unwrap().clear();
@@ -336,7 +337,7 @@ async fn what_was_attached_since_a_backup_from_before_the_volume_was_made_is_not
         assert_eq!(puts(&rig), before, "{:?}", rig.storage.state().calls);
         assert_eq!(rig.storage.granted(volume), granted);
         // An operator says that the old state holds, which knows nothing of the host that is logged in.
-        let refused = rig.service.confirm_review(&admin(), volume).await.unwrap_err();
+        let refused = rig.service.confirm_review(&admin(), volume).await.map_err(in_words).unwrap_err();
         let Refusal::Conflict(why) = &refused else { panic!("{refused:?}") };
         assert!(why.contains(&granted[0]) && why.contains("export revoke"), "{why}");
         assert_eq!((puts(&rig), rig.storage.granted(volume)), (before, granted));
@@ -404,15 +405,15 @@ async fn placement_asks_the_last_reports() {
     let limits = [(Key::Gigabytes, Limit::Unlimited)].into();
     rig.service.set_quotas(&admin(), "p", limits).await.unwrap();
     let huge = mooring_controller::domain::NewVolume { size_gib: Some(4096), ..new_volume() };
-    let refused = rig.service.create_volume(&admin(), huge.clone()).await.unwrap_err();
+    let refused = rig.service.create_volume(&admin(), huge.clone()).await.map_err(in_words).unwrap_err();
     assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
     let none = mooring_controller::domain::NewVolume { volume_type: Some("nosuch".into()), ..new_volume() };
-    let refused = rig.service.create_volume(&admin(), none).await.unwrap_err();
+    let refused = rig.service.create_volume(&admin(), none).await.map_err(in_words).unwrap_err();
     assert_eq!(refused.to_string(), "Volume type with name nosuch could not be found.");
     // Also after a restart with the agent down: the report that was kept decides, and the volume waits for its agent.
     rig.storage.set_down(true);
     rig.restart_on("state", false).await;
-    let refused = rig.service.create_volume(&admin(), huge).await.unwrap_err();
+    let refused = rig.service.create_volume(&admin(), huge).await.map_err(in_words).unwrap_err();
     assert!(matches!(refused, Refusal::Invalid(_)), "{refused}");
     let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap();
     assert_eq!(made.status, VolumeStatus::Creating);
@@ -423,7 +424,7 @@ async fn placement_asks_the_last_reports() {
     rig.restart().await;
     let volume_type = Some(rig.shared_type().await);
     let shared = mooring_controller::domain::NewVolume { volume_type, ..new_volume() };
-    let refused = rig.service.create_volume(&admin(), shared).await.unwrap_err();
+    let refused = rig.service.create_volume(&admin(), shared).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("multiattach")), "{refused}");
 }
 
@@ -434,7 +435,12 @@ async fn a_volume_that_cannot_be_made_says_why() {
     let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap();
     let seen = rig.until_volume(made.id, VolumeStatus::Error).await;
     assert!(seen.fault.unwrap().contains("a disk is missing"));
-    let refused = rig.service.create_attachment(&admin(), client(made.id, 1), LONG).await.unwrap_err();
+    let refused = rig
+        .service
+        .create_attachment(&admin(), client(made.id, 1), LONG)
+        .await
+        .map_err(in_words)
+        .unwrap_err();
     assert!(refused.to_string().contains("the current status is error"), "{refused}");
     rig.service.delete_volume(&admin(), made.id).await.unwrap();
 }

@@ -5,6 +5,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{NewSnapshot, PoolFilter, VolumeAction, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
@@ -53,14 +54,14 @@ fn told(rig: &Rig, id: VolumeId) -> Option<v1::Revert> {
 }
 
 fn conflict(refused: Result<(), Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Conflict(text)) if text.contains(words) => {}
         other => panic!("{words}: {other:?}"),
     }
 }
 
 fn invalid(refused: Result<(), Refusal>, words: &str) {
-    match refused {
+    match refused.map_err(in_words) {
         Err(Refusal::Invalid(text)) if text.contains(words) => {}
         other => panic!("{words}: {other:?}"),
     }
@@ -76,9 +77,13 @@ async fn it_is_reverting_until_its_agent_says_that_it_is_done() {
     until("the agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned())).await;
     assert_eq!(told(&rig, id).unwrap().snapshot_id, snapshots[1].to_string());
     // Nobody comes, and nothing goes, meanwhile.
-    let refused = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG).await;
+    let refused = rig
+        .service
+        .create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG)
+        .await
+        .map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("reverting")), "{refused:?}");
-    let deleted = rig.service.delete_snapshot(&admin(), snapshots[1]).await;
+    let deleted = rig.service.delete_snapshot(&admin(), snapshots[1]).await.map_err(in_words);
     assert!(matches!(&deleted, Err(Refusal::Invalid(_))), "{deleted:?}");
     conflict(revert(&rig, id, snapshots[1]).await, "current status is: reverting");
     rig.storage.state().knobs.reverts.hold = false;

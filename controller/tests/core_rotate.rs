@@ -4,6 +4,7 @@
 use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentLive, NewAttachment, Rotating};
+use mooring_controller::http::in_words;
 use mooring_controller::service::{NewSecrets, Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, VolumeId};
 
@@ -164,7 +165,7 @@ async fn a_client_that_logs_in_by_itself_is_rotated_by_force_alone() {
     let secret = |info: &serde_json::Map<String, serde_json::Value>| info["auth_password"].clone();
     let old = secret(connection_info(&made));
     for new in [all(), of(made.id)] {
-        let refused = rotate(&rig, volume, new, LONG).await;
+        let refused = rotate(&rig, volume, new, LONG).await.map_err(in_words);
         let says = |text: &str| text.contains("connection_info") && text.contains("force");
         assert!(matches!(&refused, Err(Refusal::Conflict(text)) if says(text)), "{refused:?}");
     }
@@ -182,7 +183,7 @@ async fn a_client_that_logs_in_by_itself_is_rotated_by_force_alone() {
 async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     let rig = Rig::new(1).await;
     let volume = rig.volume(true).await;
-    let nothing = rotate(&rig, volume, all(), LONG).await;
+    let nothing = rotate(&rig, volume, all(), LONG).await.map_err(in_words);
     assert!(
         matches!(&nothing, Err(Refusal::Conflict(text)) if text.contains("nothing to rotate")),
         "{nothing:?}"
@@ -192,7 +193,7 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     let unknown = rotate(&rig, volume, of(AttachmentId::from_u128(9)), LONG).await;
     assert!(matches!(unknown, Err(Refusal::NotFound { kind: "Attachment", .. })), "{unknown:?}");
     let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
-    let refused = rotate(&rig, volume, of(reserved.id), LONG).await;
+    let refused = rotate(&rig, volume, of(reserved.id), LONG).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("reserved")), "{refused:?}");
     rig.hosts[0].state().knobs.knows_no_secrets = true;
     let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
@@ -202,7 +203,7 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     let other = rig.service.rotate_secrets(&member("q"), volume, all(), LONG).await;
     assert!(matches!(other, Err(Refusal::NotFound { .. })), "{other:?}");
     // A host of an earlier release, and one that does not answer.
-    let older = rotate(&rig, volume, all(), LONG).await;
+    let older = rotate(&rig, volume, all(), LONG).await.map_err(in_words);
     assert!(matches!(&older, Err(Refusal::Conflict(text)) if text.contains("earlier release")), "{older:?}");
     rig.hosts[0].state().knobs.knows_no_secrets = false;
     rig.hosts[0].set_down(true);
@@ -212,7 +213,7 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     rig.hosts[0].set_down(false);
     // Something is at work at it; it is in review.
     rig.write("UPDATE volumes SET operation = 'uploading'");
-    let busy = rotate(&rig, volume, all(), LONG).await;
+    let busy = rotate(&rig, volume, all(), LONG).await.map_err(in_words);
     assert!(matches!(&busy, Err(Refusal::Conflict(text)) if text.contains("at work")), "{busy:?}");
     rig.write("UPDATE volumes SET operation = NULL");
     assert_eq!((at_target(&rig, volume), at_host(&rig, 0, volume)), before);

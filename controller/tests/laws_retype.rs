@@ -4,7 +4,11 @@
 
 use std::sync::LazyLock;
 
-use mooring_controller::domain::{AttachmentStatus, VolumeStatus, VolumeType};
+use mooring_controller::domain::{
+    AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus, VolumeType,
+};
+use mooring_controller::error::{Refusal, RuleAnswer};
+use mooring_controller::http::sentence;
 use mooring_controller::initiators::Initiators;
 use mooring_controller::quota::Over;
 use mooring_controller::rules::retype::{Change, MigrationPolicy, Refused, Retype, retype};
@@ -48,7 +52,7 @@ fn granted(new_type: &VolumeType) -> Retype<'_> {
         operation: None,
         quota: Ok(()),
         migration: MigrationPolicy::Never,
-        fits: Ok(()),
+        unfit: None,
     }
 }
 
@@ -71,9 +75,20 @@ fn code(verdict: &Result<Change, Refused>) -> Code {
         Ok(_) => Code::Done,
         Err(Refused::Forbidden(_)) => Code::Forbidden,
         Err(Refused::NotFound(_)) => Code::NotFound,
-        Err(Refused::Invalid(_)) => Code::Invalid,
         Err(Refused::Over(_)) => Code::Over,
-        Err(Refused::Later(_)) => Code::Later,
+        Err(Refused::Rule(violation)) => match Refusal::from(violation.clone()) {
+            Refusal::Rule(RuleAnswer::Invalid, _) => Code::Invalid,
+            Refusal::Rule(RuleAnswer::Unimplemented, _) => Code::Later,
+            other => panic!("{other:?}"),
+        },
+    }
+}
+
+/// The sentence of the rule that refuses this retype.
+fn sentence_of(wish: &Retype<'_>) -> String {
+    match retype(wish) {
+        Err(Refused::Rule(violation)) => sentence(&violation),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -85,39 +100,32 @@ fn the_first_check_that_fails_answers() {
     let shared = of_specs(&[("multiattach", "<is> True")]);
     let mut wish = granted(&shared);
     assert_eq!(retype(&wish), Ok(Change { type_id: NEW, multiattach: true }));
-    wish.fits = Err("it is full".to_owned());
+    wish.unfit = Some("it is full".to_owned());
     wish.migration = MigrationPolicy::OnDemand;
     assert_eq!(code(&retype(&wish)), Code::Later);
     wish.migration = MigrationPolicy::Never;
-    assert!(retype(&wish).unwrap_err().to_string().ends_with("never: it is full"));
+    assert!(sentence_of(&wish).ends_with("never: it is full"));
     wish.old_type = NEW;
-    assert!(
-        retype(&wish)
-            .unwrap_err()
-            .to_string()
-            .starts_with("Invalid volume: Retype needs volume to be in available")
-    );
+    assert!(sentence_of(&wish).starts_with("Invalid volume: Retype needs volume to be in available"));
     wish.quota = Err(over());
     assert_eq!(retype(&wish), Err(Refused::Over(over())));
     let unlimited = of_specs(&[("multiattach", "<is> True"), ("encryption", "luks")]);
     wish.new_type = Some(&unlimited);
-    assert!(retype(&wish).unwrap_err().to_string().contains("both encryption and multi-attach"));
+    assert!(sentence_of(&wish).contains("both encryption and multi-attach"));
     wish.may_multiattach = false;
     assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:multiattach")));
     wish.status = VolumeStatus::InUse;
     assert_eq!(
-        retype(&wish).unwrap_err().to_string(),
+        sentence_of(&wish),
         "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available \
          volumes, the specified volume however currently has a status of: in-use."
     );
     wish.new_type = Some(&encrypted);
-    assert!(
-        retype(&wish).unwrap_err().to_string().contains("greater than the maximum allowable size of '9'")
-    );
+    assert!(sentence_of(&wish).contains("greater than the maximum allowable size of '9'"));
     wish.new_type = None;
-    assert_eq!(retype(&wish).unwrap_err().to_string(), "Volume type new could not be found.");
+    assert_eq!(retype(&wish), Err(Refused::NotFound("new".to_owned())));
     wish.may_retype = false;
-    assert_eq!(retype(&wish).unwrap_err().to_string(), "Policy doesn't allow volume:retype to be performed.");
+    assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:retype")));
 }
 
 /// Written apart from the code that it tests: the rows of the table, as questions.
@@ -134,7 +142,7 @@ fn expected(wish: &Retype<'_>, to_shared: bool) -> Code {
         || wish.old_type == NEW
     {
         Code::Invalid
-    } else if wish.fits.is_ok() {
+    } else if wish.unfit.is_none() {
         Code::Done
     } else if wish.migration == MigrationPolicy::OnDemand {
         Code::Later
@@ -160,7 +168,7 @@ fn every_case_of_a_retype_has_its_answer() {
                 wish.may_multiattach = bit(2);
                 wish.old_type = if bit(3) { OLD } else { NEW };
                 wish.quota = if bit(4) { Ok(()) } else { Err(over()) };
-                wish.fits = if bit(5) { Ok(()) } else { Err("full".to_owned()) };
+                wish.unfit = (!bit(5)).then(|| "full".to_owned());
                 wish.migration = if bit(6) { MigrationPolicy::OnDemand } else { MigrationPolicy::Never };
                 let verdict = retype(&wish);
                 assert_eq!(code(&verdict), expected(&wish, bit(0)), "{wish:?}");
@@ -184,7 +192,7 @@ fn a_type_bounds_its_sizes() {
     }
     assert!(types::check_specs(&sized).is_ok());
     let crossed = specs(&[("provisioning:min_vol_size", "9"), ("provisioning:max_vol_size", "5")]);
-    assert!(types::check_specs(&crossed).unwrap_err().contains("is greater than"));
+    assert!(sentence(&types::check_specs(&crossed).unwrap_err()).contains("is greater than"));
     for wrong in ["", "-1", "1.5", "ten", "99999999999"] {
         for key in [types::SIZE_MIN, types::SIZE_MAX] {
             let wrong = specs(&[(key, wrong)]);
@@ -213,10 +221,10 @@ fn a_flag_is_written_in_one_spelling() {
         for wrong in
             ["", "True", "<is>", "<is>True", "<is> maybe", "<is> True False", "<in> True", "== 1", "ja\0"]
         {
-            assert!(written(wrong).unwrap_err().contains(key), "{wrong:?}");
+            assert!(sentence(&written(wrong).unwrap_err()).contains(key), "{wrong:?}");
         }
     }
-    let long = types::normalise(specs(&[("multiattach", &"x".repeat(9000))])).unwrap_err();
+    let long = sentence(&types::normalise(specs(&[("multiattach", &"x".repeat(9000))])).unwrap_err());
     assert!(long.len() < 200, "{long}");
     // What is written is read as it was meant.
     assert!(rules::is_multiattach(&types::normalise(specs(&[("multiattach", "<is> yes")])).unwrap()));
@@ -274,7 +282,7 @@ fn what_a_type_says_about_sessions_has_one_spelling_and_limits() {
         ),
         ("mooring:", "x", "there is no extra spec"),
     ] {
-        let refused = types::normalise(specs(&[(key, value)])).unwrap_err();
+        let refused = sentence(&types::normalise(specs(&[(key, value)])).unwrap_err());
         assert!(refused.starts_with("Invalid volume type: ") && refused.contains(says), "{refused}");
         // One that was written before there was the rule says nothing.
         assert!(rules::tuning::of(&specs(&[(key, value)])).is_empty());
@@ -282,7 +290,7 @@ fn what_a_type_says_about_sessions_has_one_spelling_and_limits() {
     // Others' prefixes are theirs.
     assert!(types::normalise(specs(&[("vendor:max_burst", "x")])).is_ok());
     let both = [("mooring:first_burst", "1024"), ("mooring:max_burst", "512"), ("mooring:queue_depth", "8")];
-    let refused = rules::check_specs(&specs(&both)).unwrap_err();
+    let refused = sentence(&rules::check_specs(&specs(&both)).unwrap_err());
     assert!(refused.contains("mooring:first_burst: 1024 is more than max_burst (512)"), "{refused}");
     assert!(rules::tuning::of(&specs(&both)).get(TuningKey::FirstBurst).is_none());
     assert_eq!(rules::tuning::of(&specs(&both)).iter().count(), 2, "and the rest counts");
@@ -306,8 +314,8 @@ fn how_sessions_are_negotiated_changes_only_while_nobody_is_attached() {
             status == VolumeStatus::Available
         );
     }
-    let refused = retype(&Retype { status: VolumeStatus::InUse, ..granted(&tuned) }).unwrap_err();
-    assert!(refused.to_string().contains("how iSCSI sessions are negotiated"), "{refused}");
+    let refused = sentence_of(&Retype { status: VolumeStatus::InUse, ..granted(&tuned) });
+    assert!(refused.contains("how iSCSI sessions are negotiated"), "{refused}");
 }
 
 fn initiator(n: u32) -> Initiators {
@@ -341,9 +349,10 @@ fn a_volume_with_the_readonly_flag_is_never_written() {
     let me = Some(Uuid::from_u128(1));
     let sibling = [existing(1, AttachmentStatus::Attached)];
     let mode = |argument, connector, instance| rules::mode(argument, connector, instance, &sibling, true);
-    assert!(mode(Some(Mode::ReadWrite), None, None).unwrap_err().contains("read only"));
+    let read_only = || Err(RuleViolation::from(AttachViolation::ReadOnlyVolume));
+    assert_eq!(mode(Some(Mode::ReadWrite), None, None), read_only());
     assert!(mode(Some(Mode::ReadWrite), Some(&ro), None).is_err());
-    assert!(mode(None, Some(&rw), None).unwrap_err().contains("read only"));
+    assert_eq!(mode(None, Some(&rw), None), read_only());
     assert_eq!(mode(Some(Mode::ReadOnly), Some(&rw), me), Ok(Mode::ReadOnly));
     assert_eq!(mode(None, Some(&ro), me), Ok(Mode::ReadOnly));
     assert_eq!(mode(None, None, me), Ok(Mode::ReadOnly), "a sibling's rw is not inherited");
@@ -370,7 +379,7 @@ fn a_strict_type_has_one_mode_for_a_nexus() {
         other.granted = false;
         assert_eq!(mix(&strict, None, 1, Mode::ReadOnly, &[other.clone()]), other.is_leaving(), "{status}");
     }
-    let text = rules::may_mix(&strict, None, &initiator(1), Mode::ReadOnly, &there).unwrap_err();
+    let text = sentence(&rules::may_mix(&strict, None, &initiator(1), Mode::ReadOnly, &there).unwrap_err());
     assert!(text.contains(&there[0].id.to_string()) && text.contains("mooring:mixed_modes"), "{text}");
 }
 
@@ -393,7 +402,7 @@ fn a_hold_keeps_other_servers_out() {
         let instance = instance.map(Uuid::from_u128);
         rules::may_attach(VolumeId::from_u128(1), multiattach, None, &there, instance, held)
     };
-    assert!(may(true, true, Some(3)).unwrap_err().starts_with("Invalid volume: "));
+    assert!(sentence(&may(true, true, Some(3)).unwrap_err()).starts_with("Invalid volume: "));
     assert!(may(true, true, None).is_err());
     assert_eq!(may(true, true, Some(2)), Ok(()), "a server that moves goes on");
     assert_eq!(may(false, true, Some(3)), Ok(()));
@@ -422,7 +431,7 @@ fn force_takes_those_along_that_are_leaving_anyway() {
                 (false, _) => assert_eq!(narrow, Ok(Vec::new()), "{status}"),
                 (true, true) => assert_eq!(narrow, Ok(vec![other.id]), "{status}"),
                 (true, false) => {
-                    let text = narrow.unwrap_err();
+                    let text = sentence(&narrow.unwrap_err());
                     assert!(text.contains(&other.id.to_string()) && text.contains("widen"), "{text}");
                 }
             }
@@ -441,6 +450,7 @@ fn only_the_compute_service_takes_a_disk_from_a_running_server() {
                     let refused = !service && instance.is_some() && connected && live != Some(false);
                     let text = format!("Detach volume from instance {server} using the Compute API");
                     let want = if refused { Err(text) } else { Ok(()) };
+                    let verdict = verdict.map_err(|violation| sentence(&violation));
                     assert_eq!(verdict, want, "{service} {instance:?} {connected} {live:?}");
                 }
             }

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use mooring_controller::domain::{STORAGE_PROTOCOL, Transport};
+use mooring_controller::domain::{RuleViolation, STORAGE_PROTOCOL, Transport};
+use mooring_controller::http::sentence;
 use mooring_controller::initiators::Initiators;
 use mooring_controller::rules::transport::{Offer, Served, choose};
 use mooring_controller::rules::types::Specs;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 const IQN: &str = "iqn.2026-01.org.example:n1";
 const PORT: &str = "20:00:52:54:00:14:00:0b";
 
-fn offer(connector: &Value) -> Result<Offer, String> {
+fn offer(connector: &Value) -> Result<Offer, RuleViolation> {
     Offer::of_connector(connector.as_object().unwrap())
 }
 
@@ -68,7 +69,8 @@ fn what_all_allow_and_iscsi_first() {
                             best,
                             "{has:?} {spec:?} {asked:?} {serves:?} {ready:?}"
                         );
-                        if let Err(text) = got {
+                        if let Err(violation) = got {
+                            let text = sentence(&violation);
                             assert!(
                                 text.starts_with("Invalid input received: no common transport: "),
                                 "{text}"
@@ -88,7 +90,7 @@ fn what_all_allow_and_iscsi_first() {
 fn an_agent_that_has_said_nothing_serves_what_every_agent_does() {
     let both = offer(&json!({ "initiator": IQN, "wwpns": [PORT], "wwnns": [PORT] })).unwrap();
     assert_eq!(Transport::of(&choose(&both, &specs(None), "s1", None).unwrap()), Transport::Iscsi);
-    let refused = choose(&both, &specs(Some("FC")), "s1", None).unwrap_err();
+    let refused = sentence(&choose(&both, &specs(Some("FC")), "s1", None).unwrap_err());
     assert_eq!(
         refused,
         "Invalid input received: no common transport: the connector offers iSCSI and FC, storage agent s1 serves iSCSI, and \
@@ -134,7 +136,7 @@ fn a_connector_needs_a_name() {
         json!({ "initiator": IQN, "storage_protocol": 1 }),
         json!({ "initiator": IQN, "wwpns": ["x"], "wwnns": ["y"], "storage_protocol": "FC" }),
     ] {
-        assert!(offer(&wrong).unwrap_err().starts_with("Invalid input received: "), "{wrong}");
+        assert!(sentence(&offer(&wrong).unwrap_err()).starts_with("Invalid input received: "), "{wrong}");
     }
     // A host that logs in over iSCSI may have an adapter that says nothing sensible.
     let iscsi = name(json!({ "initiator": IQN, "wwpns": ["x"], "storage_protocol": null }));

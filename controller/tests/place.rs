@@ -12,6 +12,7 @@ use crate::support::{Fake, Rig, admin, cured, member, new_volume, until};
 use mooring_api::v1;
 use mooring_controller::clock::Clock;
 use mooring_controller::domain::{Hints, HostChange, NewVolume, PoolFilter, Volume, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::{Refusal, ServiceOptions};
 use mooring_model::VolumeId;
@@ -132,7 +133,7 @@ async fn a_refusal_names_pools_to_those_only_who_may_list_them() {
     let told = create(&rig, sized(20)).await.unwrap_err().to_string();
     assert!(told.contains("host1@lvm#vg0") && told.contains("20 GiB"), "{told}");
     let user = member("0123456789abcdef0123456789abcdef");
-    let hidden = rig.service.create_volume(&user, sized(20)).await.unwrap_err();
+    let hidden = rig.service.create_volume(&user, sized(20)).await.map_err(in_words).unwrap_err();
     assert!(
         matches!(&hidden, Refusal::Invalid(text) if text == "No valid backend was found: capacity (1 refused)"),
         "{hidden}"
@@ -265,7 +266,7 @@ async fn zones_of_requests_types_and_agents() {
         assert_eq!((made.zone.as_str(), made.host.as_deref()), (zone, Some(host)));
     }
     assert_eq!(create(&rig, new_volume()).await.unwrap().zone, "nova", "the emptiest pool, in any zone");
-    let unknown = create(&rig, in_zone("c")).await.unwrap_err();
+    let unknown = create(&rig, in_zone("c")).await.map_err(in_words).unwrap_err();
     assert!(
         matches!(&unknown, Refusal::Invalid(text) if text == "Availability zone 'c' is invalid."),
         "{unknown}"
@@ -327,7 +328,8 @@ async fn hints_name_the_callers_volumes() {
             Hints { same_host: vec![id], ..Hints::default() },
             Hints { different_host: vec![id], ..Hints::default() },
         ] {
-            let refused = rig.service.create_volume(&user, hinted(hints)).await.unwrap_err();
+            let refused =
+                rig.service.create_volume(&user, hinted(hints)).await.map_err(in_words).unwrap_err();
             let text = format!("Invalid input received: scheduler hints: volume {id} could not be found.");
             assert!(matches!(&refused, Refusal::Invalid(found) if *found == text), "{refused}");
         }

@@ -3,6 +3,8 @@
 //! What must never happen here: the inside of a failure (a path, a query, a secret) in an answer. Those who ask get the
 //! class of what went wrong; the log gets the rest, once, under the request's id.
 
+mod sentences;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,6 +12,7 @@ use serde_json::{Map, json};
 use uuid::Uuid;
 
 use crate::service::Refusal;
+pub use sentences::{in_words, sentence};
 
 /// What a caller reads when the server is to blame.
 const SERVER_ERRED: &str =
@@ -97,6 +100,7 @@ impl Fault {
 
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
+        let refusal = in_words(refusal);
         let text = refusal.to_string();
         let problem = problem(&refusal, &text);
         let (status, message) = match refusal {
@@ -109,6 +113,8 @@ impl From<Refusal> for Fault {
             Refusal::Changed(_) => (StatusCode::PRECONDITION_FAILED, text),
             Refusal::Pending(_) => (StatusCode::GATEWAY_TIMEOUT, text),
             Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, text),
+            // A rule has its sentence by now.
+            Refusal::Rule(..) => return Self::internal(text),
             Refusal::Internal(detail) => return Self::internal(detail),
             // Cinder's own words, where they differ from "<kind> <what> could not be found."
             Refusal::NotFound { kind: "Attachment", what } => (

@@ -73,6 +73,7 @@ use audit::Notes;
 use body::BodyTimeout;
 use context::{Ctx, REQUEST_ID, global_request_id, host_header, new_request_id};
 use fault::{Detail, Fault, Unrouted, unknown_route};
+pub use fault::{in_words, sentence};
 use query::Query;
 use routes::Routes;
 use unread::Rest;

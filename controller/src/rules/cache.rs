@@ -5,7 +5,8 @@
 
 use mooring_model::Cache;
 
-use super::types::{self, Specs, shown};
+use super::types::{self, Specs, cut_short};
+use crate::domain::{RuleViolation, SpecViolation};
 
 /// The extra spec with the cache flag of attachments that name none: `on` or `off`.
 pub const CACHE: &str = "mooring:cache";
@@ -22,11 +23,11 @@ pub fn effective(caches: impl IntoIterator<Item = Cache>) -> Option<Cache> {
 }
 
 /// Gives the extra spec its one spelling, and refuses what is neither.
-pub fn normalise(specs: &mut Specs) -> Result<(), String> {
+pub fn normalise(specs: &mut Specs) -> Result<(), RuleViolation> {
     let Some(spec) = specs.get_mut(CACHE) else { return Ok(()) };
     let word: Result<Cache, _> = spec.trim().to_ascii_lowercase().parse();
     let cache =
-        word.map_err(|_| format!("Invalid volume type: {CACHE} is {}: want 'on' or 'off'.", shown(spec)))?;
+        word.map_err(|_| RuleViolation::Spec(SpecViolation::NoCacheFlag { value: cut_short(spec) }))?;
     *spec = cache.to_string();
     Ok(())
 }
@@ -63,8 +64,8 @@ mod tests {
             assert_eq!(found[CACHE], kept);
         }
         for wrong in ["", "none", "<is> True", "0"] {
-            let text = normalise(&mut specs(&[(CACHE, wrong)])).unwrap_err();
-            assert!(text.contains(CACHE) && text.contains("want 'on' or 'off'"), "{text}");
+            let refused = normalise(&mut specs(&[(CACHE, wrong)])).unwrap_err();
+            assert_eq!(refused, RuleViolation::Spec(SpecViolation::NoCacheFlag { value: wrong.to_owned() }));
         }
     }
 }

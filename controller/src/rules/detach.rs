@@ -7,6 +7,7 @@ use mooring_model::AttachmentId;
 use uuid::Uuid;
 
 use super::Existing;
+use crate::domain::{AttachViolation, RuleViolation};
 use crate::initiators::Initiators;
 
 /// Who goes along when one attachment is forced away. The target cuts the nexus (volume, initiator) as a whole.
@@ -18,7 +19,7 @@ pub fn may_force(
     initiator: &Initiators,
     existing: &[Existing],
     widen: bool,
-) -> Result<Vec<AttachmentId>, String> {
+) -> Result<Vec<AttachmentId>, RuleViolation> {
     let siblings = existing.iter().filter(|other| other.id != id && other.shares(initiator));
     if widen {
         return Ok(siblings.map(|other| other.id).collect());
@@ -26,11 +27,12 @@ pub fn may_force(
     let holding: Vec<_> = siblings.filter(|other| other.granted).collect();
     match holding.iter().find(|other| !other.is_leaving()) {
         None => Ok(holding.iter().map(|other| other.id).collect()),
-        Some(other) => Err(format!(
-            "attachment {} ({}) shares the access of {initiator} to this volume: force cuts both; detach that one first, or \
-             cut every attachment of the host to it, with widen=host (mooring detach {id} --force --widen)",
-            other.id, other.status
-        )),
+        Some(other) => Err(RuleViolation::Attach(AttachViolation::SharedAccess {
+            id,
+            other: other.id,
+            status: other.status,
+            initiator: initiator.clone(),
+        })),
     }
 }
 
@@ -48,13 +50,13 @@ pub struct Deletion {
 }
 
 /// Whether an attachment may be deleted: by the compute service; or when no server has it, or it never was connected, or
-/// the storage agent sees that no session of its nexus is live. The text of the refusal (409) is the one that clients know.
+/// the storage agent sees that no session of its nexus is live.
 ///
 /// A disk that is taken from a running server leaves the host with a device whose place another volume may take.
-pub fn deletion_allowed(deletion: Deletion) -> Result<(), String> {
+pub fn deletion_allowed(deletion: Deletion) -> Result<(), RuleViolation> {
     match deletion.instance {
         Some(instance) if !deletion.service && deletion.connected && deletion.live != Some(false) => {
-            Err(format!("Detach volume from instance {instance} using the Compute API"))
+            Err(RuleViolation::Attach(AttachViolation::ServerUsesIt { instance, sessions_known: true }))
         }
         _ => Ok(()),
     }

@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub use self::detach::{Deletion, deletion_allowed, may_force};
 pub use self::mode::{effective_mode, is_readonly, may_mix, mode, of_connector};
 pub use self::types::{MULTIATTACH, check_specs, is_multiattach};
-use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
+use crate::domain::{AttachStatus, AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus};
 use crate::initiators::Initiators;
 
 /// An operation that runs on a volume, or how it ended. Kept apart from the derived status, so that neither loses the other.
@@ -188,7 +188,7 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Whether a further attachment may be reserved. The texts are those that clients know.
+/// Whether a further attachment may be reserved.
 ///
 /// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone. The call names none of
 /// them, so nobody knows which one goes; who has none yet waits until that is settled.
@@ -199,14 +199,9 @@ pub fn may_attach(
     existing: &[Existing],
     instance: Option<Uuid>,
     held: bool,
-) -> Result<(), String> {
+) -> Result<(), RuleViolation> {
     let (status, _) = derive(operation, existing.iter().map(|attachment| attachment.status));
-    let allowed = if multiattach { "available or in-use or downloading" } else { "available or downloading" };
-    let refused = || {
-        format!(
-            "Invalid volume: Volume {volume} status must be {allowed} to reserve, but the current status is {status}."
-        )
-    };
+    let refused = || RuleViolation::Attach(AttachViolation::NotAttachable { volume, multiattach, status });
     if operation.is_some() {
         return Err(refused());
     }
@@ -214,10 +209,7 @@ pub fn may_attach(
     let mut others =
         existing.iter().filter(|other| other.status != AttachmentStatus::ErrorAttaching).peekable();
     if held && !others.clone().any(|other| instance.is_some() && other.instance == instance) {
-        return Err(format!(
-            "Invalid volume: Volume {volume} is held by os-begin_detaching: no further server can be attached until one \
-             attachment is deleted or os-roll_detaching is called."
-        ));
+        return Err(RuleViolation::Attach(AttachViolation::DetachAnnounced { volume }));
     }
     if multiattach || others.peek().is_none() {
         return Ok(());
@@ -243,24 +235,21 @@ pub fn may_connect(
     initiator: &Initiators,
     host: Option<&str>,
     existing: &[Existing],
-) -> Result<(), String> {
+) -> Result<(), RuleViolation> {
     for other in existing.iter().filter(|other| Some(other.id) != own) {
         let same_nexus = other.shares(initiator);
         let going =
             other.status == AttachmentStatus::Detaching || other.status == AttachmentStatus::ErrorAttaching;
         if same_nexus && going && !other.granted {
-            return Err(format!(
-                "the access of {initiator} is being taken away for attachment {}: try again when that is done",
-                other.id
-            ));
+            return Err(RuleViolation::Attach(AttachViolation::AccessGoing {
+                initiator: initiator.clone(),
+                other: other.id,
+            }));
         }
         if instance.is_some() && other.instance == instance && host.is_some() && other.host.as_deref() == host
         {
-            return Err(format!(
-                "attachment {} already connects this server on host {}: duplicate connectors",
-                other.id,
-                host.unwrap_or_default()
-            ));
+            let host = host.unwrap_or_default().to_owned();
+            return Err(RuleViolation::Attach(AttachViolation::DuplicateConnector { other: other.id, host }));
         }
     }
     Ok(())

@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Existing;
-use super::types::{self, MIXED_MODES};
+use super::types;
+use crate::domain::{AttachViolation, ConnectorViolation, RuleViolation};
 use crate::initiators::Initiators;
 
 /// Whether the `readonly` key of a volume's admin metadata is set. It is a text and read as a boolean, in all of its spellings.
@@ -29,16 +30,14 @@ pub fn mode(
     instance: Option<Uuid>,
     existing: &[Existing],
     readonly: bool,
-) -> Result<Mode, String> {
+) -> Result<Mode, RuleViolation> {
     let asked = match argument {
         Some(mode) => Some(mode),
         None => of_connector(connector)?,
     };
     if let Some(mode) = asked {
         if readonly && mode == Mode::ReadWrite {
-            return Err("Invalid volume: the volume is read only (its readonly flag is set): it can be attached with mode \
-                        ro only."
-                .to_owned());
+            return Err(RuleViolation::Attach(AttachViolation::ReadOnlyVolume));
         }
         return Ok(mode);
     }
@@ -48,16 +47,16 @@ pub fn mode(
 }
 
 /// The mode that a connector names.
-pub fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mode>, String> {
+pub fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mode>, RuleViolation> {
     // Clients send a missing mode as JSON null or as its text.
     match connector.and_then(|connector| connector.get("mode")) {
         Some(Value::String(word)) if word != "null" => {
             word.parse().map(Some).map_err(|error: mooring_model::ParseModeError| {
-                format!("Invalid input received: connector mode: {error}")
+                RuleViolation::Connector(ConnectorViolation::Mode { why: Some(error.to_string()) })
             })
         }
         None | Some(Value::Null | Value::String(_)) => Ok(None),
-        Some(_) => Err("Invalid input received: connector mode: want rw or ro".to_owned()),
+        Some(_) => Err(RuleViolation::Connector(ConnectorViolation::Mode { why: None })),
     }
 }
 
@@ -75,17 +74,18 @@ pub fn may_mix(
     initiator: &Initiators,
     mode: Mode,
     existing: &[Existing],
-) -> Result<(), String> {
+) -> Result<(), RuleViolation> {
     if !types::is_strict(specs) {
         return Ok(());
     }
     let shares = |other: &&Existing| Some(other.id) != own && other.shares(initiator) && other.is_live();
     match existing.iter().filter(shares).find(|other| other.mode != mode) {
         None => Ok(()),
-        Some(other) => Err(format!(
-            "attachment {} has mode {} from {initiator}, and the volume's type ({MIXED_MODES} is <is> False) does not allow \
-             {mode} beside it on one host: use mode {}, another host, or detach that one first",
-            other.id, other.mode, other.mode
-        )),
+        Some(other) => Err(RuleViolation::Attach(AttachViolation::MixedModes {
+            other: other.id,
+            other_mode: other.mode,
+            initiator: initiator.clone(),
+            mode,
+        })),
     }
 }

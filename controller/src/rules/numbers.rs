@@ -14,6 +14,7 @@ use std::time::SystemTime;
 use mooring_model::limit::FC_LUN_MAX;
 use mooring_model::{InitiatorSlot, Lun, VolumeId, Wwpn};
 
+use crate::domain::{AttachViolation, RuleViolation};
 use crate::initiators::HostPorts;
 
 /// A number of an initiator port that is in use, or was.
@@ -32,7 +33,7 @@ pub struct KnownLun {
 /// Under which number all of these ports are to see a volume. `known`: every number that any of them has or had on that agent.
 ///
 /// One number for all: what a client is told names one number, whatever its host's ports are.
-pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lun, String> {
+pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lun, RuleViolation> {
     let of_host: Vec<_> = known.iter().filter(|one| ports.iter().any(|port| port == one.port)).collect();
     let own: BTreeSet<Lun> =
         of_host.iter().filter(|one| one.volume == Some(volume)).map(|one| one.lun).collect();
@@ -40,18 +41,17 @@ pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lu
         .iter()
         .filter_map(|one| one.volume.filter(|of| *of != volume).map(|of| (one.lun, (one.port, of))))
         .collect();
-    let again = "detach it from this host's other ports first";
     match own.iter().copied().collect::<Vec<_>>()[..] {
         [] => {}
         [lun] => {
             return match taken.get(&lun) {
                 None => Ok(lun),
-                Some((port, other)) => Err(format!(
-                    "the host sees volume {volume} as LUN {lun} at another port, and at {port} that is volume {other}: {again}"
-                )),
+                Some(&(port, other)) => {
+                    Err(RuleViolation::Attach(AttachViolation::LunTaken { volume, lun, port, other }))
+                }
             };
         }
-        _ => return Err(format!("the host's ports see volume {volume} under different LUNs: {again}")),
+        _ => return Err(RuleViolation::Attach(AttachViolation::LunsDiffer { volume })),
     }
     // What was freed at several ports counts from the last of them.
     let mut freed: BTreeMap<Lun, SystemTime> = BTreeMap::new();
@@ -62,9 +62,8 @@ pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lu
         }
     }
     let free = (1..=FC_LUN_MAX).map(Lun).filter(|lun| !taken.contains_key(lun));
-    free.min_by_key(|lun| (freed.get(lun).copied(), *lun)).ok_or_else(|| {
-        format!("the host has {FC_LUN_MAX} volumes over Fibre Channel there, and no more can be told apart")
-    })
+    free.min_by_key(|lun| (freed.get(lun).copied(), *lun))
+        .ok_or(RuleViolation::Attach(AttachViolation::NoLunLeft))
 }
 
 /// The slot of a port that has none yet. It begins to look where the port's own name says, so that a database that was lost
@@ -207,7 +206,7 @@ mod tests {
             ledger.take(volume(number), &ports, given);
         }
         let refused = lun(volume(1_000), &ports, &ledger.0).unwrap_err();
-        assert!(refused.contains("255 volumes"), "{refused}");
+        assert_eq!(refused, RuleViolation::Attach(AttachViolation::NoLunLeft));
         // In the order in which they were freed, not in that of the numbers.
         ledger.release(volume(9), at(1));
         ledger.release(volume(3), at(2));
@@ -224,10 +223,17 @@ mod tests {
         ledger.take(VolumeId::from_u128(2), &two, Lun(1));
         let both = host(&BTreeSet::from([1, 2]));
         let refused = lun(VolumeId::from_u128(1), &both, &ledger.0).unwrap_err();
-        assert!(refused.contains("LUN 1"), "{refused}");
+        assert!(
+            matches!(refused, RuleViolation::Attach(AttachViolation::LunTaken { lun: Lun(1), .. })),
+            "{refused:?}"
+        );
         ledger.take(VolumeId::from_u128(3), &one, Lun(3));
         ledger.take(VolumeId::from_u128(3), &two, Lun(4));
-        assert!(lun(VolumeId::from_u128(3), &both, &ledger.0).unwrap_err().contains("different LUNs"));
+        let volume = VolumeId::from_u128(3);
+        assert_eq!(
+            lun(volume, &both, &ledger.0),
+            Err(RuleViolation::Attach(AttachViolation::LunsDiffer { volume }))
+        );
         assert_eq!(lun(VolumeId::from_u128(4), &both, &ledger.0), Ok(Lun(2)));
     }
 

@@ -10,7 +10,7 @@ use mooring_model::Tuning;
 use uuid::Uuid;
 
 use super::{Operation, tuning, types};
-use crate::domain::{VolumeStatus, VolumeType};
+use crate::domain::{RetypeViolation, RuleViolation, VolumeStatus, VolumeType};
 use crate::quota::Over;
 
 /// May the volume move to another pool?
@@ -61,28 +61,27 @@ pub struct Retype<'a> {
     pub quota: Result<(), Over>,
     /// May it move?
     pub migration: MigrationPolicy,
-    /// Whether its pool can serve the new type (`schedule::fits`), and why not.
-    pub fits: Result<(), String>,
+    /// Reason why its pool cannot serve the new type (`schedule::fits`). `None`: it can.
+    pub unfit: Option<String>,
 }
 
-/// Why not. Each is one status code of the API.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Reason why a volume keeps its type.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// 403.
-    #[error("Policy doesn't allow {0} to be performed.")]
+    /// A policy does not allow it.
     Forbidden(&'static str),
-    /// 404.
-    #[error("Volume type {0} could not be found.")]
+    /// The caller sees no type of this name or id.
     NotFound(String),
-    /// 400.
-    #[error("{0}")]
-    Invalid(String),
-    /// 413.
-    #[error(transparent)]
+    /// A quota does not allow it.
     Over(Over),
-    /// 501.
-    #[error("{0}")]
-    Later(String),
+    /// A rule does not allow it.
+    Rule(RuleViolation),
+}
+
+impl From<RuleViolation> for Refused {
+    fn from(violation: RuleViolation) -> Self {
+        Self::Rule(violation)
+    }
 }
 
 /// What is written, in one transaction.
@@ -101,36 +100,25 @@ pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     }
     let new_type = wish.new_type.ok_or_else(|| Refused::NotFound(wish.named.chars().take(255).collect()))?;
     let specs = &new_type.extra_specs;
-    types::check_size(specs, &new_type.name, wish.size_gib).map_err(Refused::Invalid)?;
+    types::check_size(specs, &new_type.name, wish.size_gib)?;
     let multiattach = types::is_multiattach(specs);
     check_flag(wish, multiattach)?;
     check_tuning(wish, &tuning::of(specs))?;
     if types::check_encryption(specs).is_err() {
-        return Err(Refused::Invalid(
-            "Invalid input received: Retype requested both encryption and multi-attach, which is not supported."
-                .to_owned(),
-        ));
+        return Err(RuleViolation::Retype(RetypeViolation::Encrypted).into());
     }
     wish.quota.clone().map_err(Refused::Over)?;
     let rests = matches!(wish.status, VolumeStatus::Available | VolumeStatus::InUse);
     if !rests || wish.operation.is_some() || new_type.id == wish.old_type {
-        return Err(Refused::Invalid(
-            "Invalid volume: Retype needs volume to be in available or in-use state, not be part of an active migration or \
-             a consistency group, requested type has to be different that the one from the volume, and for in-use volumes \
-             front-end qos specs cannot change."
-                .to_owned(),
-        ));
+        return Err(RuleViolation::Retype(RetypeViolation::State).into());
     }
-    match (&wish.fits, wish.migration) {
-        (Ok(()), _) => Ok(Change { type_id: new_type.id, multiattach }),
-        (Err(why), MigrationPolicy::Never) => Err(Refused::Invalid(format!(
-            "Invalid volume: the volume's pool cannot serve the type {}, and migration_policy is never: {why}",
-            new_type.name
-        ))),
-        (Err(why), MigrationPolicy::OnDemand) => Err(Refused::Later(format!(
-            "the volume's pool cannot serve the type {}, and volumes cannot be moved to another pool yet: {why}",
-            new_type.name
-        ))),
+    match &wish.unfit {
+        None => Ok(Change { type_id: new_type.id, multiattach }),
+        Some(why) => Err(Refused::Rule(RuleViolation::Retype(RetypeViolation::PoolCannotServe {
+            type_name: new_type.name.clone(),
+            why: why.clone(),
+            may_move: wish.migration == MigrationPolicy::OnDemand,
+        }))),
     }
 }
 
@@ -140,11 +128,7 @@ fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
         return Ok(());
     }
     if wish.status != VolumeStatus::Available {
-        return Err(Refused::Invalid(format!(
-            "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available \
-             volumes, the specified volume however currently has a status of: {}.",
-            wish.status
-        )));
+        return Err(RuleViolation::Retype(RetypeViolation::Shares { status: wish.status }).into());
     }
     if multiattach && !wish.may_multiattach {
         return Err(Refused::Forbidden("volume:multiattach"));
@@ -158,10 +142,5 @@ fn check_tuning(wish: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
     if wish.status == VolumeStatus::Available || new.is_same(wish.tuning) {
         return Ok(());
     }
-    Err(Refused::Invalid(format!(
-        "Invalid input received: Invalid volume_type passed, retypes affecting how iSCSI sessions are negotiated (digests, \
-         queue depth, bursts) are only allowed on available volumes, the specified volume however currently has a status \
-         of: {}.",
-        wish.status
-    )))
+    Err(RuleViolation::Retype(RetypeViolation::Tunes { status: wish.status }).into())
 }

@@ -8,12 +8,12 @@
 //! What must never happen here: a transport that one of them did not name; a connector's garbage taken for a port.
 
 use mooring_model::limit::FC_PORTS_PER_HOST_MAX;
-use mooring_model::{Iqn, Wwpn};
+use mooring_model::{Iqn, NameError, Wwpn};
 use serde_json::{Map, Value};
 
 use super::specs::satisfies;
-use super::types::Specs;
-use crate::domain::{STORAGE_PROTOCOL, Transport};
+use super::types::{Specs, cut_short};
+use crate::domain::{ConnectorViolation, RuleViolation, STORAGE_PROTOCOL, Transport};
 use crate::initiators::{HostPorts, Initiators};
 
 impl Transport {
@@ -41,24 +41,20 @@ pub struct Offer {
 
 impl Offer {
     /// What a client's connector offers.
-    pub fn of_connector(connector: &Map<String, Value>) -> Result<Self, String> {
-        let wrong = |text: String| format!("Invalid input received: {text}");
-        let asked = asked(connector).map_err(wrong)?;
+    pub fn of_connector(connector: &Map<String, Value>) -> Result<Self, RuleViolation> {
+        let asked = asked(connector)?;
         let iscsi = match connector.get("initiator").filter(|value| !value.is_null()) {
             None => None,
-            Some(value) => Some(iqn(value).map_err(wrong)?),
+            Some(value) => Some(iqn(value)?),
         };
         let fc = match host_ports(connector) {
             Ok(ports) => ports,
             // A host that logs in over iSCSI may say of its adapters what it likes.
             Err(_) if iscsi.is_some() && asked != Some(Transport::Fc) => None,
-            Err(text) => return Err(wrong(text)),
+            Err(violation) => return Err(violation),
         };
         if iscsi.is_none() && fc.is_none() {
-            return Err(wrong(
-                "the connector has no initiator: iSCSI needs the host's initiator name, Fibre Channel its wwpns and wwnns"
-                    .to_owned(),
-            ));
+            return Err(RuleViolation::Connector(ConnectorViolation::NoInitiator));
         }
         Ok(Self { iscsi, fc, asked })
     }
@@ -76,8 +72,8 @@ impl Offer {
         }
     }
 
-    fn names(&self) -> String {
-        listed(Transport::ALL.into_iter().filter(|one| self.of(*one).is_some()))
+    fn transports(&self) -> Vec<Transport> {
+        Transport::ALL.into_iter().filter(|one| self.of(*one).is_some()).collect()
     }
 }
 
@@ -90,19 +86,14 @@ pub struct Served {
     pub ready: Vec<Transport>,
 }
 
-fn listed(transports: impl Iterator<Item = Transport>) -> String {
-    let names: Vec<_> = transports.map(|one| one.spellings()[0]).collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(" and ") }
-}
-
 /// Under which names a host is to be granted access: of the transports that all allow, the first that the storage agent is
-/// ready for, else the first that it serves at all. `agent`: its name, for the text. `served`: `None` while it has not said.
+/// ready for, else the first that it serves at all. `agent`: its name, for the answer. `served`: `None` while it has not said.
 pub fn choose(
     offer: &Offer,
     specs: &Specs,
     agent: &str,
     served: Option<&Served>,
-) -> Result<Initiators, String> {
+) -> Result<Initiators, RuleViolation> {
     let candidates: Vec<_> = Transport::ALL
         .into_iter()
         .filter(|one| offer.asked.is_none_or(|asked| asked == *one) && one.is_allowed(specs))
@@ -116,39 +107,37 @@ pub fn choose(
     if let Some(found) = chosen.and_then(|one| offer.of(one)) {
         return Ok(found);
     }
-    let asked = offer.asked.map(|asked| format!(", and {} is asked for", asked.spellings()[0]));
     let typed = specs.get(STORAGE_PROTOCOL).or_else(|| specs.get("capabilities:storage_protocol"));
-    let typed = typed.map(|spec| {
-        let spec: String = spec.chars().take(80).collect();
-        format!(", and the volume's type wants {STORAGE_PROTOCOL} {spec}")
-    });
-    Err(format!(
-        "Invalid input received: no common transport: the connector offers {}, storage agent {agent} serves {}{}{}",
-        offer.names(),
-        listed(served.has.iter().copied()),
-        asked.unwrap_or_default(),
-        typed.unwrap_or_default(),
-    ))
+    Err(RuleViolation::Connector(ConnectorViolation::NoCommonTransport {
+        offered: offer.transports(),
+        agent: agent.into(),
+        served: served.has.clone(),
+        asked: offer.asked,
+        typed: typed.map(|spec| cut_short(spec).into()),
+        without_fc: None,
+    }))
 }
 
-fn asked(connector: &Map<String, Value>) -> Result<Option<Transport>, String> {
+fn asked(connector: &Map<String, Value>) -> Result<Option<Transport>, RuleViolation> {
     let Some(value) = connector.get(STORAGE_PROTOCOL).filter(|value| !value.is_null()) else {
         return Ok(None);
     };
     match value.as_str().and_then(Transport::from_word) {
         Some(transport) => Ok(Some(transport)),
-        None => Err(format!("connector {STORAGE_PROTOCOL}: want iSCSI or FC")),
+        None => Err(RuleViolation::Connector(ConnectorViolation::Transport)),
     }
 }
 
-fn iqn(value: &Value) -> Result<Iqn, String> {
-    let text = value.as_str().ok_or("connector initiator: want a text")?;
+fn iqn(value: &Value) -> Result<Iqn, RuleViolation> {
+    let wrong = |why| RuleViolation::Connector(ConnectorViolation::Initiator { why });
+    let text = value.as_str().ok_or_else(|| wrong(None))?;
     // Names are compared without case, and the kernel's are lower case.
-    text.to_ascii_lowercase().parse().map_err(|error| format!("connector initiator: {error}"))
+    let parsed: Result<_, NameError> = text.to_ascii_lowercase().parse();
+    parsed.map_err(|error| wrong(Some(error.to_string())))
 }
 
 /// One list of names of a connector. `None`: it has none; some clients send one name without a list.
-fn names(connector: &Map<String, Value>, key: &str) -> Result<Option<Vec<Wwpn>>, String> {
+fn names(connector: &Map<String, Value>, key: &'static str) -> Result<Option<Vec<Wwpn>>, RuleViolation> {
     let list = match connector.get(key) {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Array(list)) => list.as_slice(),
@@ -158,21 +147,27 @@ fn names(connector: &Map<String, Value>, key: &str) -> Result<Option<Vec<Wwpn>>,
         return Ok(None);
     }
     if list.len() > FC_PORTS_PER_HOST_MAX {
-        return Err(format!("connector {key}: more than {FC_PORTS_PER_HOST_MAX} names"));
+        return Err(RuleViolation::Connector(ConnectorViolation::TooManyNames { key }));
     }
     let name = |value: &Value| {
-        let text = value.as_str().ok_or_else(|| format!("connector {key}: want texts"))?;
-        text.parse().map_err(|error| format!("connector {key}: {error}"))
+        let text =
+            value.as_str().ok_or(RuleViolation::Connector(ConnectorViolation::Name { key, why: None }))?;
+        let parsed: Result<_, NameError> = text.parse();
+        parsed.map_err(|error| {
+            RuleViolation::Connector(ConnectorViolation::Name { key, why: Some(error.to_string()) })
+        })
     };
     list.iter().map(name).collect::<Result<_, _>>().map(Some)
 }
 
 /// The Fibre Channel ports of a connector: it must name its nodes, too, as every host with an adapter does.
-fn host_ports(connector: &Map<String, Value>) -> Result<Option<HostPorts>, String> {
+fn host_ports(connector: &Map<String, Value>) -> Result<Option<HostPorts>, RuleViolation> {
+    let half =
+        |has, lacks| Err(RuleViolation::Connector(ConnectorViolation::HalfFibreChannel { has, lacks }));
     match (names(connector, "wwpns")?, names(connector, "wwnns")?) {
         (None, None) => Ok(None),
         (Some(ports), Some(_)) => Ok(HostPorts::new(ports)),
-        (Some(_), None) => Err("the connector has wwpns and no wwnns: Fibre Channel needs both".to_owned()),
-        (None, Some(_)) => Err("the connector has wwnns and no wwpns: Fibre Channel needs both".to_owned()),
+        (Some(_), None) => half("wwpns", "wwnns"),
+        (None, Some(_)) => half("wwnns", "wwpns"),
     }
 }

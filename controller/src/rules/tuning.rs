@@ -7,12 +7,14 @@
 use mooring_model::{Tuning, TuningKey, TuningValue};
 
 use super::cache::CACHE;
-use super::types::{MIXED_MODES, Specs, boolean, is_boolean, shown};
+use super::types::{MIXED_MODES, Specs, boolean, cut_short, is_boolean};
+use crate::domain::{RuleViolation, SpecViolation};
 
 /// The house's own prefix of extra specs. Keys with it choose no pool.
 pub const PREFIX: &str = "mooring:";
 
-fn spec_of(key: TuningKey) -> String {
+/// The extra spec that sets this.
+pub fn spec_of(key: TuningKey) -> String {
     format!("{PREFIX}{key}")
 }
 
@@ -27,19 +29,14 @@ fn parse(key: TuningKey, text: &str) -> Result<TuningValue, String> {
 }
 
 /// Gives every value its one spelling, and refuses what no agent would take.
-pub fn normalise(specs: &mut Specs) -> Result<(), String> {
+pub fn normalise(specs: &mut Specs) -> Result<(), RuleViolation> {
     for (spec, value) in specs.iter_mut().filter(|(spec, _)| *spec != MIXED_MODES && *spec != CACHE) {
         let Some(name) = spec.strip_prefix(PREFIX) else { continue };
-        let key: TuningKey = name.parse().map_err(|_| {
-            let known: Vec<_> = TuningKey::ALL.iter().map(|key| spec_of(*key)).collect();
-            format!(
-                "Invalid volume type: there is no extra spec {}: want {MIXED_MODES}, {CACHE}, {}.",
-                shown(spec),
-                known.join(", ")
-            )
+        let key: TuningKey =
+            name.parse().map_err(|_| RuleViolation::Spec(SpecViolation::Unknown { key: cut_short(spec) }))?;
+        let found = parse(key, value).map_err(|why| {
+            RuleViolation::Spec(SpecViolation::BadTuning { key, value: cut_short(value), why })
         })?;
-        let found = parse(key, value)
-            .map_err(|why| format!("Invalid volume type: {spec} is {}: {why}.", shown(value)))?;
         *value = match (key.is_flag(), found.number()) {
             (true, 0) => "<is> False".to_owned(),
             (true, _) => "<is> True".to_owned(),
@@ -62,6 +59,8 @@ pub fn of(specs: &Specs) -> Tuning {
 }
 
 /// Whether all of it can stand together.
-pub fn check(specs: &Specs) -> Result<(), String> {
-    read(specs).check().map_err(|(key, why)| format!("Invalid volume type: {}: {why}.", spec_of(key)))
+pub fn check(specs: &Specs) -> Result<(), RuleViolation> {
+    read(specs)
+        .check()
+        .map_err(|(key, why)| RuleViolation::Spec(SpecViolation::TuningContradicts { key, why }))
 }

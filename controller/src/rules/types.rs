@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{cache, tuning};
+use crate::domain::{RuleViolation, SpecViolation};
 
 /// The extra spec that makes a type's volumes shareable.
 pub const MULTIATTACH: &str = "multiattach";
@@ -67,17 +68,14 @@ pub fn is_encrypted(specs: &Specs) -> bool {
 
 /// The extra specs as they are to be written: a boolean that this control plane reads itself gets its one spelling, and what
 /// would be read as a no by one reader and as a yes by another is refused.
-pub fn normalise(mut specs: Specs) -> Result<Specs, String> {
+pub fn normalise(mut specs: Specs) -> Result<Specs, RuleViolation> {
     for key in [MULTIATTACH, MIXED_MODES] {
         let Some(spec) = specs.get_mut(key) else { continue };
         *spec = match is_boolean(spec) {
             Some(true) => "<is> True".to_owned(),
             Some(false) => "<is> False".to_owned(),
             None => {
-                return Err(format!(
-                    "Invalid volume type: {key} is {}: want '<is> True' or '<is> False'.",
-                    shown(spec)
-                ));
+                return Err(RuleViolation::Spec(SpecViolation::NoBoolean { key, value: cut_short(spec) }));
             }
         };
     }
@@ -90,61 +88,53 @@ pub fn normalise(mut specs: Specs) -> Result<Specs, String> {
 }
 
 /// Whether extra specs can stand together. Of the whole set, as it would be after the change, on every path that writes any.
-pub fn check_specs(specs: &Specs) -> Result<(), String> {
+pub fn check_specs(specs: &Specs) -> Result<(), RuleViolation> {
     let cacheable = specs.get("cacheable").is_some_and(|spec| {
         let last = spec.split_whitespace().next_back().unwrap_or_default();
         boolean(last) == Some(true)
     });
     // Two hosts with a cache each would read what the other has overwritten.
     if cacheable && is_multiattach(specs) {
-        return Err("Invalid volume type: cacheable and multiattach cannot be set together.".to_owned());
+        return Err(RuleViolation::Spec(SpecViolation::CacheableAndShared));
     }
-    check_encryption(specs).map_err(|text| format!("Invalid volume type: {text}"))?;
+    check_encryption(specs).map_err(|_| RuleViolation::Spec(SpecViolation::TypeEncryptedAndShared))?;
     tuning::check(specs)?;
     if let (Some(least), Some(most)) = (limit(specs, SIZE_MIN)?, limit(specs, SIZE_MAX)?)
         && least > most
     {
-        return Err(format!(
-            "Invalid volume type: {SIZE_MIN} ({least}) is greater than {SIZE_MAX} ({most})."
-        ));
+        return Err(RuleViolation::Spec(SpecViolation::SizesCrossed { least, most }));
     }
     Ok(())
 }
 
 /// Whether volumes of a type can be both shared and encrypted: never. Also asked when a volume is made: a type may be older
-/// than the rule. The text wants its prefix (`Invalid volume: `, …).
-pub fn check_encryption(specs: &Specs) -> Result<(), String> {
+/// than the rule.
+pub fn check_encryption(specs: &Specs) -> Result<(), RuleViolation> {
     if is_multiattach(specs) && is_encrypted(specs) {
-        return Err("encryption and multiattach cannot be used together.".to_owned());
+        return Err(RuleViolation::Spec(SpecViolation::EncryptedAndShared));
     }
     Ok(())
 }
 
 /// Whether a volume of this size may have this type.
-pub fn check_size(specs: &Specs, type_name: &str, size_gib: u32) -> Result<(), String> {
+pub fn check_size(specs: &Specs, type_name: &str, size_gib: u32) -> Result<(), RuleViolation> {
+    let type_name = || type_name.to_owned();
     if let Some(least) = limit(specs, SIZE_MIN)?.filter(|least| size_gib < *least) {
-        return Err(format!(
-            "Invalid input received: Specified volume size of '{size_gib}' is less than the minimum required size of \
-             '{least}' for volume type '{type_name}'."
-        ));
+        return Err(RuleViolation::Spec(SpecViolation::TooSmall { size_gib, least, type_name: type_name() }));
     }
     if let Some(most) = limit(specs, SIZE_MAX)?.filter(|most| size_gib > *most) {
-        return Err(format!(
-            "Invalid input received: Specified volume size of '{size_gib}' is greater than the maximum allowable size of \
-             '{most}' for volume type '{type_name}'."
-        ));
+        return Err(RuleViolation::Spec(SpecViolation::TooLarge { size_gib, most, type_name: type_name() }));
     }
     Ok(())
 }
 
-fn limit(specs: &Specs, key: &str) -> Result<Option<u32>, String> {
+fn limit(specs: &Specs, key: &'static str) -> Result<Option<u32>, RuleViolation> {
     let Some(spec) = specs.get(key) else { return Ok(None) };
-    spec.trim().parse().map(Some).map_err(|_| {
-        format!("Invalid volume type: {key} is {}: want a whole number of gigabytes.", shown(spec))
-    })
+    let wrong = |_| RuleViolation::Spec(SpecViolation::NoSize { key, value: cut_short(spec) });
+    spec.trim().parse().map(Some).map_err(wrong)
 }
 
-/// A value that is wrong, short enough for an error.
-pub(super) fn shown(spec: &str) -> String {
-    format!("{:?}", spec.chars().take(80).collect::<String>())
+/// A text of a request, short enough for an answer.
+pub(super) fn cut_short(text: &str) -> String {
+    text.chars().take(80).collect()
 }

@@ -68,7 +68,7 @@ pub(super) fn apply(
 /// The mode that a connector asks of an attachment that has one. Where the attachment's maker or an operator named the mode, a
 /// connector cannot change it.
 fn mode_of(row: &AttachmentRow, connector: &Map<String, Value>) -> Result<Option<Mode>, Refusal> {
-    let asked = rules::of_connector(Some(connector)).map_err(Refusal::Invalid)?;
+    let asked = rules::of_connector(Some(connector))?;
     let Some(mode) = asked.filter(|mode| *mode != row.mode && row.mode_asked) else { return Ok(asked) };
     if rules::of_connector(row.connector.as_ref()) == Ok(asked) {
         // The first call said the same, and its answer said which mode is in force.

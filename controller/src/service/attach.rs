@@ -15,8 +15,10 @@ use place::native_place;
 
 use super::view::{self, Secrets};
 use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, volumes};
-use crate::domain::Transport;
-use crate::domain::{Attachment, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeStatus};
+use crate::domain::{
+    AttachViolation, Attachment, AttachmentStatus, Caller, ConnectorViolation, NewAttachment, NewConnector,
+    RuleViolation, Transport, VolumeStatus,
+};
 use crate::flow::Inner;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
@@ -196,20 +198,16 @@ pub(super) fn may_reserve(
     not_in_review(volume)?;
     super::cut::not_cut(volume)?;
     if let Some(said) = volume.said_status.filter(|said| said.is_error()) {
-        let allowed = if volume.multiattach {
-            "available or in-use or downloading"
-        } else {
-            "available or downloading"
-        };
-        return Err(Refusal::Invalid(format!(
-            "Invalid volume: Volume {} status must be {allowed} to reserve, but the current status is {said}.",
-            volume.id
-        ))
+        return Err(Refusal::from(RuleViolation::Attach(AttachViolation::NotAttachable {
+            volume: volume.id,
+            multiattach: volume.multiattach,
+            status: said,
+        }))
         .into());
     }
     let held = volume.is_held();
     rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)
-        .map_err(Refusal::Invalid)?;
+        .map_err(Refusal::from)?;
     if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
         let target = volumes::target(volume);
         inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
@@ -260,11 +258,13 @@ fn chosen(
         let used = rows.iter().find(|other| other.native == Some(host) && other.held);
         offer.asked = offer.asked.or_else(|| used?.initiator.as_ref().map(Transport::of));
     }
-    transport::choose(&offer, specs, &name, served.as_ref()).map_err(|why| {
-        Refusal::Invalid(match &place.without_fc {
-            Some(without) => format!("{why}. {without}"),
-            None => why,
-        })
+    transport::choose(&offer, specs, &name, served.as_ref()).map_err(|mut violation| {
+        if let RuleViolation::Connector(ConnectorViolation::NoCommonTransport { without_fc, .. }) =
+            &mut violation
+        {
+            *without_fc = place.without_fc.as_deref().map(Box::from);
+        }
+        violation.into()
     })
 }
 
@@ -292,7 +292,7 @@ pub(super) fn connect(
     // What is over holds nothing: neither its nexus nor a place in the limits.
     let there: Vec<_> = existing.into_iter().filter(|other| other.granted || !other.is_leaving()).collect();
     rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)
-        .map_err(Refusal::Conflict)?;
+        .map_err(Refusal::from)?;
     let nexuses: BTreeSet<_> =
         there.iter().filter_map(|other| other.initiator.as_ref()).flat_map(Initiators::each).collect();
     let new = initiators.each().filter(|one| !nexuses.contains(one)).count();
@@ -301,7 +301,7 @@ pub(super) fn connect(
         return Err(Refusal::Invalid(full()).into());
     }
     if sharing > 0 {
-        rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::Conflict)?;
+        rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::from)?;
     }
     // Nothing is begun that cannot go on now.
     inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
@@ -423,8 +423,8 @@ fn repeated(
 /// A reserve that cannot be is 400, whatever stands in its way: clients take 409 for a failure of the server.
 pub(super) fn as_invalid(abort: Abort) -> Abort {
     match abort {
-        Abort::Refused(Refusal::Conflict(why)) => Refusal::Invalid(format!("Invalid volume: {why}")).into(),
-        other => other,
+        Abort::Refused(refusal) => refusal.into_invalid().into(),
+        store @ Abort::Store(_) => store,
     }
 }
 
@@ -450,7 +450,7 @@ fn create(
     let specs = specs_of(db, &volume)?;
     let mut row = new_row(db, &volume, &specs, new.instance, id);
     row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))
-        .map_err(Refusal::Invalid)?;
+        .map_err(Refusal::from)?;
     row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
         row.status = AttachmentStatus::Attaching;
@@ -505,7 +505,7 @@ fn update(
         let own = Existing { instance: Some(Uuid::nil()), ..row.existing() };
         let readonly = volume.readonly == Some(true);
         row.mode = rules::mode(None, Some(connector), own.instance, std::slice::from_ref(&own), readonly)
-            .map_err(Refusal::Invalid)?;
+            .map_err(Refusal::from)?;
     }
     let before = db.attachments_of(volume.id)?;
     let specs = specs_of(db, &volume)?;

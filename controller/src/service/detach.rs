@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use super::attach::{find, not_found};
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, not_in_review};
-use crate::domain::{Attachment, AttachmentReceipt, AttachmentStatus, Caller};
+use crate::domain::{
+    AttachViolation, Attachment, AttachmentReceipt, AttachmentStatus, Caller, RuleViolation,
+};
 use crate::flow::Inner;
 use crate::flow::forced::{ask, force_away, force_in_review, take_back};
 use crate::flow::seen::wanted_mode;
@@ -99,10 +101,11 @@ pub(super) fn decided(
     match (rules::deletion_allowed(deletion), looked, &row.initiator) {
         (Ok(()), _, _) => Ok(None),
         (Err(_), None, Some(initiator)) => Ok(Some(initiator.clone())),
-        (Err(why), Some(None), _) => Err(Refusal::Conflict(format!(
-            "{why} (its storage agent does not say whether a session is live)"
-        ))),
-        (Err(why), _, _) => Err(Refusal::Conflict(why)),
+        (Err(RuleViolation::Attach(AttachViolation::ServerUsesIt { instance, .. })), Some(None), _) => {
+            Err(RuleViolation::Attach(AttachViolation::ServerUsesIt { instance, sessions_known: false })
+                .into())
+        }
+        (Err(violation), _, _) => Err(violation.into()),
     }
 }
 
@@ -122,8 +125,7 @@ fn companions(
         return Ok(Vec::new());
     }
     let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
-    let ids =
-        rules::may_force(row.id, initiator, &existing, way == Way::Widened).map_err(Refusal::Conflict)?;
+    let ids = rules::may_force(row.id, initiator, &existing, way == Way::Widened)?;
     Ok(rows.into_iter().filter(|other| ids.contains(&other.id)).collect())
 }
 

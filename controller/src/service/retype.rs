@@ -9,6 +9,7 @@ use mooring_model::VolumeId;
 
 use super::{Refusal, Service, not_in_review, quotas, types, volumes};
 use crate::domain::{Caller, VolumeStatus, VolumeType};
+use crate::error::RuleAnswer;
 use crate::flow::{Inner, place, wishes};
 use crate::policy::Target;
 use crate::quota::Delta;
@@ -20,9 +21,10 @@ use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
-        let text = refused.to_string();
         match refused {
-            Refused::Forbidden(_) => Self::Forbidden(text),
+            Refused::Forbidden(policy) => {
+                Self::Forbidden(format!("Policy doesn't allow {policy} to be performed."))
+            }
             Refused::NotFound(what) => {
                 let id = what.parse::<uuid::Uuid>().is_ok();
                 Self::NotFound {
@@ -30,9 +32,8 @@ impl From<Refused> for Refusal {
                     what: if id { what } else { format!("with name {what}") },
                 }
             }
-            Refused::Invalid(_) => Self::Invalid(text),
-            Refused::Over(_) => Self::Exceeded(text),
-            Refused::Later(text) => Self::Unimplemented(format!("Mooring does not implement it yet: {text}")),
+            Refused::Over(over) => Self::Exceeded(over.to_string()),
+            Refused::Rule(violation) => violation.into(),
         }
     }
 }
@@ -46,30 +47,31 @@ fn wanted(db: &Db<'_>, caller: &Caller, named: &str) -> Result<Option<VolumeType
     }
 }
 
-/// Whether the volume's own pool can serve the new type, by the last report. The volume is there: it needs no more space.
-fn fits(
+/// Reason why the volume's own pool cannot serve the new type, by the last report; `None`: it can. The volume is there: it needs no
+/// more space.
+fn unfit(
     inner: &Inner,
     db: &Db<'_>,
     volume: &VolumeRow,
     new_type: &VolumeType,
-) -> Result<Result<(), String>, Abort> {
+) -> Result<Option<String>, Abort> {
     let place = PoolRef { agent: volume.agent, pool: volume.pool.clone() };
     let mut request = Request::new(u64::from(volume.size_gib) * wishes::GIB, new_type.extra_specs.clone());
     (request.pool, request.resides) = (Some(place.clone()), Some(place.clone()));
     let row = db.agents()?.into_iter().find(|row| row.id == volume.agent);
     let Some((row, report)) = row.as_ref().and_then(|row| Some((row, row.capabilities.as_ref()?))) else {
-        return Ok(Err("its agent has never reported".to_owned()));
+        return Ok(Some("its agent has never reported".to_owned()));
     };
     let Some(agent) = inner.agents.named(&row.name) else {
-        return Ok(Err(format!("agent {} is not enrolled any more", row.name)));
+        return Ok(Some(format!("agent {} is not enrolled any more", row.name)));
     };
     let settings = Settings { zone: volume.zone.clone(), ..place::settings(inner, &agent) };
     let agent = place::agent_of(row, &agent, &settings, db, report);
     let Some(reported) = report.pools.iter().find(|pool| pool.name == volume.pool) else {
-        return Ok(Err(format!("agent {} reports no pool {}", row.name, volume.pool)));
+        return Ok(Some(format!("agent {} reports no pool {}", row.name, volume.pool)));
     };
     let pool = capabilities::pool(&agent, reported, Placed::default());
-    Ok(schedule::fits(&pool, &request).map_err(|why| why.to_string()))
+    Ok(schedule::fits(&pool, &request).err().map(|rejected| rejected.to_string()))
 }
 
 /// The status that decides. An attachment in error does not count in the volume's own, and its grant may live.
@@ -86,7 +88,7 @@ fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refu
     for one in &existing {
         if let Some(initiator) = one.initiator.as_ref().filter(|_| one.is_live()) {
             crate::rules::may_mix(&new_type.extra_specs, Some(one.id), initiator, one.mode, &existing)
-                .map_err(|why| Refusal::Invalid(format!("Invalid volume: {why}")))?;
+                .map_err(|violation| Refusal::rule(RuleAnswer::InvalidVolume, violation))?;
         }
     }
     Ok(())
@@ -107,11 +109,11 @@ fn write(
         .type_by_id(volume.type_id)?
         .map(|found| (found.name, tuning::of(&found.extra_specs)))
         .unwrap_or_default();
-    let (quota, fits) = match &new_type {
-        None => (Ok(()), Ok(())),
+    let (quota, unfit) = match &new_type {
+        None => (Ok(()), None),
         Some(new_type) => {
             let delta = Delta::retype(&old_name, &new_type.name, volume.size_gib);
-            (quotas::verdict(inner, db, &volume.project, &delta)?, fits(inner, db, &volume, new_type)?)
+            (quotas::verdict(inner, db, &volume.project, &delta)?, unfit(inner, db, &volume, new_type)?)
         }
     };
     let (policies, target) = (inner.policies(), volumes::target(&volume));
@@ -128,7 +130,7 @@ fn write(
         operation: volume.operation,
         quota,
         migration,
-        fits,
+        unfit,
     })
     .map_err(Refusal::from)?;
     if let Some(new_type) = &new_type {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_controller::domain::{NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus};
+use mooring_controller::http::in_words;
 use mooring_controller::policy::Policies;
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::Refusal;
@@ -209,7 +210,7 @@ async fn a_strict_type_does_not_come_over_mixed_modes() {
     attach(Mode::ReadWrite, 1).await;
     let other = attach(Mode::ReadOnly, 2).await;
     let retype = async || rig.service.retype_volume(&admin(), id, "strict", MigrationPolicy::Never).await;
-    let refused = retype().await;
+    let refused = retype().await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
     rig.service.delete_attachment(&admin(), other, true, LONG).await.ok();
     let unchanged = rig.service.volume(&admin(), id).await.unwrap();
@@ -239,7 +240,7 @@ async fn what_a_type_says_about_sessions_is_wished() {
     let retype =
         async |id, to: &str| rig.service.retype_volume(&admin(), id, to, MigrationPolicy::Never).await;
     for (id, to) in [(id, "plain"), (plain, "checked")] {
-        let refused = retype(id, to).await;
+        let refused = retype(id, to).await.map_err(in_words);
         assert!(
             matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("how iSCSI sessions are negotiated")),
             "{refused:?}"
@@ -288,7 +289,7 @@ async fn against_attaches_at_the_same_time_flag_and_attachments_never_contradict
         });
         let (one, two) = (attach(1), attach(2));
         let (one, two) = (one.await.unwrap(), two.await.unwrap());
-        match to_plain.await.unwrap() {
+        match to_plain.await.unwrap().map_err(in_words) {
             Ok(()) => done += 1,
             Err(Refusal::Invalid(_)) => refused += 1,
             Err(other) => panic!("{other}"),

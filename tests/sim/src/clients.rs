@@ -10,6 +10,7 @@ use mooring_controller::domain::{
     Attachment, Hints, NewAttachment, NewConnector, NewSnapshot, NewVolume, VolumeAction, VolumeStatus,
     WantedId,
 };
+use mooring_controller::error::RuleAnswer;
 use mooring_controller::service::{Refusal, Service, Wait};
 use mooring_host::fake::IoRefusal;
 use mooring_model::{AttachmentId, LvName, Mode, Proof, VolumeId};
@@ -86,17 +87,17 @@ fn connector(node: u8) -> Map<String, Value> {
 /// The kind of a refusal: its text may hold what differs from run to run.
 fn short(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::Invalid(_) => "invalid",
+        Refusal::Rule(RuleAnswer::Invalid | RuleAnswer::InvalidVolume, _) | Refusal::Invalid(_) => "invalid",
         Refusal::Unauthenticated(_) => "unauthenticated",
         Refusal::Forbidden(_) => "forbidden",
         Refusal::NotFound { .. } => "not found",
         Refusal::Changed(_) => "changed",
-        Refusal::Conflict(_) | Refusal::OtherHost(_) => "conflict",
+        Refusal::Rule(RuleAnswer::Conflict, _) | Refusal::Conflict(_) | Refusal::OtherHost(_) => "conflict",
         Refusal::Pending(_) => "pending",
         Refusal::Unavailable(_) => "unavailable",
         Refusal::Internal(_) => "internal",
         Refusal::Exceeded(_) => "exceeded",
-        Refusal::Unimplemented(_) => "unimplemented",
+        Refusal::Rule(RuleAnswer::Unimplemented, _) | Refusal::Unimplemented(_) => "unimplemented",
     }
 }
 

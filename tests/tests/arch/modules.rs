@@ -85,12 +85,12 @@ const ORDER: &[(&str, &[&str])] = &[
     (
         "controller",
         &[
-            "error",
             "clock",
             "initiators",
             "list",
             "permits",
             "domain",
+            "error",
             "authority",
             "policy",
             "quota",

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::domain::{AttachmentStatus, Caller};
+use crate::error::RuleAnswer;
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
 use crate::permits;
@@ -103,8 +104,8 @@ fn open(
         may_reserve(inner, caller, &volume, &existing, None)?;
         let readonly = volume.readonly == Some(true);
         let mut row = new_row(db, &volume, &specs, None, AttachmentId::random());
-        row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)
-            .map_err(Refusal::Invalid)?;
+        row.mode =
+            rules::mode(None, place.connector.as_ref(), None, &existing, readonly).map_err(Refusal::from)?;
         row.legacy = true;
         row.status = AttachmentStatus::Attaching;
         row
@@ -198,7 +199,7 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     let before = row.mode;
     if let Some(mode) = said.mode.or((!row.legacy).then_some(Mode::ReadWrite)) {
         let readonly = volume.readonly == Some(true);
-        row.mode = rules::mode(Some(mode), None, None, &[], readonly).map_err(Refusal::Invalid)?;
+        row.mode = rules::mode(Some(mode), None, None, &[], readonly).map_err(Refusal::from)?;
         row.mode_asked = true;
     }
     let changed = row.mode != before && row.grant_wanted;
@@ -288,9 +289,9 @@ impl Service {
             Ok(seen) => seen
                 .connection_info
                 .ok_or_else(|| Refusal::Pending(format!("attachment {own} is not granted yet: ask again"))),
-            Err(Refusal::Conflict(why)) => {
+            Err(refusal @ (Refusal::Conflict(_) | Refusal::Rule(RuleAnswer::Conflict, _))) => {
                 self.abandon(caller, own).await;
-                Err(Refusal::Invalid(format!("Invalid volume: {why}")))
+                Err(refusal.into_invalid())
             }
             Err(refusal) => Err(refusal),
         }

@@ -99,7 +99,7 @@ fn chosen(
         ["initiator", "wwpns"].into_iter().any(|key| connector.contains_key(key))
     };
     if let Some(connector) = connector.filter(names) {
-        let offer = Offer::of_connector(connector).map_err(Refusal::Invalid)?;
+        let offer = Offer::of_connector(connector)?;
         let own = |row: &&&AttachmentRow| row.initiator.as_ref().is_some_and(|own| offer.covers(own));
         return Ok(connected.iter().find(own).map(|row| (*row).clone()));
     }

@@ -27,7 +27,7 @@ pub(in crate::service) fn client_place(
         let text = format!("Invalid input received: the connector has more than {CONNECTOR_BYTES_MAX} bytes");
         return Err(Refusal::Invalid(text));
     }
-    let offer = Offer::of_connector(&connector).map_err(Refusal::Invalid)?;
+    let offer = Offer::of_connector(&connector)?;
     // Which host it is, is nothing that a client without rights to hosts should learn.
     if let Some(own) = offer.iscsi.as_ref().filter(|own| inner.agents.by_initiator(own).is_some()) {
         let text =
