@@ -35,7 +35,7 @@ use crate::images::{self, OpenImage};
 
 /// Progress of a copy, as a tag of its LV says: `mooring-copied-IMAGE-MIB`.
 ///
-/// It counts only beside the tag of an LV that an image is copied into, and only for that very
+/// The tag counts only beside the tag of an LV that an image is copied into, and only for that very
 /// image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {

@@ -9,7 +9,7 @@
 //!
 //! They share a board with every session's status, and nothing else.
 //!
-//! It is crash-only. A panic in any thread aborts the process: the others could not know what the
+//! The daemon is crash-only. A panic in any thread aborts the process: the others could not know what the
 //! dead thread held to be true. systemd starts it again at once, and it takes over the sessions
 //! that it finds ([`adopt`]). Sessions and their I/O go on meanwhile, because they live in the
 //! kernel. For the same reason there is nothing to do at a stop.

@@ -219,7 +219,7 @@ impl Agent {
         self.set_volume(volume, status.as_ref().map(SeenVolume::of));
     }
 
-    /// The same of a connection.
+    /// Asks how a connection is now: what is known of it here is of now, or not there.
     pub(crate) async fn ask_connection(&self, volume: VolumeId) {
         let status =
             if self.is_up() { self.get_connection(volume.to_string(), ASK_LIMIT).await.ok() } else { None };

@@ -298,12 +298,12 @@ impl Agent {
         self.state().volumes.get(&id).and_then(|kept| get(kept))
     }
 
-    /// It has listed this volume, or was sent its wish.
+    /// Returns `true` if the agent has listed this volume, or was sent its spec.
     pub(crate) fn knows_volume(&self, id: VolumeId) -> bool {
         self.state().volumes.contains_key(&id)
     }
 
-    /// The same of a connection.
+    /// Returns `true` if the agent has listed this connection, or was sent its spec.
     pub(crate) fn knows_connection(&self, id: VolumeId) -> bool {
         self.state().connections.contains_key(&id)
     }

@@ -163,7 +163,8 @@ impl Agents {
         Ok(self.relied_on(agent, &hold))
     }
 
-    /// It, for the task that follows it: that task relies on the agent's lease from now on.
+    /// Returns the agent for the task that follows it: that task relies on the agent's lease from now
+    /// on.
     pub(crate) fn driven(&self, agent: &Arc<Agent>) -> Held {
         self.relied_on(Arc::clone(agent), &agent.hold())
     }

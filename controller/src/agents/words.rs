@@ -104,7 +104,7 @@ impl Agent {
     }
 }
 
-/// Whether something that an agent said by itself is taken: `false` is counted.
+/// Returns `true` if something that an agent said by itself is taken; `false` is counted.
 pub(super) async fn takes(store: &FencedStore, agent: &Agent, word: Word<'_>) -> bool {
     let Some(id) = agent.id() else { return false };
     let receipt = match word {

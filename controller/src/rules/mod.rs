@@ -188,7 +188,7 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Whether a further attachment may be reserved.
+/// Says whether a further attachment may be reserved.
 ///
 /// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone. The call names none of
 /// them, so nobody knows which one goes; who has none yet waits until that is settled.
@@ -221,14 +221,14 @@ pub fn may_attach(
     Err(refused())
 }
 
-/// Whether a further attachment needs the policy `volume:multiattach_bootable_volume`: the volume is shared and bootable, and
+/// Returns `true` if a further attachment needs the policy `volume:multiattach_bootable_volume`: the volume is shared and bootable, and
 /// somebody holds it already, if only a reservation. To be asked in the transaction that inserts the attachment, or of
 /// two at a time neither would see the other.
 pub fn bootable_multiattach(multiattach: bool, bootable: bool, existing: &[Existing]) -> bool {
     multiattach && bootable && existing.iter().any(|other| other.status != AttachmentStatus::ErrorAttaching)
 }
 
-/// Whether an attachment may be connected from this nexus. `own` is itself, when it is there already.
+/// Says whether an attachment may be connected from this nexus. `own` is itself, when it is there already.
 pub fn may_connect(
     own: Option<AttachmentId>,
     instance: Option<Uuid>,

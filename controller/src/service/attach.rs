@@ -186,7 +186,7 @@ pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing
     rows.iter().map(AttachmentRow::existing).chain(promises).collect()
 }
 
-/// Whether a further attachment may be made, and the policy of those of bootable volumes: asked where it is inserted, so
+/// Says whether a further attachment may be made, and asks the policy of those of bootable volumes: asked where it is inserted, so
 /// that of two at a time each sees the other.
 pub(super) fn may_reserve(
     inner: &Inner,
@@ -206,8 +206,7 @@ pub(super) fn may_reserve(
         .into());
     }
     let held = volume.is_held();
-    rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)
-        .map_err(Refusal::from)?;
+    rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)?;
     if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
         let target = volumes::target(volume);
         inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
@@ -291,8 +290,7 @@ pub(super) fn connect(
         rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
     // What is over holds nothing: neither its nexus nor a place in the limits.
     let there: Vec<_> = existing.into_iter().filter(|other| other.granted || !other.is_leaving()).collect();
-    rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)
-        .map_err(Refusal::from)?;
+    rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)?;
     let nexuses: BTreeSet<_> =
         there.iter().filter_map(|other| other.initiator.as_ref()).flat_map(Initiators::each).collect();
     let new = initiators.each().filter(|one| !nexuses.contains(one)).count();
@@ -301,7 +299,7 @@ pub(super) fn connect(
         return Err(Refusal::Invalid(full()).into());
     }
     if sharing > 0 {
-        rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there).map_err(Refusal::from)?;
+        rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there)?;
     }
     // Nothing is begun that cannot go on now.
     inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
@@ -449,8 +447,7 @@ fn create(
     let id = new.id.unwrap_or_else(AttachmentId::random);
     let specs = specs_of(db, &volume)?;
     let mut row = new_row(db, &volume, &specs, new.instance, id);
-    row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))
-        .map_err(Refusal::from)?;
+    row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))?;
     row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
         row.status = AttachmentStatus::Attaching;
@@ -504,8 +501,7 @@ fn update(
         // Without a mode in it after all (null), what was found when it was made stays.
         let own = Existing { instance: Some(Uuid::nil()), ..row.existing() };
         let readonly = volume.readonly == Some(true);
-        row.mode = rules::mode(None, Some(connector), own.instance, std::slice::from_ref(&own), readonly)
-            .map_err(Refusal::from)?;
+        row.mode = rules::mode(None, Some(connector), own.instance, std::slice::from_ref(&own), readonly)?;
     }
     let before = db.attachments_of(volume.id)?;
     let specs = specs_of(db, &volume)?;

@@ -137,13 +137,12 @@ pub(super) fn change(
     before: &[AttachmentRow],
 ) -> Result<(), Abort> {
     let mode = rules::mode(Some(mode), None, None, &[], volume.readonly == Some(true));
-    row.mode = mode.map_err(Refusal::from)?;
+    row.mode = mode?;
     if let Some(initiator) = &row.initiator
         && let Some(volume_type) = db.type_by_id(volume.type_id)?
     {
         let existing: Vec<_> = before.iter().map(AttachmentRow::existing).collect();
-        rules::may_mix(&volume_type.extra_specs, Some(row.id), initiator, row.mode, &existing)
-            .map_err(Refusal::from)?;
+        rules::may_mix(&volume_type.extra_specs, Some(row.id), initiator, row.mode, &existing)?;
     }
     Ok(())
 }

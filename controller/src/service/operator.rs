@@ -191,7 +191,7 @@ fn extend(
     }
     let volume_type = db.type_by_id(volume.type_id)?;
     if let Some(of) = &volume_type {
-        rules::types::check_size(&of.extra_specs, &of.name, to_gib).map_err(Refusal::from)?;
+        rules::types::check_size(&of.extra_specs, &of.name, to_gib)?;
     }
     quotas::check_extend(inner, db, volume, to_gib)?;
     check_space(inner, db, volume, to_gib - from_gib)?;

@@ -80,7 +80,7 @@ pub(super) fn check_new(
     let specs = &volume_type.extra_specs;
     rules::types::check_encryption(specs)
         .map_err(|violation| Refusal::rule(RuleAnswer::InvalidVolume, violation))?;
-    rules::types::check_size(specs, &volume_type.name, size_gib).map_err(Refusal::from)?;
+    rules::types::check_size(specs, &volume_type.name, size_gib)?;
     quotas::check(inner, db, &caller.project, &Delta::volume(&volume_type.name, size_gib))
 }
 
@@ -155,8 +155,8 @@ impl Service {
         check_name(name)?;
         text_limit("description", description.unwrap_or_default())?;
         check_keys(&extra_specs)?;
-        let extra_specs = rules::types::normalise(extra_specs).map_err(Refusal::from)?;
-        rules::check_specs(&extra_specs).map_err(Refusal::from)?;
+        let extra_specs = rules::types::normalise(extra_specs)?;
+        rules::check_specs(&extra_specs)?;
         let new = VolumeType {
             id: Uuid::new_v4(),
             name: name.to_owned(),
@@ -242,7 +242,7 @@ impl Service {
     ) -> Result<VolumeType, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         check_keys(&specs)?;
-        let specs = rules::types::normalise(specs).map_err(Refusal::from)?;
+        let specs = rules::types::normalise(specs)?;
         let write = move |db: &Db<'_>| {
             // Who may not change specs learns of a type only what he may see of it.
             let mut changed = visible_by_id(db, &caller, id)?;
@@ -255,7 +255,7 @@ impl Service {
             }
             check_unused(db, id)?;
             changed.extra_specs.extend(specs.clone());
-            rules::check_specs(&changed.extra_specs).map_err(Refusal::from)?;
+            rules::check_specs(&changed.extra_specs)?;
             db.set_specs(id, &specs)?;
             Ok(changed)
         };
@@ -270,7 +270,7 @@ impl Service {
             let mut left = by_id(db, id)?.extra_specs;
             check_unused(db, id)?;
             left.remove(&key);
-            rules::tuning::check(&left).map_err(Refusal::from)?;
+            rules::tuning::check(&left)?;
             if !db.delete_spec(id, &key)? {
                 let what = format!("{id} with extra spec {}", key.chars().take(80).collect::<String>());
                 return Err(not_found(&what).into());

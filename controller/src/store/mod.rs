@@ -65,6 +65,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use self::postgres::Postgres;
 use crate::clock::Clock;
+use crate::domain::RuleViolation;
 use crate::error::Refusal;
 use leases::Fence;
 use sql::{Row, Sql, Value, values};
@@ -175,6 +176,12 @@ impl From<SqlError> for Abort {
 impl From<StoreError> for Abort {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<RuleViolation> for Abort {
+    fn from(violation: RuleViolation) -> Self {
+        Self::Refused(violation.into())
     }
 }
 

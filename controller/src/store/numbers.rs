@@ -14,7 +14,7 @@ use crate::rules::numbers;
 /// that has a LUN keeps it.
 pub(crate) fn take(db: &Db<'_>, volume: &VolumeRow, ports: &HostPorts) -> Result<Lun, Abort> {
     let known = db.fc_luns(volume.agent, ports)?;
-    let lun = numbers::lun(volume.id, ports, &known).map_err(Refusal::from)?;
+    let lun = numbers::lun(volume.id, ports, &known)?;
     db.take_fc_lun(volume.agent, ports, lun, volume.id)?;
     for port in ports.iter() {
         give_slot(db, volume.agent, port)?;

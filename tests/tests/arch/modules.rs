@@ -291,12 +291,12 @@ fn tokens(path: &str, text: &str) -> TokenStream {
 }
 
 /// Modules that each module imports.
-fn arrows_of(krate: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
+fn arrows_of(krate: &str, sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let mut arrows = BTreeMap::<_, BTreeSet<_>>::new();
-    for (path, text) in sources() {
-        let Some(modules) = modules_of(krate, &path) else { continue };
+    for (path, text) in sources {
+        let Some(modules) = modules_of(krate, path) else { continue };
         let mut found = BTreeSet::new();
-        imports(tokens(&path, &text), modules.len(), &mut found);
+        imports(tokens(path, text), modules.len(), &mut found);
         // The root of a library or a program imports all that it has.
         let Some(own) = modules.first() else { continue };
         let others = found.into_iter().filter(|name| name != own).map(|name| (path.clone(), name));
@@ -309,8 +309,9 @@ fn arrows_of(krate: &str) -> BTreeMap<String, BTreeSet<(String, String)>> {
 fn modules_import_downwards() {
     let mut upward = BTreeSet::new();
     let mut without_floor = Vec::new();
+    let sources = sources();
     for (krate, order) in ORDER {
-        let arrows = arrows_of(krate);
+        let arrows = arrows_of(krate, &sources);
         let floor = |name: &str| order.iter().position(|floor| *floor == name);
         without_floor.extend(
             arrows.keys().filter(|name| floor(name).is_none()).map(|name| format!("{krate}: {name}")),

@@ -104,8 +104,7 @@ fn open(
         may_reserve(inner, caller, &volume, &existing, None)?;
         let readonly = volume.readonly == Some(true);
         let mut row = new_row(db, &volume, &specs, None, AttachmentId::random());
-        row.mode =
-            rules::mode(None, place.connector.as_ref(), None, &existing, readonly).map_err(Refusal::from)?;
+        row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)?;
         row.legacy = true;
         row.status = AttachmentStatus::Attaching;
         row
@@ -199,7 +198,7 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     let before = row.mode;
     if let Some(mode) = said.mode.or((!row.legacy).then_some(Mode::ReadWrite)) {
         let readonly = volume.readonly == Some(true);
-        row.mode = rules::mode(Some(mode), None, None, &[], readonly).map_err(Refusal::from)?;
+        row.mode = rules::mode(Some(mode), None, None, &[], readonly)?;
         row.mode_asked = true;
     }
     let changed = row.mode != before && row.grant_wanted;
