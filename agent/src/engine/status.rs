@@ -119,6 +119,11 @@ impl State {
         if let Some(lives) = self.knowledge.lives() {
             lives.fill(report);
         }
+        self.fill_reservations(report);
+    }
+
+    /// Adds the reservations that the last look at them saw, and their problems.
+    fn fill_reservations(&self, report: &mut ExportReport) {
         self.held.fill(report);
         self.fill_reserved(report);
     }
@@ -170,7 +175,8 @@ impl Engine {
         let tree = &*self.shared.machine.target;
         let seen = wanted.look(tree).ok()?;
         let lives = self.read_lives(cell, &wanted).ok()?;
-        let last = cell.export_report();
+        // What is live is told below, beside what a pass has left.
+        let last = cell.state().export_end().report.clone();
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
         let (mut facts, ports) = wanted.facts(&seen, &wanted.plan(&seen));
@@ -178,9 +184,9 @@ impl Engine {
         let mut report = pass::export_report(cell.id, generation, facts, ports, &problems);
         self.note_looked(cell, &report);
         lives.fill(&mut report);
-        let (seen, _, kept) = cell.state().held.said();
-        report.reservations = seen;
-        report.kept_reservations = export.as_ref().map(|_| kept);
+        let state = cell.state();
+        report.problems.extend(state.store_failed().cloned());
+        state.fill_reservations(&mut report);
         Some(report)
     }
 
