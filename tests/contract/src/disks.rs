@@ -10,8 +10,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use mooring_host::{DiskAccess, DiskOp, DiskUser, Disks, Errno, Holder, KernelDisks, User};
 
 const BYTES: u64 = 1 << 20;
@@ -36,6 +37,19 @@ impl Loop {
         let made = Command::new("losetup").args(["--show", "--find"]).arg(backing).output()?;
         ensure!(made.status.success(), "losetup: {made:?}");
         Ok(Self(String::from_utf8(made.stdout)?.trim().into()))
+    }
+
+    /// Detaches it, and waits until it has no file any more: the kernel waits for udev, which looks at what was written to.
+    fn let_go(self) -> Result<PathBuf> {
+        let (device, bound) = (self.0.clone(), Path::new("/sys/block").join(self.name()).join("loop"));
+        drop(self);
+        for _ in 0..200 {
+            if !bound.exists() {
+                return Ok(device);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("{} has its file 10 s after it was detached: somebody has it open", device.display())
     }
 
     fn name(&self) -> String {
@@ -114,8 +128,7 @@ fn calls(folder: &Path) -> Result<()> {
     ensure!([Errno::ENOTTY, Errno::EINVAL].contains(&error.errno), "{error}");
     // The same name is now another disk.
     drop(written);
-    let name = disk.0.clone();
-    drop(disk);
+    let name = disk.let_go()?;
     let status = Command::new("losetup").arg(&name).arg(&file).status()?;
     ensure!(status.success(), "losetup {}: {status}", name.display());
     let again = Loop(name);
