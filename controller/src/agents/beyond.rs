@@ -1,14 +1,16 @@
-//! What an agent says of itself beyond the roles by which it joined: it is left out, and a problem of the host.
+//! Leaves out the part of an agent's capabilities that exceeds the roles by which it joined, and
+//! adds a problem of the host.
 //!
-//! What must never happen here: a volume placed at an agent that joined as a host alone; an attach by the agent of one that joined to
-//! serve volumes alone.
+//! What must never happen here: a volume placed at an agent that joined only as a host; an attach
+//! by the agent of a host that joined only to serve volumes.
 
 use mooring_api::v1;
 
 use crate::domain::AgentEntry;
 use crate::domain::Role;
 
-/// Takes out what the agent's roles do not cover. `attaches`: it said under which name it logs in.
+/// Removes what the agent's roles do not cover. `attaches`: the agent has reported its initiator
+/// name.
 pub(super) fn leave_out(entry: &AgentEntry, attaches: bool, new: &mut v1::Capabilities) {
     if !entry.may(Role::Storage) && !new.pools.is_empty() {
         new.pools.clear();
@@ -73,7 +75,7 @@ mod tests {
                 "{roles:?}"
             );
         }
-        // Who says nothing beyond its roles has no problem.
+        // An agent that reports nothing beyond its roles has no problem.
         for roles in ["storage", "host"] {
             let mut new = v1::Capabilities::default();
             leave_out(&entry(Some(roles)), false, &mut new);

@@ -1,7 +1,7 @@
-//! Calls of an agent, each with its deadline, and what a refusal means.
+//! Calls of an agent, each with its deadline, and the meaning of each refusal.
 //!
-//! What must never happen here: a refusal taken for a lost call (it would be repeated for ever), or a lost call for a
-//! refusal (what it asked for may be true).
+//! What must never happen here: a refusal taken for a lost call (it would be repeated for ever), or
+//! a lost call taken for a refusal (the agent may have done what it asked for).
 
 use std::time::Duration;
 
@@ -18,39 +18,41 @@ use super::dial::Dial;
 use super::lease::Hold;
 use crate::domain::AgentEntry;
 
-/// Over what the agent was asked to wait: the wire, and its disk.
+/// Time that a call gets on top of the agent's own deadline: for the network, and for the agent's
+/// disk.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A call about an agent's certificate: it writes some files.
+/// Limit of a call about an agent's certificate: the agent only writes some files.
 const IDENTITY_LIMIT: Duration = Duration::from_secs(5);
 
-/// Another agent may answer at an address from one day to the next.
+/// Time after which a borrowed channel is checked again: another agent may answer at the address
+/// then.
 const BORROWED_FOR: Duration = Duration::from_secs(10);
 
-/// Why a call did not do what it asked for.
+/// Reason why a call did not do what it asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Nobody knows whether it was taken: ask again.
+    /// Nobody knows whether the agent took it: ask again.
     #[error("{0}")]
     Lost(String),
-    /// It was not taken: what the agent keeps is newer, or another history.
+    /// The agent refused it: the agent stores something newer, or of another history.
     #[error("{0}")]
     Stale(String),
-    /// It was not taken.
+    /// The agent refused it.
     #[error("{text}")]
     Refused {
-        /// The agent's words.
+        /// The agent's own text.
         text: String,
-        /// Something stands in the way that can go away.
+        /// The reason is a condition that can go away.
         precondition: bool,
-        /// Something else has the object's id, or its identity on the wire.
+        /// Another object has the object's id, or its identity on the wire.
         id_is_taken: bool,
-        /// Who can cure it.
+        /// The one who can cure it.
         cure: Cure,
     },
 }
 
-/// What a status of an agent means.
+/// Returns the meaning of a status that an agent answered with.
 pub(crate) fn error_of(agent: &str, status: &Status) -> CallError {
     let text = format!("{agent}: {}", status.message());
     let cure = status.metadata().get(CURE_KEY).and_then(|word| word.to_str().ok()).map(|word| match word {
@@ -93,7 +95,7 @@ pub(crate) fn host_client(channel: Channel) -> HostClient<Channel> {
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Waits for a call, and not longer.
+/// Waits for a call until the limit, and no longer.
 pub(crate) async fn within<T>(
     agent: &str,
     limit: Duration,
@@ -106,15 +108,16 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// How an agent that another controller drives is asked.
+/// Channel for questions to an agent that another controller drives.
 #[derive(Debug)]
 pub(super) struct Borrowed {
     channel: Channel,
     checked: Instant,
 }
 
-/// Tells an agent that it was revoked: it forgets its certificate, and lets nobody in over TLS. It is dialled for that alone, so that
-/// it does not matter who drives it, nor that the registry has it no more.
+/// Tells an agent that it was revoked: it forgets its certificate, and refuses everybody over TLS.
+/// The call dials the agent itself, so that neither the driving controller nor the registry
+/// matters.
 pub(crate) async fn leave(dial: &Dial, entry: &AgentEntry) -> Result<(), String> {
     let channel = dial.dial(entry).await?;
     let leave = async { IdentityClient::new(channel).leave(v1::LeaveRequest {}).await };
@@ -129,7 +132,7 @@ impl Agent {
         Ok(within(&self.entry.name, IDENTITY_LIMIT, call).await?.csr)
     }
 
-    /// Gives the agent the certificate over that key.
+    /// Gives the agent the certificate for that key.
     pub(crate) async fn set_certificate(
         &self,
         certificate: String,
@@ -140,13 +143,14 @@ impl Agent {
         within(&self.entry.name, IDENTITY_LIMIT, call).await.map(drop)
     }
 
-    /// For what changes something: only while we drive it.
+    /// Returns the channel for calls that change something: only while this controller drives the
+    /// agent.
     fn channel(&self) -> Result<Channel, CallError> {
         let channel = self.state().channel.clone().filter(|_| self.hold().is_ours());
         channel.ok_or_else(|| CallError::Lost(self.why_down()))
     }
 
-    /// For questions: also while another controller drives it.
+    /// Returns a channel for questions: also while another controller drives the agent.
     async fn any_channel(&self) -> Result<Channel, CallError> {
         if !matches!(self.hold(), Hold::Theirs(_)) {
             return self.channel();
@@ -172,7 +176,7 @@ impl Agent {
         Ok(channel)
     }
 
-    /// Sees that it answers.
+    /// Checks that the agent answers.
     pub(crate) async fn greet(&self, limit: Duration) -> Result<(), CallError> {
         let lost = |why: String| CallError::Lost(format!("{}: {why}", self.entry.name));
         let hello = super::task::say_hello(&self.entry.name, self.any_channel().await?);
@@ -182,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// Asks for all of its volumes as they are now.
+    /// Asks for the present state of all its volumes.
     pub(crate) async fn list_volumes(&self, limit: Duration) -> Result<Vec<v1::VolumeStatus>, CallError> {
         let asked = v1::ListVolumesRequest { with_secrets: false, with_tombstones: true };
         let mut client = AgentClient::new(self.any_channel().await?)
@@ -190,7 +194,7 @@ impl Agent {
         Ok(within(&self.entry.name, limit, client.list_volumes(asked)).await?.volumes)
     }
 
-    /// Sends a volume's wish.
+    /// Sends a volume's spec.
     pub(crate) async fn put_volume(
         &self,
         put: v1::PutVolumeRequest,
@@ -199,7 +203,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.channel()?).put_volume(put)).await
     }
 
-    /// Sends an export's wish.
+    /// Sends an export's spec.
     pub(crate) async fn put_export(
         &self,
         put: v1::PutExportRequest,
@@ -208,7 +212,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.channel()?).put_export(put)).await
     }
 
-    /// Asks for one volume as it is now.
+    /// Asks for the present state of one volume.
     pub(crate) async fn get_volume(
         &self,
         volume_id: String,
@@ -218,7 +222,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).get_volume(get)).await
     }
 
-    /// Asks for the long work at one volume, or at all without an id.
+    /// Asks for the jobs of one volume, or for all jobs if the id is empty.
     pub(crate) async fn list_jobs(
         &self,
         volume_id: String,
@@ -228,7 +232,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).list_jobs(asked)).await
     }
 
-    /// Limits its jobs. That is no wish: it may be said through any controller.
+    /// Sets the limit of its jobs. The limit is no spec: any controller may send it.
     pub(crate) async fn set_job_limit(
         &self,
         set: v1::SetJobLimitRequest,
@@ -237,7 +241,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).set_job_limit(set)).await
     }
 
-    /// Takes reservations of a volume away.
+    /// Preempts reservations of a volume.
     pub(crate) async fn change_reservations(
         &self,
         change: v1::ChangeReservationsRequest,
@@ -246,7 +250,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.channel()?).change_reservations(change)).await
     }
 
-    /// Asks for the LVs of a group, or of all.
+    /// Asks for the logical volumes of a volume group, or of all groups.
     pub(crate) async fn list_lvs(
         &self,
         group: String,
@@ -256,7 +260,7 @@ impl Agent {
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).list_lvs(list)).await
     }
 
-    /// Asks for one connection as it is now.
+    /// Asks for the present state of one connection.
     pub(crate) async fn get_connection(
         &self,
         volume_id: String,
@@ -266,7 +270,7 @@ impl Agent {
         within(&self.entry.name, limit, host_client(self.any_channel().await?).get_connection(get)).await
     }
 
-    /// Has it look for who uses the disk of a connection.
+    /// Makes the agent look for users of a connection's disk.
     pub(crate) async fn check_connection(
         &self,
         volume_id: String,
@@ -276,7 +280,7 @@ impl Agent {
         within(&self.entry.name, limit, host_client(self.any_channel().await?).check_connection(check)).await
     }
 
-    /// Sends a connection's wish.
+    /// Sends a connection's spec.
     pub(crate) async fn put_connection(
         &self,
         put: v1::PutConnectionRequest,

@@ -1,4 +1,4 @@
-//! How an agent is dialled: over the network, or, in a simulation, as the simulation says.
+//! Dials agents: over the network, or through a function that a simulation gives.
 //!
 //! What must never happen here: a channel to another address than the entry's.
 
@@ -11,16 +11,16 @@ use mooring_model::Chain;
 
 use crate::domain::AgentEntry;
 
-/// What comes of a dial: a channel, or why there is none.
+/// Result of a dial: a channel, or the reason why there is none.
 pub type Dialled = Pin<Box<dyn Future<Output = Result<Channel, String>> + Send>>;
 
-/// How agents are dialled.
+/// Way to dial agents.
 #[derive(Clone, Default)]
 pub enum Dial {
-    /// At the entry's address, with its TLS files.
+    /// Dials the entry's address with the entry's TLS files.
     #[default]
     Network,
-    /// By this.
+    /// Calls this function instead.
     By(Arc<dyn Fn(&AgentEntry) -> Dialled + Send + Sync>),
 }
 

@@ -1,4 +1,5 @@
-//! Exports of an agent: who reaches each of its volumes, by the specs that it keeps and by its kernel.
+//! Exports of an agent: the initiators that reach each of its volumes, by the specs that it stores
+//! and by its kernel.
 //!
 //! What must never happen here: an initiator that is left out because only one of the two names it.
 
@@ -27,14 +28,14 @@ pub(crate) fn reported(report: &ExportReport) -> BTreeSet<Initiator> {
     iscsi.chain(fc).collect()
 }
 
-/// Whom a wish of an export grants the volume.
+/// Returns the initiators to which an export's spec grants the volume.
 pub(crate) fn granted_by(spec: &v1::ExportSpec) -> impl Iterator<Item = Initiator> {
     let iscsi = spec.grants.iter().map(|grant| &grant.initiator);
     let fc = spec.fc.iter().flat_map(|fc| &fc.grants).map(|grant| &grant.initiator);
     iscsi.chain(fc).filter_map(|name| name.parse().ok())
 }
 
-/// Whom a report of an export names.
+/// Returns the initiators that a report of an export names.
 pub(crate) fn shown_by(report: &v1::ExportReport) -> impl Iterator<Item = Initiator> {
     let iscsi = report.grants.iter().map(|grant| &grant.initiator);
     let fc = report.fc.iter().flat_map(|port| &port.grants).map(|grant| &grant.initiator);

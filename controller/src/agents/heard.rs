@@ -1,4 +1,5 @@
-//! When the agents were heard, kept for other controllers and for the time after a restart.
+//! Keeps in the store when each agent was last heard: for other controllers, and for the time after
+//! a restart.
 //!
 //! What must never happen here: a write for each message of an agent.
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 use super::{Agent, Agents};
 use crate::store::{Db, Heard, Store};
 
-/// How often it is kept, for all agents together.
+/// Time between two writes, each for all agents together.
 const EVERY: Duration = Duration::from_secs(10);
 
 fn heard(agent: &Agent) -> Option<Heard> {
@@ -17,7 +18,7 @@ fn heard(agent: &Agent) -> Option<Heard> {
     Some(Heard { name: agent.entry.name.clone(), at, asked_at: state.asked_at })
 }
 
-/// Keeps it, for ever.
+/// Keeps these times again and again, for ever.
 pub(crate) async fn run(store: Store, agents: Arc<Agents>) {
     loop {
         tokio::time::sleep(EVERY).await;

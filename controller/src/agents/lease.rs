@@ -1,14 +1,17 @@
-//! Leases of agents: which controller drives which agent, where several controllers share one database.
+//! Leases of agents: which controller drives which agent, where several controllers share one
+//! database.
 //!
-//! The holder of an agent's lease dials it, follows its reports, and runs every job that calls it. It stops all of that by
-//! its own clock before anybody else can take the lease; a transaction that relies on a lease looks at its row, too; and
-//! agents fence by generations anyway. Others learn from the lease's row whether the agent is up, and may ask it questions.
-//! Notes between controllers only make it quick: whatever is missed is found by the next slow look.
+//! The holder of an agent's lease dials the agent, follows its reports, and runs every job that
+//! calls it. The holder stops all of that by its own clock before another controller can take the
+//! lease. A transaction that relies on a lease checks the lease's row, too, and agents fence by
+//! generations in any case. The other controllers learn from the lease's row whether the agent is
+//! up, and may ask it questions. Notes between controllers only save time: the next periodic look
+//! finds what a lost note would have told.
 //!
-//! With the embedded database one controller holds everything, and nothing of this runs.
+//! With the embedded database, one controller holds everything, and none of this runs.
 //!
-//! What must never happen here: a call that changes something at an agent whose lease another may hold; an agent's state
-//! taken from memory on a controller that does not follow it.
+//! What must never happen here: a call that changes something at an agent whose lease another
+//! controller may hold; an agent's state taken from memory on a controller that does not follow it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,24 +30,24 @@ use crate::store::leases::{Fence, Members, Said};
 
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A question to an agent of another controller.
+/// Limit of a question to an agent that another controller drives.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Who drives an agent.
+/// The controller that drives an agent.
 #[derive(Debug, Clone)]
 pub(crate) enum Hold {
-    /// We: the database is ours alone.
+    /// This one, without a lease: the database is its alone.
     Always,
-    /// We, as this id, until this moment.
+    /// This one, under this holder's id, until this moment.
     Ours(String, watch::Receiver<Instant>),
-    /// Another, or nobody.
+    /// Another one, or none. Holds what the lease's row says of the agent.
     Theirs(Said),
-    /// Nobody, ever again: it has left the registry.
+    /// None, and never again: the agent has left the registry.
     Gone,
 }
 
 impl Hold {
-    /// We do, now.
+    /// Returns `true` if this controller drives the agent now.
     pub(crate) fn is_ours(&self) -> bool {
         match self {
             Self::Always => true,
@@ -54,15 +57,16 @@ impl Hold {
     }
 }
 
-/// The end of the lease that the work of a task relies on, once it relies on one.
+/// The end of the lease on which a task's work relies. `None`: it relies on none yet.
 type Relied = Arc<Mutex<Option<watch::Receiver<Instant>>>>;
 
 tokio::task_local! {
     static RELIED: Relied;
 }
 
-/// The work of this task relies on the lease of this agent from now on: [`guarded`] drops it when that ends. Returns what its
-/// changes of the store must look at; `None`: the agent is ours without a lease.
+/// Makes the work of this task rely on the lease of this agent: [`guarded`] drops it when the lease
+/// ends. Returns the fence that each change of the store must check. `None`: this controller drives
+/// the agent without a lease.
 pub(super) fn rely_on(agent: &Agent, hold: &Hold) -> Option<Fence> {
     let Hold::Ours(holder, until) = hold else { return None };
     // Outside of guarded work there is nothing to stop.
@@ -76,7 +80,8 @@ fn end_relied_on(relied: &Relied) -> Option<watch::Receiver<Instant>> {
     relied.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Runs work that may come to rely on a lease. `None`: that is over, and the work was dropped where it stood.
+/// Runs work that may come to rely on a lease. `None`: that lease ended, and the work was dropped
+/// where it stood.
 pub(crate) async fn guarded<T>(work: impl Future<Output = T> + Send) -> Option<T> {
     let relied = Relied::default();
     let mut work = Box::pin(RELIED.scope(Arc::clone(&relied), work));
@@ -111,11 +116,11 @@ async fn end_of(mut until: watch::Receiver<Instant>) {
     }
 }
 
-/// Something for other controllers.
+/// A note to other controllers.
 pub(crate) enum Out {
-    /// What is wished of a volume has changed: its jobs look again.
+    /// The specs of a volume have changed: its jobs must look again.
     Wish(VolumeId),
-    /// What is known of a volume has changed: who waits looks again.
+    /// The state of a volume has changed: everybody who waits for it must look again.
     Touch(VolumeId),
     /// An agent went up or down.
     Said,
@@ -123,19 +128,19 @@ pub(crate) enum Out {
     Enrolled,
 }
 
-/// What tells other controllers. On an embedded database there are none.
+/// The outbox of notes to other controllers. With the embedded database there are no notes.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     out: Option<mpsc::UnboundedSender<Out>>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Out>>>,
-    /// Our id, while we have joined.
+    /// This controller's id, while it is a member.
     id: Mutex<Option<String>>,
-    /// Nobody else is there: nothing is worth a note.
+    /// No other controller is a member: no note is sent.
     alone: AtomicBool,
 }
 
 impl Notes {
-    /// For a database that is shared, or not.
+    /// Makes the outbox. `shared`: other controllers can use the database.
     pub(crate) fn new(shared: bool) -> Self {
         if !shared {
             return Self::default();
@@ -146,58 +151,60 @@ impl Notes {
 
     fn send(&self, what: Out) {
         if let Some(out) = self.out.as_ref().filter(|_| !self.alone.load(Ordering::Relaxed)) {
-            // Nobody sends it any more: we are stopping.
+            // The receiver is gone: this controller is stopping.
             let _ = out.send(what);
         }
     }
 
-    /// What is wished of a volume has changed.
+    /// Announces that the specs of a volume have changed.
     pub(crate) fn wish(&self, volume: VolumeId) {
         self.send(Out::Wish(volume));
     }
 
-    /// What is known of a volume has changed.
+    /// Announces that the state of a volume has changed.
     pub(crate) fn touch(&self, volume: VolumeId) {
         self.send(Out::Touch(volume));
     }
 
-    /// An agent went up or down.
+    /// Announces that an agent went up or down.
     pub(crate) fn said(&self) {
         self.send(Out::Said);
     }
 
-    /// An agent has joined, or was revoked.
+    /// Announces that an agent has joined, or was revoked.
     pub(crate) fn enrolled(&self) {
         self.send(Out::Enrolled);
     }
 
-    /// Our id among the controllers of the database; `None`: we have not joined, or the database is ours alone.
+    /// Returns this controller's id among the controllers of the database. `None`: it is no member,
+    /// or the database is its alone.
     pub(crate) fn id(&self) -> Option<String> {
         self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the notes that are to be sent. `None`: somebody has, or nobody shares the database.
+    /// Takes the queue of notes to send. `None`: it was taken already, or the database is not
+    /// shared.
     pub(crate) fn take_inbox(&self) -> Option<mpsc::UnboundedReceiver<Out>> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Says whether nobody else is there.
+    /// Sets that no other controller is a member (`true`), or that one is.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Relaxed);
     }
 
-    /// True if nobody else is there.
+    /// Returns `true` if no other controller is a member.
     pub(crate) fn is_alone(&self) -> bool {
         self.alone.load(Ordering::Relaxed)
     }
 
-    /// Takes our id, or that we have left.
+    /// Sets this controller's id as a member. `None`: it has left.
     pub(crate) fn joined(&self, id: Option<&str>) {
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.map(str::to_owned);
     }
 }
 
-/// Says to others that this controller stops. They would find out by themselves.
+/// Tells other controllers that this one stops. Without that, they see it when the leases end.
 pub(crate) async fn leave(notes: &Notes, dialer: &Dialer) {
     let id = notes.id.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(id) = id else { return };
@@ -212,14 +219,16 @@ pub(crate) async fn leave(notes: &Notes, dialer: &Dialer) {
 }
 
 impl Agent {
-    /// Asks how a volume and its export are now: what is known of them here is of now, or not there.
+    /// Asks for the present state of a volume and its export. Without an answer, nothing is known
+    /// of them here any more.
     pub(crate) async fn ask_volume(&self, volume: VolumeId) {
         let status =
             if self.is_up() { self.get_volume(volume.to_string(), ASK_LIMIT).await.ok() } else { None };
         self.set_volume(volume, status.as_ref().map(SeenVolume::of));
     }
 
-    /// Asks how a connection is now: what is known of it here is of now, or not there.
+    /// Asks for the present state of a connection. Without an answer, nothing is known of it here
+    /// any more.
     pub(crate) async fn ask_connection(&self, volume: VolumeId) {
         let status =
             if self.is_up() { self.get_connection(volume.to_string(), ASK_LIMIT).await.ok() } else { None };
@@ -254,7 +263,7 @@ mod tests {
             RELIED.with(|relied| *relied.lock().unwrap() = Some(watched));
             std::future::pending::<()>().await;
         };
-        // Renewed once, at the third second, until the ninth.
+        // The lease is renewed once, at the third second, until the ninth.
         let renew = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             until.send_replace(began + Duration::from_secs(9));
@@ -262,7 +271,7 @@ mod tests {
         let (over, ()) = tokio::join!(guarded(work(watched.clone())), renew);
         assert_eq!(over, None);
         assert_eq!(began.elapsed().as_secs(), 9);
-        // Given back in the middle.
+        // The lease is given back in the middle.
         until.send_replace(began + Duration::from_mins(1));
         let back = async {
             tokio::time::sleep(Duration::from_secs(3)).await;

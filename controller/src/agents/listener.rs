@@ -1,4 +1,5 @@
-//! The seam between agents and the work that follows from what they say: `flow` implements [`Listener`].
+//! The seam between agents and the work that follows from their reports: `flow` implements
+//! [`Listener`].
 //!
 //! What must never happen here: a call that waits; a wake-up that can be lost, or come late because a queue is full.
 
@@ -23,7 +24,7 @@ pub(crate) enum Job {
 /// Findings of a comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
-    /// Volumes and connections that nobody here knows.
+    /// Volumes and connections that this database does not know.
     pub(crate) orphans: BTreeMap<String, String>,
     /// Volumes whose review has ended, with the hosts whose connections waited for that.
     pub(crate) released: BTreeMap<VolumeId, BTreeSet<AgentId>>,
@@ -42,24 +43,28 @@ pub(crate) struct Listed {
     pub(crate) exports: Exports,
 }
 
-/// Acts on what agents say. Every method returns at once. The last three run in the transaction that keeps what was said.
+/// Acts on what agents report. Every method returns at once. The last three run in the transaction
+/// that stores what was reported.
 pub(crate) trait Listener: Send + Sync {
-    /// Sees that a job looks again.
+    /// Makes a job look again.
     fn kick(&self, job: Job);
 
-    /// Sees that a job looks again after a report of its agent, and that those who follow its volume do.
+    /// Makes a job look again after a report of its agent, and wakes everybody who follows its
+    /// volume.
     fn report_came(&self, job: Job);
 
-    /// As [`Listener::report_came`], of an export whose report is kept already. `shown`: those who follow the volume see it, too.
+    /// Does as [`Listener::report_came`] for an export whose report is kept already. `shown`: also
+    /// wakes everybody who follows the volume.
     fn export_report_came(&self, volume: VolumeId, shown: bool);
 
-    /// Wakes everything that a change of a volume's specs concerns: its storage agent's job and those of these hosts.
+    /// Wakes everything that a change of a volume's specs concerns: its storage agent's job and
+    /// those of these hosts.
     fn wake(&self, volume: VolumeId, hosts: &BTreeSet<AgentId>);
 
     /// Tells everybody that an agent went up or down.
     fn agent_changed(&self);
 
-    /// Compares what a storage agent has listed with the store.
+    /// Compares a storage agent's list with the store.
     fn compare_storage(&self, db: &Db<'_>, listed: &Listed) -> Result<Compared, Abort>;
 
     /// Compares the connections that a host's agent has listed with the store.

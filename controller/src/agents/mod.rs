@@ -1,7 +1,8 @@
-//! The enrolled agents: how they are reached, and what they said last.
+//! The enrolled agents: how they are reached, and what they reported last.
 //!
-//! What an agent said is kept in memory only (who it is, what it can do and when it was heard apart): it is asked again after every connect.
-//! An agent that is down holds up nothing but its own volumes.
+//! Reports of an agent are kept in memory only; its identity, its capabilities and the time when it
+//! was last heard are in the store, too. The controller asks for all of it again after every
+//! connect. An agent that is down holds up nothing but its own volumes.
 //!
 //! What must never happen here: a decision; a report of one agent taken for another's; a call without a deadline.
 
@@ -45,92 +46,98 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a host's agent said of one connection.
+/// The last known state of one connection, by its host's agent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeenConnection {
-    /// What it keeps of the wish.
+    /// The stamp of the connection spec that the agent stores. `None`: it stores none, as far as is
+    /// known.
     pub(crate) stamp: Option<Stamp>,
-    /// The connection as it is.
+    /// The connection's last report.
     pub(crate) report: Option<ConnectionReport>,
-    /// When the wish was sent last.
+    /// The time at which the spec was last sent.
     pub(crate) put_at: Option<Instant>,
 }
 
-/// What is known of one agent now.
+/// The present knowledge of one agent.
 #[derive(Debug, Default)]
 pub(crate) struct AgentState {
-    /// Its id, once it said hello; from the store before.
+    /// The agent's id: from its hello, or before that from the store.
     id: Option<AgentId>,
-    /// Under which name it logs in.
+    /// The initiator name of its host. `None`: it attaches no volumes, or its roles do not cover
+    /// that.
     initiator: Option<Iqn>,
-    /// It said under which name it logs in, whether its roles cover that or not.
+    /// `true`: the agent has reported an initiator name, whether its roles cover that or not.
     attaches: bool,
-    /// What it can do.
+    /// Capabilities, as last reported.
     pub(crate) capabilities: Option<v1::Capabilities>,
-    /// When it was asked for that, and answered.
+    /// The time at which the agent was asked for the capabilities that it answered with.
     pub(crate) asked_at: Option<SystemTime>,
-    /// When its pools were seen as they are in there.
+    /// The time at which its pools were as `capabilities` shows them.
     pub(crate) pools_seen: Option<SystemTime>,
-    /// Since when it does not say what it can do, although it is up.
+    /// The time since which the agent, although up, does not answer when asked for its
+    /// capabilities.
     pub(crate) capabilities_silent: Option<SystemTime>,
-    /// How it is called, while it is up.
+    /// The channel for calls. `None`: the agent is down, or another controller drives it.
     pub(crate) channel: Option<Channel>,
-    /// Why it is not up.
+    /// The reason why it is not up.
     pub(crate) why_down: Option<String>,
-    /// When its last report came.
+    /// The time of its last report.
     pub(crate) last_report: Option<SystemTime>,
-    /// It has listed its volumes since this controller was started, to us or to the one that drives it.
+    /// `true`: the agent has listed its volumes since this controller was started, to this
+    /// controller, or to the one that drives it.
     listed: bool,
-    /// Its volumes.
+    /// Last known state of each of its volumes.
     volumes: HashMap<VolumeId, Arc<Kept>>,
-    /// Its connections.
+    /// Last known state of each of its connections.
     pub(crate) connections: HashMap<VolumeId, SeenConnection>,
-    /// What it has and nobody here knows.
+    /// Objects that it has and this database does not know.
     pub(crate) orphans: BTreeMap<String, String>,
-    /// How often it said something of an object that is not its own, by kind.
+    /// Number of statements about objects that are not its own, by kind.
     pub(crate) dropped: BTreeMap<&'static str, u64>,
 }
 
-/// Volumes of which an agent is heard: one that names more by itself is not remembered further.
+/// Largest number of volumes that are remembered for one agent. Reports about more are not
+/// remembered.
 const VOLUMES_MAX: usize = 1 << 18;
 
 /// An enrolled agent.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// As the configuration or its enrolment says.
+    /// Entry, from the configuration or from its enrolment.
     pub(crate) entry: AgentEntry,
-    /// Its number: agents that came later have greater ones.
+    /// Place in the registry: agents that joined later have higher ones.
     place: usize,
     roll: Arc<Mutex<Roll>>,
     state: Mutex<AgentState>,
-    /// Who drives it.
+    /// The controller that drives it.
     hold: Mutex<Hold>,
-    /// How it is asked while another controller drives it.
+    /// The channel for questions while another controller drives it.
     borrowed: tokio::sync::Mutex<Option<calls::Borrowed>>,
-    /// The task that follows it, or followed it last.
+    /// The task that follows it, or the last one that did.
     drive: Mutex<Option<AbortHandle>>,
 }
 
 impl Agent {
-    /// What is known of it.
+    /// Locks and returns what is known of it.
     pub(crate) fn state(&self) -> MutexGuard<'_, AgentState> {
         lock(&self.state)
     }
 
-    /// Its id, if it ever said hello.
+    /// Returns its id. `None`: it never said hello.
     pub(crate) fn id(&self) -> Option<AgentId> {
         self.state().id
     }
 
-    /// Under which name it logs in, if it attaches volumes.
+    /// Returns the initiator name of its host. `None`: it attaches no volumes.
     pub(crate) fn initiator(&self) -> Option<Iqn> {
         self.state().initiator.clone()
     }
 
-    /// Who it says that it is.
+    /// Takes the identity that it reports.
     pub(crate) fn is_known_as(&self, state: &mut AgentState, id: AgentId, initiator: Option<Iqn>) {
         let mut roll = lock(&self.roll);
-        // Looked at under the roll's lock: whoever takes it out of the registry takes it off the roll after that.
+        // Checked under the roll's lock: a removal from the registry takes it off the roll only
+        // after this.
         if !matches!(*lock(&self.hold), Hold::Gone) {
             roll.ids.changed(self.place, state.id.as_ref(), Some(&id));
             roll.initiators.changed(self.place, state.initiator.as_ref(), initiator.as_ref());
@@ -140,7 +147,8 @@ impl Agent {
         state.initiator = initiator;
     }
 
-    /// Nobody drives it any more, nor finds it by what it said that it is.
+    /// Marks the agent as removed: no controller drives it, and no look-up finds it by what it
+    /// reported.
     fn is_gone(&self, why: &str) {
         *lock(&self.hold) = Hold::Gone;
         if let Some(drive) = lock(&self.drive).take() {
@@ -157,7 +165,8 @@ impl Agent {
         roll.initiators.changed(self.place, state.initiator.as_ref(), None);
     }
 
-    /// The task that follows it from now on. It ends at once where the agent has left the registry meanwhile.
+    /// Sets the task that follows it from now on. Aborts that task if the agent has left the
+    /// registry meanwhile.
     pub(crate) fn is_driven_by(&self, drive: AbortHandle) {
         let mut driven = lock(&self.drive);
         if matches!(*lock(&self.hold), Hold::Gone) {
@@ -167,21 +176,21 @@ impl Agent {
         }
     }
 
-    /// The ports through which its host can attach over Fibre Channel, as it said last: those that are online.
+    /// Returns its host's Fibre Channel ports that were online in the last report.
     pub(crate) fn fc_initiator_ports(&self) -> Vec<Wwpn> {
         let state = self.state();
         let ports = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.fc_initiator_ports);
         ports.iter().filter_map(|port| port.parse().ok()).collect()
     }
 
-    /// True if an attachment of this host can have the page cache of its disk off, by the agent's last report. `None`: no report
-    /// yet.
+    /// Returns `Some(true)` if an attachment of this host can turn off the page cache of its disk,
+    /// by the agent's last report. `None`: no report yet.
     pub(crate) fn can_turn_cache_off(&self) -> Option<bool> {
         let state = self.state();
         state.capabilities.as_ref().map(|seen| seen.cache_off == Some(true))
     }
 
-    /// What it says of its transports; `None` while it has not named one.
+    /// Returns the transports that it reports. `None`: it has not named one yet.
     pub(crate) fn served(&self) -> Option<Served> {
         let state = self.state();
         let transports = &state.capabilities.as_ref()?.transports;
@@ -195,18 +204,19 @@ impl Agent {
         Some(Served { has: of(false), ready: of(true) })
     }
 
-    /// Whether it has volumes, as far as it is known.
+    /// Returns `false` if the agent is known to have no pools. `true` as long as that is unknown.
     pub(crate) fn is_storage(&self) -> bool {
         let state = self.state();
         state.capabilities.as_ref().is_none_or(|seen| seen.pools_unknown || !seen.pools.is_empty())
     }
 
-    /// It has listed its volumes since this controller was started.
+    /// Returns `true` if it has listed its volumes since this controller was started.
     pub(crate) fn has_listed(&self) -> bool {
         self.state().listed
     }
 
-    /// Who reaches each of its volumes, as it said last. `None`: it does not say it to us, or it has not said all of it.
+    /// Returns the initiators that reach each of its volumes, by its last reports. `None`: it
+    /// reports to another controller, or has not reported all of its exports.
     pub(crate) fn exports(&self) -> Option<Exports> {
         if matches!(self.hold(), Hold::Theirs(_)) {
             return None;
@@ -223,19 +233,21 @@ impl Agent {
         state.listed.then_some(all)
     }
 
-    /// Whether discards of hosts reach what lies below a pool of it. Not where it has not said so.
+    /// Returns `true` if a host's discards reach the storage below this pool. `false` also if the
+    /// agent has not reported that.
     pub(crate) fn discards(&self, pool: &str) -> bool {
         let state = self.state();
         let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
         pools.iter().find(|known| known.name == pool).and_then(|pool| pool.discard) == Some(true)
     }
 
-    /// Who drives it.
+    /// Returns the controller that drives it.
     pub(crate) fn hold(&self) -> Hold {
         lock(&self.hold).clone()
     }
 
-    /// Who drives it from now on. `false`: it has left the registry, and nobody does.
+    /// Sets the controller that drives it from now on. `false`: the agent has left the registry,
+    /// and no controller drives it.
     pub(crate) fn set_hold(&self, hold: Hold) -> bool {
         let mut known = lock(&self.hold);
         if matches!(*known, Hold::Gone) {
@@ -245,14 +257,14 @@ impl Agent {
         true
     }
 
-    /// How it is, for other controllers.
+    /// Returns its state in the form that other controllers read.
     pub(crate) fn says(&self) -> Said {
         let state = self.state();
         let up = state.channel.is_some();
         Said { up, why: state.why_down.clone().filter(|_| !up), orphans: state.orphans.clone() }
     }
 
-    /// How it is, in another controller's words. Whether that is news.
+    /// Takes its state from another controller. Returns `true` if that was news.
     pub(crate) fn learn(&self, said: Said) -> bool {
         let news = match self.hold() {
             Hold::Theirs(known) => known != said,
@@ -268,7 +280,8 @@ impl Agent {
         news
     }
 
-    /// What it said to another controller, as that has kept it. Whether that is news: when it said so is not.
+    /// Takes what it reported to another controller, from the row that this one has stored. Returns
+    /// `true` if that was news; a new time alone is none.
     pub(crate) fn take_row(&self, row: AgentRow) -> bool {
         let mut state = self.state();
         state.last_report = row.heard_at.max(row.reported_at);
@@ -280,7 +293,7 @@ impl Agent {
         news
     }
 
-    /// It answers, and its reports come: to us, or to the controller that drives it.
+    /// Returns `true` if it answers and reports: to this controller, or to the one that drives it.
     pub(crate) fn is_up(&self) -> bool {
         match self.hold() {
             Hold::Theirs(said) => said.up,
@@ -288,7 +301,7 @@ impl Agent {
         }
     }
 
-    /// Why it is not up, with its name.
+    /// Returns the reason why it is not up, with its name.
     pub(crate) fn why_down(&self) -> String {
         let why = self.state().why_down.clone();
         format!("agent {} is down: {}", self.entry.name, why.as_deref().unwrap_or("it was not reached yet"))
@@ -308,48 +321,51 @@ impl Agent {
         self.state().connections.contains_key(&id)
     }
 
-    /// One more volume that nobody here knows can be remembered.
+    /// Returns `true` if one more volume that the database does not know can be remembered.
     pub(crate) fn has_room(&self) -> bool {
         self.state().volumes.len() < VOLUMES_MAX
     }
 
-    /// What it keeps of a volume's wish.
+    /// Returns the stamp of a volume's spec that it stores. `None`: it stores none, as far as is
+    /// known.
     pub(crate) fn volume_stamp(&self, id: VolumeId) -> Option<Stamp> {
         self.of_volume(id, |kept| kept.volume_stamp.clone())
     }
 
-    /// What it keeps of an export's wish.
+    /// Returns the stamp of an export's spec that it stores. `None`: it stores none, as far as is
+    /// known.
     pub(crate) fn export_stamp(&self, id: VolumeId) -> Option<Stamp> {
         self.of_volume(id, |kept| kept.export_stamp.clone())
     }
 
-    /// A volume as it said last that it is.
+    /// Returns the last report of a volume. `None`: none is known.
     pub(crate) fn volume(&self, id: VolumeId) -> Option<VolumeReport> {
         self.of_volume(id, |kept| kept.volume(id))
     }
 
-    /// An export as it said last that it is.
+    /// Returns the last report of an export. `None`: none is known.
     pub(crate) fn export(&self, id: VolumeId) -> Option<ExportReport> {
         self.of_volume(id, |kept| kept.export(id))
     }
 
-    /// When an export's wish was sent last.
+    /// Returns the time at which an export's spec was last sent.
     pub(crate) fn put_at(&self, id: VolumeId) -> Option<Instant> {
         self.of_volume(id, Kept::put_at)
     }
 
-    /// It keeps this wish of a volume now.
+    /// Notes that it stores this spec of a volume now.
     pub(crate) fn took_volume(&self, id: VolumeId, stamp: Stamp) {
         Arc::make_mut(self.state().volumes.entry(id).or_default()).volume_stamp = Some(stamp);
     }
 
-    /// It keeps this wish of an export now. `proven`: all its receipts came with the answer, proven.
+    /// Notes that it stores this spec of an export now. `proven`: all receipts of the spec came
+    /// with the answer, proven.
     pub(crate) fn took_export(&self, id: VolumeId, stamp: Stamp, proven: bool) {
         let mut state = self.state();
         Arc::make_mut(state.volumes.entry(id).or_default()).took_export(stamp, proven);
     }
 
-    /// What it says of a volume, in the place of all that it said before; `None`: nothing is known any more.
+    /// Replaces all that is known of a volume. `None`: nothing is known any more.
     pub(crate) fn set_volume(&self, id: VolumeId, seen: Option<SeenVolume>) {
         let mut state = self.state();
         match seen {
@@ -358,7 +374,7 @@ impl Agent {
         }
     }
 
-    /// The same of all its volumes, with what it has and nobody here knows.
+    /// Replaces all that is known of its volumes, and the objects that this database does not know.
     pub(crate) fn set_volumes(&self, seen: BTreeMap<VolumeId, Arc<Kept>>, orphans: BTreeMap<String, String>) {
         let mut state = self.state();
         state.volumes = seen.into_iter().collect();
@@ -366,7 +382,7 @@ impl Agent {
         state.listed = true;
     }
 
-    /// What it said of a connection.
+    /// Returns the last known state of a connection; an empty one if none is known.
     pub(crate) fn connection(&self, id: VolumeId) -> SeenConnection {
         self.state().connections.get(&id).cloned().unwrap_or_default()
     }
@@ -376,30 +392,31 @@ impl Agent {
         Arc::make_mut(self.state().volumes.entry(report.volume).or_default()).see_export(report, heard)
     }
 
-    /// Volumes of which the last report shows somebody who could be logged in and is not.
+    /// Returns the volumes whose last report shows an initiator that could be logged in and is not.
     pub(crate) fn quiet_volumes(&self) -> Vec<VolumeId> {
         self.state().volumes.iter().filter(|(_, kept)| kept.quiet).map(|(id, _)| *id).collect()
     }
 
-    /// When an export was reported last.
+    /// Returns the time of an export's last report.
     pub(crate) fn export_at(&self, id: VolumeId) -> Option<Instant> {
         self.of_volume(id, |kept| kept.export_at)
     }
 
-    /// What was reported of an export is not taken for new any more.
+    /// Makes the last report of an export count as outdated.
     pub(crate) fn outdate_export(&self, id: VolumeId) {
         if let Some(seen) = self.state().volumes.get_mut(&id) {
             Arc::make_mut(seen).export_at = None;
         }
     }
 
-    /// Takes a receipt that came by itself. Its volume's job keeps it, with what follows from it. `false`: that came with an
-    /// answer.
+    /// Takes a receipt that came by itself. Its volume's job stores it and acts on it. `false`: the
+    /// same receipt came with an answer already.
     pub(crate) fn saw_receipt(&self, receipt: Receipt) -> bool {
         Arc::make_mut(self.state().volumes.entry(receipt.volume).or_default()).see_receipt(receipt)
     }
 
-    /// A receipt of a nexus that is not kept yet, and not older than the wish to revoke it.
+    /// Returns a receipt of an initiator's nexus that is not stored yet, and not older than the
+    /// spec that revokes it.
     pub(crate) fn receipt_since(
         &self,
         id: VolumeId,
@@ -409,13 +426,13 @@ impl Agent {
         self.of_volume(id, |kept| kept.receipt_since(initiator, since).cloned())
     }
 
-    /// The receipts of a volume that are not kept yet; they are the caller's from now on.
+    /// Takes out the receipts of a volume that are not stored yet: the caller must store them.
     pub(crate) fn take_receipts(&self, id: VolumeId) -> Vec<Receipt> {
         let mut state = self.state();
         state.volumes.get_mut(&id).map(|kept| Arc::make_mut(kept).take_receipts()).unwrap_or_default()
     }
 
-    /// Takes a report of a connection, likewise.
+    /// Takes a report of a connection, unless a newer one is known.
     pub(crate) fn saw_connection(&self, report: ConnectionReport) {
         let mut state = self.state();
         let seen = state.connections.entry(report.volume).or_default();
@@ -424,12 +441,13 @@ impl Agent {
         }
     }
 
-    /// Takes a report of a volume. `false`: another one came since it was asked for, and which is the later cannot be told.
+    /// Takes a report of a volume. `false`: another report came after this one was asked for, and
+    /// nothing shows which of the two is later.
     pub(crate) fn saw_volume(&self, report: &VolumeReport, heard: Heard) -> bool {
         Arc::make_mut(self.state().volumes.entry(report.id).or_default()).see_volume(report, heard)
     }
 
-    /// Everything that it can be asked is unknown from now on.
+    /// Marks the agent as down, and forgets everything that can be asked again.
     pub(crate) fn down(&self, why: String) {
         let mut state = self.state();
         state.channel = None;

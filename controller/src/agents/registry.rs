@@ -1,7 +1,9 @@
-//! The registry of agents: who is enrolled now, found by name, by id, and by the name that its host logs in under. Agents come and go
-//! while the controller runs: whoever holds one goes on with it, and whoever asks gets those of that moment.
+//! The registry of agents: finds the enrolled agents by name, by id, and by the name that their
+//! host logs in under. Agents come and go while the controller runs. Code that holds an agent keeps
+//! it; each new look-up sees the registry of that moment.
 //!
-//! What must never happen here: an agent that is found after it was taken out; two agents of one name.
+//! What must never happen here: an agent that is found after it was removed; two agents of one
+//! name.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -16,12 +18,13 @@ use crate::domain::AgentEntry;
 use crate::store::leases::Said;
 use crate::store::{FencedStore, Store};
 
-/// The agents at one moment: those of the configuration first, in its order, then the others as they came.
+/// The agents at one moment: those of the configuration first, in its order, then the others by the
+/// time they joined.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     all: Vec<Arc<Agent>>,
     names: HashMap<String, usize>,
-    /// The place of the next agent that comes. Places grow, and none is given twice.
+    /// The place of the next agent that joins. Places grow, and no place is given twice.
     next: usize,
 }
 
@@ -49,11 +52,11 @@ impl Roster {
     }
 }
 
-/// An agent that this controller drives, and the store as its work may change it.
+/// An agent that this controller drives, with a store that only the holder of its lease can change.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     agent: Arc<Agent>,
-    /// Keeps nothing once the agent's lease is over.
+    /// Commits nothing once the agent's lease has ended.
     pub(crate) store: FencedStore,
 }
 
@@ -65,18 +68,19 @@ impl Deref for Held {
     }
 }
 
-/// All agents.
+/// All enrolled agents.
 #[derive(Debug)]
 pub(crate) struct Agents {
     store: Store,
     roster: RwLock<Arc<Roster>>,
     roll: Arc<Mutex<Roll>>,
-    /// Other controllers may drive them.
+    /// `true`: the database is shared, and other controllers may drive these agents.
     shared: bool,
 }
 
 impl Agents {
-    /// None was reached yet. Where the store is shared, other controllers may drive them.
+    /// Makes a registry of agents none of which was reached yet. With a shared store, other
+    /// controllers may drive them.
     pub(crate) fn new(entries: Vec<AgentEntry>, store: Store) -> Self {
         let shared = store.dialer().is_some();
         Self::with(entries, store, shared)
@@ -90,12 +94,12 @@ impl Agents {
         agents
     }
 
-    /// The agents of this moment.
+    /// Returns the agents of this moment.
     pub(crate) fn all(&self) -> Arc<Roster> {
         Arc::clone(&self.roster.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes an agent in. `None`: there is one of this name.
+    /// Adds an agent. `None`: an agent of this name exists.
     pub(crate) fn add(&self, entry: AgentEntry) -> Option<Arc<Agent>> {
         let mut roster = self.roster.write().unwrap_or_else(PoisonError::into_inner);
         if roster.named(&entry.name).is_some() {
@@ -116,7 +120,8 @@ impl Agents {
         Some(agent)
     }
 
-    /// Takes an agent out, for good: nobody finds it any more, nobody follows it, and it is down for whoever still holds it.
+    /// Removes an agent for good: no look-up finds it, no task follows it, and for code that still
+    /// holds it, it is down.
     pub(crate) fn remove(&self, agent: &Arc<Agent>, why: &str) {
         let mut roster = self.roster.write().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = roster.all.iter().filter(|other| !Arc::ptr_eq(other, agent)).cloned().collect();
@@ -125,35 +130,36 @@ impl Agents {
         agent.is_gone(why);
     }
 
-    /// The agent of this id.
+    /// Returns the agent of this id. `None`: no enrolled agent has it.
     pub(crate) fn by_id(&self, id: AgentId) -> Option<Arc<Agent>> {
         let place = lock(&self.roll).ids.first(&id)?;
         self.all().at_place(place).cloned()
     }
 
-    /// The agent whose host logs in under this name.
+    /// Returns the agent whose host logs in under this name. `None`: no enrolled agent does.
     pub(crate) fn by_initiator(&self, initiator: &Iqn) -> Option<Arc<Agent>> {
         let place = lock(&self.roll).initiators.first(initiator)?;
         self.all().at_place(place).cloned()
     }
 
-    /// The agent of this name.
+    /// Returns the agent of this name. `None`: none is enrolled under it.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<Agent>> {
         self.all().named(name).cloned()
     }
 
-    /// The agent of this name, or of the id that this text is.
+    /// Returns the agent that has this text as its name or its id. `None`: no enrolled agent has.
     pub(crate) fn by_name(&self, text: &str) -> Option<Arc<Agent>> {
         self.named(text).or_else(|| text.parse().ok().and_then(|id| self.by_id(id)))
     }
 
-    /// Its name, or its id when no name has it.
+    /// Returns the name of an agent, or the id as text if no enrolled agent has it.
     pub(crate) fn name_of(&self, id: AgentId) -> String {
         self.by_id(id).map_or_else(|| id.to_string(), |agent| agent.entry.name.clone())
     }
 
-    /// It, if it is up and we drive it: only then may anything be changed there. The work of this task relies on that from
-    /// now on, and changes the store only through what is returned.
+    /// Returns the agent if it is up and this controller drives it: only then may anything change
+    /// there. The work of the calling task relies on the agent's lease from now on, and changes the
+    /// store only through the returned value. The error says why not.
     pub(crate) fn held(&self, id: AgentId) -> Result<Held, String> {
         let agent = self.up(id)?;
         let hold = agent.hold();
@@ -163,8 +169,8 @@ impl Agents {
         Ok(self.relied_on(agent, &hold))
     }
 
-    /// Returns the agent for the task that follows it: that task relies on the agent's lease from now
-    /// on.
+    /// Returns the agent for the task that follows it: that task relies on the agent's lease from
+    /// now on.
     pub(crate) fn driven(&self, agent: &Arc<Agent>) -> Held {
         self.relied_on(Arc::clone(agent), &agent.hold())
     }
@@ -174,7 +180,7 @@ impl Agents {
         Held { agent, store: self.store.fenced(fence) }
     }
 
-    /// It, if it is up.
+    /// Returns the agent if it is up. The error says why it is not.
     pub(crate) fn up(&self, id: AgentId) -> Result<Arc<Agent>, String> {
         match self.by_id(id) {
             Some(agent) if agent.is_up() => Ok(agent),
@@ -220,7 +226,8 @@ mod tests {
             left.is_known_as(&mut left.state(), id, None);
             agents.remove(&left, "it was revoked");
             let came = agents.add(entry("a")).unwrap();
-            // Its task was in the middle of a step: it says who it is once more, and is handed a drive and a lease.
+            // The removed agent's task was in the middle of a step: it reports its identity once
+            // more, and gets a task and a lease.
             left.is_known_as(&mut left.state(), other, None);
             assert!(!left.set_hold(Hold::Always) && !left.hold().is_ours());
             let drive = tokio::spawn(std::future::pending::<()>());

@@ -1,7 +1,8 @@
-//! Who is who: finds an enrolled agent by its name, its id, or the name that it logs in under, however many there are.
+//! Index of enrolled agents: finds an agent by its id or its initiator name, in the same time
+//! however many agents there are.
 //!
-//! What must never happen here: an agent that is not found by what it is known by now, or is found by what it was; the state
-//! of an agent locked together with this.
+//! What must never happen here: an agent that is not found by its present id or name, or is found
+//! by a former one; a lock of an agent's state taken while this index is locked.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
@@ -9,8 +10,9 @@ use std::hash::Hash;
 
 use mooring_model::{AgentId, Iqn};
 
-/// Places of the configuration's order, by something that agents have. It should be one each, and an agent that is dialled
-/// under two names, or whose machine was cloned, has another's until it is refused.
+/// Places of agents in the registry's order, by a key that agents report. A key should have one
+/// agent. An agent that is dialled under two names, or whose machine was cloned, shares another's
+/// key until it is refused.
 #[derive(Debug)]
 pub(super) struct Places<K>(HashMap<K, BTreeSet<usize>>);
 
@@ -21,7 +23,7 @@ impl<K> Default for Places<K> {
 }
 
 impl<K: Hash + Eq + Clone> Places<K> {
-    /// The first that has this.
+    /// Returns the lowest place that has this key. `None`: no agent has it.
     pub(super) fn first<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
@@ -29,7 +31,7 @@ impl<K: Hash + Eq + Clone> Places<K> {
         self.0.get(key)?.first().copied()
     }
 
-    /// One of them has another one now.
+    /// Moves one place from its old key to its new one. `None`: no key.
     pub(super) fn changed(&mut self, place: usize, old: Option<&K>, new: Option<&K>) {
         if old == new {
             return;
@@ -46,7 +48,7 @@ impl<K: Hash + Eq + Clone> Places<K> {
     }
 }
 
-/// What agents say that they are.
+/// Identities that agents report of themselves.
 #[derive(Debug, Default)]
 pub(super) struct Roll {
     pub(super) ids: Places<AgentId>,
@@ -62,7 +64,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever they are called one after the other: a look finds what a look at all of them would.
+        /// After any sequence of changes, a look-up finds what a search through all agents would.
         #[test]
         fn as_a_look_at_all(changes in prop::collection::vec((0..5_usize, prop::option::of(0..4_u8)), 0..40)) {
             let mut places = Places::default();

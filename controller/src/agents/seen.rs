@@ -1,7 +1,8 @@
-//! What agents said of volumes, kept small: of each of a hundred thousand volumes the last reports as bytes of the wire, read
-//! when somebody asks. As values they are some thirty pieces of memory for each volume.
+//! Last reports of volumes, kept small: for each of a hundred thousand volumes the bytes of the
+//! wire format, decoded when somebody asks. As values they would be some thirty allocations per
+//! volume.
 //!
-//! What must never happen here: a report that is read as something else than it was.
+//! What must never happen here: a report that is decoded to something other than what it was.
 
 use mooring_api::{Message, reports, v1};
 use mooring_model::{
@@ -10,23 +11,23 @@ use mooring_model::{
 };
 use tokio::time::Instant;
 
-/// What a storage agent said of one volume.
+/// The last known state of one volume, by its storage agent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeenVolume {
-    /// What it keeps of the volume's wish.
+    /// The stamp of the volume's spec that the agent stores.
     pub(crate) volume_stamp: Option<Stamp>,
-    /// What it keeps of the export's wish.
+    /// The stamp of the export's spec that the agent stores.
     pub(crate) export_stamp: Option<Stamp>,
-    /// The volume as it is.
+    /// The volume's last report.
     pub(crate) volume: Option<VolumeReport>,
-    /// The export as it is.
+    /// The export's last report.
     pub(crate) export: Option<ExportReport>,
-    /// Receipts that came by themselves and are not kept yet.
+    /// Receipts that came by themselves and are not stored yet.
     pub(crate) receipts: Vec<Receipt>,
 }
 
 impl SeenVolume {
-    /// What a status says.
+    /// Converts a status from the wire.
     pub(crate) fn of(status: &v1::VolumeStatus) -> Self {
         Self {
             volume_stamp: reports::stamp(status.volume_stamp.as_ref()),
@@ -38,44 +39,46 @@ impl SeenVolume {
     }
 }
 
-/// How a report came.
+/// The way in which a report came.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Heard {
-    /// By the stream of reports, in the order in which the agent made them.
+    /// Through the stream of reports, in the order in which the agent made them.
     Reported,
-    /// In the answer to a call that began then: reports may have come meanwhile that the agent made later.
+    /// In the answer to a call that began at this moment: later reports of the agent may have come
+    /// before the answer.
     Answered(Instant),
 }
 
 impl Heard {
-    /// Another report was taken since this one was asked for.
+    /// Returns `true` if another report was taken after this one was asked for.
     fn is_overtaken(self, last: Option<Instant>) -> bool {
         matches!(self, Self::Answered(asked) if last > Some(asked))
     }
 }
 
-/// The same, as it is kept. Its volume's id is said with it: it stands in most names, and in none of what is kept.
+/// The compact form of [`SeenVolume`]. Callers pass the volume's id: most names contain it, and the
+/// kept form contains it nowhere.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept {
-    /// What it keeps of the volume's wish.
+    /// The stamp of the volume's spec that the agent stores.
     pub(crate) volume_stamp: Option<Stamp>,
-    /// What it keeps of the export's wish.
+    /// The stamp of the export's spec that the agent stores.
     pub(crate) export_stamp: Option<Stamp>,
     volume: Option<Box<[u8]>>,
-    /// When the volume was reported last.
+    /// The time of the volume's last report.
     volume_at: Option<Instant>,
     export: Option<Box<[u8]>>,
-    /// Of the report of the export.
+    /// The generation of the export's report.
     generation: Option<Generation>,
-    /// When the export was reported last.
+    /// The time of the export's last report.
     pub(super) export_at: Option<Instant>,
-    /// Somebody could be logged in and is not.
+    /// An initiator could be logged in and is not.
     pub(super) quiet: bool,
-    /// Of few volumes at a time there is any of this.
+    /// Only few volumes at a time have any of this.
     moved: Option<Box<Moved>>,
 }
 
-/// What comes with changes.
+/// Values that only a change of an export brings.
 #[derive(Debug, Clone, Default)]
 struct Moved {
     put_at: Option<Instant>,
@@ -83,33 +86,36 @@ struct Moved {
     proven_at: Option<Generation>,
 }
 
-/// What the state of a session is called that is logged in.
+/// State of a session that is logged in, as LIO names it.
 const LOGGED_IN: &str = "LOGGED_IN";
 
-/// The sessions of a grant that are logged in.
+/// Returns the sessions of a grant that are logged in.
 pub(crate) fn logged_in(grant: &GrantReport) -> impl Iterator<Item = &SessionReport> {
     grant.sessions.iter().filter(|session| session.state == LOGGED_IN)
 }
 
-/// The grants of a report over Fibre Channel: one for each initiator port at each target port.
+/// Returns the grants of a report over Fibre Channel: one for each initiator port at each target
+/// port.
 pub(crate) fn fc_grants(report: &ExportReport) -> impl Iterator<Item = &FcGrantReport> {
     report.fc.iter().flat_map(|port| &port.grants)
 }
 
-/// A port of a host is logged in at a target port, for this volume or another: over Fibre Channel nobody can tell more.
+/// Returns `true` if a host's port is logged in at a target port, for this volume or another one:
+/// over Fibre Channel nothing shows for which.
 pub(crate) fn fc_logged_in(report: &ExportReport, wwpn: Wwpn) -> bool {
     fc_grants(report).any(|grant| grant.initiator == wwpn && grant.logged_in)
 }
 
-/// Whether a report shows somebody who could be logged in and is not; whether he should is not asked. A port of a host that
-/// is missing counts here although its host may be there at another one: whose ports they are a report does not say.
+/// Returns `true` if a report shows an initiator that could be logged in and is not; whether it
+/// should be does not matter. A host's missing port counts even if the host is logged in through
+/// another port: a report does not say which ports belong to one host.
 fn is_quiet(report: &ExportReport) -> bool {
     let quiet = |grant: &GrantReport| grant.seen.is_some() && logged_in(grant).next().is_none();
     let quiet_fc = |grant: &FcGrantReport| grant.seen.is_some() && !fc_logged_in(report, grant.initiator);
     report.looked.is_some() && (report.grants.iter().any(quiet) || fc_grants(report).any(quiet_fc))
 }
 
-/// Stands for the volume's id at the end of a name. No name has it.
+/// Stands for the volume's id at the end of a name. No name contains this character.
 const ID: char = '\0';
 
 fn shorten(name: &mut String, id: &str) {
@@ -153,7 +159,7 @@ fn packed_export(report: &ExportReport) -> Box<[u8]> {
 }
 
 impl Kept {
-    /// What was said now.
+    /// Packs what is known from one list or answer.
     pub(super) fn new(seen: SeenVolume) -> Self {
         let mut kept = Self {
             volume_stamp: seen.volume_stamp,
@@ -177,7 +183,8 @@ impl Kept {
         self.moved.get_or_insert_default()
     }
 
-    /// Takes a report of the volume. `false`: another one came since it was asked for, and which is the later cannot be told.
+    /// Takes a report of the volume. `false`: another report came after this one was asked for, and
+    /// nothing shows which of the two is later.
     pub(super) fn see_volume(&mut self, report: &VolumeReport, heard: Heard) -> bool {
         if heard.is_overtaken(self.volume_at) {
             return false;
@@ -187,8 +194,9 @@ impl Kept {
         true
     }
 
-    /// Takes a report of the export, unless one of a newer generation is there, or one of this generation came since it was asked
-    /// for: of each change both an answer and a report come. `true` if it says anything new.
+    /// Takes a report of the export, unless a report of a newer generation is known, or one of this
+    /// generation came after this one was asked for: each change yields both an answer and a
+    /// report. Returns `true` if it says anything new.
     pub(super) fn see_export(&mut self, report: &ExportReport, heard: Heard) -> bool {
         let generation = Some(report.generation);
         if self.generation > generation
@@ -205,7 +213,7 @@ impl Kept {
         news
     }
 
-    /// The volume, of this id, as it is.
+    /// Returns the last report of the volume, which has this id.
     pub(crate) fn volume(&self, id: VolumeId) -> Option<VolumeReport> {
         let mut report = v1::VolumeReport::decode(self.volume.as_deref()?).ok()?;
         report.volume_id = id.to_string();
@@ -213,7 +221,7 @@ impl Kept {
         reports::volume(&report)
     }
 
-    /// Its export as it is.
+    /// Returns the last report of the export of the volume with this id.
     pub(crate) fn export(&self, id: VolumeId) -> Option<ExportReport> {
         let mut report = v1::ExportReport::decode(self.export.as_deref()?).ok()?;
         report.volume_id = id.to_string();
@@ -229,7 +237,8 @@ impl Kept {
         reports::export(&report)
     }
 
-    /// It keeps this wish of the export now. `proven`: all its receipts came with the answer, proven.
+    /// Notes that the agent stores this spec of the export now. `proven`: all receipts of the spec
+    /// came with the answer, proven.
     pub(super) fn took_export(&mut self, stamp: Stamp, proven: bool) {
         let moved = self.moved();
         moved.proven_at = proven.then_some(stamp.generation);
@@ -237,15 +246,16 @@ impl Kept {
         self.export_stamp = Some(stamp);
     }
 
-    /// When the export's wish was sent last.
+    /// Returns the time at which the export's spec was last sent.
     pub(super) fn put_at(&self) -> Option<Instant> {
         self.moved.as_ref()?.put_at
     }
 
-    /// Whether a receipt that came by itself is news: what came with an answer is not.
+    /// Keeps a receipt that came by itself. `false`: it came with an answer already.
     pub(super) fn see_receipt(&mut self, receipt: Receipt) -> bool {
         let moved = self.moved();
-        // That of a nexus which was cut while its grant stands came with no answer.
+        // A receipt that was not caused by a revocation, for a nexus cut while its grant stands,
+        // comes with no answer.
         let news = moved.proven_at != Some(receipt.generation) || receipt.cause != Cause::Revoke;
         if news {
             moved.receipts.push(receipt);
@@ -359,7 +369,7 @@ mod tests {
         let seen = SeenVolume { volume: Some(volume()), export: Some(export(2)), ..SeenVolume::default() };
         let mut kept = Kept::new(seen);
         assert_eq!((kept.volume(id), kept.export(id)), (Some(volume()), Some(export(2))));
-        // The same again is no news, an older one is not taken, a newer one is.
+        // A repeated report is no news, an older one is not taken, a newer one is.
         let heard = Heard::Reported;
         assert!(!kept.see_export(&export(2), heard));
         assert!(!kept.see_export(&export(1), heard));
@@ -379,11 +389,12 @@ mod tests {
         let asked = Heard::Answered(Instant::now());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(kept.see_volume(&volume(), Heard::Reported) && kept.see_export(&later, Heard::Reported));
-        // Which is the later cannot be told of a volume; of an export its generation tells.
+        // Nothing shows which report of a volume is later; the generation of an export's report
+        // does.
         assert!(!kept.see_volume(&creating, asked) && !kept.see_export(&export(2), asked));
         assert_eq!((kept.volume(id), kept.export(id)), (Some(volume()), Some(later)));
         assert!(kept.see_export(&export(3), asked));
-        // What is asked for from now on is taken.
+        // An answer to a question that is asked after the last report is taken.
         tokio::time::advance(Duration::from_millis(1)).await;
         let asked = Heard::Answered(Instant::now());
         assert!(kept.see_volume(&creating, asked) && !kept.see_export(&export(3), asked));
@@ -430,7 +441,7 @@ mod tests {
             (grant(whole, there), grant(whole, there), false),
             (grant(whole, there), grant(whole, away), false),
             (grant(whole, away), grant(whole, away), true),
-            // A port that shows it is enough to be logged in at.
+            // One port with a complete nexus is enough to be logged in at.
             (grant(None, away), grant(whole, away), true),
             (grant(None, away), grant(None, away), false),
         ] {
@@ -441,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Whatever of the names follows from the id: it comes back, and what does not is as it was.
+    /// A name that follows from the id is restored, and any other name is kept as it was.
     #[test]
     fn names_come_back_whole() {
         let id = VolumeId::from_u128(7);

@@ -1,8 +1,8 @@
-//! One task for each enrolled agent: dials it, checks who answers, compares what it keeps, and follows its reports; again and
-//! again, for ever.
+//! One task for each agent that this controller drives: dials it, checks its identity, compares its
+//! specs with the store, and follows its reports; again and again, for ever.
 //!
-//! What must never happen here: an agent that is used before its identity is checked and its stamps are compared; one
-//! agent's trouble that reaches another's task.
+//! What must never happen here: an agent that is used before its identity is checked and its stamps
+//! are compared; trouble of one agent that reaches another agent's task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,32 +25,33 @@ use crate::domain::Role;
 use crate::store::{AgentRow, Db, FencedStore};
 
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// All volumes of an agent, each of which it looks at.
+/// Limit of a list of all volumes of an agent: it looks at each of them.
 pub(crate) const LIST_LIMIT: Duration = Duration::from_mins(1);
-/// A peer that vanished without a word is noticed within two of these.
+/// Pause between two pings. A peer that vanished silently is noticed within two of these.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// How long an agent that answers is not used yet because it has not said what it can do.
+/// Time for which an agent that answers is not used yet because it has not reported its
+/// capabilities.
 const CAPABILITIES_GRACE: Duration = Duration::from_secs(1);
-/// A list has no pages: of a thousand volumes it is some megabytes.
+/// Largest list: a list has no pages, and a thousand volumes make some megabytes.
 pub(crate) const LIST_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Things that the task of an agent works with.
 pub(crate) struct Context {
-    /// The store, as long as we drive the agent.
+    /// The store, as long as this controller drives the agent.
     pub(crate) store: FencedStore,
     /// All agents.
     pub(crate) agents: Arc<Agents>,
     /// The clocks.
     pub(crate) clock: Clock,
-    /// How agents are dialled.
+    /// Way to dial agents.
     pub(crate) dial: Dial,
-    /// Acts on what the agent says.
+    /// Acts on the agent's reports.
     pub(crate) listener: Arc<dyn Listener>,
 }
 
-/// Who answered.
+/// Identity of the agent that answered.
 struct Who {
     id: AgentId,
     initiator: Option<Iqn>,
@@ -80,8 +81,8 @@ pub(crate) async fn run(context: Context, agent: Arc<Agent>) {
     }
 }
 
-/// Between half and all of it: agents that went down together are not dialled together. The name and the moment decide, so
-/// that a simulation with its own clock sees the same pauses again.
+/// Shortens a pause by up to half: agents that went down together are not dialled together. The
+/// name and the time decide, so that a simulation with its own clock repeats the same pauses.
 fn jittered(pause: Duration, name: &str, now: SystemTime) -> Duration {
     let mut hasher = DefaultHasher::new();
     (name, now.duration_since(UNIX_EPOCH).unwrap_or_default()).hash(&mut hasher);
@@ -89,7 +90,7 @@ fn jittered(pause: Duration, name: &str, now: SystemTime) -> Duration {
     pause / 2 + pause / 2 * u32::from(byte) / 255
 }
 
-/// Why an agent is not used whose row has gone.
+/// Reason why an agent whose row has gone is not used.
 const ENDED: &str = "its enrolment has ended";
 
 enum Never {}
@@ -98,7 +99,7 @@ async fn session(context: &Arc<Context>, agent: &Arc<Agent>) -> Result<Never, St
     let entry = &agent.entry;
     let channel = context.dial.dial(entry).await?;
     let who = hello(context, agent, channel.clone()).await?;
-    // Followed before the lists are read: nothing that changes in between is lost.
+    // Followed before the lists are read: no change in between is lost.
     let mut client = agent_client(channel.clone()).max_decoding_message_size(LIST_BYTES_MAX);
     let watch = within(&entry.name, CALL_LIMIT, client.watch(v1::WatchRequest {})).await;
     let mut storage = watch.map_err(|error| error.to_string())?;
@@ -107,13 +108,14 @@ async fn session(context: &Arc<Context>, agent: &Arc<Agent>) -> Result<Never, St
     if host.is_some() {
         list_host(context, agent, channel.clone(), who.id).await?;
     }
-    // Beside everything else, one question at a time: an LVM that hangs keeps no volume of the agent from anything.
+    // Beside everything else, one question at a time: an LVM that hangs must not hold up the
+    // agent's volumes.
     let mut questions = JoinSet::new();
     questions.spawn(ask_capabilities(Arc::clone(context), Arc::clone(agent), channel.clone()));
-    // As a rule the answer is here before the first volume is to be placed.
+    // As a rule, the answer comes before the first volume is to be placed.
     let _ = tokio::time::timeout(CAPABILITIES_GRACE, questions.join_next()).await;
     up(context, agent, &who, channel.clone()).await;
-    // Hosts that were up before this agent waited for the end of these reviews.
+    // Hosts that came up before this agent waited for the end of these reviews.
     for (volume, hosts) in &released {
         context.listener.wake(*volume, hosts);
     }
@@ -122,14 +124,15 @@ async fn session(context: &Arc<Context>, agent: &Arc<Agent>) -> Result<Never, St
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            // In order, so that chance has no part in it. The ping comes first: it is rare, and no stream of reports holds it up.
+            // In order, so that a simulation repeats. The ping comes first: it is rare, and no
+            // stream of reports must hold it up.
             biased;
             _ = ping.tick() => {
                 let hello = say_hello(&entry.name, channel.clone()).await?;
                 if hello.agent_id != who.id.to_string() {
                     return Err(format!("another agent answers there now, {}", hello.agent_id));
                 }
-                // Free space changes with every volume; nobody reports it as it goes.
+                // Free space changes with every volume, and no report follows it.
                 if questions.is_empty() {
                     questions.spawn(ask_capabilities(Arc::clone(context), Arc::clone(agent), channel.clone()));
                 }
@@ -167,7 +170,7 @@ pub(crate) async fn say_hello(name: &str, channel: Channel) -> Result<v1::HelloR
     within(name, CALL_LIMIT, agent_client(channel).hello(hello)).await.map_err(|error| error.to_string())
 }
 
-/// Whether we understand each other.
+/// Checks that agent and controller have a protocol in common.
 pub(crate) fn check_protocol(hello: &v1::HelloResponse) -> Result<(), String> {
     if !(mooring_api::PROTOCOL_MIN..=mooring_api::PROTOCOL_MAX).contains(&hello.protocol) {
         return Err(format!(
@@ -180,7 +183,7 @@ pub(crate) fn check_protocol(hello: &v1::HelloResponse) -> Result<(), String> {
     Ok(())
 }
 
-/// Who answers may be used by this controller at all.
+/// Checks that this controller may use the agent that answers.
 fn check_hello(context: &Context, hello: &v1::HelloResponse) -> Result<AgentId, String> {
     check_protocol(hello)?;
     let cluster = context.store.cluster().to_string();
@@ -190,8 +193,9 @@ fn check_hello(context: &Context, hello: &v1::HelloResponse) -> Result<AgentId, 
     hello.agent_id.parse().map_err(|error| format!("it says a wrong id: {error}"))
 }
 
-/// Another id answers under a name that is known. An agent whose store is new has lost the one before it, and is given its
-/// id back: what it is told next makes it what it was. Any other agent is not the one that is known.
+/// Handles another id under a known name. An agent with a new store has lost its former one: it
+/// gets its id back, and then all its specs anew. Any other agent is refused if the known one has
+/// volumes or connections.
 async fn take_back(
     context: &Context,
     agent: &Arc<Agent>,
@@ -237,7 +241,7 @@ async fn take_back(
     Ok(hello)
 }
 
-/// Checks who answers, and keeps it.
+/// Checks the identity of the agent that answers, and stores it.
 async fn hello(context: &Context, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
     let name = agent.entry.name.clone();
     let mut hello = say_hello(&name, channel.clone()).await?;
@@ -261,7 +265,7 @@ async fn hello(context: &Context, agent: &Arc<Agent>, channel: Channel) -> Resul
     let (name, own) = (agent.entry.name.clone(), initiator.clone());
     let (agents, entry) = (Arc::clone(&context.agents), agent.entry.clone());
     let write = move |db: &Db<'_>| {
-        // Both may have changed since it was dialled: then nothing is kept of it under this name.
+        // Both may have changed while it was dialled: then nothing is stored of it under this name.
         if !db.stands(&entry)? {
             return Ok(Err(ENDED.to_owned()));
         }
@@ -336,7 +340,8 @@ async fn list_storage(
         receipts.append(&mut one.receipts);
         seen.insert(volume, Arc::new(Kept::new(one)));
     }
-    // At a start a thousand agents wait for their comparison: what came over the wire is many times what is kept.
+    // At a start, a thousand agents wait for their comparison, and the list is many times the size
+    // of what is kept.
     drop(list);
     let listed = Listed { name, agent: id, volumes: seen.clone(), exports };
     let (listener, entry) = (Arc::clone(&context.listener), agent.entry.clone());
@@ -351,7 +356,7 @@ async fn list_storage(
             }
         }
         let compared = listener.compare_storage(db, &listed)?;
-        // What is sent from now on is of this history.
+        // Specs that are sent from now on belong to this history.
         db.note_compared(&listed.name)?;
         Ok(Ok((compared, foreign)))
     };
@@ -360,7 +365,7 @@ async fn list_storage(
     for receipt in &foreign {
         agent.drops(Word::Receipt(receipt));
     }
-    // They have said what they know.
+    // Volumes that are gone have been compared, and are not needed any more.
     seen.retain(|id, kept| kept.volume(*id).is_none_or(|report| report.phase != Phase::Gone));
     agent.set_volumes(seen, compared.orphans);
     Ok(compared.released)
@@ -396,7 +401,7 @@ async fn list_host(
     Ok(())
 }
 
-/// From here on it is used; everything that waits for it goes on.
+/// Marks the agent as up: it is used from here on, and everything that waits for it goes on.
 async fn up(context: &Context, agent: &Arc<Agent>, who: &Who, channel: Channel) {
     {
         let mut state = agent.state();
@@ -409,7 +414,7 @@ async fn up(context: &Context, agent: &Arc<Agent>, who: &Who, channel: Channel) 
     let id = who.id;
     let read = move |db: &Db<'_>| {
         let mut volumes: Vec<_> = db.volumes_on(id)?.into_iter().map(|volume| volume.id).collect();
-        // What waits for an agent that stays down may come here.
+        // A volume that waits for an agent which stays down may be placed here.
         volumes.extend(db.unsent()?);
         volumes.extend(db.takings_at(id)?);
         Ok((volumes, db.connections_on(id)?))
@@ -439,7 +444,8 @@ async fn take_report(context: &Context, agent: &Arc<Agent>, report: v1::Report) 
                 let id = report.id;
                 let own =
                     agent.knows_volume(id) || words::takes(&context.store, agent, Word::Volume(id)).await;
-                // What is nobody's here is remembered: operators ask who serves what, and its id is given to nobody. It moves nothing.
+                // A volume that the database does not know here is remembered: operators ask which
+                // agent serves what, and its id is given to no other volume. It moves nothing.
                 if own || agent.has_room() {
                     agent.saw_volume(&report, Heard::Reported);
                     if report.phase == Phase::Orphan {
@@ -476,7 +482,7 @@ async fn take_report(context: &Context, agent: &Arc<Agent>, report: v1::Report) 
     }
 }
 
-/// Ends the review of a volume that was held for lost and whose data the agent has found.
+/// Ends the review of a volume that counted as lost and whose data the agent has found.
 async fn found_again(context: &Context, agent: &Arc<Agent>, volume: VolumeId) {
     let Some(id) = agent.state().id else { return };
     let listener = Arc::clone(&context.listener);
@@ -493,10 +499,11 @@ async fn found_again(context: &Context, agent: &Arc<Agent>, volume: VolumeId) {
     }
 }
 
-/// Asks what the agent can do. No answer is no reason to do without the agent: what it said last stands, with its age.
+/// Asks for the agent's capabilities. Without an answer the agent is used all the same: its last
+/// report stands, with its age.
 async fn ask_capabilities(context: Arc<Context>, agent: Arc<Agent>, channel: Channel) {
     let mut client = agent_client(channel);
-    // What happens from here on may be missing in the answer.
+    // A change that happens from here on may be missing in the answer.
     let asked_at = context.clock.now();
     let ask = client.get_capabilities(v1::GetCapabilitiesRequest {});
     match within(&agent.entry.name, CALL_LIMIT, ask).await {
@@ -514,14 +521,15 @@ async fn ask_capabilities(context: Arc<Context>, agent: Arc<Agent>, channel: Cha
     }
 }
 
-/// `asked_at`: when it was asked for that; without, it says so by itself.
+/// Takes capabilities. `asked_at`: the time at which the agent was asked; `None` if it reports by
+/// itself.
 async fn take_capabilities(
     context: &Context,
     agent: &Arc<Agent>,
     mut new: v1::Capabilities,
     asked_at: Option<SystemTime>,
 ) {
-    // What is said of the pools is as old as it says, and holds nothing of later.
+    // The report of the pools is as old as it says, and contains no later change.
     let age = Duration::from_millis(new.pools_age_ms);
     let asked_at = asked_at.filter(|_| !new.pools_unknown).and_then(|at| at.checked_sub(age));
     let mut updated = Vec::new();
@@ -530,15 +538,15 @@ async fn take_capabilities(
         state.capabilities_silent = None;
         beyond::leave_out(&agent.entry, state.attaches, &mut new);
         if new.pools_unknown {
-            // That it cannot say what its pools are does not take them away.
+            // An agent that cannot tell its pools keeps those that are known.
             new.pools = state.capabilities.as_ref().map(|known| known.pools.clone()).unwrap_or_default();
         } else {
             state.pools_seen = context.clock.now().checked_sub(age);
         }
         // The age grows with each answer, and is no news.
         new.pools_age_ms = 0;
-        // That nothing changed is kept with when it was heard; but not for the first time: until then, what was made since the
-        // report that is kept counts beside it.
+        // Unchanged capabilities are stored with the time when the agent was heard, but not the
+        // first time: until then, volumes made after the stored report count beside it.
         let first = state.asked_at.is_none() && asked_at.is_some();
         state.asked_at = asked_at.or(state.asked_at);
         if state.capabilities.as_ref() == Some(&new) && !first {
@@ -546,7 +554,7 @@ async fn take_capabilities(
         }
         let knew_cache = state.capabilities.as_ref().is_some_and(|known| known.cache_off == Some(true));
         if new.cache_off == Some(true) && !knew_cache {
-            // What an earlier release kept of its wishes is without the flag.
+            // Connection specs that an earlier release stored are without the flag.
             updated.extend(state.connections.keys().copied());
         }
         state.capabilities = Some(new.clone());

@@ -1,14 +1,15 @@
-//! Which agent may say what of which object: the one table.
+//! The one table of what the controller takes from which agent.
 //!
-//! | what an agent says | is taken |
+//! | an agent's word | is taken |
 //! |---|---|
-//! | how a volume and its export are | of a volume that the database has at this agent |
-//! | a receipt | of such a volume, for a wish that its export ever had |
-//! | how a connection is | of a volume to which this host was wished a connection |
-//! | the generations that it keeps | while they are ahead by no more than restores of a database come to |
+//! | the state of a volume and its export | of a volume that the database has at this agent |
+//! | a receipt | of such a volume, for a spec that its export has or had |
+//! | the state of a connection | of a volume to which this host was given a connection spec |
+//! | the generations that it stores | while they are ahead by no more than restores of a database can explain |
 //!
-//! An agent is enrolled, and may be taken over by somebody all the same. Its word on its own objects is all that there is; its word
-//! on those of others decides nothing. That it has something else at all is remembered, and told to operators as an orphan.
+//! Somebody may take over an enrolled agent. Nothing but its own word tells of its own objects; its
+//! word on the objects of other agents decides nothing. That it has such an object is remembered,
+//! and reported to operators as an orphan.
 //!
 //! What must never happen here: a proof from an agent that does not serve the volume; an end of the epochs.
 
@@ -17,25 +18,26 @@ use mooring_model::{AgentId, Generation, Receipt, VolumeId};
 use super::Agent;
 use crate::store::{Db, FencedStore, Kind, SqlError};
 
-/// How far an agent may be ahead of this database. Each restore, and each `epoch` of an operator, is one.
+/// Largest number of epochs by which an agent may be ahead of this database. Each restore, and each
+/// `epoch` of an operator, adds one.
 const EPOCHS_AHEAD_MAX: u64 = 1 << 16;
 
-/// No object changes so often.
+/// Largest counter of a generation that is believed: no object changes so often.
 const COUNTER_MAX: u64 = 1 << 48;
 
-/// Something that an agent says.
+/// One statement of an agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Word<'a> {
-    /// How a volume is, or its export.
+    /// The state of a volume, or of its export.
     Volume(VolumeId),
-    /// That a nexus was revoked.
+    /// The proof that a nexus was revoked.
     Receipt(&'a Receipt),
-    /// How a connection is.
+    /// The state of a connection.
     Connection(VolumeId),
 }
 
 impl Word<'_> {
-    /// The word of metrics and logs.
+    /// Name of this kind in metrics and logs.
     const fn kind(self) -> &'static str {
         match self {
             Self::Volume(_) => "volume",
@@ -55,7 +57,7 @@ impl Word<'_> {
 /// Every kind of word that can be dropped.
 pub(crate) const KINDS: [&str; 3] = ["connection", "receipt", "volume"];
 
-/// Whether an agent may say this.
+/// Returns `true` if an agent may say this.
 pub(crate) fn may_say(db: &Db<'_>, agent: AgentId, word: Word<'_>) -> Result<bool, SqlError> {
     Ok(match word {
         Word::Volume(volume) => db.storage_of(volume)? == Some(agent),
@@ -68,12 +70,13 @@ pub(crate) fn may_say(db: &Db<'_>, agent: AgentId, word: Word<'_>) -> Result<boo
     })
 }
 
-/// Keeps a receipt, or that it is proven now. Whether that was new; `None`: this agent may not say it.
+/// Keeps a new receipt, or the proof of one that is kept. `Some(true)`: that was news; `None`: this
+/// agent may not say it.
 pub(crate) fn keep_receipt(db: &Db<'_>, agent: AgentId, receipt: &Receipt) -> Result<Option<bool>, SqlError> {
     if may_say(db, agent, Word::Receipt(receipt))? { db.keep_receipt(receipt).map(Some) } else { Ok(None) }
 }
 
-/// Whether an agent may keep this generation. The text: why not.
+/// Checks that an agent may store this generation. The inner error says why not.
 pub(crate) fn may_keep(db: &Db<'_>, newest: Generation) -> Result<Result<(), String>, SqlError> {
     let epoch = db.epoch()?;
     if newest.epoch.saturating_sub(epoch) > EPOCHS_AHEAD_MAX || newest.counter > COUNTER_MAX {
@@ -86,7 +89,7 @@ pub(crate) fn may_keep(db: &Db<'_>, newest: Generation) -> Result<Result<(), Str
 }
 
 impl Agent {
-    /// Counts something that this agent may not say. It is logged once for each kind.
+    /// Counts a statement that this agent may not make, and logs the first of each kind.
     pub(crate) fn drops(&self, word: Word<'_>) {
         let (kind, volume) = (word.kind(), word.volume());
         let count = {
@@ -104,7 +107,7 @@ impl Agent {
     }
 }
 
-/// Returns `true` if something that an agent said by itself is taken; `false` is counted.
+/// Returns `true` if a statement that an agent made by itself is taken. Counts it if not.
 pub(super) async fn takes(store: &FencedStore, agent: &Agent, word: Word<'_>) -> bool {
     let Some(id) = agent.id() else { return false };
     let receipt = match word {
@@ -195,7 +198,8 @@ mod tests {
             ] {
                 assert_eq!(may_say(db, agent, word)?, may, "{agent} {word:?}");
             }
-            // What may not be said is not kept, and does not stand in the way of what may.
+            // A statement that may not be made is not kept, and does not stand in the way of one
+            // that may.
             assert_eq!(keep_receipt(db, OTHER, &receipt(VOLUME, wished))?, None);
             assert_eq!(db.receipt_since(VOLUME, &receipt(VOLUME, wished).initiator, wished)?, None);
             assert_eq!(keep_receipt(db, OWN, &receipt(VOLUME, wished))?, Some(true));
@@ -218,7 +222,7 @@ mod tests {
                 let newest = Generation { epoch: epoch + ahead, counter };
                 assert_eq!(may_keep(db, newest)?.is_ok(), may, "{newest}");
             }
-            // Nor is an epoch kept that no column holds.
+            // An epoch that no column can hold is not kept either.
             assert!(db.raise_above(u64::MAX).is_err());
             assert!(db.raise_above(i64::MAX.unsigned_abs()).is_err());
             assert_eq!(db.epoch()?, epoch);
