@@ -1,7 +1,9 @@
-//! Agents that joined with a token: the rows of the database decide who is dialled, beside those of the configuration. A row that
-//! comes, changes or goes takes effect without a restart, also when another controller wrote it.
+//! Agents that joined with a token: besides those of the configuration, the controller dials the
+//! agents that have a row in the database. A row that comes, changes or goes takes effect without a
+//! restart, also when another controller wrote it.
 //!
-//! What must never happen here: an agent dialled that is revoked; a certificate of an earlier enrolment taken for the one of now.
+//! What must never happen here: a revoked agent that is dialled; a certificate of an earlier
+//! enrolment taken for the present one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,23 +22,24 @@ use crate::domain::{ControllerTrust, Enrolment};
 use crate::error::Refusal;
 use crate::store::{AgentRow, Db};
 
-/// How often it is looked whose certificate is to be renewed.
+/// Time between two checks for certificates that are due.
 const RENEWED_EVERY: Duration = Duration::from_secs(20);
 
-/// How long an agent that took no certificate is let alone.
+/// Pause before the next attempt for an agent that did not take its certificate.
 const FAILED_PAUSE: Duration = Duration::from_mins(1);
 
-/// How often it is looked whether the authority is another one, or agents say that they trust others.
+/// Time between two checks for a changed authority, or for agents that trust others.
 const LOOKED_EVERY: Duration = Duration::from_secs(2);
 
-/// Rows that say who is dialled, and what those said last.
+/// Rows of the enrolled agents, and of their last reports.
 pub(crate) struct Enrolled {
     enrolments: Vec<Enrolment>,
     rows: Vec<AgentRow>,
 }
 
 impl Enrolled {
-    /// Reads them. What agents said is read only if an enrolment is there that comes into force by this: it is much.
+    /// Reads the rows. Reads the agents' reports, which are large, only if `comes` is true for an
+    /// enrolment.
     pub(crate) fn read(
         db: &Db<'_>,
         comes: impl Fn(&Enrolment) -> bool,
@@ -46,13 +49,13 @@ impl Enrolled {
         Ok(Self { enrolments, rows })
     }
 
-    /// Reads all of them, for a start.
+    /// Reads all rows, for a start.
     pub(crate) fn all(db: &Db<'_>) -> Result<Self, crate::store::SqlError> {
         Ok(Self { enrolments: db.enrolments()?, rows: db.agents()? })
     }
 }
 
-/// The entry by which an enrolled agent is dialled. `None`: its address cannot be dialled with TLS.
+/// Returns the entry by which an enrolled agent is dialled. `None`: its address has no TLS.
 fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     let address =
         enrolment.address.parse().ok().filter(|address| matches!(address, mooring_api::Address::Tls(_)));
@@ -81,14 +84,15 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     })
 }
 
-/// A certificate is renewed at two thirds of its life.
+/// Returns `true` if a certificate is due: it is renewed at two thirds of its life.
 fn is_due(enrolment: &Enrolment, now: SystemTime) -> bool {
     let left = enrolment.expires_at.duration_since(now).unwrap_or_default();
     !enrolment.revoked && left < CERTIFICATE_LIFE / 3
 }
 
-/// True if an agent says that it trusts other authorities than this one and those beside it, or that another one signed its
-/// certificate. An agent of an earlier release says nothing.
+/// Returns `true` if an agent reports that it trusts other authorities than this one and those
+/// beside it, or that another one signed its certificate. `false` for an agent of an earlier
+/// release, which does not report that.
 fn is_of_another(authority: &Authority, said: Option<&v1::TlsIdentity>) -> bool {
     said.is_some_and(|said| {
         let trusts: BTreeSet<_> = said.trusts.iter().collect();
@@ -97,7 +101,7 @@ fn is_of_another(authority: &Authority, said: Option<&v1::TlsIdentity>) -> bool 
 }
 
 impl Inner {
-    /// Renews the certificates of enrolled agents, for ever.
+    /// Renews the certificates of enrolled agents again and again, for ever.
     pub(crate) async fn keep_certificates(self: Arc<Self>) {
         let Some(enroller) = &self.options.enroller else { return };
         let mut tick = tokio::time::interval(LOOKED_EVERY);
@@ -131,7 +135,8 @@ impl Inner {
         }
     }
 
-    /// Keeps for a rotation which authorities this controller trusts and shows, where others share its database.
+    /// Stores which authorities this controller trusts and shows, for a rotation with several
+    /// controllers.
     async fn tell_controllers(
         &self,
         enroller: &Enroller,
@@ -155,13 +160,14 @@ impl Inner {
         }
     }
 
-    /// Renews the certificates that are due, or that another authority is to sign, of the agents that are up and that this controller
-    /// drives.
+    /// Renews the certificates that are due, or that another authority must sign. Covers the agents
+    /// that are up and that this controller drives.
     pub(crate) async fn renew_certificates(&self) -> Result<(), Refusal> {
         self.renew_but(&HashMap::new()).await.map(drop)
     }
 
-    /// As [`Inner::renew_certificates`], but for these agents. Returns those that took no certificate.
+    /// Does as [`Inner::renew_certificates`] without the agents in `but`. Returns the agents that
+    /// did not take their certificate.
     async fn renew_but(&self, but: &HashMap<String, Instant>) -> Result<Vec<String>, Refusal> {
         let Some(enroller) = &self.options.enroller else { return Ok(Vec::new()) };
         let enrolments = self.reads.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
@@ -194,7 +200,7 @@ impl Inner {
         let issued = issued.map_err(|error| Chain(&error).to_string())?;
         let given = agent.set_certificate(issued.certificate, authority.certificate_pem().to_owned()).await;
         given.map_err(|error| error.to_string())?;
-        // It has taken both, and would say so when it is asked the next time.
+        // The agent has stored both, and would report them when it is asked the next time.
         let mut trusts = authority.pins().to_vec();
         trusts.sort_unstable();
         let says = {
@@ -206,7 +212,7 @@ impl Inner {
         };
         let (name, id, ends) = (enrolment.name, enrolment.id, issued.expires_at);
         let write = move |db: &Db<'_>| {
-            // Whoever has joined again meanwhile has another certificate.
+            // An agent that has joined again meanwhile has another certificate.
             let standing = db.enrolment(&name)?.filter(|standing| standing.id == id);
             if let Some(standing) = standing {
                 db.put_enrolment(&Enrolment { expires_at: ends, ..standing })?;
@@ -228,7 +234,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Follows an agent from now on, where no lease decides who does.
+    /// Starts the task that follows an agent, unless leases decide which controller does.
     pub(crate) fn drive(self: &Arc<Self>, agent: &Arc<Agent>) {
         if self.reads.is_shared() {
             return;
@@ -240,13 +246,13 @@ impl Inner {
         }
     }
 
-    /// Makes the registry what the rows of the database say. `starts`: nobody is followed yet, and what the configuration does not fit is
-    /// told.
+    /// Makes the registry agree with the rows of the database. `starts`: no agent is followed yet,
+    /// and contradictions with the configuration are logged.
     pub(crate) fn enrol(self: &Arc<Self>, enrolled: Enrolled, starts: bool) {
         let mut rows: BTreeMap<String, AgentRow> =
             enrolled.rows.into_iter().map(|row| (row.name.clone(), row)).collect();
         if starts {
-            // What an agent said last still decides, until it says otherwise.
+            // An agent's last report still decides, until it reports something else.
             for agent in self.agents.all().iter() {
                 if let Some(row) = rows.remove(&agent.entry.name) {
                     agent.take_row(row);
@@ -301,7 +307,8 @@ impl Inner {
         }
     }
 
-    /// True if the registry does not have this enrolment as it stands: by name, id and address.
+    /// Returns `true` if the registry does not have this enrolment with its present name, id and
+    /// address.
     fn comes(&self, enrolment: &Enrolment) -> bool {
         let Some(enroller) = self.options.enroller.as_ref().filter(|_| !enrolment.revoked) else {
             return false;
@@ -313,8 +320,8 @@ impl Inner {
         }
     }
 
-    /// Reads the rows again, and makes the registry what they say. One after the other: what was read before a row was written must not
-    /// be applied after what it says.
+    /// Reads the rows again, and makes the registry agree with them. One call at a time: rows that
+    /// were read before a change must not be applied after it.
     pub(crate) async fn refresh_enrolments(self: &Arc<Self>) -> Result<(), Refusal> {
         let _turn = self.enrolling.lock().await;
         let inner = Arc::clone(self);

@@ -1,7 +1,8 @@
-//! Fences compared with what storage agents export: whoever is fenced has no access that no row here knows.
+//! Comparison of fences with the exports of storage agents: a fenced host must not keep access that
+//! no attachment in this database explains.
 //!
-//! What must never happen here: an agent called compared that has not said all that it exports; a grant of a fenced host that is
-//! passed over because this database does not know it.
+//! What must never happen here: an agent marked as compared that has not reported all its exports;
+//! a grant of a fenced host that is passed over because this database does not know it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::agents::{Agent, task};
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Taker};
 
-/// Fences in force that are looked at.
+/// Largest number of fences in force in one comparison.
 const FENCES_MAX: u32 = 1_000;
 
-/// Compares what an agent exports with the fences in force. Volumes of which something is to be taken away there.
+/// Compares an agent's exports with the fences in force. Returns the volumes from which access is
+/// to be revoked there.
 pub(crate) fn compare(
     db: &Db<'_>,
     name: &str,
@@ -40,7 +42,8 @@ pub(crate) fn compare(
     Ok(changed)
 }
 
-/// An attachment here has this access, and the wish of its volume takes it away.
+/// Returns `true` if an attachment of this database has this access, and the spec of its volume
+/// revokes it.
 fn is_going(db: &Db<'_>, volume: VolumeId, agent: AgentId, initiator: &Initiator) -> Result<bool, Abort> {
     let known = db.volume(volume)?.filter(|volume| volume.agent == agent && volume.review.is_none());
     if known.is_none() {
@@ -54,12 +57,13 @@ fn is_going(db: &Db<'_>, volume: VolumeId, agent: AgentId, initiator: &Initiator
 }
 
 impl Inner {
-    /// Compares what an agent exports now with the fences in force. The text: why that is not known.
+    /// Compares an agent's present exports with the fences in force. The error says why they are
+    /// not known.
     pub(crate) async fn compare_fences(self: &Arc<Self>, agent: &Arc<Agent>) -> Result<(), String> {
         let Some(id) = agent.id().filter(|_| agent.is_up()) else { return Err(agent.why_down()) };
         let exports = match agent.exports() {
             Some(exports) => {
-                // What it has said is all, if it is still there.
+                // The reports are complete, provided that the agent still answers.
                 agent.greet(task::CALL_LIMIT).await.map_err(|error| error.to_string())?;
                 exports
             }

@@ -1,10 +1,12 @@
-//! The first wish of a volume at an agent: it says that the volume is new, and the agent takes it only if nothing is known there of the
-//! id. So data that another volume has left under an id is handed to nobody.
+//! The first spec of a volume at an agent: it says that the volume is new, and the agent takes it
+//! only if it knows nothing of the id. So nobody gets data that another volume has left under an
+//! id.
 //!
-//! The agent recognises a wish that is sent again by its stamp. Therefore a first wish stays as it is until its agent was seen to
-//! have the volume: a name that changes meanwhile goes with the next wish. Nor does a tombstone take its place: it would destroy
-//! what another volume has left. A volume that is deleted that early is asked for once more, and goes by a tombstone once the agent
-//! has it; where the agent refuses it, nothing of it is there.
+//! The agent recognises a repeated spec by its stamp. Therefore a first spec stays unchanged until
+//! its agent was seen to have the volume: a name that changes meanwhile goes with the next spec. A
+//! tombstone does not replace it either: the tombstone would destroy what another volume has left.
+//! For a volume that is deleted that early, the first spec is sent once more. If the agent takes
+//! it, a tombstone follows; if the agent refuses it, the agent has nothing of the volume.
 //!
 //! What must never happen here: data destroyed, or taken over, that was not made for this volume.
 
@@ -22,8 +24,8 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
 
-/// Whether this wish asks for a volume that its agent never had for us. A pool of the same agent may have had it before: then the
-/// agent keeps our tombstone.
+/// Returns `true` if this spec asks for a volume that its agent never had for this controller. If
+/// another pool of the same agent may have had it, the agent stores a tombstone of it.
 fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
     let begins = volume.operation.is_some_and(|now| now.is_coming() || now.is_destroying()) && !volume.taken;
     let first = match &volume.tried[..] {
@@ -33,20 +35,22 @@ fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
     spec.wish.body.is_some() && begins && first
 }
 
-/// The wish that a volume has next: `new`, or the one that it has, while that is its first and differs in nothing that its agent reads.
+/// Returns the volume's next spec: `new`, or the present one while that is the first and differs in
+/// nothing that its agent reads.
 pub(super) fn next_wish(volume: &VolumeRow, last: Option<&Wish>, new: Wish) -> Wish {
     let waits = volume.operation.is_some_and(Operation::is_coming) && !volume.taken;
     last.filter(|last| waits && last.body == new.body).cloned().unwrap_or(new)
 }
 
-/// Whether a volume that is to be destroyed was never seen at its agent, so that its first wish stays.
+/// Returns `true` if a volume that is to be destroyed was never seen at its agent, so that its
+/// first spec stays.
 pub(super) fn is_unconfirmed(db: &Db<'_>, volume: &VolumeRow) -> Result<bool, Abort> {
     let destroys = volume.operation.is_some_and(Operation::is_destroying) && !volume.taken;
     Ok(destroys && db.spec(volume.id, Kind::Volume)?.is_some_and(|spec| spec.wish.body.is_some()))
 }
 
 impl Inner {
-    /// Sends a volume's wish, and waits so long for it to become true.
+    /// Sends a volume's spec, and waits up to `wait_ms` for it. Returns `true` if it is in force.
     pub(super) async fn put_volume(
         &self,
         agent: &Held,
@@ -86,7 +90,8 @@ impl Inner {
         Ok(answer.done || gone)
     }
 
-    /// The agent has something else under the volume's id or NAA. No other pool is tried: hosts would meet two disks of one identity.
+    /// Handles an agent that has something else under the volume's id or NAA. No other pool is
+    /// tried: hosts would meet two disks of one identity.
     pub(super) async fn id_refused(
         self: &Arc<Self>,
         agent: &Held,
@@ -97,7 +102,8 @@ impl Inner {
         if matches!(seen.operation, Some(Operation::Managing | Operation::ErrorManaging)) {
             return self.managing_failed(agent, &seen, said).await;
         }
-        // In whose words it is said depends on whose that other thing is: its creator is told only where it is.
+        // Only the storage node is named to the creator: the other thing may belong to somebody
+        // else.
         tracing::warn!(volume = %seen.id, agent = agent.entry.name, said, "the id of a new volume is taken");
         let why = format!(
             "storage node {} has something else under this id already: delete this volume, and make one under another id",
@@ -120,7 +126,8 @@ impl Inner {
         Ok(Next::Idle)
     }
 
-    /// A volume is deleted that its agent was never seen to have: whether it has it is asked by the first wish.
+    /// Deletes a volume that its agent was never seen to have: the first spec asks whether it has
+    /// it.
     pub(super) async fn confirm_pass(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,6 +1,7 @@
-//! Forced detaches: attachments that go without their hosts' word.
+//! Forced detaches: attachments that are detached without asking their hosts.
 //!
-//! What must never happen here: an attachment that goes while a storage agent still grants its access.
+//! What must never happen here: an attachment that goes while a storage agent still grants its
+//! access.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +12,7 @@ use super::wishes::{self, Rewished};
 use crate::domain::AttachmentStatus;
 use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, VolumeRow};
 
-/// Notes who wants the attachment gone: the first caller, and the one who made it a matter of
-/// force.
+/// Notes who asked for the detach: the first caller, and with `anew` the one who forced it.
 pub(crate) fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
     if anew || row.asked.is_none() {
         row.asked = Some(asked.clone());
@@ -27,13 +27,13 @@ pub(crate) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
     row.fault = None;
 }
 
-/// Forces an attachment of a volume in review away. No spec is sent for such a volume: the spec that
-/// its agent keeps decides what goes.
+/// Forces an attachment of a volume in review away. No spec is sent for such a volume: the spec
+/// that its agent stores decides what goes.
 pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
     let ours = db.generation_of(row.volume, Kind::Export)?;
     let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
     force_away(asked, row);
-    // Who had none when the database was copied may have got one since.
+    // An attachment that had no grant when the database was backed up may have got one later.
     row.held = true;
     if !is_begun {
         row.wished_at = UNSENT;
@@ -41,7 +41,7 @@ pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRo
     Ok(db.put_attachment(row)?)
 }
 
-/// Takes the attachment's grant back.
+/// Withdraws the attachment's grant.
 pub(crate) fn take_back(row: &mut AttachmentRow) {
     if row.grant_wanted {
         row.grant_wanted = false;
@@ -49,7 +49,7 @@ pub(crate) fn take_back(row: &mut AttachmentRow) {
     }
 }
 
-/// Takes these attachments of a volume away by force.
+/// Forces these attachments of a volume away.
 pub(crate) fn force_rows(
     db: &Db<'_>,
     asked: &Asked,
@@ -72,7 +72,7 @@ pub(crate) fn force_rows(
         if attachment.held {
             going.push(attachment);
         } else {
-            // Nothing of it is at any agent.
+            // No agent has anything of it.
             db.detach(&attachment, None)?;
             gone = true;
         }

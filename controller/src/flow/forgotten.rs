@@ -1,8 +1,10 @@
-//! Belongings of an agent that was given up: they go out of this database, part by part, each part in a transaction of its own. Where this
-//! stops the rows that are left say what is to be done, and the next start, the next round or the next request goes on.
+//! Removal of everything that a forgotten agent had, part by part, each part in a transaction of
+//! its own. After a stop, the rows that are left say what remains: the next start, the next round
+//! or the next request goes on.
 //!
-//! What must never happen here: a receipt called proven that no storage node has given; a row of a volume that goes while the
-//! receipts of its attachments are not kept; anything that is asked of the agent itself.
+//! What must never happen here: a receipt marked as proven that no storage node has given; a
+//! volume's row removed before the receipts of its attachments are stored; any question to the
+//! agent itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,20 +17,20 @@ use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
 
-/// Volumes of one transaction.
+/// Largest number of volumes in one transaction.
 const VOLUMES_MAX: u32 = 32;
 
-/// Attachments of one transaction.
+/// Largest number of attachments in one transaction.
 const ATTACHMENTS_MAX: u32 = 32;
 
-/// One step: which volumes it was about, and what is left.
+/// Result of one step: the changed volumes with the hosts to wake, and whether nothing is left.
 #[derive(Debug, Default)]
 struct Step {
     told: Vec<(VolumeId, BTreeSet<AgentId>)>,
     done: bool,
 }
 
-/// A receipt of a nexus that its storage node will never give.
+/// Makes a receipt for a nexus whose storage node will never give one.
 fn unknown_end(db: &Db<'_>, volume: VolumeId, initiator: &Initiator, at: Generation) -> Receipt {
     Receipt {
         volume,
@@ -45,8 +47,8 @@ fn unknown_end(db: &Db<'_>, volume: VolumeId, initiator: &Initiator, at: Generat
     }
 }
 
-/// The receipt with which an attachment of a forgotten node ends: of its initiators the one that says least. `None`: nothing of it
-/// was at the node.
+/// Returns the receipt with which an attachment of a forgotten node ends: among those of its
+/// initiators, an unproven one before a proven one. `None`: the node had nothing of the attachment.
 fn last_receipt(
     db: &Db<'_>,
     row: &AttachmentRow,
@@ -72,7 +74,7 @@ fn last_receipt(
     Ok(open.or(proven))
 }
 
-/// Takes a volume or a snapshot of a forgotten node away. Hosts whose connection is to end.
+/// Removes a volume or a snapshot of a forgotten node. Returns the hosts whose connection must end.
 fn forget_volume(
     db: &Db<'_>,
     forgotten: &ForgottenRow,
@@ -105,7 +107,7 @@ fn forget_volume(
     Ok(hosts)
 }
 
-/// Takes attachments of a forgotten host away from a volume of another node, by force: that node proves it.
+/// Forces attachments of a forgotten host away from a volume of another node: that node proves it.
 fn end_at(
     db: &Db<'_>,
     forgotten: &ForgottenRow,
@@ -119,7 +121,8 @@ fn end_at(
     forced::force_rows(db, &forgotten.asked, &row, rows)
 }
 
-/// Marks whatever still goes at the node, for fences and for others, as never proven.
+/// Marks every revocation that is still under way at the node, for fences and others, as never
+/// proven.
 fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
     for taking in db.open_takings_at(forgotten.agent)? {
         let newest = db.newest_receipt(taking.volume, &taking.initiator)?;
@@ -134,7 +137,7 @@ fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
     Ok(())
 }
 
-/// The next step of taking away what a forgotten agent had.
+/// Does the next step of removing what a forgotten agent had.
 fn step(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<Step, Abort> {
     let mut step = Step::default();
     for volume in db.some_volumes_on(forgotten.agent, VOLUMES_MAX)? {
@@ -160,14 +163,14 @@ fn step(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<Step, Abort> {
 }
 
 impl Inner {
-    /// Goes on where another request, or another controller, has stopped.
+    /// Goes on where another request, or another controller, has stopped. Logs a failure.
     pub(crate) async fn go_on_forgetting(self: &Arc<Self>) {
         if let Err(refusal) = self.finish_forgetting().await {
             tracing::warn!(error = %refusal, "what a forgotten agent had is not gone yet; tried again");
         }
     }
 
-    /// Takes away what is left of the agents that were forgotten.
+    /// Removes everything that is left of forgotten agents.
     pub(crate) async fn finish_forgetting(self: &Arc<Self>) -> Result<(), Refusal> {
         let open = self.reads.read("read who is forgotten", |db| Ok(db.forgotten_open()?)).await?;
         for forgotten in open {
@@ -207,7 +210,7 @@ mod tests {
 
     const GONE: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);
-    /// Volumes of the node that is forgotten.
+    /// Number of volumes of the node that is forgotten.
     const VOLUMES: u128 = 40;
     const ELSEWHERE: VolumeId = VolumeId::from_u128(100);
 
@@ -246,7 +249,7 @@ mod tests {
         Ok(db.forget(&forgotten())?)
     }
 
-    /// Killed after any number of steps, a later start ends it, and the same is left.
+    /// After a crash at any step, a later start finishes the removal, with the same result.
     #[test]
     fn it_is_gone_on_with_after_a_crash_at_any_step() {
         let mut ends = Vec::new();

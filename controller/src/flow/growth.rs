@@ -1,10 +1,13 @@
-//! A volume that grows: its storage agent is told, and its users see the new size when the agent has seen it.
+//! Growing volumes: the storage agent extends the volume, and users see the new size when the agent
+//! has reported it.
 //!
-//! One that is taken back is wished the old size. Its agent takes that as long as nothing of the growth is the volume's, and then
-//! nothing ever will be; one that does not take it has the last word, too.
+//! A growth that is taken back restores the old size in the spec. The agent takes that spec as long
+//! as nothing was appended to the volume, and then nothing will be. If the agent refuses it, the
+//! growth stays.
 //!
-//! What must never happen here: a host told of a size that the storage agent has not reported; a size taken back that the
-//! agent keeps as a wish; a volume that is not served because it does not grow.
+//! What must never happen here: a host that learns a size which the storage agent has not reported;
+//! a size that counts as taken back while the agent stores it in its spec; a volume that is not
+//! served because it does not grow.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,29 +23,30 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Abort, Db, Event, VolumeRow};
 
-/// How long an agent may wait with its answer to a larger size. It looks at LVM first.
+/// Longest time, in milliseconds, for an agent's answer to a larger size. The agent looks at LVM
+/// first.
 pub(super) const WAIT_MS: u32 = 2_000;
 
-/// A report may be lost: it is looked at this often.
+/// Time between two looks at a growing volume: its report may be lost.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What is told of a growth that was to be taken back.
+/// Message about a growth that could not be taken back any more.
 const TOO_LATE: &str = "it had grown already when that was to be taken back: a volume never shrinks";
 
-/// The volume, if it still stands where this pass saw it.
+/// Returns the volume. `None`: it has changed after this pass read it.
 fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
     let stand = |of: &VolumeRow| (of.operation, of.size_gib, of.grows_from, of.growth_is_taken_back());
     Ok(db.volume(seen.id)?.filter(|now| stand(now) == stand(seen)))
 }
 
-/// Its agent reports the new size.
+/// Returns `true` if the agent reports the new size.
 fn is_grown(seen: &VolumeRow, report: &VolumeReport) -> bool {
     report.phase == Phase::Ready && report.size >= ByteSize(u64::from(seen.size_gib) * GIB)
 }
 
 impl Inner {
-    /// Its agent took nothing of the larger size: what is there is what was there, and what is wanted again. Or it did not take
-    /// that it is taken back.
+    /// Handles the agent's refusal. It refused the larger size: the volume keeps the old one. Or it
+    /// refused to take a growth back.
     pub(super) async fn extension_refused(
         self: &Arc<Self>,
         agent: &Held,
@@ -66,8 +70,8 @@ impl Inner {
         Ok(Next::Again)
     }
 
-    /// What has become of its growth, by the agent's report. Whether that was written down; if not, the export is next: it is
-    /// served meanwhile.
+    /// Checks the agent's report for the end of a growth. Returns `true` if an end was stored.
+    /// `false`: the export is next, since the volume is served meanwhile.
     pub(super) async fn growth_pass(
         self: &Arc<Self>,
         agent: &Held,
@@ -79,7 +83,7 @@ impl Inner {
             return Ok(false);
         }
         if !is_grown(&seen, &report) {
-            // An answer that was made before a report may have come after it.
+            // A report made after this answer may have come before it.
             match self.look(agent, seen.id).await {
                 Ok(_) => report = agent.volume(seen.id).unwrap_or(report),
                 Err(error) => tracing::debug!(volume = %seen.id, %error, "cannot look at a growth"),
@@ -99,7 +103,7 @@ impl Inner {
         if seen.operation != Some(Operation::Extending) || !waits || !taken {
             return Ok(false);
         }
-        // It goes on by itself when that is cured: the wish stands.
+        // The growth goes on by itself when that is cured: the spec stays.
         let problems = report.problems.iter().map(ToString::to_string);
         let why = format!("{}: {}", agent.entry.name, problems.collect::<Vec<_>>().join("; "));
         let id = seen.id;
@@ -129,7 +133,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Its agent has taken the old size, so nothing was appended and nothing will be: it is what it was.
+    /// Ends a growth that was taken back: the agent has stored the old size, so nothing was
+    /// appended, and nothing will be.
     async fn growth_returned(self: &Arc<Self>, agent: &Held, seen: VolumeRow) -> Result<(), Refusal> {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
@@ -143,8 +148,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Its agent does not take the old size: the volume has grown already, or the agent takes no smaller size of any volume. What it
-    /// keeps as a wish is wanted again.
+    /// Handles an agent that refuses the old size: the volume has grown already, or that agent
+    /// takes no smaller size for any volume. The size that its spec has is wanted again.
     async fn growth_stays(
         self: &Arc<Self>,
         agent: &Held,
@@ -152,7 +157,7 @@ impl Inner {
         text: &str,
     ) -> Result<Next, Refusal> {
         let id = seen.id;
-        // Which of the two it is, only a report of now says.
+        // Only a present report tells which of the two it is.
         if let Err(error) = self.look(agent, id).await {
             tracing::debug!(volume = %id, %error, "cannot look at a growth that is not taken back");
             return Ok(Next::After(AGAIN));

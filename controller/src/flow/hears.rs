@@ -1,4 +1,4 @@
-//! Reactions to what agents say: [`Inner`] is the [`Listener`] of their tasks.
+//! Reactions to reports of agents: [`Inner`] is the [`Listener`] of their tasks.
 //!
 //! What must never happen here: a wake-up that is left out because nobody waits for it now.
 

@@ -1,7 +1,9 @@
-//! A connection at its host's agent: made when the grant is seen, ended before the grant goes, or cut after it went.
+//! A connection at its host's agent: made when the grant is seen, ended before the grant goes, or
+//! revoked after it went.
 //!
-//! What must never happen here: a host told of a volume before its grant is seen; an attachment called attached without
-//! its verified device; a grant given up while the host still has its device.
+//! What must never happen here: a host that gets a connection before its grant is seen; an
+//! attachment that counts as attached without its verified device; a grant given up while the host
+//! still has its device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,7 +44,7 @@ fn read_work(db: &Db<'_>, id: VolumeId, host: AgentId) -> Result<Option<Work>, A
     Ok(Some(Work { spec, rows, review }))
 }
 
-/// On its way out, its host still to be asked.
+/// Returns `true` if the attachment is on its way out and its host must still be asked.
 fn leaves(row: &AttachmentRow) -> bool {
     row.is_going() && row.connect_ever && !row.connect_wanted && row.grant_wanted && !row.forced
 }
@@ -149,7 +151,7 @@ impl Inner {
         })
     }
 
-    /// The target's agent does not report logins as they come: it is asked.
+    /// Looks at a volume soon: the target's agent does not report each login by itself.
     pub(crate) fn look_soon(self: &Arc<Self>, id: VolumeId) {
         let inner = Arc::clone(self);
         self.spawn(async move {
@@ -163,8 +165,8 @@ impl Inner {
         });
     }
 
-    /// The host took nothing of the change. A detach that its holders do not allow is over: it is attached as before. An
-    /// attach that can never be is over, too.
+    /// Handles a host that refused a change of a connection. A detach that the disk's users prevent
+    /// ends: the attachment stays attached. An attach that can never succeed fails.
     async fn connection_refused(
         self: &Arc<Self>,
         agent: &Held,
@@ -201,7 +203,7 @@ impl Inner {
     }
 }
 
-/// An attach that is given up: its host lets go, then its grant goes, and its row says why.
+/// Gives an attach up: its host logs out, then its grant goes, and its row has the reason.
 fn fail(db: &Db<'_>, row: &mut AttachmentRow, text: &str) -> Result<(), Abort> {
     row.status = AttachmentStatus::ErrorAttaching;
     row.connect_wanted = false;
@@ -209,19 +211,20 @@ fn fail(db: &Db<'_>, row: &mut AttachmentRow, text: &str) -> Result<(), Abort> {
     Ok(db.keep_attach_failed(row)?)
 }
 
-/// What is known of a connection.
+/// The present knowledge of a connection.
 struct Seen {
     at: Generation,
-    /// The agent says that the wish of this generation is true.
+    /// `true`: the agent says that the spec of this generation is in force.
     done: bool,
     report: Option<ConnectionReport>,
     name: String,
-    /// The agent is of a release that keeps the cache flag.
+    /// `true`: the agent is of a release that stores the cache flag.
     keeps_cache_flag: bool,
 }
 
-/// True if the agent has made a wish true that it keeps without its cache flag: an agent of an earlier release took it, and kept
-/// what it knew of it. The agent is of a newer release now, and nothing but a newer wish brings the flag to it.
+/// Returns `true` if the agent has brought a spec into force without its cache flag. An agent of an
+/// earlier release took the spec, and stored only the parts that it knew. The agent is of a newer
+/// release now, and only a newer spec brings it the flag.
 fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
     let wanted = wishes::cache_on(rows, host);
     let is_on =
@@ -232,7 +235,7 @@ fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
 fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) -> Result<Settled, Abort> {
     let mut settled = Settled::default();
     let spec = db.spec(id, Kind::Connection(host))?.filter(|spec| spec.stamp.generation == seen.at);
-    // The wish has changed while the call ran: the next pass knows more.
+    // The spec has changed while the call ran: the next pass knows more.
     let Some(spec) = spec else { return Ok(Settled { waits: true, ..settled }) };
     let tombstone = spec.wish.body.is_none();
     let gone = seen.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone);
@@ -259,7 +262,8 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     for row in rows.into_iter().filter(|row| row.native == Some(host)) {
         let has_path = |report: &ConnectionReport| report.paths.iter().any(|path| path.attachment == row.id);
         if leaves(&row) {
-            // Settled tombstones count, too: the grant was given back because a session lingered at the target.
+            // A settled tombstone counts, too: the grant was given back because a session lingered
+            // at the target.
             let without = seen.report.as_ref().is_some_and(|report| !has_path(report));
             if gone || spec.settled || (!tombstone && seen.done && without) {
                 let mut row = row;
@@ -293,14 +297,14 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
         settled.rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
     }
     if switched {
-        // Whatever the rows say, the credentials are others.
+        // Whatever the rows say, the credentials have changed.
         settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }
 
-/// Why an attach is given up, if it is: what nobody but a person can cure, or what did not get better for too long, also a
-/// portal that never answers.
+/// Returns the reason for which an attach is given up. `None`: not yet. The reason is a problem
+/// that only a person can cure, or one that lasted too long, such as a portal that never answers.
 fn failure(
     inner: &Inner,
     row: &AttachmentRow,
@@ -316,12 +320,12 @@ fn failure(
         }
         _ => {}
     }
-    // Since the host said first how it stands: what the storage agent took is not the host's.
+    // Counted from the host's first report: the storage agent's time is not the host's.
     let tried = inner.waited_for(Waiting::Device(row.id));
     (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
 }
 
-/// The host has its verified device and its path.
+/// Returns the row of an attachment whose host has its verified device and its path.
 fn attached(inner: &Inner, db: &Db<'_>, mut row: AttachmentRow, report: &ConnectionReport) -> AttachmentRow {
     let now = inner.elapsed_ms(row.id, row.created_at);
     let device_ms = report.device_took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));

@@ -1,7 +1,8 @@
-//! Leases among the controllers of one database: this controller keeps itself alive, drives the agents whose leases it gets, and goes on
-//! with everything that is on its way there.
+//! Leases among the controllers of one database: this controller renews its membership, drives the
+//! agents whose leases it gets, and goes on with all work that is under way there.
 //!
-//! What must never happen here: an agent that is driven after its lease is over; work that nobody goes on with because a note was lost.
+//! What must never happen here: an agent that is driven after its lease has ended; work that stays
+//! undone because a note was lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use crate::agents::{Agent, task};
 use crate::store::leases::{LEASE, Member, Members, Said, Standing};
 use crate::store::{Db, Dialer, SqlError};
 
-/// How often a controller says that it is alive.
+/// Time between two renewals of this controller's membership.
 const RENEW_EVERY: Duration = Duration::from_millis(1_500);
 
-/// A holder stops this long before its lease is over.
+/// Time before the end of a lease at which its holder stops.
 const MARGIN: Duration = Duration::from_millis(1_500);
 
-/// Safety net for notes that were lost.
+/// Time between two rounds that make up for lost notes.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// Leases that are given back at once: their agents are dialled anew.
+/// Largest number of leases that are given back at once: their agents are dialled anew.
 const RELEASED_MAX: usize = 50;
 
-/// A lease that is ours.
+/// A lease that this controller holds.
 struct Held {
     until: watch::Sender<Instant>,
     drives: AbortHandle,
@@ -46,22 +47,22 @@ struct Manager {
     id: String,
     enrols: Vec<String>,
     held: HashMap<String, Held>,
-    /// Rows of agents that others drive, as they were read last.
+    /// Write time of the last read row of each agent that another controller drives.
     written: HashMap<String, i64>,
     drives: JoinSet<()>,
     polled: Instant,
-    /// Up to which volume the slow look has compared wishes with what was sent.
+    /// The volume up to which [`Inner::kick_unsent`] has compared specs with stamps.
     compared: Option<VolumeId>,
-    /// Before we said last that we are alive.
+    /// A time before the last renewal of the membership.
     renewed: Instant,
 }
 
-/// The names of all agents.
+/// Returns the names of all agents.
 fn names(inner: &Inner) -> Vec<String> {
     inner.agents.all().iter().map(|agent| agent.entry.name.clone()).collect()
 }
 
-/// Keeps this controller among those who are alive, and drives the agents whose leases it gets, for ever.
+/// Keeps this controller a member, and drives the agents whose leases it gets, for ever.
 pub(crate) async fn run(inner: Arc<Inner>, dialer: Arc<Dialer>) {
     let inbox = inner.notes.take_inbox();
     let Some(mut inbox) = inbox else { return };
@@ -99,7 +100,7 @@ impl Manager {
         inbox: &mut mpsc::UnboundedReceiver<Out>,
     ) -> Result<Never, SqlError> {
         let (mut members, mut notes) = Members::connect(dialer).await?;
-        // Notes of before were missed.
+        // Earlier notes were missed.
         self.turn(&mut members).await?;
         self.poll().await;
         let mut tick = tokio::time::interval(RENEW_EVERY);
@@ -122,7 +123,8 @@ impl Manager {
         }
     }
 
-    /// One round: says that we are alive, takes what is free, stops what is not ours, learns how the others' are.
+    /// Does one round: renews the membership, claims free leases, stops what it lost, learns of the
+    /// other agents.
     async fn turn(&mut self, members: &mut Members) -> Result<(), SqlError> {
         let began = Instant::now();
         if self.id.is_empty() || !members.renew(&self.id).await? {
@@ -136,7 +138,7 @@ impl Manager {
         let fair = fair_share(self.enrols.len(), alive.len());
         let free = i64::try_from(fair.saturating_sub(self.held.len())).unwrap_or(i64::MAX);
         if !members.claim(&self.id, &self.enrols, free).await? {
-            // Somebody took our row away in between: the next round joins anew.
+            // The row was removed in between: the next round joins anew.
             self.id.clear();
             return Ok(());
         }
@@ -154,7 +156,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Drives no longer what has left the registry, and says of what is new there that this controller may drive it.
+    /// Stops driving agents that have left the registry, and stores which new ones this controller
+    /// may drive.
     async fn follow_enrolments(&mut self, members: &Members) -> Result<(), SqlError> {
         let enrols = names(&self.inner);
         if enrols == self.enrols {
@@ -180,7 +183,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Compares what we hold with the rows.
+    /// Compares the held leases with the rows.
     async fn stand(&mut self, members: &Members) -> Result<(), SqlError> {
         let until = self.renewed + LEASE.saturating_sub(MARGIN);
         let mut stale = Vec::new();
@@ -188,7 +191,8 @@ impl Manager {
         for standing in members.standing(&self.enrols).await? {
             let ours = standing.holder.as_ref() == Some(&self.id);
             match self.held.get(&standing.agent) {
-                // What the drive waits for may have passed: then it has ended, and begins anew.
+                // The lease may have passed its end in between: then the task has ended, and starts
+                // anew.
                 Some(held) if ours && !held.drives.is_finished() => {
                     held.until.send_replace(until);
                 }
@@ -228,14 +232,15 @@ impl Manager {
         while self.drives.try_join_next().is_some() {}
         let driven = Arc::clone(&agent);
         let drives = self.drives.spawn(async move {
-            // When the lease is over this ends, and whoever started it cleans up.
+            // This task ends with its lease, and the code that started it cleans up.
             let drive = async {
                 let held = inner.agents.driven(&driven);
                 task::run(inner.context(&held), Arc::clone(&driven)).await;
             };
             guarded(drive).await;
         });
-        // An agent that leaves the registry ends it. If one of its name has joined by then, this one's end is what is seen here.
+        // An agent that leaves the registry aborts this task. If an agent of the same name has
+        // joined by then, only the task's end shows that here.
         agent.is_driven_by(drives.clone());
         self.held.insert(name.to_owned(), Held { until, drives, said: None });
     }
@@ -263,7 +268,7 @@ impl Manager {
         }
     }
 
-    /// How an agent of another controller is. Whether that is news.
+    /// Takes the state of an agent that another controller drives. Returns `true` if that was news.
     fn learn(&mut self, standing: Standing, stale: &mut Vec<String>) -> bool {
         let Some(agent) = self.agent(&standing.agent) else { return false };
         if self.written.get(&standing.agent) != Some(&standing.written) {
@@ -277,7 +282,7 @@ impl Manager {
         agent.learn(said)
     }
 
-    /// Takes over what the holders keep of agents in the store. Whether that is news.
+    /// Takes what the holders have stored of these agents. Returns `true` if that was news.
     async fn read_rows(&mut self, names: Vec<String>) -> bool {
         let read = move |db: &Db<'_>| {
             Ok(db.agents()?.into_iter().filter(|row| names.contains(&row.name)).collect::<Vec<_>>())
@@ -300,7 +305,7 @@ impl Manager {
         }
     }
 
-    /// Tells others how our agents are.
+    /// Publishes the state of the agents that this controller drives.
     async fn say(&mut self, members: &Members) -> Result<(), SqlError> {
         let mut news = false;
         for (name, held) in &mut self.held {
@@ -318,7 +323,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Sends what has gathered, each once.
+    /// Sends the notes that have gathered, each once.
     async fn tell(
         &mut self,
         members: &Members,
@@ -350,7 +355,7 @@ impl Manager {
         if notes.is_empty() { Ok(()) } else { members.announce(&notes).await }
     }
 
-    /// A note of another controller.
+    /// Acts on a note of another controller.
     async fn take(&mut self, members: &mut Members, note: &str) -> Result<(), SqlError> {
         let mut words = note.split(' ');
         let (kind, from) = (words.next(), words.next());
@@ -373,7 +378,7 @@ impl Manager {
                 self.turn(members).await?;
             }
             (Some("l"), _) => self.turn(members).await?,
-            // Of a newer controller.
+            // A note of a newer controller.
             _ => {}
         }
         Ok(())
@@ -385,14 +390,16 @@ impl Manager {
         }
     }
 
-    /// The safety net: whatever is on its way is looked at, what agents were not told is sent, and who waits looks again.
+    /// Makes up for lost notes: looks at all work under way, sends unsent specs, and wakes
+    /// everybody who waits.
     async fn poll(&mut self) {
         self.polled = Instant::now();
         self.refresh_enrolments().await;
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
         match self.inner.reads.read("list what is on its way", read).await {
             Ok((moving, held)) => {
-                // Whoever announced a detach may be gone: its end is armed wherever it is seen.
+                // The controller that announced a detach may be gone: every controller that sees it
+                // arms its end.
                 for (volume, mark) in held {
                     self.inner.arm_hold(volume, mark);
                 }
@@ -414,12 +421,13 @@ impl Manager {
     }
 }
 
-/// How many of so many agents each of so many controllers drives.
+/// Returns the number of agents that each controller should drive.
 fn fair_share(agents: usize, controllers: usize) -> usize {
     agents.div_ceil(controllers.max(1))
 }
 
-/// Which of our agents somebody else should have: those over our share that another one, which has less than its own, enrols.
+/// Returns the agents that another controller should drive: those over this one's share that
+/// another one enrols which has less than its own share.
 fn spare<'a>(id: &str, held: impl Iterator<Item = &'a String>, fair: usize, alive: &[Member]) -> Vec<String> {
     let mut held: Vec<_> = held.collect();
     held.sort_unstable();
@@ -443,7 +451,8 @@ fn spare<'a>(id: &str, held: impl Iterator<Item = &'a String>, fair: usize, aliv
 }
 
 impl Inner {
-    /// Asks the agents of a volume that other controllers drive: what is known of them here is of now, or not there.
+    /// Asks the agents of a volume that other controllers drive for their present state. Without an
+    /// answer, nothing is known of it here any more.
     pub(crate) async fn ask(&self, volume: VolumeId) {
         if !self.reads.is_shared() {
             return;
@@ -466,7 +475,7 @@ impl Inner {
         asked.join_all().await;
     }
 
-    /// Kicks the jobs of a volume whose agents are ours.
+    /// Kicks the jobs of a volume whose agents this controller drives.
     pub(crate) async fn kick_held(self: &Arc<Self>, volume: VolumeId) {
         let read = move |db: &Db<'_>| {
             Ok((db.volume(volume)?.map(|volume| volume.agent), db.connections_of(volume)?))
@@ -502,14 +511,14 @@ mod tests {
         );
         let all = ["a", "b", "c", "d"];
         let held = names(&all);
-        // Another one has come: it gets what is over.
+        // Another controller has joined: it gets what is over.
         let alive = [member("1", &all, 4), member("2", &all, 0)];
         assert_eq!(spare("1", held.iter(), 2, &alive), ["c", "d"]);
-        // It enrols one of them only: a share of that is less than one, and nothing moves.
+        // The other one enrols only one agent: its share is less than one, and nothing moves.
         assert_eq!(spare("1", held.iter(), 2, &[member("1", &all, 4), member("2", &["d"], 0)]), [""; 0]);
-        // It has its share.
+        // The other one has its share.
         assert_eq!(spare("1", held.iter(), 2, &[member("1", &all, 4), member("2", &all, 2)]), [""; 0]);
-        // Alone.
+        // This controller is alone.
         assert_eq!(spare("1", held.iter(), 4, &[member("1", &all, 4)]), [""; 0]);
     }
 }

@@ -1,6 +1,7 @@
-//! Looks at volumes for those who only ask: a storage agent has one of them at a time for a volume, however many ask.
+//! Looks at volumes for callers that only ask: a storage agent gets one at a time per volume,
+//! however many callers ask.
 //!
-//! What must never happen here: an answer from a look that began before it was asked for.
+//! What must never happen here: an answer from a look that began before its caller asked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,15 +11,16 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// When the last look at a volume began; held while one is at work.
+/// Start of the last look at a volume; locked while one runs.
 type Began = Arc<tokio::sync::Mutex<Option<Instant>>>;
 
-/// The looks at work, by volume.
+/// The running looks, by volume.
 #[derive(Default)]
 pub(crate) struct Looks(Mutex<HashMap<VolumeId, Began>>);
 
 impl Looks {
-    /// Has `look` run, unless one that begins after this call does. Returns when that look has ended.
+    /// Runs `look`, unless another look that begins after this call does. Returns when that look
+    /// has ended.
     pub(crate) async fn share(&self, id: VolumeId, look: impl Future<Output = ()>) {
         let asked = Instant::now();
         let turn = Arc::clone(lock(&self.0).entry(id).or_default());
@@ -30,7 +32,7 @@ impl Looks {
         }
         drop(began);
         let mut all = lock(&self.0);
-        // Two: the table's and this one.
+        // Two references: that of the table, and this one.
         if Arc::strong_count(&turn) <= 2 {
             all.remove(&id);
         }
@@ -65,7 +67,7 @@ mod tests {
         for one in others.into_iter().chain([first]) {
             one.await.unwrap();
         }
-        // The one that was at work began before they asked: they share the next.
+        // The look that was running began before they asked: they share the next one.
         assert_eq!(ran.load(Ordering::SeqCst), 2);
         assert!(lock(&looks.0).is_empty());
         ask().await.unwrap();

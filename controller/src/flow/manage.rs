@@ -1,7 +1,8 @@
-//! LVs that become volumes, and volumes that become nobody's: what their agent says of it.
+//! Logical volumes that become volumes, and volumes that are unmanaged: the agent's answers to
+//! both.
 //!
-//! What must never happen here: the data of a volume that was not taken over, or is let go, destroyed; one that is let go and
-//! still its agent's, taken for gone.
+//! What must never happen here: data destroyed of a volume that was not taken over, or that is
+//! unmanaged; a volume that counts as unmanaged while its agent still manages it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Db, Event, VolumeRow};
 
-/// What an agent answers to the wish that a volume is nobody's. `None`: it is as with every other wish.
+/// Returns the refusal in an agent's answer to the tombstone of an unmanaged volume. `None`: the
+/// answer has no special meaning.
 pub(super) fn release_failed(agent: &Agent, answer: &v1::PutVolumeResponse) -> Option<CallError> {
     let kept = answer.report.as_ref().is_some_and(|report| report.phase() == v1::Phase::Orphan);
     kept.then(|| CallError::Refused {
@@ -28,7 +30,7 @@ pub(super) fn release_failed(agent: &Agent, answer: &v1::PutVolumeResponse) -> O
     })
 }
 
-/// How it ends when an agent does not take a volume away.
+/// Returns the operation that a volume ends in when its agent does not take it away.
 pub(super) fn failed_end(volume: &VolumeRow) -> Operation {
     match volume.operation {
         Some(Operation::Unmanaging | Operation::ErrorUnmanaging) => Operation::ErrorUnmanaging,
@@ -37,7 +39,7 @@ pub(super) fn failed_end(volume: &VolumeRow) -> Operation {
 }
 
 impl Inner {
-    /// The LV could not become the volume, and is what it was, or has its name at most.
+    /// Fails the manage operation: the logical volume stays as it was, apart from its name.
     pub(super) async fn managing_failed(
         self: &Arc<Self>,
         agent: &Held,
@@ -58,7 +60,7 @@ impl Inner {
         Ok(Next::Idle)
     }
 
-    /// The agent does not take a volume away, or does not let it go.
+    /// Fails the delete or the unmanage operation: the agent refused it.
     pub(super) async fn taking_away_failed(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,11 +1,12 @@
-//! How wishes become true: for each volume one job at its storage agent, for each of its hosts one at that host's agent.
+//! Jobs that bring specs into force: for each volume one at its storage agent, and one at the agent
+//! of each of its hosts.
 //!
-//! A job looks at the rows and at what the agent said last, and does the next call: everything that it needs to go on is in
-//! the store, so a controller that is killed between any two calls goes on after its start. One job of a key runs at a time;
-//! jobs of different keys do not wait for each other.
+//! A job reads the rows and the agent's last reports, and makes the next call. The store holds
+//! everything that a job needs, so a controller that is killed between any two calls goes on after
+//! its start. One job of a key runs at a time; jobs of different keys do not wait for each other.
 //!
-//! What must never happen here: a plan that is kept; a call for an object that the store does not know; a job that waits for
-//! another volume's agent.
+//! What must never happen here: a plan that is kept between passes; a call for an object that the
+//! store does not know; a job that waits for another volume's agent.
 
 pub(crate) mod enrolled;
 pub(crate) mod fenced;
@@ -55,28 +56,28 @@ use options::ServiceOptions;
 pub(crate) use pulse::Follower;
 use pulse::Pulse;
 
-/// How long an agent is asked to wait for the kernel.
+/// Time, in milliseconds, for which an agent may wait for the kernel before it answers.
 pub(crate) const AGENT_WAIT_MS: u32 = 5_000;
 
-/// After a call that was lost, and while something is not true yet: look again.
+/// Pause before the next look after a call was lost, or while a spec is not in force yet.
 pub(crate) const AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a native attach may fail before it is given up.
+/// Time for which a native attach may fail before it is given up.
 pub(crate) const ATTACH_GIVE_UP: Duration = Duration::from_mins(1);
 
-/// What a pass of a job leaves.
+/// Result of a job's pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing to do until somebody says otherwise.
+    /// Nothing to do until the job is kicked.
     Idle,
-    /// Something changed: look again at once.
+    /// Something changed: the next pass begins at once.
     Again,
-    /// Look again after this, or when somebody says so.
+    /// The next pass begins after this time, or when the job is kicked.
     After(Duration),
 }
 
 impl Next {
-    /// What both of two passes leave.
+    /// Combines the results of two passes: the sooner one.
     fn sooner(self, other: Self) -> Self {
         match (self, other) {
             (Self::Again, _) | (_, Self::Again) => Self::Again,
@@ -91,18 +92,19 @@ impl Next {
 struct Flight {
     dirty: AtomicBool,
     wake: Notify,
-    /// It waits for an answer that says all that reports say meanwhile.
+    /// The job waits for an answer that contains all that reports tell meanwhile.
     asking: AtomicBool,
-    /// One of those came.
+    /// Such a report came.
     heard: AtomicBool,
 }
 
-/// A job waits for its agent's answer. What the agent reports until then is looked at with the answer, and asks for no look of
-/// its own; unless there is no answer.
+/// Marks that a job waits for its agent's answer. A report that comes meanwhile is looked at with
+/// the answer, and asks for no pass of its own. If no answer comes, it does.
 struct Asking(Option<Arc<Flight>>);
 
 impl Asking {
-    /// It came. What is looked at after this is no older than any report that asked for no look.
+    /// Notes that the answer came. The look that follows is no older than any report that asked for
+    /// no pass.
     fn answered(mut self) {
         if let Some(flight) = self.0.take() {
             flight.asking.store(false, Ordering::SeqCst);
@@ -123,36 +125,37 @@ impl Drop for Asking {
 }
 
 impl Flight {
-    /// Sees that its job looks again.
+    /// Makes the job look again.
     fn kick(&self) {
         self.dirty.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 }
 
-/// The control plane's inside: what every task holds.
+/// State of the control plane that every task shares.
 pub(crate) struct Inner {
     pub(crate) options: ServiceOptions,
-    /// The store, to look at.
+    /// The store, for reads.
     pub(crate) reads: ReadStore,
-    /// The store, for work that is no agent's: no lease decides who does it. Work at an agent has [`Agents::held`].
+    /// The store, for work at no agent: no lease decides which controller does it. Work at an agent
+    /// uses [`Agents::held`].
     unleased: FencedStore,
     pub(crate) agents: Arc<Agents>,
-    /// Held while rows of enrolments are read and the registry is made what they say.
+    /// Held from the read of the enrolment rows until the registry agrees with them.
     enrolling: tokio::sync::Mutex<()>,
     flights: Mutex<HashMap<Job, Arc<Flight>>>,
-    /// In order, so that all are told in the same order each time.
+    /// Ordered, so that followers are always woken in the same order.
     pulses: Mutex<BTreeMap<VolumeId, Pulse>>,
     clocks: Mutex<HashMap<AttachmentId, Instant>>,
-    /// For those who only ask.
+    /// Shared looks for callers that only ask.
     pub(crate) looks: looks::Looks,
     waits: waits::Waits,
     tasks: Mutex<Option<JoinSet<()>>>,
-    /// For other controllers on the same database.
+    /// Notes to other controllers on the same database.
     pub(crate) notes: lease::Notes,
     /// Lines of the audit log that are not in the database yet.
     pub(crate) audit: Audit,
-    /// The states of systemd's units on this machine, if somebody follows them.
+    /// States of systemd's units on this machine. Empty: nothing follows them.
     pub(crate) units: OnceLock<watch::Receiver<Option<Units>>>,
     born: u64,
 }
@@ -186,12 +189,12 @@ impl Inner {
             tasks: Mutex::new(Some(JoinSet::new())),
             audit: Audit::default(),
             units: OnceLock::new(),
-            // Revisions of an earlier run must not look like ours.
+            // Revisions of an earlier run must not look like those of this one.
             born: u64::try_from(micros(now)).unwrap_or(0),
         }
     }
 
-    /// Runs a task until its end, or ours.
+    /// Runs a task until it ends, or the controller does. `None`: the controller is stopping.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
         let mut tasks = lock(&self.tasks);
         let tasks = tasks.as_mut()?;
@@ -199,42 +202,43 @@ impl Inner {
         Some(tasks.spawn(task))
     }
 
-    /// Takes all tasks, to end them; none can be spawned any more.
+    /// Takes all tasks, so that the caller can end them. No task can be spawned from then on.
     pub(crate) fn take_tasks(&self) -> Option<JoinSet<()>> {
         lock(&self.tasks).take()
     }
 
-    /// Says that something of a volume may have changed. Returns its new revision.
+    /// Announces that something of a volume may have changed. Returns its new revision.
     pub(crate) fn touch(&self, volume: VolumeId) -> u64 {
         self.notes.touch(volume);
         self.touch_here(volume)
     }
 
-    /// The same, to those who follow it on this controller.
+    /// Does as [`Inner::touch`], only for the followers on this controller.
     pub(crate) fn touch_here(&self, volume: VolumeId) -> u64 {
         let mut pulses = lock(&self.pulses);
         pulses.entry(volume).or_insert_with(|| Pulse::new(self.born)).beat()
     }
 
-    /// Follows what changes of a volume after a revision; also, whether something has already.
+    /// Follows a volume's changes. Also returns `true` if its revision already differs from
+    /// `known`.
     pub(crate) fn follow_from(&self, volume: VolumeId, known: u64) -> (Follower, bool) {
         let changes = self.follow(volume);
         let news = changes.seen() != known;
         (changes, news)
     }
 
-    /// Follows what changes of a volume.
+    /// Follows a volume's changes from now on.
     pub(crate) fn follow(&self, volume: VolumeId) -> Follower {
         let mut pulses = lock(&self.pulses);
         pulses.entry(volume).or_insert_with(|| Pulse::new(self.born)).follow()
     }
 
-    /// The revision of a volume.
+    /// Returns the revision of a volume.
     pub(crate) fn revision(&self, volume: VolumeId) -> u64 {
         lock(&self.pulses).get(&volume).map_or(self.born, Pulse::revision)
     }
 
-    /// A request came for this attachment: its steps are measured from now.
+    /// Starts the clock of an attachment's steps, because a request for it came.
     pub(crate) fn start_clock(&self, id: AttachmentId, at: Instant) {
         lock(&self.clocks).insert(id, at);
     }
@@ -243,7 +247,7 @@ impl Inner {
         lock(&self.clocks).remove(&id);
     }
 
-    /// Milliseconds since the request; after a restart, by the wall clock.
+    /// Returns the milliseconds since the request. After a restart: by the wall clock.
     pub(crate) fn elapsed_ms(&self, id: AttachmentId, created: SystemTime) -> u64 {
         let took = lock(&self.clocks).get(&id).map_or_else(
             || self.options.clock.now().duration_since(created).unwrap_or_default(),
@@ -252,13 +256,13 @@ impl Inner {
         u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Wakes everything that a change of wishes concerns, and says that there was one.
+    /// Wakes everything that a change of a volume's specs concerns, and announces that change.
     pub(crate) fn go(self: &Arc<Self>, volume: VolumeId, hosts: &BTreeSet<AgentId>) {
         self.wake(volume, hosts);
         self.touch(volume);
     }
 
-    /// Wakes everything that a change of wishes concerns.
+    /// Wakes everything that a change of a volume's specs concerns.
     pub(crate) fn wake(self: &Arc<Self>, volume: VolumeId, hosts: &BTreeSet<AgentId>) {
         self.kick(Job::Storage(volume));
         for host in hosts {
@@ -267,7 +271,7 @@ impl Inner {
         self.notes.wish(volume);
     }
 
-    /// Sees that a job looks again, now or when its pass has ended.
+    /// Makes a job look again: now, or when its present pass has ended.
     pub(crate) fn kick(self: &Arc<Self>, job: Job) {
         let mut flights = lock(&self.flights);
         if let Some(flight) = flights.get(&job) {
@@ -290,7 +294,7 @@ impl Inner {
                     Job::Host(volume, host) => self.host_pass(volume, host).await,
                 }
             };
-            // Who drives the agent from now on does it all again.
+            // The controller that drives the agent from now on does all of it again.
             let next = lease::guarded(pass).await.unwrap_or(Ok(Next::Idle));
             let next = next.unwrap_or_else(|refusal| {
                 tracing::warn!(?job, error = %refusal, "a pass failed");
@@ -306,7 +310,7 @@ impl Inner {
                 }
                 Next::Idle => {
                     let mut flights = lock(&self.flights);
-                    // Under the lock: whoever kicks after this finds no flight and starts one.
+                    // Under the lock: a kick after this finds no flight, and starts one.
                     if !flight.dirty.load(Ordering::Acquire) {
                         flights.remove(&job);
                         return;
@@ -316,13 +320,13 @@ impl Inner {
         }
     }
 
-    /// A storage agent's report came, or it is up: its volume looks again.
+    /// Makes a volume's job look again, because its storage agent reported or came up.
     pub(crate) fn storage_news(self: &Arc<Self>, volume: VolumeId) {
         self.kick(Job::Storage(volume));
         self.touch(volume);
     }
 
-    /// From now on the job of a volume waits for its storage agent's answer.
+    /// Marks that the job of a volume waits for its storage agent's answer.
     fn ask_storage(&self, volume: VolumeId) -> Asking {
         let flight = lock(&self.flights).get(&Job::Storage(volume)).cloned();
         if let Some(flight) = &flight {
@@ -331,14 +335,15 @@ impl Inner {
         Asking(flight)
     }
 
-    /// A storage agent's report of an export came, and is kept already. `shown`: those who follow the volume see it, too.
+    /// Handles a storage agent's report of an export, which is kept already. `shown`: also wakes
+    /// everybody who follows the volume.
     pub(crate) fn export_news(self: &Arc<Self>, volume: VolumeId, shown: bool) {
         let flight = lock(&self.flights).get(&Job::Storage(volume)).cloned();
         let Some(flight) = flight.filter(|flight| flight.asking.load(Ordering::SeqCst)) else {
             return self.storage_news(volume);
         };
         flight.heard.store(true, Ordering::SeqCst);
-        // It may have ended meanwhile without an answer.
+        // The wait may have ended meanwhile without an answer.
         if !flight.asking.load(Ordering::SeqCst) && flight.heard.swap(false, Ordering::SeqCst) {
             return self.storage_news(volume);
         }
@@ -347,25 +352,25 @@ impl Inner {
         }
     }
 
-    /// A host's report came.
+    /// Makes a connection's job look again, because its host reported.
     pub(crate) fn host_news(self: &Arc<Self>, volume: VolumeId, host: AgentId) {
         self.kick(Job::Host(volume, host));
         self.touch(volume);
     }
 
-    /// Says to all who follow anything that it may have changed.
+    /// Announces to all followers that something may have changed.
     pub(crate) fn touch_all(&self) {
         self.touch_all_here();
     }
 
-    /// The same, on this controller.
+    /// Does as [`Inner::touch_all`], only on this controller.
     pub(crate) fn touch_all_here(&self) {
         for pulse in lock(&self.pulses).values() {
             pulse.beat();
         }
     }
 
-    /// After a start: goes on with everything that was on its way.
+    /// Goes on after a start with all work that was under way.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), Refusal> {
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
         let (moving, held) = self.reads.read("list what was on its way", read).await?;

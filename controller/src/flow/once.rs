@@ -1,11 +1,11 @@
-//! Receipts, each once.
+//! Receipts without repetitions.
 //!
-//! What must never happen here: a proof that is lost behind an older word.
+//! What must never happen here: a proof that is lost behind an older receipt.
 
 use mooring_model::{Proof, Receipt};
 
-/// Each receipt once, as it was said last: reports and answers bring the same ones, and on the way to its proof one comes
-/// more than once.
+/// Returns each receipt once, in its latest state: reports and answers bring the same receipts, and
+/// on the way to its proof one receipt comes several times.
 pub(super) fn once(receipts: Vec<Receipt>) -> Vec<Receipt> {
     let mut kept: Vec<Receipt> = Vec::with_capacity(receipts.len());
     for receipt in receipts {
@@ -13,7 +13,7 @@ pub(super) fn once(receipts: Vec<Receipt>) -> Vec<Receipt> {
         let same = |other: &&mut Receipt| of(other) == of(&receipt);
         match kept.iter_mut().find(same) {
             None => kept.push(receipt),
-            // A proven one never becomes unproven again.
+            // A proven receipt never becomes unproven again.
             Some(other) if other.proof != Proof::Proven => *other = receipt,
             Some(_) => {}
         }

@@ -21,76 +21,82 @@ use crate::quota;
 /// shows to them.
 #[derive(Debug, Clone)]
 pub struct Enroller {
-    /// Signs.
+    /// The authority that signs certificates.
     pub authority: Arc<LiveAuthority>,
-    /// The certificate of the API, as a PEM file. `None`: it has none.
+    /// The API's certificate, as a PEM file. `None`: it has none.
     pub api_cert: Option<PathBuf>,
-    /// The certificate that enrolled agents are shown, as a PEM file.
+    /// The certificate that the controller shows to enrolled agents, as a PEM file.
     pub client_cert: PathBuf,
-    /// The key of that, as a PEM file.
+    /// The key of that certificate, as a PEM file.
     pub client_key: PathBuf,
-    /// Where agents reach this controller: `https://HOST:PORT`. `None`: nowhere, as it is configured.
+    /// The address at which agents reach this controller: `https://HOST:PORT`. `None`: no address
+    /// is configured.
     pub url: Option<String>,
 }
 
 /// Options of a control plane, fixed when it is opened.
 #[derive(Debug, Clone)]
 pub struct ServiceOptions {
-    /// Holds the database. Made with mode 0700 when it is not there.
+    /// Folder of the database. Created with mode 0700 if it does not exist.
     pub state_dir: PathBuf,
     /// The agents of the configuration.
     pub agents: Vec<AgentEntry>,
-    /// Means by which agents join. `None`: none can.
+    /// Means by which agents join. `None`: no agent can join.
     pub enroller: Option<Enroller>,
-    /// The cluster's id. `None`: the database's own, made with it. Another one than the database's is an error.
+    /// The cluster's id. `None`: the id that the database got when it was created. An id other than
+    /// the database's is an error.
     pub cluster: Option<ClusterId>,
     /// Prefix of `:<volume uuid>` in target names, for names that the agents do not report.
     pub iqn_prefix: IqnPrefix,
-    /// The database was restored from a backup: raises the epoch and puts every volume in review until its agents agree.
+    /// `true`: the database was restored from a backup. Raises the epoch, and puts every volume in
+    /// review until its agents agree.
     pub restored: bool,
     /// The wall clock.
     pub clock: Clock,
-    /// How agents are dialled.
+    /// Way to dial agents.
     pub dial: Dial,
-    /// How volumes are placed.
+    /// Settings of the scheduler.
     pub scheduler: Scheduler,
     /// Policies that say who may do what.
     pub policies: Arc<Policies>,
-    /// Callers who read CHAP secrets again, after the answer that gave them.
+    /// Callers who can read CHAP secrets again, after the answer that gave them.
     pub secrets_on_get: SecretsOnGet,
     /// Limits of projects that have none of their own.
     pub quotas: BTreeMap<quota::Key, quota::Limit>,
-    /// A server's own user does not take its disk away while a session is live: only the compute service does.
+    /// `true`: while a session is live, only the compute service takes a server's disk away, not
+    /// the server's own user.
     pub protect_instances: bool,
-    /// Hosts that the members of a project attach to natively, by project. Others need the policy `mooring:attach_native`.
+    /// Hosts that the members of a project attach to natively, by project. Other hosts need the
+    /// policy `mooring:attach_native`.
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
-    /// How long a detach stays announced, unless it begins.
+    /// Time for which a detach stays announced, unless it begins.
     pub hold: Duration,
-    /// Two names of hosts may log in under one name of an initiator.
+    /// `true`: two host names may log in under one initiator name.
     pub shared_initiators: bool,
-    /// How long a line of the audit log is kept. `None`: for ever.
+    /// Time for which a line of the audit log is kept. `None`: for ever.
     pub keep_audit: Option<Duration>,
 }
 
-/// How long a line of the audit log is kept, unless the options say otherwise.
+/// Default of [`ServiceOptions::keep_audit`].
 pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
 
-/// How long a detach stays announced. Whoever announces one begins it within seconds; one who died holds up the others no longer.
+/// Default of [`ServiceOptions::hold`]. A caller that announces a detach begins it within seconds;
+/// one that died holds up the others no longer than this.
 pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
 
-/// Callers who read CHAP secrets again. The answers that make or connect an attachment always have
-/// them.
+/// Callers who can read CHAP secrets again. The answers that create or connect an attachment always
+/// contain them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SecretsOnGet {
-    /// Other services and admins.
+    /// Other services, and admins.
     #[default]
     Service,
-    /// Whoever sees the attachment.
+    /// Everybody who sees the attachment.
     All,
 }
 
 impl ServiceOptions {
-    /// A control plane with its database in this folder and nothing else said: no agents, everything at its default.
+    /// Returns the defaults for a database in this folder, without agents.
     pub fn new(state_dir: PathBuf) -> Self {
         Self {
             state_dir,

@@ -1,13 +1,15 @@
-//! Where a volume is put: the agents' last reports and the database, as the pools that `schedule` chooses among; and the
-//! way of a volume that its first pool could not make.
+//! Placement of volumes: makes the pools that `schedule` chooses among, from the agents' last
+//! reports and the database. Also moves a volume that its first pool could not make.
 //!
-//! Such a volume is taken away there first. Its wish becomes a tombstone in the transaction that says why; only when the agent
-//! has said that the tombstone is true does another transaction choose the next pool and wish the volume there. A
-//! controller that dies in between reads from the row where it is: a volume that is being made and whose own pool is among those
-//! that it was tried on is leaving.
+//! Such a volume is first removed from its pool. Its spec becomes a tombstone in the transaction
+//! that stores the reason. Only when the agent reports that the tombstone is in force does another
+//! transaction choose the next pool and send the volume there. A controller that dies in between
+//! reads the state from the row: a volume that is being created, and whose own pool is among those
+//! that were tried, is leaving.
 //!
-//! What must never happen here: a volume wished at one agent while another may have it; a pool chosen outside of the
-//! transaction that writes it (two volumes would get the same space); data destroyed that somebody may have written.
+//! What must never happen here: a volume sent to one agent while another may have it; a pool chosen
+//! outside of the transaction that writes it (two volumes would get the same space); data destroyed
+//! that somebody may have written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,30 +29,31 @@ use crate::schedule::capabilities::{self, Placed, Settings};
 use crate::schedule::{self, Multipliers, NoPlace, Pool, PoolRef, Request};
 use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, VolumeRow};
 
-/// The availability zone of agents that name none: Cinder's own default.
+/// Availability zone of agents that name none: Cinder's own default.
 pub const ZONE_DEFAULT: &str = "nova";
 
-/// Among the hints that are kept with a volume: the image that it is copied from.
+/// Key of the image that a volume is copied from, among the hints that are kept with it.
 const IMAGE: &str = "image";
 
-/// How long the agent of a volume that was never sent to it may be down before another pool is tried. As long as Cinder
-/// takes a silent service for up.
+/// Time for which the agent of a volume that was never sent to it may be down before another pool
+/// is tried. Cinder takes a silent service for up for the same time.
 pub const DOWN_MAX: Duration = Duration::from_mins(1);
 
-/// How volumes are placed.
+/// Settings for the placement of volumes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scheduler {
-    /// Percent of every pool that volumes are not to take.
+    /// Percentage of every pool that volumes must not take.
     pub reserved_percentage: u8,
-    /// How often a pool may be promised to thin volumes.
+    /// Largest multiple of a pool's space that thin volumes may be promised.
     pub max_over_subscription_ratio: f64,
-    /// How much each weigher counts.
+    /// Weight of each weigher.
     pub multipliers: Multipliers,
-    /// The zone of volumes whose request names none, and whose type is bound to none. `None`: any.
+    /// Zone of volumes whose request names none, and whose type is bound to none. `None`: any zone.
     pub default_zone: Option<String>,
-    /// A volume that no pool can take is refused at once. Else it is accepted and ends in an error, as with Cinder.
+    /// `true`: a volume that no pool can take is refused at once. `false`: it is accepted and ends
+    /// in an error, as with Cinder.
     pub fast_fail: bool,
-    /// How many pools are tried, the first one included.
+    /// Largest number of pools that are tried, with the first one.
     pub max_attempts: usize,
 }
 
@@ -68,12 +71,12 @@ impl Default for Scheduler {
     }
 }
 
-/// The zone of an agent.
+/// Returns the zone of an agent.
 pub(crate) fn zone_of(agent: &Agent) -> &str {
     agent.entry.zone.as_deref().unwrap_or(ZONE_DEFAULT)
 }
 
-/// What the database says of a pool, in extents of its own.
+/// Sums over a pool's volumes in the database, in extents of that pool.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     allocated: u64,
@@ -81,16 +84,16 @@ struct Sums {
     volumes: u64,
 }
 
-/// How much of the database is asked for.
+/// Scope of a query for sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Figures {
-    /// What a choice needs: only the promises. It costs the same however many volumes there are.
+    /// Only the promises, which a choice needs. The cost does not depend on the number of volumes.
     Promises,
-    /// Also what is shown: all volumes are summed up.
+    /// Also the sums that are shown: they cover all volumes.
     All,
 }
 
-/// The pools of the enrolled agents, as they were last reported.
+/// Returns the pools of the enrolled agents, by their last reports.
 pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<Pool>, Abort> {
     let mut sums: BTreeMap<(AgentId, String), Vec<(u64, Sums)>> = BTreeMap::new();
     for row in db.promised()? {
@@ -126,7 +129,7 @@ pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<
     Ok(pools)
 }
 
-/// An agent for `schedule`.
+/// Converts an agent for `schedule`.
 pub(crate) fn agent_of<'a>(
     row: &'a AgentRow,
     agent: &'a Agent,
@@ -148,7 +151,7 @@ pub(crate) fn agent_of<'a>(
     }
 }
 
-/// What the configuration says of an agent's pools.
+/// Returns the configuration's settings for an agent's pools.
 pub(crate) fn settings(inner: &Inner, agent: &Agent) -> Settings {
     let scheduler = &inner.options.scheduler;
     Settings {
@@ -173,7 +176,7 @@ fn summed(parts: &[(u64, Sums)], extent: u64) -> Sums {
     })
 }
 
-/// What a volume asks of its pool. Hints about volumes that are gone meanwhile name no agent.
+/// Makes the request of a volume for a pool. Hints about volumes that are gone name no agent.
 pub(crate) fn request(
     inner: &Inner,
     db: &Db<'_>,
@@ -194,15 +197,15 @@ pub(crate) fn request(
         request.same_host = Some(agents(&hints.same_host)?);
     }
     request.different_host = agents(&hints.different_host)?;
-    // One that is not enrolled any more has no pool.
+    // A host that is not enrolled any more has no pool.
     let host = |of: &HostImage| inner.agents.by_name(&of.host).and_then(|agent| agent.id());
     request.host = hints.image.as_ref().map(|of| host(of).unwrap_or(AgentId::from_u128(0)));
     Ok(request)
 }
 
-/// The best pool for a request, or why there is none.
+/// Returns the best pool for a request; the inner error says why there is none.
 pub(crate) fn choose(inner: &Inner, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
-    // Nothing else of the sums can be asked for by a type.
+    // A type can ask for no other sums.
     let summed = request.specs.keys().any(|key| {
         let key = key.strip_prefix("capabilities:").unwrap_or(key);
         matches!(key, "allocated_capacity_gb" | "provisioned_capacity_gb" | "total_volumes")
@@ -221,18 +224,18 @@ pub(crate) fn choose(inner: &Inner, db: &Db<'_>, request: &Request) -> Result<Re
     Ok(best.ok_or(NoPlace { reported: true, rejected: Vec::new() }))
 }
 
-/// The place of a volume that has none.
+/// Returns the place of a volume that has none.
 pub(crate) fn nowhere() -> Place {
     Place { agent: AgentId::from_u128(0), pool: String::new(), zone: ZONE_DEFAULT.to_owned(), sent: false }
 }
 
-/// The request of a volume that was placed before, and failed.
+/// Makes the request of a volume that was placed before, and failed.
 fn again(inner: &Inner, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
     let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
     let hints = Hints::from_kept(&volume.hints);
     let mut request = request(inner, db, volume.size_gib, specs, &hints)?;
     if volume.source.is_some() {
-        // It shares blocks with what it is made from: nowhere else can it be.
+        // The volume shares blocks with its source: it can be nowhere else.
         request.pool = Some(PoolRef { agent: volume.agent, pool: volume.pool.clone() });
     }
     request.excluded = volume
@@ -247,17 +250,18 @@ fn message(volume: &VolumeRow, max: usize, rest: &str) -> String {
     format!("a storage node could not make it (attempt {} of {max}): {rest}", volume.tried.len())
 }
 
-/// What a failure leaves.
+/// Consequence of a failed attempt.
 enum Failed {
-    /// It is taken away there, and tried elsewhere.
+    /// The volume is removed there, and tried elsewhere.
     Leaves,
-    /// There is nothing left to try.
+    /// No pool is left to try.
     Ends,
-    /// It is another matter by now.
+    /// The volume has changed meanwhile: nothing was done.
     Moot,
 }
 
-/// A pool could not make the volume: the reason is kept, and there is another one to try, or the volume is in error.
+/// Stores why a pool could not make the volume. The volume leaves for another pool, or ends in an
+/// error.
 fn fail(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Failed, Abort> {
     let id = seen.id;
     let Some(mut volume) = db.volume(id)? else { return Ok(Failed::Moot) };
@@ -287,7 +291,7 @@ fn fail(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Faile
     Ok(if next { Failed::Leaves } else { Failed::Ends })
 }
 
-/// Its agent does not take it away: it is in error there, unless it is another matter by now.
+/// Puts a volume that its agent does not remove in error, unless the volume has changed meanwhile.
 fn stay(db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<(), Abort> {
     let Some(volume) = db.volume(seen.id)? else { return Ok(()) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool;
@@ -299,7 +303,8 @@ fn stay(db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<(), Abort> {
     Ok(())
 }
 
-/// Its agent has nothing of the volume any more: it goes to the next pool. `at`: the tombstone that is true.
+/// Sends a volume that its agent has removed to the next pool. `at`: the tombstone that is in
+/// force.
 fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(), Abort> {
     let id = seen.id;
     let Some(volume) = db.volume(id)? else { return Ok(()) };
@@ -322,8 +327,8 @@ fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(
     Ok(())
 }
 
-/// The agent of the volume is down, and the volume was never sent to it: it may go to one that is up. Tells when to ask
-/// again.
+/// Sends a volume to an agent that is up, if its own agent is down and was never sent it. Returns
+/// when to ask again.
 fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Abort> {
     let id = seen.id;
     let Some(mut volume) = db.volume(id)? else { return Ok(Next::Idle) };
@@ -351,7 +356,7 @@ fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
 }
 
 impl Inner {
-    /// A pool could not make the volume.
+    /// Handles a pool that could not make the volume.
     pub(super) async fn creation_failed(
         self: &Arc<Self>,
         agent: &Held,
@@ -376,7 +381,7 @@ impl Inner {
         })
     }
 
-    /// Takes a volume away where it could not be made, and puts it on the next pool once that is true.
+    /// Removes a volume where it could not be made, and sends it to the next pool after that.
     pub(super) async fn leave_pass(
         self: &Arc<Self>,
         agent: &Held,
@@ -412,8 +417,8 @@ impl Inner {
         Ok(Next::Again)
     }
 
-    /// The agent keeps an export of a volume that is only being made here: this database is an older state, and there may
-    /// be data.
+    /// Puts a volume in review if its agent stores an export of it while it is only being created
+    /// here: this database is an older state, and there may be data. `None`: the agent stores none.
     async fn was_exported(self: &Arc<Self>, agent: &Held, id: VolumeId) -> Result<Option<Next>, Refusal> {
         if agent.export_stamp(id).is_none() {
             return Ok(None);
@@ -422,7 +427,8 @@ impl Inner {
         self.review(agent, id, &why).await.map(Some)
     }
 
-    /// The volume's agent is down. One that was never sent to it may go elsewhere; any other waits for it.
+    /// Handles a volume whose agent is down. A volume that was never sent may go elsewhere; any
+    /// other waits.
     pub(super) async fn unreachable_pass(self: &Arc<Self>, volume: &VolumeRow) -> Result<Next, Refusal> {
         if volume.operation != Some(Operation::Creating) || !volume.is_placed() {
             return Ok(Next::Idle);
@@ -437,7 +443,8 @@ impl Inner {
         Ok(next)
     }
 
-    /// Before the first call that may bring the volume to its agent. `false`: it is not there any more.
+    /// Marks the volume as sent, before the first call that may bring it to its agent. `false`: its
+    /// place has changed.
     pub(super) async fn mark_sent(&self, agent: &Held, volume: &VolumeRow) -> Result<bool, Refusal> {
         let (id, at, pool) = (volume.id, volume.agent, volume.pool.clone());
         let write = move |db: &Db<'_>| Ok(db.mark_sent(id, at, &pool)?);
@@ -446,7 +453,7 @@ impl Inner {
 }
 
 impl Hints {
-    /// As they are kept with the volume.
+    /// Converts the hints to the form that is kept with the volume.
     pub(crate) fn kept(&self) -> Map<String, Value> {
         let mut kept = Map::new();
         for (key, ids) in [("same_host", &self.same_host), ("different_host", &self.different_host)] {
@@ -463,7 +470,7 @@ impl Hints {
         kept
     }
 
-    /// Back from there.
+    /// Converts kept hints back.
     pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
         let ids = |key: &str| {
             let ids = kept.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

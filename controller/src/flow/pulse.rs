@@ -1,6 +1,8 @@
-//! Says that something may have changed, to all who follow it, in the order in which they began to wait.
+//! Revisions of something that changes, with followers that are woken in the order in which they
+//! began to wait.
 //!
-//! (tokio's `watch` tells its followers in a random order: no run of a simulation would be like another.)
+//! (tokio's `watch` wakes its followers in a random order: no run of a simulation would repeat
+//! another.)
 //!
 //! What must never happen here: a change between two looks that a follower does not see.
 
@@ -15,12 +17,12 @@ struct Shared {
     changed: Notify,
 }
 
-/// Something that changes.
+/// The revision of something that changes.
 #[derive(Debug)]
 pub(crate) struct Pulse(Arc<Shared>);
 
 impl Pulse {
-    /// With this revision at first.
+    /// Starts with this revision.
     pub(super) fn new(revision: u64) -> Self {
         Self(Arc::new(Shared { revision: AtomicU64::new(revision), changed: Notify::new() }))
     }
@@ -29,20 +31,20 @@ impl Pulse {
         self.0.revision.load(Ordering::Acquire)
     }
 
-    /// It may have changed. Returns its new revision.
+    /// Announces that something may have changed. Returns the new revision.
     pub(super) fn beat(&self) -> u64 {
         let revision = self.0.revision.fetch_add(1, Ordering::AcqRel) + 1;
         self.0.changed.notify_waiters();
         revision
     }
 
-    /// Follows it from now on.
+    /// Makes a follower that sees every change from now on.
     pub(super) fn follow(&self) -> Follower {
         Follower { seen: self.revision(), pulse: Arc::clone(&self.0) }
     }
 }
 
-/// Follows something that changes.
+/// A follower of something that changes.
 #[derive(Debug)]
 pub(crate) struct Follower {
     pulse: Arc<Shared>,
@@ -50,21 +52,21 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// The revision that it was looked at.
+    /// Returns the revision of the follower's last look.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Waits until it has changed since it was looked at.
+    /// Waits for a revision other than that of the last look.
     pub(crate) async fn changed(&mut self) {
         let seen = self.seen;
         self.seen = self.wait_for(|revision| *revision != seen).await;
     }
 
-    /// Waits until its revision is such a one, and returns it.
+    /// Waits for a revision for which `wanted` is true, and returns it.
     pub(crate) async fn wait_for(&mut self, wanted: impl Fn(&u64) -> bool) -> u64 {
         loop {
-            // Before the look: whoever says so after it wakes this one.
+            // Registered before the look: a change after the look wakes this follower.
             let mut changed = std::pin::pin!(self.pulse.changed.notified());
             changed.as_mut().enable();
             let revision = self.pulse.revision.load(Ordering::Acquire);

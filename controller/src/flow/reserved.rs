@@ -1,5 +1,5 @@
-//! The copy of persistent reservations that is kept here: as the storage agent keeps them, from its reports, for the day on which
-//! it has lost its store.
+//! The controller's copy of persistent reservations: equal to what the storage agent stores, taken
+//! from its reports, for the day on which that agent has lost its store.
 //!
 //! What must never happen here: a copy thrown away because an agent without a store reports nothing.
 
@@ -13,8 +13,9 @@ use crate::agents::Held;
 use crate::store::Db;
 
 impl Inner {
-    /// Keeps what the agent's report says that it keeps. A report that does not say it is of an agent that knows nothing of the
-    /// export (its store is new), or of an older release: then the copy stays.
+    /// Keeps the reservations that the agent reports as stored. A report without them comes from an
+    /// agent that does not know the export (its store is new), or from an older release: then the
+    /// copy stays.
     pub(super) async fn copy_reservations(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,10 +1,12 @@
-//! A volume that is to become what its newest snapshot holds: its storage agent is told, and says whether that was done.
+//! Reverts of a volume to its newest snapshot: the storage agent does it, and reports when it is
+//! done.
 //!
-//! The wish stands in the volume's spec until the agent's report names this revert. One that cannot be done is withdrawn, and
-//! only when the agent has taken that is it known what the volume holds: it may have been done meanwhile.
+//! The request stays in the volume's spec until the agent's report names this revert. A revert that
+//! fails is withdrawn. Only when the agent has taken the spec without it is it known what the
+//! volume holds: the revert may have been done meanwhile.
 //!
-//! What must never happen here: a revert called done, or not done, without the agent's word; a snapshot that stays
-//! `restoring`.
+//! What must never happen here: a revert that counts as done, or as failed, without the agent's
+//! word; a snapshot that stays `restoring`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,17 +25,17 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Abort, Db, Event, KeptRevert, VolumeRow};
 
-/// How long a revert may fail for a reason that may cure itself.
+/// Time for which a revert may fail for a reason that may cure itself.
 const GIVE_UP: Duration = Duration::from_mins(1);
 
-/// The volume, if it still stands where this pass saw it.
+/// Returns the volume. `None`: it has changed after this pass read it.
 fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
     let is_same =
         |now: &VolumeRow| now.operation == Some(Operation::Reverting) && now.revert() == seen.revert();
     Ok(db.volume(seen.id)?.filter(is_same))
 }
 
-/// A snapshot whose volume is not reverted to it any more is as it was.
+/// Ends the `restoring` of a snapshot whose volume is not reverted to it any more.
 fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
     if let Some(row) = snapshot.filter(|row| row.operation == Some(Operation::Restoring)) {
         db.set_operation(row.id, None, None)?;
@@ -43,7 +45,7 @@ fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
 }
 
 impl Inner {
-    /// Does the next thing for a volume that is reverted, or for the snapshot.
+    /// Does the next step for a volume that is reverted, or for its snapshot.
     pub(super) async fn revert_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         if work.volume.operation == Some(Operation::Restoring) {
             return self.restoring_pass(agent, &work.volume).await;
@@ -65,7 +67,7 @@ impl Inner {
                 return Ok(Next::After(AGAIN));
             }
         };
-        // An answer that was made before a report may have come after it.
+        // A report made after this answer may have come before it.
         if self.look(agent, id).await.is_err() {
             return Ok(Next::After(AGAIN));
         }
@@ -73,7 +75,8 @@ impl Inner {
         if report.reverted == Some(kept.revert.id) {
             return self.end_revert(agent, seen, None).await;
         }
-        // What may cure itself (something holds the LV open) is waited for, and not for ever.
+        // A failure that may cure itself (something holds the logical volume open) is waited for,
+        // but not for ever.
         let given_up = self.waited_for(Waiting::Revert(kept.revert.id)) >= GIVE_UP;
         let stuck = report.problems.iter().any(|problem| given_up || problem.cure != Cure::Retry);
         match kept.withdrawn {
@@ -103,7 +106,7 @@ impl Inner {
         Ok(Next::Idle)
     }
 
-    /// What cannot be done is not wished any more. The agent has the last word.
+    /// Takes a revert that fails out of the volume's spec. The agent has the last word.
     async fn withdraw_revert(
         self: &Arc<Self>,
         agent: &Held,
@@ -123,7 +126,8 @@ impl Inner {
         Ok(Next::Again)
     }
 
-    /// It is over: done, or not for this reason. One that was not is in error, as with Cinder, and holds what it held.
+    /// Ends the revert. `failed`: the reason why it was not done; `None` if it was. A volume that
+    /// was not reverted gets the status `error`, as with Cinder, and holds what it held.
     async fn end_revert(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,9 +1,12 @@
-//! What an agent has beside what we wish: after every connect, all stamps are compared, before anything is sent.
+//! Comparison of all stamps of an agent with the store, after every connect, before anything is
+//! sent.
 //!
-//! An agent that keeps something newer than we ever wished was told so by a later history of this database: we are a
-//! restored one. Then nothing is sent for that volume until an operator has said what holds, and the epoch is raised.
+//! An agent that stores a newer spec than this database got it from a later history of the
+//! database: this one was restored from a backup. Then nothing is sent for that volume until an
+//! operator has decided, and the epoch is raised.
 //!
-//! What must never happen here: a newer wish at an agent overwritten; anything inferred from what we do not know.
+//! What must never happen here: a newer spec at an agent overwritten; a conclusion from something
+//! that this database does not know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +20,13 @@ use crate::agents::{Held, Kept, SeenConnection, words};
 use crate::error::Refusal;
 use crate::store::{Abort, Db, Kind, ReviewKind, naa_of};
 
-/// Why a volume is in review right after a restore.
+/// Reason of a review right after a restore.
 pub(crate) const RESTORED: &str =
     "the controller's database was restored or rebuilt, and this volume's storage agent was not heard yet";
 
-/// What an agent keeps is newer than what we wish, or another history of the same generation. What we never wished and
-/// it keeps is of another history, too: of a backup from before the first wish.
+/// Returns the generation of an agent's spec that is newer than this database's, or of another
+/// history. A spec that this database never had is of another history, too: the backup is older
+/// than that spec. `None`: the agent is not ahead.
 pub(super) fn is_ahead(ours: Option<&Stamp>, theirs: Option<&Stamp>) -> Option<Generation> {
     let theirs = theirs?;
     match ours.map(|ours| ours.fence(Some(theirs))) {
@@ -49,16 +53,16 @@ fn deleted(name: &str, ours: Option<&Stamp>, theirs: Generation) -> String {
     )
 }
 
-/// The agent keeps no wish of a volume that it had once, and finds nothing of it.
+/// Returns `true` if the agent has lost its store and finds no data of the volume.
 fn is_lost(theirs: &Kept, id: VolumeId) -> bool {
     let phase = theirs.volume(id).map(|report| report.phase);
     theirs.volume_stamp.is_none() && phase != Some(Phase::Orphan)
 }
 
-/// Ends a review. The hosts whose connections waited for that.
+/// Ends a review. Returns the hosts whose connections waited for that.
 fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
     db.end_review(id)?;
-    // What was forced away meanwhile is wished away only now.
+    // The specs revoke only now what was forced away meanwhile.
     let mut going = db.attachments_of(id)?;
     going.retain(|row| row.is_revoking() && row.wished_at == UNSENT);
     if !going.is_empty() {
@@ -74,7 +78,7 @@ fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, 
     Ok(db.spec(volume, kind)?.map(|spec| spec.stamp))
 }
 
-/// Whatever is wished from now on is newer than all that an agent keeps of other histories.
+/// Makes every later spec newer than all that an agent stores of other histories.
 fn rise_above<'a>(db: &Db<'_>, name: &str, stamps: impl Iterator<Item = &'a Stamp>) -> Result<(), Abort> {
     let (mut epoch, mut counter) = (0, 0);
     for stamp in stamps {
@@ -96,7 +100,8 @@ fn put_in_review(
     why: &str,
 ) -> Result<(), Abort> {
     let epoch = db.epoch()?;
-    // One restore, one epoch: raised when the first agent shows that there was another history.
+    // One restore, one epoch: it is raised when the first agent shows that there was another
+    // history.
     if epoch <= theirs.epoch {
         let raised = db.raise_above(theirs.epoch)?;
         tracing::warn!(epoch = raised, "an agent is ahead of this database: the epoch is raised");
@@ -105,14 +110,15 @@ fn put_in_review(
     Ok(db.put_in_review(volume, kind, why)?)
 }
 
-/// Generations, and the text about them.
+/// A newer generation at an agent, with the reason of the review.
 struct Ahead {
     kind: ReviewKind,
     newest: Generation,
     why: String,
 }
 
-/// Whether a storage agent keeps anything of a volume that is newer than this database.
+/// Returns what a storage agent stores of a volume that is newer than this database. `None`:
+/// nothing.
 fn ahead_of(db: &Db<'_>, name: &str, id: VolumeId, theirs: &Kept) -> Result<Option<Ahead>, Abort> {
     let mut ahead = None;
     for (kind, what, stamp) in
@@ -132,12 +138,13 @@ fn ahead_of(db: &Db<'_>, name: &str, id: VolumeId, theirs: &Kept) -> Result<Opti
     Ok(ahead)
 }
 
-/// Keeps the ids that an agent has volumes, orphans or tombstones of: none of them is a new volume's any more.
+/// Keeps the ids under which an agent has volumes, orphans or tombstones: no new volume may get
+/// one.
 fn note_ids(db: &Db<'_>, seen: &BTreeMap<VolumeId, Arc<Kept>>) -> Result<(), Abort> {
     let mut found = Vec::with_capacity(seen.len());
     for (id, theirs) in seen {
         let naa = naa_of(*id);
-        // What was adopted is exported under another one.
+        // An adopted volume is exported under another NAA.
         let recorded = theirs.export(*id).map(|report| report.naa).filter(|recorded| *recorded != naa);
         found.push((naa, *id));
         found.extend(recorded.map(|naa| (naa, *id)));
@@ -153,7 +160,7 @@ pub(crate) fn compare_storage(
     seen: &BTreeMap<VolumeId, Arc<Kept>>,
 ) -> Result<Compared, Abort> {
     let mut compared = Compared::default();
-    // One of an older release does not say it at hello.
+    // An agent of an older release does not report its newest epoch at hello.
     let stamps = seen.values().flat_map(|kept| [&kept.volume_stamp, &kept.export_stamp]).flatten();
     rise_above(db, name, stamps)?;
     let nothing = Arc::new(Kept::default());
@@ -162,7 +169,8 @@ pub(crate) fn compare_storage(
         let kind = volume.review.as_ref().map(|review| review.kind);
         match ahead_of(db, name, volume.id, theirs)? {
             Some(ahead) => put_in_review(db, volume.id, ahead.newest, ahead.kind, &ahead.why)?,
-            // An agent that has lost its store still has the data. Without it, an empty volume would stand in its place.
+            // An agent that has lost its store still has the data. Without the data, an empty
+            // volume would take its place.
             None if kind.is_none() && volume.is_served() && is_lost(theirs, volume.id) => {
                 let why = format!(
                     "agent {name} has lost its store and has no data of this volume in its pools: bring the disks of pool {} \
@@ -172,13 +180,13 @@ pub(crate) fn compare_storage(
                 tracing::warn!(volume = %volume.id, why, "a volume is in review");
                 db.put_in_review(volume.id, ReviewKind::Lost, &why)?;
             }
-            // Its disks are back, or its store is.
+            // The disks are back, or the agent's store is.
             None if kind == Some(ReviewKind::Lost) && !is_lost(theirs, volume.id) => {
                 drop(compared.released.insert(volume.id, release(db, volume.id)?));
             }
             None if kind != Some(ReviewKind::Restored) => {}
-            // Lost, or deleted after the backup was made, and that is forgotten: to wish it again would make an empty one in its
-            // place.
+            // The agent has lost the volume, or it was deleted after the backup was made and the
+            // tombstone is forgotten. Its spec would make an empty volume in its place.
             None if volume.is_served() && theirs.volume_stamp.is_none() => {
                 let why = format!(
                     "agent {name} has nothing of this volume: it was deleted after this database was backed up (restored), or \
@@ -208,8 +216,9 @@ pub(crate) fn compare_storage(
     Ok(compared)
 }
 
-/// An agent found data of a volume that no wish of its names. It was held for lost, if LVM was slow or the disks are back only now:
-/// then that review ends. The hosts whose connections waited for it.
+/// Ends a review because an agent found data of a volume that none of its specs names. The volume
+/// counted as lost: LVM was slow, or the disks came back only now. Returns the hosts whose
+/// connections waited for that; `None` if there was no such review.
 pub(crate) fn found_again(
     db: &Db<'_>,
     agent: AgentId,
@@ -245,7 +254,7 @@ pub(crate) fn compare_host(
 }
 
 impl Inner {
-    /// An agent refused what is older than what it keeps.
+    /// Puts a volume in review, because an agent refused a spec older than its own.
     pub(super) async fn review(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,21 +1,23 @@
-//! Secrets that are rotated, step by step as the agents say so (decision 72).
+//! Rotation of CHAP secrets, step by step as the agents confirm (decision 72).
 //!
-//! First the host gets the new secrets beside the old ones. When its keeper of sessions has written both down, the target gets the new
-//! ones. When the storage agent has shown that the kernel has them, the host forgets the old ones. Everything that a step needs stands
-//! in the nexus's row: whoever was killed, the next report goes on.
+//! First the host gets the new secrets beside the old ones. When its session daemon has stored
+//! both, the target gets the new ones. When the storage agent has shown that the kernel has them,
+//! the host drops the old ones. The nexus's row holds everything that a step needs: after a crash,
+//! the next report goes on.
 //!
-//! What must never happen here: a target given secrets that its host does not know yet; secrets forgotten that the target may have.
+//! What must never happen here: a target that gets secrets which its host does not know yet;
+//! secrets forgotten that the target may have.
 
 use mooring_model::{AgentId, ConnectionReport, ExportReport, VolumeId};
 
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, Stage};
 
-/// With how many secrets a host can log in while they are rotated.
+/// Number of secrets that a host knows while they are rotated.
 const BOTH: u32 = 2;
 
-/// The host's connection is known by this report to have both secrets: from now on the target is to have the new ones. Returns whether
-/// that is new. `report` must be of the connection's wish as it is now.
+/// Gives the target the new secrets once this report shows that the host's connection has both.
+/// Returns `true` if that was news. `report` must belong to the connection's present spec.
 pub(super) fn heard_by_host(
     db: &Db<'_>,
     volume: VolumeId,
@@ -43,8 +45,9 @@ pub(super) fn heard_by_host(
     Ok(true)
 }
 
-/// The kernel has the export as it is wished now: secrets beside those in it are worth nothing any more. Returns whether some were
-/// forgotten, and whether a target is still waited for.
+/// Ends rotations once the kernel has the present spec of the export: other secrets than those in
+/// it are worth nothing then. Returns whether a rotation ended, and whether one still waits for the
+/// target.
 pub(super) fn seen_at_target(
     db: &Db<'_>,
     volume: VolumeId,

@@ -1,6 +1,6 @@
-//! What the report of an export says of its nexuses.
+//! The state of an export's nexuses, by the agent's report.
 //!
-//! What must never happen here: a mode that one port of several does not enforce.
+//! What must never happen here: a mode that one of several ports does not enforce.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use mooring_model::{ExportReport, FcGrantReport, Initiator, Mode, Wwpn};
 use crate::rules;
 use crate::store::{AttachmentRow, VolumeRow};
 
-/// What the target allows an initiator. Over Fibre Channel what all ports that serve allow it: `None` while they differ.
+/// Returns the mode that the target allows an initiator. Over Fibre Channel: the mode that all
+/// serving ports allow it. `None`: no access, or the ports differ.
 pub(crate) fn seen_mode(report: &ExportReport, initiator: &Initiator) -> Option<Mode> {
     match initiator {
         Initiator::Iscsi(iqn) => report.grants.iter().find(|grant| &grant.initiator == iqn)?.seen,
@@ -25,14 +26,15 @@ pub(crate) fn seen_mode(report: &ExportReport, initiator: &Initiator) -> Option<
     }
 }
 
-/// What a nexus is to be allowed, by all of its attachments.
+/// Returns the mode that a nexus should have, by all attachments that share it. `None`: no access.
 pub(crate) fn wanted_mode(rows: &[AttachmentRow], initiator: &Initiator) -> Option<Mode> {
     let has = |row: &&AttachmentRow| row.initiator.as_ref().is_some_and(|own| own.has(initiator));
     let sharing = rows.iter().filter(|row| row.grant_wanted).filter(has);
     rules::effective_mode(sharing.map(|row| row.mode))
 }
 
-/// The report shows what is wanted of every initiator of this attachment now. `rows`: all of its volume.
+/// Returns `true` if the report shows the wanted mode for every initiator of this attachment.
+/// `rows`: all attachments of its volume.
 pub(super) fn is_seen(report: &ExportReport, row: &AttachmentRow, rows: &[AttachmentRow]) -> bool {
     let seen = |initiator: Initiator| {
         let wanted = wanted_mode(rows, &initiator);
@@ -42,7 +44,8 @@ pub(super) fn is_seen(report: &ExportReport, row: &AttachmentRow, rows: &[Attach
         && row.initiator.as_ref().is_some_and(|initiators| initiators.each().all(seen))
 }
 
-/// A volume is where it was: nobody needs to be told another place.
+/// Returns `true` if a volume is still at the place that is stored: nobody needs to learn another
+/// one.
 pub(super) fn is_same_place(volume: &VolumeRow, report: &ExportReport) -> bool {
     volume.target.as_ref() == Some(&report.target)
         && volume.naa.as_ref() == Some(&report.naa)
@@ -50,7 +53,8 @@ pub(super) fn is_same_place(volume: &VolumeRow, report: &ExportReport) -> bool {
         && fc_ports(volume, report) == volume.fc_ports
 }
 
-/// The ports that show a volume over Fibre Channel. While nobody has it over that, those that showed it last.
+/// Returns the ports that show a volume over Fibre Channel. While no grant uses that transport: the
+/// ports that showed it last.
 pub(super) fn fc_ports(volume: &VolumeRow, report: &ExportReport) -> BTreeSet<Wwpn> {
     if report.fc.is_empty() {
         return volume.fc_ports.clone();
@@ -68,7 +72,7 @@ mod tests {
         Wwpn::from_u64(number).unwrap()
     }
 
-    /// A port that serves, with what it allows these initiators.
+    /// A port that serves, with the modes that it allows these initiators.
     fn port(number: u64, seen: &[(u64, Option<Mode>)]) -> FcPortReport {
         let grant = |(initiator, seen): &(u64, Option<Mode>)| FcGrantReport {
             initiator: wwpn(*initiator),
@@ -113,7 +117,7 @@ mod tests {
             (vec![port(11, &[(1, ro), (2, rw)])], ro),
             (vec![port(11, &[(1, None)])], None),
             (vec![port(11, &[(1, ro)]), port(12, &[(1, ro)])], ro),
-            // Not everywhere yet: neither the narrower mode nor the wider one is true.
+            // Not on every port yet: neither the narrower mode nor the wider one is in force.
             (vec![port(11, &[(1, ro)]), port(12, &[(1, rw)])], None),
             (vec![port(11, &[(1, rw)]), port(12, &[(1, ro)])], None),
             (vec![port(11, &[(1, ro)]), port(12, &[])], None),

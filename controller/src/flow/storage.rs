@@ -1,7 +1,9 @@
-//! A volume at its storage agent: the volume itself, then who reaches it, then what has become true of both.
+//! A volume at its storage agent: the volume itself, then the access to it, then the results of
+//! both.
 //!
-//! What must never happen here: a grant called seen that the kernel does not show; an attachment that goes without the
-//! storage agent's word; a live session cut that nobody wanted cut.
+//! What must never happen here: a grant that counts as seen although the kernel does not show it;
+//! an attachment that goes without the storage agent's word; a live session cut that nobody wanted
+//! cut.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,40 +30,42 @@ use crate::initiators::Initiators;
 use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 
-/// How long a look at one volume may take.
+/// Limit of a look at one volume.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a pass works on.
+/// Input of a pass.
 #[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct Work {
     pub(super) volume: VolumeRow,
     pub(super) rows: Vec<AttachmentRow>,
     pub(super) volume_spec: Option<SpecRow>,
     pub(super) export_spec: Option<SpecRow>,
-    /// A nexus goes that none of the rows may have.
+    /// `true`: a nexus is to go that none of the rows may have.
     takes: bool,
-    /// While it is being made: its wish may have reached its agent; its agent was seen to have it.
+    /// While the volume is being made. `sent`: its spec may have reached its agent; `taken`: its
+    /// agent was seen to have it.
     sent: bool,
     taken: bool,
-    /// Secrets of a nexus are being rotated.
+    /// `true`: secrets of a nexus are being rotated.
     rotates: bool,
 }
 
-/// What has become true.
+/// Results of comparing rows and reports.
 #[derive(Default)]
 struct Settled {
     changed: bool,
-    /// A nexus that went has no receipt here: the agent must be asked.
+    /// `true`: a nexus that went has no receipt here, so the agent must be asked.
     look: bool,
-    /// Something is on its way still.
+    /// `true`: something is still under way.
     waits: bool,
     rewished: Rewished,
     attached: Vec<AttachmentId>,
-    /// Receipts that their agent may not say.
+    /// Receipts that their agent may not state.
     foreign: Vec<Receipt>,
 }
 
-/// The work at a volume, if it is one of this database, and what goes of it besides.
+/// Reads a volume's rows and specs, and the nexuses that go besides. `None`: this database does not
+/// know the volume.
 fn read_work(db: &Db<'_>, id: VolumeId) -> Result<(Option<Work>, Vec<Taking>), Abort> {
     let takings = db.takings_of(id)?;
     let Some(volume) = db.volume(id)? else { return Ok((None, takings)) };
@@ -83,7 +87,7 @@ fn stamp(spec: &SpecRow) -> v1::Stamp {
     mooring_api::stamp_to_wire(&spec.stamp)
 }
 
-/// What an agent said went wrong, in one line.
+/// Formats an agent's problems in one line.
 pub(super) fn said(agent: &Agent, problems: &[Problem]) -> String {
     let texts: Vec<_> = problems.iter().map(|p| format!("{}: {}", p.object, p.text)).collect();
     format!("{}: {}", agent.entry.name, texts.join("; "))
@@ -103,19 +107,19 @@ impl Inner {
         } else {
             Next::Idle
         };
-        // Of a volume in review, nothing else is changed at its agent.
+        // For a volume in review, nothing else is changed at its agent.
         match work.filter(|_| !in_review && taken != Next::Again) {
             None => Ok(taken),
             Some(work) => Ok(taken.sooner(self.wish_pass(work).await?)),
         }
     }
 
-    /// Makes true what is wished of a volume.
+    /// Brings a volume's specs into force.
     async fn wish_pass(self: &Arc<Self>, work: Work) -> Result<Next, Refusal> {
-        // When it is up again, all of its volumes look again.
+        // When the agent is up again, all of its volumes look again.
         let at = work.volume.agent;
         let Ok(agent) = self.agents.held(at) else {
-            // One that another controller drives is that one's business.
+            // If another controller drives the agent, that one does the work.
             let up = self.agents.up(at).is_ok();
             return if up { Ok(Next::Idle) } else { self.unreachable_pass(&work.volume).await };
         };
@@ -139,7 +143,7 @@ impl Inner {
         Ok(if extending && matches!(next, Next::Idle) { Next::After(growth::LOOK_EVERY) } else { next })
     }
 
-    /// The volume itself. `None`: it is there, and the export is next.
+    /// Handles the volume itself. `None`: it is there, and the export is next.
     async fn volume_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Option<Next>, Refusal> {
         let id = work.volume.id;
         let Some(spec) = &work.volume_spec else { return Ok(Some(Next::Idle)) };
@@ -152,9 +156,9 @@ impl Inner {
         }
         let mut lost = None;
         if agent.volume_stamp(id).as_ref() != Some(&spec.stamp) {
-            // Who reaches it does not wait until it has grown.
+            // The export must not wait until the volume has grown.
             let extending = work.volume.operation == Some(Operation::Extending);
-            // Nor until one is cut off whose disk does not answer.
+            // Nor until an isolated volume's disk, which may not answer, is unreachable.
             let wait_ms =
                 if extending || work.volume.cut().is_some() { growth::WAIT_MS } else { AGENT_WAIT_MS };
             match self.put_volume(agent, &work.volume, spec, wait_ms).await {
@@ -174,7 +178,8 @@ impl Inner {
                     if work.volume.operation == Some(Operation::Extending) && cure != Cure::Retry {
                         return self.extension_refused(agent, work, &text).await.map(Some);
                     }
-                    // What it is called, for a rebuild: who reaches it does not wait for that.
+                    // The spec also names the volume for a rebuild: the export does not wait for
+                    // that.
                     tracing::warn!(volume = %id, error = text, "the agent does not take the volume's wish");
                 }
             }
@@ -183,7 +188,7 @@ impl Inner {
             tracing::warn!(volume = %id, error = text, "a call was lost");
             return Ok(Some(Next::After(AGAIN)));
         }
-        // One of another pool is of the time before the volume came to this one.
+        // A report of another pool was made before the volume came to this pool.
         let group = work.volume.pool_name().map(|pool| pool.group.to_string());
         let of_now = |seen: &str| work.volume.is_served() || group.as_deref() == Some(seen);
         let report = agent.volume(id).filter(|report| of_now(&report.group));
@@ -210,14 +215,14 @@ impl Inner {
                 let moved = self.growth_pass(agent, work, report).await?;
                 Ok(moved.then_some(Next::Again))
             }
-            // Reports come as it goes on.
+            // Reports come as the work goes on.
             (Some(_), _) => Ok(Some(Next::Idle)),
-            // What is there and has trouble is still served.
+            // A volume that is there and has problems is still served.
             (None, _) => Ok(None),
         }
     }
 
-    /// A snapshot that is there: it has no export. What it held may be gone.
+    /// Handles a snapshot that is there: it has no export. Its content may be lost.
     async fn snapshot_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let report = agent.volume(work.volume.id).filter(|report| report.phase == Phase::Failed);
         let problems = report.map(|report| report.problems).unwrap_or_default();
@@ -228,8 +233,8 @@ impl Inner {
         Ok(Next::Idle)
     }
 
-    /// Moves a volume from the operation that this pass saw. One that stands elsewhere by now (somebody deletes it) is left
-    /// there.
+    /// Moves a volume on from the operation that this pass read. Leaves it if its operation has
+    /// changed meanwhile (somebody deletes it).
     async fn set_operation(
         self: &Arc<Self>,
         agent: &Held,
@@ -250,7 +255,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The export first, then the volume with its data, then our row.
+    /// Deletes the export first, then the volume with its data, then the row.
     async fn delete_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
         if let Some(spec) = &work.export_spec
@@ -296,7 +301,8 @@ impl Inner {
         }
     }
 
-    /// Sends an export's wish. Whether it is true, with the receipts of what it took away.
+    /// Sends an export's spec. Returns `true` if it is in force, and the receipts of what it
+    /// revoked.
     async fn put_export(
         &self,
         agent: &Held,
@@ -328,7 +334,7 @@ impl Inner {
         let receipts: Vec<_> = answer.receipts.iter().filter_map(reports::receipt).collect();
         let all = answer.done && receipts.iter().all(|receipt| receipt.proof == Proof::Proven);
         agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
-        // As a rule it was reported, too, and whoever came second says nothing new.
+        // As a rule a report came, too, and the second of the two says nothing new.
         let report = answer.report.as_ref().and_then(reports::export).filter(|it| it.volume == id);
         if report.is_none_or(|report| agent.saw_export(&report, heard)) {
             self.touch(id);
@@ -339,7 +345,7 @@ impl Inner {
     async fn export_pass(self: &Arc<Self>, agent: &Held, work: Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
         let Some(spec) = &work.export_spec else {
-            // Of a volume that was there before its first wish of an export.
+            // For a volume that is older than its first export spec.
             let wish = move |db: &Db<'_>| wishes::apply(db, id, &mut [], &BTreeSet::new());
             agent.store.write("wish an export", wish).await?;
             return Ok(Next::Again);
@@ -417,15 +423,15 @@ impl Inner {
         }
     }
 
-    /// Grants of clients are in the kernel. Those who wait for them read the report themselves ([`Inner::sees_grant`]): that
-    /// they were seen can be kept with the next change.
+    /// Notes that grants of clients are in the kernel. Callers that wait for them read the report
+    /// themselves ([`Inner::sees_grant`]), so the note may be stored with the next change.
     async fn note_grants(
         self: &Arc<Self>,
         agent: &Held,
         id: VolumeId,
         noted: Vec<Noted>,
     ) -> Result<Next, Refusal> {
-        // It must not hold this: a change that waits is dropped only with the store.
+        // The closure must not hold `self`: a waiting change is dropped only with the store.
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
             for mut row in db.attachments_of(id)?.into_iter().filter(AttachmentRow::is_coming) {
@@ -445,8 +451,8 @@ impl Inner {
         Ok(if rewished.storage { Next::Again } else { Next::Idle })
     }
 
-    /// The storage agent's last report shows the grant that this attachment waits for. Of a client's attachment, this is what
-    /// "granted" means.
+    /// Returns `true` if the storage agent's last report shows the grant that this attachment waits
+    /// for. For a client's attachment, this is the meaning of "granted".
     pub(crate) fn sees_grant(&self, db: &Db<'_>, agent: AgentId, row: &AttachmentRow) -> Result<bool, Abort> {
         if row.initiator.is_some() && !row.is_coming() {
             return Ok(row.granted);
@@ -454,7 +460,8 @@ impl Inner {
         self.shows_grant(db, agent, row)
     }
 
-    /// The storage agent's last report shows the access of this attachment's nexus as it is wanted now: its mode, too.
+    /// Returns `true` if the storage agent's last report shows the access of this attachment's
+    /// nexus as it is wanted now, with its mode.
     pub(crate) fn shows_grant(
         &self,
         db: &Db<'_>,
@@ -473,7 +480,7 @@ impl Inner {
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
         let heard = Heard::Answered(Instant::now());
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
-        // An answer says of no other volume.
+        // An answer must not speak of another volume.
         if let Some(report) = status.export.as_ref().and_then(reports::export).filter(|it| it.volume == id) {
             agent.saw_export(&report, heard);
         }
@@ -484,7 +491,8 @@ impl Inner {
         Ok(status.receipts.iter().filter_map(reports::receipt).collect())
     }
 
-    /// The agent took nothing of the change. Whoever caused that must not hold up the others.
+    /// Handles an agent that refused a change of the export. The attachment that caused the refusal
+    /// must not hold up the others.
     async fn export_refused(
         self: &Arc<Self>,
         agent: &Held,
@@ -501,7 +509,8 @@ impl Inner {
         let by_removal = cure == Cure::FixSpec && !stays.is_empty();
         let (ids, keep) = if by_removal { (stays, true) } else { (fails, false) };
         if ids.is_empty() && cure == Cure::FixSpec {
-            // No attachment here explains it: there is somebody at the agent that this database does not know.
+            // No attachment explains the refusal: the agent grants somebody whom this database does
+            // not know.
             return self.review(agent, id, &text).await;
         }
         if ids.is_empty() {
@@ -510,7 +519,7 @@ impl Inner {
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
             for mut row in db.attachments_of(id)?.into_iter().filter(|row| ids.contains(&row.id)) {
-                // It may be another matter by now: forced meanwhile, or on another way.
+                // The row may have changed meanwhile: forced, or in another direction.
                 let same = if keep { back(&&row) } else { new(&&row) };
                 if !same {
                     continue;
@@ -530,7 +539,8 @@ impl Inner {
         let (rewished, hosts) = agent.store.write("take back a change", write).await?;
         self.go(id, &rewished.hosts);
         if by_removal {
-            // The host has let go; its session at the target ends when the kernel notices. Its job asks again.
+            // The host has logged out, and its session at the target ends when the kernel notices.
+            // Its job asks again.
             for host in hosts {
                 let inner = Arc::clone(self);
                 self.spawn(async move {
@@ -543,10 +553,11 @@ impl Inner {
     }
 }
 
-/// What may be cut: whose detach is a client's (its DELETE is the end of its session, as with every target) or forced. A host
-/// of ours has logged out before: a session that is there is somebody else's, and is not cut for it. Over Fibre Channel it has
-/// removed its disk, and its port stays logged in for whatever else it sees. What the agent has taken already (an unproven end
-/// waits for its proof) cuts nobody any more.
+/// Returns whether live sessions may be cut. They may for a client's detach (its DELETE ends its
+/// session, as with every target) and for a forced one. A host with an agent has logged out
+/// before: a session that is there belongs to somebody else, and is not cut. Over Fibre Channel
+/// such a host has removed its disk, and its port stays logged in for its other volumes. A change
+/// that the agent has taken already (a receipt waits for its proof) cuts nobody any more.
 fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions {
     let over_fc = |row: &AttachmentRow| row.initiator.as_ref().is_some_and(|of| of.ports().is_some());
     let cuts = |row: &AttachmentRow| {
@@ -568,13 +579,13 @@ impl Noted {
     }
 }
 
-/// What a look at the report says, before anything is written.
+/// Result of a look at the report, before anything is written.
 enum Arrived {
-    /// Nothing that would have to be written.
+    /// Nothing has to be written.
     Nothing(Next),
-    /// Only grants of clients.
+    /// Only grants of clients have come.
     Grants(Vec<Noted>),
-    /// Anything.
+    /// Anything else.
     More,
 }
 
@@ -612,7 +623,7 @@ fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: 
     }
 }
 
-/// Compares the rows with what the agent has said, and moves those that have arrived.
+/// Compares the rows with the agent's report and receipts, and moves those that have arrived.
 fn settle(
     inner: &Inner,
     db: &Db<'_>,
@@ -625,7 +636,7 @@ fn settle(
     let volume = db.volume(id)?;
     for receipt in receipts {
         let kept = match &volume {
-            // The volume's own agent said all of them, perhaps of another volume.
+            // The volume's own agent stated all of them, perhaps for another volume.
             Some(volume) => words::keep_receipt(db, volume.agent, receipt)?,
             None => Some(false),
         };
@@ -634,7 +645,7 @@ fn settle(
             continue;
         };
         if let Some(words) = receipt.parting_words().filter(|_| new) {
-            // The Block Storage calls have no place for it in their answers.
+            // The answers of the Block Storage API have no place for it.
             tracing::warn!(volume = %id, proof = ?receipt.proof, "{words}");
         }
         settled.changed |= new;
@@ -684,13 +695,14 @@ fn settle(
         }
     }
     if rotated {
-        // Whatever the rows say, hosts are to forget what the target has no more.
+        // Whatever the rows say, hosts are to forget the secrets that the target does not have any
+        // more.
         settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }
 
-/// The grant of an attachment is in the kernel.
+/// Returns the row of an attachment whose grant is in the kernel.
 fn granted(inner: &Inner, row: &AttachmentRow) -> AttachmentRow {
     let mut row = row.clone();
     row.see_grant(inner.elapsed_ms(row.id, row.created_at));
@@ -707,7 +719,8 @@ enum Revoking {
     Done(Option<i64>),
 }
 
-/// Whether the grant of an attachment is gone for every one of its initiators, by the word of the agent.
+/// Checks that the grant of an attachment is gone for every one of its initiators, by the agent's
+/// word.
 fn revoked_now(
     db: &Db<'_>,
     row: &AttachmentRow,
@@ -723,7 +736,7 @@ fn revoked_now(
     for initiator in row.initiator.iter().flat_map(Initiators::each) {
         let wanted = wanted_mode(rows, &initiator);
         if wanted.is_some() {
-            // Another attachment keeps the nexus: what goes with this one is at most its mode.
+            // Another attachment keeps the nexus: this one changes at most its mode.
             if seen_mode(report, &initiator) != wanted {
                 return Ok(Revoking::Waits);
             }
@@ -745,7 +758,8 @@ fn revoked_now(
     Ok(if look { Revoking::Look } else { Revoking::Done(last.map(|(id, _)| id)) })
 }
 
-/// An attachment whose grant is gone: away with it, or, when it could not be attached, kept with its reason.
+/// Ends an attachment whose grant is gone: removes it, or keeps it with its reason if the attach
+/// failed.
 fn finish(
     db: &Db<'_>,
     row: &AttachmentRow,

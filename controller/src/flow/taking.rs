@@ -1,8 +1,9 @@
-//! Access that goes at a storage agent although this database does not say what its export is to be: of a volume in review, or
-//! of one that it does not know. What the agent keeps is sent back to it without those who go, and nothing else is changed.
+//! Revocation of access at a storage agent whose export this database does not define: of a volume
+//! in review, or of a volume that it does not know. The agent gets its own spec back without the
+//! revoked grants, and nothing else changes.
 //!
-//! What must never happen here: access taken from somebody whom nobody named; "gone" of what the agent still grants; a wish of
-//! this database sent for a volume in review.
+//! What must never happen here: access revoked that nobody named; access that counts as gone while
+//! the agent still grants it; a spec of this database sent for a volume in review.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,18 +23,19 @@ use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
 
-/// Since when an attachment is revoked while no agent was told of it: no receipt is as new.
+/// Generation of an attachment that is revoked although no agent was told: no receipt is as new.
 pub(crate) const UNSENT: Generation = Generation { epoch: i64::MAX.unsigned_abs(), counter: 0 };
 
-/// How long an agent is waited for. Its receipts are looked for afterwards.
+/// Longest time, in milliseconds, for an agent's answer. Receipts are looked for afterwards.
 const WAIT_MS: u32 = 2_000;
 
-/// What goes of a volume at one agent.
+/// Access to one volume that is to go at one agent.
 #[derive(Default)]
 struct Going {
     /// Whole nexuses.
     nexuses: Vec<Taking>,
-    /// Attachments of a volume in review that are forced away: each with its own nexus, unless another attachment shares it.
+    /// Attachments of a volume in review that are forced away: each with its own nexus, unless
+    /// another attachment shares it.
     rows: Vec<AttachmentRow>,
 }
 
@@ -43,17 +45,17 @@ impl Going {
     }
 }
 
-/// What an agent says of a volume.
+/// An agent's answer about a volume.
 #[derive(Default)]
 struct Seen {
     stamp: Option<Stamp>,
     spec: v1::ExportSpec,
     opaque: Vec<u8>,
-    /// Who is granted it, by its wish.
+    /// Initiators to which the agent's spec grants the volume.
     granted: BTreeSet<Initiator>,
-    /// Who is shown by the kernel.
+    /// Initiators that the kernel shows.
     shown: BTreeSet<Initiator>,
-    /// All that is wished is so.
+    /// `true`: all of the spec is in force.
     settled: bool,
     receipts: Vec<Receipt>,
 }
@@ -73,16 +75,17 @@ impl Seen {
     }
 }
 
-/// An export without those who go.
+/// An export's spec without the grants that go.
 #[derive(Default)]
 struct Narrowed {
     spec: v1::ExportSpec,
     opaque: Vec<u8>,
-    /// Somebody goes.
+    /// `true`: a grant goes.
     changed: bool,
-    /// Ports that go because an attachment goes with another port, each with that port.
+    /// Ports that go because an attachment goes with another of its ports: that port first, then
+    /// this one.
     along: Vec<(Initiator, Initiator)>,
-    /// Attachments whose nexus another attachment keeps that this database does not take away.
+    /// Attachments that share their nexus with an attachment that stays: the id of that one.
     shared: BTreeMap<AttachmentId, String>,
 }
 
@@ -99,7 +102,8 @@ fn grants(spec: &v1::ExportSpec) -> Vec<Grant<'_>> {
     iscsi.chain(fc.map(|of| grant(&of.initiator, of.attachment_ids.as_slice()))).collect()
 }
 
-/// Takes those who go out of what an agent keeps. Where one port of an attachment goes, all of its ports do.
+/// Removes the grants that go from an agent's spec. If one port of an attachment goes, all of them
+/// do.
 fn narrow(seen: &Seen, going: &Going) -> Narrowed {
     let all = grants(&seen.spec);
     let ids: BTreeSet<_> = going.rows.iter().map(|row| row.id.to_string()).collect();
@@ -141,7 +145,8 @@ fn narrow(seen: &Seen, going: &Going) -> Narrowed {
     narrowed
 }
 
-/// What is kept beside an export, for these attachments only. What cannot be read is left as it is.
+/// Reduces the data that is kept beside an export to these attachments. Returns data that it cannot
+/// read unchanged.
 fn without(opaque: &[u8], left: &BTreeSet<String>) -> Vec<u8> {
     let Ok(mut kept) = serde_json::from_slice::<Value>(opaque) else { return opaque.to_vec() };
     if let Some(attachments) = kept.get_mut("attachments").and_then(Value::as_array_mut) {
@@ -150,14 +155,15 @@ fn without(opaque: &[u8], left: &BTreeSet<String>) -> Vec<u8> {
     kept.to_string().into_bytes()
 }
 
-/// How far a nexus is that goes.
+/// Progress of a nexus that goes.
 enum Gone {
     Waits,
     Unproven(i64, Receipt),
     Done(Option<(i64, Receipt)>),
 }
 
-/// The agent does not grant it any more: then the newest receipt says whether anything may still land.
+/// Returns the progress of a nexus. Once the agent does not grant it any more, the newest receipt
+/// says whether a command may still land.
 fn gone(db: &Db<'_>, volume: VolumeId, seen: &Seen, initiator: &Initiator) -> Result<Gone, Abort> {
     if seen.granted.contains(initiator) {
         return Ok(Gone::Waits);
@@ -170,7 +176,7 @@ fn gone(db: &Db<'_>, volume: VolumeId, seen: &Seen, initiator: &Initiator) -> Re
     })
 }
 
-/// Moves what has arrived. Whether anything has changed, and whether something still goes.
+/// Stores what has gone. Returns whether anything changed, and whether something is still to go.
 fn settle(
     db: &Db<'_>,
     volume: VolumeId,
@@ -198,7 +204,7 @@ fn settle(
         }
     }
     for id in going.rows.iter().map(|row| row.id) {
-        // It may be gone by now, or another matter.
+        // The attachment may be gone by now, or may have changed.
         let row = db.attachment(id)?.filter(|row| row.is_revoking() && row.forced);
         let Some(row) = row else { continue };
         let why = match shared.get(&id) {
@@ -219,7 +225,7 @@ fn settle(
     Ok((changed, waits))
 }
 
-/// The same of one attachment.
+/// Does as [`settle`], for one attachment.
 fn settle_row(
     db: &Db<'_>,
     row: &AttachmentRow,
@@ -227,7 +233,7 @@ fn settle_row(
     why: Option<String>,
 ) -> Result<(bool, bool), Abort> {
     let own = row.initiator.iter().flat_map(Initiators::each);
-    // In another history it may have had another host.
+    // In another history, the attachment may have had another host.
     let said = seen.receipts.iter().filter(|receipt| receipt.attachments.contains(&row.id));
     let names: BTreeSet<_> = own.chain(said.map(|receipt| receipt.initiator.clone())).collect();
     let named = row.id.to_string();
@@ -260,14 +266,15 @@ fn settle_row(
         let kind = Kind::Connection(host);
         let kept = db.spec(row.volume, kind)?;
         if kept.is_some() && !others.iter().any(|other| other.native == Some(host) && other.connect_wanted) {
-            // It is told when the review has ended: it lost its access at the target.
+            // The host gets the tombstone when the review has ended: it lost its access at the
+            // target.
             db.wish(row.volume, kind, &Wish::tombstone(kind, true))?;
         }
     }
     Ok((true, false))
 }
 
-/// The later of two receipts.
+/// Choice of the later of two receipts.
 trait Later {
     fn max_by_end(self, other: Self) -> Self;
 }
@@ -283,7 +290,7 @@ impl Later for Option<(i64, Receipt)> {
 }
 
 impl Inner {
-    /// Takes away what goes of a volume without a wish of this database.
+    /// Revokes access to a volume without a spec of this database.
     pub(super) async fn taking_pass(
         self: &Arc<Self>,
         id: VolumeId,
@@ -303,7 +310,7 @@ impl Inner {
         }
         let mut next = Next::Idle;
         for (agent, going) in at {
-            // When it is up again, all of its volumes look again.
+            // When the agent is up again, all of its volumes look again.
             let Ok(agent) = self.agents.held(agent) else { continue };
             let own = work.filter(|work| agent.id() == Some(work.volume.agent));
             next = next.sooner(self.take_at(&agent, id, own, &going).await?);
@@ -332,7 +339,7 @@ impl Inner {
         let mut fault = None;
         let mut shared = BTreeMap::new();
         if let Some(work) = own.filter(|work| work.volume.review.is_none()) {
-            // The wish of this database says who goes.
+            // The spec of this database defines who goes.
             let ours = work.export_spec.as_ref().map(|spec| &spec.stamp);
             if let Some(theirs) = is_ahead(ours, seen.stamp.as_ref()) {
                 let name = &agent.entry.name;
@@ -370,7 +377,7 @@ impl Inner {
         Ok(if waits { Next::After(AGAIN) } else { Next::Idle })
     }
 
-    /// The other ports of attachments that go with one of their ports.
+    /// Also revokes the other ports of attachments that lose one of their ports.
     async fn take_along(
         &self,
         agent: &Held,
@@ -386,7 +393,8 @@ impl Inner {
         Ok(Next::Again)
     }
 
-    /// Sends an agent its own wish without those who go, as a newer one. The text: why it did not take it.
+    /// Sends an agent its own spec without the grants that go, as a newer one. Returns why the
+    /// agent did not take it; `None` if it did.
     async fn send_narrowed(
         &self,
         agent: &Held,
@@ -444,7 +452,7 @@ mod tests {
     const ONE: AttachmentId = AttachmentId::from_u128(1);
     const TWO: AttachmentId = AttachmentId::from_u128(2);
 
-    /// An agent that grants these over Fibre Channel, each for these attachments.
+    /// An agent that grants these initiators over Fibre Channel, each for these attachments.
     fn seen(grants: &[(&str, &[AttachmentId])]) -> Seen {
         let fc = |(initiator, ids): &(&str, &[AttachmentId])| v1::FcGrant {
             initiator: (*initiator).to_owned(),
@@ -495,7 +503,7 @@ mod tests {
         let both = narrow(&seen, &Going { nexuses: vec![taking(A), taking(B)], rows: Vec::new() });
         assert!(both.changed && both.along.is_empty());
         assert_eq!(left(&both), [C]);
-        // What a later release keeps beside it stays.
+        // Data that a later release keeps beside them stays.
         let left = json!({ "attachments": [{ "id": TWO.to_string(), "new": 1 }], "later": true });
         assert_eq!(kept(&both), left);
     }
@@ -516,13 +524,13 @@ mod tests {
         let rows = vec![row(ONE, Some(&ports)), row(TWO, Some(&ports))];
         let both = narrow(&shared, &Going { nexuses: Vec::new(), rows });
         assert!(both.changed && both.shared.is_empty() && left(&both).is_empty());
-        // One that had no host when the database was copied is found by its id.
+        // An attachment that had no host when the database was backed up is found by its id.
         let later = narrow(
             &seen(&[(A, &[ONE]), (C, &[TWO])]),
             &Going { nexuses: Vec::new(), rows: vec![row(ONE, None)] },
         );
         assert_eq!(left(&later), [C]);
-        // Nothing is there of one that went in another history.
+        // The agent has nothing of an attachment that went in another history.
         let none =
             narrow(&seen(&[(C, &[TWO])]), &Going { nexuses: Vec::new(), rows: vec![row(ONE, Some(A))] });
         assert!(!none.changed && none.shared.is_empty());

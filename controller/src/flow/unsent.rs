@@ -1,9 +1,11 @@
-//! The slow look for wishes that their agents do not know: whoever should have been told of a change was not.
+//! The periodic look for specs that their agents do not have, because a wake-up was lost.
 //!
-//! A change wakes the jobs that send it, on this controller by a call and on others by a note. A note can be lost. This look
-//! compares what is wished with what each agent was heard to keep, so that it needs no list of what may change.
+//! A change wakes the jobs that send it: on this controller by a call, on others by a note. A note
+//! can be lost. This look compares each spec with the stamp that its agent is known to store, so
+//! that it needs no list of the kinds of changes.
 //!
-//! What must never happen here: a kind of change that is left out; a look whose cost grows with the site.
+//! What must never happen here: a kind of change that is left out; a look whose cost grows with the
+//! number of volumes.
 
 use std::sync::Arc;
 
@@ -14,12 +16,13 @@ use crate::agents::listener::Job;
 use crate::error::Refusal;
 use crate::store::{Db, Kind, Wished};
 
-/// Volumes of one look.
+/// Largest number of volumes in one look.
 const VOLUMES_MAX: u32 = 500;
 
 impl Inner {
-    /// Kicks the jobs of wishes that agents of ours do not know, of some volumes behind this one. Returns where the next look
-    /// goes on.
+    /// Kicks the jobs of specs that agents of this controller are not known to have, for some
+    /// volumes after this one. Returns the volume after which the next look goes on; `None`: from
+    /// the first.
     pub(crate) async fn kick_unsent(
         self: &Arc<Self>,
         after: Option<VolumeId>,
@@ -37,7 +40,8 @@ impl Inner {
         Ok(page.next)
     }
 
-    /// An agent that is up and ours is not known to keep this wish. When one comes up it is told everything.
+    /// Returns `true` if an agent that is up, and that this controller drives, is not known to
+    /// store this spec. An agent that comes up gets all its specs anyway.
     fn is_unsent(&self, wished: &Wished) -> bool {
         let Ok(agent) = self.agents.up(wished.agent) else { return false };
         let keeps = match wished.kind {

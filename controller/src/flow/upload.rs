@@ -1,9 +1,12 @@
-//! A volume that is to be copied to a file of its storage node: its agent is told, and says whether that was done.
+//! Image exports: the volume's storage agent copies it to a file on its node, and reports when that
+//! is done.
 //!
-//! The wish stands in the volume's spec until the agent's report names this copy. One that cannot be done, or is cancelled, is
-//! withdrawn, and over when the agent has taken that: from then on it reads nothing any more.
+//! The request stays in the volume's spec until the agent's report names this copy. A copy that
+//! fails, or is cancelled, is withdrawn. It is over when the agent has taken the spec without it:
+//! the agent reads nothing from then on.
 //!
-//! What must never happen here: a copy called done without the agent's word; a volume let go to hosts while it is read.
+//! What must never happen here: a copy that counts as done before the agent reports it; a volume
+//! that hosts may change while it is read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +22,8 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{Abort, Db, Event, KeptUpload, VolumeRow};
 
-/// The volume with its export, if it still stands where this pass saw it.
+/// Returns the volume with its image export. `None`: the volume has changed after this pass read
+/// it.
 fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<(VolumeRow, Option<KeptUpload>)>, Abort> {
     let is_same =
         |now: &VolumeRow| now.operation == Some(Operation::Uploading) && now.upload() == seen.upload();
@@ -30,7 +34,7 @@ fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<(VolumeRow, Option<KeptU
 }
 
 impl Inner {
-    /// Does the next thing for a volume that is copied to a file.
+    /// Does the next step of a volume's image export.
     pub(super) async fn upload_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let (seen, id) = (&work.volume, work.volume.id);
         let (Some(kept), Some(spec)) = (seen.upload(), &work.volume_spec) else {
@@ -49,7 +53,7 @@ impl Inner {
                 return Ok(Next::After(AGAIN));
             }
         };
-        // An answer that was made before a report may have come after it.
+        // A report made after this answer may have come before it.
         if self.look(agent, id).await.is_err() {
             return Ok(Next::After(AGAIN));
         }
@@ -59,7 +63,7 @@ impl Inner {
         }
         let failed = report.problems.iter().any(|problem| problem.cure != Cure::Retry);
         match kept.withdrawn {
-            // The agent has taken it back, and done all that it had to do.
+            // The agent has stored the withdrawal, and has done all that it had to do.
             Some(why) if done => self.end_upload(agent, seen, Some(why)).await,
             None if failed => self.withdraw_upload(agent, seen, said(agent, &report.problems)).await,
             None if done => {
@@ -71,7 +75,7 @@ impl Inner {
         }
     }
 
-    /// What cannot be done is not wished any more.
+    /// Takes a copy that fails out of the volume's spec.
     async fn withdraw_upload(
         self: &Arc<Self>,
         agent: &Held,
@@ -90,7 +94,8 @@ impl Inner {
         Ok(Next::Again)
     }
 
-    /// It is over: done, or not for this reason. The volume is what it was.
+    /// Ends the image export. `failed`: the reason why it was not done; `None` if it was. The
+    /// volume stays as it was.
     async fn end_upload(
         self: &Arc<Self>,
         agent: &Held,
@@ -105,7 +110,7 @@ impl Inner {
                 db.keep_message(Event::Upload, &volume.project, id, why)?;
             }
             if let Some(kept) = kept {
-                // One that was done just before it was cancelled is done.
+                // A copy that was done just before it was cancelled is done.
                 let cancelled = kept.cancelled && failed.is_some();
                 db.keep_upload(
                     &volume,

@@ -1,10 +1,12 @@
-//! How long this controller has waited for something, and the ends of what holds for a while.
+//! Times for which this controller has waited for something, and ends of states that last for a
+//! while.
 //!
-//! Everything here is measured by the monotonic clock, and armed anew at a start. The time that an earlier run waited is not
-//! known, and the wall clock cannot tell it: it may have jumped between the two ends.
+//! Everything here is measured by the monotonic clock, and starts anew when the controller starts.
+//! The time that an earlier run waited is not known, and the wall clock cannot tell it: it may have
+//! been set in between.
 //!
-//! What must never happen here: an end that a clock which steps back takes away; a wait that is given up because a clock was
-//! set.
+//! What must never happen here: an end that is lost because a clock steps back; a wait that is
+//! given up because a clock was set.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,17 +17,17 @@ use mooring_model::{AgentId, AttachmentId, RevertId, VolumeId};
 use super::{AGAIN, Inner, lock};
 use crate::store::Db;
 
-/// A wait that nobody has asked about for so long is forgotten.
+/// A wait that nobody has asked about for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
 
-/// Something that this controller waits for, and gives up after a while.
+/// An event that this controller waits for, and gives up after a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Waiting {
-    /// A host has its device for this attachment.
+    /// A host gets its device for this attachment.
     Device(AttachmentId),
     /// A revert that may cure itself is done.
     Revert(RevertId),
-    /// An agent that was never sent this volume is up again.
+    /// An agent to which this volume was never sent comes up again.
     Unsent(VolumeId, AgentId),
 }
 
@@ -35,16 +37,16 @@ struct Wait {
     asked: Duration,
 }
 
-/// What this controller waits for.
+/// The events that this controller waits for.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     since: Mutex<HashMap<Waiting, Wait>>,
-    /// Announced detaches whose end is armed here, with the mark of the last announcement.
+    /// Announced detaches whose end is armed here, each with the time of its last announcement.
     holds: Mutex<HashMap<VolumeId, Option<SystemTime>>>,
 }
 
 impl Inner {
-    /// How long it has been waited for, since this was asked first.
+    /// Returns the time since this event was first asked about.
     pub(super) fn waited_for(&self, what: Waiting) -> Duration {
         let now = self.options.clock.monotonic();
         let mut since = lock(&self.waits.since);
@@ -56,13 +58,14 @@ impl Inner {
         now.saturating_sub(wait.began)
     }
 
-    /// It came, or nobody waits for it any more.
+    /// Forgets a wait: the event came, or nobody waits for it any more.
     pub(super) fn waits_no_more(&self, what: Waiting) {
         lock(&self.waits.since).remove(&what);
     }
 
-    /// Sees that announced detaches end when their time is over, counted from now. `mark`: that of the last announcement; one
-    /// that came later ends by itself. Armed already, it stays as it is.
+    /// Arms the end of announced detaches, with the full time from now. `mark`: the time of the
+    /// last announcement; a later announcement has its own end. Does nothing if that end is armed
+    /// already.
     pub(crate) fn arm_hold(self: &Arc<Self>, volume: VolumeId, mark: Option<SystemTime>) {
         if lock(&self.waits.holds).insert(volume, mark) == Some(mark) {
             return;

@@ -1,7 +1,8 @@
-//! From rows to wishes: what the agents are told, computed in the transaction that changed a row.
+//! Computes specs from rows, in the transaction that changes a row.
 //!
-//! What must never happen here: a grant without an attachment that wants it; a mode wider than the widest of a nexus; a
-//! wish that differs from the last one by chance (maps are ordered, and nothing of a moment is in it).
+//! What must never happen here: a grant without an attachment that wants it; a mode wider than the
+//! widest mode of a nexus's attachments; a spec that differs from the last one by chance (maps are
+//! ordered, and a spec contains no time).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +30,12 @@ const USER_BYTES: usize = 12;
 /// Bytes of a GiB.
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// What a change of rows changed of the wishes.
+/// Changes of specs that follow from a change of rows.
 #[derive(Debug, Default)]
 pub(crate) struct Rewished {
-    /// Hosts whose connection is another one now.
+    /// Hosts whose connection spec has changed.
     pub(crate) hosts: BTreeSet<AgentId>,
-    /// The storage agent is wished something else now.
+    /// `true`: the storage agent's specs have changed.
     pub(crate) storage: bool,
 }
 
@@ -51,7 +52,7 @@ fn corrupt(what: &str, volume: VolumeId) -> Abort {
     Abort::Refused(Refusal::Internal(format!("{what} of volume {volume}: see the controller's log")))
 }
 
-/// Random text of URL-safe characters, 4 for 3 bytes.
+/// Returns random text of URL-safe characters: 4 for 3 bytes.
 fn random_text(bytes: usize) -> Result<String, Refusal> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut random = vec![0_u8; bytes];
@@ -67,19 +68,21 @@ fn random_text(bytes: usize) -> Result<String, Refusal> {
     Ok(text)
 }
 
-/// The kernel takes what begins with NULL as "no credential": a letter stands before everything random.
+/// Makes credentials of one side. The kernel takes a value that begins with NULL as "no
+/// credential": a letter precedes everything random.
 fn side(user: &str) -> Result<ChapSide, Refusal> {
     let user = format!("{user}-{}", random_text(USER_BYTES)?);
     Ok(ChapSide { user, secret: Secret::new(format!("s{}", random_text(SECRET_BYTES)?)) })
 }
 
-/// Secrets in the place of these, for the same users.
+/// Makes new secrets for the users of `old`.
 pub(crate) fn new_secrets(old: &Chap) -> Result<Chap, Refusal> {
     let anew = |of: &ChapSide| Ok::<_, Refusal>(ChapSide { user: of.user.clone(), ..side("")? });
     Ok(Chap { initiator: anew(&old.initiator)?, mutual: old.mutual.as_ref().map(anew).transpose()? })
 }
 
-/// Credentials for a nexus: kept, or made. Hosts of ours prove the target, too.
+/// Returns the credentials of a nexus, and makes them if there are none. `native`: the host has an
+/// agent, and the target has to prove itself, too.
 pub(crate) fn nexus(db: &Db<'_>, volume: VolumeId, initiator: &Iqn, native: bool) -> Result<Nexus, Abort> {
     if let Some(nexus) = db.nexus(volume, initiator)? {
         return Ok(nexus);
@@ -90,13 +93,13 @@ pub(crate) fn nexus(db: &Db<'_>, volume: VolumeId, initiator: &Iqn, native: bool
     Ok(nexus)
 }
 
-/// The revert that is wished. One that cannot be done is not, any more.
+/// Returns the revert for the spec. `None`: there is none, or it was withdrawn.
 fn revert(volume: &VolumeRow) -> Option<Revert> {
     let kept = volume.revert().filter(|_| volume.operation == Some(Operation::Reverting))?;
     kept.withdrawn.is_none().then_some(kept.revert)
 }
 
-/// The copy to a file that is wished. One that is withdrawn is not, any more.
+/// Returns the image export for the spec. `None`: there is none, it was withdrawn, or it has ended.
 fn upload(volume: &VolumeRow) -> Option<Upload> {
     let kept = volume.upload().filter(|_| volume.operation == Some(Operation::Uploading))?;
     (kept.withdrawn.is_none() && !kept.ended).then_some(kept.upload)
@@ -107,10 +110,11 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
     let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.wished_gib()) * GIB));
     let spec = VolumeSpec {
         kind: volume.kind(),
-        // One that was made, and is lost, is not made again from what its source holds by now.
+        // A volume that was made, and is lost, is not made again from the present state of its
+        // source.
         source: volume.source.filter(|_| !volume.taken),
         takes: volume.takes(),
-        // Until all of it was seen to be there: half of an image is nothing without it.
+        // Kept until all of it was seen to be there: a part of an image is worth nothing.
         image: volume.image().map(|of| of.image),
         revert: revert(volume),
         upload: upload(volume),
@@ -125,10 +129,11 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
     Ok(Wish::spec(&v1::VolumeSpec::from(&spec), opaque))
 }
 
-/// Barriers of an export, by the initiator that was to be drained.
+/// Barriers of an export, by the initiator that they drain.
 pub(crate) type Barriers = BTreeMap<Iqn, BarrierId>;
 
-/// The export that these rows want, with these credentials and slots; without them for a nexus, there is none of it.
+/// Returns the export that these rows want, with these credentials and slots. Fails if a nexus has
+/// none.
 pub(crate) fn export_spec(
     volume: VolumeId,
     rows: &[AttachmentRow],
@@ -153,7 +158,7 @@ pub(crate) fn export_spec(
                 grants.push(Grant { initiator, lun: LUN_DEFAULT, mode, chap, attachments, barrier });
             }
             Initiator::Fc(initiator) => {
-                // Of one port all have the same number.
+                // All grants of one FC port share a LUN.
                 let lun = rows.iter().find_map(|row| row.lun).ok_or_else(|| corrupt("the LUN", volume))?;
                 let slot = slot_of(initiator)?;
                 fc.grants.push(FcGrant { initiator, slot, lun, mode, attachments });
@@ -164,20 +169,21 @@ pub(crate) fn export_spec(
     Ok(ExportSpec { volume, identity: ExportIdentity::Derived, portals: Vec::new(), grants, fc, tuning })
 }
 
-/// An export as it was wished last, as it is sent.
+/// Returns an export's last spec in the form in which it is sent.
 fn sent_before(last: Option<&Wish>) -> v1::ExportSpec {
     let body = last.and_then(|wish| wish.body.as_deref());
     body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default()
 }
 
-/// The barriers of an export that was wished.
+/// Returns the barriers of an export's spec.
 fn barriers_of(spec: &v1::ExportSpec) -> Barriers {
     let of = |grant: &v1::Grant| Some((grant.initiator.parse().ok()?, grant.barrier.parse().ok()?));
     spec.grants.iter().filter_map(of).collect()
 }
 
-/// Wishes a barrier for this initiator, which may only read. One that was wished and stands since is the same: what was in
-/// flight then is drained, and nothing was written since. Returns it, and whether it is new.
+/// Adds a barrier for this initiator to the export's spec; the initiator may only read. A barrier
+/// that the spec has already is kept: its drain covers every command before it, and nothing
+/// was written after it. Returns the barrier, and whether it is new.
 pub(crate) fn barrier(db: &Db<'_>, volume: VolumeId, initiator: &Iqn) -> Result<(BarrierId, bool), Abort> {
     let kept = db.spec(volume, Kind::Export)?.ok_or_else(|| corrupt("the export", volume))?;
     let mut spec = sent_before(Some(&kept.wish));
@@ -203,26 +209,26 @@ fn export_wish(
         Ok(db.nexus(volume, initiator)?.ok_or_else(|| corrupt("the credentials", volume))?.0)
     };
     let slot_of = |port| db.fc_slot(of.agent, port)?.ok_or_else(|| corrupt("the slot of a port", volume));
-    // What is said no longer goes back to what the kernel had: left unsaid it would stay.
+    // A setting that is not given any more returns to the kernel's value: left out, it would stay.
     let before = sent_before(last);
     let tuning = tuning.after(&mooring_api::tuning_from_wire(&before.tuning).unwrap_or_default());
-    // A barrier stays with its grant for as long as that only reads.
+    // A barrier stays with its grant as long as the grant is read-only.
     let spec = ExportSpec { tuning, ..export_spec(volume, rows, chap_of, slot_of, &barriers_of(&before))? };
     Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
-/// How a host reaches a volume, as its connection says it.
+/// Path of a host to a volume, for its connection spec.
 struct Way {
     initiator: Iqn,
     portals: Vec<Portal>,
     lun: Lun,
     chap: Option<Chap>,
-    /// While secrets are rotated.
+    /// The other secrets, while secrets are rotated.
     other_chap: Option<Chap>,
     fc: Option<FcRoute>,
 }
 
-/// `None`: it is not known yet, and will be with the next report.
+/// Returns the host's path. `None`: it is not known yet, and the next report tells it.
 fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) -> Result<Option<Way>, Abort> {
     let ports = match first.initiator.clone() {
         None => return Ok(None),
@@ -235,7 +241,8 @@ fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) ->
         }
         Some(Initiators::Fc(ports)) => ports,
     };
-    // Its own name is said over Fibre Channel, too: it is by that that its agent knows itself.
+    // The initiator name is in the spec over Fibre Channel, too: the host's agent recognises itself
+    // by it.
     let agents = db.agents_like(host, None)?;
     let initiator = agents.into_iter().find(|row| row.id == host).and_then(|row| row.initiator);
     let (Some(initiator), Some(port), Some(lun)) = (initiator, ports.iter().next(), first.lun) else {
@@ -277,8 +284,8 @@ fn connection_wish(
     Ok(Some(Wish::spec(&mooring_api::connection_to_wire(&spec), opaque.to_string().into_bytes())))
 }
 
-/// Wishes anew what this volume's rows want. Hosts in `revoked` lost their access at the target. Returns the generation of
-/// the export, too.
+/// Renews all specs of this volume from its rows. Hosts in `revoked` lost their access at the
+/// target. Also returns the generation of the export.
 fn rewish(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -312,7 +319,7 @@ fn rewish(
     let new = volume_wish(db, volume, volume_type)?;
     let wish = |last: Option<&Wish>| Ok::<_, Abort>(first::next_wish(volume, last, new));
     done.storage |= db.wish_after(id, Kind::Volume, wish)?.1;
-    // A snapshot is exported to nobody.
+    // A snapshot is never exported.
     if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));
     }
@@ -346,7 +353,8 @@ fn rewish(
     Ok((done, generation))
 }
 
-/// What the wishes have of an attachment, with what is kept beside them: without a grant and a connection, nothing.
+/// Returns the part of an attachment that specs contain or keep beside them. `None`: it wants
+/// neither a grant nor a connection.
 fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     let part = (
         (row.grant_wanted, row.connect_wanted, row.mode, row.native),
@@ -356,15 +364,15 @@ fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     (row.grant_wanted || row.connect_wanted).then_some(part)
 }
 
-/// The cache flag in force on a volume's disk at a host, by the volume's rows. `None`: no attachment there has a path, or is to get
-/// one.
+/// Returns the cache flag in force on a volume's disk at a host, by the volume's rows. `None`: no
+/// attachment there has a path, or is to get one.
 pub(crate) fn cache_on(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
     let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
     rules::cache::effective(on_disk.map(|row| row.cache))
 }
 
-/// Whether these changes leave every wish of their volume as it is. One that asks since which generation it is wished is
-/// told by making the wish.
+/// Returns `true` if these changes leave every spec of their volume as it is. A row that still
+/// needs the generation of its spec makes it `false`: only a renewed spec tells that.
 fn wishes_stay(before: &[AttachmentRow], changed: &[AttachmentRow]) -> bool {
     changed.iter().all(|row| {
         let old = before.iter().find(|old| old.id == row.id).and_then(wished);
@@ -372,7 +380,7 @@ fn wishes_stay(before: &[AttachmentRow], changed: &[AttachmentRow]) -> bool {
     })
 }
 
-/// Rows with the changed ones in their places, in the order of a look at all of them.
+/// Merges the changed rows into the others, in the order in which the store lists all of them.
 fn merged(before: Vec<AttachmentRow>, changed: &[AttachmentRow]) -> Vec<AttachmentRow> {
     let mut rows = before;
     rows.retain(|row| changed.iter().all(|new| new.id != row.id));
@@ -381,8 +389,9 @@ fn merged(before: Vec<AttachmentRow>, changed: &[AttachmentRow]) -> Vec<Attachme
     rows
 }
 
-/// Writes changed rows and everything that follows from them: the wishes, and the volume's status. A row whose `wished_at`
-/// is zero gets the generation of the export that these rows make. Of a volume that changed itself there are no rows.
+/// Writes changed rows and everything that follows from them: the specs, and the volume's status. A
+/// row whose `wished_at` is zero gets the generation of the export that these rows make. If the
+/// volume itself changed, `changed` is empty.
 pub(crate) fn apply(
     db: &Db<'_>,
     id: VolumeId,
@@ -399,7 +408,8 @@ pub(crate) fn apply(
     apply_to(db, &volume, before, changed, revoked)
 }
 
-/// The same, of a volume that was read before in this transaction with all of its rows, and is as it was then.
+/// Does as [`apply`], for a volume that this transaction has read with all of its rows and not
+/// changed.
 pub(crate) fn apply_to(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -417,7 +427,8 @@ pub(crate) fn apply_to(
         db.attachment_event(volume.id)?;
     }
     let rows = merged(before, changed);
-    // Most events (reserved, seen, completed) are nothing to the agents: there is nothing to encode and to compare.
+    // Most events (reserved, seen, completed) do not concern the agents: nothing to encode and to
+    // compare.
     let (done, generation) =
         if stay { (Rewished::default(), Generation::ZERO) } else { rewish(db, &volume, &rows, revoked)? };
     for row in changed.iter_mut().filter(|row| row.wished_at == Generation::ZERO && row.initiator.is_some()) {
@@ -429,8 +440,8 @@ pub(crate) fn apply_to(
     Ok(done)
 }
 
-/// Attachments are gone that had no part in a wish any more: only the volume's status follows from that, and from these that
-/// are left.
+/// Updates the volume's status after attachments that had no part in a spec are gone. `rows`: the
+/// attachments that are left.
 pub(crate) fn left(db: &Db<'_>, volume: &VolumeRow, rows: &[AttachmentRow]) -> Result<(), Abort> {
     let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
     Ok(db.derive_status_of(volume, &statuses)?)
@@ -456,12 +467,12 @@ mod tests {
         testing::insert_volume(db, VOLUME, AgentId::from_u128(9), &BTreeMap::new())?;
         let target = "iqn.2026-11.dev.mooring:x".parse().unwrap();
         db.set_target(VOLUME, &target, &Naa::of_serial(&VOLUME.to_string()), &[])?;
-        // As when it is placed: the first wishes.
+        // The first specs, as after the volume is placed.
         apply(db, VOLUME, &mut [], &BTreeSet::new())?;
         Ok(())
     }
 
-    /// How an attachment stands: host, status, mode, seen, wanted, connected, instance.
+    /// State of an attachment: host, status, mode, seen, wanted, connected, instance.
     type Standing = (u8, usize, bool, bool, bool, bool, bool);
 
     fn standing() -> impl Strategy<Value = Standing> {
@@ -503,7 +514,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever changes of attachments: afterwards, making all wishes anew changes nothing.
+        /// After any change of attachments, a renewal of all specs changes nothing.
         #[test]
         fn no_change_leaves_an_old_wish(
             before in prop::collection::vec(standing(), 1..5),
@@ -559,7 +570,8 @@ mod tests {
             }
             Ok(counts)
         });
-        // The others, the row, the volume; with the first one its status.
+        // Reads the other rows, writes the row, writes the volume; the first also writes the
+        // status.
         let counts = counts.unwrap();
         assert_eq!(counts[0], 4);
         assert!(counts[1..].iter().all(|count| *count == 3), "{counts:?}");
