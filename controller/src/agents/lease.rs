@@ -36,7 +36,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(5);
 /// The controller that drives an agent.
 #[derive(Debug, Clone)]
 pub(crate) enum Hold {
-    /// This one, without a lease: the database is its alone.
+    /// This one, without a lease: the database is not shared.
     Always,
     /// This one, under this holder's id, until this moment.
     Ours(String, watch::Receiver<Instant>),
@@ -177,7 +177,7 @@ impl Notes {
     }
 
     /// Returns this controller's id among the controllers of the database. `None`: it is no member,
-    /// or the database is its alone.
+    /// or the database is not shared.
     pub(crate) fn id(&self) -> Option<String> {
         self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,7 +1,8 @@
 //! The seam between agents and the work that follows from their reports: `flow` implements
 //! [`Listener`].
 //!
-//! What must never happen here: a call that waits; a wake-up that can be lost, or come late because a queue is full.
+//! What must never happen here: a call that waits; a wake-up that can be lost, or come late because
+//! a queue is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,8 +77,8 @@ pub(crate) trait Listener: Send + Sync {
         connections: &BTreeMap<VolumeId, SeenConnection>,
     ) -> Result<Compared, Abort>;
 
-    /// Ends the review of a volume that counted as lost, now that its agent has found the data. Returns the hosts whose
-    /// connections waited for that; `None` if there was no such review.
+    /// Ends the review of a volume that counted as lost, now that its agent has found the data.
+    /// Returns the hosts whose connections waited for that; `None` if there was no such review.
     fn found_again(
         &self,
         db: &Db<'_>,

@@ -254,7 +254,7 @@ impl Kept {
     /// Keeps a receipt that came by itself. `false`: it came with an answer already.
     pub(super) fn see_receipt(&mut self, receipt: Receipt) -> bool {
         let moved = self.moved();
-        // A receipt that was not caused by a revocation, for a nexus cut while its grant stands,
+        // A receipt that was not caused by a revocation, for a nexus cut while its grant stays,
         // comes with no answer.
         let news = moved.proven_at != Some(receipt.generation) || receipt.cause != Cause::Revoke;
         if news {

@@ -1,7 +1,7 @@
-//! Asks every agent of the configuration who it is and what it keeps.
+//! Asks every agent of the configuration for its identity and for all that it stores.
 //!
-//! What must never happen here: a call that changes an agent; an agent taken for one of ours that is not; a wait without an
-//! end.
+//! What must never happen here: a call that changes an agent; another agent taken for one of the
+//! configuration; a wait without an end.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::agents::task::{CALL_LIMIT, LIST_BYTES_MAX, LIST_LIMIT, check_protocol
 use crate::domain::AgentEntry;
 use crate::service::Dial;
 
-/// What an agent says. Its specs hold secrets, which no `Debug` of them shows.
+/// An agent's answers. Its specs hold secrets, which no `Debug` of them shows.
 #[derive(Debug)]
 pub(super) struct Heard {
     pub(super) entry: AgentEntry,
     pub(super) id: AgentId,
     pub(super) initiator: Option<Iqn>,
-    /// `None`: nobody's.
+    /// `None`: the agent belongs to no cluster.
     pub(super) cluster: Option<ClusterId>,
     pub(super) hello: v1::HelloResponse,
     pub(super) capabilities: Option<v1::Capabilities>,
@@ -54,14 +54,14 @@ async fn ask(dial: Dial, entry: AgentEntry) -> Result<Heard, String> {
     } else {
         Vec::new()
     };
-    // It is asked again by the controller: without it, nothing is lost.
+    // The controller asks for the capabilities again: without them, nothing is lost.
     let mut client = agent_client(channel);
     let capabilities =
         within(name, CALL_LIMIT, client.get_capabilities(v1::GetCapabilitiesRequest {})).await.ok();
     Ok(Heard { entry, id, initiator, cluster, hello, capabilities, volumes, connections })
 }
 
-/// Asks all of them at once, in the configuration's order. Every one must answer.
+/// Asks all agents at once, and returns them in the configuration's order. Every one must answer.
 pub(super) async fn ask_all(dial: &Dial, entries: Vec<AgentEntry>) -> Result<Vec<Heard>, RebuildError> {
     let mut asking = JoinSet::new();
     for (index, entry) in entries.into_iter().enumerate() {
@@ -86,7 +86,7 @@ pub(super) async fn ask_all(dial: &Dial, entries: Vec<AgentEntry>) -> Result<Vec
     }
 }
 
-/// The one cluster that all of them belong to. `asked`: what the configuration says.
+/// Returns the one cluster that all of them belong to. `asked`: the cluster in the configuration.
 pub(super) fn cluster_of(heard: &[Heard], asked: Option<ClusterId>) -> Result<ClusterId, RebuildError> {
     let mut clusters: BTreeMap<ClusterId, Vec<&str>> = BTreeMap::new();
     for agent in heard {
@@ -106,7 +106,7 @@ pub(super) fn cluster_of(heard: &[Heard], asked: Option<ClusterId>) -> Result<Cl
     }
 }
 
-/// One agent under two names would be two.
+/// Refuses one agent under two names: it would count as two.
 pub(super) fn check_ids(heard: &[Heard]) -> Result<(), RebuildError> {
     let mut ids: BTreeMap<AgentId, &str> = BTreeMap::new();
     let mut initiators: BTreeMap<&Iqn, &str> = BTreeMap::new();

@@ -1,13 +1,15 @@
-//! `mooring-controller rebuild --from-agents`: a database after the total loss of the one before, from what the agents keep.
+//! `mooring-controller rebuild --from-agents`: makes a database after the total loss of the former
+//! one, from what the agents store.
 //!
-//! Agents keep each wish as it was sent: its generation, its digest, its secrets, and beside it what only a controller reads
-//! (the module `kept`). `ask` collects that, `read` makes rows of it (pure), `write` writes them in one transaction. The wishes are
-//! kept as they are, so that the first comparison with the agents finds nothing to send: no session is cut, no grant is
-//! lost, and none is made. The epoch is raised: whatever is wished later is newer than all that was ever sent. Volumes are in
-//! review until their storage agent is heard, as after a restore.
+//! Agents store each spec as it was sent: its generation, its digest, its secrets, and beside it
+//! the data that only a controller reads (the module `kept`). `ask` collects that, `read` makes
+//! rows from it (pure), `write` writes them in one transaction. The specs stay as they are, so that
+//! the first comparison with the agents finds nothing to send: no session is cut, no grant is lost,
+//! and none is made. The epoch is raised, so that every later spec is newer than all that were ever
+//! sent. Volumes are in review until their storage agent is heard, as after a restore.
 //!
-//! What must never happen here: a row that its agent does not bear out; a database with anything in it written to; an agent
-//! changed; a secret in a report.
+//! What must never happen here: a row that contradicts its agent; a write to a database that is not
+//! empty; a changed agent; a secret in a report.
 
 mod ask;
 mod read;
@@ -21,105 +23,105 @@ use mooring_model::ClusterId;
 use crate::service::{Database, ServiceOptions};
 use crate::store::{Store, StoreError};
 
-/// What agents do not keep, for whoever reads the report.
+/// Things that agents do not store, for the reader of the report.
 const LOST: &str = "Agents do not keep, and so is lost: attachments that are only reserved (os-reserve and attachments without a \
     connector), or attached without a connection; types without volumes; quotas, default types, and what operators said of \
     hosts (disable, drain); messages; records of detaches, and receipts that their agents have forgotten; hints and the pools \
     that were tried; who asked for a detach that was going on: it is attached again, ask again. Tokens and policies are files \
     of yours.";
 
-/// How a rebuild is to be.
+/// Options of a rebuild.
 #[derive(Debug, Clone, Default)]
 pub struct How {
-    /// These agents of the configuration are not asked: what they keep is left out.
+    /// Agents of the configuration that are not asked: what they store is left out.
     pub without: Vec<String>,
-    /// Only say what would be done. The database is not even looked at.
+    /// `true`: only report what would be done. The database is not even looked at.
     pub dry_run: bool,
 }
 
-/// Why nothing was rebuilt. Nothing was written.
+/// Reason why nothing was rebuilt and nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
-    /// The configuration enrols nobody.
+    /// The configuration names no agent.
     #[error("the configuration names no agent to rebuild from: add an [[agents]] table for each")]
     NoAgents,
-    /// `--without` somebody who is not there.
+    /// `--without` names an agent that the configuration does not have.
     #[error("--without {0}: the configuration has no agent of this name")]
     NoSuchAgent(String),
-    /// Some do not answer.
+    /// Some agents do not answer.
     #[error(
         "{0}\nall agents must answer, because what one keeps may explain what another one does. Start them; or say --without \
          NAME for each that is gone for good: its volumes are left out"
     )]
     Silent(String),
-    /// A task of ours ended.
+    /// A task of the rebuild ended by itself.
     #[error("cannot ask the agents: {0}")]
     Ask(String),
-    /// Agents of several clusters.
+    /// The agents belong to several clusters.
     #[error(
         "the agents belong to different clusters:\n{0}\ntake those that are not of this one out of the configuration"
     )]
     Clusters(String),
-    /// Agents of another cluster than the configuration says.
+    /// The agents belong to another cluster than the configuration says.
     #[error("the agents belong to another cluster than `cluster` in the configuration says:\n{0}")]
     OtherCluster(String),
-    /// No agent belongs to anybody.
+    /// No agent belongs to a cluster.
     #[error("no agent belongs to a cluster: none keeps anything to rebuild from")]
     Unowned,
-    /// One agent under two names.
+    /// One agent has two names.
     #[error("agents {0} and {1} are the same one, or a copy of it: correct the configuration")]
     Twice(String, String),
-    /// An agent of an older release.
+    /// An agent is of an older release.
     #[error("agent {0} is of an older release, which does not give its specs back: upgrade it first")]
     Outdated(String),
     /// The database does not open.
     #[error("cannot open the controller's database")]
     Open(#[source] StoreError),
-    /// There is something in it.
+    /// The database is not empty.
     #[error(
         "the controller's database is not empty, it holds {0} object(s): only an empty one is rebuilt. If it is of no use, \
          move it aside (or name another one in `url`) and try again"
     )]
     NotEmpty(u64),
-    /// The database does not take it.
+    /// The database refused the write.
     #[error("cannot write the controller's database")]
     Write(#[source] StoreError),
-    /// A thread of ours ended.
+    /// The thread of the rebuild ended by itself.
     #[error("the rebuild's thread ended")]
     Thread,
 }
 
-/// What one agent gave.
+/// Counts of what one agent gave.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentReport {
-    /// Its name.
+    /// Name of the agent.
     pub name: String,
-    /// Volumes.
+    /// Number of volumes.
     pub volumes: usize,
-    /// Attachments of these volumes.
+    /// Number of attachments of these volumes.
     pub attachments: usize,
-    /// Connections of this host.
+    /// Number of connections of this host.
     pub connections: usize,
-    /// What was left as it is, and why; and what is not known of the rest.
+    /// Objects that were left as they are, with the reason; and what is not known of the others.
     pub notes: Vec<String>,
 }
 
-/// What was found.
+/// Result of a rebuild.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The cluster that the agents belong to.
     pub cluster: ClusterId,
     /// The epoch from now on.
     pub epoch: u64,
-    /// Volume types.
+    /// Number of volume types.
     pub types: usize,
-    /// Agent by agent.
+    /// Report of each agent.
     pub agents: Vec<AgentReport>,
     /// Agents that were not asked.
     pub without: Vec<String>,
-    /// What is not known of types.
+    /// Uncertainties about types.
     pub notes: Vec<String>,
-    /// Nothing was written.
+    /// `true`: nothing was written.
     pub dry_run: bool,
 }
 

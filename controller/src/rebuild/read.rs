@@ -1,7 +1,8 @@
-//! From what agents keep to rows. Pure: nothing is asked and nothing is written.
+//! Makes rows from what agents store. Pure: asks nothing and writes nothing.
 //!
-//! A volume is taken over only if what is kept beside its wishes explains them: the export that these rows want must be the
-//! one that its agent keeps, to the last grant and secret. Otherwise it is named and left as it is.
+//! A volume is taken over only if the data kept beside its specs explains them: the export that its
+//! rows want must equal the export that its agent stores, to the last grant and secret. Otherwise
+//! the volume is named and left as it is.
 //!
 //! What must never happen here: a guess that would change a grant; a secret in a note.
 
@@ -31,7 +32,7 @@ use crate::store::{Abort, AttachmentRow, Kind, Nexus, SpecRow, VolumeRow, Wish, 
 /// Everything that is to be written.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Above everything that any agent keeps.
+    /// An epoch above everything that any agent stores.
     pub(super) epoch: u64,
     pub(super) types: Vec<FoundType>,
     pub(super) volumes: Vec<FoundVolume>,
@@ -39,44 +40,45 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
 }
 
-/// A type, as its volumes keep it.
+/// A volume type, as its volumes keep it.
 #[derive(Debug)]
 pub(super) struct FoundType {
     pub(super) of: VolumeType,
     pub(super) projects: Vec<String>,
 }
 
-/// A volume with all that is its own.
+/// A volume with everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct FoundVolume {
     pub(super) row: VolumeRow,
     pub(super) attachments: Vec<AttachmentRow>,
     pub(super) nexuses: Vec<(Iqn, Nexus)>,
-    /// Credentials that hosts know beside those: they were being rotated.
+    /// Credentials that hosts know beside those of `nexuses`: they were being rotated.
     pub(super) rotations: Vec<(Iqn, Chap)>,
-    /// Of the Fibre Channel ports that reach it.
+    /// Slots of the Fibre Channel ports that reach the volume.
     pub(super) slots: BTreeMap<Wwpn, InitiatorSlot>,
-    /// As the agents keep them.
+    /// The specs that the agents store, unchanged.
     pub(super) specs: Vec<(Kind, SpecRow)>,
-    /// Hosts that keep a connection whose access is gone at the target.
+    /// Hosts that store a connection whose access is gone at the target.
     pub(super) revoked: BTreeSet<AgentId>,
-    /// The wishes of these rows are not what the agents keep: something was on its way.
+    /// `true`: the specs of these rows differ from what the agents store, because a change was
+    /// under way.
     pub(super) rewish: bool,
-    /// Attachments of which nothing was kept beside the export: there were too many.
+    /// Attachments without data beside the export: there were too many.
     bare: BTreeSet<AttachmentId>,
     kept: KeptVolume,
 }
 
 type Connections<'a> = BTreeMap<VolumeId, Vec<(AgentId, &'a v1::ConnectionStatus)>>;
 
-/// What is known of all agents together.
+/// Answers of all agents together.
 struct All<'a> {
     heard: &'a [Heard],
     connections: Connections<'a>,
     now: SystemTime,
 }
 
-/// Reads what all agents said.
+/// Reads the answers of all agents.
 pub(super) fn read(heard: &[Heard], now: SystemTime) -> Result<Found, RebuildError> {
     let name = |agent: &Heard| AgentReport { name: agent.entry.name.clone(), ..AgentReport::default() };
     let mut reports: Vec<_> = heard.iter().map(name).collect();
@@ -126,11 +128,11 @@ pub(super) fn read(heard: &[Heard], now: SystemTime) -> Result<Found, RebuildErr
 }
 
 enum Claim {
-    /// Its agent is to have it.
+    /// The agent has a spec of the volume: it is to be taken over.
     Wanted,
-    /// Nothing that could be taken over, and why.
+    /// Nothing can be taken over, for this reason.
     Left(String),
-    /// An agent that says too little.
+    /// The agent's release reports too little.
     Outdated,
 }
 
@@ -162,18 +164,18 @@ fn connections(heard: &[Heard]) -> Connections<'_> {
     all
 }
 
-/// Above every generation that anybody keeps, also of what is not taken over.
+/// Returns the newest epoch that any agent stores, also for what is not taken over.
 fn newest_epoch(heard: &[Heard]) -> u64 {
     let epoch = |stamp: &v1::Stamp| stamp.generation.map_or(0, |generation| generation.epoch);
     let volumes = heard.iter().flat_map(|agent| &agent.volumes);
     let stamps = volumes.flat_map(|status| status.volume_stamp.iter().chain(&status.export_stamp));
     let connections = heard.iter().flat_map(|agent| &agent.connections);
     let listed = stamps.chain(connections.filter_map(|status| status.stamp.as_ref())).map(epoch);
-    // Tombstones of what is gone are not listed, but counted there.
+    // Tombstones of objects that are gone are not listed, but the hello counts them.
     listed.chain(heard.iter().map(|agent| agent.hello.newest_epoch)).max().unwrap_or(0)
 }
 
-/// An attachment has one volume, and a server one attachment of a volume on a host.
+/// Checks that an attachment has one volume, and a server one attachment of a volume on a host.
 fn alone(volume: FoundVolume, taken: &mut BTreeSet<AttachmentId>) -> Result<FoundVolume, String> {
     let ids: BTreeSet<_> = volume.attachments.iter().map(|row| row.id).collect();
     if let Some(id) = ids.intersection(taken).next() {
@@ -191,7 +193,8 @@ fn alone(volume: FoundVolume, taken: &mut BTreeSet<AttachmentId>) -> Result<Foun
     Ok(volume)
 }
 
-/// The Fibre Channel numbers of what was taken over, by agent: none may be two volumes' or two ports'.
+/// Fibre Channel numbers that were taken over, by agent. None may belong to two volumes or two
+/// ports.
 #[derive(Default)]
 struct Numbers {
     slots: BTreeMap<(AgentId, Wwpn), InitiatorSlot>,
@@ -228,7 +231,7 @@ impl Numbers {
     }
 }
 
-/// The name of the pool that a wish is for.
+/// Returns the name of the pool that a spec is for.
 fn pool_of(spec: &v1::VolumeSpec) -> String {
     let thin = spec.provisioning() == v1::Provisioning::Thin;
     spec.group.parse().map_or_else(|_| spec.group.clone(), |group| PoolName { group, thin }.to_string())
@@ -276,7 +279,7 @@ impl All<'_> {
         if let Some(stamp) = reports::stamp(status.export_stamp.as_ref()) {
             let body = status.export_spec.as_ref().map(Message::encode_to_vec);
             specs.push((Kind::Export, spec_row(stamp.clone(), body, &status.export_opaque)));
-            // A tombstone is of a delete that had begun, and whose second half was never sent.
+            // A tombstone belongs to a delete that had begun, and whose second half was never sent.
             found.rewish = status.export_spec.is_none();
             if let Some(spec) = &status.export_spec {
                 let export = mooring_api::export_from_wire(id, spec)
@@ -349,7 +352,7 @@ impl All<'_> {
         row
     }
 
-    /// The attachments of an export, from its grants and what is kept beside them.
+    /// Makes the attachments of an export, from its grants and the data kept beside them.
     fn attachments(
         &self,
         found: &mut FoundVolume,
@@ -392,10 +395,10 @@ impl All<'_> {
             &found.attachments,
             |initiator| nexuses.get(initiator).map(|nexus| nexus.0.clone()).ok_or_else(none),
             |port| found.slots.get(&port).copied().ok_or_else(none),
-            // Nothing else knows of them: they stay.
+            // No other place stores the barriers: they stay.
             &export.grants.iter().filter_map(|of| Some((of.initiator.clone(), of.barrier?))).collect(),
         );
-        // What is said about sessions follows from the type alone, which may have been changed by a wish that was on its way.
+        // Session settings follow from the type alone, and its change may have been under way.
         let own = own.map(|own| ExportSpec { tuning: export.tuning.clone(), ..own });
         let volume_type = found.kept.volume_type.as_ref();
         found.rewish |= volume_type.is_some_and(|of| !tuning::of(&of.extra_specs).is_same(&export.tuning));
@@ -411,7 +414,7 @@ impl All<'_> {
         agent.is_some_and(|id| self.heard.iter().any(|agent| agent.id == id))
     }
 
-    /// The wish of a host's connection to a volume.
+    /// Returns the spec of a host's connection to a volume. `None`: the host stores none.
     fn connection(&self, volume: VolumeId, host: AgentId) -> Option<&v1::ConnectionSpec> {
         let of = self.connections.get(&volume)?.iter().find(|(agent, _)| *agent == host)?;
         of.1.spec.as_ref()
@@ -426,7 +429,8 @@ impl All<'_> {
     ) -> AttachmentRow {
         let id = kept.id;
         let has = |host: AgentId| self.connection(volume.id, host).is_some_and(|spec| wishes_for(spec, id));
-        // Where little is kept, the host that has it says that it is one of ours.
+        // Where the kept data is missing, the agent that has the connection shows that its host is
+        // native.
         let ours = || {
             let by_name =
                 |agent: &&Heard| agent.initiator.as_ref().is_some_and(|own| grant.initiators == *own);
@@ -434,9 +438,9 @@ impl All<'_> {
         };
         let native = kept.native.or_else(ours);
         let name = |id| self.heard.iter().find(|agent| agent.id == id).map(|agent| agent.entry.name.clone());
-        // A host of ours may have been renamed since.
+        // The configuration may name the host differently now.
         let host = native.and_then(name).or(kept.host);
-        // A host that does not have it was to get it, or has let go of it.
+        // A host without the connection was about to get it, or has given it up.
         let connected = native.is_some_and(|host| has(host) || !self.is_heard(native));
         let enters = native.is_some() && !connected;
         let granted = seen
@@ -471,7 +475,7 @@ impl All<'_> {
         }
     }
 
-    /// The connections of hosts that were heard.
+    /// Reads the connections of the hosts that were heard.
     fn connections_of(&self, found: &mut FoundVolume) {
         for (host, status) in self.connections.get(&found.row.id).into_iter().flatten() {
             let Some(stamp) = reports::stamp(status.stamp.as_ref()) else { continue };
@@ -537,7 +541,7 @@ fn wishes_for(spec: &v1::ConnectionSpec, id: AttachmentId) -> bool {
     spec.attachments.iter().any(|wish| wish.attachment_id == id)
 }
 
-/// Two exports that say the same are equal.
+/// Sorts an export, so that two exports with the same content are equal.
 fn sorted(mut spec: ExportSpec) -> ExportSpec {
     spec.grants.iter_mut().for_each(|grant| grant.attachments.sort());
     spec.grants.sort_by(|a, b| a.initiator.cmp(&b.initiator));
@@ -546,16 +550,17 @@ fn sorted(mut spec: ExportSpec) -> ExportSpec {
     spec
 }
 
-/// What one attachment is granted.
+/// Access that one attachment is granted.
 struct Granted {
     attachment: AttachmentId,
     initiators: Initiators,
-    /// Of its nexus.
+    /// Mode of the nexus.
     mode: Mode,
     lun: Option<Lun>,
 }
 
-/// The grants of an export, by attachment: over Fibre Channel one has a grant for each port of its host.
+/// Returns the grants of an export, by attachment. Over Fibre Channel, an attachment has a grant
+/// for each port of its host.
 fn granted(export: &ExportSpec) -> Result<Vec<Granted>, String> {
     let mut all = Vec::new();
     let some = |initiator: &dyn std::fmt::Display, attachments: &[AttachmentId]| match attachments {
@@ -586,14 +591,16 @@ fn granted(export: &ExportSpec) -> Result<Vec<Granted>, String> {
             return Err(format!("attachment {attachment} has several LUNs"));
         };
         let Some(ports) = HostPorts::new(grants.iter().map(|grant| grant.initiator)) else { continue };
-        // Of a host that shares only some of its ports with another attachment, modes may differ: its own is kept beside.
+        // If a host shares only some of its ports with another attachment, modes may differ: the
+        // attachment's own mode is kept beside the export.
         let mode = grants.iter().map(|grant| grant.mode).max().unwrap_or(Mode::ReadOnly);
         all.push(Granted { attachment, initiators: Initiators::Fc(ports), mode, lun: Some(*lun) });
     }
     Ok(all)
 }
 
-/// Where a volume stands. One that was ever to be exported was there: whatever is wrong with it now, it is never made anew.
+/// Returns a volume's operation and fault. A volume that ever had an export spec was there:
+/// whatever is wrong with it now, it is never made again.
 fn operation(report: Option<&VolumeReport>, exported: bool) -> (Option<Operation>, Option<String>) {
     if exported {
         return (None, None);
@@ -612,7 +619,8 @@ fn operation(report: Option<&VolumeReport>, exported: bool) -> (Option<Operation
     }
 }
 
-/// Of a volume that is to be an LV of somebody else, and was not seen to be that yet.
+/// Restores the manage operation of a volume whose logical volume was not seen to be taken over
+/// yet.
 fn managing(row: &mut VolumeRow, takes: &v1::ExistingLv) {
     let Ok(name) = LvName::existing(&takes.name) else { return };
     row.set_takes(&ExistingLv { name, uuid: takes.uuid.clone() });
@@ -623,20 +631,22 @@ fn managing(row: &mut VolumeRow, takes: &v1::ExistingLv) {
     });
 }
 
-/// The image that a volume is copied from, and was not seen to be whole yet.
+/// Returns the image of a volume whose copy was not seen to be complete yet. `None`: there is none.
 fn image_of(agent: &Heard, spec: &v1::VolumeSpec) -> Option<HostImage> {
     let image = mooring_api::image_from_wire(spec.source.as_ref()?)?;
     Some(HostImage { host: agent.entry.name.clone(), image })
 }
 
-/// The size of a volume that is there and smaller than it is wanted: its growth was under way.
+/// Returns the size of a volume that is there and smaller than wanted: its growth was under way.
+/// `None`: it was not growing.
 fn grows_from(report: &VolumeReport, wanted_gib: u32) -> Option<u32> {
     let gib = u32::try_from(report.size.0 / GIB).ok().filter(|gib| (1..wanted_gib).contains(gib));
     gib.filter(|_| report.phase == Phase::Ready)
 }
 
-/// Secrets that a host knows beside those of its grant: they were being rotated. Which of the two was to come is not known: its target
-/// keeps what it has, and the host forgets the other.
+/// Returns the secrets that a host knows beside those of its grant: a rotation was under way. Which
+/// of the two was to come is not known. The target keeps the secrets that it has, and the host
+/// drops the others.
 fn rotation(found: &FoundVolume, spec: &v1::ConnectionSpec) -> Option<(Iqn, Chap)> {
     let kept = mooring_api::connection_from_wire(found.row.id, spec).ok()?;
     let (own, other) = (kept.chap?, kept.other_chap?);
@@ -644,7 +654,7 @@ fn rotation(found: &FoundVolume, spec: &v1::ConnectionSpec) -> Option<(Iqn, Chap
     Some((initiator.clone(), if nexus.0 == own { other } else { own }))
 }
 
-/// The types of these volumes: as the newest of them keeps each.
+/// Returns the types of these volumes, each as its newest volume keeps it.
 fn types(volumes: &[FoundVolume]) -> (Vec<FoundType>, Vec<String>) {
     let mut newest: BTreeMap<Uuid, &FoundVolume> = BTreeMap::new();
     let mut notes = Vec::new();
@@ -718,7 +728,8 @@ mod tests {
             assert_eq!(operation(Some(&report(phase)), true), (None, None), "{phase}");
         }
         assert_eq!(operation(None, true), (None, None));
-        // Only what nobody can ever have written to is made anew, perhaps elsewhere; and not what failed for a reason.
+        // A volume is made again, perhaps elsewhere, only if nobody can ever have written to it,
+        // and not if it failed for a reason.
         assert_eq!(operation(Some(&report(Ready)), false).0, None);
         assert_eq!(operation(Some(&report(Creating)), false).0, Some(Operation::Creating));
         let (failed, why) = operation(Some(&report(Failed)), false);
@@ -736,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_does_not_give_its_specs_back_is_not_taken_for_one_that_keeps_none() {
+    fn an_agent_that_returns_no_specs_counts_as_outdated_not_as_empty() {
         let stamp = Some(v1::Stamp::default());
         let spec = Some(v1::VolumeSpec::default());
         let status = |phase: v1::Phase, stamp: &Option<v1::Stamp>, spec: &Option<v1::VolumeSpec>| {

@@ -1,6 +1,6 @@
-//! One transaction: everything that was read, or nothing.
+//! Writes everything that was read in one transaction, or nothing.
 //!
-//! What must never happen here: anything written to a database that holds something already.
+//! What must never happen here: a write to a database that is not empty.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use crate::flow::{review, wishes};
 use crate::initiators::Initiators;
 use crate::store::{Abort, Db, ReviewKind, Stage, Store};
 
-/// What is taken now is shown by a report of this much later: the smallest time that is kept.
+/// Smallest time that the database stores: a report this much later shows everything that is taken
+/// now.
 const SHOWN: Duration = Duration::from_micros(1);
 
-/// How a database that holds something is told from one that fails.
+/// Result of the transaction: distinguishes a database that is not empty from one that fails.
 enum Written {
     Epoch(u64),
     Holds(u64),
@@ -46,12 +47,13 @@ pub(super) fn write(store: &Store, heard: &[Heard], found: Found) -> Result<u64,
         for (name, id, initiator, hello, capabilities) in agents.iter() {
             db.put_agent(name, *id, initiator.as_ref(), &hello.portals, &hello.software)?;
             if let Some(capabilities) = capabilities {
-                // They were asked for it when they had listed their volumes: it shows all that are there.
+                // The agents were asked for their capabilities after their volumes: the report
+                // shows all of these.
                 db.put_capabilities(name, capabilities, Some(db.now + SHOWN))?;
             }
         }
         for found in &found.types {
-            // The one that is made with the database has another id than it had before.
+            // The type that a new database contains has another id than in the lost one.
             if let Some(made) = db.type_by_name(&found.of.name)? {
                 db.delete_type(made.id)?;
             }
@@ -98,11 +100,11 @@ fn write_volume(db: &Db<'_>, found: &FoundVolume) -> Result<(), Abort> {
     for (kind, spec) in &found.specs {
         db.keep_spec(row.id, *kind, spec)?;
     }
-    // Of the attachments, which are there only now.
+    // Derived from the attachments, which are there only now.
     db.derive_status(row.id)?;
     if found.rewish {
         wishes::apply(db, row.id, &mut [], &found.revoked)?;
     }
-    // The agent is looked at first, as after a restore.
+    // Its agent must be looked at first, as after a restore.
     Ok(db.put_in_review(row.id, ReviewKind::Restored, review::RESTORED)?)
 }

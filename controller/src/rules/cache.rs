@@ -1,7 +1,8 @@
-//! The cache flag of attachments: what a volume type says of it, and which of several is in force.
+//! The cache flag of attachments: the flag that a volume type sets, and the one in force of
+//! several.
 //!
-//! What must never happen here: two hosts that cache a shared volume because nobody said anything. Attachments of before the flag
-//! came stay as they were: on, until somebody turns them off.
+//! What must never happen here: two hosts that cache a shared volume because nobody said anything.
+//! Attachments that are older than the flag stay on until somebody turns them off.
 
 use mooring_model::Cache;
 
@@ -11,18 +12,20 @@ use crate::domain::{RuleViolation, SpecViolation};
 /// The extra spec with the cache flag of attachments that name none: `on` or `off`.
 pub const CACHE: &str = "mooring:cache";
 
-/// The flag of an attachment that names none: the type's word; else off where volumes are shared by hosts, and on elsewhere.
+/// Returns the flag of an attachment that names none: the type's; without one, off for volumes that
+/// hosts share, and on for others.
 pub fn of_type(specs: &Specs) -> Cache {
     let said = specs.get(CACHE).and_then(|word| word.parse().ok());
     said.unwrap_or(if types::is_multiattach(specs) { Cache::Off } else { Cache::On })
 }
 
-/// The flag in force on a disk that these attachments share: the stricter one. `None` without attachments.
+/// Returns the flag in force on a disk that these attachments share: the stricter one. `None`
+/// without attachments.
 pub fn effective(caches: impl IntoIterator<Item = Cache>) -> Option<Cache> {
     caches.into_iter().max()
 }
 
-/// Gives the extra spec its one spelling, and refuses what is neither.
+/// Gives the extra spec its one spelling, and refuses other words.
 pub fn normalise(specs: &mut Specs) -> Result<(), RuleViolation> {
     let Some(spec) = specs.get_mut(CACHE) else { return Ok(()) };
     let word: Result<Cache, _> = spec.trim().to_ascii_lowercase().parse();
@@ -49,7 +52,7 @@ mod tests {
             (&[shared, (CACHE, "on")], Cache::On),
             (&[(CACHE, "off")], Cache::Off),
             (&[(CACHE, "on")], Cache::On),
-            // Older than the rule about its values.
+            // The type is older than the rule about its values.
             (&[shared, (CACHE, "maybe")], Cache::Off),
         ] {
             assert_eq!(of_type(&specs(said)), of, "{said:?}");

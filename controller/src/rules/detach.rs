@@ -1,7 +1,8 @@
-//! Who may be cut off, and who goes along.
+//! Rules of detaches: which attachment may be detached, and which others go with it.
 //!
-//! What must never happen here: an attachment cut that nobody named; a server's disk pulled by its own user behind the back
-//! of the compute service; "no session is live" concluded from a report that is missing.
+//! What must never happen here: access revoked from an attachment that nobody named; a server's
+//! disk taken by its own user behind the back of the compute service; "no session is live"
+//! concluded from a missing report.
 
 use mooring_model::AttachmentId;
 use uuid::Uuid;
@@ -10,10 +11,12 @@ use super::Existing;
 use crate::domain::{AttachViolation, RuleViolation};
 use crate::initiators::Initiators;
 
-/// Who goes along when one attachment is forced away. The target cuts the nexus (volume, initiator) as a whole.
+/// Returns the attachments that go with one that is forced away. The target cuts the nexus (volume,
+/// initiator) as a whole.
 ///
-/// Siblings that are leaving anyway and still hold the grant go in the same act, or they would keep it alive. One that is in use
-/// refuses, unless the caller widens the act to the host (`widen`): then every attachment of the nexus goes.
+/// Siblings that are leaving anyway and still hold the grant go in the same step: they would keep
+/// it alive. A sibling in use makes the call fail, unless the caller widens it to the host
+/// (`widen`): then every attachment of the nexus goes.
 pub fn may_force(
     id: AttachmentId,
     initiator: &Initiators,
@@ -36,23 +39,26 @@ pub fn may_force(
     }
 }
 
-/// What decides whether an attachment may be deleted (CVE-2023-2088).
+/// Facts that decide whether an attachment may be deleted (CVE-2023-2088).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deletion {
-    /// A valid service token came along: the compute service itself asks.
+    /// `true`: a valid service token came along, so the compute service itself asks.
     pub service: bool,
     /// The attachment's server.
     pub instance: Option<Uuid>,
-    /// It was connected once: it got connection info, or its host was told to connect.
+    /// `true`: it was connected once: it got connection info, or its host was told to connect.
     pub connected: bool,
-    /// A session of its nexus is live, as the storage agent says. `None`: there is no report to tell from.
+    /// `true`: a session of its nexus is live, by the storage agent's report. `None`: there is no
+    /// report.
     pub live: Option<bool>,
 }
 
-/// Whether an attachment may be deleted: by the compute service; or when no server has it, or it never was connected, or
-/// the storage agent sees that no session of its nexus is live.
+/// Allows a delete of an attachment to the compute service, and to others in three cases: no server
+/// has the attachment, it was never connected, or the storage agent reports that no session of its
+/// nexus is live.
 ///
-/// A disk that is taken from a running server leaves the host with a device whose place another volume may take.
+/// If a disk is taken from a running server, its host keeps a device whose place another volume may
+/// take.
 pub fn deletion_allowed(deletion: Deletion) -> Result<(), RuleViolation> {
     match deletion.instance {
         Some(instance) if !deletion.service && deletion.connected && deletion.live != Some(false) => {

@@ -1,11 +1,13 @@
-//! The rules of volume types and attachments. Pure: rows in, a verdict out; every transaction asks here.
+//! The rules of volume types and attachments. Pure: rows in, a verdict out; every transaction asks
+//! here.
 //!
-//! Here is what an attachment needs to be made and connected, and the status that follows. `mode` says who may write, `detach`
-//! who may be cut off and what goes along, `transport` over what a host reaches a volume and `numbers` under which LUN, `types` and
-//! `tuning` what extra specs may say, `retype` when a volume may change its type.
+//! This module decides whether an attachment may be made and connected, and which status follows.
+//! The others: `mode` decides who may write, `detach` what may be detached and what goes with it,
+//! `transport` the transport and `numbers` the LUN, `types` and `tuning` the values of extra specs,
+//! `retype` the changes of a volume's type.
 //!
-//! What must never happen here: I/O; a verdict from a report; a mode that is wider than somebody asked for; a status that
-//! is not a function of the attachments and of the operation that runs.
+//! What must never happen here: I/O; a verdict from a report; a mode wider than requested; a status
+//! that is not a function of the attachments and of the running operation.
 
 pub mod cache;
 mod detach;
@@ -28,39 +30,40 @@ pub use self::types::{MULTIATTACH, check_specs, is_multiattach};
 use crate::domain::{AttachStatus, AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus};
 use crate::initiators::Initiators;
 
-/// An operation that runs on a volume, or how it ended. Kept apart from the derived status, so that neither loses the other.
+/// An operation that runs on a volume, or how it ended. Kept apart from the derived status, so that
+/// neither loses the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Its agent makes it.
+    /// The agent creates the volume.
     Creating,
-    /// Its agent makes it larger. It is there all the while.
+    /// The agent extends the volume, which is there all the while.
     Extending,
-    /// Its agent wipes it.
+    /// The agent wipes and removes the volume.
     Deleting,
-    /// Its agent makes it of an LV that is there.
+    /// The agent makes the volume from an existing logical volume.
     Managing,
-    /// Its agent lets go of it: the LV stays, and is nobody's.
+    /// The agent unmanages the volume: its logical volume stays, and belongs to nobody.
     Unmanaging,
-    /// Its agent makes it what its newest snapshot holds.
+    /// The agent reverts the volume to its newest snapshot.
     Reverting,
-    /// A snapshot: its volume is being reverted to it.
+    /// A snapshot whose volume is being reverted to it.
     Restoring,
-    /// Its agent copies it to a file.
+    /// The agent copies the volume to a file.
     Uploading,
-    /// It could not be made.
+    /// The volume could not be created.
     Error,
-    /// It could not be made larger. It is there as it was.
+    /// The volume could not be extended, and is as it was.
     ErrorExtending,
-    /// It could not be deleted.
+    /// The volume could not be deleted.
     ErrorDeleting,
-    /// The LV could not become the volume, and is as it was.
+    /// The logical volume could not become the volume, and is as it was.
     ErrorManaging,
-    /// Its agent could not let go of it.
+    /// The agent could not unmanage the volume.
     ErrorUnmanaging,
 }
 
 impl Operation {
-    /// Every one.
+    /// All operations.
     pub const ALL: [Self; 13] = [
         Self::Creating,
         Self::Extending,
@@ -77,7 +80,7 @@ impl Operation {
         Self::ErrorUnmanaging,
     ];
 
-    /// What the volume's status is while it lasts.
+    /// Returns the volume's status during the operation.
     pub const fn status(self) -> VolumeStatus {
         match self {
             Self::Creating => VolumeStatus::Creating,
@@ -96,53 +99,55 @@ impl Operation {
         }
     }
 
-    /// Whether the volume is there and served while it lasts, as without any operation: who reaches it may change.
+    /// Returns `true` if the volume is there and served during the operation: access to it may
+    /// change.
     pub const fn is_served(self) -> bool {
         matches!(self, Self::Extending | Self::ErrorExtending)
     }
 
-    /// Whether it is to be there, and was not there yet.
+    /// Returns `true` if the volume is to be made, and was not there yet.
     pub const fn is_coming(self) -> bool {
         matches!(self, Self::Creating | Self::Error | Self::Managing | Self::ErrorManaging)
     }
 
-    /// Whether it is on its way out, or stays against the wish.
+    /// Returns `true` if the volume is to go, or could not go.
     pub const fn is_going(self) -> bool {
         self.is_destroying() || matches!(self, Self::Unmanaging | Self::ErrorUnmanaging)
     }
 
-    /// Whether its data is to go, too.
+    /// Returns `true` if its data is to go, too.
     pub const fn is_destroying(self) -> bool {
         matches!(self, Self::Deleting | Self::ErrorDeleting)
     }
 
-    /// From the word of its status.
+    /// Reads the word of a status. `None`: no operation has it.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.status().as_str() == word)
     }
 }
 
-/// What the rules look at of an attachment that exists.
+/// Facts about an existing attachment that the rules look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Existing {
-    /// Its id.
+    /// Id of the attachment.
     pub id: AttachmentId,
-    /// Where it stands.
+    /// Status of the attachment.
     pub status: AttachmentStatus,
-    /// Its server.
+    /// The attachment's server.
     pub instance: Option<Uuid>,
-    /// Its mode.
+    /// Mode of the attachment.
     pub mode: Mode,
-    /// Its nexus, once it has one.
+    /// The attachment's nexus, once it has one.
     pub initiator: Option<Initiators>,
-    /// Its host, once it has one.
+    /// The attachment's host, once it has one.
     pub host: Option<String>,
-    /// The grant of its nexus is still wanted for it.
+    /// `true`: the attachment still wants the grant of its nexus.
     pub granted: bool,
 }
 
 impl Existing {
-    /// It reaches the volume, or is meant to. What could not be attached counts only while its grant is not gone.
+    /// Returns `true` if it reaches the volume, or is meant to. One whose attach failed counts only
+    /// while it has its grant.
     pub fn is_live(&self) -> bool {
         self.granted
             || matches!(
@@ -151,12 +156,12 @@ impl Existing {
             )
     }
 
-    /// It has a name of this host: the nexus of that one is its own, too.
+    /// Returns `true` if it has a name of this host, and so shares its nexus.
     pub fn shares(&self, initiator: &Initiators) -> bool {
         self.initiator.as_ref().is_some_and(|own| own.meets(initiator))
     }
 
-    /// It is on its way out, or never came in.
+    /// Returns `true` if it is on its way out, or its attach failed.
     pub fn is_leaving(&self) -> bool {
         matches!(
             self.status,
@@ -165,8 +170,8 @@ impl Existing {
     }
 }
 
-/// The status of a volume, from its attachments: attached over attaching over detaching over reserved. What is in error
-/// does not count. The operation that runs, if one does, wins over the derived word.
+/// Returns the status of a volume from its attachments: attached over attaching over detaching over
+/// reserved. Attachments in error do not count. A running operation wins over the derived status.
 pub fn derive(
     operation: Option<Operation>,
     attachments: impl IntoIterator<Item = AttachmentStatus>,
@@ -188,10 +193,11 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Says whether a further attachment may be reserved.
+/// Checks that a further attachment may be reserved.
 ///
-/// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone. The call names none of
-/// them, so nobody knows which one goes; who has none yet waits until that is settled.
+/// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone.
+/// The call names none of them, so nobody knows which one goes; a server without an attachment
+/// waits until that is settled.
 pub fn may_attach(
     volume: VolumeId,
     multiattach: bool,
@@ -205,7 +211,7 @@ pub fn may_attach(
     if operation.is_some() {
         return Err(refused());
     }
-    // What could not be attached holds nothing. What could not be detached may still reach the disk.
+    // A failed attach holds nothing. A failed detach may still reach the disk.
     let mut others =
         existing.iter().filter(|other| other.status != AttachmentStatus::ErrorAttaching).peekable();
     if held && !others.clone().any(|other| instance.is_some() && other.instance == instance) {
@@ -221,14 +227,16 @@ pub fn may_attach(
     Err(refused())
 }
 
-/// Returns `true` if a further attachment needs the policy `volume:multiattach_bootable_volume`: the volume is shared and bootable, and
-/// somebody holds it already, if only a reservation. To be asked in the transaction that inserts the attachment, or of
-/// two at a time neither would see the other.
+/// Returns `true` if a further attachment needs the policy `volume:multiattach_bootable_volume`:
+/// the volume is shared and bootable, and has an attachment already, if only a reservation. Called
+/// in the transaction that inserts the attachment: otherwise two at a time would not see each
+/// other.
 pub fn bootable_multiattach(multiattach: bool, bootable: bool, existing: &[Existing]) -> bool {
     multiattach && bootable && existing.iter().any(|other| other.status != AttachmentStatus::ErrorAttaching)
 }
 
-/// Says whether an attachment may be connected from this nexus. `own` is itself, when it is there already.
+/// Checks that an attachment may be connected from this nexus. `own`: the attachment itself, if it
+/// exists already.
 pub fn may_connect(
     own: Option<AttachmentId>,
     instance: Option<Uuid>,
@@ -255,7 +263,7 @@ pub fn may_connect(
     Ok(())
 }
 
-/// A text of a connector.
+/// Returns a text of a connector. `None`: it is missing or empty.
 pub fn text_of(connector: &Map<String, Value>, key: &str) -> Option<String> {
     connector.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
 }

@@ -1,7 +1,7 @@
-//! Who may write: the mode of an attachment, and of the nexus that it shares.
+//! Rules of write access: the mode of an attachment, and of the nexus that it shares.
 //!
-//! What must never happen here: a mode that is wider than what was asked for; writes to a volume whose flag says read only;
-//! a flag that is read as set because its text is not empty.
+//! What must never happen here: a mode wider than the requested one; writes to a volume whose flag
+//! says read only; a flag that is read as set because its text is not empty.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,18 @@ use super::types;
 use crate::domain::{AttachViolation, ConnectorViolation, RuleViolation};
 use crate::initiators::Initiators;
 
-/// Whether the `readonly` key of a volume's admin metadata is set. It is a text and read as a boolean, in all of its spellings.
-/// A text that is no boolean counts as set: that is the narrower side.
+/// Returns `true` if the `readonly` key of a volume's admin metadata is set. The value is a text,
+/// read as a boolean in all of its spellings. A text that is no boolean counts as set, which is the
+/// narrower side.
 pub fn is_readonly(flag: Option<&str>) -> bool {
     flag.is_some_and(|text| !text.trim().is_empty() && types::boolean(text) != Some(false))
 }
 
-/// The mode of a new attachment: the argument, else the connector's, else that of a sibling of the same server, else ro for
-/// a volume whose `readonly` flag is set, else rw.
+/// Returns the mode of a new attachment: the argument, else the connector's, else that of a sibling
+/// of the same server, else ro for a volume whose `readonly` flag is set, else rw.
 ///
-/// A volume with the flag is never written: whoever asks for rw is refused, and a sibling's rw is not inherited.
+/// A volume with the flag is never written: a request for rw is refused, and a sibling's rw is not
+/// inherited.
 pub fn mode(
     argument: Option<Mode>,
     connector: Option<&Map<String, Value>>,
@@ -60,14 +62,15 @@ pub fn of_connector(connector: Option<&Map<String, Value>>) -> Result<Option<Mod
     }
 }
 
-/// What a nexus may do: rw if any of its attachments is.
+/// Returns the mode of a nexus: rw if any of its attachments is rw. `None` without attachments.
 pub fn effective_mode(modes: impl IntoIterator<Item = Mode>) -> Option<Mode> {
     modes.into_iter().max()
 }
 
-/// Whether an attachment of this mode may share its nexus. The target enforces one mode per nexus, so that ro beside rw is
-/// served as rw. That is allowed, and reported, unless the type is strict: extra spec `mooring:mixed_modes` = `<is> False`.
-/// `own` is the attachment itself, when it is there already.
+/// Checks that an attachment of this mode may share its nexus. The target enforces one mode per
+/// nexus, so that ro beside rw is served as rw. That is allowed, and reported, unless the type is
+/// strict: extra spec `mooring:mixed_modes` = `<is> False`. `own`: the attachment itself, if it
+/// exists already.
 pub fn may_mix(
     specs: &BTreeMap<String, String>,
     own: Option<AttachmentId>,

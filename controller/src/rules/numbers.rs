@@ -1,12 +1,14 @@
-//! Numbers over Fibre Channel: under which LUN a host sees a volume, and an initiator port's slot on a storage agent
-//! ([decision 22](../../../docs/decisions/0022-one-tpg-lun-per-nexus.md)). Pure: what is taken goes in, a number comes out.
+//! Numbers over Fibre Channel: the LUN under which a host sees a volume, and the slot of an
+//! initiator port on a storage agent ([decision
+//! 22](../../../docs/decisions/0022-one-tpg-lun-per-nexus.md)). Pure: the numbers in use go in, a
+//! number comes out.
 //!
-//! A host that has not forgotten a disk yet would take whatever comes under the same number for that disk (CVE-2023-2088). So a
-//! number stays a volume's until its nexus was cut, with proof; and of those that are nobody's, the one is given that has
-//! been nobody's for longest.
+//! A host that has not removed a disk yet would take a new volume under the same number for that
+//! disk (CVE-2023-2088). So a number stays with its volume until its nexus was cut, with proof. Of
+//! the free numbers, the one that has been free for longest is given.
 //!
-//! What must never happen here: one number for two volumes of a port; two numbers for one volume at one port; one slot for two
-//! ports.
+//! What must never happen here: one number for two volumes of a port; two numbers for one volume at
+//! one port; one slot for two ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -24,15 +26,16 @@ pub struct KnownLun {
     pub port: Wwpn,
     /// The number.
     pub lun: Lun,
-    /// Whose it is; `None`: nobody's any more.
+    /// The volume that has it. `None`: it is free.
     pub volume: Option<VolumeId>,
-    /// Since when it is nobody's.
+    /// The time since which it is free.
     pub freed_at: Option<SystemTime>,
 }
 
-/// Under which number all of these ports are to see a volume. `known`: every number that any of them has or had on that agent.
+/// Returns the number under which all of these ports are to see a volume. `known`: every number
+/// that any of them has or had on that agent.
 ///
-/// One number for all: what a client is told names one number, whatever its host's ports are.
+/// One number for all: connection info names one number, whatever ports the host has.
 pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lun, RuleViolation> {
     let of_host: Vec<_> = known.iter().filter(|one| ports.iter().any(|port| port == one.port)).collect();
     let own: BTreeSet<Lun> =
@@ -53,7 +56,7 @@ pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lu
         }
         _ => return Err(RuleViolation::Attach(AttachViolation::LunsDiffer { volume })),
     }
-    // What was freed at several ports counts from the last of them.
+    // A number that was freed at several ports counts from the last of them.
     let mut freed: BTreeMap<Lun, SystemTime> = BTreeMap::new();
     for one in of_host {
         if let Some(at) = one.freed_at.filter(|_| one.volume.is_none()) {
@@ -66,11 +69,13 @@ pub fn lun(volume: VolumeId, ports: &HostPorts, known: &[KnownLun]) -> Result<Lu
         .ok_or(RuleViolation::Attach(AttachViolation::NoLunLeft))
 }
 
-/// The slot of a port that has none yet. It begins to look where the port's own name says, so that a database that was lost
-/// gives the same port the same slot again, and another port another one.
+/// Returns a slot for a port that has none yet. `None`: all are taken. The search starts at a place
+/// that the port's name determines. So after the loss of a database the same port gets the same
+/// slot again, and another port another one.
 pub fn slot(port: Wwpn, taken: &BTreeSet<u16>) -> Option<InitiatorSlot> {
     const SLOTS: u64 = u16::MAX as u64;
-    // Ports of one host, and of one maker, differ in few bits: multiplied by an odd constant these reach the upper half.
+    // Ports of one host, and of one maker, differ in few bits: multiplied by an odd constant these
+    // reach the upper half.
     let mixed = port.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let first = mixed % SLOTS;
     (0..SLOTS)
@@ -100,7 +105,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Attach (a volume to ports) or detach it from everything.
+    /// Attaches a volume to ports, or detaches it from everything.
     #[derive(Debug, Clone)]
     enum Event {
         Attach(u8, BTreeSet<u64>),
@@ -114,7 +119,7 @@ mod tests {
         ]
     }
 
-    /// What a store keeps of all that.
+    /// The numbers that a store keeps.
     #[derive(Default)]
     struct Ledger(Vec<KnownLun>);
 
@@ -140,9 +145,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// Law: whatever comes and goes, a port has one number for each volume and one volume for each number, and all ports
-        /// of an attachment have the same one; what was freed comes back only after everything that was freed before, and
-        /// after everything that was never used.
+        /// Law: after any sequence, a port has one number for each volume and one volume for each
+        /// number, and all ports of an attachment have the same number. A freed number comes back
+        /// only after every number that was freed before it, and after every number that was never
+        /// used.
         #[test]
         fn a_number_is_one_volumes_and_comes_back_last(events in vec(event(), 1..60)) {
             let mut ledger = Ledger::default();
@@ -184,7 +190,8 @@ mod tests {
             }
         }
 
-        /// Law: slots are never shared, as long as there are any, and the same port is given the same one again.
+        /// Law: slots are never shared, as long as there are any, and a port gets the same one
+        /// again.
         #[test]
         fn a_slot_is_one_ports(ports in btree_set(1_u64.., 1..80)) {
             let mut taken = BTreeSet::new();
@@ -211,7 +218,7 @@ mod tests {
         ledger.release(volume(9), at(1));
         ledger.release(volume(3), at(2));
         assert_eq!(lun(volume(1_000), &ports, &ledger.0), Ok(Lun(9)));
-        // Again is the same.
+        // A repeated request gets the same number.
         assert_eq!(lun(volume(7), &ports, &ledger.0), Ok(Lun(7)));
     }
 

@@ -1,5 +1,5 @@
-//! The status of a volume with what was announced: `os-reserve` promises attachments that have no row yet, and
-//! `os-begin_detaching` detaches that name none.
+//! The status of a volume with announcements: `os-reserve` promises attachments that have no row
+//! yet, and `os-begin_detaching` announces detaches without naming an attachment.
 //!
 //! What must never happen here: a shared volume that leaves `in-use` because one of its servers announced a detach.
 
@@ -9,14 +9,14 @@ use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
 /// Announcements of `os-reserve` and `os-begin_detaching`, which have no row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Promised {
-    /// Attachments to come: each counts as one that is attaching.
+    /// Number of promised attachments: each counts as one that is attaching.
     pub(crate) reserved: u32,
-    /// A detach is announced.
+    /// `true`: a detach is announced.
     pub(crate) held: bool,
 }
 
-/// The status of a volume. An announced detach is shown where it can mean only one attachment; of several, nobody knows
-/// which one goes, and the volume stays in use.
+/// Returns the status of a volume. An announced detach is shown if it can mean only one attachment.
+/// With several, nobody knows which one goes, and the volume stays in use.
 pub(crate) fn derived(
     operation: Option<Operation>,
     attachments: &[AttachmentStatus],

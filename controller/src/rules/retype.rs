@@ -1,10 +1,11 @@
-//! When a volume may get another type, as one ordered verdict.
+//! Rules of a volume's change to another type, as one ordered verdict.
 //!
-//! Everything is known before anything is answered: whether the volume's pool can serve the new type, too. So a retype is
-//! refused at once or done at once, and [`Change`] holds the type and the flag that are written together.
+//! Every fact is known before the answer, also whether the volume's pool can serve the new type. So
+//! a retype is refused at once or done at once, and [`Change`] holds the type and the flag that are
+//! written together.
 //!
-//! What must never happen here: a volume whose flag differs from its type's because a retype failed half way; a flag that
-//! changes under a live attachment; a check left out because an earlier one was harmless.
+//! What must never happen here: a volume whose flag differs from its type's because a retype failed
+//! half way; a flag that changes under a live attachment; a check left out because an earlier one was harmless.
 
 use mooring_model::Tuning;
 use uuid::Uuid;
@@ -13,18 +14,18 @@ use super::{Operation, tuning, types};
 use crate::domain::{RetypeViolation, RuleViolation, VolumeStatus, VolumeType};
 use crate::quota::Over;
 
-/// May the volume move to another pool?
+/// Permission to move the volume to another pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MigrationPolicy {
-    /// No. The default.
+    /// The volume must not move. The default.
     #[default]
     Never,
-    /// Where its own pool cannot serve the new type.
+    /// The volume may move if its own pool cannot serve the new type.
     OnDemand,
 }
 
 impl MigrationPolicy {
-    /// From the word in a request.
+    /// Reads the word of a request. `None`: there is no such policy.
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "never" => Some(Self::Never),
@@ -34,32 +35,32 @@ impl MigrationPolicy {
     }
 }
 
-/// What decides, all of it read in the transaction that writes the change.
+/// Facts that decide, all of them read in the transaction that writes the change.
 #[derive(Debug, Clone)]
 pub struct Retype<'a> {
     /// The policy `volume:retype` lets the caller do it.
     pub may_retype: bool,
     /// The policy `volume:multiattach` lets the caller have shared volumes.
     pub may_multiattach: bool,
-    /// As the caller named the new type, for the answer.
+    /// The new type as the caller named it, for the answer.
     pub named: &'a str,
-    /// The new type. `None`: there is none that the caller may see.
+    /// The new type. `None`: the caller can see no such type.
     pub new_type: Option<&'a VolumeType>,
-    /// The volume's type now.
+    /// The volume's present type.
     pub old_type: Uuid,
-    /// The volume's own flag, which is what counts: the old type may say otherwise.
+    /// The volume's own flag, which counts even if the old type says something else.
     pub multiattach: bool,
-    /// What its type says about its sessions now.
+    /// The session settings of the volume's present type.
     pub tuning: &'a Tuning,
-    /// GiB.
+    /// Size in GiB.
     pub size_gib: u32,
     /// The volume's status, derived.
     pub status: VolumeStatus,
-    /// What runs on it, or how that ended.
+    /// The operation that runs on the volume, or how it ended.
     pub operation: Option<Operation>,
-    /// What the quotas of the new type say.
+    /// Verdict of the new type's quotas.
     pub quota: Result<(), Over>,
-    /// May it move?
+    /// Permission to move the volume.
     pub migration: MigrationPolicy,
     /// Reason why its pool cannot serve the new type (`schedule::fits`). `None`: it can.
     pub unfit: Option<String>,
@@ -84,16 +85,17 @@ impl From<RuleViolation> for Refused {
     }
 }
 
-/// What is written, in one transaction.
+/// Values that are written in one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// The volume's type from now on.
     pub type_id: Uuid,
-    /// Its flag from now on.
+    /// The volume's flag from now on.
     pub multiattach: bool,
 }
 
-/// Whether a volume may get its new type. The checks come in the order of the Block Storage API: the first that fails answers.
+/// Decides whether a volume gets its new type. The checks come in the order of the Block Storage
+/// API: the first that fails answers.
 pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     if !wish.may_retype {
         return Err(Refused::Forbidden("volume:retype"));
@@ -122,7 +124,8 @@ pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     }
 }
 
-/// The flag changes only while nobody is attached: a hypervisor has set its disk up by it.
+/// Refuses a change of the flag while the volume is attached: a hypervisor has set its disk up by
+/// it.
 fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
     if multiattach == wish.multiattach {
         return Ok(());
@@ -136,8 +139,9 @@ fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
     Ok(())
 }
 
-/// How sessions are negotiated changes only while nobody is attached: what is there would keep what it has until its next
-/// login, and its queue depth for good, so that nobody could say how a host is served.
+/// Refuses a change of session settings while the volume is attached. An existing session would
+/// keep the old settings until its next login, and its queue depth for good: nobody could say how a
+/// host is served.
 fn check_tuning(wish: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
     if wish.status == VolumeStatus::Available || new.is_same(wish.tuning) {
         return Ok(());

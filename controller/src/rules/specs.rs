@@ -1,8 +1,9 @@
-//! Extra specs against capabilities.
+//! Comparison of extra specs with capabilities.
 //!
-//! A key without a scope, or in the scope `capabilities`, names a capability; further parts of the key (`a:b`) go into maps.
-//! Keys in other scopes are for others. The value is a requirement: an operator and what follows it, or a plain text
-//! that the capability must equal. A capability that is a list satisfies a requirement when any of its elements does.
+//! A key without a scope, or in the scope `capabilities`, names a capability; further parts of the
+//! key (`a:b`) go into maps. Keys in other scopes are for other parts. The value is a requirement:
+//! an operator and its operands, or a plain text that the capability must equal. A capability that
+//! is a list satisfies a requirement if any of its elements does.
 //!
 //! | Operator | The capability … |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | `<or> a <or> b` | is one of these texts |
 //! | `<all-in> a b` | is a list with all of these elements |
 //!
-//! What must never happen here: a match by a capability that is missing; a panic or a match by a value of another kind than the
-//! operator compares; a wish that is looked at although another part of the house decides it (a scoped key).
+//! What must never happen here: a match by a missing capability; a panic or a match by a value of
+//! another kind than the operator compares; a key in another scope that is looked at although
+//! another part decides it.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +31,8 @@ pub type Capabilities = Map<String, Value>;
 /// The extra spec that names a type's availability zones, separated by commas. It is in a scope of its own.
 pub const ZONES: &str = "RESKEY:availability_zones";
 
-/// Why capabilities do not satisfy extra specs: the first key in order. `None`: they do.
+/// Returns the reason why capabilities do not satisfy extra specs: the first key in order. `None`:
+/// they do.
 pub fn unsatisfied(capabilities: &Capabilities, specs: &BTreeMap<String, String>) -> Option<String> {
     specs.iter().find_map(|(key, requirement)| {
         let path = path(key)?;
@@ -46,13 +49,13 @@ pub fn unsatisfied(capabilities: &Capabilities, specs: &BTreeMap<String, String>
     })
 }
 
-/// The availability zones that a type is bound to. `None`: any.
+/// Returns the availability zones that a type is bound to. `None`: any zone.
 pub fn zones(specs: &BTreeMap<String, String>) -> Option<Vec<&str>> {
     let zones: Vec<_> = specs.get(ZONES)?.split(',').map(str::trim).filter(|zone| !zone.is_empty()).collect();
     (!zones.is_empty()).then_some(zones)
 }
 
-/// The parts of a key that names a capability. `None`: it names something else.
+/// Returns the parts of a key that names a capability. `None`: it names something else.
 fn path(key: &str) -> Option<Vec<&str>> {
     let mut parts: Vec<_> = key.split(':').collect();
     if parts.first() == Some(&"capabilities") {
@@ -81,7 +84,7 @@ pub fn satisfies(value: &Value, requirement: &str) -> bool {
     }
 }
 
-/// The words after this operator, when it is the one.
+/// Returns the words after this operator. `None`: the requirement has another operator.
 fn operands<'a>(requirement: &'a str, operator: &str) -> Option<impl Iterator<Item = &'a str> + use<'a>> {
     let mut words = requirement.split_whitespace();
     (words.next() == Some(operator)).then_some(words)
@@ -94,7 +97,7 @@ fn satisfies_one(value: &Value, requirement: &str) -> bool {
     let Some(operator) = Operator::from_word(operator) else {
         return text == Some(requirement);
     };
-    // What follows the first word is not looked at, except by `<or>`.
+    // Words after the first one are ignored, except by `<or>`.
     let Some(word) = words.next() else { return false };
     match operator {
         Operator::Number(holds) => match (number(value), word.parse::<f64>()) {
@@ -102,11 +105,11 @@ fn satisfies_one(value: &Value, requirement: &str) -> bool {
             _ => false,
         },
         Operator::Text(holds) => text.is_some_and(|text| holds(text, word)),
-        // What is no text differs from every text.
+        // A value that is no text differs from every text.
         Operator::OtherText => !value.is_null() && text != Some(word),
         Operator::In => text.is_some_and(|text| text.contains(word)),
         Operator::Is => !value.is_null() && truth(value) == (types::boolean(word) == Some(true)),
-        // The words between the values are not looked at: they are `<or>`, where the spec is well made.
+        // The words between the values are ignored: they are `<or>` in a well-formed spec.
         Operator::Or => text == Some(word) || words.skip(1).step_by(2).any(|word| text == Some(word)),
         Operator::AllIn => std::iter::once(word).chain(words).all(|word| text == Some(word)),
     }
@@ -144,7 +147,7 @@ impl Operator {
     }
 }
 
-/// A capability as a number. A boolean is 0 or 1, as Python has it.
+/// Reads a capability as a number. A boolean is 0 or 1, as in Python. `None`: it is no number.
 fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Bool(yes) => Some(f64::from(u8::from(*yes))),

@@ -1,11 +1,14 @@
-//! Over which transport a host reaches a volume: what its connector offers, what the caller and the volume's type ask for, and
-//! what the storage agent serves.
+//! Choice of the transport over which a host reaches a volume: from the offers of its connector,
+//! the demands of the caller and of the volume's type, and the transports that the storage agent
+//! serves.
 //!
-//! iSCSI where both would do: it is what every agent serves, and what a connector meant before there was a choice. Fibre
-//! Channel where the caller or the type says so, or where nothing else is common ([decision
+//! iSCSI is chosen where both would do: every agent serves it, and a connector that names no
+//! transport means it. Fibre Channel is chosen where the caller or the type demands it, or where
+//! nothing else is common ([decision
 //! 27](../../../docs/decisions/0027-a-host-has-one-transport-per-attachment.md)).
 //!
-//! What must never happen here: a transport that one of them did not name; a connector's garbage taken for a port.
+//! What must never happen here: a transport that one of them did not name; a connector's garbage
+//! taken for a port.
 
 use mooring_model::limit::FC_PORTS_PER_HOST_MAX;
 use mooring_model::{Iqn, NameError, Wwpn};
@@ -17,7 +20,7 @@ use crate::domain::{ConnectorViolation, RuleViolation, STORAGE_PROTOCOL, Transpo
 use crate::initiators::{HostPorts, Initiators};
 
 impl Transport {
-    /// A type with these extra specs takes it.
+    /// Returns `true` if a type with these extra specs allows this transport.
     pub fn is_allowed(self, specs: &Specs) -> bool {
         let values: Value = self.spellings().iter().copied().collect();
         let scoped = format!("capabilities:{STORAGE_PROTOCOL}");
@@ -28,19 +31,19 @@ impl Transport {
     }
 }
 
-/// What a host could log in with.
+/// Names under which a host could log in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer {
-    /// Its iSCSI name.
+    /// The host's iSCSI name.
     pub iscsi: Option<Iqn>,
-    /// Its Fibre Channel ports.
+    /// The host's Fibre Channel ports.
     pub fc: Option<HostPorts>,
-    /// The transport that the caller wants.
+    /// The transport that the caller demands. `None`: any.
     pub asked: Option<Transport>,
 }
 
 impl Offer {
-    /// What a client's connector offers.
+    /// Reads the offers of a client's connector.
     pub fn of_connector(connector: &Map<String, Value>) -> Result<Self, RuleViolation> {
         let asked = asked(connector)?;
         let iscsi = match connector.get("initiator").filter(|value| !value.is_null()) {
@@ -49,7 +52,7 @@ impl Offer {
         };
         let fc = match host_ports(connector) {
             Ok(ports) => ports,
-            // A host that logs in over iSCSI may say of its adapters what it likes.
+            // A host that logs in over iSCSI may name its Fibre Channel adapters as it likes.
             Err(_) if iscsi.is_some() && asked != Some(Transport::Fc) => None,
             Err(violation) => return Err(violation),
         };
@@ -59,7 +62,7 @@ impl Offer {
         Ok(Self { iscsi, fc, asked })
     }
 
-    /// Whether an attachment that has these is of this host.
+    /// Returns `true` if an attachment with these initiators belongs to this host.
     pub fn covers(&self, known: &Initiators) -> bool {
         self.iscsi.as_ref().is_some_and(|iqn| known == iqn)
             || self.fc.clone().is_some_and(|ports| known.meets(&Initiators::Fc(ports)))
@@ -77,17 +80,18 @@ impl Offer {
     }
 }
 
-/// What a storage agent says of its transports.
+/// Transports that a storage agent reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Served {
-    /// Those that it serves.
+    /// Transports that the agent serves.
     pub has: Vec<Transport>,
-    /// Those of them that can be reached now.
+    /// The part of `has` that can be reached now.
     pub ready: Vec<Transport>,
 }
 
-/// Under which names a host is to be granted access: of the transports that all allow, the first that the storage agent is
-/// ready for, else the first that it serves at all. `agent`: its name, for the answer. `served`: `None` while it has not said.
+/// Returns the names under which a host is to be granted access. Among the transports that all
+/// allow: the first that the storage agent is ready for, else the first that it serves at all.
+/// `agent`: its name, for the answer. `served`: `None` if it has not reported yet.
 pub fn choose(
     offer: &Offer,
     specs: &Specs,
@@ -99,7 +103,7 @@ pub fn choose(
         .filter(|one| offer.asked.is_none_or(|asked| asked == *one) && one.is_allowed(specs))
         .filter(|one| offer.of(*one).is_some())
         .collect();
-    // An agent that has not said anything yet serves what all do.
+    // An agent that has not reported yet serves what all agents do.
     let all = Served { has: vec![Transport::Iscsi], ready: vec![Transport::Iscsi] };
     let served = served.unwrap_or(&all);
     let first = |of: &[Transport]| candidates.iter().copied().find(|one| of.contains(one));
@@ -136,7 +140,8 @@ fn iqn(value: &Value) -> Result<Iqn, RuleViolation> {
     parsed.map_err(|error| wrong(Some(error.to_string())))
 }
 
-/// One list of names of a connector. `None`: it has none; some clients send one name without a list.
+/// Reads one list of names of a connector. `None`: there is none. Some clients send one name
+/// without a list.
 fn names(connector: &Map<String, Value>, key: &'static str) -> Result<Option<Vec<Wwpn>>, RuleViolation> {
     let list = match connector.get(key) {
         None | Some(Value::Null) => return Ok(None),
@@ -160,7 +165,8 @@ fn names(connector: &Map<String, Value>, key: &'static str) -> Result<Option<Vec
     list.iter().map(name).collect::<Result<_, _>>().map(Some)
 }
 
-/// The Fibre Channel ports of a connector: it must name its nodes, too, as every host with an adapter does.
+/// Reads the Fibre Channel ports of a connector. It must name its nodes, too, as every host with an
+/// adapter does. `None`: it names neither.
 fn host_ports(connector: &Map<String, Value>) -> Result<Option<HostPorts>, RuleViolation> {
     let half =
         |has, lacks| Err(RuleViolation::Connector(ConnectorViolation::HalfFibreChannel { has, lacks }));

@@ -1,8 +1,10 @@
-//! What a volume type says about the sessions of its volumes' exports, over iSCSI: extra specs `mooring:header_digest`,
-//! `mooring:max_burst` and so on, a name of [`TuningKey`] behind the house's own prefix.
+//! Settings of a volume type for the iSCSI sessions of its volumes' exports: extra specs such as
+//! `mooring:header_digest` and `mooring:max_burst`. Each is a name of [`TuningKey`] behind
+//! Mooring's own prefix.
 //!
-//! What must never happen here: a value written that no agent takes; a name of the house's own prefix that means nothing, and
-//! is written all the same: whoever misspells a digest would believe that there is one.
+//! What must never happen here: a value stored that no agent takes; a key with Mooring's own prefix
+//! stored although it has no meaning: after a misspelt digest, an operator would believe that there
+//! is one.
 
 use mooring_model::{Tuning, TuningKey, TuningValue};
 
@@ -10,15 +12,15 @@ use super::cache::CACHE;
 use super::types::{MIXED_MODES, Specs, boolean, cut_short, is_boolean};
 use crate::domain::{RuleViolation, SpecViolation};
 
-/// The house's own prefix of extra specs. Keys with it choose no pool.
+/// Mooring's own prefix of extra specs. Keys with it choose no pool.
 pub const PREFIX: &str = "mooring:";
 
-/// The extra spec that sets this.
+/// Returns the extra spec that sets this key.
 pub fn spec_of(key: TuningKey) -> String {
     format!("{PREFIX}{key}")
 }
 
-/// Reads one value. Of a flag in the spelling of the API, or yes and no.
+/// Reads one value. A flag may have the spelling of the API, or be a yes or no.
 fn parse(key: TuningKey, text: &str) -> Result<TuningValue, String> {
     if !key.is_flag() {
         return key.parse(text);
@@ -28,7 +30,7 @@ fn parse(key: TuningKey, text: &str) -> Result<TuningValue, String> {
     key.parse(if yes { "yes" } else { "no" })
 }
 
-/// Gives every value its one spelling, and refuses what no agent would take.
+/// Gives every value its one spelling, and refuses a value that no agent would take.
 pub fn normalise(specs: &mut Specs) -> Result<(), RuleViolation> {
     for (spec, value) in specs.iter_mut().filter(|(spec, _)| *spec != MIXED_MODES && *spec != CACHE) {
         let Some(name) = spec.strip_prefix(PREFIX) else { continue };
@@ -51,14 +53,15 @@ fn read(specs: &Specs) -> Tuning {
     TuningKey::ALL.into_iter().filter_map(said).collect()
 }
 
-/// What a type says. What makes no sense is unsaid: a type may be older than a rule about types.
+/// Returns the settings of a type. A value that makes no sense is left out: a type may be older
+/// than a rule about types.
 pub fn of(specs: &Specs) -> Tuning {
     let tuning = read(specs);
     let wrong = tuning.check().err().map(|(key, _)| key);
     tuning.iter().filter(|(key, _)| Some(*key) != wrong).collect()
 }
 
-/// Whether all of it can stand together.
+/// Checks that the settings do not contradict each other.
 pub fn check(specs: &Specs) -> Result<(), RuleViolation> {
     read(specs)
         .check()

@@ -1,20 +1,21 @@
-//! What the extra specs of a volume type may say, and what they mean to the control plane itself.
+//! Extra specs of volume types: the allowed values, and their meaning for the control plane itself.
 //!
-//! What must never happen here: two readings of one spec. `multiattach` is written in one spelling and read in one place; the
-//! scheduler's laxer operators (`schedule::specs`) only choose a pool by it.
+//! What must never happen here: two readings of one spec. `multiattach` is written in one spelling
+//! and read in one place; the scheduler's laxer operators (`schedule::specs`) only choose a pool by
+//! it.
 
 use std::collections::BTreeMap;
 
 use super::{cache, tuning};
 use crate::domain::{RuleViolation, SpecViolation};
 
-/// The extra spec that makes a type's volumes shareable.
+/// The extra spec that lets hosts share a type's volumes.
 pub const MULTIATTACH: &str = "multiattach";
 
 /// The extra spec that forbids ro beside rw in one nexus: `<is> False` makes a type strict.
 pub const MIXED_MODES: &str = "mooring:mixed_modes";
 
-/// The extra spec that says how volumes are encrypted at their hosts.
+/// The extra spec with the encryption of volumes at their hosts.
 pub const ENCRYPTION: &str = "encryption";
 
 /// The extra spec with a type's smallest volume, in GiB.
@@ -26,7 +27,7 @@ pub const SIZE_MAX: &str = "provisioning:max_vol_size";
 /// Extra specs.
 pub type Specs = BTreeMap<String, String>;
 
-/// A boolean in any spelling that clients of the API use. `None`: it is none.
+/// Reads a boolean in any spelling that clients of the API use. `None`: the text is no boolean.
 pub fn boolean(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "t" | "yes" | "y" | "on" | "1" => Some(true),
@@ -35,15 +36,16 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// The boolean after `<is>`, in any spelling. `None`: it is not of that form.
+/// Reads the boolean after `<is>`, in any spelling. `None`: the text is not of that form.
 pub(super) fn is_boolean(spec: &str) -> Option<bool> {
     let mut words = spec.split_whitespace();
     let (operator, value) = (words.next()?, words.next()?);
     (operator.eq_ignore_ascii_case("<is>") && words.next().is_none()).then(|| boolean(value))?
 }
 
-/// Whether a type's volumes may be attached more than once: exactly `<is> True` in any spelling of its letters and blanks;
-/// anything else is no. The one place where this is read.
+/// Returns `true` if a type's volumes may be attached more than once: exactly `<is> True`, in any
+/// spelling of its letters and blanks. Anything else is no. This is the only place that reads the
+/// spec.
 pub fn is_multiattach(specs: &Specs) -> bool {
     specs.get(MULTIATTACH).is_some_and(|spec| {
         let mut words = spec.split_whitespace();
@@ -53,12 +55,13 @@ pub fn is_multiattach(specs: &Specs) -> bool {
     })
 }
 
-/// Whether a type refuses ro beside rw in one nexus.
+/// Returns `true` if a type refuses ro beside rw in one nexus.
 pub fn is_strict(specs: &Specs) -> bool {
     specs.get(MIXED_MODES).is_some_and(|spec| is_boolean(spec) == Some(false))
 }
 
-/// Whether a type's volumes are encrypted at their hosts. Anything but a plain no is a yes.
+/// Returns `true` if a type's volumes are encrypted at their hosts. Anything but a plain no is a
+/// yes.
 pub fn is_encrypted(specs: &Specs) -> bool {
     specs.get(ENCRYPTION).is_some_and(|spec| {
         let no = is_boolean(spec).or_else(|| boolean(spec)) == Some(false);
@@ -66,8 +69,8 @@ pub fn is_encrypted(specs: &Specs) -> bool {
     })
 }
 
-/// The extra specs as they are to be written: a boolean that this control plane reads itself gets its one spelling, and what
-/// would be read as a no by one reader and as a yes by another is refused.
+/// Returns the extra specs as they are stored. A boolean that this control plane reads itself gets
+/// its one spelling. A value that one reader would take for a no and another for a yes is refused.
 pub fn normalise(mut specs: Specs) -> Result<Specs, RuleViolation> {
     for key in [MULTIATTACH, MIXED_MODES] {
         let Some(spec) = specs.get_mut(key) else { continue };
@@ -87,13 +90,14 @@ pub fn normalise(mut specs: Specs) -> Result<Specs, RuleViolation> {
     Ok(specs)
 }
 
-/// Whether extra specs can stand together. Of the whole set, as it would be after the change, on every path that writes any.
+/// Checks that extra specs do not contradict each other. Every path that writes any passes the
+/// whole set, as it would be after the change.
 pub fn check_specs(specs: &Specs) -> Result<(), RuleViolation> {
     let cacheable = specs.get("cacheable").is_some_and(|spec| {
         let last = spec.split_whitespace().next_back().unwrap_or_default();
         boolean(last) == Some(true)
     });
-    // Two hosts with a cache each would read what the other has overwritten.
+    // Two hosts with a cache each would read data that the other has overwritten.
     if cacheable && is_multiattach(specs) {
         return Err(RuleViolation::Spec(SpecViolation::CacheableAndShared));
     }
@@ -107,8 +111,8 @@ pub fn check_specs(specs: &Specs) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-/// Whether volumes of a type can be both shared and encrypted: never. Also asked when a volume is made: a type may be older
-/// than the rule.
+/// Refuses a type whose volumes are both shared and encrypted. Also called when a volume is
+/// created: a type may be older than the rule.
 pub fn check_encryption(specs: &Specs) -> Result<(), RuleViolation> {
     if is_multiattach(specs) && is_encrypted(specs) {
         return Err(RuleViolation::Spec(SpecViolation::EncryptedAndShared));
@@ -116,7 +120,7 @@ pub fn check_encryption(specs: &Specs) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-/// Whether a volume of this size may have this type.
+/// Checks that a volume of this size may have this type.
 pub fn check_size(specs: &Specs, type_name: &str, size_gib: u32) -> Result<(), RuleViolation> {
     let type_name = || type_name.to_owned();
     if let Some(least) = limit(specs, SIZE_MIN)?.filter(|least| size_gib < *least) {
@@ -134,7 +138,7 @@ fn limit(specs: &Specs, key: &'static str) -> Result<Option<u32>, RuleViolation>
     spec.trim().parse().map(Some).map_err(wrong)
 }
 
-/// A text of a request, short enough for an answer.
+/// Shortens a text of a request for an answer.
 pub(super) fn cut_short(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -1,8 +1,8 @@
-//! What an agent reports, in the words of the Block Storage API: the capabilities of its pools, as the scheduler matches them and
-//! as `get_pools` and `/capabilities/{host}` show them.
+//! Translation of an agent's report to the words of the Block Storage API: the capabilities of its
+//! pools, as the scheduler matches them and as `get_pools` and `/capabilities/{host}` show them.
 //!
-//! What must never happen here: a capability that no part of the house keeps (nothing is said to work that answers 501); a
-//! number that is newer than the report that it stands for.
+//! What must never happen here: a capability that no part of Mooring has (an operation that answers
+//! 501 must not be announced); a number that is newer than the report that it stands for.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,16 +22,16 @@ pub const BACKEND: &str = "lvm";
 
 const VENDOR: &str = "Mooring";
 
-/// What the configuration says about pools.
+/// Settings of pools from the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// `volume_backend_name`: types choose by it.
     pub backend_name: String,
     /// The availability zone of the agent.
     pub zone: String,
-    /// Percent of a pool that volumes are not to take.
+    /// Percentage of a pool that volumes must not take.
     pub reserved_percentage: u8,
-    /// How often a pool may be promised to thin volumes.
+    /// Largest multiple of a pool's space that thin volumes may be promised.
     pub max_over_subscription_ratio: f64,
 }
 
@@ -46,42 +46,42 @@ impl Default for Settings {
     }
 }
 
-/// An agent as it is known.
+/// An agent with its report.
 #[derive(Debug, Clone, Copy)]
 pub struct Agent<'a> {
-    /// Its id.
+    /// Id of the agent.
     pub id: AgentId,
-    /// Its name in the configuration.
+    /// Name of the agent in the configuration.
     pub name: &'a str,
-    /// What it says its software is, at hello.
+    /// The agent's software, from its hello.
     pub software: &'a str,
-    /// Its last report.
+    /// The agent's last report.
     pub report: &'a v1::Capabilities,
-    /// When that came.
+    /// The time at which that report came.
     pub reported_at: SystemTime,
     /// The time now.
     pub now: SystemTime,
-    /// It answers.
+    /// `true`: the agent answers.
     pub up: bool,
-    /// Its service is disabled: why.
+    /// Reason why the agent's service is disabled. `None`: it is enabled.
     pub disabled: Option<&'a str>,
-    /// It is being emptied.
+    /// `true`: the agent is being emptied.
     pub drained: bool,
-    /// What the configuration says.
+    /// Settings from the configuration.
     pub settings: &'a Settings,
 }
 
-/// What the controller itself knows of a pool.
+/// The controller's own knowledge of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
     /// Bytes of the volumes that are placed there.
     pub allocated: u64,
-    /// Bytes of those that are not in the report yet.
+    /// Bytes of the placed volumes that are not in the report yet.
     pub promised: u64,
 }
 
 impl Agent<'_> {
-    /// `host@backend`.
+    /// Returns `host@backend`.
     pub fn host(&self) -> String {
         format!("{}@{BACKEND}", self.name)
     }
@@ -90,7 +90,7 @@ impl Agent<'_> {
         self.now.duration_since(self.reported_at).unwrap_or_default()
     }
 
-    /// What its volumes can be reached over now.
+    /// Returns the transports over which its volumes can be reached now.
     fn transports(&self) -> impl Iterator<Item = Transport> {
         let ready = |of: &Transport| {
             self.report.transports.iter().any(|seen| seen.ready && seen.protocol == of.as_str())
@@ -98,13 +98,13 @@ impl Agent<'_> {
         Transport::ALL.into_iter().filter(ready)
     }
 
-    /// Their protocols, each in every spelling that types may use.
+    /// Returns the protocols of its transports, each in every spelling that types may use.
     fn protocols(&self) -> Vec<&'static str> {
         self.transports().flat_map(Transport::spellings).copied().collect()
     }
 }
 
-/// A pool for the scheduler, with its capabilities.
+/// Makes a pool for the scheduler, with its capabilities.
 pub fn pool(agent: &Agent<'_>, reported: &v1::Pool, placed: Placed) -> Pool {
     let settings = agent.settings;
     let capacity = Capacity {
@@ -167,7 +167,7 @@ fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capab
         ("consistencygroup_support", json!(false)),
         ("consistent_group_snapshot_enabled", json!(false)),
         ("sparse_copy_volume", json!(false)),
-        // An agent of an earlier release does not say it, and does it.
+        // An agent of an earlier release can do it, and does not report it.
         ("online_extend_support", json!(reported.online_extend.unwrap_or(true))),
         ("filter_function", Value::Null),
         ("goodness_function", Value::Null),
@@ -181,7 +181,8 @@ fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capab
         .collect()
 }
 
-/// Why nothing can be done with a pool, as its agent says. An agent of an earlier release says nothing.
+/// Returns the reason why a pool has failed, by its agent's report. `None`: it has not, or the
+/// agent is of an earlier release and does not report it.
 fn failed(reported: &v1::Pool) -> Option<String> {
     let health = host_reports::health(reported.health.as_ref())?;
     let is_failed = |level| level == HealthLevel::Failed;
@@ -190,7 +191,8 @@ fn failed(reported: &v1::Pool) -> Option<String> {
     is_failed(health.level).then(|| codes.join(", "))
 }
 
-/// What Cinder has no word for. What an agent does not say has no key: no type's wish is met by a guess.
+/// Returns the capabilities that Cinder has no word for. A fact that the agent does not report has
+/// no key: no type's demand is met by a guess.
 fn own_keys(
     agent: &Agent<'_>,
     reported: &v1::Pool,
@@ -206,7 +208,8 @@ fn own_keys(
         ("mooring_discard", reported.discard.map(Value::from)),
         ("mooring_wipe", reported.wipe().word().map(Value::from)),
         ("mooring_reserved_gb", reported.reserved_bytes.map(|bytes| json!(gib(bytes)))),
-        // How often the pool's space is promised now; what it may be is `max_over_subscription_ratio`.
+        // The present multiple of the pool's space that is promised; its limit is
+        // `max_over_subscription_ratio`.
         (
             "mooring_over_subscription_ratio",
             (capacity.thin && total > 0).then(|| json!(ratio(capacity.provisioned, total))),
@@ -225,19 +228,19 @@ fn own_keys(
     keys.into_iter().filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// With two decimals, rounded down.
+/// Divides, with two decimals, rounded down.
 #[allow(clippy::cast_precision_loss, reason = "two decimals are wanted")]
 fn ratio(part: u64, whole: u64) -> f64 {
     (part as f64 / whole as f64 * 100.0).floor() / 100.0
 }
 
-/// Naive UTC in ISO form, as the API writes times.
+/// Formats a time as naive UTC in ISO form, as the API writes times.
 fn naive_utc(time: SystemTime) -> String {
     let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     time.to_zoned(TimeZone::UTC).strftime("%Y-%m-%dT%H:%M:%S.%6f").to_string()
 }
 
-/// Capabilities as `get_pools` shows them: of a protocol's spellings the first one only.
+/// Returns capabilities as `get_pools` shows them: with only the first of a protocol's spellings.
 pub fn shown(capabilities: &Capabilities) -> Map<String, Value> {
     let mut shown = capabilities.clone();
     if let Some(protocol) = shown.get_mut(STORAGE_PROTOCOL)
@@ -249,13 +252,15 @@ pub fn shown(capabilities: &Capabilities) -> Map<String, Value> {
     shown
 }
 
-/// Protocols in the words of the API: one is a text, as with every back end that has one; several are a list.
+/// Returns protocols in the words of the API: one is a text, as with every back end that has one;
+/// several are a list.
 fn said(transports: impl Iterator<Item = Transport>) -> Value {
     let mut names: Vec<_> = transports.map(|one| json!(one.spellings()[0])).collect();
     if names.len() > 1 { Value::Array(names) } else { names.pop().unwrap_or(Value::Null) }
 }
 
-/// Whether a capability is what a filter of `get_pools` asks for: the text is read as what the capability is.
+/// Returns `true` if a capability matches a filter of `get_pools`: the text is read as the
+/// capability's kind.
 pub fn equals(capability: &Value, wanted: &str) -> bool {
     match capability {
         Value::Bool(yes) => types::boolean(wanted) == Some(*yes),
@@ -269,7 +274,7 @@ pub fn equals(capability: &Value, wanted: &str) -> bool {
     }
 }
 
-/// The answer of `/capabilities/{host}`.
+/// Returns the answer of `/capabilities/{host}`.
 pub fn of_host(agent: &Agent<'_>) -> Value {
     let property = |title: &str, description: &str| json!({ "title": title, "description": description, "type": "boolean" });
     json!({

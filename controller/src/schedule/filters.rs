@@ -1,7 +1,7 @@
-//! The filters: each looks at one pool and one request, and says why not.
+//! The filters: each looks at one pool and one request, and returns why the pool is refused.
 //!
-//! What must never happen here: a filter that looks at other pools, or at the order in which they come; a reason that holds
-//! anything but names and numbers of the pool and of the request.
+//! What must never happen here: a filter that looks at other pools, or at their order; a reason
+//! that contains anything but names and numbers of the pool and of the request.
 
 use super::Request;
 use super::pool::{Pool, Provisioning};
@@ -10,24 +10,25 @@ use crate::rules::specs;
 /// A filter. They are asked in this order, and the first that refuses gives the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Filter {
-    /// It is reported, enabled, not being emptied, and has not failed. (An agent that is down is only the last choice.)
+    /// The pool is reported, enabled, not being emptied, and has not failed. (A pool whose agent is
+    /// down is only the last choice.)
     State,
-    /// It is the pool that was asked for.
+    /// The pool is the requested one.
     Requested,
-    /// It was not tried before.
+    /// The pool was not tried before.
     Excluded,
-    /// It is in the zone that was asked for, and in one of the type's.
+    /// The pool is in the requested zone, and in one of the type's.
     AvailabilityZone,
-    /// Its capabilities are what the type demands.
+    /// The pool has the capabilities that the type demands.
     Capabilities,
-    /// It is, or is not, where other volumes are.
+    /// The pool is, or is not, at the agents of other volumes.
     Affinity,
-    /// It has the space.
+    /// The pool has the space.
     Capacity,
 }
 
 impl Filter {
-    /// All of them, in order.
+    /// All filters, in order.
     pub const ALL: [Self; 7] = [
         Self::State,
         Self::Requested,
@@ -38,7 +39,7 @@ impl Filter {
         Self::Capacity,
     ];
 
-    /// Its name, for people.
+    /// Returns its name, for people.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::State => "state",
@@ -51,7 +52,7 @@ impl Filter {
         }
     }
 
-    /// Why this pool cannot take this request. `None`: as far as this filter goes, it can.
+    /// Returns the reason why this pool cannot take this request. `None`: this filter allows it.
     pub fn refuses(self, pool: &Pool, request: &Request) -> Option<String> {
         match self {
             Self::State => state(pool),
@@ -101,7 +102,7 @@ fn capabilities(pool: &Pool, request: &Request) -> Option<String> {
     if request.multiattach && !pool.multiattach {
         return Some("it cannot serve a volume to many hosts (multiattach)".to_owned());
     }
-    // A wish that is not fulfilled would only show when the disk is full.
+    // A demand that is not met would show only when the disk is full.
     let missing = request.provisioning.filter(|wish| match wish {
         Provisioning::Thin => !pool.capacity.thin,
         Provisioning::Thick => !pool.capacity.thick,

@@ -1,11 +1,12 @@
-//! Where a volume is put: pure, from the pools as they were last reported.
+//! Choice of a volume's pool. Pure: from the pools as they were last reported.
 //!
-//! [`choose`] asks every [`Filter`] about every [`Pool`] and orders those that pass; the caller takes the first and keeps
-//! the others for the case that it fails. [`fits`] asks about one pool, for a retype. [`specs`](crate::rules::specs) reads extra specs,
-//! [`capabilities`] says what a report means in the words of the API.
+//! [`choose`] asks every [`Filter`] about every [`Pool`] and orders those that pass; the caller
+//! takes the first and keeps the others in case it fails. [`fits`] asks about one pool, for a
+//! retype. [`specs`](crate::rules::specs) reads extra specs, [`capabilities`] translates a report
+//! to the words of the API.
 //!
-//! What must never happen here: I/O; a pool chosen that a filter refuses; a verdict that depends on the order of the reports; a
-//! missing report taken for "no".
+//! What must never happen here: I/O; a pool chosen that a filter refuses; a verdict that depends on
+//! the order of the reports; a missing report taken for "no".
 
 pub mod capabilities;
 mod filters;
@@ -22,44 +23,46 @@ pub use self::pool::{Capacity, Pool, PoolRef, Provisioning, Space, gib};
 pub use self::weigh::Multipliers;
 use crate::rules::types;
 
-/// Longest text of a refusal, in bytes: it is shown to people, and there may be hundreds of pools.
+/// Longest text of a refusal, in bytes: people read it, and there may be hundreds of pools.
 pub const MESSAGE_BYTES_MAX: usize = 1000;
 
 /// Longest reason for one pool, in bytes.
 const REASON_BYTES_MAX: usize = 240;
 
-/// What is asked for.
+/// Demands of a volume on its pool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Request {
     /// The volume's size in bytes.
     pub bytes: u64,
-    /// The extra specs of its type.
+    /// The extra specs of the volume's type.
     pub specs: BTreeMap<String, String>,
-    /// It is to be shared by hosts.
+    /// `true`: hosts are to share the volume.
     pub multiattach: bool,
     /// Thin or thick. `None`: either.
     pub provisioning: Option<Provisioning>,
     /// The availability zone that the caller named.
     pub zone: Option<String>,
-    /// The hint `same_host`: the agents of those volumes. `None`: there is no hint. Empty: none of them is anywhere.
+    /// The hint `same_host`: the agents of those volumes. `None`: there is no hint. Empty: none of
+    /// those volumes is anywhere.
     pub same_host: Option<BTreeSet<AgentId>>,
     /// The hint `different_host`: the agents of those volumes.
     pub different_host: BTreeSet<AgentId>,
-    /// Only this agent: what the volume is made from is there. `None`: any.
+    /// Only this agent is allowed: it has the image for the volume. `None`: any agent.
     pub host: Option<AgentId>,
-    /// Pools that were tried before, and why they failed.
+    /// Pools that were tried before, with the reasons why they failed.
     pub excluded: BTreeMap<PoolRef, String>,
-    /// Only this pool is meant.
+    /// Only this pool is allowed. `None`: any pool.
     pub pool: Option<PoolRef>,
-    /// The volume is there already and needs no space there (retype).
+    /// The pool that has the volume already, and needs no space for it (retype).
     pub resides: Option<PoolRef>,
 }
 
 impl Request {
-    /// For a volume of this size, with what the type's extra specs say. The rest is left open.
+    /// Makes the request for a volume of this size with the type's extra specs. Leaves the rest
+    /// open.
     pub fn new(bytes: u64, mut specs: BTreeMap<String, String>) -> Self {
         let multiattach = types::is_multiattach(&specs);
-        // A pool that can share takes what is not shared, too: a plain no demands nothing.
+        // A pool that can share volumes takes others, too: a plain no demands nothing.
         specs.retain(|key, _| multiattach || key != types::MULTIATTACH);
         Self {
             bytes,
@@ -76,14 +79,14 @@ impl Request {
 pub struct Candidate<'a> {
     /// The pool.
     pub pool: &'a Pool,
-    /// The more the better, among pools that are equally up.
+    /// Weight of the pool: the more the better, among pools that are equally up.
     pub weight: f64,
 }
 
-/// The pools that can take a volume, best first and at least one; or why there is none.
+/// The pools that can take a volume, best first and at least one; or the reason why there is none.
 pub type Verdict<'a> = Result<Vec<Candidate<'a>>, NoPlace>;
 
-/// Orders the pools that can take what is asked for.
+/// Orders the pools that can take the request.
 pub fn choose<'a>(pools: &'a [Pool], request: &Request, multipliers: Multipliers) -> Verdict<'a> {
     let mut fitting = Vec::new();
     let mut rejected = Vec::new();
@@ -101,7 +104,7 @@ pub fn choose<'a>(pools: &'a [Pool], request: &Request, multipliers: Multipliers
     Ok(weigh::order(fitting, request, multipliers))
 }
 
-/// Whether one pool can take what is asked for.
+/// Checks that one pool can take the request.
 pub fn fits(pool: &Pool, request: &Request) -> Result<(), Rejected> {
     let refusal = Filter::ALL.into_iter().find_map(|filter| Some((filter, filter.refuses(pool, request)?)));
     match refusal {
@@ -122,11 +125,11 @@ fn cut(mut text: String) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{pool}: {filter}: {why}")]
 pub struct Rejected {
-    /// Its name in the API.
+    /// Name of the pool in the API.
     pub pool: String,
     /// The filter that refused it.
     pub filter: Filter,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -136,20 +139,21 @@ impl fmt::Display for Filter {
     }
 }
 
-/// There is no place. As a text: with the reason of each pool, as far as there is room, for those who may see pools (logs,
-/// admins). For others: [`NoPlace::summary`].
+/// No pool can take the volume. The text has the reason of each pool, as far as there is room, for
+/// readers who may see pools (logs, admins). Others get [`NoPlace::summary`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct NoPlace {
-    /// Some pool has been reported: the answer is a verdict (400). Else nobody knows yet (503).
+    /// `true`: some pool has been reported, so the answer is a verdict (400). `false`: nobody knows
+    /// yet (503).
     pub reported: bool,
-    /// Why not, by the pool's name.
+    /// The refusals, by the pool's name.
     pub rejected: Vec<Rejected>,
 }
 
 const UNREPORTED: &str = "no storage agent has reported its pools yet: try again";
 
 impl NoPlace {
-    /// How many pools were refused by which filter: names no pool and none of its numbers.
+    /// Counts the pools that each filter refused: names no pool and none of its numbers.
     pub fn summary(&self) -> String {
         if !self.reported {
             return UNREPORTED.to_owned();
@@ -172,7 +176,7 @@ impl fmt::Display for NoPlace {
         let mut text = "No valid backend was found".to_owned();
         for (n, rejected) in self.rejected.iter().enumerate() {
             let part = format!("{} {rejected}", if n == 0 { ":" } else { ";" });
-            // Room is kept for the words that say how many are left out.
+            // Room is kept for the words that tell how many are left out.
             if text.len() + part.len() > MESSAGE_BYTES_MAX - 40 {
                 return write!(f, "{text}; and {} more pools", self.rejected.len() - n);
             }

@@ -1,7 +1,7 @@
 //! A pool as it was last reported, and the arithmetic of its space.
 //!
-//! What must never happen here: a volume promised where its whole extents do not fit; space counted twice, in the report of an
-//! agent and in the promises of the controller; arithmetic that wraps.
+//! What must never happen here: a volume promised where its whole extents do not fit; space counted
+//! twice, in the report of an agent and in the promises of the controller; arithmetic that wraps.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::rules::specs::Capabilities;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// How much there is.
+/// An amount of space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
     /// Bytes.
     Bytes(u64),
     /// As much as anybody could want.
     Infinite,
-    /// Nobody can tell.
+    /// Not known.
     Unknown,
 }
 
 impl Space {
-    /// Bytes, where they are known.
+    /// Returns the bytes. `None`: infinite or unknown.
     pub const fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -32,7 +32,7 @@ impl Space {
     }
 }
 
-/// How a volume takes its space.
+/// Way in which a volume takes its space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provisioning {
     /// All at once.
@@ -42,10 +42,10 @@ pub enum Provisioning {
 }
 
 impl Provisioning {
-    /// The extra spec that wishes one of them.
+    /// The extra spec that demands one of them.
     pub const SPEC: &str = "provisioning:type";
 
-    /// From that spec's value. `None`: either will do.
+    /// Reads that spec's value. `None`: either will do.
     pub fn from_word(word: &str) -> Option<Self> {
         match word {
             "thick" => Some(Self::Thick),
@@ -54,7 +54,7 @@ impl Provisioning {
         }
     }
 
-    /// The word of the spec.
+    /// Returns the word of the spec.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Thick => "thick",
@@ -66,36 +66,37 @@ impl Provisioning {
 /// The space of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capacity {
-    /// All of it.
+    /// All of the space.
     pub total: Space,
-    /// What no volume has taken.
+    /// The space that no volume has taken.
     pub free: Space,
     /// Bytes of the volumes that this control plane has put there.
     pub allocated: u64,
-    /// Bytes that all volumes there think they have.
+    /// Sum of the sizes of all volumes there, in bytes.
     pub provisioned: u64,
     /// Bytes of volumes that are placed there and not in the report yet.
     pub promised: u64,
-    /// Bytes of one extent: volumes take whole ones. 0 is 1.
+    /// Bytes of one extent: volumes take whole extents. 0 counts as 1.
     pub extent: u64,
-    /// Percent of the total that volumes are not to take, 0 to 100.
+    /// Percentage of the total that volumes must not take, 0 to 100.
     pub reserved_percentage: u8,
-    /// How often the total may be promised to thin volumes.
+    /// Largest multiple of the total that thin volumes may be promised.
     pub max_over_subscription_ratio: f64,
-    /// Thin volumes can be made.
+    /// `true`: thin volumes can be made.
     pub thin: bool,
-    /// Thick volumes can be made.
+    /// `true`: thick volumes can be made.
     pub thick: bool,
 }
 
 impl Capacity {
-    /// Bytes that a volume of this size takes. `None`: more than can be counted.
+    /// Returns the bytes that a volume of this size takes. `None`: more than can be counted.
     pub fn whole_extents(&self, bytes: u64) -> Option<u64> {
         let extent = self.extent.max(1);
         bytes.div_ceil(extent).checked_mul(extent)
     }
 
-    /// Whether a volume would be thin there: thin is the rule where it can be had and thick is not wished.
+    /// Returns `true` if a volume would be thin there: it is, where thin is possible and thick is
+    /// not demanded.
     pub fn would_be_thin(&self, wish: Option<Provisioning>) -> bool {
         self.thin && wish != Some(Provisioning::Thick)
     }
@@ -105,7 +106,8 @@ impl Capacity {
         u64::try_from(reserved).unwrap_or(total)
     }
 
-    /// Bytes that can still be given to volumes, as thin or thick ones. `None`: it is not known, or without end.
+    /// Returns the bytes that can still be given to volumes, as thin or thick ones. `None`:
+    /// unknown, or infinite.
     pub fn available(&self, wish: Option<Provisioning>) -> Option<u64> {
         let (total, free) = (self.total.bytes()?, self.free.bytes()?);
         let reserved = self.reserved(total);
@@ -115,19 +117,19 @@ impl Capacity {
             let left = free.saturating_sub(self.promised).saturating_sub(reserved);
             return Some(left.min(usable.saturating_sub(taken)));
         }
-        // Two bounds: what all thin volumes think they have, and what is physically left of it. What is promised takes its part
-        // of both as a thin volume: none of its blocks is written yet.
+        // Two bounds: the sum of all thin volumes' sizes, and the physical space that is left. A
+        // promise takes its part of both as a thin volume: none of its blocks is written yet.
         let virtual_total = scaled(usable, self.max_over_subscription_ratio);
         let virtual_left = scaled(free.saturating_sub(reserved), self.max_over_subscription_ratio);
         Some(virtual_left.saturating_sub(self.promised).min(virtual_total.saturating_sub(taken)))
     }
 
-    /// Why a volume of this size has no place there. `None`: it has.
+    /// Returns the reason why a volume of this size has no place there. `None`: it has.
     pub fn refuses(&self, bytes: u64, wish: Option<Provisioning>) -> Option<String> {
-        // Who cannot tell what is free is believed to have it.
+        // A pool that cannot tell its free space is believed to have enough.
         self.free.bytes()?;
         let Some(total) = self.total.bytes() else {
-            // A share of what is not known cannot be kept free.
+            // A share of an unknown total cannot be kept free.
             return (self.reserved_percentage > 0).then(|| {
                 format!("{} % of it are reserved, and its total is not known", self.reserved_percentage)
             });
@@ -155,7 +157,7 @@ impl Capacity {
     }
 }
 
-/// A number of bytes times a ratio, rounded down.
+/// Multiplies a number of bytes by a ratio, rounded down.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -166,7 +168,7 @@ fn scaled(bytes: u64, ratio: f64) -> u64 {
     (bytes as f64 * ratio.max(0.0)).floor() as u64
 }
 
-/// Bytes as GiB with at most two decimals, rounded down: never more than there is.
+/// Converts bytes to GiB with at most two decimals, rounded down: never more than there is.
 #[allow(clippy::cast_precision_loss, reason = "two decimals are wanted")]
 pub fn gib(bytes: u64) -> f64 {
     (bytes as f64 / GIB * 100.0).floor() / 100.0
@@ -175,51 +177,51 @@ pub fn gib(bytes: u64) -> f64 {
 /// A pool as it was last reported.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// Its agent.
+    /// The pool's agent.
     pub agent: AgentId,
     /// The agent's name and back end, as `host@backend`.
     pub host: String,
-    /// Its own name.
+    /// The pool's own name.
     pub name: String,
-    /// Its agent's availability zone.
+    /// The agent's availability zone.
     pub zone: String,
-    /// How old the report is. `None`: there has never been one.
+    /// Age of the report. `None`: there has never been one.
     pub age: Option<Duration>,
-    /// Its agent answers.
+    /// `true`: the agent answers.
     pub up: bool,
-    /// Its service is disabled: why.
+    /// Reason why the agent's service is disabled. `None`: it is enabled.
     pub disabled: Option<String>,
-    /// Its agent is being emptied.
+    /// `true`: the agent is being emptied.
     pub drained: bool,
-    /// Nothing can be done with it, its agent says: why.
+    /// Reason why the pool has failed, by its agent's report. `None`: it has not.
     pub failed: Option<String>,
-    /// It can serve a volume to many hosts.
+    /// `true`: it can serve a volume to many hosts.
     pub multiattach: bool,
-    /// Its space.
+    /// The pool's space.
     pub capacity: Capacity,
-    /// How many volumes it has.
+    /// Number of its volumes.
     pub volumes: u64,
-    /// What extra specs are matched against (`capabilities::of_pool`).
+    /// The capabilities that extra specs are matched against (`capabilities::of_pool`).
     pub capabilities: Capabilities,
 }
 
 impl Pool {
-    /// Its name in the API: `host@backend#pool`. Unique, as agents' names are.
+    /// Returns its name in the API: `host@backend#pool`. Unique, as agents' names are.
     pub fn full_name(&self) -> String {
         format!("{}#{}", self.host, self.name)
     }
 
-    /// Whether it is this one.
+    /// Returns `true` if `other` names this pool.
     pub fn is(&self, other: &PoolRef) -> bool {
         self.agent == other.agent && self.name == other.pool
     }
 }
 
-/// Names a pool.
+/// Reference to a pool.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolRef {
-    /// Its agent.
+    /// The pool's agent.
     pub agent: AgentId,
-    /// Its own name.
+    /// The pool's own name.
     pub pool: String,
 }

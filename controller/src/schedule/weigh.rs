@@ -1,31 +1,32 @@
 //! The order among pools that can all take a volume.
 //!
-//! Each weigher's numbers are stretched over 0 to 1 and multiplied; the sums decide. Pools of agents that are down come last,
-//! whatever they weigh; equal ones are ordered by their names.
+//! The numbers of each weigher are stretched over 0 to 1 and multiplied; the sums decide. Pools of
+//! agents that are down come last, whatever their weight; equal ones are ordered by their names.
 //!
 //! What must never happen here: an order that depends on the order of the reports; a pool that is left out.
 
 use super::pool::Pool;
 use super::{Candidate, Request};
 
-/// How much each weigher counts. Negative: the less the better.
+/// Weight of each weigher. A negative one prefers small numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Multipliers {
-    /// Of the space that can still be given (virtual, for thin volumes). Positive spreads volumes, negative stacks them.
+    /// Weight of the space that can still be given (virtual, for thin volumes). Positive spreads
+    /// volumes, negative stacks them.
     pub free_capacity: f64,
-    /// Of the number of volumes. Negative spreads volumes.
+    /// Weight of the number of volumes. Negative spreads volumes.
     pub volumes: f64,
 }
 
 impl Default for Multipliers {
-    /// Free capacity leads. The number of volumes has a tenth of its weight: with the same weight, the larger of two pools
-    /// and the emptier one would be equal, whatever their sizes.
+    /// Free capacity leads. The number of volumes has a tenth of its weight: with the same weight,
+    /// the larger of two pools and the emptier one would be equal, whatever their sizes.
     fn default() -> Self {
         Self { free_capacity: 1.0, volumes: -0.1 }
     }
 }
 
-/// The pools, best first.
+/// Orders the pools, best first.
 pub(super) fn order<'a>(
     pools: Vec<&'a Pool>,
     request: &Request,
@@ -52,7 +53,8 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// Stretched over 0 to 1 and multiplied. What is not known weighs as the worst that is known.
+/// Stretches numbers over 0 to 1 and multiplies them. An unknown number weighs as the worst known
+/// one.
 fn weighed(numbers: &[Option<f64>], multiplier: f64) -> Vec<f64> {
     let known = || numbers.iter().flatten().copied();
     let least = known().fold(f64::INFINITY, f64::min);
