@@ -76,7 +76,8 @@ pub(crate) fn zone_of(agent: &Agent) -> &str {
     agent.entry.zone.as_deref().unwrap_or(ZONE_DEFAULT)
 }
 
-/// Sums over a pool's volumes in the database, in extents of that pool.
+/// Sums over a pool's volumes in the database: numbers of volumes of one size, or bytes in all.
+/// Promised bytes are rounded up to whole extents, volume by volume.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     allocated: u64,

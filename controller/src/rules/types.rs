@@ -1,7 +1,7 @@
 //! Extra specs of volume types: the allowed values, and their meaning for the control plane itself.
 //!
 //! What must never happen here: two readings of one spec. `multiattach` is written in one spelling
-//! and read in one place; the scheduler's laxer operators (`schedule::specs`) only choose a pool by
+//! and read in one place; the scheduler's laxer operators (`rules::specs`) only choose a pool by
 //! it.
 
 use std::collections::BTreeMap;
