@@ -247,7 +247,7 @@ async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_growth_that_has_stopped_is_taken_back_also_over_a_controller_that_dies() {
+async fn stopped_growth_is_taken_back_even_across_a_controller_kill() {
     let mut rig = Rig::new(0).await;
     let id = rig.volume(false).await;
     hold(&rig, Some(("a disk is missing", v1::Cure::Operator)));

@@ -16,7 +16,7 @@ async fn while_away(rig: &Rig, name: &str, agent: &Fake, happens: impl FnOnce())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_lost_its_store_gets_its_id_back_and_is_told_everything_anew() {
+async fn agent_without_its_store_gets_its_id_and_all_specs_back() {
     let rig = Rig::new(1).await;
     let volume = rig.volume(false).await;
     let made = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment;

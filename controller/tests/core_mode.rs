@@ -143,7 +143,7 @@ async fn a_barrier_is_asked_for_once_and_answered_when_it_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_barrier_that_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
+async fn impossible_barrier_is_refused_with_reason_and_changes_nothing() {
     let rig = Rig::new(0).await;
     let volume = rig.volume(true).await;
     let one = rig.service.create_attachment(&admin(), of(volume, Mode::ReadWrite, 1), LONG).await.unwrap();

@@ -164,7 +164,7 @@ async fn a_host_that_is_up_before_the_storage_agent_is_told_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_is_being_made_goes_on_and_one_that_was_there_is_never_made_anew() {
+async fn rebuild_resumes_new_volumes_and_never_remakes_existing_ones() {
     let mut rig = Rig::new(0).await;
     let there = rig.volume(false).await;
     rig.storage.state().knobs.pending = true;

@@ -292,7 +292,7 @@ async fn a_volume_that_was_deleted_since_an_old_copy_is_not_called_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_its_agent_does_not_have_any_more_is_not_made_again_by_a_restored_database() {
+async fn restored_database_does_not_remake_a_volume_its_agent_lost() {
     let mut rig = Rig::new(0).await;
     let volume = rig.volume(false).await;
     settle(&rig, volume).await;
@@ -315,7 +315,7 @@ async fn a_volume_that_its_agent_does_not_have_any_more_is_not_made_again_by_a_r
 
 /// The backup is from when the volume was being made: it has no wish of an export at all, and the agent keeps one.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_attached_since_a_backup_from_before_the_volume_was_made_is_not_cut_off() {
+async fn attachment_survives_a_restore_from_before_its_volume_was_made() {
     for said in [true, false] {
         let mut rig = Rig::new(1).await;
         let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));

@@ -169,7 +169,7 @@ fn what_an_agent_has_seen_can_be_asked_for() {
 }
 
 #[test]
-fn an_agent_of_an_earlier_release_loses_nothing_and_is_credited_with_nothing() {
+fn older_agent_keeps_its_features_and_gains_none() {
     let (report, one) = reported();
     at(&report, &Settings::default(), &mut |agent| {
         let pool = capabilities::pool(agent, &one, Placed::default());

@@ -1,7 +1,8 @@
-//! systemd's units on the controller's own machine: an agent there that does not answer shows what systemd knows of it, and the
-//! log says what is wrong with the controller's own unit.
+//! systemd's units on the controller's own machine. An agent there that does not answer is shown
+//! with systemd's view of its unit. The log says what is wrong with the controller's own unit.
 //!
-//! What must never happen here: a unit of this machine taken for that of an agent elsewhere; a question to systemd.
+//! What must never happen here: a unit of this machine taken for that of an agent elsewhere; a
+//! question to systemd.
 
 use std::net::{IpAddr, UdpSocket};
 
@@ -14,7 +15,7 @@ const OWN: &str = "mooring-controller.service";
 const AGENT: &str = "mooring-agent.service";
 
 impl Service {
-    /// Follows the units on this bus from now on. To be called once, inside a tokio runtime.
+    /// Follows the units on this bus from now on. Call it once, inside a tokio runtime.
     pub fn follow_units(&self, bus: Bus) {
         let units = mooring_bus::follow(bus, &[OWN, AGENT]);
         let mut seen = units.clone();
@@ -32,7 +33,8 @@ impl Service {
         });
     }
 
-    /// Says what systemd knows of an agent that does not answer at this address; `None`: nothing, or it is on another machine.
+    /// The systemd state of an agent that does not answer at this address. `None`: systemd knows
+    /// nothing of it, or it is on another machine.
     pub(super) fn unit_of(&self, address: &Address) -> Option<String> {
         let units = self.inner.units.get()?.borrow();
         why_down(units.as_ref()?, address)
@@ -61,7 +63,8 @@ fn why_down(units: &Units, address: &Address) -> Option<String> {
     Some(format!("{AGENT}: on this machine, the controller's, it is {unit}: {mend}"))
 }
 
-/// Says whether an agent's address is one of this machine's. A name is not looked up.
+/// `true` if an agent's address is one of this machine's. A host name is not resolved, and counts
+/// as another machine's.
 fn is_here(address: &Address) -> bool {
     let host = match address {
         Address::Unix(_) => return true,
@@ -69,7 +72,7 @@ fn is_here(address: &Address) -> bool {
     };
     let Some((host, _)) = host.rsplit_once(':') else { return false };
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    // The kernel binds no socket to an address that is another machine's. Nothing is sent.
+    // The kernel binds no socket to another machine's address. Nothing is sent.
     ip.is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
@@ -104,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_own_unit_is_told_when_a_boot_or_systemd_has_another_one() {
+    fn own_unit_is_reported_when_boot_or_systemd_has_another() {
         assert_eq!(wrong_with(&unit("active", "enabled")), None);
         assert!(
             wrong_with(&unit("active", "disabled"))
                 .unwrap()
                 .ends_with("systemctl enable mooring-controller.service")
         );
-        // It runs without its unit.
+        // The controller runs without its unit.
         assert_eq!(wrong_with(&unit("inactive", "disabled")), None);
         let outdated = Unit { outdated: true, ..unit("active", "enabled") };
         assert!(wrong_with(&outdated).unwrap().ends_with("systemctl daemon-reload"));

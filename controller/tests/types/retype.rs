@@ -268,7 +268,7 @@ fn contradiction(volume: &Volume) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn against_attaches_at_the_same_time_flag_and_attachments_never_contradict() {
+async fn retype_racing_attaches_never_leaves_flag_and_attachments_apart() {
     let rig = Rig::new(0).await;
     kind(&rig, "plain", &[]).await;
     kind(&rig, "shared", SHARED).await;
