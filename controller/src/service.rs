@@ -1,4 +1,5 @@
-//! Everything that can be asked of the control plane, one method each. `http` calls these and nothing else.
+//! The operations of the control plane, one method each. `http` calls these methods and nothing
+//! else.
 //!
 //! What must never happen here: see the crate's own words.
 
@@ -71,16 +72,16 @@ pub use receipts::RECORDS_MAX;
 pub use rotate::NewSecrets;
 pub use services::DISABLED_REASON_MAX;
 
-/// Why the control plane does not open.
+/// Reasons why the control plane does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The configuration cannot hold.
+    /// The configuration contradicts itself.
     #[error("{0}")]
     Options(String),
-    /// The database does not open.
+    /// The database cannot be opened.
     #[error("cannot open the controller's database")]
     Store(#[source] StoreError),
-    /// The database did not take what a start writes.
+    /// The database refused the writes of the start.
     #[error("cannot prepare the controller's database")]
     Prepare(#[source] StoreError),
 }
@@ -93,7 +94,8 @@ pub struct Service {
     _guard: Arc<Guard>,
 }
 
-/// Ends the tasks with the last handle: they hold the inside, not this.
+/// Ends the tasks when the last [`Service`] is dropped: the tasks themselves hold `Inner`, never
+/// this guard.
 #[derive(Debug)]
 struct Guard(Arc<Inner>);
 
@@ -103,7 +105,7 @@ impl Drop for Guard {
     }
 }
 
-/// How long a call may wait for agents.
+/// Time that a call may wait for agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait(pub Duration);
 
@@ -124,13 +126,13 @@ fn text_limit(what: &str, text: &str) -> Result<(), Refusal> {
 }
 
 impl Inner {
-    /// Who may do what.
+    /// The rules that say which caller may do what.
     pub(crate) fn policies(&self) -> &Policies {
         &self.options.policies
     }
 }
 
-/// Of a volume in review nothing new is wished.
+/// Refuses changes to a volume that is in review.
 fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
     match &volume.review {
         None => Ok(()),
@@ -140,7 +142,8 @@ fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
     }
 }
 
-/// Names the volumes that share an NAA. They are older than the rule that no two do, or an agent has brought them.
+/// Logs the volumes that share an NAA. Such volumes are older than the rule that forbids a shared
+/// NAA, or an agent reported them.
 fn name_twins(db: &Db<'_>) -> Result<(), Abort> {
     for (naa, volume) in db.twins()? {
         tracing::error!(
@@ -152,11 +155,11 @@ fn name_twins(db: &Db<'_>) -> Result<(), Abort> {
     Ok(())
 }
 
-/// Refuses to hand a volume out whose NAA another one has, too: a host takes the two for one disk.
+/// Refuses to attach a volume whose NAA another volume has, too: a host takes the two for one disk.
 fn has_no_twin(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     match db.twin_of(volume)? {
         None => Ok(()),
-        // Whose that other one is, and its id, stands in the controller's log.
+        // The controller's log has the other volume's id and project. The caller gets neither.
         Some(_) => Err(Refusal::Conflict(format!(
             "volume {} cannot be attached: another volume of this cluster has the same identity on the wire, and a host could take \
              one for the other. Copy one of the two to a new volume and delete it; the controller's log names both",
@@ -180,13 +183,15 @@ fn check(options: &ServiceOptions) -> Result<(), OpenError> {
 }
 
 impl Service {
-    /// Opens the database (blocks). Nothing is dialled before [`Service::start`].
+    /// Opens the embedded database (blocks). The controller dials no agent before
+    /// [`Service::start`].
     pub fn open(options: ServiceOptions) -> Result<Self, OpenError> {
         let database = Database::embedded(options.state_dir.clone());
         Self::open_on(options, database)
     }
 
-    /// The same, on this database.
+    /// Opens the control plane on the given database (blocks), as [`Service::open`] does on the
+    /// embedded one.
     pub fn open_on(options: ServiceOptions, database: Database) -> Result<Self, OpenError> {
         check(&options)?;
         let store =
@@ -219,7 +224,7 @@ impl Service {
         Ok(Self { inner, store, _guard: guard })
     }
 
-    /// Starts to dial the agents and to go on with everything that was going on. Needs a tokio runtime.
+    /// Starts to dial the agents, and resumes all unfinished work. Needs a tokio runtime.
     pub fn start(&self) {
         self.inner.spawn(heard::run(self.store.clone(), Arc::clone(&self.inner.agents)));
         let (inner, store) = (Arc::clone(&self.inner), self.store.clone());
@@ -228,7 +233,7 @@ impl Service {
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.go_on_forgetting().await });
         if let Some(dialer) = self.store.dialer() {
-            // Who gets an agent's lease goes on with everything that is on its way there.
+            // The controller that gets an agent's lease resumes all unfinished work of that agent.
             self.inner.spawn(leases::run(Arc::clone(&self.inner), dialer));
             return;
         }
@@ -243,7 +248,8 @@ impl Service {
         });
     }
 
-    /// Ends all tasks at once and writes what is left of the audit log; every wish is durable, and another start goes on.
+    /// Ends all tasks at once and writes the rest of the audit log. Every spec is durable: the next
+    /// start resumes the work.
     pub async fn stop(&self) {
         if let Some(mut tasks) = self.inner.take_tasks() {
             tasks.shutdown().await;
@@ -259,25 +265,29 @@ impl Service {
         self.store.cluster()
     }
 
-    /// How many transactions of the store have changed something since the start: what a request costs, in syncs.
+    /// Number of transactions that have changed the database since the start: the cost of a
+    /// request, in syncs. `None` if the store does not count them.
     pub fn commits(&self) -> Option<u64> {
         self.store.commits()
     }
 
-    /// Raises the epoch: every later change of a spec is newer than all before. Returns the new one..
+    /// Raises the epoch, and returns the new one: every later change of a spec is newer than all
+    /// before.
     pub async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
         self.inner.policies().check("mooring:raise_epoch", caller, &Target::default())?;
         self.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
     }
 
-    /// An operator says that what this database wishes of a volume in review is right: it is sent, newer than what the
-    /// agents have. Its storage agent must be up, so that it is known what that is. A host that is not counts by what it was told
-    /// last, and what it may bring back is older than what is wished now.
+    /// Ends a volume's review on an operator's word that the database's specs are right. The
+    /// controller sends these specs again, newer than those that the agents store.
+    ///
+    /// The storage agent must be up: the controller compares generations with it. A host that is
+    /// down counts as it reported last. Whatever that host brings back is older than the new specs.
     pub async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:confirm_review", caller, &Target::default())?;
         let inner = Arc::clone(&self.inner);
         inner.ask(id).await;
-        // Who is logged in is not reported as it comes.
+        // Agents do not report each login as it happens.
         self.refresh(id).await;
         let write = move |db: &Db<'_>| confirm(&inner, db, id);
         let hosts = self.store.write("confirm a volume", write).await?;
@@ -285,7 +295,8 @@ impl Service {
         Ok(())
     }
 
-    /// Does work to its end, also when its caller goes away in the middle: what one half of it has written, the other half follows.
+    /// Does work to its end, even if its caller goes away in the middle: once the first half is
+    /// written, the second half must follow.
     async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -298,7 +309,7 @@ impl Service {
         ended.await.unwrap_or_else(|_| stops())
     }
 
-    /// What a request about this volume waits for.
+    /// The reason why a request for this volume waits.
     async fn why_waits(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
         let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
@@ -310,7 +321,8 @@ impl Service {
         }
     }
 
-    /// What a request that takes something away from this volume waits for: no review holds that up.
+    /// The reason why a request that takes something away from this volume waits. A review delays
+    /// no such request.
     async fn at_storage(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
         let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
@@ -319,7 +331,7 @@ impl Service {
         self.obstacle_of(&volume)
     }
 
-    /// What a volume's storage agent is at.
+    /// The reason why a volume's storage agent has not finished.
     fn obstacle_of(&self, volume: &VolumeRow) -> String {
         match self.inner.agents.up(volume.agent) {
             Err(why) => why,
@@ -332,7 +344,7 @@ impl Service {
     }
 }
 
-/// What an agent says first of what is in its way.
+/// The first problem that an agent reports. `None` if it reports no problem.
 fn obstacle(agent: &str, problems: &[Problem]) -> Option<String> {
     problems.first().map(|problem| format!("{agent}: {problem}"))
 }
@@ -356,11 +368,11 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
         let kind = Kind::Connection(*host);
         match inner.agents.up(*host) {
             Ok(agent) => kept.push((kind, agent.connection(id).stamp.map(|stamp| stamp.generation))),
-            // It has let go, and that is known.
+            // The connection is gone, and its end is acknowledged.
             Err(_) if db.spec(id, kind)?.is_some_and(|spec| spec.settled) => {}
             Err(_) => {
                 if !db.is_compared(*host)? {
-                    // Nobody knows what it keeps of other histories.
+                    // The agent may store specs of another history of the database.
                     db.raise_epoch(0)?;
                 }
                 kept.push((kind, None));
@@ -376,8 +388,8 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
         db.renew(id, kind, generation.unwrap_or(Generation::ZERO))?;
     }
     db.end_review(id)?;
-    // Whatever has the old generations in its row waits for the new ones; but for what was taken away during the review, and has
-    // its receipt.
+    // Each attachment with an old generation in its row waits for the new one. The exception is an
+    // attachment whose grant was revoked during the review: that one has its receipt.
     let is_taken = |row: &AttachmentRow| row.is_revoking() && row.wished_at != UNSENT && row.wished_at > ours;
     rows.retain(|row| row.held && !is_taken(row));
     for row in &mut rows {
@@ -387,8 +399,9 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     Ok(hosts)
 }
 
-/// A host that this database does not know and that is logged in would keep its grant (an agent cuts nobody whom it was not
-/// told to cut), and the volume would be in review again without a word to whoever confirmed.
+/// Refuses to confirm while an initiator that no attachment names is logged in. An agent revokes no
+/// grant that it was not told to revoke, so that initiator would keep its grant. The volume would
+/// silently be in review again.
 fn refuse_unknown_sessions(
     id: VolumeId,
     rows: &[AttachmentRow],

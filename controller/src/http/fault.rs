@@ -1,7 +1,7 @@
 //! Errors as the Block Storage API says them: `{"<fault>": {"code": N, "message": "…"}}`.
 //!
-//! What must never happen here: the inside of a failure (a path, a query, a secret) in an answer. Those who ask get the
-//! class of what went wrong; the log gets the rest, once, under the request's id.
+//! What must never happen here: the inside of a failure (a path, a query, a secret) in an answer.
+//! The caller gets the class of the error. The log gets the rest, once, under the request's id.
 
 mod sentences;
 
@@ -14,29 +14,30 @@ use uuid::Uuid;
 use crate::service::Refusal;
 pub use sentences::{in_words, sentence};
 
-/// What a caller reads when the server is to blame.
+/// Text of each answer for which the server is to blame.
 const SERVER_ERRED: &str =
     "The server has either erred or is incapable of performing the requested operation.";
 
-/// What a caller reads when nothing better is known about a bad request.
+/// Text of an answer about a bad request when nothing better is known.
 pub(super) const MALFORMED: &str =
     "The server could not comply with the request since it is either malformed or otherwise incorrect.";
 
-/// A request that is not done.
+/// The answer to a request that failed.
 #[derive(Debug)]
 pub(crate) struct Fault {
     status: StatusCode,
     message: String,
     detail: Option<String>,
-    /// For the audit log: the message without the values that it repeats.
+    /// The message without the values that it repeats of the request, for the audit log.
     problem: Option<String>,
 }
 
-/// What is logged about an answer, carried to where the request's id is known.
+/// Log text about an answer, carried to the layer that knows the request's id.
 #[derive(Debug, Clone)]
 pub(super) struct Detail(pub(super) String);
 
-/// The words of the audit log about an answer. The log takes out what else comes from the request's body.
+/// Audit-log text about an answer. The audit log removes anything else that comes from the
+/// request's body.
 #[derive(Debug, Clone)]
 pub(super) struct Problem(pub(super) String);
 
@@ -63,7 +64,7 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, "The resource could not be found.")
     }
 
-    /// Part of the Block Storage API that Mooring does not have yet.
+    /// A part of the Block Storage API that Mooring does not implement yet.
     pub(super) fn not_implemented(what: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, format!("Mooring does not implement {what} yet."))
     }
@@ -77,7 +78,7 @@ impl Fault {
         }
     }
 
-    /// The fault's name, by its code.
+    /// The fault's name, by its status code.
     fn name(&self) -> &'static str {
         match self.status.as_u16() {
             400 => "badRequest",
@@ -113,7 +114,7 @@ impl From<Refusal> for Fault {
             Refusal::Changed(_) => (StatusCode::PRECONDITION_FAILED, text),
             Refusal::Pending(_) => (StatusCode::GATEWAY_TIMEOUT, text),
             Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, text),
-            // A rule has its sentence by now.
+            // `in_words` has turned each rule into a sentence.
             Refusal::Rule(..) => return Self::internal(text),
             Refusal::Internal(detail) => return Self::internal(detail),
             // Cinder's own words, where they differ from "<kind> <what> could not be found."
@@ -135,11 +136,12 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// A refusal as the audit log says it, without what it repeats of a request that is wrong.
+/// Audit-log text of a refusal, without the values that it repeats of a bad request. `None` for an
+/// internal error.
 fn problem(refusal: &Refusal, text: &str) -> Option<String> {
     match refusal {
         Refusal::NotFound { kind, .. } => Some(format!("{kind} could not be found")),
-        // A value stands in quotes, or behind the last words.
+        // A value stands in quotes, or after the last words.
         Refusal::Invalid(_) => {
             let plain = text.split(['\'', '"', '`']).next().unwrap_or_default();
             Some(plain.trim_end_matches([' ', ':', '(']).to_owned()).filter(|plain| !plain.is_empty())
@@ -158,7 +160,7 @@ impl IntoResponse for Fault {
             inner.insert("retryAfter".to_owned(), json!("0"));
         }
         let mut response = (self.status, Json(json!({ self.name(): inner }))).into_response();
-        // Words of the front about a body may repeat it.
+        // A message of the HTTP layer about a body may repeat parts of the body.
         let repeats = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::NOT_IMPLEMENTED];
         let repeats = repeats.contains(&self.status);
         let problem = self.problem.clone().or_else(|| (!repeats).then(|| self.message.clone()));
@@ -178,11 +180,12 @@ impl IntoResponse for Fault {
     }
 }
 
-/// Marks an answer of the router itself: nothing of the API was reached, so no version is echoed.
+/// Marks an answer of the router itself: the request reached no API, so the answer echoes no
+/// version.
 #[derive(Debug, Clone)]
 pub(super) struct Unrouted;
 
-/// What Cinder answers where it has no route, whatever the method.
+/// The answer that Cinder gives where it has no route, for every method.
 pub(super) fn unknown_route() -> Response {
     let body = json!({
         "message": "The resource could not be found.<br /><br />\n\n\n",

@@ -1,10 +1,11 @@
-//! Calls for an attachment that is connected already.
+//! Repeated calls for an attachment that is already connected.
 //!
-//! Clients repeat a call whose answer they lost, and some repeat it with another connector, mode or place. The same words get the
-//! same answer. Other words are applied, or refused: a caller that was told `ro` must not have a disk that writes.
+//! Clients repeat a call whose answer they lost, and some repeat it with another connector, mode or
+//! place. A call with the same words gets the same answer. Other words are applied, or refused: a
+//! caller that was told `ro` must not have a writable disk.
 //!
-//! What must never happen here: a success that leaves out what the call said; an attachment chosen by a guess; a change of one
-//! that an enrolled host uses.
+//! What must never happen here: a success that leaves out what the call said; an attachment chosen
+//! by a guess; a change of one that an enrolled host uses.
 
 use std::collections::BTreeSet;
 
@@ -23,18 +24,19 @@ use crate::initiators::Initiators;
 use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
-/// The words of a repeated call. `None`: the call does not say it.
+/// The words of a repeated call. `None`: the call leaves the word out.
 #[derive(Debug, Default)]
 pub(super) struct Words<'a> {
-    /// What the attachment may do.
+    /// Access mode of the attachment.
     pub(super) mode: Option<Mode>,
-    /// Where its server sees the volume.
+    /// Device path at which the attachment's server sees the volume.
     pub(super) mountpoint: Option<&'a str>,
     /// The whole connector.
     pub(super) connector: Option<&'a Map<String, Value>>,
 }
 
-/// Applies the words of a repeated call to an attachment. Without a difference nothing is written. `before`: all of the volume.
+/// Applies the words of a repeated call to an attachment. Writes nothing if nothing differs.
+/// `before`: all attachments of the volume.
 pub(super) fn apply(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -65,13 +67,14 @@ pub(super) fn apply(
     Ok((row, rewished))
 }
 
-/// The mode that a connector asks of an attachment that has one. Where the attachment's maker or an operator named the mode, a
-/// connector cannot change it.
+/// The mode that a connector asks for, on an attachment that has a mode. `None` if the connector
+/// changes nothing. A connector cannot change a mode that the attachment's maker or an operator
+/// named.
 fn mode_of(row: &AttachmentRow, connector: &Map<String, Value>) -> Result<Option<Mode>, Refusal> {
     let asked = rules::of_connector(Some(connector))?;
     let Some(mode) = asked.filter(|mode| *mode != row.mode && row.mode_asked) else { return Ok(asked) };
     if rules::of_connector(row.connector.as_ref()) == Ok(asked) {
-        // The first call said the same, and its answer said which mode is in force.
+        // The first call said the same, and its answer named the mode in force.
         return Ok(None);
     }
     Err(Refusal::Conflict(format!(
@@ -82,7 +85,7 @@ fn mode_of(row: &AttachmentRow, connector: &Map<String, Value>) -> Result<Option
     )))
 }
 
-/// Refuses names that have no grant: an attachment keeps the names that it was connected with.
+/// Refuses names that have no grant: an attachment keeps the names with which it was connected.
 fn check_names(row: &AttachmentRow, place: &Place) -> Result<(), Refusal> {
     let Some(used) = &row.initiator else { return Ok(()) };
     let other = |what: String| {
@@ -94,14 +97,15 @@ fn check_names(row: &AttachmentRow, place: &Place) -> Result<(), Refusal> {
         return other(format!("the connector asks for {}", asked.spellings()[0]));
     }
     let named = place.offer.fc.clone().filter(|_| used.ports().is_some()).map(Initiators::Fc);
-    // A port that the connector leaves out is down perhaps, and keeps its grant.
+    // A port that the connector leaves out may be down, and keeps its grant.
     match named.iter().flat_map(Initiators::each).find(|port| !used.has(port)) {
         Some(port) => other(format!("the connector names port {port} beside it")),
         None => Ok(()),
     }
 }
 
-/// Applies a connector that is given again. The caller has seen that it is of this attachment's host.
+/// Applies a connector that is given again. The caller has checked that it belongs to the
+/// attachment's host.
 pub(super) fn connector(
     inner: &Inner,
     db: &Db<'_>,
@@ -121,7 +125,8 @@ pub(super) fn connector(
 }
 
 impl Service {
-    /// Answers for an attachment that had its grant before: with a mode that was asked for, when the target enforces it.
+    /// Answers for an attachment that was already granted. If the call asks for a mode, waits until
+    /// the target enforces it.
     pub(super) async fn connected_again(
         &self,
         caller: &Caller,

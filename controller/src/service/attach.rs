@@ -1,4 +1,4 @@
-//! Attachments on their way in.
+//! Makes, connects and completes attachments.
 
 mod place;
 
@@ -29,60 +29,60 @@ use crate::rules::types::Specs;
 use crate::rules::{self, Existing, Operation};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow, numbers};
 
-/// Who connects, and how.
+/// The host that connects, and how it may do so.
 #[derive(Clone)]
 pub(super) struct Place {
-    /// Under which names it could log in. Which of them it gets is decided where the volume is known.
+    /// The names under which the host could log in; [`chosen`] picks among them.
     pub(super) offer: Offer,
     host: Option<String>,
     mountpoint: Option<String>,
     native: Option<AgentId>,
-    /// Why Fibre Channel is not offered, for whoever misses it.
+    /// The reason why Fibre Channel is not offered, for an error that has to explain it.
     without_fc: Option<String>,
-    /// What the host is called is its own user's word.
+    /// `true` if the host's name is only the word of the user who made the call.
     claimed: bool,
-    /// The cache flag that was asked for.
+    /// The cache flag of the call. `None` if the call names none.
     cache: Option<Cache>,
     pub(super) connector: Option<Map<String, Value>>,
 }
 
-/// What a transaction that connects comes to.
+/// Outcome of a transaction that connects.
 pub(super) enum Step<T> {
-    /// It is done.
+    /// The transaction has written all.
     Done(T),
     /// Nothing was written: something of this volume must end first.
     Busy(VolumeId, String),
 }
 
-/// An attachment that is on its way in.
+/// An attachment whose connection has begun.
 pub(super) struct Begun {
     pub(super) attachment: Attachment,
     pub(super) rewished: Rewished,
-    /// The volume's revision before.
+    /// The volume's revision before the transaction.
     pub(super) revision: u64,
-    /// It had its grant before, and is answered when the target enforces this mode.
+    /// Mode to enforce before the answer; only an attachment that was already granted has one.
     pub(super) enforces: Option<Mode>,
 }
 
 impl Place {
-    /// Where the server sees the volume.
+    /// The device path at which the server sees the volume.
     pub(super) fn mountpoint(&self) -> Option<&str> {
         self.mountpoint.as_deref()
     }
 
-    /// Whether this host is meant; a connector that names no host means any.
+    /// `true` if this place is on the given host. A place without a host matches every host.
     pub(super) fn is_on(&self, host: Option<&str>) -> bool {
         self.host.is_none() || self.host.as_deref() == host
     }
 }
 
-/// The attachment, if this caller may see it.
+/// The attachment with this id. "Not found" if this caller may not see it.
 pub(super) fn find(db: &Db<'_>, caller: &Caller, id: AttachmentId) -> Result<AttachmentRow, Abort> {
     let found = db.attachment(id)?.filter(|row| caller.admin || row.project == caller.project);
     Ok(found.ok_or_else(|| not_found(id))?)
 }
 
-/// The attachment, for a caller who looks at it.
+/// The attachment with this id, for a caller who reads it: the policy for reads applies.
 pub(super) fn look(
     inner: &Inner,
     db: &Db<'_>,
@@ -111,8 +111,8 @@ fn view_one(inner: &Inner, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) ->
     view::attachment_now(inner, db, &volume, row, secrets)
 }
 
-/// The attachments that a host has of a volume share one connection, and one way. A host that is driven by us shares its port's
-/// disk with nobody else who would remove it.
+/// Refuses a second path from one host to the volume: its attachments share one connection. An
+/// enrolled host shares its port's disk with no other client: that client could remove the disk.
 fn one_way(
     row: &AttachmentRow,
     place: &Place,
@@ -149,8 +149,8 @@ fn one_way(
     }
 }
 
-/// A name of an initiator is one host's. Two machines that log in under one name (a cloned image) are one to every target: each
-/// has what the other may do.
+/// Refuses an initiator's name that another host has already. Targets cannot tell two machines with
+/// one name (a cloned image) apart: each gets the access of both.
 fn one_host(
     inner: &Inner,
     db: &Db<'_>,
@@ -171,7 +171,7 @@ fn one_host(
     }
 }
 
-/// What the rules look at: the attachments, and those that `os-reserve` promised.
+/// The input of the rules: the attachments, and one more for what `os-reserve` has promised.
 pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing> {
     let promise = Existing {
         id: AttachmentId::from_u128(0),
@@ -186,8 +186,9 @@ pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing
     rows.iter().map(AttachmentRow::existing).chain(promises).collect()
 }
 
-/// Says whether a further attachment may be made, and asks the policy of those of bootable volumes: asked where it is inserted, so
-/// that of two at a time each sees the other.
+/// Refuses a further attachment that the rules forbid, and asks the policy for bootable multiattach
+/// volumes. Called in the transaction that inserts the attachment, so that two calls at a time see
+/// each other.
 pub(super) fn may_reserve(
     inner: &Inner,
     caller: &Caller,
@@ -214,7 +215,8 @@ pub(super) fn may_reserve(
     Ok(())
 }
 
-/// What must end before this place can be taken: an access that is being taken away is not given back half-way.
+/// The access that must end before this place can be taken, in words. An access that is being taken
+/// away is never given back half-way.
 fn ends_first(
     rows: &[AttachmentRow],
     own: &AttachmentRow,
@@ -222,7 +224,7 @@ fn ends_first(
     place: &Place,
 ) -> Option<String> {
     let others = || rows.iter().filter(|other| other.id != own.id);
-    // Of each port by itself: another attachment may keep the access of one, and not of the other.
+    // Each port counts by itself: another attachment may keep one of them and not the other.
     let going = initiators.each().find_map(|one| {
         let nexus = || others().filter(|other| other.initiator.as_ref().is_some_and(|of| of.has(&one)));
         let kept = nexus().any(|other| other.grant_wanted);
@@ -240,7 +242,8 @@ fn ends_first(
         .map(|other| format!("the access of {initiators} is being taken away for attachment {}", other.id))
 }
 
-/// Under which names a host is granted a volume: over the transport that all agree on.
+/// The names under which a host is granted a volume, over a transport that host, type and storage
+/// node all allow.
 fn chosen(
     inner: &Inner,
     volume: &VolumeRow,
@@ -253,7 +256,7 @@ fn chosen(
     let name = inner.agents.name_of(volume.agent);
     let mut offer = place.offer.clone();
     if let Some(host) = place.native {
-        // Who does not say gets the way that the host has already.
+        // Without an explicit transport, reuse the one that this host already has.
         let used = rows.iter().find(|other| other.native == Some(host) && other.held);
         offer.asked = offer.asked.or_else(|| used?.initiator.as_ref().map(Transport::of));
     }
@@ -267,7 +270,8 @@ fn chosen(
     })
 }
 
-/// Gives an attachment its place: from now on its grant is wanted. The text: what must end before.
+/// Connects an attachment to its place, and wants its grant from now on. `Some`: nothing was
+/// changed, and the text names what must end first.
 pub(super) fn connect(
     inner: &Inner,
     db: &Db<'_>,
@@ -288,7 +292,7 @@ pub(super) fn connect(
     let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
     let existing: Vec<_> =
         rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
-    // What is over holds nothing: neither its nexus nor a place in the limits.
+    // An attachment that has ended holds nothing: no nexus, and no place in the limits.
     let there: Vec<_> = existing.into_iter().filter(|other| other.granted || !other.is_leaving()).collect();
     rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)?;
     let nexuses: BTreeSet<_> =
@@ -301,7 +305,7 @@ pub(super) fn connect(
     if sharing > 0 {
         rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there)?;
     }
-    // Nothing is begun that cannot go on now.
+    // A connect that could not go on now is not begun.
     inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     row.lun = match &initiators {
         Initiators::Iscsi(iqn) => {
@@ -330,7 +334,7 @@ pub(super) fn specs_of(db: &Db<'_>, volume: &VolumeRow) -> Result<Specs, Abort> 
     Ok(db.type_by_id(volume.type_id)?.map(|of| of.extra_specs).unwrap_or_default())
 }
 
-/// A new attachment, reserved.
+/// A new attachment row, reserved.
 pub(super) fn new_row(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -339,11 +343,11 @@ pub(super) fn new_row(
     id: AttachmentId,
 ) -> AttachmentRow {
     let cache = rules::cache::of_type(specs);
-    // Of another project's volume, an admin's attachment is that project's.
+    // An admin's attachment of another project's volume belongs to that project.
     AttachmentRow { instance, cache, ..AttachmentRow::reserved(id, volume.id, &volume.project, db.now) }
 }
 
-/// Refuses a repeated request with an id that asks for something else than it has: it is made once.
+/// Refuses a repeated request whose id exists with other properties: each id is made once.
 fn says_the_same(kept: &AttachmentRow, new: &NewAttachment, place: Option<&Place>) -> Result<(), Refusal> {
     let id = kept.id;
     if let Some(mode) = new.mode.filter(|mode| *mode != kept.mode) {
@@ -370,7 +374,8 @@ fn says_the_same(kept: &AttachmentRow, new: &NewAttachment, place: Option<&Place
     }
 }
 
-/// A request that came before: by its id, or because its answer was late and the client has nothing else to ask with.
+/// The attachment that an earlier, equal request has made: found by its id, or by its properties if
+/// the request has no id. A client that lost the answer can ask only with the same request.
 fn repeated(
     db: &Db<'_>,
     caller: &Caller,
@@ -390,12 +395,12 @@ fn repeated(
         };
         return Ok(db.attachments_of(new.volume)?.into_iter().find(same));
     };
-    // One sentence, whoever has the id and however: it tells nothing of them.
+    // The sentence is the same for every holder of the id, and tells nothing of them.
     let id_is_taken = || {
         Refusal::Conflict(format!("the id {id} is in use as an attachment's, or was once: choose another"))
     };
     if let Some(kept) = db.attachment(id)? {
-        // Of another project's nothing is said.
+        // Nothing may be learnt of another project's attachment.
         let same = (caller.admin || kept.project == caller.project)
             && kept.volume == new.volume
             && kept.instance == new.instance
@@ -418,7 +423,7 @@ fn repeated(
     Ok(None)
 }
 
-/// A reserve that cannot be is 400, whatever stands in its way: clients take 409 for a failure of the server.
+/// Turns each refusal of a reserve into 400: clients take 409 for a failure of the server.
 pub(super) fn as_invalid(abort: Abort) -> Abort {
     match abort {
         Abort::Refused(refusal) => refusal.into_invalid().into(),
@@ -489,7 +494,7 @@ fn update(
         return Err(Refusal::Conflict(text).into());
     }
     not_in_review(&volume)?;
-    // One that grows is served all the while.
+    // An export serves its volume while the volume grows.
     let busy = volume.operation.is_some_and(|operation| operation != Operation::Extending);
     if busy || volume.said_status.is_some_and(VolumeStatus::is_error) {
         let text = format!("Invalid volume: Volume {} has status {}", volume.id, volume.status);
@@ -498,7 +503,7 @@ fn update(
     if let Some(connector) = place.connector.as_ref().filter(|connector| connector.contains_key("mode"))
         && !row.mode_asked
     {
-        // Without a mode in it after all (null), what was found when it was made stays.
+        // A `null` mode names none: the attachment keeps the mode of its creation.
         let own = Existing { instance: Some(Uuid::nil()), ..row.existing() };
         let readonly = volume.readonly == Some(true);
         row.mode = rules::mode(None, Some(connector), own.instance, std::slice::from_ref(&own), readonly)?;
@@ -517,7 +522,7 @@ fn update(
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
-/// Where a wait for a grant stands.
+/// State of a wait for a grant.
 enum Waited {
     Granted,
     Failed(String),
@@ -538,7 +543,7 @@ fn waited(seen: &Attachment) -> Waited {
     }
 }
 
-/// The client has its device: `attached`.
+/// Makes an attachment `attached`: its client has the device.
 pub(super) fn complete(
     inner: &Inner,
     db: &Db<'_>,
@@ -573,15 +578,16 @@ pub(super) fn complete(
 }
 
 impl Service {
-    /// One attachment. 404 for another project's.
+    /// One attachment. 404 for another project's attachment.
     pub async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
         let (inner, owner, secrets) = (self.inner.clone(), caller.clone(), self.secrets_for(caller));
         let read = move |db: &Db<'_>| view_one(&inner, db, look(&inner, db, &owner, id)?, secrets);
         self.store.read_one("read an attachment", read).await
     }
 
-    /// Refuses a native attachment to a host that this caller may not make log in. The text is the same for every name, so
-    /// that it does not tell which hosts there are. A volume that the caller does not see is 404 first.
+    /// Refuses a native attachment to a host on which this caller may not attach. The text is equal
+    /// for every name, so that it does not tell which hosts exist. A volume that the caller may not
+    /// see is 404 first.
     async fn may_attach_natively(
         &self,
         caller: &Caller,
@@ -610,16 +616,21 @@ impl Service {
         self.store.read_one("read an attachment", read).await
     }
 
-    /// What a caller reads who only looks.
+    /// The secrets that a caller gets who only reads.
     pub(super) fn secrets_for(&self, caller: &Caller) -> Secrets {
         let all = self.inner.options.secrets_on_get == SecretsOnGet::All;
         if all || caller.admin || caller.service { Secrets::Shown } else { Secrets::Hidden }
     }
 
-    /// Makes an attachment. Without a connector: reserved. With a client's: answers when the grant is seen in the kernel
-    /// (with its connection info), or `Pending`. Native: answers at once (`attaching`); the controller drives both agents
-    /// and completes it. Where the access of the same host is being taken away, it waits for the end of that first. What
-    /// cannot be reserved is `Invalid`, never `Conflict`.
+    /// Makes an attachment:
+    ///
+    /// - without a connector: reserved;
+    /// - with a client's connector: answers when the agent reports the grant (with the connection
+    ///   info), or `Pending`;
+    /// - native: answers at once (`attaching`); the controller drives both agents and completes it.
+    ///
+    /// While the same host's access is being taken away, the call first waits for that to end. An
+    /// attachment that cannot be reserved is `Invalid`, never `Conflict`.
     pub async fn create_attachment(
         &self,
         caller: &Caller,
@@ -648,7 +659,7 @@ impl Service {
         }
         match self.granted(caller, begun, arrived, wait).await {
             Err(Refusal::Conflict(why)) => {
-                // Its client never learns its id.
+                // The client never learns the id of this attachment.
                 if !chosen {
                     self.abandon(caller, made.id).await;
                 }
@@ -658,8 +669,8 @@ impl Service {
         }
     }
 
-    /// Gives a reserved attachment its connector, as a client's `create_attachment`. The same connector again: the same
-    /// answer; another one of the same host is applied.
+    /// Gives a reserved attachment its connector, as `create_attachment` does with a client's. The
+    /// same connector again gets the same answer. Another connector of the same host is applied.
     pub async fn update_attachment(
         &self,
         caller: &Caller,
@@ -678,7 +689,7 @@ impl Service {
         self.granted(caller, begun, arrived, wait).await
     }
 
-    /// Runs a transaction that connects, again and again until nothing stands in its way, or the time is over.
+    /// Repeats a transaction that connects until nothing stands in its way, or the time is over.
     pub(super) async fn begin_connect<T: Send + 'static>(
         &self,
         op: &'static str,
@@ -702,7 +713,8 @@ impl Service {
         }
     }
 
-    /// Wakes whoever makes a new attachment true. Returns the volume's revision: what changes later is news.
+    /// Wakes the jobs that carry out a new attachment. Returns the revision of the volume after
+    /// which a change is news.
     fn started(&self, begun: &Begun, arrived: Instant) -> u64 {
         let volume = begun.attachment.volume;
         self.inner.start_clock(begun.attachment.id, arrived);
@@ -713,7 +725,7 @@ impl Service {
         if now == begun.revision + 1 { now } else { begun.revision }
     }
 
-    /// Waits until an attachment's grant is seen.
+    /// Waits until the agent reports an attachment's grant.
     pub(super) async fn granted(
         &self,
         caller: &Caller,
@@ -729,7 +741,7 @@ impl Service {
         loop {
             let late = !news && permits::until(deadline, changes.changed()).await.is_err();
             news = false;
-            // Whoever may connect it gets what is needed for that.
+            // A caller who may connect the attachment gets the secrets for it.
             let seen = self.attachment_with(caller, id, Secrets::Shown).await?;
             match waited(&seen) {
                 Waited::Granted => {
@@ -752,7 +764,7 @@ impl Service {
         }
     }
 
-    /// The client is connected: `attached`, whatever it was.
+    /// Makes an attachment `attached`, on a client's word that it is connected.
     pub async fn complete_attachment(&self, caller: &Caller, id: AttachmentId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
@@ -772,7 +784,7 @@ impl Service {
         if rewished.storage {
             self.inner.wake(volume, &rewished.hosts);
         }
-        // Its session is the kernel's: who lists attachments asks for it anew.
+        // The attachment's session is in the kernel's view: a later list must ask the agent anew.
         if let Some(agent) = self.inner.agents.by_id(agent) {
             agent.outdate_export(volume);
         }

@@ -1,6 +1,6 @@
-//! The audit log: who called what, from where, on which object, with which answer.
+//! The audit log: caller, call, source address, object and answer of each call.
 //!
-//! What must never happen here: a line shown to somebody who is no auditor.
+//! What must never happen here: a line shown to a caller who is no auditor.
 
 use super::{Refusal, Service};
 use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditQuery, Caller};
@@ -8,20 +8,21 @@ use crate::flow::Inner;
 use crate::policy::Target;
 use crate::store::{Db, Store};
 
-/// Lines of one answer, unless more are asked for.
+/// Lines of one answer, unless more are requested.
 pub const AUDIT_LINES_DEFAULT: u32 = 100;
 
-/// Lines of one answer at most.
+/// Most lines of one answer.
 pub const AUDIT_LINES_MAX: u32 = 1_000;
 
 impl Service {
-    /// Takes the line of a call whose answer is known. It never waits: the database gets the line within a second.
+    /// Records a call whose answer is known. Never waits: the database gets the line within a
+    /// second.
     pub fn record(&self, call: AuditCall) {
         self.inner.audit.record(AuditEntry { at: self.inner.options.clock.now(), call });
     }
 
-    /// Lines of the audit log, the newest first, at most [`AUDIT_LINES_MAX`]. Lines of this controller that wait for the
-    /// database are written first.
+    /// Lines of the audit log, newest first, at most [`AUDIT_LINES_MAX`]. Lines of this controller
+    /// that wait for the database are written first.
     pub async fn audit(&self, caller: &Caller, query: AuditQuery) -> Result<Vec<AuditLine>, Refusal> {
         self.inner.policies().check("mooring:audit", caller, &Target::default())?;
         self.inner.audit.flush(&self.store).await?;
@@ -30,7 +31,7 @@ impl Service {
         self.store.read("read the audit log", read).await
     }
 
-    /// Lines that wait for the database, and lines that are in the journal only.
+    /// Number of lines that wait for the database, and of lines that only the journal has.
     pub(crate) fn count_audit(&self) -> (u64, u64) {
         let audit = &self.inner.audit;
         (u64::try_from(audit.count_waiting()).unwrap_or(u64::MAX), audit.lost())
@@ -38,7 +39,7 @@ impl Service {
 }
 
 impl Inner {
-    /// Writes and prunes the audit log until it is dropped.
+    /// Writes and prunes the audit log. Never returns: drop the future to end it.
     pub(super) async fn keep_audit(&self, store: &Store) {
         self.audit.run(store, self.options.keep_audit, || self.options.clock.now()).await;
     }

@@ -1,9 +1,11 @@
-//! The cache flag of an attachment that is there: its host drops the page cache of the disk and reads ahead no more, or does again.
+//! The cache flag of an existing attachment. With the flag off, the host drops the page cache of
+//! the disk and reads nothing ahead.
 //!
-//! Only an enrolled host does so. Of a client that logs in by itself the flag is kept and shown as a hint.
+//! Only an enrolled host follows the flag. For a client that logs in by itself, the flag is stored
+//! and shown as a hint.
 //!
-//! What must never happen here: an answer before the host works as the flag says; a flag that is kept and that the host cannot
-//! follow.
+//! What must never happen here: an answer before the host works as the flag says; a stored flag
+//! that the host cannot follow.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,16 +22,17 @@ use crate::permits;
 use crate::policy::Target;
 use crate::store::{Abort, AttachmentRow, Db, Kind};
 
-/// The disk of a host that is to follow a flag.
+/// The disk on a host that has to follow a flag.
 struct Wanted {
     volume: VolumeId,
     host: AgentId,
     generation: Generation,
-    /// The stricter of its attachments.
+    /// The strictest flag of the disk's attachments.
     cache: Cache,
 }
 
-/// The disk of a native attachment that has a host's path, or is to get one.
+/// The disk of a native attachment whose host has a connection, or is to get one. `None` for any
+/// other attachment.
 fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
     let Some(host) = row.native.filter(|_| row.connect_wanted) else { return Ok(None) };
     let Some(spec) = db.spec(row.volume, Kind::Connection(host))? else { return Ok(None) };
@@ -37,7 +40,7 @@ fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
     Ok(Some(Wanted { volume: row.volume, host, generation: spec.stamp.generation, cache }))
 }
 
-/// Refuses `off` for a host whose agent knows no such flag.
+/// Refuses `off` for a host whose agent does not know the flag.
 pub(super) fn may_be(agent: &Agent, cache: Cache) -> Result<(), Refusal> {
     match agent.can_turn_cache_off().filter(|_| cache == Cache::Off) {
         Some(false) => Err(Refusal::Conflict(format!(
@@ -73,7 +76,8 @@ fn begin(
     Ok((volume.id, rewished))
 }
 
-/// What is to be seen now for this call to be true. An error if somebody has asked for something else meanwhile.
+/// The disk that must show the flag before this call is answered. `None` if no host follows the
+/// flag. An error if another call has changed the flag meanwhile.
 fn still_wanted(db: &Db<'_>, id: AttachmentId, cache: Cache) -> Result<Option<Wanted>, Abort> {
     let now = db.attachment(id)?.filter(|row| !row.is_going());
     let Some(row) = now else {
@@ -88,14 +92,15 @@ fn still_wanted(db: &Db<'_>, id: AttachmentId, cache: Cache) -> Result<Option<Wa
     wanted(db, &row)
 }
 
-/// Ok if the host works as the flag says; else what is waited for.
+/// Ok if the host works as the flag says; else the reason why it does not yet.
 fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
     let host = inner.agents.up(wanted.host)?;
     let name = &host.entry.name;
     let report =
         host.connection(wanted.volume).report.filter(|report| report.generation >= wanted.generation);
     let Some(report) = report else { return Err(format!("host {name} is at it")) };
-    // An agent that knows no flag leaves the cache on; one that does says nothing while it has no verified disk.
+    // An agent that does not know the flag leaves the cache on. One that does reports none while it
+    // has no verified disk.
     let silent = Cache::On;
     let known = report.cache.or_else(|| (host.can_turn_cache_off() != Some(true)).then_some(silent));
     if known == Some(wanted.cache) {
@@ -106,8 +111,9 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
 }
 
 impl Service {
-    /// Changes the cache flag of an attachment where it is. Answers when its host, if it is an enrolled one, works as the
-    /// stricter of its attachments says; else `Pending`. It goes on by itself, and the same call again is the same answer.
+    /// Changes the cache flag of an existing attachment. If its host is enrolled, answers once the
+    /// host follows the strictest flag of the disk's attachments; else `Pending`. The work goes on
+    /// by itself, and the same call again gets the same answer.
     pub async fn set_cache(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Who uses the disk of a native attachment on its host, looked at now.
+//! Finds the users of a native attachment's disk on its host, by a fresh look.
 //!
 //! What must never happen here: an empty answer where nobody has looked.
 
@@ -13,7 +13,7 @@ use crate::policy::Target;
 use crate::store::Db;
 
 impl Service {
-    /// Has the host of an attachment look for who uses the disk. Only an enrolled host can.
+    /// Has an attachment's host look for the users of the disk. Only an enrolled host can do so.
     pub async fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
         let (inner, owner) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {

@@ -1,4 +1,4 @@
-//! How many there are of everything, in one read of the database and of what the agents said last.
+//! Counts of all objects, by one read of the database and of the agents' last reports.
 //!
 //! What must never happen here: a call of an agent; an id in an answer.
 
@@ -13,35 +13,37 @@ use super::{Refusal, Service};
 use crate::agents::Agent;
 use crate::store::Db;
 
-/// What the database counts.
+/// Counts that the database gives.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
-    /// By status.
+    /// Number by status.
     pub(crate) volumes: BTreeMap<String, u64>,
     pub(crate) snapshots: BTreeMap<String, u64>,
-    /// By status.
+    /// Number by status.
     pub(crate) attachments: BTreeMap<String, u64>,
-    /// By kind.
+    /// Number by kind.
     pub(crate) reviews: BTreeMap<String, u64>,
-    /// Fences in force.
+    /// Number of fences in force.
     pub(crate) fences: u64,
-    /// By what they prove.
+    /// Number by proof.
     pub(crate) receipts: BTreeMap<String, u64>,
-    /// Attachments that are going, by what receipt they have, as long as it is not proven.
+    /// Detaching attachments without a proven receipt, by the word for their receipt: `none` or
+    /// `unproven`.
     pub(crate) detaches: BTreeMap<String, u64>,
-    /// Attachments that should be logged in and are not, at the storage nodes that this controller hears.
+    /// Attachments that should be logged in and are not, on the storage nodes whose reports reach
+    /// this controller.
     pub(crate) missing: u64,
 }
 
-/// One enrolled agent.
+/// Counts of one enrolled agent.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentCounts {
     pub(crate) name: String,
     pub(crate) up: bool,
-    /// This controller drives it.
+    /// `true` if this controller drives the agent.
     pub(crate) ours: bool,
     pub(crate) last_report: Option<SystemTime>,
-    /// How often it said something of an object that is not its own, by kind.
+    /// Number of the agent's reports about objects that are not its own, by kind.
     pub(crate) dropped: BTreeMap<&'static str, u64>,
 }
 
@@ -64,7 +66,7 @@ impl Service {
                 let word = match receipt_of(db, &row)?.map(|receipt| receipt.proof) {
                     None => "none",
                     Some(Proof::Unproven { .. }) => "unproven",
-                    // Its volume's job is about to end it.
+                    // The volume's job is about to end this attachment.
                     Some(Proof::Proven) => continue,
                 };
                 *counts.detaches.entry(word.to_owned()).or_default() += 1;
@@ -75,7 +77,7 @@ impl Service {
         Ok(Counts { missing: u64::try_from(missing).unwrap_or(u64::MAX), ..counts })
     }
 
-    /// The enrolled agents, as far as they are known without a question.
+    /// The enrolled agents as this controller knows them, without a call.
     pub(crate) fn count_agents(&self) -> Vec<AgentCounts> {
         let of = |agent: &Arc<Agent>| {
             let (last_report, dropped) = {
@@ -88,13 +90,14 @@ impl Service {
         self.inner.agents.all().iter().map(of).collect()
     }
 
-    /// The line that `systemctl status mooring-controller` shows, of what is in memory.
+    /// The line that `systemctl status mooring-controller` shows, from memory alone.
     pub fn status_line(&self) -> String {
         line(&self.count_agents())
     }
 }
 
-/// `11 of 12 hosts up`, and how many of them this controller drives if others drive some.
+/// `11 of 12 hosts up`; and how many of them this controller drives, if other controllers drive
+/// some.
 fn line(agents: &[AgentCounts]) -> String {
     let number = |is: fn(&&AgentCounts) -> bool| agents.iter().filter(is).count();
     let (up, ours) = (number(|agent| agent.up), number(|agent| agent.ours));

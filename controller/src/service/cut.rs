@@ -1,7 +1,7 @@
-//! A volume is cut off from its disk, or is not any more: by an operator's word.
+//! Isolates a volume from its disk, or reconnects it, by an operator's word.
 //!
-//! What must never happen here: hosts that get errors without anybody having said that they may; a volume said to be cut that
-//! its agent does not show so.
+//! What must never happen here: hosts that get errors without an operator's word that they may; a
+//! volume shown as isolated that its agent does not report so.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use crate::domain::{Caller, CutWish, VolumeCut};
 use crate::flow::{Inner, wishes};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
-/// Nothing is done to a volume that is cut off, and nobody new comes: LVM would put its table back on the way.
+/// Refuses any work on an isolated volume, and any new attachment: LVM would put the volume's table
+/// back on the way.
 pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
     if volume.cut().is_none() {
         return Ok(());
@@ -24,7 +25,7 @@ pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
     )))
 }
 
-/// What is known of the cut of a volume.
+/// The isolation of a volume, as ordered and as reported. `None` if it is neither.
 pub(super) fn seen(inner: &Inner, volume: &VolumeRow) -> Option<VolumeCut> {
     let since = volume.cut();
     let agent = inner.agents.up(volume.agent).ok();
@@ -33,7 +34,7 @@ pub(super) fn seen(inner: &Inner, volume: &VolumeRow) -> Option<VolumeCut> {
     (since.is_some() || in_force).then_some(VolumeCut { in_force, since })
 }
 
-/// Who is granted the volume would get errors.
+/// Refuses to isolate a volume with grants: their holders would get errors.
 fn refuse_survivors(id: VolumeId, rows: &[AttachmentRow]) -> Result<(), Refusal> {
     let who: Vec<_> = rows.iter().filter(|row| row.grant_wanted).map(who).collect();
     if who.is_empty() {
@@ -79,7 +80,7 @@ fn set(
 }
 
 impl Service {
-    /// From now on a volume is to be cut off from its disk, or not any more. Asked for again, nothing changes.
+    /// Orders a volume isolated from its disk, or reconnected. Repeating the order changes nothing.
     pub async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
         let (inner, of) = (self.inner.clone(), caller.clone());

@@ -1,7 +1,8 @@
-//! Attachments on their way out.
+//! Detaches attachments.
 //!
-//! What must never happen here: an answer that says "detached" before the storage agent's receipt is kept; an access cut that
-//! nobody named; a disk pulled from a running server by its own user (CVE-2023-2088).
+//! What must never happen here: an answer that says "detached" before the storage agent's receipt
+//! is stored; access revoked that no caller named; a disk pulled from a running server by its own
+//! user (CVE-2023-2088).
 
 use std::collections::BTreeSet;
 
@@ -25,14 +26,14 @@ use crate::policy::Target;
 use crate::rules::{self, Deletion};
 use crate::store::{Abort, Asked, AttachmentRow, Db, Taker, VolumeRow};
 
-/// How an attachment is taken away.
+/// The way in which an attachment is detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Its host lets go first.
+    /// The host ends its connection before the target revokes the grant.
     Asked,
-    /// The target revokes first, whatever the host does.
+    /// The target revokes the grant first, whatever the host does (force detach).
     Forced,
-    /// The same, with every attachment of its nexus.
+    /// As [`Way::Forced`], together with every other attachment of the same nexus.
     Widened,
 }
 
@@ -42,47 +43,49 @@ impl Way {
     }
 }
 
-/// An attachment's end: its receipt, and the attachments that the volume still has.
+/// An attachment's end: the receipt, and the attachments that the volume still has.
 pub(super) type Detached = (AttachmentReceipt, Vec<Attachment>);
 
-/// What the first transaction of a detach comes to.
+/// Outcome of a detach's first transaction.
 enum Begun {
-    /// It is going. The volume's revision before.
+    /// The attachment is detaching. The number is the volume's revision before.
     Going(VolumeId, Rewished, u64),
-    /// It is gone.
+    /// The attachment is gone.
     Gone(VolumeId, Rewished, Box<Detached>),
-    /// Nothing was written: whether a session is live decides, and nobody has said yet.
+    /// Nothing was written: a live session decides, and no call has looked for one yet.
     Look(Needed),
 }
 
-/// The nexus whose sessions decide.
+/// The nexus whose sessions decide about a detach.
 pub(super) struct Needed {
     pub(super) agent: AgentId,
     pub(super) volume: VolumeId,
     pub(super) initiator: Initiators,
 }
 
-/// Where a detach stands.
+/// State of a detach.
 enum Standing {
-    /// Its row is there.
+    /// The attachment's row is still there.
     Row(Box<AttachmentRow>, Option<Receipt>),
     Gone(Box<Detached>),
 }
 
-/// What a look has found of the sessions of a nexus. The outer `None`: nobody has looked yet.
+/// Result of a look at the sessions of a nexus. Outer `None`: no look yet. Inner `None`: the
+/// storage agent could not say; `Some(true)`: a session is live.
 pub(super) type Looked = Option<Option<bool>>;
 
 pub(super) fn may_delete(inner: &Inner, caller: &Caller, project: &str, way: Way) -> Result<(), Refusal> {
     let (policies, target) = (inner.policies(), Target::of(project));
     policies.check("volume:attachment_delete", caller, &target)?;
-    // The compute service cuts off hosts that it knows to be dead.
+    // The compute service detaches by force from hosts that it knows to be dead.
     if way.is_forced() && !caller.service {
         policies.check("volume_extension:volume_admin_actions:force_detach", caller, &target)?;
     }
     Ok(())
 }
 
-/// Whether an attachment's own user may end it. `Some`: that depends on its sessions.
+/// Decides if an attachment's own user may end it. `None`: yes. `Some`: the sessions of these
+/// initiators decide, and must be looked at first.
 pub(super) fn decided(
     inner: &Inner,
     caller: &Caller,
@@ -109,12 +112,12 @@ pub(super) fn decided(
     }
 }
 
-/// The record of a caller who wants an attachment gone.
+/// The record of the caller who asks for the detach.
 pub(super) fn asked_by(db: &Db<'_>, caller: &Caller) -> Asked {
     Asked { user: caller.user.clone(), request: caller.request.clone(), at: db.now }
 }
 
-/// Those that go along by force: the target cuts the nexus as a whole.
+/// The attachments that must end together with a forced one: the target revokes a nexus as a whole.
 fn companions(
     row: &AttachmentRow,
     rows: Vec<AttachmentRow>,
@@ -167,7 +170,7 @@ fn begin(
         force_away(&asked, other);
     }
     let mut row = row;
-    // An announced detach has begun.
+    // A detach that the client has announced begins here.
     if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
         db.use_hold(volume.id)?;
         volume.holds -= 1;
@@ -178,11 +181,11 @@ fn begin(
         going.push(row);
         let before = db.attachments_of(volume.id)?;
         let mut rewished = wishes::apply_to(db, &volume, before, &mut going, &BTreeSet::new())?;
-        // Asked again: its host looks again, too.
+        // On a repeated call, the host looks again, too.
         rewished.hosts.extend(again);
         return Ok(Begun::Going(volume.id, rewished, revision));
     }
-    // Nothing of it is at any agent.
+    // No agent has any part of this attachment.
     ask(&asked, &mut row, false);
     row.forced |= way.is_forced();
     db.detach(&row, None)?;
@@ -192,7 +195,8 @@ fn begin(
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
 }
 
-/// Forces an attachment of a volume in review away. Nothing is wished for that: of what its storage agent keeps, this goes.
+/// Begins a force detach from a volume in review. No spec is written for it: the storage agent
+/// takes the grant out of what it stores.
 fn begin_in_review(
     db: &Db<'_>,
     caller: &Caller,
@@ -218,16 +222,16 @@ fn begin_in_review(
     Ok(Rewished { storage: true, ..Rewished::default() })
 }
 
-/// The first step out of one whose grant may be at the agent.
+/// Begins the detach of an attachment whose grant the agent may have.
 fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
     if way.is_forced() {
         return force_away(asked, row);
     }
     ask(asked, row, false);
     if row.is_going() {
-        // Asked again; or one that could not be attached, whose parts are being taken away already.
+        // A repeated call; or an attachment that failed, whose parts are already being taken away.
     } else if row.native.is_some() && row.connect_ever {
-        // Its host lets go first; then its grant goes.
+        // The host ends its connection first; then the grant is revoked.
         row.connect_wanted = false;
     } else {
         take_back(row);
@@ -236,7 +240,7 @@ fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
     row.fault = None;
 }
 
-/// The receipt of one that is going, so far.
+/// The receipt of a detaching attachment. `None` while there is none for all of its initiators.
 pub(super) fn receipt_of(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
     weakest(db, row, |initiator| {
         let found = db.receipt_since(row.volume, initiator, row.wished_at)?;
@@ -244,8 +248,8 @@ pub(super) fn receipt_of(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Rece
     })
 }
 
-/// Of the receipts of a nexus the one that says least: an unproven one, else the last. `None`: of an initiator that is to be
-/// cut there is none, and nothing that is unproven either.
+/// The weakest of a nexus's receipts: an unproven one, else the last. `None`: at least one
+/// initiator to be revoked has no receipt, and no receipt is unproven.
 fn weakest(
     db: &Db<'_>,
     row: &AttachmentRow,
@@ -254,7 +258,7 @@ fn weakest(
     let Some(initiators) = row.initiator.as_ref().filter(|_| row.is_revoking()) else { return Ok(None) };
     let mut all: Vec<_> = initiators.each().collect();
     if all.len() > 1 {
-        // What another attachment keeps is not cut.
+        // A port that another attachment keeps is not revoked.
         let rows = db.attachments_of(row.volume)?;
         all.retain(|one| wanted_mode(&rows, one).is_none());
     }
@@ -281,7 +285,7 @@ fn standing(
         None => Ok(Standing::Gone(Box::new(detached(inner, db, caller, id, volume, None)?))),
         Some(row) => {
             let receipt = match receipt_of(db, &row)? {
-                // Only who forces is answered by what is not proven.
+                // Only a forced detach is answered with an unproven receipt.
                 None if row.forced => told(inner, db, &row)?,
                 kept => kept,
             };
@@ -290,19 +294,20 @@ fn standing(
     }
 }
 
-/// A receipt that came by itself, and that the volume's job keeps when its call has ended: a disk that does not answer
-/// holds that up, and not the answer.
+/// A receipt that the agent reported and that the database does not have yet. The volume's job
+/// stores it when its call ends. A disk that does not answer delays that call, but must not delay
+/// the answer.
 pub(super) fn told(inner: &Inner, db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
     let agent = db.volume(row.volume)?.and_then(|volume| inner.agents.by_id(volume.agent));
     let Some(agent) = agent else { return Ok(None) };
     weakest(db, row, |initiator| match agent.receipt_since(row.volume, initiator, row.wished_at) {
-        // Of several ports one may be kept already.
+        // The database may already have the receipt of one of several ports.
         None => Ok(db.receipt_since(row.volume, initiator, row.wished_at)?.map(|(_, receipt)| receipt)),
         said => Ok(said),
     })
 }
 
-/// The answer of a detach.
+/// The answer to a finished detach.
 fn detached(
     inner: &Inner,
     db: &Db<'_>,
@@ -329,13 +334,18 @@ fn detached(
 }
 
 impl Service {
-    /// Detaches. Native: its host lets go first. The answer comes with the receipt of the storage agent, else `Pending`
-    /// (and the attachment stays `detaching`). With `force` the target revokes first, and the host is told afterwards; a
-    /// receipt that is still unproven after 5 s is answered as such, and the attachment stays until it is proven.
-    /// Returns the volume's other attachments, too. Of one that is gone: 404; with `force`, its receipt again.
+    /// Detaches. On a native attachment, the host ends its connection first. Answers with the
+    /// storage agent's receipt, else `Pending` (and the attachment stays `detaching`).
     ///
-    /// A user's server keeps its disk while a session of its host is live, or nobody can tell: only the compute service ends
-    /// that (409).
+    /// With `force` the target revokes first, and the host hears of it afterwards. A receipt that
+    /// is still unproven after 5 s is the answer then. The attachment stays until the receipt is
+    /// proven.
+    ///
+    /// Returns the volume's other attachments, too. For an attachment that is gone: 404; with
+    /// `force`, its receipt again.
+    ///
+    /// A server keeps its disk against its own user while a session of its host is live, or its
+    /// sessions are unknown. Only the compute service may end such an attachment (409 for others).
     pub async fn delete_attachment(
         &self,
         caller: &Caller,
@@ -346,7 +356,7 @@ impl Service {
         self.detach(caller, id, if force { Way::Forced } else { Way::Asked }, wait).await
     }
 
-    /// The same, said in one word.
+    /// Detaches in the given way; see [`Service::delete_attachment`].
     pub async fn detach(
         &self,
         caller: &Caller,
@@ -382,7 +392,7 @@ impl Service {
         let mut over = false;
         loop {
             if !news {
-                // At the limit it is looked at once more, and answered.
+                // At the limit the state is read once more, and then answered.
                 over = permits::until(limit, changes.changed()).await.is_err_and(Ended::is_final);
             }
             news = false;
@@ -412,7 +422,8 @@ impl Service {
         }
     }
 
-    /// Takes away what could not be attached and whose id nobody has. It goes on by itself.
+    /// Takes away an attachment that failed and whose id no client knows. The work goes on by
+    /// itself.
     pub(super) async fn abandon(&self, caller: &Caller, id: AttachmentId) {
         let owner = caller.clone();
         let write = move |db: &Db<'_>| match db.attachment(id)? {
@@ -445,7 +456,7 @@ impl Service {
                 format!("its grant is revoked, and {commands} may still land")
             }
             (_, Some(fault)) => fault.clone(),
-            // Also while its volume is in review.
+            // A force detach goes on while the volume is in review.
             _ if row.forced => self.at_storage(row.volume).await,
             _ => match row.native.filter(|_| row.grant_wanted).map(|host| self.inner.agents.up(host)) {
                 Some(Err(why)) => why,
@@ -455,9 +466,10 @@ impl Service {
         Refusal::Pending(format!("attachment {} is not detached yet: {why}; it goes on, ask again", row.id))
     }
 
-    /// The receipt of an attachment that is gone (or going). 404 when the attachment never was, or is not going; `receipt`
-    /// is `None` when there had never been anything to revoke. For repeated requests: an attachment that is gone is 404 for
-    /// `delete_attachment` without force.
+    /// The receipt of an attachment that is gone or detaching, for repeated requests:
+    /// `delete_attachment` without force answers 404 for an attachment that is gone. `receipt` is
+    /// `None` if there never was anything to revoke. 404 if the attachment never existed, or if it
+    /// is there without a receipt.
     pub async fn receipt(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentReceipt, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
@@ -521,7 +533,8 @@ mod tests {
         }
     }
 
-    /// What is said of a host with two ports while receipts come, with or without another attachment that keeps the first port.
+    /// The receipt of a host with two ports while receipts come in, with and without another
+    /// attachment that keeps the first port.
     #[test]
     fn a_host_is_cut_off_when_all_of_its_ports_are() {
         const ONE: &str = "20:00:52:54:00:14:00:0b";
@@ -535,7 +548,7 @@ mod tests {
             (vec![late.clone()], false, Some(late.clone())),
             (vec![late.clone(), two.clone()], false, Some(late)),
             (vec![one.clone(), two.clone()], false, Some(one.clone())),
-            // What another one keeps is not cut, and has no receipt.
+            // A port that another attachment keeps is not revoked, and has no receipt.
             (vec![], true, none),
             (vec![two.clone()], true, Some(two)),
         ] {

@@ -1,7 +1,7 @@
-//! How agents join: tokens, certificates, and the end of both.
+//! Enrolment of agents: tokens, certificates, and the end of both.
 //!
-//! What must never happen here: a certificate for a name or a role that its token was not for; a token that two keys can use; an
-//! agent that is dialled after it was revoked.
+//! What must never happen here: a certificate for a name or a role that its token was not for; a
+//! token that two keys can use; an agent that is dialled after it was revoked.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -20,63 +20,65 @@ use crate::domain::{Caller, Enrolment, JoinToken, Role, Roles, is_zone};
 use crate::policy::Target;
 use crate::store::{Abort, Db};
 
-/// How long a join token is worth something.
+/// Lifetime of a join token.
 pub const JOIN_TOKEN_LIFE: Duration = Duration::from_hours(1);
 
-/// How often, with which pause and for how long in all an agent is told that it was revoked, if it does not answer.
+/// Limits for telling a revoked agent that does not answer: number of tries, pause between them,
+/// and time in all.
 const LEAVE_TRIES: usize = 3;
 const LEAVE_PAUSE: Duration = Duration::from_millis(250);
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How a join token begins: with no dash, which would make it an option of the command line that it stands on.
+/// First character of a join token. It is no dash: the command line would take such a token for an
+/// option.
 const TOKEN_START: char = 'j';
 
 /// Random bytes of a join token.
 const TOKEN_BYTES: usize = 32;
 
-/// Longest name of an agent that joins: it stands in a certificate.
+/// Longest name of an agent that joins, in characters: the name stands in a certificate.
 const NAME_CHARS_MAX: usize = 64;
 
-/// What a host gets that joins by a token.
+/// Terms on which a host joins by a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinTerms {
-    /// Its roles.
+    /// The host's roles.
     pub roles: Roles,
-    /// The availability zone of its pools. `None`: the default one.
+    /// The availability zone of the host's pools. `None`: the default zone.
     pub zone: Option<String>,
 }
 
-/// A token, and what its holder types.
+/// A new token, with what its holder types.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewJoinToken {
-    /// The agent that may join with it.
+    /// The agent that may join with this token.
     pub name: String,
-    /// The roles that it gets.
+    /// The roles that the agent gets.
     pub roles: Roles,
-    /// The availability zone that its pools get. `None`: the default one.
+    /// The availability zone of the agent's pools. `None`: the default zone.
     pub zone: Option<String>,
-    /// The token: shown once, and kept as its hash.
+    /// The token: shown once. The database has only its hash.
     pub token: String,
-    /// Where the agent reaches this controller.
+    /// The URL at which the agent reaches this controller.
     pub url: String,
-    /// By which the agent knows this controller.
+    /// The pin by which the agent recognizes this controller.
     pub pin: String,
-    /// The token is worth nothing from then on.
+    /// End of the token's life.
     pub expires_at: SystemTime,
 }
 
 impl fmt::Debug for NewJoinToken {
-    /// Without the token.
+    /// Prints no token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NewJoinToken").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl NewJoinToken {
-    /// The line that is typed on the host.
+    /// The command line to type on the host.
     pub fn command(&self) -> String {
         let line = format!("mooring-agent join {} --token {} --pin {}", self.url, self.token, self.pin);
-        // Without it the agent asks for what every role needs.
+        // Without `--role`, the agent checks for what every role needs.
         if self.roles.iter().count() > 1 { line } else { format!("{line} --role {}", self.roles) }
     }
 }
@@ -88,29 +90,30 @@ pub struct JoinRequest {
     pub token: String,
     /// The certificate signing request, as PEM.
     pub csr: String,
-    /// Where the agent will listen: `https://HOST:PORT`.
+    /// The address at which the agent will listen: `https://HOST:PORT`.
     pub address: String,
-    /// The id that the agent's store has already. `None`: it has no store, or is of a release that does not say it.
+    /// The id in the agent's store. `None`: the agent has no store yet, or its release does not
+    /// send the id.
     pub agent: Option<AgentId>,
 }
 
 impl fmt::Debug for JoinRequest {
-    /// Without the token.
+    /// Prints no token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JoinRequest").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-/// What an agent gets that has joined.
+/// The answer to an agent that has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Its enrolment.
+    /// The agent's enrolment.
     pub enrolment: Enrolment,
-    /// Its certificate, as PEM.
+    /// The agent's certificate, as PEM.
     pub certificate: String,
-    /// The certificates of the authorities that are trusted, as PEM: the one in force first.
+    /// The certificates of the trusted authorities, as PEM: the one in force first.
     pub authority: String,
-    /// The cluster that it joined.
+    /// The cluster that the agent joined.
     pub cluster: ClusterId,
 }
 
@@ -118,9 +121,9 @@ pub struct Joined {
 #[derive(Debug, thiserror::Error)]
 #[error("{refusal}")]
 pub struct JoinRefused {
-    /// The host that the token is for. `None`: the token is not known, or was not looked at.
+    /// The host for which the token is. `None`: the token is unknown, or was not looked up.
     pub name: Option<String>,
-    /// Why.
+    /// The reason.
     pub refusal: Refusal,
 }
 
@@ -134,7 +137,7 @@ fn hash_of(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
 }
 
-/// A name that can stand in a certificate, in `host@lvm#pool` and on command lines.
+/// Refuses a name that cannot stand in a certificate, in `host@lvm#pool` and on command lines.
 pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -146,7 +149,7 @@ pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     )))
 }
 
-/// An address that the controller can dial.
+/// Refuses an address that the controller cannot dial.
 fn check_address(address: &str) -> Result<(), Refusal> {
     match address.parse() {
         Ok(Address::Tls(_)) if address.len() <= super::TEXT_CHARS_MAX => Ok(()),
@@ -163,7 +166,8 @@ fn not_of_the_configuration(inner: &Inner, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// An agent that has joined stays the only one of its name until it is revoked.
+/// Refuses a name that an enrolled agent has: that agent stays the only one of its name until it is
+/// revoked.
 fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
     match db.enrolment(name)? {
         Some(enrolment) if !enrolment.revoked => Err(Refusal::Conflict(format!(
@@ -175,7 +179,7 @@ fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
     }
 }
 
-/// A name under which volumes or connections are known keeps the roles that these need.
+/// Refuses a token without the roles that the name's volumes or connections need.
 fn may_have_what_it_has(db: &Db<'_>, token: &JoinToken) -> Result<(), Abort> {
     let Some(known) = db.agent_named(&token.name)? else { return Ok(()) };
     let (volumes, connections) = (db.volumes_on(known.id)?.len(), db.connections_on(known.id)?.len());
@@ -213,16 +217,16 @@ fn usable(db: &Db<'_>, known: JoinToken, key: &str) -> Result<JoinToken, Abort> 
 struct Asked {
     request: JoinRequest,
     key: String,
-    /// The host that its token is for, once that is known.
+    /// The host for which the token is, once that is known.
     name: Arc<OnceLock<String>>,
 }
 
 impl Asked {
-    /// Signs a certificate and keeps the enrolment, if the token is for this.
+    /// Signs a certificate and stores the enrolment, if the token allows it.
     fn admit(&self, inner: &Inner, enroller: &Enroller, db: &Db<'_>) -> Result<Joined, Abort> {
         let known = db.join_token(&hash_of(&self.request.token))?;
         let known = known.ok_or_else(|| not_usable("is not known, or a newer one took its place"))?;
-        // A transaction that is tried again finds it set, by the same token.
+        // A repeated transaction finds the name set, by the same token.
         let _ = self.name.set(known.name.clone());
         let token = usable(db, known, &self.key)?;
         if let Some(stranger) = self.request.agent.map(|id| db.forgotten(id)).transpose()?.flatten() {
@@ -276,7 +280,8 @@ impl Service {
         })
     }
 
-    /// Makes a token with which one agent may join, once, within an hour. It takes the place of an earlier one of the name.
+    /// Makes a token with which one agent may join, once, within an hour. The token replaces an
+    /// earlier one for the same name.
     pub async fn make_join_token(
         &self,
         caller: &Caller,
@@ -320,12 +325,14 @@ impl Service {
         Ok(NewJoinToken { name: name.to_owned(), roles, zone, token, url, pin, expires_at })
     }
 
-    /// The certificates of the authorities that are trusted, as PEM: the one in force first. They are no secret.
+    /// The certificates of the trusted authorities, as PEM: the one in force first. They are not
+    /// secret.
     pub fn authority(&self) -> Result<String, Refusal> {
         Ok(self.enroller()?.authority.now().certificate_pem().to_owned())
     }
 
-    /// Lets an agent join that has a token. The same token with the same key again is the same join: its answer may have been lost.
+    /// Admits an agent that has a token. The same token with the same key again is the same join:
+    /// its answer may have been lost.
     pub async fn join(&self, request: JoinRequest) -> Result<Joined, JoinRefused> {
         let enroller = self.enroller()?.clone();
         let key = requested_key_hash(&request.csr).map_err(|error| Refusal::Invalid(error.to_string()))?;
@@ -346,13 +353,14 @@ impl Service {
         Ok(joined)
     }
 
-    /// Renews the certificates of agents that are due now, without waiting for their time.
+    /// Renews the certificates of agents that are due now, without waiting for the timer.
     pub async fn renew_certificates(&self) -> Result<(), Refusal> {
         self.inner.renew_certificates().await
     }
 
-    /// Ends an enrolment: the agent is dialled no more, its certificate is worth nothing, and so is a token of its name. An agent that
-    /// answers is told, and lets nobody in any more.
+    /// Revokes an enrolment. The controller dials the agent no more, and the agent's certificate
+    /// and any token for its name are void. An agent that answers is told, and then refuses all
+    /// clients.
     pub async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
         self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
         let agent = self.inner.agents.named(name).filter(|agent| agent.entry.enrolment.is_some());
@@ -367,7 +375,7 @@ impl Service {
             return Err(Refusal::NotFound { kind: "Host", what });
         }
         self.inner.notes.enrolled();
-        // The row decides. What is said to the agent beside it is for the agent's own side.
+        // The database row decides. The message to the agent only closes the agent's own side.
         let told = async {
             if let Some(agent) = agent {
                 self.tell_to_leave(&agent.entry).await;

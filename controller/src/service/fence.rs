@@ -1,14 +1,17 @@
-//! Fences: a host is cut off from every volume with one word, at all storage nodes, and stays so until somebody lifts that.
+//! Fences: one call revokes a host's access to every volume, on all storage nodes, and keeps it
+//! revoked until an operator lifts the fence.
 //!
-//! The fence and the end of the host's attachments are one transaction: afterwards nothing is granted to the host any more,
-//! and what it has is on its way out, by force. What the storage agents say of each attachment is its own receipt; the fence's
-//! receipt is all of them together.
+//! One transaction writes the fence and the end of the host's attachments. After it the host is
+//! granted nothing more, and each of its attachments is force detached. Each attachment has a
+//! receipt of its own from its storage agent; the fence's receipt is all of them together.
 //!
-//! The rows of this database are not all that there is: it may be an older state than its agents. So each storage node is
-//! compared with the fence, and what it grants to the host besides is taken away, too ([`crate::flow::fenced`]).
+//! This database may be older than what the agents store. So the controller compares each storage
+//! node with the fence, and revokes what that node grants to the host besides
+//! ([`crate::flow::fenced`]).
 //!
-//! What must never happen here: a grant to a fenced host; a fence said to be proven while one part is not, or while one storage
-//! node has not said what it grants; a part that is forgotten because its storage node does not answer.
+//! What must never happen here: a grant to a fenced host; a fence shown as proven while one part is
+//! not, or while one storage node has not reported its grants; a part that is forgotten because its
+//! storage node does not answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,17 +40,17 @@ use crate::store::{Abort, AgentRow, Asked, AttachmentRow, Db, FenceRow, Taker};
 /// Longest reason, in characters.
 pub const REASON_MAX: usize = 255;
 
-/// Records of one list.
+/// Most fences of one list.
 const FENCES_MAX: u32 = 1_000;
 
-/// What a fence begins at a volume: what it takes from it, and whom to wake.
+/// The start of a fence at one volume: the attachments that it ends, and the agents to wake.
 struct Cutting {
     volume: VolumeId,
     parts: Vec<AttachmentId>,
     rewished: Rewished,
 }
 
-/// The fence in force that stands in the way of a new access, in words.
+/// Refuses a new access that a fence in force forbids.
 pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -> Result<(), Abort> {
     let Some(fence) = db.fence_of(initiator, host)? else { return Ok(()) };
     let FenceRow { name, reason, .. } = fence;
@@ -57,8 +60,8 @@ pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -
     Err(Refusal::Conflict(text).into())
 }
 
-/// Under which names the host that is meant logs in. What users say of a host counts for nothing: who chooses the name chooses
-/// who is cut off.
+/// The names under which the named host logs in. Names that only users claim for the host do not
+/// count: whoever chose such a name would choose the host that is fenced.
 fn meant(db: &Db<'_>, name: &str) -> Result<BTreeSet<Initiator>, Abort> {
     if let Ok(initiator) = name.parse::<Initiator>() {
         return Ok(BTreeSet::from([initiator]));
@@ -74,7 +77,7 @@ fn meant(db: &Db<'_>, name: &str) -> Result<BTreeSet<Initiator>, Abort> {
     Ok(initiators)
 }
 
-/// What users say that the host logs in under, and the fence does not take.
+/// The initiators that only users claim for the host, and that the fence leaves alone.
 fn disputed(db: &Db<'_>, name: &str, taken: &[Initiator]) -> Result<Vec<DisputedInitiator>, Abort> {
     let mut all: BTreeMap<Initiator, Vec<(AttachmentId, VolumeId)>> = BTreeMap::new();
     for (initiators, attachment, volume) in db.claims_of_host(name)? {
@@ -89,7 +92,7 @@ fn disputed(db: &Db<'_>, name: &str, taken: &[Initiator]) -> Result<Vec<Disputed
     all.into_iter().map(one).collect()
 }
 
-/// Takes everything of these initiators away from one volume.
+/// Ends all attachments of these initiators to one volume, by force.
 fn cut(
     db: &Db<'_>,
     caller: &Caller,
@@ -115,7 +118,7 @@ fn cut(
 fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uuid, Vec<Cutting>), Abort> {
     let kept = db.fence_named(name)?;
     let mut initiators = meant(db, name).or_else(|refusal| match &kept {
-        // Fenced when something still spoke of it.
+        // The host was known when it was fenced, and no row names it now.
         Some(_) => Ok(BTreeSet::new()),
         None => Err(refusal),
     })?;
@@ -151,7 +154,7 @@ fn state(
         let receipt = db.detached(attachment)?.and_then(|gone| gone.receipt);
         let receipt = receipt.map(|id| db.receipt(id)).transpose()?.flatten();
         return Ok(match receipt {
-            // Its storage node was forgotten.
+            // The volume's storage node was forgotten.
             Some(receipt) if receipt.proof != Proof::Proven => FenceState::Unproven(receipt),
             receipt => FenceState::Cut(receipt),
         });
@@ -162,7 +165,8 @@ fn state(
             Proof::Unproven { .. } => FenceState::Unproven(receipt),
         });
     }
-    // A proof that came and is not kept yet is no answer: it will be in a moment, or its agent says it again.
+    // A proven receipt that is not stored yet is no answer: it soon will be, or the agent reports
+    // it again.
     match told(inner, db, &row)?.filter(|receipt| receipt.proof != Proof::Proven) {
         Some(receipt) => Ok(FenceState::Unproven(receipt)),
         None => Ok(FenceState::Waits(why_waits(inner, db, &row, volume)?)),
@@ -178,7 +182,7 @@ fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) 
     })
 }
 
-/// What goes at storage nodes beside the parts.
+/// The grants that the fence revokes on storage nodes besides its parts.
 fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>, Abort> {
     let mut all = Vec::new();
     for taking in db.takings_for(Taker::Fence(fence))? {
@@ -198,8 +202,8 @@ fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>,
     Ok(all)
 }
 
-/// Storage nodes that have not said since the fence began what they grant. Of one that was forgotten before the fence, the word of the
-/// operator who forgot it holds.
+/// Storage nodes that have not reported their grants since the fence began. For a node that was
+/// forgotten before the fence, the word of the operator who forgot it counts.
 fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result<Vec<UnknownNode>, Abort> {
     let (compared, serving) = (db.fence_nodes(fence)?, db.serving_agents()?);
     let serves = |agent: &Agent| agent.is_storage() || agent.id().is_some_and(|id| serving.contains(&id));
@@ -214,7 +218,7 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result
     };
     let mut unknown = Vec::new();
     for agent in inner.agents.all().iter().filter(silent) {
-        // The configuration may still name one that was forgotten.
+        // The configuration may still name a forgotten agent.
         let forgotten = agent.id().map(|id| db.forgotten(id)).transpose()?.flatten();
         if forgotten.is_none() {
             unknown.push(UnknownNode { node: agent.entry.name.clone(), why: why(agent) });
@@ -235,7 +239,8 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result
     Ok(unknown)
 }
 
-/// What the storage agent said last of a reservation that this attachment's host holds.
+/// Warnings about a reservation that this attachment's host holds, by the storage agent's last
+/// report.
 fn holds(inner: &Inner, db: &Db<'_>, attachment: AttachmentId) -> Result<Vec<String>, Abort> {
     let Some(row) = db.attachment(attachment)? else { return Ok(Vec::new()) };
     let of = db.volume(row.volume)?;
@@ -257,7 +262,7 @@ fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     let Asked { user, request, at } = asked;
     let initiators = db.fenced_initiators(id)?;
     let exports = exports(inner, db, id)?;
-    // Of one that does not hold any more, nobody is asked.
+    // For a lifted fence, no node is asked.
     let (unknown, disputed) = match lifted_at {
         None => (unknown(inner, db, id, at)?, disputed(db, &name, &initiators)?),
         Some(_) => (Vec::new(), Vec::new()),
@@ -283,7 +288,7 @@ fn find(db: &Db<'_>, name: &str) -> Result<FenceRow, Abort> {
     Ok(db.fence_named(name)?.ok_or_else(missing)?)
 }
 
-/// Why a fence is not lifted.
+/// The reason why a fence is not lifted.
 fn not_lifted(fence: &HostFence) -> String {
     let open = fence.states().filter(|state| !matches!(state, FenceState::Cut(_))).count();
     let mut why = Vec::new();
@@ -314,12 +319,14 @@ fn checked(reason: Option<String>) -> Result<Option<String>, Refusal> {
 }
 
 impl Service {
-    /// Cuts a host off from every volume, at all storage nodes, by force, and refuses it every access until
-    /// [`Service::unfence_host`]. The host is an enrolled one, one that connectors name, or an initiator's own name. What connectors
-    /// of users say of it is listed, and taken only where `new` names it.
+    /// Fences a host: revokes its access to every volume, on all storage nodes, by force, and
+    /// refuses it every access until [`Service::unfence_host`]. `name` is an enrolled host, a host
+    /// that connectors name, or an initiator's own name. Initiators that only users' connectors
+    /// claim for the host are listed, and fenced only if `new` names them.
     ///
-    /// Answers when every part is proven; else after 5 s (with a storage agent that says nothing: after `wait`) with what is
-    /// known. It goes on by itself; said again, it answers how far it is and takes along what came in between.
+    /// Answers when every part is proven. Otherwise answers with what is known after 5 s; if a
+    /// storage agent reports nothing, after `wait`. The work goes on by itself. A repeated call
+    /// answers with the progress, and fences what came in between.
     pub async fn fence_host(
         &self,
         caller: &Caller,
@@ -350,8 +357,8 @@ impl Service {
         self.fence(caller, name).await
     }
 
-    /// Asks every agent that may be a storage node what it grants, all at once. One that says nothing until the deadline is told
-    /// of in the answer, and is compared when it speaks.
+    /// Asks every agent that may be a storage node for its grants, all at once. The answer names an
+    /// agent that is silent until the deadline. That agent is compared when it reports.
     async fn compare_nodes(&self, deadline: Instant) {
         let mut asked = JoinSet::new();
         for agent in self.inner.agents.all().iter() {
@@ -364,12 +371,13 @@ impl Service {
         }
         let all = async { while asked.join_next().await.is_some() {} };
         if tokio::time::timeout_at(deadline, all).await.is_err() {
-            // They go on, each within its own limit.
+            // The calls go on, each within its own limit.
             asked.detach_all();
         }
     }
 
-    /// Waits until what a fence takes from one volume is proven, or the time for that is over.
+    /// Waits until everything that a fence revokes at one volume is proven, or the time for that is
+    /// over.
     async fn until_cut(
         &self,
         fence: Uuid,
@@ -400,7 +408,7 @@ impl Service {
         }
     }
 
-    /// A fence in force, with how far it is. 404: there is none of this name.
+    /// A fence in force, with its progress. 404 if this name has none.
     pub async fn fence(&self, caller: &Caller, name: &str) -> Result<HostFence, Refusal> {
         self.inner.policies().check("mooring:fence", caller, &Target::default())?;
         let (inner, name) = (self.inner.clone(), name.to_owned());
@@ -408,7 +416,7 @@ impl Service {
         self.store.read("read a fence", read).await
     }
 
-    /// Fences, newest first: those in force, or with those that were lifted.
+    /// Fences, newest first: those in force; with `lifted`, the lifted ones, too.
     pub async fn fences(&self, caller: &Caller, lifted: bool) -> Result<Vec<HostFence>, Refusal> {
         self.inner.policies().check("mooring:fence", caller, &Target::default())?;
         let inner = self.inner.clone();
@@ -418,8 +426,9 @@ impl Service {
         self.store.read("list fences", read).await
     }
 
-    /// Lifts a fence: the host may be given access anew; what it had does not come back. Refused (409) while a part is not
-    /// proven, because the host might find its own old writes landing, unless `anyway`.
+    /// Lifts a fence: the host may be granted access again, and its former attachments stay ended.
+    /// Refused (409) while a part is not proven, unless `anyway`: old writes of the host could
+    /// still land.
     pub async fn unfence_host(
         &self,
         caller: &Caller,

@@ -1,9 +1,12 @@
-//! A host that never comes back: what it had is taken out of the database, and it is held as a stranger if it comes back all the same.
+//! Forgets a host that never comes back: removes its belongings from the database. If it comes back
+//! all the same, it is treated as a stranger.
 //!
-//! The first transaction decides: the agent's id is kept as forgotten, its enrolment ends, and no name stands for it any more. What it
-//! had goes after that in parts ([`crate::flow::forgotten`]), which any later start goes on with.
+//! The first transaction decides: it records the agent's id as forgotten, ends its enrolment and
+//! frees its name. Its belongings are removed afterwards, in parts ([`crate::flow::forgotten`]).
+//! Any later start resumes that.
 //!
-//! What must never happen here: a host forgotten that answers; one that is taken for the host that it was.
+//! What must never happen here: a host forgotten that answers; a forgotten host that is admitted as
+//! the host that it was.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +22,15 @@ use crate::flow::Inner;
 use crate::policy::Target;
 use crate::store::{Abort, Db, ForgottenRow, Store};
 
-/// A host is forgotten so long after its last word at the earliest: one that only starts again is back by then.
+/// Shortest time from a host's last report until it can be forgotten. A host that only restarts is
+/// back by then.
 pub const FORGET_AFTER: Duration = Duration::from_mins(10);
 
-/// A controller's knowledge of a host, beside the database.
+/// This controller's knowledge of a host, besides the database.
 struct Known {
-    /// When it was heard last, by this controller.
+    /// Time of the host's last report to this controller. `None`: there was none.
     heard_at: Option<SystemTime>,
-    /// How the host answers. `None`: it does not.
+    /// Words for how the host answers. `None`: it does not answer.
     answers: Option<String>,
 }
 
@@ -55,10 +59,10 @@ fn projects(db: &Db<'_>, agent: AgentId) -> Result<Vec<ProjectLoss>, Abort> {
     Ok(all.into_values().collect())
 }
 
-/// The belongings of a host, as the database has them. `None`: nobody here knows it.
+/// The belongings of a host, as the database has them. `None`: the host is unknown here.
 fn loss(db: &Db<'_>, name: &str, known: &Known) -> Result<Option<HostLoss>, Abort> {
     let (row, enrolment) = (db.agent_named(name)?, db.enrolment(name)?);
-    // One that is forgotten already, in whole or in part, is known by nothing else.
+    // Only this row knows a host that is already forgotten, in whole or in part.
     let half = db.forgotten_named(name)?.filter(|_| row.is_none() && enrolment.is_none());
     if row.is_none() && enrolment.is_none() && half.is_none() {
         return Ok(None);
@@ -91,7 +95,7 @@ fn loss(db: &Db<'_>, name: &str, known: &Known) -> Result<Option<HostLoss>, Abor
     }))
 }
 
-/// The decision. What follows from it is done afterwards, part by part.
+/// Decides to forget a host. The removal of its belongings follows later, in parts.
 fn decide(db: &Db<'_>, caller: &Caller, name: &str, known: &Known) -> Result<HostLoss, Abort> {
     let loss = loss(db, name, known)?.ok_or_else(|| not_found(name))?;
     if let Some(why) = loss.obstacle {
@@ -114,14 +118,14 @@ fn decide(db: &Db<'_>, caller: &Caller, name: &str, known: &Known) -> Result<Hos
 }
 
 impl Inner {
-    /// Asks a host now, and says what this controller knows of it.
+    /// Asks a host now, and returns this controller's knowledge of it.
     async fn know(&self, name: &str) -> Known {
         let Some(agent) = self.agents.named(name) else { return Known { heard_at: None, answers: None } };
         let heard_at = agent.state().last_report;
         if agent.is_up() {
             return Known { heard_at, answers: Some("answers".to_owned()) };
         }
-        // It may answer, and not be used for another reason.
+        // The host may answer, and be unusable for another reason.
         let greeted = async {
             let channel = self.options.dial.dial(&agent.entry).await?;
             say_hello(name, channel).await
@@ -131,7 +135,7 @@ impl Inner {
         let machine =
             agent.state().capabilities.as_ref().map(|seen| seen.host_name.clone()).unwrap_or_default();
         let answers = match greeted {
-            // One that has lost its store is the same on the same machine.
+            // An agent that has lost its store is the same agent if it is on the same machine.
             Ok(Ok(hello))
                 if own.is_none_or(|own| own == hello.agent_id)
                     || (hello.fresh && (machine.is_empty() || machine == hello.host_name)) =>
@@ -139,7 +143,7 @@ impl Inner {
                 let why = agent.state().why_down.clone().unwrap_or_default();
                 Some(format!("answers at {}, although it is not used ({why})", agent.entry.address))
             }
-            // Nobody does, or another agent.
+            // Either nothing answers, or another agent does.
             _ => None,
         };
         Known { heard_at, answers }
@@ -172,7 +176,7 @@ impl Inner {
 }
 
 impl Service {
-    /// Says what would go with a host, and whether anything stands in the way. Changes nothing.
+    /// Says what would be lost with a host, and what stands in the way. Changes nothing.
     pub async fn host_loss(&self, caller: &Caller, name: &str) -> Result<HostLoss, Refusal> {
         self.inner.policies().check("mooring:host_forget", caller, &Target::default())?;
         let known = self.inner.know(name).await;
@@ -182,10 +186,16 @@ impl Service {
         loss.ok_or_else(|| not_found(name))
     }
 
-    /// Forgets a host that never comes back, with everything that it has: its volumes and snapshots, their attachments (each with a
-    /// receipt that will never be proven), its own attachments to other storage nodes (by force), its enrolment. Its agent's id is a
-    /// stranger's from then on. Refused while it answers, and until [`FORGET_AFTER`] after its last word. `confirm`: the name once
-    /// more. Said again, it goes on where it stopped. Returns what went.
+    /// Forgets a host that never comes back, together with:
+    ///
+    /// - its volumes and snapshots, and their attachments (each with a receipt that will never be
+    ///   proven);
+    /// - its own attachments to other storage nodes (by force);
+    /// - its enrolment.
+    ///
+    /// From then on its agent's id is a stranger's. Refused while the host answers, and until
+    /// [`FORGET_AFTER`] after its last report. `confirm`: the host's name once more. A repeated
+    /// call resumes where the last one stopped. Returns the losses.
     pub async fn forget_host(&self, caller: &Caller, name: &str, confirm: &str) -> Result<HostLoss, Refusal> {
         self.inner.policies().check("mooring:host_forget", caller, &Target::default())?;
         if confirm != name {

@@ -1,7 +1,8 @@
-//! Volumes from images: whether their storage agent can read one. Whether there is such a file, and what is in it, the agent
-//! sees when it makes the volume.
+//! Volumes from images: checks that the storage agent can read the image's format. Only the agent
+//! checks, when it makes the volume, that the file exists and has the right content.
 //!
-//! What must never happen here: an image wished of an agent that would take the wish for one without it.
+//! What must never happen here: an image in a spec for an agent that would ignore it and make an
+//! empty volume.
 
 use mooring_api::v1;
 use mooring_model::ImageFormat;
@@ -12,10 +13,10 @@ use crate::domain::{Caller, HostImage};
 use crate::flow::Inner;
 use crate::policy::Target;
 
-/// Who may make volumes from images: the folder of a storage node is nobody's project's.
+/// Policy for making volumes from images: the folder of a storage node belongs to no project.
 const IMPORT: &str = "mooring:import";
 
-/// Whether a volume can be copied from this image, as far as its storage agent has said.
+/// Refuses an image from which no volume can be copied, as far as the storage agent has reported.
 pub(super) fn check(inner: &Inner, caller: &Caller, of: &HostImage) -> Result<(), Refusal> {
     inner.policies().check(IMPORT, caller, &Target::own(caller))?;
     let what = || of.host.chars().take(TEXT_CHARS_MAX).collect();
@@ -24,7 +25,7 @@ pub(super) fn check(inner: &Inner, caller: &Caller, of: &HostImage) -> Result<()
     check_format(&agent, of.image.format)
 }
 
-/// Whether this agent reads and writes images of a format, as far as it has said.
+/// Refuses a format that this agent cannot read and write, as far as it has reported.
 pub(super) fn check_format(agent: &Agent, format: ImageFormat) -> Result<(), Refusal> {
     let Some(said) = agent.state().capabilities.clone() else {
         return Err(Refusal::Unavailable(agent.why_down()));

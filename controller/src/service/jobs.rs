@@ -1,6 +1,7 @@
-//! Long work: what the storage agents say of it now. Nothing of it is kept: a job is what an agent does at this moment.
+//! Long work, as the storage agents report it now. None of it is stored: a job is what an agent
+//! does at this moment.
 //!
-//! What must never happen here: "no jobs" of an agent that has not answered.
+//! What must never happen here: "no jobs" for an agent that has not answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +17,18 @@ use crate::domain::{Caller, HostJobs, Job, Jobs};
 use crate::policy::Target;
 use crate::store::Db;
 
-/// Who may list jobs of all projects, and limit them.
+/// Policy for listing the jobs of all projects, and for limiting them.
 const JOBS: &str = "mooring:jobs";
 
-/// How long an agent is waited for. It answers from memory.
+/// Time limit for an agent's answer. The agent answers from memory.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 fn of_host(host: String, limit_bytes: u64) -> HostJobs {
     HostJobs { host, limit: Some(ByteSize(limit_bytes)).filter(|limit| limit.0 > 0), problem: None }
 }
 
-/// What an agent says, whoever drives it. Also a dial that hangs is not waited for.
+/// The jobs that an agent reports, whichever controller drives it. The limit covers a dial that
+/// hangs, too.
 async fn say(agent: &Agent, volume_id: String) -> Result<v1::ListJobsResponse, String> {
     let answer = agent.list_jobs(volume_id, ANSWER_WITHIN);
     match tokio::time::timeout(ANSWER_WITHIN, answer).await {
@@ -35,7 +37,7 @@ async fn say(agent: &Agent, volume_id: String) -> Result<v1::ListJobsResponse, S
     }
 }
 
-/// What an agent answers, with its place among all.
+/// An agent's answer, with its place among all agents.
 async fn ask(place: usize, agent: Arc<Agent>) -> (usize, HostJobs, Vec<Job>) {
     let host = agent.entry.name.clone();
     let unknown = |why| HostJobs { host: host.clone(), limit: None, problem: Some(why) };
@@ -53,7 +55,8 @@ async fn ask(place: usize, agent: Arc<Agent>) -> (usize, HostJobs, Vec<Job>) {
 }
 
 impl Service {
-    /// The long work of all storage agents, by volume. One that does not answer is there with its reason.
+    /// The long work of all storage agents, sorted by volume. An agent that does not answer is
+    /// listed with the reason.
     pub async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
         self.inner.policies().check(JOBS, caller, &Target::default())?;
         let mut asked = JoinSet::new();
@@ -79,7 +82,8 @@ impl Service {
         self.store.read("read the names of volumes", read).await
     }
 
-    /// The long work at one volume, as its agent says now; `None`: there is none, or nobody knows.
+    /// The long work at one volume, as its agent reports now. `None`: there is none, or the agent
+    /// did not answer.
     pub(super) async fn job_of(&self, agent: AgentId, id: VolumeId) -> Option<(JobReport, String)> {
         let agent = self.inner.agents.up(agent).ok()?;
         let answer = agent.list_jobs(id.to_string(), ANSWER_WITHIN).await;
@@ -89,7 +93,8 @@ impl Service {
         Some((seen, agent.entry.name.clone()))
     }
 
-    /// Limits what all jobs of a storage agent together may write in a second, until it is started again. `None`: no limit.
+    /// Limits how much all jobs of a storage agent together may write per second, until the agent
+    /// restarts. `None`: no limit.
     pub async fn limit_jobs(
         &self,
         caller: &Caller,

@@ -1,6 +1,7 @@
-//! Lists, and what is counted over many rows: a page costs a handful of statements, however long the list is.
+//! Lists, and sums over many rows. A page costs a handful of statements, however long the list is.
 //!
-//! What must never happen here: another project's row in a list of somebody who is no admin; a statement per row.
+//! What must never happen here: another project's row in a list for a caller who is no admin; a
+//! statement per row.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,7 +20,8 @@ use crate::list::{ListQuery, Page, Test};
 use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, AgentRow, Db};
 
-/// The query with whose rows it is about: `None` of its project is all of them.
+/// The query, limited to the caller's project. Only an admin may ask for all projects (project
+/// `None`).
 pub(super) fn seen_by(caller: &Caller, mut query: ListQuery) -> ListQuery {
     if !(caller.admin && query.all_projects) {
         query.project = Some(caller.project.clone());
@@ -64,7 +66,8 @@ fn attachments_page(
     let mut rows = found("Attachment", query, db.attachment_page(query)?)?;
     let ids: BTreeSet<VolumeId> = rows.iter().map(|row| row.volume).collect();
     let volumes = db.volumes_by_id(&ids.into_iter().collect::<Vec<_>>())?;
-    // Also grants that are seen and not noted yet. Few are on their way in at once.
+    // Count grants as granted that are reported and not stored yet. Few attachments are coming at
+    // once.
     for row in rows.iter_mut().filter(|row| row.is_coming()) {
         if let Some(volume) = volumes.get(&row.volume) {
             row.granted = inner.sees_grant(db, volume.agent, row)?;
@@ -84,7 +87,8 @@ fn attachments_page(
     Ok(Page { items, count: None })
 }
 
-/// Makes a change to the metadata of a volume or a snapshot. 404 for a key to remove that is not there.
+/// Applies a change to the metadata of a volume or a snapshot. 404 for the removal of a key that is
+/// not there.
 pub(super) fn metadata_after(
     id: VolumeId,
     metadata: &mut BTreeMap<String, String>,
@@ -123,7 +127,8 @@ fn change_metadata(
     volumes::check_metadata(&metadata)?;
     row.metadata = metadata;
     db.update_volume(&row)?;
-    // A wish carries it, so that a controller can be rebuilt. Nothing new is wished of what is in review.
+    // A spec carries the metadata, so that a controller can be rebuilt. A volume in review gets no
+    // new spec.
     if row.review.is_none() {
         wishes::apply(db, id, &mut [], &BTreeSet::new())?;
     }
@@ -131,7 +136,7 @@ fn change_metadata(
 }
 
 impl Service {
-    /// Volumes.
+    /// One page of volumes.
     pub async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
         self.may("volume:get_all", caller)?;
         let (inner, query) = (self.inner.clone(), seen_by(caller, query));
@@ -139,7 +144,7 @@ impl Service {
         self.store.read("list volumes", read).await
     }
 
-    /// Volumes, by name only.
+    /// One page of volumes, by name only.
     pub async fn volume_names(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeName>, Refusal> {
         self.may("volume:get_all", caller)?;
         let query = seen_by(caller, query);
@@ -151,7 +156,7 @@ impl Service {
         self.store.read("list volumes", read).await
     }
 
-    /// How many volumes there are and how large they are; `metadata`: with its keys and values.
+    /// Number and total size of the volumes; with `metadata`, also their keys and values.
     pub async fn volumes_summary(
         &self,
         caller: &Caller,
@@ -172,8 +177,8 @@ impl Service {
         self.store.read("sum volumes up", read).await
     }
 
-    /// Changes a volume's metadata, in one transaction with the look at what it is: of two changes at once none is lost.
-    /// `only_if`: refused as `Changed` unless it is this.
+    /// Changes a volume's metadata. One transaction reads and writes it, so that of two changes at
+    /// once none is lost. `only_if`: the call is refused as `Changed` unless the metadata is this.
     pub async fn change_metadata(
         &self,
         caller: &Caller,
@@ -188,7 +193,7 @@ impl Service {
         Ok(metadata)
     }
 
-    /// Attachments. An admin who names a volume means all of its attachments.
+    /// One page of attachments. An admin who names a volume gets the attachments of all projects.
     pub async fn attachments(&self, caller: &Caller, query: ListQuery) -> Result<Page<Attachment>, Refusal> {
         self.may("mooring:attachment_get_all", caller)?;
         let mut query = query;
@@ -201,7 +206,7 @@ impl Service {
         self.store.read("list attachments", read).await
     }
 
-    /// Types: those that the caller may use; all of them for admins.
+    /// One page of volume types: those that the caller may use; for admins all.
     pub async fn types(&self, caller: &Caller, query: ListQuery) -> Result<Page<VolumeType>, Refusal> {
         self.may("volume_extension:type_get_all", caller)?;
         let query = seen_by(caller, ListQuery { all_projects: true, ..query });
@@ -212,7 +217,7 @@ impl Service {
         self.store.read("list types", read).await
     }
 
-    /// Messages of the caller's project.
+    /// One page of the messages of the caller's project.
     pub async fn messages(&self, caller: &Caller, query: ListQuery) -> Result<Page<Message>, Refusal> {
         self.may("message:get_all", caller)?;
         let query = seen_by(caller, query);
@@ -223,7 +228,7 @@ impl Service {
         self.store.read("list messages", read).await
     }
 
-    /// One message. 404 for another project's.
+    /// One message. 404 for another project's message.
     pub async fn message(&self, caller: &Caller, id: Uuid) -> Result<Message, Refusal> {
         self.may("message:get", caller)?;
         let project = (!caller.admin).then(|| caller.project.clone());
@@ -232,7 +237,7 @@ impl Service {
         self.store.read("read a message", read).await
     }
 
-    /// Takes a message away.
+    /// Deletes a message.
     pub async fn delete_message(&self, caller: &Caller, id: Uuid) -> Result<(), Refusal> {
         self.may("message:delete", caller)?;
         let project = (!caller.admin).then(|| caller.project.clone());
@@ -263,7 +268,7 @@ impl Service {
         self.store.read("list storage hosts", read).await
     }
 
-    /// What projects have on a storage agent. Admins only.
+    /// The use of a storage agent by each project. Admins only.
     pub async fn storage_host(&self, caller: &Caller, name: &str) -> Result<Vec<HostUsage>, Refusal> {
         self.may("volume_extension:hosts", caller)?;
         text_limit("host", name)?;
@@ -278,7 +283,7 @@ impl Service {
     }
 }
 
-/// It has pools.
+/// `true` if the agent has reported pools.
 fn serves(row: &AgentRow) -> bool {
     row.capabilities.as_ref().is_some_and(|seen| !seen.pools.is_empty())
 }
@@ -301,7 +306,8 @@ mod tests {
         Service::open(ServiceOptions::new(dir.path().join("state"))).unwrap()
     }
 
-    /// A page costs as many statements whether it has ten volumes or a thousand: those of its chunks.
+    /// A page of ten volumes costs as many statements as one of a thousand, but for the chunks of
+    /// its attachments.
     #[test]
     fn statements_per_page() {
         let dir = tempfile::tempdir().unwrap();
@@ -334,7 +340,8 @@ mod tests {
                 })
                 .unwrap()
         };
-        // The page, four chunks of attachments, the type with its specs, the count; the page and the 334 volumes of a
+        // Statements of a volume page: the page, four chunks of attachments, the type with its
+        // specs, the count. Statements of an attachment page: the page, and the 334 volumes of a
         // thousand attachments, of which none is connected.
         assert_eq!(counted(1_000, None), (1_000, 8, 1 + 2));
         assert_eq!(counted(10, None).1, 5);

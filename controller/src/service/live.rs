@@ -1,7 +1,7 @@
-//! What is live: rows beside the agents' last words.
+//! Live state: rows of the database, combined with the agents' last reports.
 //!
-//! What must never happen here: a word that is not in a report; an old report shown as one of now (an agent that is down
-//! has none).
+//! What must never happen here: a state that is in no report; an old report shown as a present one
+//! (an agent that is down has none).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,10 +26,12 @@ use crate::permits::{self, Ended};
 use crate::policy::Target;
 use crate::store::{Abort, AgentRow, AttachmentRow, Db, Rotation, Stage};
 
-/// A report of a storage agent is as good as a look for so long. A login is the kernel's, and is not reported as it comes.
+/// Age at which a storage agent's report no longer replaces a fresh look. A login happens in the
+/// kernel, and is not reported at once.
 const REPORT_OLD: Duration = Duration::from_secs(5);
 
-/// Looks for one list, all in all; those at work at a time; and how long the list waits for them.
+/// Limits of the fresh looks for one list: number in all, number at a time, and the time that the
+/// list waits for them.
 const LOOKS_MAX: usize = 128;
 const LOOKS_AT_ONCE: usize = 16;
 const LOOKS_LIMIT: Duration = Duration::from_secs(3);
@@ -65,9 +67,9 @@ fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
     }
 }
 
-/// One attachment with what its agents say.
+/// One attachment, with the live state from its agents' reports.
 pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
-    // Before anything is read: what changes afterwards has another revision.
+    // Read the revision first: a later change has another revision.
     let revision = inner.revision(row.volume);
     let volume = db.volume(row.volume)?;
     let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
@@ -98,7 +100,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         Err(why) => live.problems.push(why),
         Ok(agent) => match agent.export(volume.id) {
             Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
-            // It answers, and it exports nothing.
+            // The agent is up, and does not export the volume.
             None => live.session = Some(false),
         },
     }
@@ -118,7 +120,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
     Ok(live)
 }
 
-/// The agent answers, and does not say what it can do.
+/// The problem of an agent that is up and does not report its capabilities. `None` if it does.
 fn silence(state: &AgentState) -> Option<String> {
     let since = state.capabilities_silent?;
     let ago = |time: SystemTime| time.elapsed().unwrap_or_default().as_secs();
@@ -132,10 +134,12 @@ fn silence(state: &AgentState) -> Option<String> {
     ))
 }
 
-/// How long before its end an agent's certificate is warned of. It is renewed 32 days before its end, and so that has failed.
+/// Time before a certificate's end at which a warning begins. Renewal is due 32 days before the
+/// end, so it has failed by then.
 const ENDS_SOON: Duration = Duration::from_hours(30 * 24);
 
-/// A certificate that was not renewed in time.
+/// The problem of a certificate that was not renewed in time. `None` while more than 30 days are
+/// left.
 fn ends_soon(enrolment: &Enrolment, now: SystemTime) -> Option<String> {
     let left = enrolment.expires_at.duration_since(now).unwrap_or_default();
     (left < ENDS_SOON).then(|| {
@@ -183,7 +187,8 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
 }
 
 impl Inner {
-    /// Whether a session of a nexus is logged in, as its storage agent says now. `None`: it does not say.
+    /// Asks the storage agent if a session of a nexus is logged in. `None`: the agent did not
+    /// answer.
     pub(super) async fn is_live(
         &self,
         agent: AgentId,
@@ -197,7 +202,8 @@ impl Inner {
         }
         let Some(report) = agent.export(volume) else { return Some(false) };
         Some(initiators.each().any(|initiator| match initiator {
-            // In whatever state it is: what is on its way in or out is no proof of an absence.
+            // A session counts in every state: one that is just starting or ending does not prove
+            // an absence.
             Initiator::Iscsi(iqn) => {
                 report.grants.iter().any(|grant| grant.initiator == iqn && !grant.sessions.is_empty())
             }
@@ -214,8 +220,8 @@ impl Service {
         Ok(self.shown(caller, live))
     }
 
-    /// What is live of one attachment. With `newer_than`, waits until its revision is another one, or for `wait`. Without,
-    /// its storage agent is asked now.
+    /// Live state of one attachment. With `newer_than`, waits until the revision differs from it,
+    /// or for `wait`. Without, asks the storage agent now.
     pub async fn live(
         &self,
         caller: &Caller,
@@ -241,8 +247,9 @@ impl Service {
         }
         self.inner.ask(volume).await;
         let live = self.live_now(caller, id).await?;
-        // A storage agent reports what changes by its own work; a login is the kernel's. It is asked once the host is
-        // ready, so that the answer that ends an attach says what the target sees.
+        // A storage agent reports the changes that it makes itself; a login happens in the kernel.
+        // Ask the agent once the host is ready, so that the answer that ends an attach has the
+        // target's view.
         if live.host_phase.as_deref() == Some("ready") && live.session != Some(true) {
             self.refresh(volume).await;
             return self.live_now(caller, id).await;
@@ -250,8 +257,9 @@ impl Service {
         Ok(live)
     }
 
-    /// What is live of all attachments of the caller (of all: admins), by the last reports. Storage agents are asked now only
-    /// for those that are old, and only for so many.
+    /// Live state of all attachments of the caller (for admins: of all projects), by the last
+    /// reports. Only for old reports the storage agents are asked again, and only for a limited
+    /// number of them.
     pub async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
         let all = self.inner.policies().allows("mooring:live_all", caller, &Target::default());
         if !all {
@@ -271,7 +279,7 @@ impl Service {
         Ok(all.into_iter().map(|live| self.shown(caller, live)).collect())
     }
 
-    /// Asks for the oldest reports anew, a bounded number of them within a bounded time.
+    /// Asks for the oldest reports again: a bounded number of them, within a bounded time.
     async fn look_at_old(&self, volumes: Vec<(VolumeId, AgentId)>) {
         let mut old: Vec<_> = volumes
             .into_iter()
@@ -294,18 +302,18 @@ impl Service {
                 }
             });
         }
-        // Those that are not answered yet are shown as they were.
+        // Reports that have not come by then are shown as they were.
         let _ = tokio::time::timeout(LOOKS_LIMIT, looks.join_all()).await;
     }
 
-    /// A volume with what only Mooring's own API says of it.
+    /// A volume, with the state that only Mooring's own API shows.
     pub async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let row = super::volumes::find(&inner, db, &caller, id)?;
             let holds = row.holds;
             let (reserved, review) = (row.reserved, row.review.as_ref().map(|review| review.why.clone()));
-            // Nothing goes on at one that is as it should be.
+            // A volume without an operation has no job.
             let works = row.operation.is_some().then_some(row.agent);
             let target = super::volumes::target(&row);
             let hosts = inner.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
@@ -323,7 +331,8 @@ impl Service {
         Ok(state)
     }
 
-    /// What other controllers follow is not in this one's memory.
+    /// Loads the volume of an attachment that another controller drives: its state is not in this
+    /// controller's memory.
     async fn ask_for(&self, id: AttachmentId) {
         if self.store.dialer().is_none() {
             return;
@@ -334,7 +343,8 @@ impl Service {
         }
     }
 
-    /// Asks a volume's storage agent how it is now; what it does not answer is left as it was.
+    /// Asks a volume's storage agent for a fresh report. If it does not answer, the old report
+    /// stays.
     pub(super) async fn refresh(&self, id: VolumeId) {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
         let Ok(Some(agent)) = self.store.read("read a volume", read).await else { return };
@@ -390,7 +400,8 @@ impl Service {
         Ok(hosts)
     }
 
-    /// What makes a volume's disk the right one; `None` while no agent has said it.
+    /// The identity by which a host recognizes a volume's disk. `None` while no agent has reported
+    /// it.
     pub async fn disk_identity(
         &self,
         caller: &Caller,

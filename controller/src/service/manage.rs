@@ -1,9 +1,10 @@
-//! LVs that somebody else made become volumes, with what they hold; and volumes become nobody's.
+//! Manages existing LVs: they become volumes with their data. Unmanages volumes: their LVs stay.
 //!
-//! The storage agent is asked what there is, and what it says of an LV holds for LVM's identity of it: another LV that has the
-//! name by then is not taken.
+//! The storage agent is asked for its LVs. Its answer applies to LVM's identity of an LV (the
+//! uuid): another LV that has the name later is not taken.
 //!
-//! What must never happen here: a volume of another size than its LV; an LV taken that its agent calls unsafe; data destroyed.
+//! What must never happen here: a volume of another size than its LV; an LV taken that its agent
+//! calls unsafe; data destroyed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +27,11 @@ use crate::schedule::PoolRef;
 use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, Db, VolumeRow};
 
-/// How long an agent may take to list its LVs: it asks LVM.
+/// Time limit for an agent's list of LVs: it asks LVM.
 const LIST_LIMIT: Duration = Duration::from_secs(30);
 
-/// How a volume goes that is asked to go: the LV of one that was never taken over whole, or is being let go, is not destroyed.
+/// The operation that removes a volume. The LV of a volume that was never fully taken over, or that
+/// is being unmanaged, is not destroyed.
 pub(super) fn leaving(row: &VolumeRow) -> Operation {
     match row.operation {
         Some(
@@ -42,7 +44,7 @@ pub(super) fn leaving(row: &VolumeRow) -> Operation {
     }
 }
 
-/// Why an LV cannot become a volume, in Cinder's words.
+/// The reason why an LV cannot become a volume, in Cinder's words.
 fn bad_reference(shown: &str, why: &str) -> Refusal {
     let shown: String = shown.chars().take(super::TEXT_CHARS_MAX).collect();
     Refusal::Invalid(format!("Manage existing volume failed due to invalid backend reference {shown}: {why}"))
@@ -63,7 +65,7 @@ impl LvReference {
     }
 }
 
-/// The one LV that is meant.
+/// The one LV that a reference names.
 fn meant(lvs: Vec<ManageableVolume>, reference: &LvReference) -> Result<ManageableVolume, Refusal> {
     let mut found: Vec<_> = lvs.into_iter().filter(|lv| reference.is(lv)).collect();
     let paths: Vec<_> = found.iter().map(ManageableVolume::path).collect();
@@ -108,7 +110,7 @@ fn shown(lv: v1::Lv) -> ManageableVolume {
     }
 }
 
-/// An LV, and where it is.
+/// An LV with its place.
 #[derive(Clone)]
 struct Place {
     agent: AgentId,
@@ -151,7 +153,8 @@ fn manage(
         inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
     }
     types::check_new(inner, db, caller, &volume_type, to.size_gib)?;
-    // It is where it is, and takes no space there that it has not got; all else that its type asks for must be so.
+    // The LV stays where it is, and needs no more space there. All else that its type asks for must
+    // be true of its pool.
     let hints = Hints { zone: new.zone.clone(), ..Hints::default() };
     let mut request = place::request(inner, db, to.size_gib, volume_type.extra_specs.clone(), &hints)?;
     let pool = PoolRef { agent: to.agent, pool: to.pool.clone() };
@@ -170,7 +173,7 @@ fn manage(
     Ok(id)
 }
 
-/// From now on a volume is to be nobody's.
+/// Begins to unmanage a volume.
 fn unmanage(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<(), Abort> {
     let row = volumes::find(inner, db, caller, id)?;
     inner.policies().check("volume_extension:volume_unmanage", caller, &volumes::target(&row))?;
@@ -206,7 +209,7 @@ fn unmanage(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
 }
 
 impl Service {
-    /// The agent of `host@lvm` or `host@lvm#pool`, and the group of the pool.
+    /// The agent of `host@lvm` or `host@lvm#pool`, and the pool if one is named.
     fn storage_of(&self, host: &str) -> Result<(Arc<Agent>, Option<PoolName>), Refusal> {
         let missing = || {
             let what = host.chars().take(super::TEXT_CHARS_MAX).collect();
@@ -230,8 +233,8 @@ impl Service {
         Ok(listed.lvs.into_iter().map(shown).collect())
     }
 
-    /// The LVs in the groups of a storage agent, or in the group of one of its pools. The agent is asked. 404 for an agent that
-    /// is not enrolled, 503 for one that does not answer.
+    /// The LVs in the groups of a storage agent, or in the group of one of its pools. The agent is
+    /// asked. 404 for an agent that is not enrolled; 503 if it does not answer.
     pub async fn manageable_volumes(
         &self,
         caller: &Caller,
@@ -242,8 +245,9 @@ impl Service {
         self.lvs_of(&agent, pool.as_ref()).await
     }
 
-    /// An LV becomes a volume with what it holds: `managing` at once, `available` when its agent has taken it over. 400 for an LV
-    /// that its agent calls unsafe, and for a type that asks for something else.
+    /// Makes an LV a volume, with its data: `managing` at once, `available` when its agent has
+    /// taken it over. 400 for an LV that its agent calls unsafe, and for a type whose demands its
+    /// pool does not meet.
     pub async fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Result<Volume, Refusal> {
         self.inner.policies().check("volume_extension:volume_manage", caller, &Target::own(caller))?;
         text_limit("name", new.name.as_deref().unwrap_or_default())?;
@@ -275,8 +279,9 @@ impl Service {
         Ok(volume)
     }
 
-    /// A volume becomes nobody's: `unmanaging` at once, gone here when its agent has let go of it. Its LV stays with its data. 400
-    /// while it is attached, has snapshots, or something is made from it.
+    /// Unmanages a volume: `unmanaging` at once, gone here when its agent has forgotten it. The LV
+    /// stays with its data. 400 while the volume is attached, has snapshots, or is a source of a
+    /// volume in the making.
     pub async fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| unmanage(&inner, db, &caller, id);

@@ -1,12 +1,15 @@
-//! The mode of an attachment that is there: rw becomes ro, or ro becomes rw, and nobody is detached for it.
+//! Changes the mode of an existing attachment from rw to ro or back, without a detach.
 //!
-//! The target takes or gives the right to write first of all: it is the one that enforces. The host is told at the same time.
-//! A command that was in the target before may still land after the answer (the kernel's `write_protect` is no barrier).
-//! Whoever needs that excluded asks for a barrier: the storage agent drops the host's sessions once and waits for what they had
-//! in flight, and the answer comes when it says so (decision 38). What cannot be drained like that is refused with the reason.
+//! The target changes the right to write first: it enforces the mode. The host is told at the same
+//! time. A command that the target had received before may still land after the answer (the
+//! kernel's `write_protect` is no barrier). A caller who must exclude that asks for a barrier. The
+//! storage agent then drops the host's sessions once and waits for their commands in flight. The
+//! answer comes when the agent reports that wait as done (decision 38). A barrier that is
+//! impossible is refused with the reason.
 //!
-//! What must never happen here: an answer before the target enforces the new mode, or before the barrier that was asked for is
-//! reported; writes of a volume whose flag says read only; a mixture of modes on one host that the type forbids.
+//! What must never happen here: an answer before the target enforces the new mode, or before the
+//! barrier that was asked for is reported; writes to a volume whose flag says read only; a mixture
+//! of modes on one host that the type forbids.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,36 +31,39 @@ use crate::policy::Target;
 use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, Kind, VolumeRow};
 
-/// What an attachment may do from here on.
+/// The new mode of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewMode {
-    /// Its mode.
+    /// Access mode.
     pub mode: Mode,
-    /// Nothing that is in flight lands any more when it is answered. Only with [`Mode::ReadOnly`].
+    /// `true`: the answer comes only when no write in flight can land any more. Only with
+    /// [`Mode::ReadOnly`].
     pub barrier: bool,
 }
 
 impl From<Mode> for NewMode {
-    /// Without a barrier.
+    /// A mode without a barrier.
     fn from(mode: Mode) -> Self {
         Self { mode, barrier: false }
     }
 }
 
-/// What has to be seen before the new mode is in force.
+/// The reports that prove that the new mode is in force.
 #[derive(Clone)]
 struct Wanted {
     volume: VolumeId,
     storage: AgentId,
-    /// What each initiator of the nexus may do afterwards: as the widest of its attachments.
+    /// The mode of each initiator of the nexus: the widest of its attachments. `None`: the
+    /// initiator has no grant.
     modes: Vec<(Initiator, Option<Mode>)>,
-    /// The export's wish, and the host's.
+    /// Generation of the export's spec. `connection` has the host and the generation of its spec.
     export: Generation,
     connection: Option<(AgentId, Generation)>,
     barrier: Option<(Iqn, BarrierId)>,
 }
 
-/// The initiator that a barrier of this attachment drains, or why there is none.
+/// The initiator that a barrier of this attachment drains, or the refusal with the reason why none
+/// is possible.
 fn drained(
     inner: &Inner,
     row: &AttachmentRow,
@@ -100,7 +106,7 @@ fn drained(
         );
     }
     let seen = inner.agents.up(volume.agent).ok().and_then(|agent| agent.export(volume.id)?.reservations);
-    // Of more than the kernel lists nobody knows whose they are.
+    // The kernel's list is cut short: the registrations that it lacks may be this host's.
     let has = |seen: Reservations| {
         let registered = seen.registrations.iter().any(|one| one.initiator == initiator);
         registered || seen.truncated || seen.is_held_by(&initiator)
@@ -113,22 +119,23 @@ fn drained(
     Ok(iqn)
 }
 
-/// Whether the storage agent says that the barrier is done.
+/// `true` if the storage agent reports the barrier as done, or none was asked for.
 fn is_drained(report: &ExportReport, barrier: Option<&(Iqn, BarrierId)>) -> bool {
     barrier.is_none_or(|(iqn, id)| {
         report.grants.iter().any(|grant| grant.initiator == *iqn && grant.barrier == Some(*id))
     })
 }
 
-/// The host that was refused for so long, while its access was made anew, that it gave up: it tries again when it is told
-/// anew.
+/// The host that gave up because it was refused while its access was made again. It tries again at
+/// a newer spec. `None`: no host gave up.
 fn gave_up(inner: &Inner, row: &AttachmentRow) -> Option<AgentId> {
     let host = row.native.filter(|_| row.connect_wanted)?;
     let report = inner.agents.up(host).ok()?.connection(row.volume).report?;
     (report.phase == ConnectionPhase::Forbidden).then_some(host)
 }
 
-/// Gives an attachment another mode: its volume's flag and its type's rule for one host are asked. The row is not written here.
+/// Gives an attachment another mode, if the volume's flag and the type's rule for one host allow
+/// it. The caller writes the row.
 pub(super) fn change(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -201,7 +208,7 @@ fn begin(
     Ok((Some(wanted), volume.id, rewished))
 }
 
-/// Whether the agents say that it is so; else what is waited for.
+/// Ok if the agents report the new mode; else the reason why they do not yet.
 fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
     let storage = inner.agents.up(wanted.storage)?;
     let name = &storage.entry.name;
@@ -227,9 +234,10 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
 }
 
 impl Service {
-    /// Changes the mode of an attachment where it is. Answers when the target enforces the mode and its host, if it is an
-    /// enrolled one, works with it; else `Pending`. It goes on by itself, and the same call again is the same answer. Without
-    /// a barrier, what was in flight when it became read only may still land; with one, it has landed or never will.
+    /// Changes the mode of an existing attachment. Answers when the target enforces the mode and
+    /// the host, if it is an enrolled one, follows it; else `Pending`. The work goes on by itself,
+    /// and the same call again gets the same answer. Without a barrier, writes in flight at a
+    /// change to read only may still land. With one, each has landed or never will.
     pub async fn set_mode(
         &self,
         caller: &Caller,

@@ -1,7 +1,7 @@
-//! What operators do to a volume, and the flags that its users set.
+//! Operators' actions on a volume, and the flags that users set on it.
 //!
-//! What must never happen here: an attachment row that goes while its grant stays; a status that covers what the agents are
-//! at; data destroyed under an attachment.
+//! What must never happen here: an attachment row that goes while its grant stays; a status that
+//! hides the agents' work; data destroyed under an attachment.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,8 @@ use crate::rules::{self, Operation};
 use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
-/// Begins to delete a volume that stands as it stands. It must not have attachments: their rows are the grants' own.
+/// Begins to delete a volume in any status. It must have no attachments: each attachment's row
+/// belongs to a grant.
 fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     let leaving = manage::leaving(volume);
     if volume.operation == Some(leaving) {
@@ -41,7 +42,7 @@ fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     }
     volumes::not_a_source(db, volume.id)?;
     if !volume.is_placed() {
-        // No agent knows of it.
+        // No agent has any part of this volume.
         return Ok(db.delete_volume(volume.id)?);
     }
     db.set_operation(volume.id, Some(leaving), None)?;
@@ -58,7 +59,7 @@ fn set_bootable(
 ) -> Result<(), Abort> {
     let existing: Vec<_> = db.attachments_of(volume.id)?.iter().map(AttachmentRow::existing).collect();
     let live = existing.iter().filter(|one| one.is_live()).count();
-    // As if it had been bootable when the second server came.
+    // The rule is the one for the second server of a bootable volume.
     if live > 1 && rules::bootable_multiattach(volume.multiattach, bootable, &existing) {
         let target = volumes::target(volume);
         inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
@@ -67,8 +68,8 @@ fn set_bootable(
     told(db, volume)
 }
 
-/// What users say of a volume is kept by its agent, too, so that a controller can be rebuilt. Nothing new is wished of what is
-/// in review.
+/// Sends the users' flags of a volume to its agent, too, so that a controller can be rebuilt. A
+/// volume in review gets no new spec.
 fn told(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     if volume.review.is_none() {
         wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
@@ -89,8 +90,8 @@ fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), A
     told(db, volume)
 }
 
-/// An operator may say that a volume is in error, and may take that back. Everything else is derived, and to say it would cover
-/// what is.
+/// Sets a volume to error on an operator's word, or takes that back. Every other status is derived,
+/// and setting it would hide the real one.
 fn reset_status(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -117,13 +118,13 @@ fn reset_status(
     let extended = volume.operation == Some(Operation::ErrorExtending) && volume.grows_from.is_none();
     let reverted = volume.operation.is_none() && volume.said_status.is_some();
     if extended || reverted {
-        // Nothing goes on: that it failed was seen.
+        // No work is open: the failure has been seen.
         db.set_operation(id, None, None)?;
     }
     reset_to(db, volume, &rows, said)
 }
 
-/// The rest of it, of what is there now.
+/// Sets the status beside what the rows say now.
 fn reset_to(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -200,7 +201,8 @@ fn extend(
     Ok(())
 }
 
-/// From now on a growth is to be taken back. Its agent says whether it still can be. One that is being taken back is left to that.
+/// Orders a growth taken back. The agent decides if that is still possible. A growth that is
+/// already being taken back is left alone.
 fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     let id = volume.id;
     let extends = matches!(volume.operation, Some(Operation::Extending | Operation::ErrorExtending));
@@ -222,7 +224,7 @@ fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     Ok(())
 }
 
-/// What certainly does not fit is refused at once. What may, its agent decides.
+/// Refuses a growth that certainly does not fit. The agent decides about the rest.
 fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
     let pools = place::pools(inner, db, Figures::Promises)?;
     let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
@@ -251,7 +253,7 @@ const fn policy(action: &VolumeAction) -> &'static str {
 }
 
 impl Service {
-    /// Does it, in one transaction.
+    /// Does an action on a volume, in one transaction.
     pub async fn volume_action(
         &self,
         caller: &Caller,
@@ -278,8 +280,8 @@ impl Service {
         Ok(())
     }
 
-    /// Takes back what a volume was to grow by: it is `extending` until its agent has said whether that still could be, then as it
-    /// was, or as it has grown. 409 where nothing grows.
+    /// Takes a volume's growth back. The volume is `extending` until its agent has said if that was
+    /// possible: then it has its old size, or has grown. 409 for a volume that does not grow.
     pub async fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
@@ -292,7 +294,7 @@ impl Service {
         Ok(())
     }
 
-    /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], by a policy of its own.
+    /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], with a policy of its own.
     pub async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {

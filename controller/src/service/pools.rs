@@ -1,7 +1,7 @@
-//! Pools, capabilities, zones, and how a volume came to its place: what the scheduler knows, shown.
+//! Shows the scheduler's knowledge: pools, capabilities, zones, and how a volume came to its place.
 //!
-//! What must never happen here: a pool shown otherwise than the scheduler sees it; a pool's numbers to somebody who may not
-//! list pools.
+//! What must never happen here: a pool shown otherwise than the scheduler sees it; a pool's numbers
+//! shown to a caller who may not list pools.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::schedule::Pool;
 use crate::schedule::capabilities::{self, BACKEND};
 use crate::store::Db;
 
-/// Who may list pools may know why none can take a volume.
+/// Policy for listing pools. A caller who passes it may also read why no pool can take a volume.
 pub(super) const GET_POOLS: &str = "scheduler_extension:scheduler_stats:get_pools";
 
-/// Whether a pool could have volumes of a type, whatever its space.
+/// `true` if a pool could have volumes of a type, apart from its space.
 fn suits(pool: &Pool, volume_type: &VolumeType) -> bool {
     let zones = specs::zones(&volume_type.extra_specs);
     zones.is_none_or(|zones| zones.contains(&pool.zone.as_str()))
@@ -36,7 +36,7 @@ fn passes(pool: &Pool, filter: &[(String, String)]) -> bool {
 }
 
 impl Service {
-    /// The pools, as they were last reported, by their names.
+    /// The pools as last reported, sorted by name.
     pub async fn pools(&self, caller: &Caller, filter: PoolFilter) -> Result<Vec<PoolState>, Refusal> {
         self.inner.policies().check(GET_POOLS, caller, &Target::default())?;
         let (inner, caller) = (self.inner.clone(), caller.clone());
@@ -59,7 +59,7 @@ impl Service {
         self.store.read("list pools", read).await
     }
 
-    /// What a storage agent can do, by `host@lvm`, as it last reported it.
+    /// Capabilities of a storage agent (`host@lvm`), as it last reported them.
     pub async fn capabilities(&self, caller: &Caller, host: &str) -> Result<Value, Refusal> {
         self.inner.policies().check("volume_extension:capabilities", caller, &Target::default())?;
         let shown: String = host.chars().take(super::TEXT_CHARS_MAX).collect();
@@ -103,7 +103,7 @@ impl Service {
         self.store.read("list zones", read).await
     }
 
-    /// How a volume came to its place.
+    /// The record of how a volume came to its place.
     pub async fn placement(&self, caller: &Caller, id: VolumeId) -> Result<Placement, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {

@@ -1,7 +1,8 @@
-//! Quotas: what a project may have, and what it has. Counted in the transaction that adds to it, from the rows themselves.
+//! Quotas: the limits of a project, and its use. Use is counted from the rows themselves, in the
+//! transaction that adds to it.
 //!
-//! What must never happen here: a limit that two requests at once pass together; a limit of a type that does not exist; the
-//! use of another project told to somebody who may not ask for it.
+//! What must never happen here: a limit that two requests at once pass together; a limit for a type
+//! that does not exist; another project's use shown to a caller who may not ask for it.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::policy::Target;
 use crate::quota::{self, Delta, Entry, Key, Limit, Limits, Over};
 use crate::store::{Abort, Db, VolumeRow};
 
-/// The limits that hold for a project.
+/// The limits that apply to a project.
 fn limits(inner: &Inner, db: &Db<'_>, project: &str) -> Result<Limits, Abort> {
     Ok(Limits {
         project: db.project_limits(project)?,
@@ -21,7 +22,8 @@ fn limits(inner: &Inner, db: &Db<'_>, project: &str) -> Result<Limits, Abort> {
     })
 }
 
-/// Whether a change fits into a project's quotas. Nothing is counted where nothing is limited.
+/// The answer to whether a change fits into a project's quotas. Counts nothing if nothing is
+/// limited.
 pub(super) fn verdict(
     inner: &Inner,
     db: &Db<'_>,
@@ -34,18 +36,18 @@ pub(super) fn verdict(
     Ok(quota::check(&usage, &limits, delta))
 }
 
-/// As [`verdict`], where an excess is the answer.
+/// As [`verdict`], with an excess as a refusal.
 pub(super) fn check(inner: &Inner, db: &Db<'_>, project: &str, delta: &Delta) -> Result<(), Abort> {
     Ok(verdict(inner, db, project, delta)?.map_err(|over| Refusal::Exceeded(over.to_string()))?)
 }
 
-/// Whether a volume may grow to this size.
+/// Refuses to extend a volume beyond its project's quotas.
 pub(super) fn check_extend(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, to_gib: u32) -> Result<(), Abort> {
     let name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
     check(inner, db, &volume.project, &Delta::extend(&name, volume.size_gib, to_gib))
 }
 
-/// Refuses limits of types that there are not.
+/// Refuses limits for types that do not exist.
 fn check_keys(db: &Db<'_>, limits: &BTreeMap<Key, Limit>) -> Result<(), Abort> {
     for key in limits.keys() {
         if let Some(name) = key.type_name().filter(|name| name.chars().count() <= super::TEXT_CHARS_MAX)
@@ -69,7 +71,7 @@ fn table(db: &Db<'_>, limits: &Limits, usage: &quota::Usage) -> Result<Vec<Entry
 }
 
 impl Service {
-    /// What a project may have, and what it has.
+    /// A project's limits and use.
     pub async fn quotas(&self, caller: &Caller, project: &str) -> Result<Vec<Entry>, Refusal> {
         self.inner.policies().check("volume_extension:quotas:show", caller, &Target::of(project))?;
         let (inner, project) = (self.inner.clone(), project.to_owned());
@@ -77,13 +79,13 @@ impl Service {
         self.store.read("read quotas", read).await
     }
 
-    /// What a project may have for which nothing is set.
+    /// The limits of a project for which none are set.
     pub async fn default_quotas(&self, caller: &Caller, project: &str) -> Result<Vec<Entry>, Refusal> {
         self.inner.policies().check("volume_extension:quotas:show", caller, &Target::of(project))?;
         self.defaults("read default quotas").await
     }
 
-    /// The same, as the default class.
+    /// The default limits, as the default class.
     pub async fn class_quotas(&self, caller: &Caller) -> Result<Vec<Entry>, Refusal> {
         self.inner.policies().check("volume_extension:quota_classes:get", caller, &Target::own(caller))?;
         self.defaults("read default quotas").await
@@ -98,7 +100,7 @@ impl Service {
         self.store.read(op, read).await
     }
 
-    /// Sets some of a project's limits. 400 for one below what the project has.
+    /// Sets some of a project's limits. 400 for a limit below the project's use.
     pub async fn set_quotas(
         &self,
         caller: &Caller,
@@ -122,7 +124,7 @@ impl Service {
         self.store.write("set quotas", write).await
     }
 
-    /// Takes a project's own limits away: the defaults hold.
+    /// Deletes a project's own limits: the defaults apply.
     pub async fn delete_quotas(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
         self.inner.policies().check("volume_extension:quotas:delete", caller, &Target::of(project))?;
         let project = project.to_owned();
@@ -145,7 +147,7 @@ impl Service {
         self.defaults("read default quotas").await
     }
 
-    /// What the caller's project (an admin's: any project) may have, and what it has, for `GET /limits`.
+    /// Limits and use of the caller's project (for an admin: of any project), for `GET /limits`.
     pub async fn limits(&self, caller: &Caller, project: Option<&str>) -> Result<Vec<Entry>, Refusal> {
         let project = project.filter(|_| caller.admin).unwrap_or(&caller.project).to_owned();
         let inner = self.inner.clone();

@@ -1,6 +1,8 @@
-//! The records of detaches: what was taken away, who asked for it, and what the storage agent says of it.
+//! Records of detaches: the attachment that ended, the caller who asked for it, and the storage
+//! agent's receipt.
 //!
-//! What must never happen here: a record that says more than the storage agent did; one of another project.
+//! What must never happen here: a record that says more than the storage agent did; a record of
+//! another project.
 
 use mooring_model::{AttachmentId, VolumeId};
 
@@ -10,7 +12,7 @@ use crate::domain::{Caller, DetachRecord};
 use crate::policy::Target;
 use crate::store::{AttachmentRow, Db, DetachedFilter};
 
-/// Records of one answer.
+/// Most records of one answer.
 pub const RECORDS_MAX: u32 = 1_000;
 
 fn going(row: AttachmentRow) -> DetachRecord {
@@ -33,8 +35,9 @@ fn going(row: AttachmentRow) -> DetachRecord {
 }
 
 impl Service {
-    /// Records of detaches, newest first, those of the caller's project (of all: admins): what is going and has a receipt,
-    /// then what is gone. At most [`RECORDS_MAX`].
+    /// Records of detaches, newest first, of the caller's project (for admins: of all projects).
+    /// First detaching attachments with a receipt, then those that are gone. At most
+    /// [`RECORDS_MAX`].
     pub async fn receipts(
         &self,
         caller: &Caller,

@@ -1,10 +1,12 @@
-//! An enrolled agent gets another name.
+//! Renames an enrolled agent.
 //!
-//! The name is the controller's alone: the agent's certificate is known by its enrolment, its volumes and connections by its id. So a
-//! change of the name is one transaction, and nothing is asked of the agent; afterwards it is dialled anew, under the new name, by the
-//! same certificate. What it serves and attaches goes on.
+//! Only the controller uses the name: the agent's certificate is bound to its enrolment, its
+//! volumes and connections to its id. So a rename is one transaction and asks nothing of the agent.
+//! Afterwards the controller dials the agent again, under the new name, with the same certificate.
+//! Exports and attachments go on.
 //!
-//! What must never happen here: two agents of one name; a host of the configuration that is called otherwise than there.
+//! What must never happen here: two agents of one name; a host of the configuration with another
+//! name than there.
 
 use std::sync::Arc;
 
@@ -19,7 +21,8 @@ fn taken(why: String) -> Abort {
     Refusal::Conflict(why).into()
 }
 
-/// The new name is nobody's, and was nobody's who has something here.
+/// Refuses a new name that another host has, or under which volumes, attachments or fences are
+/// known.
 fn is_free(db: &Db<'_>, new: &str) -> Result<(), Abort> {
     if db.enrolment(new)?.is_some_and(|enrolment| !enrolment.revoked) {
         return Err(taken(format!("{new} is the name of another host: choose another")));
@@ -69,8 +72,9 @@ fn rename(inner: &Inner, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort>
 }
 
 impl Service {
-    /// Gives an enrolled host another name. What it serves and attaches goes on; it is dialled anew. `host@backend#pool` of its volumes
-    /// and pools says the new name from then on. Returns what of the configuration still says the old one.
+    /// Gives an enrolled host another name. Its exports and attachments go on; the controller dials
+    /// it again. `host@backend#pool` of its volumes and pools shows the new name from then on.
+    /// Returns the parts of the configuration that still have the old name.
     pub async fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Result<Vec<String>, Refusal> {
         self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
         check_name(new)?;

@@ -1,6 +1,5 @@
-//! Who has reserved a volume: what its storage agent says, beside the hosts that the attachments know.
-//!
-//! And what an operator takes away of that, through the storage agent.
+//! Persistent reservations of a volume: the storage agent's report, beside the hosts that the
+//! attachments name. An operator's changes to them go through the storage agent.
 //!
 //! What must never happen here: "nobody" where the storage agent has not answered.
 
@@ -18,12 +17,13 @@ use crate::flow::Inner;
 use crate::policy::Target;
 use crate::store::{AttachmentRow, Db};
 
-/// How long a storage agent may take for a change: its session with the target lives for 5 s.
+/// Time limit for a change by a storage agent, in ms: its session with the target lives for 5 s.
 const CHANGE_WITHIN_MS: u32 = 10_000;
 
 impl Service {
-    /// What is worth saying of an attachment that is about to go: its host holds the volume's reservation, as the storage agent
-    /// said last. Nobody is asked, and an attachment that is not there has nothing to say.
+    /// Warnings about an attachment that is about to go: its host holds the volume's reservation,
+    /// by the storage agent's last report. Asks no agent. An attachment that does not exist has no
+    /// warnings.
     pub async fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Result<Vec<String>, Refusal> {
         let (inner, of) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
@@ -34,21 +34,22 @@ impl Service {
         self.store.read("read an attachment", read).await
     }
 
-    /// Who has registered with a volume and who has reserved it. The storage agent is asked; one that does not answer is a
-    /// refusal.
+    /// The registrations and the reservation of a volume. The storage agent is asked; if it does
+    /// not answer, the call is refused.
     pub async fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
-        // As who is logged in where.
+        // The policy is the one for sessions: it tells as much about who is logged in where.
         self.inner.policies().check("mooring:sessions", caller, &Target::default())?;
         let (agent, mut told) = self.unknown_reservations(caller, id).await?;
-        // They change without a word of the controller's.
+        // Reservations change without the controller.
         let looked = self.inner.look(&agent, id).await;
         looked.map_err(|error| Refusal::Unavailable(format!("{}: {error}", agent.entry.name)))?;
         told.seen = agent.export(id).and_then(|report| report.reservations).unwrap_or_default();
         Ok(told)
     }
 
-    /// Takes registrations and reservations of a volume away, through its storage agent. Answers with what was there and what is
-    /// there now, when the kernel shows it. Repeated, it is done once.
+    /// Takes registrations and reservations of a volume away, through its storage agent. Answers
+    /// with the state before and after, once the kernel shows the change. A repeated call changes
+    /// nothing more.
     pub async fn change_reservations(
         &self,
         caller: &Caller,
@@ -78,7 +79,7 @@ impl Service {
         Ok([with(changed.before), with(changed.now)])
     }
 
-    /// A volume's storage agent, which is up, and everything but what its kernel has.
+    /// A volume's storage agent, which is up, and the answer without the kernel's part.
     async fn unknown_reservations(
         &self,
         caller: &Caller,
@@ -102,8 +103,8 @@ impl Service {
     }
 }
 
-/// Who of an attachment's host holds its volume's reservation, in words, as the storage agent said last. One that is away says
-/// nothing.
+/// The initiators of an attachment's host that hold the volume's reservation, in words, by the
+/// storage agent's last report. Empty if that agent is down.
 pub(super) fn holds(inner: &Inner, row: &AttachmentRow, storage: AgentId) -> Vec<String> {
     let report = inner.agents.up(storage).ok().and_then(|agent| agent.export(row.volume));
     let Some(seen) = report.and_then(|report| report.reservations) else { return Vec::new() };
@@ -115,13 +116,13 @@ pub(super) fn holds(inner: &Inner, row: &AttachmentRow, storage: AgentId) -> Vec
     initiators.filter_map(words).collect()
 }
 
-/// What an agent's refusal to change reservations means to the caller.
+/// The refusal to the caller for an agent's error.
 fn refusal_of(error: CallError) -> Refusal {
     match error {
         CallError::Refused { text, cure: Cure::Retry, .. } => Refusal::Unavailable(text),
         CallError::Refused { text, precondition: true, .. } => Refusal::Conflict(text),
         CallError::Refused { text, cure: Cure::FixSpec, .. } => Refusal::Invalid(text),
-        // Also one of an earlier release, which does not know the call.
+        // An agent of an earlier release does not know the call, and comes here, too.
         CallError::Refused { text, .. } => Refusal::Unavailable(format!(
             "{text}: the storage agent does not take this call (is it of an earlier release?)"
         )),

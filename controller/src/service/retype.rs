@@ -1,7 +1,8 @@
-//! Another type for a volume that exists: decided and written in one transaction, where the volume is.
+//! Changes the type of an existing volume in one transaction, without moving the volume.
 //!
-//! What must never happen here: a type without its flag, or the flag without its type (both, and the wish that carries them,
-//! are one commit); a flag that changes while a grant lives, whatever the status says.
+//! What must never happen here: a type without its flag, or the flag without its type (both, and
+//! the spec that carries them, are one commit); a flag that changes while a grant lives, whatever
+//! the status says.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +39,7 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// The type that is meant. `None`: there is none that the caller may see.
+/// The type that the call names. `None`: the caller can see no such type.
 fn wanted(db: &Db<'_>, caller: &Caller, named: &str) -> Result<Option<VolumeType>, Abort> {
     match types::find(db, caller, named) {
         Ok(found) => Ok(Some(found)),
@@ -47,8 +48,8 @@ fn wanted(db: &Db<'_>, caller: &Caller, named: &str) -> Result<Option<VolumeType
     }
 }
 
-/// Reason why the volume's own pool cannot serve the new type, by the last report; `None`: it can. The volume is there: it needs no
-/// more space.
+/// The reason why the volume's own pool cannot serve the new type, by the last report. `None`: it
+/// can. The volume exists, and needs no more space.
 fn unfit(
     inner: &Inner,
     db: &Db<'_>,
@@ -74,7 +75,8 @@ fn unfit(
     Ok(schedule::fits(&pool, &request).err().map(|rejected| rejected.to_string()))
 }
 
-/// The status that decides. An attachment in error does not count in the volume's own, and its grant may live.
+/// The status that decides. A failed attachment does not count in the volume's own status, and its
+/// grant may live.
 fn status(volume: &VolumeRow, rows: &[AttachmentRow]) -> VolumeStatus {
     if volume.status == VolumeStatus::Available && rows.iter().any(|row| row.existing().is_live()) {
         return VolumeStatus::InUse;
@@ -82,7 +84,7 @@ fn status(volume: &VolumeRow, rows: &[AttachmentRow]) -> VolumeStatus {
     volume.status
 }
 
-/// A type that wants one mode for all attachments of a host does not come over a host that has two.
+/// Refuses a type that demands one mode for all attachments of a host, if a host has two.
 fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refusal> {
     let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
     for one in &existing {
@@ -142,7 +144,7 @@ fn write(
 }
 
 impl Service {
-    /// Gives a volume another type, where it is. Refused at once or done at once.
+    /// Gives a volume another type, where it is. Refused or done at once.
     pub async fn retype_volume(
         &self,
         caller: &Caller,

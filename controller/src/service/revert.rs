@@ -1,6 +1,7 @@
-//! A volume becomes what its newest snapshot holds.
+//! Reverts a volume to its newest snapshot.
 //!
-//! What must never happen here: a volume reverted below a host; a revert to anything but the newest snapshot of the volume.
+//! What must never happen here: a volume reverted below a host; a revert to anything but the newest
+//! snapshot of the volume.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +15,14 @@ use crate::flow::wishes;
 use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
 
-/// Who has to let go of the volume first, for people.
+/// The attachment that must end first, in words for people.
 pub(super) fn who(row: &AttachmentRow) -> String {
     let host = row.host.as_ref().map(|host| format!(" on host {host}")).unwrap_or_default();
     format!("attachment {}{host} ({})", row.id, row.status)
 }
 
-/// From now on a volume is to hold what its newest snapshot holds: `reverting` at once, `available` when its agent says that
-/// it was done. `None`: the caller named no snapshot.
+/// Orders a volume reverted to its newest snapshot: `reverting` at once, `available` when its agent
+/// reports the end. `None`: the caller named no snapshot.
 pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Result<(), Abort> {
     let id = volume.id;
     not_in_review(volume)?;
@@ -38,7 +39,8 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
     let cannot = format!("Can't revert volume {id} to its latest snapshot {to}.");
     let rows = db.attachments_of(id)?;
     if !rows.is_empty() {
-        // Whoever reaches it has parts of it in memory, and would write them over what comes back.
+        // A host that reaches the volume has parts of it in memory, and would write them over the
+        // restored data.
         let who: Vec<_> = rows.iter().map(who).collect();
         let text = format!(
             "Invalid volume: {cannot} Volume's status must be 'available', and it is attached: detach {} first.",

@@ -1,8 +1,9 @@
-//! New secrets for attachments that are there, without a gap (decision 72). Sessions that are logged in go on. What happens between this
-//! call and its end is the flow's (`flow::rotate`), and goes on by itself over restarts.
+//! New secrets for existing attachments, without a gap (decision 72). Sessions that are logged in
+//! go on. `flow::rotate` carries a rotation on from this call to its end, by itself and across
+//! restarts.
 //!
-//! What must never happen here: a rotation of a host that would not know the new secret before its target wants it; one secret changed
-//! twice at once.
+//! What must never happen here: a rotation for a host that would not know the new secret before its
+//! target demands it; one secret changed twice at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,12 +20,14 @@ use crate::permits;
 use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, Nexus, Stage, VolumeRow};
 
-/// Which secrets are to be others.
+/// The secrets that a rotation replaces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NewSecrets {
-    /// Those of this attachment, which all attachments of its host and volume share. `None`: those of all attachments.
+    /// The attachment whose secrets are replaced; all attachments of its host and volume share
+    /// them. `None`: the secrets of all attachments.
     pub attachment: Option<AttachmentId>,
-    /// Also those of clients that log in by themselves, and will be refused until they are given the new ones.
+    /// `true`: also the secrets of clients that log in by themselves. Such a client is refused
+    /// until it gets the new ones.
     pub force: bool,
 }
 
@@ -36,7 +39,7 @@ struct Begun {
     rewished: Rewished,
 }
 
-/// The initiator whose secrets an attachment uses, or why it uses none that could be others.
+/// The initiator whose secrets an attachment uses, or the reason why none can be replaced.
 fn initiator_of(row: &AttachmentRow) -> Result<Iqn, String> {
     let refuse = |why: &str| Err(format!("attachment {} {why}", row.id));
     match &row.initiator {
@@ -50,7 +53,7 @@ fn initiator_of(row: &AttachmentRow) -> Result<Iqn, String> {
     }
 }
 
-/// The attachments that are asked for, by their initiators.
+/// The requested attachments, by initiator.
 fn chosen(
     id: VolumeId,
     rows: &[AttachmentRow],
@@ -78,7 +81,7 @@ fn chosen(
     Ok(nexuses)
 }
 
-/// Refuses what would leave a host without a secret that its target takes.
+/// Refuses a rotation that would leave a host without a secret that its target accepts.
 fn may_rotate(inner: &Inner, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
     let Some(host) = row.native else {
         if force {
@@ -113,7 +116,7 @@ fn may_rotate(inner: &Inner, row: &AttachmentRow, force: bool) -> Result<(), Ref
 
 fn not_at_work(volume: &VolumeRow) -> Result<(), Refusal> {
     match volume.operation {
-        // Growing does not touch who reaches it, and may wait for a host for long.
+        // Growing does not change access, and may wait long for a host.
         None | Some(Operation::Extending | Operation::ErrorExtending) => Ok(()),
         Some(_) => Err(Refusal::Conflict(format!(
             "Invalid volume: nothing may be at work at volume {}, but its status is: {}. Try again when it has ended",
@@ -136,7 +139,7 @@ fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
     for (initiator, rows) in &nexuses {
         let rotation = db.rotation(id, initiator)?.unwrap_or_default();
         let Some(Nexus(old)) = db.nexus(id, initiator)? else { continue };
-        // One that is in progress is the one that is asked for.
+        // A rotation in progress already is what this call asks for.
         if rotation.stage.is_some() {
             continue;
         }
@@ -154,7 +157,7 @@ fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
     Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), rewished })
 }
 
-/// Next thing that a rotation waits for. `None`: nothing any more.
+/// The next thing for which a rotation waits. `None`: it has ended.
 fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Option<String>, Abort> {
     let (id, nexuses) = of;
     let Some(volume) = db.volume(*id)? else { return Ok(None) };
@@ -183,8 +186,9 @@ fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Op
 }
 
 impl Service {
-    /// Gives attachments of a volume new secrets. Answers when their targets have them and the old ones are worth nothing; else
-    /// `Pending`: it goes on by itself, nobody is shut out meanwhile, and the same call until then begins no other rotation.
+    /// Gives attachments of a volume new secrets. Answers once the targets have them and the old
+    /// ones are void; else `Pending`. The work goes on by itself and shuts no host out. A repeated
+    /// call begins no second rotation meanwhile.
     pub async fn rotate_secrets(
         &self,
         caller: &Caller,
@@ -213,7 +217,7 @@ impl Service {
         for id in begun.attachments {
             match self.live(caller, id, None, Wait(Duration::ZERO)).await {
                 Ok(live) => all.push(live),
-                // Detached meanwhile, or another project's.
+                // The attachment was detached meanwhile, or belongs to another project.
                 Err(Refusal::NotFound { .. }) => {}
                 Err(refusal) => return Err(refusal),
             }

@@ -1,10 +1,11 @@
-//! Storage agents as services of the Block Storage API, and what operators say of them: enabled or not, being emptied or
-//! not.
+//! Storage agents as services of the Block Storage API, and operators' settings for them: enabled
+//! or not, drained or not.
 //!
-//! An agent that has pools is `cinder-volume` on `NAME@lvm`. The controller itself is the one `cinder-scheduler`: tools look
-//! for both. It cannot be disabled.
+//! An agent with pools is `cinder-volume` on `NAME@lvm`. The controller itself is the one
+//! `cinder-scheduler`, and cannot be disabled: tools look for both.
 //!
-//! What must never happen here: a service that is said to be up because it once was; a word of an operator that is lost.
+//! What must never happen here: a service shown as up because it once was; an operator's setting
+//! that is lost.
 
 use super::{Refusal, Service};
 use crate::agents::Agent;
@@ -56,7 +57,7 @@ fn said(change: &HostChange) -> Result<Said, Refusal> {
 }
 
 impl Service {
-    /// All services, by their hosts.
+    /// All services, sorted by host.
     pub async fn services(&self, caller: &Caller) -> Result<Vec<ServiceState>, Refusal> {
         self.inner.policies().check("volume_extension:services:index", caller, &Target::default())?;
         let inner = self.inner.clone();

@@ -1,7 +1,8 @@
-//! Whether those who are attached are really there: the sessions of a nexus as its storage agent saw them last.
+//! Sessions of attachments: compares each attached nexus with the sessions in its storage agent's
+//! last report.
 //!
-//! What must never happen here: an alarm from what nobody has looked at, or from a look before the attach was over; an
-//! address shown to somebody who may not see it.
+//! What must never happen here: an alarm from a look that never was, or from one before the attach
+//! was over; an address shown to a caller who may not see it.
 
 use std::time::SystemTime;
 
@@ -15,18 +16,18 @@ use crate::initiators::{HostPorts, Initiators};
 use crate::policy::Target;
 use crate::store::Db;
 
-/// Volumes that are named for one storage node.
+/// Most attachments without a session that a host's problem names, for one storage node.
 const NAMED_MAX: usize = 16;
 
-/// What a report says of the grants of one attachment.
+/// The part of a report about the grants of one attachment.
 struct Granted {
-    /// The kernel enforces one of them: a login is possible.
+    /// `true` if the kernel enforces one of the grants: a login is possible.
     complete: bool,
     logged_in: bool,
-    /// As the target lists them: over Fibre Channel it lists none.
+    /// The sessions that the target lists. Over Fibre Channel it lists none.
     sessions: Vec<SessionReport>,
     counters: Counters,
-    /// Why it may be missing.
+    /// Likely reasons for a missing session.
     why: &'static str,
 }
 
@@ -42,8 +43,9 @@ fn over_iscsi(report: &ExportReport, iqn: &Iqn) -> Option<Granted> {
     })
 }
 
-/// Each port of the host has a grant at each target port. The attachment is there if one of them is logged in at one of
-/// those: which of them can see each other is the fabric's to say. What they have done, they have done together.
+/// The grants of a host's ports. Each host port has a grant at each target port. One login at any
+/// pair of ports is enough: the fabric's zones decide which ports see each other. The counters are
+/// summed over all grants.
 fn over_fc(report: &ExportReport, ports: &HostPorts) -> Option<Granted> {
     let is_ours = |initiator: Wwpn| ports.iter().any(|port| port == initiator);
     let grants = || fc_grants(report).filter(|grant| is_ours(grant.initiator));
@@ -62,7 +64,7 @@ fn over_fc(report: &ExportReport, ports: &HostPorts) -> Option<Granted> {
     })
 }
 
-/// Adds what the storage agent of this name says of an attachment's nexus.
+/// Adds the report of the named storage agent about an attachment's nexus.
 pub(super) fn add(
     live: &mut AttachmentLive,
     name: &str,
@@ -96,7 +98,7 @@ pub(super) fn add(
 }
 
 impl Service {
-    /// The same for this caller: addresses are for those who may see them.
+    /// The live state for this caller: without addresses if the caller may not see them.
     pub(super) fn shown(&self, caller: &Caller, mut live: AttachmentLive) -> AttachmentLive {
         if let Some(nexus) = &mut live.nexus
             && !self.inner.policies().allows("mooring:sessions", caller, &Target::default())
@@ -106,14 +108,14 @@ impl Service {
         live
     }
 
-    /// What is missing at each storage node, in words.
+    /// The missing sessions of each storage node, in words.
     pub(super) async fn missing_sessions(&self) -> Result<Vec<(AgentId, String)>, Refusal> {
         let missing = self.missing_attachments(NAMED_MAX).await?;
         Ok(missing.iter().filter_map(|(agent, ids)| Some((*agent, words(ids)?))).collect())
     }
 
-    /// The attachments whose sessions are missing, at each storage node that is up; of more than `enough` at one of them not
-    /// all. Only volumes whose last report shows somebody who is not there are read.
+    /// The attachments without a session, for each storage node that is up. A node with more than
+    /// `enough` of them gets only some. Reads only the volumes whose last report lacks a session.
     pub(super) async fn missing_attachments(
         &self,
         enough: usize,
@@ -150,7 +152,7 @@ impl Service {
     }
 }
 
-/// What is said of attachments whose sessions are missing.
+/// The problem that names attachments whose sessions are missing. `None` if there are none.
 fn words(missing: &[String]) -> Option<String> {
     let named = missing.get(..NAMED_MAX).unwrap_or(missing);
     let more = if missing.len() > NAMED_MAX { " and more" } else { "" };

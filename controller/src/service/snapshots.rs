@@ -1,8 +1,10 @@
-//! Snapshots: what a volume held at one moment, kept in its own thin pool. A snapshot is kept as a volume is (its place, its wish,
-//! its review), and nobody attaches it: volumes are made from it.
+//! Snapshots: the state of a volume at one moment, in the volume's own thin pool. A snapshot is a
+//! row as a volume is (with its place, its spec, its review). No host attaches it; volumes are made
+//! from it.
 //!
-//! What must never happen here: a snapshot said to be there that its agent has not reported; one taken away while a volume
-//! is being made from it; a snapshot that is lost, and taken anew from what its volume holds by then.
+//! What must never happen here: a snapshot shown as there that its agent has not reported; one
+//! deleted while a volume is being made from it; a lost snapshot that is taken again, from newer
+//! data of its volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +25,7 @@ fn not_found(id: VolumeId) -> Refusal {
     Refusal::NotFound { kind: "Snapshot", what: id.to_string() }
 }
 
-/// Why a thick volume has no snapshots, and nothing is made from it.
+/// The reason why a thick volume has no snapshots, and is no source for other volumes.
 pub(super) fn thick(id: VolumeId) -> String {
     format!(
         "Invalid volume: Volume {id} is thick: only thin volumes have snapshots and copies. Give its type provisioning:type = \
@@ -99,7 +101,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     Ok(id)
 }
 
-/// From now on a snapshot goes.
+/// Begins to delete a snapshot.
 pub(super) fn begin_delete(
     inner: &Inner,
     db: &Db<'_>,
@@ -126,7 +128,7 @@ pub(super) fn begin_delete(
     Ok(())
 }
 
-/// What users may change, by their policies.
+/// Writes the changes that users may make to a snapshot, if their policies allow it.
 fn keep(
     inner: &Inner,
     db: &Db<'_>,
@@ -136,7 +138,8 @@ fn keep(
 ) -> Result<(), Abort> {
     inner.policies().check(policy, caller, &volumes::target(row))?;
     db.update_volume(row)?;
-    // A wish carries it, so that a controller can be rebuilt. Nothing new is wished of what is in review.
+    // A spec carries the changes, so that a controller can be rebuilt. A snapshot in review gets no
+    // new spec.
     if row.review.is_none() {
         wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
     }
@@ -151,8 +154,8 @@ fn page(db: &Db<'_>, query: &ListQuery) -> Result<Page<Snapshot>, Abort> {
 }
 
 impl Service {
-    /// Takes a snapshot of a volume: `creating` at once, `available` when its agent has it. 400 for a thick volume, and for one
-    /// that is in use unless that is allowed.
+    /// Takes a snapshot of a volume: `creating` at once, `available` when its agent reports it. 400
+    /// for a thick volume, and for a volume in use unless the request allows that.
     pub async fn create_snapshot(&self, caller: &Caller, new: NewSnapshot) -> Result<Snapshot, Refusal> {
         text_limit("name", new.name.as_deref().unwrap_or_default())?;
         text_limit("description", new.description.as_deref().unwrap_or_default())?;
@@ -168,7 +171,7 @@ impl Service {
         Ok(snapshot)
     }
 
-    /// One snapshot. 404 for another project's.
+    /// One snapshot. 404 for another project's snapshot.
     pub async fn snapshot(&self, caller: &Caller, id: VolumeId) -> Result<Snapshot, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
@@ -178,7 +181,7 @@ impl Service {
         self.store.read_one("read a snapshot", read).await
     }
 
-    /// Snapshots.
+    /// One page of snapshots.
     pub async fn snapshots(&self, caller: &Caller, query: ListQuery) -> Result<Page<Snapshot>, Refusal> {
         self.inner.policies().check("volume:get_all_snapshots", caller, &Target::own(caller))?;
         let query = seen_by(caller, query);
@@ -209,7 +212,7 @@ impl Service {
         Ok(snapshot)
     }
 
-    /// Changes a snapshot's metadata; what it is then.
+    /// Changes a snapshot's metadata, and returns the new metadata.
     pub async fn change_snapshot_metadata(
         &self,
         caller: &Caller,
@@ -233,8 +236,8 @@ impl Service {
         Ok(metadata)
     }
 
-    /// Begins to delete a snapshot: `deleting` at once, gone when its agent has taken it away. Volumes that were made from it
-    /// stay as they are.
+    /// Begins to delete a snapshot: `deleting` at once, gone when its agent has removed it. Volumes
+    /// that were made from it stay as they are.
     pub async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let write = move |db: &Db<'_>| {

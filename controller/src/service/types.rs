@@ -1,7 +1,8 @@
-//! Volume types, their extra specs, the projects that may use private ones, and the defaults of projects.
+//! Volume types, their extra specs, the projects that may use private ones, and the projects'
+//! default types.
 //!
-//! What must never happen here: a private type that shows to a project without access, if only by another error than 404; a
-//! set of specs written that was not normalised and checked as a whole.
+//! What must never happen here: a private type that shows to a project without access, if only by
+//! another error than 404; a set of specs written that was not normalised and checked as a whole.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +53,7 @@ pub(super) fn find(db: &Db<'_>, caller: &Caller, name_or_id: &str) -> Result<Vol
     }
 }
 
-/// The type of those who name none: the project's own default, else the one made with the database.
+/// The default type: the project's own, else the one that was made with the database.
 fn default(db: &Db<'_>, caller: &Caller) -> Result<VolumeType, Abort> {
     if let Some(id) = db.default_type_of(&caller.project)?
         && let Some(found) = db.type_by_id(id)?
@@ -68,8 +69,8 @@ pub(super) fn of_new(db: &Db<'_>, caller: &Caller, named: Option<&str>) -> Resul
     named.map_or_else(|| default(db, caller), |named| find(db, caller, named))
 }
 
-/// Whether a new volume may have this type and this size, and fits into its project's quotas. A type may be older than a
-/// rule about types.
+/// Refuses a new volume whose type or size breaks a rule, or that exceeds its project's quotas. A
+/// type may be older than a rule about types, so the rules are checked again here.
 pub(super) fn check_new(
     inner: &Inner,
     db: &Db<'_>,
@@ -122,7 +123,8 @@ fn check_unused(db: &Db<'_>, id: Uuid) -> Result<(), Abort> {
 }
 
 impl Service {
-    /// Types are of no project: policies about them look at the caller's own.
+    /// Checks a policy about types. Types belong to no project: the policy looks at the caller's
+    /// own.
     pub(super) fn may(&self, policy: &'static str, caller: &Caller) -> Result<(), Refusal> {
         self.inner.policies().check(policy, caller, &Target::own(caller))
     }
@@ -134,7 +136,7 @@ impl Service {
         self.store.read("read a type", move |db| find(db, &caller, &name_or_id)).await
     }
 
-    /// The type of those who name none.
+    /// The default type of the caller's project.
     pub async fn default_type(&self, caller: &Caller) -> Result<VolumeType, Refusal> {
         self.may("volume_extension:type_get", caller)?;
         let caller = caller.clone();
@@ -142,7 +144,7 @@ impl Service {
         self.store.read("read the default type", read).await
     }
 
-    /// Makes a type. 409 for a name that is taken.
+    /// Makes a type. 409 if the name is taken.
     pub async fn create_type(
         &self,
         caller: &Caller,
@@ -215,7 +217,7 @@ impl Service {
         self.store.write("change a type", write).await
     }
 
-    /// Deletes a type; 400 while volumes use it, and for the default type.
+    /// Deletes a type. 400 while volumes use it, and for the default type.
     pub async fn delete_type(&self, caller: &Caller, id: Uuid) -> Result<(), Refusal> {
         self.may("volume_extension:type_delete", caller)?;
         let write = move |db: &Db<'_>| {
@@ -233,7 +235,8 @@ impl Service {
         self.store.write("delete a type", write).await
     }
 
-    /// Sets extra specs; 400 while volumes use the type, and for `multiattach` together with `cacheable`.
+    /// Sets extra specs. 400 while volumes use the type, and for `multiattach` together with
+    /// `cacheable`.
     pub async fn set_extra_specs(
         &self,
         caller: &Caller,
@@ -244,7 +247,7 @@ impl Service {
         check_keys(&specs)?;
         let specs = rules::types::normalise(specs)?;
         let write = move |db: &Db<'_>| {
-            // Who may not change specs learns of a type only what he may see of it.
+            // A caller who may not change specs must learn nothing of a type that he may not see.
             let mut changed = visible_by_id(db, &caller, id)?;
             let (policies, own) = (inner.policies(), Target::own(&caller));
             if specs.keys().any(|key| changed.extra_specs.contains_key(key)) {
@@ -262,7 +265,7 @@ impl Service {
         self.store.write("set extra specs", write).await
     }
 
-    /// Takes one extra spec away; 404 when it is not there.
+    /// Deletes one extra spec. 404 if the type does not have it.
     pub async fn delete_extra_spec(&self, caller: &Caller, id: Uuid, key: &str) -> Result<(), Refusal> {
         self.may("volume_extension:types_extra_specs:delete", caller)?;
         let key = key.to_owned();
@@ -280,7 +283,7 @@ impl Service {
         self.store.write("take an extra spec away", write).await
     }
 
-    /// The projects that may use a private type. 404 for a public one: it has no such list.
+    /// The projects that may use a private type. 404 for a public type: it has no such list.
     pub async fn type_access(&self, caller: &Caller, id: Uuid) -> Result<Vec<String>, Refusal> {
         self.may("volume_extension:volume_type_access:get_all_for_type", caller)?;
         let caller = caller.clone();
@@ -294,7 +297,8 @@ impl Service {
         self.store.read("read who may use a type", read).await
     }
 
-    /// Lets a project use a private type, or takes that away. 409 when it may already, 404 when it may not anyway.
+    /// Gives a project access to a private type, or revokes it. 409 if the project has access
+    /// already; 404 if it has none to revoke.
     pub async fn set_type_access(
         &self,
         caller: &Caller,
@@ -333,7 +337,7 @@ impl Service {
         self.store.read("list default types", |db| Ok(db.default_types()?)).await
     }
 
-    /// A project's default. 404 when none is set.
+    /// A project's default type. 404 if none is set.
     pub async fn project_default(&self, caller: &Caller, project: &str) -> Result<Uuid, Refusal> {
         let target = Target::of(project);
         self.inner.policies().check("volume_extension:default_get", caller, &target)?;
@@ -345,7 +349,7 @@ impl Service {
         self.store.read("read a default type", read).await
     }
 
-    /// Sets a project's default. It must be one that the project may use.
+    /// Sets a project's default type. The project must have access to it.
     pub async fn set_project_default(
         &self,
         caller: &Caller,
@@ -368,7 +372,7 @@ impl Service {
         self.store.write("set a default type", write).await
     }
 
-    /// Takes a project's default away.
+    /// Deletes a project's default type.
     pub async fn unset_project_default(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
         let target = Target::of(project);
         self.inner.policies().check("volume_extension:default_unset", caller, &target)?;

@@ -1,8 +1,8 @@
-//! A volume is copied to a file of its storage node. Whether a file of that name is there, and whether there is room, its agent
-//! sees.
+//! Image exports: copies of a volume to a file of its storage node. Only the agent checks if that
+//! file exists already, and if there is room.
 //!
-//! What must never happen here: a volume copied that somebody may write to; an export wished of an agent that would take the wish
-//! for one without it.
+//! What must never happen here: a volume copied while a host may write to it; an image export in a
+//! spec for an agent that would ignore it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::flow::{Inner, wishes};
 use crate::rules::Operation;
 use crate::store::{Abort, Db, KeptUpload, VolumeRow};
 
-/// Who may export volumes: the folder of a storage node is nobody's project's.
+/// Policy for image exports: the folder of a storage node belongs to no project.
 const EXPORT: &str = "mooring:export";
 
 fn view(inner: &Inner, volume: &VolumeRow) -> Result<VolumeExport, Abort> {
@@ -38,13 +38,13 @@ fn view(inner: &Inner, volume: &VolumeRow) -> Result<VolumeExport, Abort> {
     })
 }
 
-/// Whether its agent can write such a file, as far as it has said.
+/// Refuses a format that the volume's agent cannot write, as far as it has reported.
 fn check_agent(inner: &Inner, volume: &VolumeRow, format: ImageFormat) -> Result<(), Refusal> {
     let agent = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     images::check_format(&agent, format)
 }
 
-/// From now on it is copied: `uploading` at once, `available` when its agent says how that ended.
+/// Begins an image export: `uploading` at once, `available` when the agent reports how it ended.
 fn begin(
     inner: &Inner,
     db: &Db<'_>,
@@ -83,7 +83,8 @@ fn begin(
     Ok(())
 }
 
-/// It ends as soon as its agent has heard of it. One that is over stays as it ended.
+/// Cancels an image export: it ends as soon as its agent has the new spec. One that is over stays
+/// as it ended.
 fn cancel(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     let goes_on = volume.operation == Some(Operation::Uploading);
     let Some(kept) = volume.upload().filter(|kept| goes_on && kept.withdrawn.is_none()) else {
@@ -96,8 +97,8 @@ fn cancel(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 }
 
 impl Service {
-    /// The export of a volume to a file: begun, cancelled, or looked at. 409 while it is attached or something else is done to it;
-    /// 404 where there never was one.
+    /// Begins, cancels or shows the export of a volume to a file. 409 while the volume is attached
+    /// or another operation is at work. 404 if it was never exported.
     pub async fn volume_export(
         &self,
         caller: &Caller,

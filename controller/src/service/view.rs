@@ -1,7 +1,8 @@
-//! Rows as users see them.
+//! Views of rows, as users see them.
 //!
-//! What must never happen here: connection info before the grant is seen, or of a nexus that a host of ours uses; a secret
-//! for somebody who only looks, and is neither a service nor an admin.
+//! What must never happen here: connection info before the grant is reported, or for a nexus that
+//! an enrolled host uses; a secret for a caller who only reads, and is neither a service nor an
+//! admin.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +16,16 @@ use crate::schedule::capabilities::BACKEND;
 use crate::service::Refusal;
 use crate::store::{Abort, AttachmentRow, Db, Nexus, VolumeRow};
 
-/// Whether a view has the CHAP secrets.
+/// Tells if a view has the CHAP secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Secrets {
-    /// For whoever connects, and whoever may read them again.
+    /// With secrets: for a caller who connects, or who may read them again.
     Shown,
-    /// The same view without them.
+    /// Without secrets.
     Hidden,
 }
 
-/// What keys with credentials begin with.
+/// Prefix of the keys with credentials.
 const CREDENTIALS: &str = "auth_";
 
 /// A pool's name in the API.
@@ -43,7 +44,7 @@ pub(super) fn without_type(id: VolumeId) -> Refusal {
     Refusal::Internal(format!("the type of volume {id} is gone: see the controller's log"))
 }
 
-/// A volume, from all that is read of it.
+/// A volume, from rows that were read before.
 pub(super) fn volume_of(
     inner: &Inner,
     row: VolumeRow,
@@ -110,7 +111,7 @@ pub(super) fn attachment(
     Ok(attachment_of(inner, volume, row, nexus.as_ref(), secrets))
 }
 
-/// An attachment, from all that is read of it.
+/// An attachment, from rows that were read before.
 pub(super) fn attachment_of(
     inner: &Inner,
     volume: &VolumeRow,
@@ -142,7 +143,8 @@ pub(super) fn attachment_of(
     }
 }
 
-/// An attachment as it is now: also a grant that the storage agent shows and that is not noted yet.
+/// An attachment as it is now: counts a grant that the storage agent reports and that the row does
+/// not have yet.
 pub(super) fn attachment_now(
     inner: &Inner,
     db: &Db<'_>,
@@ -154,7 +156,8 @@ pub(super) fn attachment_now(
     attachment(inner, db, volume, row, secrets)
 }
 
-/// How a client logs in, flat, with the keys that os-brick reads.
+/// The data with which a client logs in: one flat object with the keys that os-brick reads. `None`
+/// while the client cannot log in, and for a native attachment.
 fn connection_info(
     volume: &VolumeRow,
     row: &AttachmentRow,
@@ -199,7 +202,8 @@ fn over_iscsi(volume: &VolumeRow, nexus: &Nexus, multipath: bool) -> Option<Valu
         "auth_username": nexus.0.initiator.user,
         "auth_password": nexus.0.initiator.secret.expose(),
     });
-    // With both lists os-brick asks for no discovery, which the target would not answer without its own credentials.
+    // With both lists os-brick does no discovery. The target answers none without credentials of
+    // its own.
     if (volume.portals.len() > 1 || multipath)
         && let Some(info) = info.as_object_mut()
     {
@@ -211,10 +215,10 @@ fn over_iscsi(volume: &VolumeRow, nexus: &Nexus, multipath: bool) -> Option<Valu
     Some(info)
 }
 
-/// Over Fibre Channel. The map says which port of the host is to look behind which of ours: without it os-brick looks behind
-/// all that it sees, and brings in whatever else is there.
+/// Connection info over Fibre Channel. The map names the target ports for each port of the host.
+/// Without it os-brick scans behind all ports that it sees, and adds unrelated disks.
 fn over_fc(volume: &VolumeRow, ports: &HostPorts, lun: Lun) -> Option<Value> {
-    // Sixteen digits without separators, as sysfs has them.
+    // The form is sysfs's: sixteen digits without separators.
     let name = |port: Wwpn| format!("{:016x}", port.as_u64());
     let targets: Vec<_> = volume.fc_ports.iter().map(|port| name(*port)).collect();
     if targets.is_empty() {

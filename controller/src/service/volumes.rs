@@ -1,4 +1,4 @@
-//! Volumes: placed from the agents' last reports, made and wiped by them.
+//! Volumes: the scheduler places them by the agents' last reports; the agents make and wipe them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,18 @@ use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
 use crate::store::{Abort, Db, Event, Place, VolumeRow, id_is_taken};
 
-/// Keys of a volume's metadata. A wish carries them all.
+/// Most keys in a volume's metadata. A spec carries them all.
 const METADATA_KEYS_MAX: usize = 128;
 
-/// Who may say the id of a new volume. An id stands in names on disks and wires, and may be known to hosts and storage nodes that
-/// this database does not know of.
+/// Policy for choosing the id of a new volume. An id is part of names on disks and on the wire.
+/// Hosts and storage nodes that this database does not know may know that id.
 const CHOOSE_ID: &str = "mooring:choose_id";
 
-/// Why a volume that was accepted has no place.
+/// The message of an accepted volume without a place.
 const NOWHERE: &str = "No valid backend was found";
 
-/// Bytes of all of it: a part of what an agent takes for a rebuild, since JSON writes some characters longer.
+/// Most bytes of metadata: a part of what an agent stores for a rebuild, as JSON writes some
+/// characters longer.
 const METADATA_BYTES_MAX: usize = mooring_model::limit::OPAQUE_BYTES_MAX / 4;
 
 /// The volume, if this caller may see it.
@@ -35,7 +36,7 @@ pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) ->
     Ok(found.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?)
 }
 
-/// Nothing is being made from a volume just now.
+/// Refuses while another volume is being made from this one.
 pub(super) fn not_a_source(db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
     match db.being_made_from(id)? {
         Some(made) => Err(Refusal::Invalid(format!("Invalid volume: {made} is being made from it.")).into()),
@@ -43,12 +44,13 @@ pub(super) fn not_a_source(db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
     }
 }
 
-/// A volume, as policies see it.
+/// A volume, in the form in which policies see it.
 pub(super) fn target(volume: &VolumeRow) -> Target<'_> {
     Target { project: Some(&volume.project), user: Some(&volume.user) }
 }
 
-/// Metadata has policies of its own, by what becomes of the keys.
+/// Checks the policies of a change. Metadata has policies of its own: for added, changed and
+/// removed keys.
 pub(super) fn may_update(
     inner: &Inner,
     caller: &Caller,
@@ -98,7 +100,7 @@ pub(super) fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), 
     Ok(())
 }
 
-/// Where a new volume is put. `Ok(None)`: nowhere, and that is told later.
+/// The place of a new volume. `Ok(None)`: there is none, and the volume's status tells it later.
 fn place(
     inner: &Inner,
     db: &Db<'_>,
@@ -114,7 +116,7 @@ fn place(
         return Err(Refusal::Invalid(format!("Availability zone '{shown}' is invalid.")).into());
     }
     for id in new.hints.same_host.iter().chain(&new.hints.different_host) {
-        // Also another project's: where that one is, is not the caller's business.
+        // Another project's volume is refused, too: its place is not the caller's business.
         find(inner, db, caller, *id).map_err(|abort| match abort {
             Abort::Refused(Refusal::NotFound { .. }) => Refusal::Invalid(format!(
                 "Invalid input received: scheduler hints: volume {id} could not be found."
@@ -125,7 +127,7 @@ fn place(
     }
     let size_gib = new.size_gib.unwrap_or_default();
     let mut request = flow::place::request(inner, db, size_gib, volume_type.extra_specs.clone(), &new.hints)?;
-    // It shares blocks with what it is made from, and lies where that lies.
+    // A copy shares blocks with its source, and lies in the same pool.
     request.pool = source.map(|of| PoolRef { agent: of.agent, pool: of.pool.clone() });
     if source.is_some() || new.hints.image.is_some() {
         request.zone.clone_from(&new.hints.zone);
@@ -141,7 +143,7 @@ fn place(
     if !inner.options.scheduler.fast_fail {
         return Ok(None);
     }
-    // Which pools there are, and how full, is shown to those only who may list them.
+    // Only a caller who may list pools gets their names and space.
     let may_see = inner.policies().check(GET_POOLS, caller, &Target::default()).is_ok();
     Err(Refusal::Invalid(if may_see { none.to_string() } else { none.summary() }).into())
 }
@@ -160,7 +162,7 @@ fn check(new: &NewVolume) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a new volume is to be made from, if it can be.
+/// The source of a new volume, if it is usable. `None`: the volume has no source.
 fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Result<Option<VolumeRow>, Abort> {
     let invalid = |text: String| Err(Refusal::Invalid(text).into());
     let (row, what) = match new.source {
@@ -204,7 +206,7 @@ fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
     Ok(Some(row))
 }
 
-/// The row of a new volume.
+/// Inserts the row of a new volume.
 fn insert(
     db: &Db<'_>,
     caller: &Caller,
@@ -225,7 +227,8 @@ fn insert(
     })
 }
 
-/// A volume of the caller that is being made, of this type and size (GiB), by this agent, in its pool and zone. Nobody uses it.
+/// The row of a caller's volume that is being made: of this type and size (GiB), by this agent, in
+/// this pool and zone. It has no attachments.
 pub(super) fn new_row(
     db: &Db<'_>,
     caller: &Caller,
@@ -273,16 +276,17 @@ pub(super) fn new_row(
     }
 }
 
-/// The id of a volume that is asked for.
+/// The id of a requested volume.
 enum Id {
-    /// Nobody has had it.
+    /// No volume has had this id.
     New(VolumeId),
-    /// The volume was made by an earlier request of the same key.
+    /// An earlier request with the same key made the volume.
     Made(VolumeId),
 }
 
-/// Chooses the id of a new volume, or takes the one that is wanted. 409 for one that anybody has or had; 503 while an agent may have
-/// it that was not heard since this database was restored.
+/// Chooses the id of a new volume, or takes the requested one. 409 for an id that any volume has or
+/// had. 503 while an agent has not been heard since the database was restored: it may have a volume
+/// with this id.
 fn id(
     inner: &Inner,
     db: &Db<'_>,
@@ -350,7 +354,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     let place = place.unwrap_or_else(nowhere);
     insert(db, caller, id, (new, size_gib, volume_type), (&place, found, source.as_ref()))?;
     if !found {
-        // It is kept in the words that the refusal would have had for a user.
+        // Kept in the words that a refusal would have for a user.
         db.keep_message(Event::Schedule, &caller.project, id, NOWHERE)?;
         db.set_operation(id, Some(Operation::Error), Some(NOWHERE))?;
     } else if !place.sent {
@@ -361,8 +365,8 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
 }
 
 impl Service {
-    /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 when no reporting agent can take
-    /// it, 503 when none has ever reported.
+    /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 if no
+    /// reporting agent can take it; 503 if none has ever reported.
     pub async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
         self.inner.policies().check("volume:create", caller, &Target::own(caller))?;
         if matches!(new.id, Some(WantedId::Given(_))) {
@@ -382,7 +386,7 @@ impl Service {
         Ok(volume)
     }
 
-    /// One volume. 404 for another project's.
+    /// One volume. 404 for another project's volume.
     pub async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
         let (inner, caller) = (self.inner.clone(), caller.clone());
         let read = move |db: &Db<'_>| view::volume(&inner, db, find(&inner, db, &caller, id)?);
@@ -409,7 +413,8 @@ impl Service {
             row.description = description.clone().unwrap_or(row.description);
             row.metadata = metadata.clone().unwrap_or(row.metadata);
             db.update_volume(&row)?;
-            // A wish carries them, so that a controller can be rebuilt. Nothing new is wished of what is in review.
+            // A spec carries the changes, so that a controller can be rebuilt. A volume in review
+            // gets no new spec.
             if row.review.is_none() {
                 wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             }
@@ -420,13 +425,13 @@ impl Service {
         Ok(volume)
     }
 
-    /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while it is attached, or has
-    /// snapshots.
+    /// Begins to delete a volume: `deleting` at once, gone when its agent has wiped it. 400 while
+    /// it is attached, or has snapshots.
     pub async fn delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         self.delete(caller, id, false).await
     }
 
-    /// The same, with its snapshots.
+    /// As [`Service::delete_volume`], together with the volume's snapshots.
     pub async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         self.delete(caller, id, true).await
     }
@@ -451,7 +456,7 @@ impl Service {
                     | VolumeStatus::ErrorDeleting
                     | VolumeStatus::ErrorManaging
             );
-            // Also one that could not be attached: its grant may be on its way out still.
+            // A failed attachment counts, too: its grant may not be revoked yet.
             let kept = !cascade && !snapshots.is_empty();
             if !ok || kept || !db.attachments_of(id)?.is_empty() {
                 let text = "Invalid volume: Volume status must be available or error or error_restoring or error_extending \
@@ -460,7 +465,7 @@ impl Service {
                 return Err(Refusal::Invalid(text.to_owned()).into());
             }
             if !row.is_placed() {
-                // No agent knows of it.
+                // No agent has any part of this volume.
                 db.delete_volume(id)?;
                 return Ok(Vec::new());
             }

@@ -1,6 +1,8 @@
-//! The older way in: a connector is granted access first, and then it is said whose volume it is.
+//! The older way to attach: `os-initialize_connection` grants a connector access first; `os-attach`
+//! names the server afterwards.
 //!
-//! What must never happen here: a second attachment for one connector; a server put on somebody else's connection.
+//! What must never happen here: a second attachment for one connector; a server put on another
+//! server's connection.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +25,7 @@ use crate::service::view::{self, Secrets};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
-/// What `os-attach` says.
+/// The words of an `os-attach` call.
 #[derive(Clone)]
 pub(super) struct Said {
     pub(super) instance: Option<Uuid>,
@@ -32,7 +34,7 @@ pub(super) struct Said {
     pub(super) mode: Option<Mode>,
 }
 
-/// One promise is for the attachment that is being made.
+/// The reservations of a volume without the one that this attachment uses.
 fn promised(volume: &VolumeRow) -> u32 {
     volume.reserved.saturating_sub(1)
 }
@@ -44,7 +46,7 @@ fn keep_promise(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     Ok(())
 }
 
-/// The attachment that a connector means which has its access already.
+/// The attachment with access that a connector means.
 fn opened<'a>(
     id: VolumeId,
     wanted: &[&'a AttachmentRow],
@@ -125,7 +127,7 @@ fn open(
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
-/// The connection that waits for its server, or a new attachment without one.
+/// The connection that waits for its server, or a new attachment without a connection.
 fn meant(
     inner: &Inner,
     db: &Db<'_>,
@@ -162,16 +164,16 @@ fn meant(
     }
 }
 
-/// What `os-attach` has written.
+/// The writes of an `os-attach` call.
 struct Attached {
     id: AttachmentId,
     volume: VolumeRow,
     rewished: Rewished,
-    /// The access is there: it is answered when the target enforces the mode.
+    /// `true` if the access exists: the call is answered when the target enforces the mode.
     enforces: bool,
 }
 
-/// Says whose a volume is: of the connection that waits for it, or of none.
+/// Names the server of a volume: for the connection that waits for one, or without a connection.
 fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said) -> Result<Attached, Abort> {
     let volume = volumes::find(inner, db, caller, id)?;
     let policy = "volume_extension:volume_actions:attach";
@@ -189,7 +191,7 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
         return said_again(db, volume, rows, row, said);
     }
     let mut row = meant(inner, db, caller, &volume, said, &rows)?;
-    // Before its mode changes: the session is there.
+    // Check the grant before the mode changes: the session exists already.
     if row.grant_wanted && !inner.sees_grant(db, volume.agent, &row)? {
         let text = format!("Invalid volume: the connection of volume {id} is not granted yet: ask again.");
         return Err(Refusal::Invalid(text).into());
@@ -223,7 +225,7 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     Ok(Attached { id, volume, rewished, enforces: changed })
 }
 
-/// The attachment that `os-attach` means which said so before.
+/// The attachment that an earlier, equal `os-attach` call made.
 fn known_one<'a>(
     id: VolumeId,
     known: &[&'a AttachmentRow],
@@ -246,7 +248,7 @@ fn known_one<'a>(
     }
 }
 
-/// Applies what `os-attach` says to the attachment that it made before.
+/// Applies a repeated `os-attach` call to the attachment that it made before.
 fn said_again(
     db: &Db<'_>,
     volume: VolumeRow,
@@ -266,7 +268,7 @@ fn said_again(
 }
 
 impl Service {
-    /// Grants a connector access: finds its attachment or makes one. Returns how to log in.
+    /// Grants a connector access: finds its attachment or makes one. Returns the connection info.
     pub(super) async fn initialize_connection(
         &self,
         caller: &Caller,
@@ -296,8 +298,8 @@ impl Service {
         }
     }
 
-    /// Says whose a volume is now. Said again: the same. Where its mode is another than that of the connection, the target has
-    /// it when this is answered.
+    /// Names the server of a volume. A repeated call gets the same answer. If the mode differs from
+    /// the connection's, the call is answered once the target enforces it.
     pub(super) async fn attach_volume(
         &self,
         caller: &Caller,
@@ -324,7 +326,7 @@ impl Service {
         loop {
             let inner = self.inner.clone();
             let read = move |db: &Db<'_>| {
-                // One that is gone meanwhile has no mode any more.
+                // An attachment that is gone has no mode.
                 let Some(row) = db.attachment(own)? else { return Ok(None) };
                 let Some(volume) = db.volume(row.volume)? else { return Ok(None) };
                 let holds = !row.grant_wanted || inner.shows_grant(db, volume.agent, &row)?;

@@ -1,4 +1,5 @@
-//! What was announced: attachments to come (`os-reserve`), detaches to come (`os-begin_detaching`).
+//! Announcements: of attachments to come (`os-reserve`), and of detaches to come
+//! (`os-begin_detaching`).
 //!
 //! What must never happen here: an announcement that outlives its maker for ever.
 
@@ -46,7 +47,7 @@ impl Service {
         self.announce("reserve a volume", id, work).await
     }
 
-    /// Of what was never reserved, it says nothing.
+    /// Takes one reservation back. Does nothing if there is none.
     pub(super) async fn unreserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |inner: &Inner, db: &Db<'_>| {
@@ -59,8 +60,9 @@ impl Service {
         self.announce("unreserve a volume", id, work).await
     }
 
-    /// Announces a detach. It names no attachment: of one, the volume is shown as detaching; of several, it stays in use, and
-    /// no further server is attached until one detach has begun.
+    /// Announces a detach. The call names no attachment. With one attachment, the volume is shown
+    /// as detaching. With several, it stays in use, and no further server is attached until one
+    /// detach has begun.
     pub(super) async fn begin_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |inner: &Inner, db: &Db<'_>| {
@@ -86,7 +88,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes one announcement back. Of what was never announced, it says nothing.
+    /// Takes one announcement of a detach back. Does nothing if there is none.
     pub(super) async fn roll_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |inner: &Inner, db: &Db<'_>| {

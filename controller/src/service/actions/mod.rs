@@ -1,9 +1,10 @@
-//! The older calls for attachments, as actions on a volume. They act on the same attachments as `/attachments`, by the same
-//! rules: there is one way in and one way out.
+//! The older calls for attachments, as actions on a volume. They act on the same attachments as
+//! `/attachments`, by the same rules.
 //!
-//! `hold` promises and takes back, `connect` is the way in, `part` the way out.
+//! `hold` announces and takes back, `connect` attaches, `part` detaches.
 //!
-//! What must never happen here: an attachment that is guessed: where a call may mean several, it is refused.
+//! What must never happen here: an attachment that is guessed: where a call may mean several, it is
+//! refused.
 
 mod connect;
 mod hold;
@@ -16,7 +17,8 @@ use super::{Refusal, Service, Wait};
 use crate::domain::{AttachAction, Caller};
 
 impl Service {
-    /// Does one of the older calls. Of `InitializeConnection` it returns how to log in, flat.
+    /// Does one of the older calls. `InitializeConnection` returns the connection info, flat; any
+    /// other call `None`.
     pub async fn attach_action(
         &self,
         caller: &Caller,

@@ -1,6 +1,6 @@
-//! The older way out: a connection ends first, and then the attachment.
+//! The older way to detach: the connection ends first, and then the attachment.
 //!
-//! What must never happen here: the attachment of another server taken because none was named.
+//! What must never happen here: another server's attachment ended because the call named none.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db};
 
-/// The attachment that a call without an id means.
+/// The attachment that a call means, also one without an id. `None`: there is none.
 fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<Option<AttachmentId>, Abort> {
     if let Some(own) = attachment {
         let found = db.attachment(own)?;
@@ -41,15 +41,15 @@ fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<
     }
 }
 
-/// What ends of a connection, and how.
+/// The outcome of a call that ends a connection.
 enum Ended {
-    /// Nothing was there.
+    /// There was no connection.
     Nothing,
-    /// Its access goes; the attachment stays until it is detached.
+    /// The access ends; the attachment stays until it is detached.
     Access(AttachmentId, Rewished),
-    /// It never became an attachment: it goes as a whole.
+    /// The connection never became an attachment, and ends as a whole.
     Whole(AttachmentId),
-    /// Nothing was written: whether a session is live decides.
+    /// Nothing was written: a live session decides, and must be looked at first.
     Look(Needed),
 }
 
@@ -88,7 +88,7 @@ fn end(
     Ok(Ended::Access(own, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
 }
 
-/// The attachment of a connector; without one, the only one that is connected.
+/// The attachment that a connector names; without a connector, the only connected one.
 fn chosen(
     id: VolumeId,
     rows: &[AttachmentRow],
@@ -115,7 +115,8 @@ fn chosen(
 }
 
 impl Service {
-    /// Takes an attachment of a volume away: that with this id, or the only one. One that is not there is gone.
+    /// Detaches a volume's attachment: the one with this id, or the only one. An attachment that
+    /// does not exist counts as detached.
     pub(super) async fn detach_volume(
         &self,
         caller: &Caller,
@@ -148,7 +149,7 @@ impl Service {
         self.store.write("derive a volume's status", move |db| Ok(db.derive_status(id)?)).await
     }
 
-    /// Ends a connection, and with it the promise of an attachment that did not come.
+    /// Ends a connection. A connection that never became an attachment ends as a whole.
     pub(super) async fn terminate_connection(
         &self,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Places of attachments: who connects, read from a connector or from an enrolled host.
+//! Places of attachments: the host that connects, read from a connector or from an enrolled host.
 //!
 //! What must never happen here: a refusal that tells a client which hosts are enrolled.
 
@@ -15,7 +15,8 @@ use crate::rules::transport::Offer;
 use crate::service::cache::may_be;
 use crate::service::{Refusal, text_limit};
 
-/// Longest connector, in bytes of its JSON: it is kept, and a wish carries a part.
+/// Longest connector, in bytes of its JSON. The database stores it, and a spec carries a part of
+/// it.
 const CONNECTOR_BYTES_MAX: usize = 16 * 1024;
 
 pub(in crate::service) fn client_place(
@@ -28,7 +29,7 @@ pub(in crate::service) fn client_place(
         return Err(Refusal::Invalid(text));
     }
     let offer = Offer::of_connector(&connector)?;
-    // Which host it is, is nothing that a client without rights to hosts should learn.
+    // A client without rights to hosts must not learn which host this is.
     if let Some(own) = offer.iscsi.as_ref().filter(|own| inner.agents.by_initiator(own).is_some()) {
         let text =
             format!("Invalid input received: {own} is the name of an enrolled host: attach it natively");
@@ -51,8 +52,8 @@ pub(in crate::service) fn client_place(
     })
 }
 
-/// The port through which a host attaches natively, or why there is none. One path is used: nobody on the host joins the disks
-/// of two.
+/// The port through which a host attaches natively, or the reason why there is none. A native
+/// attachment uses one path: no multipath driver on the host joins two disks.
 fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
     match ports {
         [port] => HostPorts::new([*port]).ok_or_else(String::new),
