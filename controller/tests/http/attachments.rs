@@ -8,12 +8,12 @@ use mooring_controller::service::Refusal;
 
 const SHOWN: &str = "id status instance volume_id attached_at detached_at attach_mode connection_info";
 
-/// What a client needs, flat.
+/// The connection info that a client needs, flat.
 const INFO: &str = "target_discovered target_iqn target_portal target_lun volume_id auth_method auth_username \
                     auth_password encrypted qos_specs access_mode cacheable driver_volume_type attachment_id \
                     enforce_multipath";
 
-/// As os-brick makes it.
+/// A connector as os-brick makes it.
 fn connector(node: u32) -> Value {
     json!({
         "platform": "x86_64",
@@ -43,7 +43,7 @@ async fn reserve_connect_complete_delete() {
         ("volume_id", json!(volume)),
         ("attached_at", json!("")),
         ("detached_at", json!("")),
-        // Cinder says "null" as a text here.
+        // Cinder answers with "null" as a text here.
         ("attach_mode", json!("rw")),
         ("connection_info", json!({})),
     ] {
@@ -57,7 +57,7 @@ async fn reserve_connect_complete_delete() {
     let info = &connected.body["attachment"]["connection_info"];
     assert_eq!(keys(info), words(INFO));
     assert_eq!((&info["attachment_id"], &info["auth_password"]), (&json!(id), &json!(SECRET)));
-    // Cinder answers with the status before the call; this is the one after.
+    // Cinder answers with the status before the call; this one answers with the status after it.
     assert_eq!(connected.body["attachment"]["status"], "attaching");
 
     for nothing in [json!(id), json!({}), json!(null)] {
@@ -159,7 +159,7 @@ async fn wrong_bodies() {
             &text,
         );
     }
-    // The mode came with 3.54, and native hosts are not of this API.
+    // The mode came with 3.54, and native hosts are not part of this API.
     for (version, extra, code) in [
         ("3.53", json!({ "mode": "ro" }), 400),
         ("3.54", json!({ "host": "host1" }), 400),
@@ -206,7 +206,7 @@ async fn what_is_not_done_yet_is_504() {
     assert_eq!(api.delete(&path).await.status, 200);
 }
 
-/// What failed inside is for the log only.
+/// The cause of a failure goes to the log only.
 #[tokio::test]
 async fn the_inside_of_a_failure_is_not_told() {
     let api = Api::new();

@@ -1,4 +1,5 @@
-//! The audit log: each call that changes something has its line, refused or done, and no line has a secret.
+//! The audit log: each call that changes something has its line, refused or done, and no line has a
+//! secret.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +17,8 @@ use crate::support::log::Log;
 /// A text that stands wherever a body, a query or a header takes one.
 const SENTINEL: &str = "swordfish-trout-salmon";
 
-/// An admin's, and one's without any role of use. Their hashes cost time: they are made once.
+/// The tokens of an admin and of a caller without any useful role. Hashing them takes time: they
+/// are made once.
 static TOKENS: LazyLock<[NewToken; 2]> =
     LazyLock::new(|| ["admin", "guest"].map(|role| NewToken::make(role, PROJECT, None, &[role]).unwrap()));
 
@@ -26,7 +28,7 @@ fn auth() -> Auth {
     Auth::Tokens(Tokens::parse(&file, "tokens").unwrap())
 }
 
-/// A body in which every text is the sentinel, or what the schema wants in its place.
+/// A body in which every text is the sentinel, or a value that the schema demands in its place.
 fn body_of(schema: &Value) -> Value {
     if let Some(reference) = schema["$ref"].as_str() {
         let content = json!({ "application/json": { "schema": { "$ref": reference } } });
@@ -111,7 +113,7 @@ async fn every_write_route_leaves_its_line_refused_or_done() {
     for (request, user, method, operation, status) in asked {
         let line = &lines[&request];
         let id = &operation["operationId"];
-        // Who joins has no identity yet; here nobody can.
+        // A joining agent has no identity yet; here none can join.
         let open = operation["x-mooring-open"].is_string() && id == "join";
         let user = user.filter(|_| !open);
         assert_eq!(
@@ -132,7 +134,7 @@ async fn every_write_route_leaves_its_line_refused_or_done() {
     }
 }
 
-/// Bodies that are too large, of another kind, or no JSON; addresses and methods that are not there.
+/// Bodies that are too large, of another kind, or no JSON; addresses and methods that do not exist.
 #[tokio::test]
 async fn what_no_handler_sees_has_a_line() {
     let api = Api::new();
@@ -206,7 +208,7 @@ async fn the_log_is_asked_by_time_user_and_object() {
     }
 }
 
-/// A database that cannot take the lines makes no call fail, and has them later.
+/// A database that cannot take the lines makes no call fail, and gets them later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_takes_no_line_fails_no_call() {
     let rig = Rig::new(0).await;
@@ -227,7 +229,7 @@ async fn a_database_that_takes_no_line_fails_no_call() {
     assert!(waiting(0).await);
 }
 
-/// The stop writes what waits.
+/// The stop writes the lines that wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_writes_the_lines_that_wait() {
     let rig = Rig::new(0).await;
@@ -244,7 +246,7 @@ async fn a_stop_writes_the_lines_that_wait() {
     assert!(change.to_string().contains("append-only"), "{change}");
 }
 
-/// The client is gone, the change is made: its line is there.
+/// The client is gone and the change is made: its line is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_client_is_gone_has_its_line() {
     let api = Api::new();

@@ -1,4 +1,4 @@
-//! Who may call, and what they may see.
+//! Authentication: who may call, and what each caller may see.
 
 use mooring_controller::auth::{Auth, NewToken, Tokens};
 use serde_json::json;
@@ -73,7 +73,7 @@ async fn another_projects_things() {
     malformed.is_fault(400, "badRequest", "Malformed request url");
     let unseen = site.api.call("GET", &format!("/v3/volumes/{id}")).header("x-auth-token", &site.other);
     unseen.send().await.is_fault(404, "itemNotFound", &format!("Volume {id} could not be found."));
-    // all_tenants is for admins; from others it is no error, and gives nothing.
+    // all_tenants is for admins. For others it is no error, and adds nothing.
     for (token, seen) in [(&site.other, 0), (&site.member, 1), (&site.admin, 1)] {
         let list =
             site.api.call("GET", "/v3/volumes?all_tenants=1").header("x-auth-token", token).send().await;
@@ -105,7 +105,7 @@ async fn what_only_admins_see() {
     assert_eq!(shown.body["volume_type"]["extra_specs"], json!({ "multiattach": "<is> True" }));
     assert_eq!(get(&site.member, &format!("{path}/extra_specs/secret-pool")).await.status, 404);
     assert_eq!(get(&site.admin, &format!("{path}/extra_specs/secret-pool")).await.status, 200);
-    // A filter must not tell what a view does not.
+    // A filter must not reveal what a view hides.
     let filter = "/v3/types?extra_specs=%7B'secret-pool':'vg7'%7D";
     assert_eq!(get(&site.member, filter).await.body["volume_types"], json!([]));
 
@@ -136,7 +136,8 @@ async fn without_authentication() {
     assert_eq!(said.status, 200);
     let caller = api.fake.state().caller.take().unwrap();
     assert_eq!((caller.project.as_str(), caller.user.as_str()), (OTHER, "eve"));
-    // A web page whose own name was pointed at this machine, also one that is too long or too odd for a name.
+    // A web page whose own name was pointed at this machine, also a name that is too long or too
+    // odd.
     let long = format!("{}:8776", vec!["a".repeat(63); 4].join("."));
     for name in ["evil.example:8776", &long, "evil~.example:8776"] {
         let request = axum::http::Request::get("/v3/volumes").header("host", name);
@@ -147,7 +148,8 @@ async fn without_authentication() {
     }
 }
 
-/// Who is not let in, may not, or sends too much, is in the log as it is by default: without his token, and shortly.
+/// The log has each refused caller by default: without a token, with too few rights, or with too
+/// much data. The line is short, and has no token.
 #[tokio::test]
 async fn refusals_are_logged() {
     let (site, log) = (site(), Log::default());
@@ -156,7 +158,7 @@ async fn refusals_are_logged() {
         .with_env_filter("info")
         .with_ansi(false)
         .with_writer(move || writer.clone());
-    // Of this thread only, on which the whole test runs.
+    // Set for this thread only, on which the whole test runs.
     let _guard = tracing::subscriber::set_default(to_log.finish());
     let said = || String::from_utf8(std::mem::take(&mut *log.0.lock().unwrap())).unwrap();
     let long = format!("/v3/volumes/{}", "a".repeat(10_000));
@@ -178,7 +180,7 @@ async fn refusals_are_logged() {
         assert!(line.contains("refused") && line.contains(&format!("code={code}")), "{line}");
         assert!(!line.contains(&site.member), "{line}");
     }
-    // What is answered is not.
+    // An answered call is not logged.
     assert_eq!(
         site.api.call("GET", "/v3/volumes").header("x-auth-token", &site.member).send().await.status,
         200

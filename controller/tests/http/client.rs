@@ -15,7 +15,7 @@ use tower::ServiceExt;
 use crate::fake::Fake;
 
 pub(crate) const PROJECT: &str = "0123456789abcdef0123456789abcdef";
-/// An id that nothing has.
+/// An id that no object has.
 pub(crate) const DEAD: &str = "00000000-0000-4000-8000-00000000dead";
 pub(crate) const INSTANCE: &str = "aaaaaaaa-0000-4000-8000-000000000000";
 
@@ -30,7 +30,7 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
-/// What a request is made of.
+/// The parts of a request.
 pub(crate) struct Call<'a> {
     api: &'a Api,
     method: Method,
@@ -55,7 +55,7 @@ impl Api {
         })
     }
 
-    /// With an operator's policies.
+    /// An API with an operator's policies.
     pub(crate) fn ruled(auth: Auth, policies: &str) -> Self {
         let policies = Arc::new(Policies::parse(policies, "policy.yaml", true).unwrap());
         Self::from(Options { auth, policies, public_url: None, tls: false, body_timeout: BODY_TIMEOUT })
@@ -66,12 +66,12 @@ impl Api {
         Self { router: router(fake.clone(), options), fake }
     }
 
-    /// Of a control plane with a store. Its callers are admins.
+    /// An API of a control plane with a store. Its callers are admins.
     pub(crate) fn on(service: &Service) -> Self {
         Self::of(service, Auth::NoAuth)
     }
 
-    /// Of a control plane with a store.
+    /// An API of a control plane with a store.
     pub(crate) fn of(service: &Service, auth: Auth) -> Self {
         let options = Options {
             auth,
@@ -118,14 +118,14 @@ impl Api {
         self.v3("3.60", "DELETE", path, None).await
     }
 
-    /// A volume of 1 GiB; its id.
+    /// Makes a volume of 1 GiB, and returns its id.
     pub(crate) async fn volume(&self, name: &str) -> String {
         let answer = self.post("/volumes", json!({ "volume": { "size": 1, "name": name } })).await;
         assert_eq!(answer.status, 202);
         answer.body["volume"]["id"].as_str().unwrap().to_owned()
     }
 
-    /// A reserved attachment; its id.
+    /// Makes a reserved attachment, and returns its id.
     pub(crate) async fn reserved(&self, volume: &str) -> String {
         let body = json!({ "attachment": { "volume_uuid": volume, "instance_uuid": INSTANCE } });
         let answer = self.post("/attachments", body).await;
@@ -140,7 +140,7 @@ impl Call<'_> {
         self
     }
 
-    /// From this address, as a listener says it.
+    /// Makes the request come from this address, as a listener passes it on.
     pub(crate) fn peer(mut self, address: &str) -> Self {
         let from = std::net::SocketAddr::new(address.parse().unwrap(), 40_000);
         self.request = self.request.extension(axum::extract::ConnectInfo(from));
@@ -189,7 +189,7 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Whether this is that fault with that code and text.
+    /// Asserts that this is that fault with that code and text.
     #[track_caller]
     pub(crate) fn is_fault(&self, code: u16, fault: &str, text: &str) {
         assert_eq!(

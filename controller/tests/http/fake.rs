@@ -1,5 +1,5 @@
-//! A control plane in memory. It keeps what the front gives it, so that tests see what reached it; its rules are only as
-//! many as the front's answers depend on.
+//! A control plane in memory. It stores what the HTTP layer passes to it, so that tests can read
+//! that. It has only the rules on which the layer's answers depend.
 
 mod audit;
 mod enrol;
@@ -374,7 +374,7 @@ impl Backend for Fake {
             let index = state.volume_index(caller, id)?;
             state.with_attachments(&state.volumes[index])
         };
-        // What others do in between is not in it: a change that is based on it must be ordered by its maker.
+        // A change by another caller in between is missed: callers must order dependent changes.
         tokio::task::yield_now().await;
         Ok(seen)
     }

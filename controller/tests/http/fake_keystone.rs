@@ -15,33 +15,33 @@ use serde_json::{Value, json};
 
 pub(crate) const PASSWORD: &str = "correct horse";
 
-/// What the service does instead of answering.
+/// Faults of the service, in the place of an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// This code, and no body that anybody wants.
+    /// This code, with a body that no client reads.
     Code(u16),
     /// 200 with this text.
     Text(&'static str),
-    /// 200 with more than anybody reads.
+    /// 200 with more than any client reads.
     Endless,
-    /// Nothing, for longer than anybody waits.
+    /// No answer, for longer than any client waits.
     Silence,
 }
 
 #[derive(Default)]
 pub(crate) struct Inside {
-    /// Tokens of users and services, with what is said about them.
+    /// Tokens of users and services, with the data about each.
     pub(crate) tokens: HashMap<String, Value>,
-    /// Our own tokens that are right.
+    /// The controller's own tokens that are valid.
     pub(crate) own: Vec<String>,
-    /// How long a new token of our own lives.
+    /// Lifetime of a new token for the controller itself.
     pub(crate) own_life: Option<Duration>,
     pub(crate) logins: usize,
     pub(crate) questions: usize,
-    /// Questions with `allow_expired`.
+    /// Number of questions with `allow_expired`.
     pub(crate) lenient: usize,
     pub(crate) fault: Option<Fault>,
-    /// Questions wait here until it is closed.
+    /// A gate at which questions wait until it is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
 }
 
@@ -75,7 +75,7 @@ impl FakeKeystone {
         self.inside.lock().unwrap()
     }
 
-    /// How a controller asks it, believing answers for so long.
+    /// Options of a controller that asks this service, and remembers answers for this time.
     pub(crate) fn options(&self, remember: Duration) -> keystone::Options {
         let password_file = self.dir.path().join("password");
         std::fs::write(&password_file, format!("{PASSWORD}\n")).unwrap();

@@ -1,8 +1,9 @@
-//! One table of all fields of all calls that write: each is applied, refused, or left out for a reason that stands here.
+//! Fields of all calls that write, in one table: each is applied, refused, or left out for a reason
+//! that stands here.
 //!
-//! The description of the API says which fields there are; the table has each of them and no other. Each line is tried: a
-//! field that is applied reaches the control plane, one that is refused is a client's error, one that is left out changes
-//! nothing.
+//! The table has each field of the API's description, and no other. Each line is tried. A field
+//! that is applied reaches the control plane. One that is refused is a client's error. One that is
+//! left out changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +17,14 @@ use crate::client::{Api, DEAD, INSTANCE, PROJECT};
 use crate::fake::JOIN_TOKEN;
 use crate::openapi::{schema_named, taking};
 
-/// The end of a field.
+/// The fate of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The control plane is told.
+    /// The control plane gets the field.
     Applied,
-    /// The call is refused for it.
+    /// The call is refused because of the field.
     Refused,
-    /// Nothing comes of it, for this reason.
+    /// The field has no effect, for this reason.
     LeftOut(&'static str),
 }
 
@@ -32,7 +33,8 @@ use Fate::{Applied, LeftOut, Refused};
 /// A field of a call, and a value that differs from the base's.
 type Line = (&'static str, Fate, Value);
 
-/// A call: its operation, a body that is right, and its fields. Words that begin with `$` are ids of the site.
+/// A call: its operation, a correct body, and its fields. Words that begin with `$` stand for ids
+/// of the site.
 struct Call {
     operation: &'static str,
     base: Value,
@@ -163,7 +165,7 @@ fn own_volumes() -> Vec<Call> {
             [
                 ("preempt", Applied, json!("0xcd")),
                 ("abort", Applied, json!(true)),
-                // Beside the base's key: one of the two is asked for.
+                // Beside the base's key: a call has one of the two.
                 ("clear", Refused, json!(true)),
             ],
         ),
@@ -260,7 +262,7 @@ fn operators_actions() -> Vec<Call> {
             json!({ "addProjectAccess": { "project": "p" } }),
             [("addProjectAccess.project", Applied, json!("q"))],
         ),
-        // Of a project that has no access: the answer names it.
+        // The project has no access: the answer names it.
         call(
             "actOnType",
             json!({ "removeProjectAccess": { "project": "p" } }),
@@ -270,7 +272,8 @@ fn operators_actions() -> Vec<Call> {
     ]
 }
 
-/// Actions whose name says all: whatever stands there is left out, as clients send null, an empty object, or anything.
+/// Actions without fields: any value is left out, as clients send null, an empty object, or
+/// anything else.
 const WITHOUT_FIELDS: [&str; 7] = [
     "os-begin_detaching",
     "os-complete",
@@ -452,7 +455,7 @@ fn operators() -> Vec<Call> {
     ]
 }
 
-/// Every action of these is refused: none is built.
+/// Operations that refuse every action, as Mooring has none of them.
 const REFUSED: [&str; 5] = ["actOnSnapshot", "freezeService", "thawService", "failOver", "failHostOver"];
 
 fn table() -> Vec<Call> {
@@ -471,7 +474,8 @@ fn table() -> Vec<Call> {
     .collect()
 }
 
-/// The fields of a schema: every leaf of its properties. An object with keys of the caller's own is one field.
+/// The fields of a schema: every leaf of its properties. An object with keys of the caller's own is
+/// one field.
 fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     let alternatives = schema["anyOf"].as_array().into_iter().flatten();
     let inner = std::iter::once(schema).chain(alternatives).find_map(|one| one["properties"].as_object());
@@ -503,7 +507,7 @@ fn the_table_has_every_field_that_is_described_and_no_other() {
             assert!(!matches!(fate, LeftOut(why) if why.len() < 20), "{field}: say why");
         }
     }
-    // The key of this one stands in its address.
+    // The key of this operation stands in its address.
     said.insert("setExtraSpec".to_owned(), BTreeSet::new());
     for (operation, of) in &mut described {
         if REFUSED.contains(&operation.as_str()) {
@@ -525,7 +529,7 @@ fn the_table_has_every_field_that_is_described_and_no_other() {
     assert!(said.is_empty(), "no such calls: {:?}", said.keys());
 }
 
-/// A site, and the ids that a call's words stand for.
+/// A site, and the ids for which a call's words stand.
 async fn site() -> (Api, BTreeMap<&'static str, String>) {
     let api = Api::new();
     let kind = json!({ "volume_type": { "name": "t" } });
@@ -586,7 +590,7 @@ fn with_field(base: &Value, field: &str, value: &Value) -> Value {
     body
 }
 
-/// All that came of a call, without the ids that were made by chance. Those that the table says stay.
+/// The effects of a call, as text, with each random id replaced. Ids of the table stay.
 fn outcome(text: &str) -> String {
     let mut seen: Vec<Uuid> = Vec::new();
     let mut shown = String::new();
@@ -620,7 +624,7 @@ fn words_of(action: Option<&AttachAction>) -> String {
     }
 }
 
-/// Makes one call on a new site. Its status, and all that came of it.
+/// Makes one call on a new site. Returns its status, and all its effects.
 async fn tried(method: &Method, template: &str, body: &Value) -> (u16, String) {
     let (api, ids) = site().await;
     let body: Value = serde_json::from_str(&with_ids(&body.to_string(), &ids)).unwrap();

@@ -1,4 +1,4 @@
-//! `POST /mooring/v1/volumes`, and exports of volumes: what is asked for, and what is wrong with it.
+//! `POST /mooring/v1/volumes`, and exports of volumes: requests, and their errors.
 
 use mooring_controller::domain::ExportAsk;
 use mooring_model::{ImageFormat, UploadId};

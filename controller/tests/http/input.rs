@@ -19,7 +19,7 @@ use tower::ServiceExt;
 use crate::client::{Api, DEAD, PROJECT};
 use crate::fake::Fake;
 
-/// Long enough for anything that works.
+/// Time limit for everything that works.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn until(mut done: impl FnMut() -> bool) {
@@ -94,11 +94,11 @@ async fn bodies_that_are_too_large() {
     assert_eq!(fits.status, 202);
     let known = api.call("POST", &path).raw("application/json", body(BODY_BYTES_MAX + 1)).send().await;
     assert_eq!((known.status.as_u16(), &known.body), (413, &fault));
-    // Announced, and never sent.
+    // A length that is announced, and never sent.
     let announced = api.call("POST", &path).header("content-length", "999999999999");
     let announced = announced.raw("application/json", "{}").send().await;
     assert_eq!((announced.status.as_u16(), &announced.body), (413, &fault));
-    // Without an announcement, and without an end.
+    // A body without an announced length, and without an end.
     let endless = tokio_stream::iter(std::iter::repeat_with(|| {
         Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b' '; 4096]))
     }));
@@ -107,7 +107,8 @@ async fn bodies_that_are_too_large() {
     assert_eq!(api.fake.state().volumes.len(), 1);
 }
 
-/// Method, address, the body's one key, a good beginning of what is below it, and the fields that are tried.
+/// Method, address, the body's one key, a correct start of the object below it, and the fields that
+/// are tried.
 type Form = (&'static str, String, &'static str, Value, &'static [&'static str]);
 
 const VOLUME_FIELDS: [&str; 16] = [
@@ -149,7 +150,8 @@ fn forms(volume: &str, attachment: &str) -> [Form; 8] {
     ]
 }
 
-/// Every field of every body with every kind of wrong value: a fault in the API's words, and nothing changes.
+/// Every field of every body gets every kind of wrong value: a fault in the API's words, and
+/// nothing changes.
 #[tokio::test]
 async fn wrong_values_for_every_field() {
     let api = Api::new();
@@ -178,7 +180,7 @@ fn snapshot(fake: &Fake) -> String {
 }
 
 async fn refused(api: &Api, method: &str, path: &str, body: &Value) {
-    // A connector is the client's own: Nova and os-brick put what they like into it.
+    // A connector belongs to the client: Nova and os-brick put what they like into it.
     if body["attachment"]["connector"].as_object().is_some_and(|map| !map.is_empty()) {
         return;
     }
@@ -219,7 +221,7 @@ async fn addresses_that_are_none() {
     }
 }
 
-/// A client that is gone cancels nothing that it has begun.
+/// A client that goes away cancels nothing that it has begun.
 #[tokio::test]
 async fn what_was_begun_is_finished() {
     let api = Api::new();
@@ -239,7 +241,7 @@ async fn what_was_begun_is_finished() {
     until(|| api.fake.state().attachments.len() == 1).await;
 }
 
-/// Somebody with a token of a project.
+/// A caller with a token of a project.
 struct Someone {
     project: &'static str,
     token: String,
@@ -280,7 +282,7 @@ async fn too_many_at_once_are_told_to_come_again() {
         }
         let of_one = if Arc::ptr_eq(someone, &a) { WORK.of_project } else { WORK.all };
         until(|| api.fake.state().waiting == of_one).await;
-        // A project that takes all that it may leaves the others what is theirs.
+        // A project that uses its whole share leaves the other projects theirs.
         let own = a.ask(&api, "GET", "/volumes", None).await;
         let text = format!(
             "{} requests of this project are being worked on: try again in a second.",
@@ -292,7 +294,8 @@ async fn too_many_at_once_are_told_to_come_again() {
     }
     let one_more = c.ask(&api, "GET", "/volumes", None).await;
     assert_eq!((one_more.status.as_u16(), one_more.header("retry-after")), (503, Some("1")));
-    // Nobody who is not known gets into the reserve, and nobody who cuts hosts off is kept out of it.
+    // An unknown caller gets no place in the reserve, and a caller who fences hosts always gets
+    // one.
     let unknown = Someone { project: "a", token: "x".to_owned() };
     assert_eq!(unknown.ask(&api, "GET", "/volumes", None).await.status, 401);
     assert_eq!(admin.ask(&api, "GET", "/volumes", None).await.status, 200);
@@ -302,7 +305,7 @@ async fn too_many_at_once_are_told_to_come_again() {
     assert_eq!(c.ask(&api, "GET", "/volumes", None).await.status, 200);
 }
 
-/// A server on a real socket, for what only a socket can do.
+/// A server on a real socket, for tests that need a socket.
 async fn server(head: Duration, body: Duration) -> (std::net::SocketAddr, tokio::sync::watch::Sender<bool>) {
     let options = Options {
         auth: Auth::NoAuth,
@@ -320,7 +323,7 @@ async fn server(head: Duration, body: Duration) -> (std::net::SocketAddr, tokio:
     (address, stop)
 }
 
-/// Sends a beginning, waits for the end, and returns what came.
+/// Sends a beginning, waits for the end, and returns the answer.
 async fn stall(address: std::net::SocketAddr, beginning: String) -> String {
     let talk = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -337,12 +340,12 @@ async fn stall(address: std::net::SocketAddr, beginning: String) -> String {
 async fn slow_clients_are_cut_off() {
     let short = Duration::from_millis(200);
     let (address, _stop) = server(short, BODY_TIMEOUT).await;
-    // Nothing at all, and half a head: closed.
+    // No byte at all, and half a head: closed.
     for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX-"] {
         let answer = stall(address, beginning.to_owned()).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{beginning:?}: {answer}");
     }
-    // Half a body: told why.
+    // Half a body: answered with the reason.
     let (address, _stop) = server(BODY_TIMEOUT, short).await;
     let head = format!(
         "POST /v3/{PROJECT}/volumes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -358,7 +361,8 @@ async fn bytes_that_are_no_http() {
     let (address, _stop) = server(Duration::from_millis(200), BODY_TIMEOUT).await;
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(200_000));
     for wrong in ["\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &long] {
-        // Some are answered with 4xx, some only closed (and a close with bytes unread may be a reset): it ends.
+        // Some are answered with 4xx, some only closed (a close with unread bytes may be a reset):
+        // the connection ends.
         let wrong = wrong.to_owned();
         let talk = tokio::task::spawn_blocking(move || {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -390,7 +394,8 @@ async fn a_request_id_of_the_client_is_not_ours() {
     }
 }
 
-/// Sends a request whose body comes in pieces, all of it before anything is read, as simple clients do.
+/// Sends a request whose body comes in pieces. Sends all of it before it reads anything, as simple
+/// clients do.
 async fn send_in_pieces(
     address: std::net::SocketAddr,
     head: String,
@@ -425,10 +430,10 @@ async fn who_sends_too_much_hears_why_and_not_of_a_broken_connection() {
         let answer = send_in_pieces(address, head(path, ""), 200_000).await.unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{path}: {answer}");
     }
-    // Who asks first is told at once, and never to go on.
+    // A client that asks first is answered at once, and never told to go on.
     let answer = send_in_pieces(address, head(&volumes, "Expect: 100-continue\r\n"), 0).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // Who says that there is more and sends nothing has the answer, too.
+    // A client that announces more and sends nothing gets the answer, too.
     let answer = send_in_pieces(address, head(&volumes, ""), 0).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
 }

@@ -1,4 +1,5 @@
-//! Tokens of an identity service: what is asked, what is remembered, and what is refused.
+//! Tokens of an identity service: the questions to it, the answers that are remembered, and the
+//! refusals.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,12 +63,12 @@ async fn a_hundred_requests_ask_once() {
     assert!(!seen.admin && !seen.service);
     assert_eq!(get(&api, "/v3/volumes", "admin").await.status, 200);
     assert!(caller(&api).admin);
-    // Nor is a wrong one asked about again.
+    // A wrong token is not asked about again either.
     for _ in 0..10 {
         unknown(&get(&api, "/v3/volumes", "forged").await);
     }
     assert_eq!(keystone.asked(), (1, 3));
-    // The versions need nobody.
+    // The versions need no token.
     assert_eq!(api.call("GET", "/").send().await.status, 300);
     assert_eq!(api.call("GET", "/v3/volumes").send().await.status, 401);
     assert_eq!(keystone.asked(), (1, 3));
@@ -87,7 +88,7 @@ async fn requests_that_come_at_once_share_a_question() {
     while keystone.asked().1 == 0 {
         tokio::task::yield_now().await;
     }
-    // One that gives up does not take the question with it.
+    // A request that gives up does not cancel the shared question.
     let gone = tokio::time::timeout(Duration::from_millis(20), get(&api, "/v3/volumes", "member")).await;
     assert!(gone.is_err());
     gate.close();
@@ -134,7 +135,7 @@ async fn one_address_leaves_questions_to_the_others() {
     for number in 0..300 {
         random.spawn(from("192.0.2.1", format!("random-{number}")));
     }
-    // Of these 64 are asked about, and the others are told to come again.
+    // 64 of these are asked about; the others are told to come again.
     for _ in 64..300 {
         assert_eq!(random.join_next().await.unwrap().unwrap(), 503);
     }
@@ -154,21 +155,21 @@ async fn what_is_remembered_ends() {
     let since = Instant::now();
     assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
     keystone.inside().tokens.clear();
-    // Revoked: believed until the end of what is remembered, and no longer.
+    // A revoked token counts until the remembered answer ends, and no longer.
     if since.elapsed() < Duration::from_millis(250) {
         assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
     }
     tokio::time::sleep(Duration::from_millis(350)).await;
     unknown(&get(&api, "/v3/volumes", "member").await);
 
-    // Never past the token's own end.
+    // No answer is remembered past the token's own end.
     let (keystone, api) = site(LONG).await;
     keystone.give_until("short", 2, json!({ "project": { "id": PROJECT } }), &["member"]);
     assert_eq!(get(&api, "/v3/volumes", "short").await.status, 200);
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     unknown(&get(&api, "/v3/volumes", "short").await);
 
-    // Nothing is remembered where the operator says so.
+    // No answer is remembered if the operator says so.
     let (keystone, api) = site(Duration::ZERO).await;
     for asked in 1..4 {
         assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
@@ -183,10 +184,10 @@ async fn a_service_beside_a_user() {
     let seen = caller(&api);
     assert_eq!((seen.project.as_str(), seen.user.as_str(), seen.service), (PROJECT, "id-of-member", true));
     assert!(!seen.roles.contains(&"service".to_owned()), "the user has his own roles only");
-    // Right, and no service's.
+    // A valid token, but of no service.
     assert_eq!(with_service(&api, "member", "admin").await.status, 200);
     assert!(!caller(&api).service);
-    // Forged: refused, whatever the user's token is.
+    // A forged one is refused, whatever the user's token is.
     for service in ["forged", "é", &"x".repeat(9_000)] {
         let answer = with_service(&api, "admin", service).await;
         answer.is_fault(401, "unauthorized", "The service token is not known.");
@@ -195,7 +196,7 @@ async fn a_service_beside_a_user() {
     unknown(&with_service(&api, "forged", "nova").await);
     assert!(api.fake.state().caller.is_none());
 
-    // What a user began goes on when his token has ended; by himself he does not.
+    // A service may go on with an ended token of its user; the user himself may not.
     keystone.give_until("ended", -60, json!({ "project": { "id": PROJECT } }), &["member"]);
     let lenient = keystone.inside().lenient;
     unknown(&get(&api, "/v3/volumes", "ended").await);
@@ -206,7 +207,7 @@ async fn a_service_beside_a_user() {
         assert!(caller(&api).service);
     }
     assert_eq!(keystone.inside().lenient, lenient + 1);
-    // What the service may is not remembered for the user.
+    // The rights with a service are not remembered for the user alone.
     unknown(&get(&api, "/v3/volumes", "ended").await);
 }
 
@@ -234,7 +235,7 @@ async fn nobody_is_let_in_by_an_answer_that_is_none() {
         unavailable(&get(&api, "/v3/volumes", "admin").await);
         assert!(since.elapsed() < Duration::from_secs(10), "slow answers are cut off");
         unavailable(&with_service(&api, "member", "nova").await);
-        // Who is known goes on.
+        // A caller who is remembered goes on.
         assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
         keystone.inside().fault = None;
         let mut answer = get(&api, "/v3/volumes", "admin").await;
@@ -253,7 +254,7 @@ async fn silence_is_waited_for_once() {
     keystone.inside().fault = Some(Fault::Silence);
     unavailable(&get(&api, "/v3/volumes", "member").await);
     let asked = keystone.asked();
-    // The next ones know at once.
+    // The next ones get the error at once.
     let since = Instant::now();
     for number in 0..20 {
         unavailable(&get(&api, "/v3/volumes", &format!("t{number}")).await);
@@ -278,11 +279,11 @@ async fn nobody_at_the_address() {
 async fn our_own_token_is_renewed() {
     let (keystone, api) = site(Duration::ZERO).await;
     assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
-    // Revoked: a new one is asked for, once, and the question again.
+    // Revoked: a new token is requested, once, and the question is asked again.
     keystone.inside().own.clear();
     assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
     assert_eq!(keystone.asked(), (2, 3));
-    // And before its end.
+    // A new token is requested before the old one ends, too.
     keystone.inside().own.clear();
     keystone.inside().own_life = Some(Duration::from_secs(1));
     assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
@@ -337,7 +338,7 @@ async fn a_token_is_of_one_project() {
         let malformed = get(&api, &path(OTHER), token).await;
         malformed.is_fault(400, "badRequest", "Malformed request url");
     }
-    // Of none: whoever has such a token must not choose whose volumes he changes.
+    // A token without a project: its holder must not choose whose volumes he changes.
     keystone.give_until("unscoped", 3_600, json!({}), &[]);
     keystone.give_until("domain", 3_600, json!({ "domain": { "id": "d" } }), &["admin"]);
     for token in ["unscoped", "domain"] {

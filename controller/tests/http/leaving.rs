@@ -1,4 +1,4 @@
-//! Hosts that are renamed and given up, through the API.
+//! Renames and forgets of hosts, through the API.
 
 use serde_json::{Value, json};
 
@@ -67,7 +67,7 @@ async fn a_host_is_given_up_by_its_name_said_twice() {
     }
 }
 
-/// An id is taken only if it can be an agent's.
+/// An id is accepted only if it can be an agent's.
 #[tokio::test]
 async fn a_join_says_whose_store_the_machine_has() {
     let api = Api::new();

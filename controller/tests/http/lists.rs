@@ -1,4 +1,4 @@
-//! Lists, asked of a control plane with a store: filters, orders, pages.
+//! Lists of a control plane with a store: filters, orders, pages.
 
 use mooring_controller::domain::NewVolume;
 use mooring_controller::service::Service;
@@ -10,7 +10,7 @@ use crate::support::{Rig, new_volume};
 /// Name, GiB, metadata.
 type Wanted<'a> = (Option<&'a str>, u32, &'a [(&'a str, &'a str)]);
 
-/// Volumes of the tests' project.
+/// Makes volumes of the tests' project, and returns their ids.
 async fn volumes(service: &Service, all: &[Wanted<'_>]) -> Vec<String> {
     let caller =
         mooring_controller::domain::Caller { project: PROJECT.to_owned(), ..crate::support::admin() };
@@ -87,7 +87,7 @@ async fn volumes_are_filtered_and_sorted() {
         ("3.60", "?limit=99999999999999999999999", &all),
         ("3.60", "?limit=0", &json!([])),
         ("3.60", &format!("?marker={}", ids[2]), &json!(["bB", "a"])),
-        // Before 3.31 what is not known is dropped.
+        // Before 3.31 an unknown filter is dropped.
         ("3.30", "?nosuch=1", &all),
         ("3.33", "?name~=b", &all),
     ] {
@@ -149,7 +149,7 @@ fn times(name: &str, count: usize) -> String {
     format!("?{name}={}", vec!["gt:2026-01-01"; count].join(","))
 }
 
-/// A query of so many conditions.
+/// A query with this number of conditions.
 type Of = fn(usize) -> String;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +157,7 @@ async fn filters_are_bounded_and_the_refusal_names_the_bound() {
     let rig = Rig::new(0).await;
     volumes(&rig.service, &[(Some("a"), 1, &[("k0", "v")])]).await;
     let api = Api::on(&rig.service);
-    // Each list, and a filter of so many conditions.
+    // Each list, with a filter of that many conditions.
     let lists: [(&str, Of); 10] = [
         ("/volumes", |count| pairs("metadata", count)),
         ("/volumes/detail", |count| pairs("metadata", count)),
@@ -190,7 +190,7 @@ async fn filters_are_bounded_and_the_refusal_names_the_bound() {
     assert_eq!(json!(found), json!(["a"]));
 }
 
-/// Whatever the order: page after page is the whole list, none missing and none twice.
+/// In every order, page after page is the whole list: none missing and none twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_follow_each_other_and_end() {
     let rig = Rig::new(0).await;
@@ -293,7 +293,8 @@ async fn attachments() {
     assert_eq!(found("?instance_id~=aaaa").await, both);
     assert_eq!(found("?sort=created_at:asc").await, [first.clone(), second]);
 
-    // In a list it says what it says alone: how to connect, with the secret of its own nexus.
+    // A list shows an attachment as it is shown alone: with the connection info, and the secret of
+    // its own nexus.
     let connector = json!({ "attachment": { "connector": crate::support::connector(1) } });
     assert_eq!(api.put(&format!("/attachments/{first}"), connector).await.status, 200);
     let alone = api.get(&format!("/attachments/{first}")).await;
@@ -331,7 +332,7 @@ async fn types() {
     assert_eq!(names(&format!("?limit=1&marker={id}")).await, ["a"]);
 }
 
-/// What was accepted and did not come true says why, to its project.
+/// An accepted volume that could not be made has a message for its project.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages() {
     let rig = Rig::new(0).await;
@@ -339,7 +340,7 @@ async fn messages() {
     let id = volumes(&rig.service, &[(None, 1, &[])]).await.remove(0);
     rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Error).await;
     let api = Api::on(&rig.service);
-    // Which node and pool it was, and why, is for operators.
+    // Only operators see which node and pool it was, and why.
     let text = "create volume: a storage node could not make it (attempt 1 of 3): there is no other one";
     let list = api.get(&format!("/messages?resource_uuid={id}")).await;
     let message = &list.body["messages"][0];

@@ -1,5 +1,5 @@
-//! The HTTP front against a control plane in memory: shapes, status codes and words as recorded from a live Cinder 29, and
-//! every kind of bad input.
+//! The HTTP layer on a control plane in memory: shapes, status codes and words as recorded from a
+//! live Cinder 29, and every kind of bad input.
 //!
 //! One program, not one per file: linking takes longer than running.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]

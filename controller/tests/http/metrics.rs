@@ -1,5 +1,5 @@
-//! Metrics: what is said is what is so, what the documentation lists is what is there, and what clients write becomes
-//! no series.
+//! Metrics: they tell the truth, the documentation lists exactly those that exist, and no text of a
+//! client becomes a series.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +45,8 @@ fn samples(text: &str) -> Vec<Sample> {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap().samples
 }
 
-/// The value of the one sample with this name and these labels, beside others; `None`: there is none.
+/// The value of the only sample with this name and these labels, beside others. `None`: there is
+/// none.
 fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let is = |sample: &Sample| {
         sample.metric == format!("mooring_controller_{name}")
@@ -59,7 +60,7 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     }
 }
 
-/// The names of a text's families, as they are asked for, with their explanations.
+/// The names of a text's families as a query uses them, with their explanations.
 fn families(text: &str) -> BTreeMap<String, String> {
     let kinds: BTreeMap<_, _> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
@@ -91,7 +92,7 @@ async fn every_metric_is_documented_and_every_documented_one_is_there() {
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
     assert_eq!(there, documented(), "left: what is there; right: what docs/operations/metrics.md lists");
-    // Dashboards and alerts rely on them.
+    // Dashboards and alerts rely on the types.
     let types: BTreeSet<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     insta::assert_snapshot!(types.into_iter().collect::<Vec<_>>().join("\n"));
     assert!(families.values().all(|help| help.len() > 10), "{families:?}");
@@ -110,7 +111,7 @@ async fn the_numbers_are_those_of_the_database_and_of_the_agents() {
     let (one, two) = (rig.volume(true).await, rig.volume(false).await);
     let stays = rig.attach(one, "host1", Mode::ReadWrite).await.attachment.id;
     let goes = rig.attach(one, "host2", Mode::ReadWrite).await.attachment.id;
-    // A count of its own each time: what was counted is not counted again so soon.
+    // A new counter each time: counts are cached for a while.
     let count = async || measured(&rig.service).0.text().await.unwrap();
     let text = count().await;
     let of = |name: &str, labels: &[(&str, &str)]| value(&text, name, labels);
@@ -134,7 +135,8 @@ async fn the_numbers_are_those_of_the_database_and_of_the_agents() {
     );
     assert!(!text.contains(&one.to_string()) && !text.contains(&two.to_string()), "no volume has a series");
 
-    // One is logged out behind everybody's back, one is cut off and its receipt is unproven, one agent is gone.
+    // One host has logged out behind the controller, one is force detached with an unproven
+    // receipt, one agent is gone.
     rig.storage.state().knobs.unproven = true;
     rig.force(goes).await;
     rig.world.sessions.lock().unwrap().clear();
@@ -162,7 +164,7 @@ async fn the_numbers_are_those_of_the_database_and_of_the_agents() {
     );
 }
 
-/// Over Fibre Channel, too, one that should be logged in and is not is counted.
+/// A missing login over Fibre Channel is counted, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_missing_over_fibre_channel_is_counted() {
     let rig = Rig::quiet(0);
@@ -221,7 +223,7 @@ async fn requests_are_counted_by_route_and_not_by_what_clients_write() {
     assert!(times.contains(r#"{method="GET",route="/v3/volumes/{id}"} 6"#), "{times:?}");
 }
 
-/// However often somebody asks, the database is asked once in a while.
+/// However often the metrics are read, the database is asked once in a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_counted_is_not_counted_again_so_soon() {
     let rig = Rig::new(0).await;

@@ -1,4 +1,4 @@
-//! Mooring's own API: what `mooring` talks.
+//! Mooring's own API, which the command `mooring` uses.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ const LIVE: &str = "id volume_id volume_name host mode cache cache_in_force hint
 const RECEIPT: &str = "attachment_id volume_id initiator attachment_ids generation revoked sessions_cut proof \
                        may_still_land began ended held_reservation cause";
 
-/// How long the last call might have waited, and for what.
+/// Time that the last call was allowed to wait, and the revision for which it waited.
 fn asked(api: &Api) -> (Option<Duration>, Option<u64>) {
     let state = api.fake.state();
     (state.wait, state.newer_than)
@@ -284,14 +284,14 @@ async fn receipts() {
         }
         assert_eq!(receipt["ended"].is_null(), proof == "unproven");
         assert_eq!(receipt["held_reservation"], "exclusive access, registrants only");
-        // The answer was lost: asked again, it is the same.
+        // The answer was lost: a repeated call gets it again.
         let again = api.call("DELETE", &format!("{path}{query}")).send().await;
         assert_eq!((again.status.as_u16(), &again.body["receipt"]), (200, &gone.body["receipt"]));
         let shown = api.call("GET", &format!("{path}/receipt")).send().await;
         assert_eq!(shown.body["receipt"], gone.body["receipt"]);
         assert!(gone.body["warnings"][0].as_str().unwrap().contains("holds it"), "what the host takes along");
     }
-    // Nothing had been granted.
+    // The attachment never had a grant.
     let id = api.reserved(&api.volume("v").await).await;
     let gone = api.call("DELETE", &format!("/mooring/v1/attachments/{id}")).send().await;
     assert_eq!((gone.status.as_u16(), &gone.body["receipt"]), (200, &json!(null)));
@@ -325,7 +325,7 @@ async fn wrong_requests() {
         (unknown(DEAD, "host1"), format!("Volume {DEAD} could not be found.")),
         (unknown(&volume, "nosuch"), "Host nosuch could not be found.".to_owned()),
     ] {
-        // Its project is in the address of the other API only.
+        // Only addresses of the other API name the project.
         let call = api.call("POST", "/mooring/v1/attachments").json(&body);
         call.send().await.is_fault(404, "itemNotFound", &text);
     }
@@ -391,7 +391,7 @@ async fn reservations_are_cleared_and_preempted() {
         (&now["registrations"], &now["holder"], &now["volume_id"]),
         (&json!([]), &json!(null), &json!(volume))
     );
-    // The same key however it is written; `abort` is said where it is asked for.
+    // The same key in each spelling; `abort` is passed on as the call has it.
     for (key, abort) in [("0xab", false), ("0x00000000000000AB", true)] {
         let preempted = api.call("POST", &path).json(&json!({ "preempt": key, "abort": abort })).send().await;
         assert_eq!(preempted.status, 200, "{}", preempted.body);
@@ -479,7 +479,7 @@ async fn operators_words() {
         let path = format!("/mooring/v1/volumes/{id}/confirm-review");
         assert_eq!(api.call("POST", &path).json(&json!({})).send().await.status, code);
     }
-    // A web page can send this much without being asked for leave.
+    // A web page can send this much without a preflight request.
     assert_eq!(api.call("POST", "/mooring/v1/epoch").raw("text/plain", "{}").send().await.status, 415);
 }
 
@@ -517,11 +517,11 @@ async fn a_growth_is_taken_back() {
     let back = api.call("DELETE", &path).send().await;
     assert_eq!((back.status.as_u16(), &back.body["volume"]["status"]), (202, &json!("extending")));
     assert_eq!(api.call("DELETE", &format!("/mooring/v1/volumes/{DEAD}/extend")).send().await.status, 404);
-    // A growth is begun by the action of the Block Storage API.
+    // The action of the Block Storage API begins a growth.
     assert_eq!(api.call("POST", &path).json(&json!({})).send().await.status, 405);
 }
 
-/// A detach with everything on its host is force, and says so.
+/// A detach with all attachments of its host is force, and the call says so.
 #[tokio::test]
 async fn the_way_of_a_detach() {
     let api = Api::new();

@@ -1,4 +1,4 @@
-//! The description of the API, and every answer that the tests get held against it.
+//! The description of the API: every answer that the tests get is checked against it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Api, PROJECT};
 
-/// Read once, through the router.
+/// The description, read once, through the router.
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     let read = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -47,7 +47,7 @@ fn schema_of(content: &Value) -> Option<&'static Validator> {
     Some(&SCHEMAS[reference.rsplit('/').next()?])
 }
 
-/// What is said of this method and address.
+/// The description of this method and address. `None`: it has none.
 fn operation(method: &Method, path: &str) -> Option<&'static Value> {
     let path = path.split('?').next().unwrap_or_default();
     let path = match path.strip_prefix("/v3/") {
@@ -66,7 +66,8 @@ fn operation(method: &Method, path: &str) -> Option<&'static Value> {
     item.get(method.as_str().to_ascii_lowercase())
 }
 
-/// Holds an answer against the description. Faults have a shape of their own, which is checked where they are expected.
+/// Checks an answer against the description. Faults have a shape of their own, which tests check
+/// where they expect one.
 pub(crate) fn check(method: &Method, path: &str, status: StatusCode, body: &Value) {
     let good = status.is_success() || status == StatusCode::MULTIPLE_CHOICES;
     if !good || method == Method::HEAD {
@@ -101,7 +102,7 @@ fn a_wrong_answer_is_found() {
     assert!(operation(&Method::GET, &format!("{path}/detail")).unwrap()["operationId"] == "listVolumes");
 }
 
-/// Values that bodies are tried with: some right somewhere, most wrong everywhere.
+/// Values that are tried as bodies: some right somewhere, most wrong everywhere.
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -199,7 +200,8 @@ pub(crate) fn filled(template: &str) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the description forbids is refused as the client's mistake, and nothing is ever the server's.
+    /// A body that the description forbids is refused as the client's mistake, and none is a
+    /// failure of the server.
     #[test]
     fn bodies_are_checked_as_described(
         chosen in any::<prop::sample::Index>(),
@@ -228,7 +230,7 @@ proptest! {
         }
     }
 
-    /// Random questions at every address: no answer is the server's failure.
+    /// Random queries at every address: no answer is the server's failure.
     #[test]
     fn questions_never_break_it(
         chosen in any::<prop::sample::Index>(),
@@ -258,7 +260,7 @@ proptest! {
     }
 }
 
-/// Takes the prose out of a part of the document.
+/// Removes the prose from a part of the document.
 fn without_prose(part: &mut Value) {
     match part {
         Value::Object(members) => {

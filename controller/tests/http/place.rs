@@ -1,4 +1,4 @@
-//! Pools, capabilities, services, zones, hints: the words of Cinder around them.
+//! Pools, capabilities, services, zones, hints: Cinder's words for them.
 
 use std::time::{Duration, SystemTime};
 
@@ -206,7 +206,7 @@ async fn operators_say_what_becomes_of_a_host() {
     }
 }
 
-/// A receipt of everything that a fence took.
+/// A proven receipt for everything that a fence took.
 fn proven() -> Receipt {
     Receipt {
         volume: VolumeId::from_u128(2),
@@ -285,7 +285,7 @@ async fn a_host_is_fenced_and_the_fence_is_as_good_as_its_worst_part() {
     assert_eq!(post("nosuch/fence", json!({})).await.status, 404);
 }
 
-/// What no attachment explains counts as much as any; and knowing nothing is no proof.
+/// Access that no attachment explains counts as much as any; and an unknown node is no proof.
 #[tokio::test]
 async fn a_fence_is_no_better_than_what_nobody_knows() {
     let api = Api::new();

@@ -1,5 +1,5 @@
-//! The policies that the front asks itself, each with its default, and with an operator's line that closes it or opens it.
-//! The service asks its own: `controller/tests/core_policies.rs`.
+//! Policies that the HTTP layer checks itself: each with its default, and with an operator's line
+//! that closes or opens it. `controller/tests/core_policies.rs` tests the policies of the service.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ struct Site {
     member: String,
 }
 
-/// An admin's and a member's. Their hashes cost time: they are made once.
+/// The tokens of an admin and a member. Hashing them takes time: they are made once.
 static TOKENS: LazyLock<[NewToken; 2]> =
     LazyLock::new(|| ["admin", "member"].map(|role| NewToken::make(role, PROJECT, None, &[role]).unwrap()));
 
@@ -26,18 +26,18 @@ fn site(policies: &str) -> Site {
     Site { api, admin: admin.token.clone(), member: member.token.clone() }
 }
 
-/// What a policy decides.
+/// The effect of a policy.
 #[derive(Clone, Copy)]
 enum Decides {
-    /// Whether the object under a name has a key.
+    /// The object under a name has a key, or not.
     Key(&'static str, &'static str),
-    /// Whether the request is done: this code, or 403.
+    /// The request is answered with this code, or with 403.
     Request(u16),
 }
 
 struct Case {
     policy: &'static str,
-    /// A member may, by default. Admins always may.
+    /// `true` if a member may by default. Admins always may.
     member: bool,
     method: &'static str,
     /// `{v}` is a volume, `{t}` a type.
@@ -90,7 +90,7 @@ const KEYS: [(&str, bool, &str, &str, &str); 8] = [
 
 const MIGRATION: &str = "volume_extension:volume_mig_status_attribute";
 
-/// Actions that nothing can do yet: who may not hears that first.
+/// Actions that Mooring cannot do: a caller without the right hears that first.
 const ACTIONS: [(&str, bool, &str); 9] = [
     ("volume_extension:volume_admin_actions:migrate_volume", false, "os-migrate_volume"),
     (
@@ -107,7 +107,7 @@ const ACTIONS: [(&str, bool, &str); 9] = [
     ("volume_extension:volume_admin_actions:extend_volume_completion", false, "os-extend_volume_completion"),
 ];
 
-/// Words about a storage host, which nothing can do yet.
+/// Actions on a storage host that Mooring cannot do.
 const WORDS: [(&str, &str); 4] = [
     ("volume:freeze_host", "/os-services/freeze"),
     ("volume:thaw_host", "/os-services/thaw"),
@@ -150,7 +150,7 @@ impl Site {
         answer.body[key]["id"].as_str().unwrap_or_else(|| panic!("{}", answer.body)).to_owned()
     }
 
-    /// What the policy says to whom this token is.
+    /// `true` if the policy admits the caller with this token.
     async fn says(&self, case: &Case, token: &str) -> bool {
         let volume = json!({ "volume": { "size": 1, "metadata": { "k": "v" } } });
         let volume = self.made("/volumes", volume, "volume").await;
@@ -183,7 +183,7 @@ impl Site {
     }
 }
 
-/// Whether admins and members may, under this file.
+/// The answers for admins and members, under this file.
 async fn under(file: &str, cases: &[Case]) -> Vec<(bool, bool)> {
     let site = site(file);
     let mut says = Vec::new();
@@ -193,7 +193,7 @@ async fn under(file: &str, cases: &[Case]) -> Vec<(bool, bool)> {
     says
 }
 
-/// By default; closed by a line; opened by one, for members only.
+/// Checks the default, a line that closes, and a line that opens for members only.
 async fn holds(cases: &[Case]) {
     let policies: BTreeSet<_> = cases.iter().map(|case| case.policy).collect();
     let file = |rule: &str| {
@@ -219,12 +219,13 @@ async fn requests_have_their_defaults_and_are_closed_and_opened_by_a_line() {
     holds(&requests()).await;
 }
 
-/// A key says nothing of the policy that was asked for it: never two of one answer at a time.
+/// A key does not tell which policy decided about it: never two policies about one answer at a
+/// time.
 #[tokio::test]
 async fn keys_have_their_defaults_and_are_closed_and_opened_by_a_line() {
     let mut rounds: Vec<Vec<Case>> = Vec::new();
     for key in keys() {
-        // The same policy may decide about two.
+        // One policy may decide about two keys.
         let apart = |round: &&mut Vec<Case>| {
             round.iter().all(|other| other.policy == key.policy || other.path != key.path)
         };
@@ -238,7 +239,7 @@ async fn keys_have_their_defaults_and_are_closed_and_opened_by_a_line() {
     }
 }
 
-/// What Cinder has no policy for goes by the rule that says who is an admin.
+/// Where Cinder has no policy, the rule that says who is an admin decides.
 #[tokio::test]
 async fn what_has_no_policy_of_its_own_is_an_admins() {
     let admins = ["migration_status", "provider_id", "cluster_name"];
@@ -255,7 +256,7 @@ async fn what_has_no_policy_of_its_own_is_an_admins() {
             shown.body["volume"].as_object().unwrap().keys().collect::<Vec<_>>(),
             "lists and shows say the same"
         );
-        // Filters by what others do not see.
+        // Filters by keys that others do not see.
         let filtered = site.call(&site.member, "GET", "/volumes?user_id=somebody").send().await;
         assert_eq!(filtered.status.as_u16(), if member { 200 } else { 400 }, "{line}");
     }

@@ -1,4 +1,5 @@
-//! The program itself: starts, says where it listens, answers, stops; and refuses what is unsafe.
+//! The program itself: it starts, prints its addresses, answers and stops; and it refuses unsafe
+//! settings.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -51,7 +52,8 @@ impl Running {
         exchange(TcpStream::connect(self.address).unwrap(), path)
     }
 
-    /// Asks it to end, and returns whether it did so well, and the rest of its log.
+    /// Asks the program to end. Returns `true` if it ended without an error, and the rest of its
+    /// log.
     fn stop(mut self) -> (bool, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -70,7 +72,7 @@ fn exchange_with(mut stream: impl Read + Write, path: &str, more: &str) -> Strin
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
-    // TLS ends with its own words or, with us, sometimes without: what came is what counts.
+    // TLS may end with or without its closing message: the received bytes count.
     let _ = stream.read_to_string(&mut answer);
     answer
 }
@@ -177,7 +179,7 @@ fn over_tls(
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // HTTP/2 is not spoken, so it must not be agreed on.
+    // The program does not speak HTTP/2, so it must not agree on it.
     client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let name = "localhost".try_into().unwrap();
     let connection = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
@@ -285,7 +287,7 @@ fn a_new_sealing_key_comes_before_the_others() {
     let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!((lines.len(), lines[1]), (2, old.lines().last().unwrap()));
     assert!(!said.contains(lines[0]), "the key is not printed");
-    // A shared database's keys are changed at all controllers, or the others are shut out.
+    // A shared database's keys must be changed at all controllers, or the others are shut out.
     let url = "postgres://mooring@/mooring?host=/nonexistent";
     config(dir.path(), &format!("{named}[database]\nurl = \"{url}\""));
     let (done, said) = rotate();
@@ -361,7 +363,7 @@ fn a_rebuild_says_what_it_is_and_what_it_needs() {
         assert!(!output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    // What is done is said in so many words.
+    // The error names the option that confirms.
     assert!(said(rebuild(&[])).contains("--from-agents"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("controller.toml");
@@ -394,7 +396,7 @@ fn a_controller_serves_with_what_its_init_made() {
     let token = said.lines().find_map(|line| line.strip_prefix("the admin's token, shown this once: "));
     let path = folder.join("controller.toml");
     assert!(run(&["--config", path.to_str().unwrap(), "--check"]).status.success());
-    // Another port and database than those of a controller of this machine.
+    // A port and a database that no controller of this machine uses.
     let text = std::fs::read_to_string(&path).unwrap();
     let state = format!("\nstate_dir = \"{}\"", top.path().join("state").display());
     let text: String =
@@ -407,7 +409,7 @@ fn a_controller_serves_with_what_its_init_made() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{\"hosts\":[]}"), "{answer}");
     let refused = exchange(over_tls(&running, authority), "/mooring/v1/hosts");
     assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
-    // It may be run beside a controller, and changes nothing.
+    // `init` may run beside a controller, and changes nothing.
     let again = run(&init);
     assert!(again.status.success() && std::fs::read_to_string(&path).unwrap() == text);
     let said = String::from_utf8(again.stdout).unwrap();

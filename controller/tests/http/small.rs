@@ -1,4 +1,4 @@
-//! Small collections, snapshots that there are none of, and metadata with its tag.
+//! Small collections, snapshots where there are none, and metadata with its tag.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ async fn what_tools_ask_first() {
     assert_eq!(api.get("/os-hosts/nosuch").await.status, 404);
 }
 
-/// Nothing makes what would be in them: empty for those who look, refused for those who want more.
+/// These collections have no makers: empty for readers, refused for writers.
 #[tokio::test]
 async fn what_is_empty() {
     let api = Api::new();
@@ -97,7 +97,7 @@ async fn snapshots_are_asked_for_in_the_apis_words() {
     snapshot("3.66", not_forced.clone()).await.is_fault(400, "badRequest", force);
     assert_eq!(snapshot("3.65", not_forced).await.status, 202);
 
-    // Keys come with their versions, and fewer of them in a plain list.
+    // Keys come with their versions, and a plain list has fewer of them.
     let keys = async |version: &str, path: &str, at: &str| {
         let answer = api.v3(version, "GET", path, None).await.body;
         let of = answer.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -166,7 +166,7 @@ async fn metadata_has_a_tag() {
     assert_eq!(before.header("etag"), None);
 }
 
-/// What an agent says that lacks a module.
+/// The report of an agent that lacks a module.
 pub(crate) fn host_report() -> HostReport {
     let reason = HealthReason {
         code: "module_missing".to_owned(),

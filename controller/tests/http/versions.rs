@@ -82,7 +82,7 @@ async fn microversions() {
     }
 }
 
-/// What is advertised is honoured: a method is 404 before its version, and there from it on.
+/// Advertised versions are true: a method is 404 before its version, and there from it on.
 #[tokio::test]
 async fn methods_begin_with_their_version() {
     let api = Api::new();
@@ -141,7 +141,7 @@ async fn unknown_addresses() {
     assert_eq!((listed.status.as_u16(), listed.body), (200, json!({ "volumes": [] })));
 }
 
-/// What Cinder has and Mooring has not says so; it is no wrong address.
+/// A feature of Cinder that Mooring lacks is answered as such, not as a wrong address.
 #[tokio::test]
 async fn later_features_say_so() {
     let api = Api::new();

@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 
 use crate::client::{Api, DEAD, INSTANCE, PROJECT, keys, words};
 
-/// The keys of a volume at 3.0, as an answer to a create or update.
+/// The keys of a volume at 3.0, in the answer to a create or update.
 const BASE: &str = "id name description status size availability_zone created_at updated_at volume_type snapshot_id \
                     source_volid metadata links user_id bootable encrypted replication_status \
                     consistencygroup_id multiattach attachments migration_status";
 const SHOWN: &str = "os-vol-tenant-attr:tenant_id os-vol-mig-status-attr:migstat os-vol-mig-status-attr:name_id \
                      os-vol-host-attr:host";
 
-/// What versions add.
+/// Keys that versions add.
 const ADDED: [(&str, &str); 6] = [
     ("3.13", "group_id"),
     ("3.21", "provider_id"),
@@ -116,7 +116,7 @@ fn field(text: &str) -> String {
     format!("Invalid input for field/attribute {text}")
 }
 
-/// What is below `volume`, the code, and the text.
+/// The object below `volume`, the code, and the text.
 fn wrong_sizes() -> Vec<Wrong> {
     vec![
         (json!(null), 400, field("volume. Value: None. None is not of type 'object'")),
@@ -250,7 +250,7 @@ async fn wrong_creates() {
     assert!(api.fake.state().volumes.is_empty(), "nothing was made");
 }
 
-/// The real service says who may give an id; the form of both is this layer's.
+/// The real service decides who may give an id; this layer checks the form of both.
 #[tokio::test]
 async fn volume_is_asked_for_by_id_or_by_request_key() {
     use mooring_controller::domain::{RequestKey, WantedId};
@@ -268,7 +268,7 @@ async fn volume_is_asked_for_by_id_or_by_request_key() {
     }
 }
 
-/// What cannot be done is refused, not left out.
+/// A request that cannot be granted is refused, not ignored.
 #[tokio::test]
 async fn wishes_that_cannot_be_granted() {
     let api = Api::new();
@@ -280,7 +280,7 @@ async fn wishes_that_cannot_be_granted() {
         assert_eq!(api.post("/volumes", hints).await.status, 501, "{hint}");
     }
     assert_eq!(api.fake.state().volumes.len(), 0);
-    // What old clients send for "nothing", and before 3.53 anything that is not known.
+    // Old clients' values for "nothing"; and before 3.53 any unknown key.
     let nothing = json!({ "volume": {
         "size": 1, "name": null, "description": null, "volume_type": null, "availability_zone": null,
         "metadata": {}, "snapshot_id": null, "source_volid": null, "imageRef": null, "consistencygroup_id": null,

@@ -1,4 +1,4 @@
-//! Requests that wait for agents: how many may, whose they are, and what becomes of them when their clients go.
+//! Requests that wait for agents: their limits per project, and their end when their clients go.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ impl Site {
         let router = router(rig.service.clone(), options);
         let [p, q, admin] = made.map(|token| token.token);
         let site = Self { rig, router, p, q, admin };
-        // Their hashes are worked out once.
+        // Their hashes are computed once, here.
         for token in [&site.p, &site.q, &site.admin] {
             assert_eq!(site.ask(token, "GET", "/v3/volumes", None).await.status, 200);
         }
@@ -77,7 +77,7 @@ impl Site {
         ask(self.router.clone(), token.to_owned(), method, path.to_owned(), body).await
     }
 
-    /// The same, many at a time and in the background.
+    /// Asks many times at once, in the background.
     fn many(&self, count: usize, token: &str, method: &'static str, path: &str) -> JoinSet<Answer> {
         let mut all = JoinSet::new();
         for _ in 0..count {
@@ -86,7 +86,8 @@ impl Site {
         all
     }
 
-    /// A long poll of this attachment, of which nothing new comes: what agents still have to say of it after it was made has been said.
+    /// Address of a long poll for this attachment, once its agents have reported all that its
+    /// creation causes.
     async fn poll(&self, id: AttachmentId) -> String {
         const QUIET: Wait = Wait(Duration::from_millis(500));
         let service = &self.rig.service;
@@ -118,7 +119,7 @@ async fn long_polls_of_one_member_stop_nobody() {
         assert!(refused.status == 503 && text.contains(&WAITS.of_project.to_string()), "{refused:?}");
     }
     assert_eq!(polls.len(), WAITS.of_project, "these wait");
-    // Each is work until it waits.
+    // Each request counts as work until it waits.
     until("all polls to wait", async || {
         let own = site.ask(&site.p, "GET", "/v3/volumes", None).await;
         if own.status == 200 { Ok(()) } else { Err(format!("{own:?}")) }
@@ -128,7 +129,7 @@ async fn long_polls_of_one_member_stop_nobody() {
         let others = site.ask(token, "GET", "/v3/volumes", None).await;
         assert_eq!(others.status, 200, "{others:?}");
     }
-    // Others wait, too, and hosts are fenced.
+    // Other projects wait, too, and hosts are fenced.
     let theirs = site.rig.service.create_volume(&member("q"), crate::support::new_volume()).await.unwrap().id;
     let theirs = format!("/mooring/v1/volumes/{theirs}");
     assert_eq!(site.ask(&site.q, "GET", &theirs, None).await.status, 200);
@@ -151,10 +152,10 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     let volume = site.rig.volume(true).await;
     let owner = member("p");
     let made = site.rig.service.create_attachment(&owner, client(volume, 1), LONG).await.unwrap().id;
-    // Of a volume where nothing goes on.
+    // A volume at which no work goes on.
     let quiet = site.rig.volume(true).await;
     let other = site.rig.service.create_attachment(&owner, reserve(quiet), LONG).await.unwrap().id;
-    // Their storage agent takes nothing away for now.
+    // The storage agent revokes nothing for now.
     let busy = cured(Code::Unavailable, "its disk does not answer", "retry");
     site.rig.storage.state().knobs.refuse_revoke = Some(busy);
     let detach = format!("/mooring/v1/attachments/{made}?wait_ms=30000");
@@ -162,8 +163,8 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     let poll = site.poll(other).await.replace("60000", "50");
     let waits = || async { site.ask(&site.p, "GET", &poll, None).await.status };
     let limit = Instant::now() + LONG.0;
-    // A poll that waits has one of the permits, too: another request comes for the one that found none, and is given the time to
-    // take it before the next poll does.
+    // A waiting poll has one of the permits, too. The request that found none is repeated, and has
+    // time to take that permit before the next poll does.
     while waits().await != StatusCode::SERVICE_UNAVAILABLE {
         assert!(Instant::now() < limit, "they do not wait");
         waiting.spawn(ask(site.router.clone(), site.p.clone(), "DELETE", detach.clone(), None));
@@ -177,7 +178,7 @@ async fn a_client_that_goes_ends_its_wait_and_not_its_change() {
     })
     .await;
     assert!(gone.elapsed() < Duration::from_secs(8), "their waits went on without them");
-    // What they asked for goes on.
+    // The changes that they ordered go on.
     site.rig.storage.state().knobs.refuse_revoke = None;
     until("the end of the attachment", async || match site.rig.service.attachment(&owner, made).await {
         Err(_) => Ok(()),

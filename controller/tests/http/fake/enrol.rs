@@ -1,4 +1,4 @@
-//! Hosts of the fake: joins and tokens, what is said of them, fences.
+//! Hosts of the fake: joins and tokens, operators' settings, fences.
 
 use std::time::SystemTime;
 
@@ -10,13 +10,13 @@ use uuid::Uuid;
 use super::state::{fence_of, usage};
 use super::{Fake, not_found};
 
-/// Stands for a certificate.
+/// A text in the place of a certificate.
 pub(crate) const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The token that the fake takes.
 pub(crate) const TOKEN: &str = "a-token-of-the-fake";
 
-/// A token, or why there is none.
+/// A token, or the reason why there is none.
 pub(super) type Made = Result<NewJoinToken, Refusal>;
 
 /// An agent that has joined.

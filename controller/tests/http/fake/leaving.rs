@@ -1,4 +1,4 @@
-//! Hosts of the fake that are renamed and forgotten.
+//! Renames and forgets of the fake's hosts.
 
 use std::time::SystemTime;
 
@@ -35,7 +35,7 @@ macro_rules! calls {
 }
 pub(super) use calls;
 
-/// The loss that the fake's storage node takes along.
+/// The loss with the fake's storage node.
 fn loss(name: &str) -> HostLoss {
     let project = |project: &str, volumes, snapshots, gib, attachments| ProjectLoss {
         project: project.to_owned(),

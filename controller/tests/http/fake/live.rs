@@ -45,7 +45,7 @@ impl State {
     }
 }
 
-/// Capabilities of the one pool that there is.
+/// Capabilities of the fake's only pool.
 pub(super) fn capabilities_of(host: &str) -> Result<Value, Refusal> {
     match host {
         "storage1@lvm" => Ok(json!({ "vendor_name": "Mooring" })),

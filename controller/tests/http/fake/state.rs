@@ -1,4 +1,4 @@
-//! What the fake knows, and how it changes.
+//! State of the fake, and its changes.
 
 use mooring_controller::initiators::Initiators;
 use mooring_model::{
@@ -14,7 +14,7 @@ use super::*;
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// What was asked for last.
+    /// The last order to isolate a volume, as in force.
     pub(super) cut: Option<VolumeCut>,
     pub(crate) types: Vec<VolumeType>,
     pub(crate) volumes: Vec<Volume>,
@@ -29,49 +29,49 @@ pub(crate) struct State {
     pub(crate) defaults: BTreeMap<String, Uuid>,
     /// One project's limits.
     pub(crate) quotas: Limits,
-    /// What was done to volumes.
+    /// Actions on volumes, in order.
     pub(crate) actions: Vec<VolumeAction>,
     pub(crate) messages: Vec<Message>,
-    /// Lines of the audit log, and how it was asked for last.
+    /// Lines of the audit log, and the last query for them.
     pub(crate) calls: Vec<AuditCall>,
     pub(crate) audit_query: Option<AuditQuery>,
-    /// Those who joined.
+    /// Requests to join, in order.
     pub(crate) joins: Vec<JoinRequest>,
-    /// Who asked last.
+    /// The last caller.
     pub(crate) caller: Option<Caller>,
-    /// How long the last call might have waited.
+    /// Time that the last call was allowed to wait.
     pub(crate) wait: Option<Duration>,
     pub(crate) forced: Option<bool>,
     pub(crate) way: Option<Way>,
     pub(crate) action: Option<AttachAction>,
     pub(crate) records: Vec<DetachRecord>,
     pub(crate) newer_than: Option<u64>,
-    /// What was asked of exports.
+    /// Calls about image exports, in order.
     pub(crate) exports: Vec<ExportAsk>,
     /// The hints of the last volume.
     pub(crate) hints: Hints,
-    /// Its id, or the key of its request.
+    /// The id of the last volume, or the key of its request.
     pub(crate) wanted_id: Option<WantedId>,
-    /// Which pools were asked for last.
+    /// The last filter for pools.
     pub(crate) pool_filter: PoolFilter,
-    /// What limits jobs.
+    /// The limit of all jobs. `None`: no limit.
     pub(crate) job_limit: Option<ByteSize>,
-    /// What was said last of a service or host.
+    /// The last change of a service or host.
     pub(crate) said: Option<(String, HostChange)>,
-    /// What a fence finds, and the last one.
+    /// The parts of the next fence, and the last fence.
     pub(crate) fence_parts: Vec<FencePart>,
     pub(crate) fence_exports: Vec<FencedExport>,
     pub(crate) fence_unknown: Vec<UnknownNode>,
     pub(crate) fence_disputed: Vec<DisputedInitiator>,
     pub(crate) also: Vec<mooring_model::Initiator>,
     pub(crate) fence: Option<HostFence>,
-    /// What the next call answers instead.
+    /// The refusal that the next call answers.
     pub(crate) refuse: Option<Refusal>,
-    /// New attachments wait here until it is closed.
+    /// A gate at which new attachments wait until it is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
     /// Words of calls that change nothing here.
     pub(crate) heard: Vec<String>,
-    /// How many came to the gate.
+    /// Number of attachments that came to the gate.
     pub(crate) waiting: usize,
     pub(super) clock: u64,
 }
@@ -96,7 +96,7 @@ pub(super) fn usage(project: &str) -> HostUsage {
     HostUsage { project: project.to_owned(), volumes: 2, size_gib: 3, snapshots: 1, snapshots_gib: 2 }
 }
 
-/// What metadata is after a change.
+/// Changes metadata, and returns the result.
 pub(super) fn changed(
     metadata: &mut BTreeMap<String, String>,
     id: VolumeId,
@@ -129,7 +129,7 @@ fn session_of(initiator: Iqn) -> SessionReport {
 }
 
 impl State {
-    /// Half of a volume is zeroed.
+    /// A job that has zeroed half of a volume.
     pub(super) fn job(&self, index: usize) -> Job {
         let volume = &self.volumes[index];
         let seen = JobReport {
@@ -149,7 +149,7 @@ impl State {
         HostJobs { host: "storage1".to_owned(), limit: self.job_limit, problem: None }
     }
 
-    /// A job of each volume, and a storage node that does not answer.
+    /// A job for each volume, and a storage node that does not answer.
     pub(super) fn jobs(&self) -> Jobs {
         let jobs = (0..self.volumes.len()).map(|index| self.job(index)).collect();
         let silent = HostJobs { host: "storage2".to_owned(), limit: None, problem: Some("down".to_owned()) };
@@ -164,7 +164,7 @@ impl State {
         Ok(self.job_host())
     }
 
-    /// Two who have registered, the first of which holds the reservation; only its host is known.
+    /// Two registrations, of which the first holds the reservation; only its host is known.
     pub(super) fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
         let index = self.volume_index(caller, id)?;
         let initiator = |name: &str| name.parse::<Initiator>().unwrap();
@@ -194,7 +194,7 @@ impl State {
         })
     }
 
-    /// Nothing of it is remembered.
+    /// The answer to a change of reservations, which the fake does not store.
     pub(super) fn change_reservations(
         &self,
         caller: &Caller,
@@ -317,7 +317,7 @@ impl State {
         Ok(())
     }
 
-    /// What grows is what is `extending`.
+    /// Takes a growth back: a volume grows if it is `extending`.
     pub(super) fn cancel_extend(&mut self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let index = self.volume_index(caller, id)?;
         if self.volumes[index].status != VolumeStatus::Extending {
@@ -364,7 +364,7 @@ impl State {
         Ok(VolumeState { volume, reserved: 1, holds: 0, review: None, job, cut })
     }
 
-    /// Every volume at once: it is only remembered what was asked for last.
+    /// Isolates every volume at once: only the last order is stored.
     pub(super) fn set_cut(&mut self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
         self.volume_index(caller, id)?;
         self.cut = match wish {
@@ -415,7 +415,8 @@ impl State {
         Ok(self.live_of(&self.attachments[index]))
     }
 
-    /// One process and one file system use the disk; what else there may be was not seen.
+    /// A check by which one process and one file system use the disk; other users were not looked
+    /// for.
     pub(super) fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
         let one = &self.attachments[self.attachment_index(caller, id)?];
         let blank = DiskUser {
@@ -508,7 +509,7 @@ pub(super) fn connect(attachment: &mut Attachment, connector: Map<String, Value>
     attachment.connection_info = info.as_object().cloned();
 }
 
-/// A fence that holds.
+/// A fence in force.
 pub(super) fn fence_of(caller: &Caller, name: &str, reason: Option<String>, state: &State) -> HostFence {
     HostFence {
         id: Uuid::from_u128(1),
@@ -540,7 +541,7 @@ pub(super) fn services() -> Vec<ServiceState> {
     vec![service("cinder-scheduler", "mooring-controller"), service("cinder-volume", "storage1@lvm")]
 }
 
-/// A volume that the second pool took.
+/// The placement of a volume that the second pool took.
 pub(super) fn placement_of(volume: VolumeId, hints: Hints) -> Placement {
     Placement {
         volume,
@@ -551,7 +552,7 @@ pub(super) fn placement_of(volume: VolumeId, hints: Hints) -> Placement {
     }
 }
 
-/// The one host that serves volumes.
+/// The only host that serves volumes.
 pub(super) fn storage_host() -> StorageHost {
     StorageHost {
         name: "storage1@lvm".to_owned(),
@@ -562,7 +563,7 @@ pub(super) fn storage_host() -> StorageHost {
     }
 }
 
-/// The one enrolled host.
+/// The only enrolled host.
 pub(super) fn host() -> Host {
     Host {
         name: "host1".to_owned(),
@@ -599,7 +600,8 @@ pub(super) fn unnamed() -> NewVolume {
 }
 
 impl Fake {
-    /// As every call begins.
+    /// The beginning of every call: records the caller, and answers the refusal that a test has
+    /// set.
     pub(super) fn ask(&self, caller: &Caller) -> Result<MutexGuard<'_, State>, Refusal> {
         let mut state = self.state();
         state.caller = Some(caller.clone());
