@@ -1,4 +1,5 @@
-//! The older calls for attachments, and what is announced with them: the same attachments, by the same rules.
+//! The older calls for attachments, and their announcements: the same attachments, by the same
+//! rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -79,7 +80,7 @@ async fn the_older_way_in_and_out() {
     assert_eq!(status(&rig, volume).await, VolumeStatus::InUse);
     act(&rig, volume, AttachAction::RollDetaching).await.unwrap();
     act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
-    // The connection ends; the attachment is there until it is detached, and can be connected again.
+    // The connection ends; the attachment stays until it is detached, and can be connected again.
     act(&rig, volume, close(1)).await.unwrap();
     assert_eq!((rig.storage.granted(volume).len(), status(&rig, volume).await), (0, VolumeStatus::Detaching));
     assert!(act(&rig, volume, open(1)).await.unwrap().is_some());
@@ -106,7 +107,7 @@ async fn an_attach_that_does_not_come_leaves_nothing() {
     act(&rig, volume, AttachAction::Unreserve).await.unwrap();
     let seen = rig.service.volume(&admin(), volume).await.unwrap();
     assert_eq!((seen.status, seen.attachments.len()), (VolumeStatus::Available, 0));
-    // Without a connection: whose it is, and no more.
+    // Without a connection, the call names the server and grants nothing.
     act(&rig, volume, attach(7)).await.unwrap();
     assert_eq!((status(&rig, volume).await, rig.storage.granted(volume).len()), (VolumeStatus::InUse, 0));
     act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await.unwrap();
@@ -121,14 +122,14 @@ async fn of_several_the_one_that_is_meant_is_said() {
         act(&rig, volume, AttachAction::Reserve).await.unwrap();
         act(&rig, volume, open(node)).await.unwrap();
     }
-    // Two connections wait, and a server's id says nothing of which.
+    // Two connections wait, and a server's id does not say which one is meant.
     is_invalid(&act(&rig, volume, attach(7)).await);
     for (node, narrow) in [(1, 1), (2, 2)] {
         let host = Some(format!("node{node}"));
         let mountpoint = "/dev/vdb".to_owned();
         let action = AttachAction::Attach { instance: None, host, mountpoint, mode: Some(Mode::ReadOnly) };
         act(&rig, volume, action).await.unwrap();
-        // The access was wider until now: it is not when that is answered.
+        // The grant was wider: at the answer it no longer is.
         let export = rig.storage.state().exports[&volume.to_string()].spec.clone().unwrap();
         let read_only = |grant: &&v1::Grant| grant.mode() == v1::Mode::ReadOnly;
         assert_eq!(export.grants.iter().filter(read_only).count(), narrow, "{export:?}");
@@ -176,7 +177,7 @@ async fn an_announced_detach_of_a_shared_volume_holds_up_other_servers_only() {
     rig.service.create_attachment(&admin(), of(3), LONG).await.unwrap();
 }
 
-/// A rig whose announced detaches end after this.
+/// A rig on which announced detaches end after this time.
 async fn holding(hold: Duration) -> Rig {
     let rig = Rig::quiet_with(0, move |options| options.hold = hold);
     rig.up().await;
@@ -194,7 +195,8 @@ async fn an_announced_detach_ends_although_the_clock_steps_back() {
         let began = Instant::now();
         act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
         set_clock(step);
-        // The control: it holds for as long as it should, and no clock that is set ends it.
+        // The control: the announcement holds for its full time, and a clock that is set does not
+        // end it.
         let refused = rig.service.create_attachment(&admin(), of(2), LONG).await.map_err(in_words);
         if began.elapsed() < Duration::from_secs(1) {
             assert!(matches!(refused, Err(Refusal::Invalid(_))), "{step}: {refused:?}");

@@ -1,4 +1,5 @@
-//! Calls for an attachment that is connected already: the same words get the same answer, other words are applied or refused.
+//! Calls for an attachment that is already connected: the same words get the same answer, other
+//! words are applied or refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use mooring_api::v1;
@@ -18,7 +19,7 @@ fn saying(words: &Value) -> Map<String, Value> {
     connector
 }
 
-/// The modes that the storage agent was told.
+/// The modes in the export's spec at the storage agent.
 fn told(rig: &Rig, volume: VolumeId) -> Vec<v1::Mode> {
     let state = rig.storage.state();
     let spec = state.exports[&volume.to_string()].spec.as_ref().unwrap();
@@ -59,7 +60,7 @@ async fn a_connector_given_again_applies_its_mode_at_the_target() {
         }
     }
     rig.until_volume(volume, VolumeStatus::InUse).await;
-    // Until the target enforces it there is no success, however often it is asked.
+    // Until the target enforces the mode, no call succeeds, however often it is repeated.
     rig.storage.state().knobs.pending = true;
     for _ in 0..2 {
         let late = rig.service.update_attachment(&admin(), id, saying(&json!({ "mode": "ro" })), SHORT).await;
@@ -85,13 +86,13 @@ async fn a_connector_given_again_applies_its_paths_and_mountpoint() {
         assert_eq!(info["enforce_multipath"], true);
         assert!(info["target_portals"].is_array(), "{info:?}");
     }
-    // What is kept at the agent for a rebuild follows.
+    // The data that the agent stores for a rebuild follows.
     let before = until("the agent is told", async || {
         let now = stamp();
         if now == first { Err(format!("{now:?}")) } else { Ok(now) }
     })
     .await;
-    // The control: the same words change nothing, at the agent neither.
+    // The control: the same words change nothing, not even at the agent.
     put(&rig, id, words).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(stamp(), before);
@@ -113,7 +114,7 @@ async fn a_connector_given_again_is_refused_where_it_cannot_be_applied() {
     let shown = rig.service.attachment(&admin(), made.id).await.unwrap();
     assert_eq!((shown.mode, shown.connector), (Mode::ReadOnly, Some(connector(1))));
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
-    // The volume's flag and the type's rule hold for a mode that comes so, too.
+    // The volume's flag and the type's rule apply to a mode from a connector, too.
     let id = connected(&rig, volume, json!({ "mode": "ro" })).await;
     rig.write("UPDATE volumes SET readonly = 1");
     let refused = put(&rig, id, json!({ "mode": "rw" })).await.map_err(in_words);
@@ -125,7 +126,7 @@ async fn a_connector_given_again_is_refused_where_it_cannot_be_applied() {
 async fn a_mode_that_an_operator_set_is_not_undone_by_a_connector() {
     let rig = Rig::new(0).await;
     let volume = rig.volume(false).await;
-    // Before it is connected, and after.
+    // Before the attachment is connected, and after.
     let made = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
     rig.service.set_mode(&admin(), made.id, Mode::ReadOnly, LONG).await.unwrap();
     let seen = put(&rig, made.id, json!({ "mode": "rw" })).await.unwrap();
@@ -162,7 +163,7 @@ async fn os_attach_given_again_is_applied_or_refused() {
         matches!(&elsewhere, Err(Refusal::Invalid(text)) if text.contains("on host node1")),
         "{elsewhere:?}"
     );
-    // Without a mode nothing is said of it, and the same words are the same.
+    // A call without a mode leaves the mode alone, and the same words get the same answer.
     act(attach(&json!({ "server": 7, "mountpoint": "/dev/vdc" }))).await.unwrap();
     let again = rig.service.volume(&admin(), volume).await.unwrap().attachments.remove(0);
     assert_eq!((again.mode, again.mountpoint.as_deref()), (Mode::ReadOnly, Some("/dev/vdc")));

@@ -54,7 +54,7 @@ async fn a_native_attach_goes_all_the_way_and_back() {
     assert_eq!(rig.storage.granted(volume), Vec::<String>::new());
     rig.until_volume(volume, VolumeStatus::Available).await;
     assert!(rig.hosts[0].state().connections[&volume.to_string()].spec.is_none());
-    // The host first, then the target.
+    // The host ends its connection first, then the target revokes.
     let calls = rig.storage.state().calls.clone();
     assert!(calls.last().unwrap().ends_with("refuse"), "{calls:?}");
     assert!(matches!(
@@ -159,7 +159,7 @@ async fn a_client_gets_what_it_needs_to_log_in() {
     let chap = sent.chap.unwrap();
     assert_eq!(info["auth_password"], chap.initiator.unwrap().secret);
     assert!(chap.mutual.is_none());
-    // The same connector again: the same answer. Another one is refused.
+    // The same connector again gets the same answer. Another one is refused.
     let again = rig.service.update_attachment(&admin(), made.id, connector(1), LONG).await.unwrap();
     assert_eq!(again.connection_info, made.connection_info);
     let other = rig
@@ -190,7 +190,7 @@ async fn a_clients_secret_is_its_own_and_new_each_time() {
     rig.service.delete_attachment(&admin(), one.id, false, LONG).await.unwrap();
     let again = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap();
     assert_ne!(first, secret(connection_info(&again)));
-    // Nothing that can be printed of the service has it.
+    // No printed part of the service has the secret.
     let text = first.as_str().unwrap();
     assert!(!format!("{:?}", rig.service).contains(text));
     let shared = rig.service.attachments(&admin(), ListQuery::attachments_of(volume)).await.unwrap().items;
@@ -208,7 +208,7 @@ async fn modes_are_each_attachments_own_and_a_nexus_has_the_widest() {
     let rw = rig.attach(volume, "host1", Mode::ReadWrite).await;
     let seen = rig.service.live(&admin(), ro.attachment.id, None, SHORT).await.unwrap();
     assert_eq!((seen.attachment.mode, seen.effective_mode), (Mode::ReadOnly, Some(Mode::ReadWrite)));
-    // By force one of two goes only with the other.
+    // By force, one of two attachments of a nexus goes only with the other.
     let refused = rig
         .service
         .delete_attachment(&admin(), ro.attachment.id, true, LONG)
@@ -216,7 +216,7 @@ async fn modes_are_each_attachments_own_and_a_nexus_has_the_widest() {
         .map_err(in_words)
         .unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(text) if text.contains(&rw.attachment.id.to_string())));
-    // Gracefully it goes alone, and nothing is revoked.
+    // Without force it goes alone, and no grant is revoked.
     let (receipt, others) =
         rig.service.delete_attachment(&admin(), rw.attachment.id, false, LONG).await.unwrap();
     assert!(receipt.receipt.is_none() && others.len() == 2);
@@ -248,7 +248,7 @@ async fn force_cuts_at_the_target_first_and_tells_the_host_afterwards() {
     assert_eq!(rig.hosts[1].state().calls.len(), before + 1);
     let seen = rig.service.live(&admin(), stays.attachment.id, None, SHORT).await.unwrap();
     assert_eq!(seen.session, Some(true));
-    // Asked again: the same receipt.
+    // A repeated call gets the same receipt.
     let (again, _) = rig.service.delete_attachment(&admin(), goes.attachment.id, true, LONG).await.unwrap();
     assert_eq!(again.receipt, Some(receipt));
 }
@@ -263,7 +263,7 @@ async fn force_takes_a_sibling_along_that_is_leaving_anyway() {
     rig.until_host("host1", |host| !host.up).await;
     let waits = rig.service.delete_attachment(&admin(), leaving, false, SHORT).await.unwrap_err();
     assert!(matches!(waits, Refusal::Pending(_)), "{waits}");
-    // It still holds the grant, and would have kept the nexus alive.
+    // The sibling still holds the grant, and would have kept the nexus alive.
     assert_eq!(rig.storage.granted(volume).len(), 1);
     let (receipt, _) = rig.service.delete_attachment(&admin(), forced, true, LONG).await.unwrap();
     assert_eq!(receipt.receipt.unwrap().proof, Proof::Proven);
@@ -356,7 +356,7 @@ async fn what_is_down_or_unknown_is_refused_at_once_and_leaves_nothing() {
     assert!(matches!(refused, Err(Refusal::NotFound { .. })));
     let seen = rig.service.volume(&admin(), volume).await.unwrap();
     assert_eq!((seen.status, seen.attachments.len()), (VolumeStatus::Available, 0));
-    // The others are not held up.
+    // Other hosts are not delayed.
     rig.attach(volume, "host1", Mode::ReadWrite).await;
 }
 
@@ -383,7 +383,7 @@ async fn an_attach_that_cannot_be_says_why_and_holds_nothing() {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
-    // It does not stand in the way of another, and goes when it is asked to.
+    // The failed attachment blocks no other one, and goes when it is detached.
     rig.until_volume(volume, VolumeStatus::Available).await;
     rig.hosts[0].state().knobs.broken = None;
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
@@ -400,7 +400,7 @@ async fn a_refused_grant_ends_its_attachment_and_no_other() {
     let refused =
         rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("quarantined")), "{refused}");
-    // Its client never learned its id: nothing of it stays.
+    // The client never learned the id: no part of the attachment stays.
     until("the end of what could not be", async || {
         let left = rig.service.attachments(&admin(), ListQuery::attachments_of(volume)).await.unwrap().items;
         if left.len() == 1 { Ok(()) } else { Err(format!("{left:?}")) }
@@ -481,7 +481,8 @@ async fn a_long_poll_ends_with_the_change_or_at_its_time() {
     assert_eq!(quiet.unwrap().attachment.id, made.id);
 }
 
-/// Who is attached and has no session is seen at once: in the attachment, in the list, and as a problem of the storage node.
+/// An attached host without a session shows at once: in the attachment, in the list, and as a
+/// problem of the storage node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_missing_is_seen_at_once() {
     let rig = Rig::new(1).await;
@@ -498,7 +499,7 @@ async fn a_session_that_is_missing_is_seen_at_once() {
     assert_eq!((nexus.sessions.len(), nexus.sessions[0].addresses[0].as_str()), (1, "10.10.0.11:45678"));
     assert!(nexus.looked.is_some() && nexus.sessions[0].since.is_some());
     assert!(live.problems.is_empty() && of_node().await.is_empty());
-    // Its addresses are not for everybody.
+    // The session's addresses are hidden from a plain member.
     let seen = rig.service.live(&member("p"), id, None, SHORT).await.unwrap();
     assert_eq!((seen.session, seen.nexus.unwrap().sessions), (Some(true), Vec::new()));
 
@@ -514,15 +515,15 @@ async fn a_session_that_is_missing_is_seen_at_once() {
     let problems = of_node().await;
     assert!(problems.len() == 1 && problems[0].contains(&id.to_string()), "{problems:?}");
 
-    // What an agent does not say when it saw is no alarm.
+    // A report without the time of its look raises no alarm.
     rig.storage.state().knobs.blind = true;
     let live = now().await;
     assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false));
     assert!(live.problems.is_empty() && of_node().await.is_empty());
 }
 
-/// The same over Fibre Channel: a host is there that is logged in with one of its ports at one of the target's, and what it did
-/// is what all of them did.
+/// As the test above, over Fibre Channel: a host counts as logged in if one of its ports is logged
+/// in at one of the target's. Its counters are the sum over all ports.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_fibre_channel_the_same_is_live_and_missing() {
     let rig = Rig::quiet(0);
@@ -564,7 +565,7 @@ async fn over_fibre_channel_the_same_is_live_and_missing() {
     assert_eq!(done.active, Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_790_000_000_000_002)));
     assert!(nexus.looked.is_some() && live.problems.is_empty() && of_node().await.is_empty());
 
-    // Another host's login is none of this one's.
+    // Another host's login does not count for this one.
     login([&["20:00:52:54:00:14:00:0d"], &[]]);
     let live = now().await;
     assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), true));
@@ -573,7 +574,7 @@ async fn over_fibre_channel_the_same_is_live_and_missing() {
     let problems = of_node().await;
     assert!(problems.len() == 1 && problems[0].contains(&id.to_string()), "{problems:?}");
 
-    // Nothing is said of one that no port shows, nor of what nobody has looked at.
+    // No alarm for a grant that no port shows, nor without a look.
     rig.storage.state().knobs.pending = true;
     let live = now().await;
     assert_eq!((live.session, live.nexus.unwrap().missing), (Some(false), false));

@@ -1,4 +1,5 @@
-//! The cache flag of attachments: what a type says of it, what hosts are told, what is shown and refused.
+//! The cache flag of attachments: the type's default, the flags that hosts get, the states that are
+//! shown, and the refusals.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -7,7 +8,7 @@ use mooring_controller::http::in_words;
 use mooring_controller::service::{Refusal, Way};
 use mooring_model::{AttachmentId, ByteSize, Cache, DiskAccess, Mode, VolumeId};
 
-/// The flags that a host was told of a volume, by attachment.
+/// The cache flags of a volume in a host's spec, by attachment.
 fn told(rig: &Rig, host: usize, id: VolumeId) -> Vec<(String, bool)> {
     let state = rig.hosts[host].state();
     let spec = state.connections[&id.to_string()].spec.as_ref().unwrap();
@@ -52,7 +53,7 @@ async fn an_attachment_without_a_flag_gets_that_of_its_volumes_type() {
         assert_eq!(flags(&live), (wanted, Some(wanted)), "{name}");
         assert_eq!(told(&rig, 0, volume)[0].1, wanted == Cache::Off, "{name}");
     }
-    // Of a client that logs in by itself the flag is kept, and nobody knows what it does.
+    // For a client that logs in by itself, the flag is stored, and no report shows its effect.
     let volume = rig.volume(true).await;
     let made = rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.unwrap();
     let live = rig.service.live(&admin(), made.id, None, LONG).await.unwrap();
@@ -75,7 +76,8 @@ async fn the_stricter_of_a_hosts_attachments_is_in_force() {
     assert_eq!(flags(&off), (Cache::Off, Some(Cache::Off)));
     let on = rig.service.live(&admin(), on.attachment.id, None, LONG).await.unwrap();
     assert_eq!(flags(&on), (Cache::On, Some(Cache::Off)), "it shares the disk");
-    // Taken back where it is: answered when the host says so, and the same again is the same.
+    // Taken back without a detach: answered when the host reports it, and a repeated call gets the
+    // same answer.
     for _ in 0..2 {
         let live = rig.service.set_cache(&admin(), off.attachment.id, Cache::On, LONG).await.unwrap();
         assert_eq!(flags(&live), (Cache::On, Some(Cache::On)));
@@ -102,7 +104,7 @@ async fn an_attach_that_is_repeated_keeps_its_flag() {
     }
     let other = rig.service.create_attachment(&admin(), new(Some(Cache::Off)), LONG).await.map_err(in_words);
     assert!(matches!(&other, Err(Refusal::Conflict(text)) if text.contains("/cache")), "{other:?}");
-    // A restart keeps it.
+    // The flag survives a restart.
     rig.restart().await;
     assert_eq!(rig.service.attachment(&admin(), made.id).await.unwrap().cache, Cache::On);
 }
@@ -123,7 +125,7 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
         matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("earlier release")),
         "{refused:?}"
     );
-    // Where nobody asked for it by name, the attach goes on, and says what is missing.
+    // An attach that does not name the flag succeeds, and shows the flag as unsupported.
     let live = attach(&rig, volume, None).await;
     assert_eq!(flags(&live), (Cache::Off, None));
     assert!(live.problems.iter().any(|text| text.starts_with("cache_unsupported: host host1")), "{live:?}");
@@ -131,7 +133,7 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
         rig.service.set_cache(&admin(), live.attachment.id, Cache::Off, LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
     let live = rig.service.set_cache(&admin(), live.attachment.id, Cache::On, SHORT).await;
-    // It says nothing of the cache, which is on.
+    // The attachment shows no cache state; the cache is on.
     assert!(live.is_ok(), "{live:?}");
 }
 
@@ -158,7 +160,7 @@ async fn an_agent_that_kept_no_flag_gets_it_once_it_is_updated() {
     assert_eq!(live.problems, Vec::<String>::new());
     let after = stamp(&rig);
     assert_ne!(before, after);
-    // Once.
+    // The spec is sent once.
     tokio::time::sleep(SHORT.0).await;
     assert_eq!(stamp(&rig), after);
 }
@@ -206,7 +208,7 @@ async fn the_host_says_who_uses_the_disk() {
     assert_eq!((found.attachment, found.volume, found.host.as_str()), (id, volume, "host1"));
     let names: Vec<_> = found.check.users.iter().map(|user| (user.name.as_str(), user.access)).collect();
     assert_eq!(names, [("dd", Some(DiskAccess::Buffered))]);
-    // Who may not see the attachment may not see its users either.
+    // A caller who may not see the attachment may not see its users either.
     let hidden = rig.service.check_disk(&member("other"), id).await;
     assert!(matches!(hidden, Err(Refusal::NotFound { .. })), "{hidden:?}");
     let foreign = rig.service.create_attachment(&admin(), client(volume, 7), LONG).await.unwrap();

@@ -1,5 +1,5 @@
-//! An agent that does not say what it can do, because its LVM hangs: it is up all the same, what it serves is granted and
-//! revoked, and what it said last stands.
+//! An agent that does not report its capabilities because its LVM hangs: it counts as up, its
+//! volumes are granted and revoked, and its last report stands.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -12,7 +12,8 @@ use mooring_api::v1;
 use mooring_controller::domain::{HealthLevel, Host, PoolFilter};
 use mooring_model::Mode;
 
-/// Time within which a controller goes on without an agent that never answers. A busy machine needs most of it.
+/// Time within which a controller goes on without an agent that never answers. A busy machine needs
+/// most of it.
 const SOON: Duration = Duration::from_secs(30);
 
 fn says(host: &Host, words: &str) -> bool {
@@ -44,7 +45,7 @@ async fn an_agent_that_does_not_say_what_it_can_do_is_used_all_the_same() {
     rig.until_host("storage", |host| says(host, words)).await;
     let host = storage(&rig).await;
     assert!(host.up && says(&host, "its pools are as they were "), "{host:?}");
-    // Its reports go on meanwhile, and the stream of reports is the same.
+    // The agent's reports go on meanwhile, in the same stream.
     let live = rig.attach(volume, "host1", Mode::ReadWrite).await;
     rig.service.delete_attachment(&admin(), live.attachment.id, false, LONG).await.unwrap();
 
@@ -74,7 +75,7 @@ async fn an_agent_that_does_not_know_its_pools_takes_none_away() {
     rig.restart().await;
     rig.until_host("storage", |host| says(host, "LVM: does not answer since 2026-11-21T15:00:13Z")).await;
     assert_eq!(storage(&rig).await.pools, before, "seen before");
-    // Nor does the next start forget them.
+    // The next start does not forget them either.
     rig.restart().await;
     assert_eq!(storage(&rig).await.pools, before);
     rig.volume(false).await;
@@ -86,7 +87,7 @@ fn health(level: v1::HealthLevel) -> v1::Health {
     v1::Health { level: level.into(), reasons: vec![reason] }
 }
 
-/// What `get_pools` says of the pool.
+/// A value of the pool in the answer of `get_pools`.
 async fn shown(rig: &Rig, key: &str) -> serde_json::Value {
     let pools = rig.service.pools(&admin(), PoolFilter::default()).await.unwrap();
     pools[0].capabilities.get(key).cloned().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What requests cost: counted, not timed. Each transaction that changes something is one sync.
+//! Cost of requests: counted, not timed. Each transaction that changes something is one sync.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -23,7 +23,7 @@ async fn a_cycle_of_a_client_is_five_syncs() {
     let rig = Rig::new(0).await;
     let volume = rig.volume(false).await;
     cycle(&rig, volume).await;
-    // What the first one left behind is over.
+    // The rest of the first cycle's work has ended.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = rig.service.commits().unwrap();
     for _ in 0..CYCLES {
@@ -31,6 +31,6 @@ async fn a_cycle_of_a_client_is_five_syncs() {
     }
     tokio::time::sleep(Duration::from_millis(200)).await;
     let commits = rig.service.commits().unwrap() - before;
-    // On a busy machine a client may be slower than a grant waits for company.
+    // On a busy machine a client may be slower than the time for which a grant waits for others.
     assert!(commits <= 6 * CYCLES, "{commits} transactions for {CYCLES} cycles");
 }

@@ -1,4 +1,5 @@
-//! Volumes that are cut off from their disks: who may, whose hosts would notice, what is refused until they are given back.
+//! Isolated volumes: who may isolate one, whose hosts would get errors, and the calls that are
+//! refused until it is reconnected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -22,7 +23,7 @@ async fn until_cut(rig: &Rig, id: VolumeId, want: Option<bool>) {
     .await;
 }
 
-/// What the storage agent is told.
+/// The isolation in the volume's spec at the storage agent.
 fn told(rig: &Rig, id: VolumeId) -> i64 {
     rig.storage.state().volumes[&id.to_string()].spec.as_ref().unwrap().cut_us
 }
@@ -48,7 +49,7 @@ async fn it_is_pending_until_its_agent_shows_it_so() {
     rig.storage.state().knobs.reverts.hold = false;
     rig.storage.publish(&id.to_string());
     until_cut(&rig, id, Some(true)).await;
-    // Asked for again, it is the same one.
+    // A repeated order is the same order.
     rig.service.set_cut(&admin(), id, FORCED).await.unwrap();
     assert_eq!(cut(&rig, id).await.unwrap().since, Some(since));
     rig.service.set_cut(&admin(), id, CutWish::Uncut).await.unwrap();
@@ -67,7 +68,7 @@ async fn whose_hosts_would_notice_is_said_first() {
     assert_eq!((told(&rig, id), cut(&rig, id).await), (0, None));
     rig.service.set_cut(&admin(), id, FORCED).await.unwrap();
     until_cut(&rig, id, Some(true)).await;
-    // Nobody new comes; who is there may go.
+    // No new attachment is made; existing ones may be detached.
     let again = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG).await;
     conflict(again, "is cut off from its disk");
     rig.service.delete_attachment(&admin(), attachment, false, LONG).await.unwrap();

@@ -1,4 +1,5 @@
-//! Who may be cut off, who goes along, what waits for what, and what is recorded of it.
+//! Detaches: who may be detached by force, which attachments go together, what waits for what, and
+//! the records.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -52,7 +53,7 @@ async fn a_server_keeps_its_disk_while_its_session_is_live_or_nobody_can_tell() 
     conflict(rig.service.delete_attachment(&admin(), id, false, LONG).await.map(drop));
     assert_eq!(rig.service.attachment(&admin(), id).await.unwrap().status, AttachmentStatus::Attached);
     assert_eq!(rig.storage.granted(volume).len(), 1);
-    // Another's session says nothing of this one's.
+    // Another client's session does not count for this one.
     log_in(&rig, volume, 1, false);
     let other = attached(&rig, volume, 2, 2).await;
     log_in(&rig, volume, 2, true);
@@ -67,7 +68,7 @@ async fn a_server_keeps_its_disk_while_its_session_is_live_or_nobody_can_tell() 
     log_in(&rig, volume, 2, true);
     let service = Caller { service: true, ..admin() };
     rig.service.delete_attachment(&service, other, false, LONG).await.unwrap();
-    // What was never connected, and what is no server's.
+    // An attachment that was never connected, and one of no server.
     let new = NewAttachment { instance: Some(Uuid::from_u128(3)), ..reserve(volume) };
     let made = rig.service.create_attachment(&admin(), new, LONG).await.unwrap();
     rig.service.complete_attachment(&admin(), made.id).await.unwrap();
@@ -189,7 +190,7 @@ async fn a_connect_waits_for_the_end_of_a_revoke() {
         tokio::spawn(
             async move { service.update_attachment(&admin(), reserved.id, connector(1), LONG).await },
         );
-    // Another host does not wait for it.
+    // Another host does not wait for the revoke.
     rig.service.create_attachment(&admin(), client(volume, 2), LONG).await.unwrap();
     assert!(!connects.is_finished());
     rig.storage.prove();
@@ -205,11 +206,11 @@ async fn fifty_clients_come_and_go_at_once() {
         let service = rig.service.clone();
         going.spawn(async move {
             for _ in 0..3 {
-                // Some share a host.
+                // Some clients share a host.
                 let new = client(volume, number % 20);
                 let made = service.create_attachment(&admin(), new, LONG).await.unwrap();
                 service.complete_attachment(&admin(), made.id).await.unwrap();
-                // Twice at once: one of them may find it gone.
+                // Two detaches at once: one of them may find the attachment gone.
                 let caller = admin();
                 let (one, two) = tokio::join!(
                     service.delete_attachment(&caller, made.id, false, LONG),
@@ -242,7 +243,8 @@ async fn a_lost_answer_of_a_connect_is_asked_for_again() {
         rig.service.attachments(&admin(), ListQuery::attachments_of(volume)).await.unwrap().items.len(),
         1
     );
-    // Once it is attached, another of the same server there is refused, and not with 409.
+    // Once it is attached, another attachment of the same server and host is refused, and not with
+    // 409.
     rig.service.complete_attachment(&admin(), made.id).await.unwrap();
     let twice = rig.service.create_attachment(&admin(), new(), LONG).await.map_err(in_words);
     assert!(matches!(twice, Err(Refusal::Invalid(_))), "{twice:?}");
@@ -333,14 +335,14 @@ async fn a_portal_that_never_answers_is_given_up() {
     let new = native(volume, "host1", Mode::ReadWrite);
     let made = rig.service.create_attachment(&admin(), new, LONG).await.unwrap();
     rig.until_live(made.id, |live| live.host_phase.as_deref() == Some("connecting")).await;
-    // The control: a clock that is set is no time that has passed.
+    // The control: setting the clock does not let time pass.
     set_clock(7_200);
     let passes = || rig.hosts[0].state().calls.len();
     let before = passes();
     until("two more passes", async || if passes() > before + 1 { Ok(()) } else { Err(passes().to_string()) })
         .await;
     assert_eq!(rig.service.attachment(&admin(), made.id).await.unwrap().status, AttachmentStatus::Attaching);
-    // And one that is set back takes no end away.
+    // A clock that is set back delays no end.
     set_clock(-72_000);
     let fault = until("the end", async || {
         put_forward(61);
@@ -362,7 +364,7 @@ async fn a_list_asks_only_for_what_is_old() {
         rig.service.complete_attachment(&admin(), made.id).await.unwrap();
     }
     let looks = || rig.storage.state().looks;
-    // What the attachments themselves had looked at comes to an end first.
+    // The looks that the attachments themselves caused have ended first.
     let before = until("no look for a moment", async || {
         let before = looks();
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -390,7 +392,8 @@ async fn what_a_volume_in_error_says_is_said() {
     assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
 }
 
-/// Who holds a volume's reservation is said with his host, and once more when he is about to go.
+/// The holder of a volume's reservation is shown with its host, and once more when its attachment
+/// is about to go.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     let rig = Rig::new(2).await;
@@ -421,7 +424,8 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     );
     assert_eq!(rig.service.parting_words(&admin(), two.id).await.unwrap(), [""; 0]);
     assert_eq!(rig.service.parting_words(&admin(), AttachmentId::from_u128(9)).await.unwrap(), [""; 0]);
-    // The Block Storage calls have no place for words: the record of their detach has it, as of every other way.
+    // The Block Storage calls have no field for warnings: the record of their detach has them, as
+    // for every other call.
     for (gone, held) in [(two.id, None), (one.id, Some(5))] {
         let (detached, _) = rig.service.delete_attachment(&admin(), gone, false, LONG).await.unwrap();
         let records = rig.service.receipts(&admin(), None, Some(gone), 1).await.unwrap();
@@ -432,7 +436,8 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     }
     rig.attach(volume, "host1", Mode::ReadWrite).await;
     rig.attach(volume, "host2", Mode::ReadWrite).await;
-    // What an admin takes away is told, with its host, and the agent's refusal as it is.
+    // The answer to an admin's change names the holder's host. The agent's refusal is passed on as
+    // it is.
     let change = ReservationsChange::Preempt { key: 0xcd, abort: false };
     let refused = rig.service.change_reservations(&admin(), volume, change).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("nobody")), "{refused:?}");
@@ -442,7 +447,7 @@ async fn who_goes_and_holds_the_reservation_is_told_of_it() {
     let clear = ReservationsChange::Clear;
     let [before, now] = rig.service.change_reservations(&admin(), volume, clear).await.unwrap();
     assert!(before.seen.is_empty() && now.seen.is_empty(), "asked for nothing, nothing is refused");
-    // Initiators of others are for admins, and an agent that does not answer is not "nobody".
+    // Only admins see other projects' initiators. An agent that does not answer is not "nobody".
     let user = Caller { admin: false, ..admin() };
     assert!(matches!(rig.service.reservations(&user, volume).await, Err(Refusal::Forbidden(_))));
     let refused = rig.service.change_reservations(&user, volume, clear).await;

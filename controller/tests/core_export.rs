@@ -1,5 +1,5 @@
-//! Volumes that are exported to files: who may, what is shown meanwhile, what the storage agent is told and for how long, and what
-//! becomes of one that it does not do or that is cancelled.
+//! Image exports: who may export, what is shown meanwhile, how long the spec has the export, and
+//! how an export that fails or is cancelled ends.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -23,7 +23,7 @@ async fn seen(rig: &Rig, id: VolumeId) -> VolumeExport {
     rig.service.volume_export(&admin(), id, ExportAsk::Look).await.unwrap()
 }
 
-/// What the storage agent keeps.
+/// The export in the volume's spec at the storage agent.
 fn told(rig: &Rig, id: VolumeId) -> Option<v1::Upload> {
     rig.storage.state().volumes[&id.to_string()].spec.as_ref().unwrap().upload.clone()
 }
@@ -61,7 +61,7 @@ async fn it_is_uploading_until_its_agent_says_that_it_is_done() {
     until_told(&rig, id, true).await;
     let wish = told(&rig, id).unwrap();
     assert_eq!((wish.upload_id, wish.image.unwrap().name.as_str()), (begun.id.to_string(), "new.raw"));
-    // Nobody comes, and nothing is done to it, meanwhile.
+    // Meanwhile the volume is not attached, and no other operation begins.
     let refused = rig
         .service
         .create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG)
@@ -78,7 +78,7 @@ async fn it_is_uploading_until_its_agent_says_that_it_is_done() {
     rig.service.delete_volume(&admin(), id).await.unwrap_err();
     rig.service.unmanage_volume(&admin(), id).await.unwrap_err();
     conflict(begin(&rig, id, "other.raw").await, "it is uploading");
-    // Asked again by the same id it is the same one.
+    // A repeated call with the same id is the same export.
     let again = |name| ExportAsk::Begin { id: Some(begun.id), image: image(name) };
     assert_eq!(rig.service.volume_export(&admin(), id, again("new.raw")).await.unwrap(), begun);
     conflict(rig.service.volume_export(&admin(), id, again("b.raw")).await, "is one to image new.raw");
@@ -120,7 +120,8 @@ async fn what_cannot_be_is_refused_with_what_has_to_go() {
     rig.until_volume(id, VolumeStatus::Available).await;
 }
 
-/// It is over, for this reason; the volume is what it was; nothing is wished of its agent any more.
+/// Asserts that an export has failed for this reason, that the volume is as before, and that its
+/// spec has no export.
 async fn failed(rig: &Rig, id: VolumeId, why: &str) {
     let volume = rig.until_volume(id, VolumeStatus::Available).await;
     assert_eq!(volume.fault, None);
@@ -140,7 +141,7 @@ async fn one_that_its_agent_cannot_do_is_withdrawn_and_the_volume_is_as_it_was()
     begin(&rig, id, "new.raw").await.unwrap();
     failed(&rig, id, "new.raw is there already").await;
     rig.storage.state().knobs.reverts.upload_problem = None;
-    // The control: another one is done.
+    // The control: another export succeeds.
     begin(&rig, id, "other.raw").await.unwrap();
     rig.until_volume(id, VolumeStatus::Available).await;
     let export = seen(&rig, id).await;
@@ -183,7 +184,7 @@ async fn it_can_be_cancelled_and_that_is_no_failure() {
     assert_eq!(seen(&rig, id).await.state, ExportState::Cancelled);
     until_told(&rig, id, false).await;
     assert!(rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items.is_empty());
-    // What is over stays as it ended.
+    // An export that is over stays as it ended.
     let after = rig.service.volume_export(&admin(), id, ExportAsk::Cancel).await.unwrap();
     assert_eq!(after.state, ExportState::Cancelled);
     rig.attach(id, "host1", Mode::ReadWrite).await;

@@ -1,4 +1,5 @@
-//! Volumes that grow: what is shown meanwhile, who is told and when, and what becomes of one that does not.
+//! Growing volumes: the state that is shown, the order in which agents are told, and the end of a
+//! growth that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -21,12 +22,12 @@ async fn shown(rig: &Rig, id: VolumeId) -> (VolumeStatus, u32) {
     (volume.status, volume.size_gib)
 }
 
-/// What the storage agent was told.
+/// The size in the volume's spec at the storage agent, in GiB.
 fn told(rig: &Rig, id: VolumeId) -> u64 {
     rig.storage.state().volumes[&id.to_string()].spec.as_ref().unwrap().size_bytes / GIB
 }
 
-/// What a host was told.
+/// The size in a host's spec, in GiB.
 fn told_host(rig: &Rig, host: usize, id: VolumeId) -> u64 {
     rig.hosts[host].state().connections[&id.to_string()].spec.as_ref().unwrap().size_bytes / GIB
 }
@@ -70,7 +71,8 @@ async fn is_told(rig: &Rig, words: &str) -> bool {
     messages.iter().any(|kept| kept.text.contains(words))
 }
 
-/// Does the agent's answers of another release, or at another moment: smaller sizes are refused so.
+/// Makes the agent refuse smaller sizes with this cure, as one of another release or at another
+/// moment does.
 fn refuse_smaller(rig: &Rig, cure: Option<&str>) {
     let status = cure.map(|cure| cured(Code::FailedPrecondition, "volumes never shrink here", cure));
     rig.storage.state().knobs.refuse_smaller = status;
@@ -94,7 +96,7 @@ async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
     extend(&rig, id, 3).await.unwrap();
     assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
     until_told(&rig, id, 3).await;
-    // It is served all the while: one of them leaves, and nobody else comes.
+    // The volume is served while it grows: one host leaves, and no other comes.
     let volume = rig.service.volume(&admin(), id).await.unwrap();
     rig.service.delete_attachment(&admin(), volume.attachments[0].id, false, LONG).await.unwrap();
     assert_eq!(rig.storage.granted(id).len(), 1);
@@ -132,7 +134,7 @@ async fn what_the_agent_does_not_take_is_taken_back() {
     let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
     assert!(messages.iter().any(|kept| kept.text.starts_with("extend volume: ")), "{messages:?}");
     rig.storage.state().knobs.refuse_volume = None;
-    // What is wanted of it is what it was, also at the agent.
+    // The spec has the old size again, at the agent, too.
     until_told(&rig, id, 1).await;
     invalid(extend(&rig, id, 3).await, "currently error_extending");
     let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::Available), attached: None };
@@ -152,7 +154,7 @@ async fn what_stops_a_growth_is_said_and_when_it_is_cured_it_has_grown() {
     let stopped = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
     assert_eq!((stopped.size_gib, stopped.attachments.len()), (1, 1));
     assert!(stopped.fault.as_deref().is_some_and(|why| why.contains("a disk is missing")), "{stopped:?}");
-    // Its agent keeps the wish, and goes on with it: nobody says that it is over.
+    // The agent keeps the spec and goes on: no caller may say that the growth is over.
     let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::InUse), attached: None };
     invalid(rig.service.volume_action(&admin(), id, reset).await, "its status cannot be reset");
     assert_eq!(told(&rig, id), 2);
@@ -232,14 +234,15 @@ async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
     cancel(&rig, id).await.unwrap();
     let back = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((back.size_gib, back.fault, back.attachments.len()), (1, None, 1));
-    // What its agent keeps for a rebuild is the old size, too, from the first word on: there is no second one.
+    // The agent's data for a rebuild has the old size from the first spec on: there is no second
+    // one.
     assert_eq!(puts(), before + 1);
     let kept = rig.storage.state().volumes[&id.to_string()].opaque.clone();
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&kept).unwrap()["size_gib"], 1);
     assert_eq!((told(&rig, id), told_host(&rig, 0, id)), (1, 1));
     conflict(cancel(&rig, id).await, "does not grow, or not any more");
     assert!(!is_told(&rig, "extend volume: ").await, "nothing has failed");
-    // What it was to have is the project's again, and it grows when it is asked to.
+    // The project gets the quota of the growth back, and the volume grows when asked again.
     assert!(!matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))));
     release(&rig, id);
     extend(&rig, id, 2).await.unwrap();
@@ -253,14 +256,14 @@ async fn stopped_growth_is_taken_back_even_across_a_controller_kill() {
     hold(&rig, Some(("a disk is missing", v1::Cure::Operator)));
     extend(&rig, id, 2).await.unwrap();
     rig.until_volume(id, VolumeStatus::ErrorExtending).await;
-    // It appends just now, and will not have.
+    // The agent is appending, and will stop.
     refuse_smaller(&rig, Some("retry"));
     for _ in 0..2 {
-        // Asked for again, it is the same one.
+        // A repeated call is the same cancellation.
         cancel(&rig, id).await.unwrap();
         assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
     }
-    // A name that is given meanwhile asks for no other size.
+    // A rename meanwhile asks for no other size.
     let name = Some(Some("other".to_owned()));
     rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();
     rig.restart().await;
@@ -306,7 +309,7 @@ async fn an_agent_that_takes_no_smaller_size_goes_on_and_that_is_said() {
     assert!(kept.fault.as_deref().is_some_and(|why| why.contains("volumes never shrink here")), "{kept:?}");
     assert_eq!((kept.size_gib, told(&rig, id)), (1, 2));
     assert!(is_told(&rig, "its growth is not taken back").await);
-    // What the agent goes on with is what is wanted of it: a rebuild finds it so.
+    // The spec has the size that the agent goes on with: a rebuild finds it so.
     release(&rig, id);
     let grown = rig.until_volume(id, VolumeStatus::Available).await;
     assert_eq!((grown.size_gib, grown.fault, told(&rig, id)), (2, None, 2));

@@ -63,7 +63,7 @@ async fn a_fence_cuts_one_host_off_everywhere_and_nobody_else() {
     let other = rig.service.live(&admin(), stays, None, SHORT).await.unwrap();
     assert_eq!((other.session, rig.hosts[1].state().calls.len()), (Some(true), calls));
 
-    // Nothing new for it; all for the others.
+    // The fenced host gets nothing new; the other hosts get all.
     let refused = rig.service.create_attachment(&admin(), native(two, "host1", Mode::ReadOnly), LONG).await;
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("host unfence host1") && why.contains("its kernel hangs"), "{why}");
@@ -72,7 +72,7 @@ async fn a_fence_cuts_one_host_off_everywhere_and_nobody_else() {
     let said = |name: &str| hosts.iter().find(|host| host.name == name).unwrap().problems.join(" ");
     assert!(said("host1").contains("fenced") && !said("host2").contains("fenced"), "{hosts:?}");
 
-    // Said again: the same fence, the same receipt.
+    // A repeated call gets the same fence and the same receipt.
     let again = fence(&rig, "host1", LONG).await;
     assert_eq!(again, cut);
     assert_eq!(rig.service.fences(&admin(), false).await.unwrap(), std::slice::from_ref(&cut));
@@ -85,7 +85,7 @@ async fn a_fence_cuts_one_host_off_everywhere_and_nobody_else() {
         rig.service.unfence_host(&admin(), "host1", false).await,
         Err(Refusal::NotFound { kind: "Fence", .. })
     ));
-    // What it had does not come back; it may be given it anew.
+    // The host's former access does not come back; it may be granted anew.
     assert_eq!(rig.storage.granted(one).len(), 1);
     rig.attach(one, "host1", Mode::ReadWrite).await;
     assert_eq!(rig.storage.granted(one).len(), 2);
@@ -101,7 +101,8 @@ async fn a_host_of_connectors_is_fenced_by_its_name_or_by_its_initiator() {
     assert_eq!((parts(&cut), cut.initiators.len()), (vec![one.id], 1));
     assert!(is_cut(&cut), "{cut:?}");
     assert_eq!(rig.storage.granted(volume), [two.initiator.as_ref().unwrap().to_string()]);
-    // A reserved attachment is not connected, neither by the name nor under another host's with its initiator.
+    // A reserved attachment is not connected, neither by the host's name nor with its initiator
+    // under another name.
     let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
     let NewConnector::Client(connector) = client(volume, 1).connector else { panic!("no connector") };
     for (key, value) in [("host", "another"), ("initiator", "iqn.2026-01.org.example:another")] {
@@ -119,7 +120,7 @@ async fn a_host_of_connectors_is_fenced_by_its_name_or_by_its_initiator() {
     let cut = fence(&rig, &initiator, LONG).await;
     assert_eq!((parts(&cut), cut.name.as_str()), (vec![two.id], initiator.as_str()));
     assert!(rig.storage.granted(volume).is_empty());
-    // A host that nobody ever spoke of: a name that is wrong. An initiator may be fenced before it comes.
+    // A host that no row names is a wrong name. An initiator may be fenced before it comes.
     let unknown = rig.service.fence_host(&admin(), "nosuch", NewFence::default(), LONG).await;
     assert!(matches!(unknown, Err(Refusal::NotFound { kind: "Host", .. })), "{unknown:?}");
     let cut = fence(&rig, "iqn.2026-01.org.example:node7", LONG).await;
@@ -154,7 +155,7 @@ async fn a_fence_is_unproven_while_one_part_is() {
     rig.service.unfence_host(&admin(), "host1", false).await.unwrap();
 }
 
-/// As its receipt does, proven or not. Of others it says nothing.
+/// A fence's part says it as its receipt does, proven or not. The parts of other hosts say nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_says_that_its_host_held_the_reservation() {
     let rig = Rig::new(2).await;
@@ -199,7 +200,7 @@ async fn a_part_says_that_its_host_held_the_reservation() {
     assert!(is_cut(&other) && other.parts[0].warnings.is_empty(), "{other:?}");
 }
 
-/// There is no receipt yet: it is what the storage node said last.
+/// Without a receipt yet, the part has the storage node's last report.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_that_waits_says_that_its_host_holds_the_reservation() {
     let rig = Rig::new(2).await;
@@ -227,7 +228,7 @@ async fn a_part_that_waits_says_that_its_host_holds_the_reservation() {
     })
     .await;
     assert!(waits.waits() && rig.storage.granted(volume).contains(&initiator), "{waits:?}");
-    // The control: one that waits, too, and holds nothing.
+    // The control: another part that waits and holds nothing.
     let other = fence(&rig, "host2", SHORT).await;
     assert!(other.waits() && other.parts[0].warnings.is_empty(), "{other:?}");
 
@@ -251,7 +252,7 @@ async fn a_fence_outlives_the_controller_and_reaches_a_node_that_was_away() {
     let FenceState::Waits(why) = &cut.parts[0].state else { panic!("{cut:?}") };
     assert!(why.contains("storage is down") && cut.waits(), "{why}");
     assert_eq!(rig.storage.granted(volume).len(), 1, "nothing is said to be gone that is there");
-    // Lifted anyway: the attachment goes all the same.
+    // Although the fence is lifted, the attachment still ends.
     assert!(rig.service.unfence_host(&admin(), "host1", false).await.is_err());
     rig.service.unfence_host(&admin(), "host1", true).await.unwrap();
     let cut = fence(&rig, "host1", SHORT).await;
@@ -287,7 +288,7 @@ async fn who_may_fence_and_with_which_words() {
     let refused = rig.service.fence_host(&admin(), "host1", because(&long), SHORT).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("255")), "{refused:?}");
     assert!(rig.service.fences(&admin(), true).await.unwrap().is_empty());
-    // A fence without a word of explanation.
+    // A fence without a reason.
     let cut = rig.service.fence_host(&admin(), "host1", because("  "), LONG).await.unwrap();
     assert!(cut.reason.is_none() && cut.is_proven());
 }
@@ -326,8 +327,9 @@ fn generation_of(rig: &Rig, volume: VolumeId) -> Option<v1::Generation> {
     rig.storage.state().exports[&volume.to_string()].stamp.as_ref().and_then(|stamp| stamp.generation)
 }
 
-/// The session of a reader that had reserved its volume was cut, and its grant stands: no detach, and told once however often it is
-/// said.
+/// The session of a reader without write access was ended when another host reserved the volume,
+/// and its grant stands. No detach happens, and the project gets one message, however often the
+/// agent reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_reader_is_told_to_its_project_once() {
     let rig = Rig::new(2).await;

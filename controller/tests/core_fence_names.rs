@@ -1,4 +1,4 @@
-//! Whose a name of an initiator is: who may say it, and what a fence takes that is asked for by the name of a host.
+//! Names of initiators: whose word about them counts, and what a fence by a host's name takes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -19,7 +19,7 @@ fn iqn(number: u32) -> String {
     format!("iqn.2026-01.org.example:node{number}")
 }
 
-/// An attachment of a host that is called this and logs in as that.
+/// An attachment of a host with this name that logs in under this initiator.
 fn named(volume: VolumeId, host: &str, initiator: u32) -> NewAttachment {
     let mut connector = connector(initiator);
     connector.insert("host".to_owned(), host.into());
@@ -39,7 +39,8 @@ fn cut(fence: &HostFence) -> usize {
     fence.parts.iter().filter(|part| matches!(part.state, FenceState::Cut(Some(_)))).count()
 }
 
-/// A user says that a hypervisor's name is another one's, before that one is attached anywhere.
+/// A user claims a hypervisor's name for another initiator, before that hypervisor is attached
+/// anywhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_does_not_choose_who_is_fenced_with_a_hypervisor() {
     for caller in [service(), admin()] {
@@ -61,7 +62,7 @@ async fn a_user_does_not_choose_who_is_fenced_with_a_hypervisor() {
         );
         assert_eq!(claim.attachments, [(planted.id, own)]);
 
-        // The control: the operator says that it is so.
+        // The control: the operator confirms the claim.
         let fenced = fence(&rig, "node1", &[2]).await;
         assert!(fenced.is_proven() && cut(&fenced) == 3 && fenced.disputed.is_empty(), "{fenced:?}");
         assert!(rig.storage.granted(two).is_empty() && rig.storage.granted(own).is_empty());
@@ -103,7 +104,7 @@ async fn a_second_host_under_one_initiator_is_refused() {
         }
     }
     assert!(rig.storage.granted(two).is_empty());
-    // The same host has as many as it likes, also without its name.
+    // The same host may attach as often as it likes, also without its name.
     attach(&rig, &service(), client(one, 1)).await.unwrap();
     attach(&rig, &service(), client(two, 1)).await.unwrap();
     let mut nameless = connector(1);
@@ -112,7 +113,7 @@ async fn a_second_host_under_one_initiator_is_refused() {
     attach(&rig, &service(), new).await.unwrap();
 }
 
-/// What users say keeps nobody from anything but on their own volume.
+/// A user's claim blocks others only on the user's own volume.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_users_word_takes_no_initiator_from_its_host() {
     let rig = Rig::new(0).await;
@@ -133,7 +134,7 @@ async fn hosts_share_an_initiator_where_the_setting_allows_it() {
     attach(&rig, &service(), client(volume, 1)).await.unwrap();
     attach(&rig, &service(), named(volume, "alias", 1)).await.unwrap();
     assert_eq!(rig.storage.granted(volume), [iqn(1)]);
-    // A fence by either name takes all that this initiator has.
+    // A fence by either name takes all access of this initiator.
     let fenced = fence(&rig, "alias", &[]).await;
     assert!(fenced.is_proven() && cut(&fenced) == 2, "{fenced:?}");
 }

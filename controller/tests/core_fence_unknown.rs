@@ -1,4 +1,5 @@
-//! Fences by a database that does not know all that its agents grant, and volumes in review from which something is taken away.
+//! Fences by a database that does not know all grants of its agents, and force detaches from
+//! volumes in review.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -73,16 +74,16 @@ async fn a_fence_takes_what_no_row_knows_and_nothing_else() {
         assert!(rig.world.sessions.lock().unwrap().contains(&(volume.to_string(), names(&rig, 1))));
     }
     assert!(is_in_review(&rig, kept).await);
-    // What the agent keeps makes the database again: no attachment is left that has no grant.
+    // A rebuild from the agent's data leaves no attachment without a grant.
     let beside = rig.storage.state().exports[&kept.to_string()].opaque.clone();
     let beside: serde_json::Value = serde_json::from_slice(&beside).unwrap();
     assert_eq!(beside["attachments"].as_array().unwrap().len(), 1, "{beside}");
-    // Said again: the same.
+    // A repeated call gets the same answer.
     assert_eq!(fence(&rig, "host1", LONG).await, cut);
     rig.service.unfence_host(&admin(), "host1", false).await.unwrap();
 }
 
-/// The receipts of what no row knows are as good as any.
+/// Receipts of grants that no row knows count as much as any.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_is_unproven_while_commands_of_an_unknown_grant_may_land() {
     let mut rig = Rig::new(1).await;
@@ -108,7 +109,7 @@ async fn a_fence_is_unproven_while_commands_of_an_unknown_grant_may_land() {
     .await;
 }
 
-/// Knowing nothing is no proof. A host without volumes that is down hides nothing.
+/// An unheard storage node is no proof. A host without volumes that is down hides nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_is_unproven_while_a_storage_node_was_not_heard() {
     let mut rig = Rig::new(2).await;
@@ -127,7 +128,7 @@ async fn a_fence_is_unproven_while_a_storage_node_was_not_heard() {
     assert_eq!(rig.storage.granted(volume), [names(&rig, 0)]);
     let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
     assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("nobody knows what storage")));
-    // It goes on by itself.
+    // The fence goes on by itself.
     rig.storage.set_down(false);
     let cut = until("the proof", async || {
         let fence = rig.service.fence(&admin(), "host1").await.unwrap();
@@ -136,13 +137,13 @@ async fn a_fence_is_unproven_while_a_storage_node_was_not_heard() {
     .await;
     assert_eq!(proven(&cut).len(), 1);
     assert!(rig.storage.granted(volume).is_empty());
-    // A controller that has not heard the node since its start does not know any more.
+    // A controller that has not heard the node since its start no longer knows its grants.
     rig.storage.set_down(true);
     rig.restart_on("old", false).await;
     assert!(!rig.service.fence(&admin(), "host1").await.unwrap().is_proven());
 }
 
-/// Somebody gave the host access at the agent itself, while this controller was up.
+/// An operator gave the host access at the agent itself, while this controller was up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_takes_what_was_granted_behind_the_controller() {
     let rig = Rig::new(2).await;
@@ -189,7 +190,8 @@ async fn a_fence_takes_from_a_volume_in_review() {
     assert!(is_in_review(&rig, volume).await);
 }
 
-/// A volume in review whose agent has one attachment that this database knows, and others that it does not.
+/// A volume in review whose agent has one attachment that this database knows, and others that it
+/// does not know.
 async fn reviewed(before: &str, after: &[&str]) -> (Rig, VolumeId, AttachmentId) {
     let mut rig = Rig::new(2).await;
     let volume = rig.volume(true).await;
@@ -216,14 +218,14 @@ async fn force_takes_an_attachment_of_a_volume_in_review_away() {
     let receipt = gone.receipt.unwrap();
     assert_eq!((receipt.proof, receipt.attachments.as_slice()), (Proof::Proven, &[known][..]));
     assert!(others.is_empty() && receipt.initiator.to_string() == names(&rig, 0));
-    // Nothing else of the old state was sent, and who is not known stays.
+    // No other part of the old state was sent, and the unknown host stays.
     assert_eq!(rig.storage.granted(volume), [names(&rig, 1)]);
     assert!(rig.world.sessions.lock().unwrap().contains(&(volume.to_string(), names(&rig, 1))));
     assert!(is_in_review(&rig, volume).await);
-    // Asked again: its receipt again.
+    // A repeated call gets the receipt again.
     let (again, _) = rig.service.delete_attachment(&admin(), known, true, LONG).await.unwrap();
     assert_eq!(again.receipt, Some(receipt));
-    // The host learns it when the review has ended.
+    // The host hears of it when the review has ended.
     rig.world.sessions.lock().unwrap().clear();
     rig.service.confirm_review(&admin(), volume).await.unwrap();
     until("the host's end", async || {
@@ -232,7 +234,7 @@ async fn force_takes_an_attachment_of_a_volume_in_review_away() {
         if kept.spec.is_none() && kept.hard { Ok(()) } else { Err(format!("{:?}", state.calls)) }
     })
     .await;
-    // The storage node is told beside the host.
+    // The storage node is told, too, not the host alone.
     until("the end of its grants", async || {
         let left = rig.storage.granted(volume);
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
@@ -240,7 +242,7 @@ async fn force_takes_an_attachment_of_a_volume_in_review_away() {
     .await;
 }
 
-/// Nobody is cut whom nobody named.
+/// No grant is revoked that no call named.
 #[tokio::test(flavor = "multi_thread")]
 async fn force_in_review_leaves_access_that_an_unknown_attachment_shares() {
     let (rig, volume, known) = reviewed("host1", &["host1"]).await;
@@ -280,7 +282,7 @@ async fn an_unproven_end_in_review_is_not_forgotten_by_its_confirmation() {
     assert_eq!((kept.proof, kept.generation), (Proof::Proven, receipt.generation));
 }
 
-/// Right after a restore nobody knows yet whether there was another history.
+/// Right after a restore it is unknown if there was another history.
 #[tokio::test(flavor = "multi_thread")]
 async fn force_before_the_agent_is_heard_waits_for_it_and_overwrites_nothing() {
     for ahead in [false, true] {
@@ -307,7 +309,7 @@ async fn force_before_the_agent_is_heard_waits_for_it_and_overwrites_nothing() {
     }
 }
 
-/// Hosts that were attached once, one of which is dead, and one that no configuration names any more.
+/// Hosts of old attachments: one is dead, and no configuration names another any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_is_confirmed_although_its_hosts_are_dead_or_unknown() {
     let mut rig = Rig::new(3).await;
@@ -321,7 +323,8 @@ async fn a_volume_is_confirmed_although_its_hosts_are_dead_or_unknown() {
     rig.backup("old");
     let after = rig.service.create_attachment(&admin(), client(volume, 9), LONG).await.unwrap();
     rig.service.delete_attachment(&admin(), after.id, true, LONG).await.unwrap();
-    // The first is dead, the second had let go before and is dead, too, and nobody names the third.
+    // The first host is dead; the second had disconnected and is dead, too; no configuration names
+    // the third.
     rig.hosts[0].set_down(true);
     rig.hosts[1].set_down(true);
     rig.names.retain(|name| name != "host3");
@@ -333,7 +336,7 @@ async fn a_volume_is_confirmed_although_its_hosts_are_dead_or_unknown() {
         if granted.len() == 2 { Ok(()) } else { Err(format!("{granted:?}")) }
     })
     .await;
-    // What a dead host brings back is older than what was confirmed, and puts nothing in review.
+    // A dead host's old specs are older than the confirmed ones, and put nothing in review.
     rig.hosts[0].state().connections.values_mut().for_each(|kept| {
         let generation = kept.stamp.as_mut().unwrap().generation.as_mut().unwrap();
         generation.counter += 1_000;

@@ -30,7 +30,7 @@ fn is_never_proven(receipt: &Receipt) -> bool {
     receipt.proof == Proof::Unproven { in_flight: None } && receipt.cause == Cause::Forgotten
 }
 
-/// The storage node is silent, for long enough.
+/// Makes the storage node silent for long enough to be forgotten.
 async fn lose(rig: &Rig) {
     rig.storage.set_down(true);
     rig.until_host("storage", |host| !host.up).await;
@@ -46,7 +46,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
     let stock = rig.service.create_attachment(&admin(), client(two, 7), LONG).await.unwrap().id;
     let reserved = rig.service.create_attachment(&admin(), reserve(two), LONG).await.unwrap().id;
 
-    // While it answers, and for a while after its last word, nothing is taken.
+    // While it answers, and for a while after its last report, nothing is removed.
     assert!(loss(&rig, "storage").await.obstacle.unwrap().contains("answers"));
     assert!(matches!(forget(&rig, "storage").await, Err(Refusal::Conflict(why)) if why.contains("answers")));
     rig.storage.set_down(true);
@@ -83,7 +83,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
         let receipt = rig.service.receipt(&admin(), id).await.unwrap().receipt.unwrap();
         assert!(is_never_proven(&receipt) && receipt.attachments == [id], "{receipt:?}");
     }
-    // Its hosts are told to let go.
+    // The node's hosts are told to disconnect.
     for host in &rig.hosts {
         until("the end of a connection", async || {
             let gone = host.state().connections.values().all(|kept| kept.spec.is_none());
@@ -92,7 +92,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
         .await;
     }
 
-    // Nothing of it is taken in when it comes back, and nothing is placed there.
+    // When it comes back, none of its objects is adopted, and no volume is placed there.
     let calls = rig.storage.state().calls.len();
     rig.storage.set_down(false);
     let said = "was forgotten as storage";
@@ -104,7 +104,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
     let homeless = rig.service.create_volume(&admin(), new_volume()).await.unwrap_err();
     assert!(matches!(homeless, Refusal::Unavailable(_)), "{homeless}");
     assert_eq!(rig.storage.state().calls.len(), calls);
-    // With another store it is another one: what it still has is an orphan.
+    // With another store it is another agent: its old data is an orphan.
     rig.storage.state().id = AgentId::from_u128(0x58);
     rig.until_host("storage", |host| {
         host.up && host.problems.iter().any(|problem| problem.contains("no volume here"))
@@ -124,7 +124,7 @@ async fn what_was_begun_is_finished_by_the_next_start() {
     volumes.push(volume);
     let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
     lose(&rig).await;
-    // A controller that died after its first word.
+    // A controller that died after its first transaction.
     let agent = rig.storage.state().id;
     let sql = format!(
         "INSERT INTO forgotten (agent_id, name, storage, open, by_user, by_request, forgotten_us) \
@@ -144,7 +144,7 @@ async fn what_was_begun_is_finished_by_the_next_start() {
     }
     let receipt = rig.service.receipt(&admin(), id).await.unwrap().receipt.unwrap();
     assert!(is_never_proven(&receipt), "{receipt:?}");
-    // Said once more it is done, and there is nothing left.
+    // A repeated call finishes it, and nothing is left.
     let again = forget(&rig, "storage").await.unwrap();
     assert_eq!((again.agent, again.projects.len()), (Some(agent), 0));
 }
@@ -187,12 +187,12 @@ async fn a_fence_with_a_part_on_a_forgotten_node_is_never_proven() {
         matches!(&cut.parts[..], [part] if matches!(&part.state, FenceState::Unproven(receipt) if is_never_proven(receipt))),
         "{cut:?}"
     );
-    // Nor is it known what else it granted.
+    // The node's other grants are unknown, too.
     assert!(!cut.is_proven() && cut.unknown.iter().any(|node| node.node == "storage"), "{cut:?}");
     let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
     assert!(refused.to_string().contains("not proven"), "{refused}");
     rig.service.unfence_host(&admin(), "host1", true).await.unwrap();
-    // A fence of later takes the word of whoever forgot the node.
+    // A later fence takes the word of the operator who forgot the node.
     put_forward(1);
     assert!(fence().await.unwrap().is_proven());
 }

@@ -1,4 +1,5 @@
-//! Ids of volumes and their identities on the wire: who may say them, and what becomes of those that somebody has or had.
+//! Ids of volumes and their identities on the wire: who may choose them, and what happens to an id
+//! that is or was in use.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -27,7 +28,7 @@ async fn create(rig: &Rig, caller: &Caller, new: NewVolume) -> Result<Volume, Re
     rig.service.create_volume(caller, new).await
 }
 
-/// An id that differs from this one behind the digits that make the NAA.
+/// An id that differs from this one only after the digits that make the NAA.
 fn twin_of(id: VolumeId) -> VolumeId {
     VolumeId::from_u128(u128::from_be_bytes(*id.as_bytes()) ^ 1)
 }
@@ -40,7 +41,7 @@ fn conflict(answer: Result<Volume, Refusal>) -> String {
     }
 }
 
-/// Puts of volumes that came for one of them, as `volume` and `delete`.
+/// Puts of this volume that reached the agent, as `volume` and `delete`.
 fn calls(agent: &Fake, id: VolumeId) -> Vec<String> {
     let id = id.to_string();
     let of_it = |call: &&String| call.contains(&id) && !call.starts_with("export");
@@ -93,7 +94,7 @@ async fn id_is_chosen_by_admins_alone_unless_a_policy_says_more() {
     assert_eq!(create(&rig, &service, of_id(id)).await.unwrap().id, id);
 }
 
-/// The sentence tells nothing of who has the id: not even whether anybody has it still.
+/// The sentence tells nothing of the id's holder: not even if there still is one.
 #[tokio::test(flavor = "multi_thread")]
 async fn id_that_anybody_has_or_had_is_refused_in_one_sentence() {
     let rig = Rig::quiet(1);
@@ -113,7 +114,7 @@ async fn id_that_anybody_has_or_had_is_refused_in_one_sentence() {
     until_gone(&rig, gone).await;
     let own = create(&rig, &admin(), of_id(VolumeId::random())).await.unwrap().id;
     rig.storage.publish_orphan(late);
-    // Reports are taken in their order: what comes behind it was seen when this volume is there.
+    // Reports are taken in order: when this volume is there, all earlier reports have been seen.
     rig.storage.state().knobs.pending = true;
     let behind = create(&rig, &admin(), new_volume()).await.unwrap().id;
     until(
@@ -133,11 +134,11 @@ async fn id_that_anybody_has_or_had_is_refused_in_one_sentence() {
             );
         }
     }
-    // Control: one that nobody had.
+    // The control: an id that no volume had.
     create(&rig, &admin(), of_id(VolumeId::random())).await.unwrap();
 }
 
-/// The agent alone knows the id: it was not heard of before.
+/// Only the agent knows the id: the controller has not heard of it.
 async fn refused_by_its_agent(refuse: impl FnOnce(&Rig, VolumeId)) {
     let rig = Rig::quiet(1);
     // Another pool could take it, and has less room.
@@ -228,7 +229,7 @@ async fn restored_database_hands_no_volume_to_another_project_by_its_id() {
     rig.storage.set_down(true);
     rig.restart_on("old", true).await;
     rig.until_host("host1", |host| host.up).await;
-    // Nobody knows yet what that agent has.
+    // The agent's volumes are still unknown.
     for new in [of_id(theirs), of_key("data")] {
         let refused = create(&rig, &admin(), new).await;
         assert!(
@@ -241,7 +242,7 @@ async fn restored_database_hands_no_volume_to_another_project_by_its_id() {
     let forbidden = create(&rig, &member("others"), of_id(theirs)).await;
     assert!(matches!(forbidden, Err(Refusal::Forbidden(_))), "{forbidden:?}");
     conflict(create(&rig, &admin(), of_id(theirs)).await);
-    // Nor is it the volume that its own project would make anew.
+    // The id is not reused for its own project's repeated request either.
     conflict(create(&rig, &member("theirs"), of_key("data")).await);
     let other = create(&rig, &member("others"), of_key("data")).await.unwrap().id;
     assert_ne!(other, theirs);
@@ -249,7 +250,7 @@ async fn restored_database_hands_no_volume_to_another_project_by_its_id() {
     assert_eq!(calls(&rig.storage, theirs), ["volume"], "before the restore, and never again");
 }
 
-/// Volumes of one NAA that are older than the rule are there, and stay.
+/// Volumes that share an NAA and are older than the rule stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_that_share_an_naa_are_attached_to_nobody_new() {
     let mut rig = Rig::new(1).await;
@@ -285,10 +286,10 @@ async fn volumes_that_share_an_naa_are_attached_to_nobody_new() {
             );
         }
     }
-    // Who has it keeps it, and can be taken from it.
+    // An existing attachment stays, and can be detached.
     assert_eq!(rig.storage.granted(id).len(), 1);
     rig.service.delete_attachment(&admin(), made, false, LONG).await.unwrap();
-    // Of the two that are left one goes, and the other is a volume like any other.
+    // One of the remaining two is deleted, and the other becomes a volume like any other.
     let gone = format!("DELETE FROM volumes WHERE id = '{twin}'");
     if ON_POSTGRES {
         rig.psql(&gone);

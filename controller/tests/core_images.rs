@@ -1,5 +1,5 @@
-//! Volumes from images: who may, where they go, what the storage agent is told and for how long, and what becomes of one that it
-//! refuses.
+//! Volumes from images: who may make one, where it goes, how long the spec has the image, and what
+//! happens when the agent refuses it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -15,7 +15,7 @@ fn from(host: &str, format: ImageFormat) -> NewVolume {
     NewVolume { size_gib: Some(2), hints, ..new_volume() }
 }
 
-/// The image that the storage agent is told.
+/// The image in the volume's spec at the storage agent.
 fn told(rig: &Rig, id: VolumeId) -> Option<v1::ImageSource> {
     let state = rig.storage.state();
     let source = state.volumes.get(&id.to_string())?.spec.clone()?.source?;
@@ -40,12 +40,13 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
         .await;
     let image = told(&rig, id).unwrap();
     assert_eq!((image.name.as_str(), image.format()), ("debian.raw", v1::ImageFormat::Raw));
-    // A repetition is the same volume, and one with another image is not.
+    // A repeated request is the same volume; one with another image is refused.
     assert_eq!(rig.service.create_volume(&admin(), new.clone()).await.unwrap().id, id);
     let other = NewVolume { hints: Hints::default(), ..new.clone() };
     let refused = rig.service.create_volume(&admin(), other).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(_))), "{refused:?}");
-    // It has its space, which its agent was seen to say, and half of the image: a change of its name takes nothing of the wish away.
+    // The agent has reported the volume's space, and half of the image is copied: a rename takes no
+    // part of the spec away.
     rig.write(&format!("UPDATE volumes SET taken_us = 1 WHERE id = '{id}'"));
     let name = Some(Some("renamed".to_owned()));
     rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();

@@ -1,4 +1,5 @@
-//! Long work of the storage agents: told as it is now, limited at once, and unknown where nobody answers.
+//! Long work of the storage agents: shown as it is now, limited at once, and unknown where an agent
+//! does not answer.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -59,7 +60,7 @@ async fn a_volume_says_its_own_job_while_it_is_made() {
     let state = rig.service.volume_state(&admin(), volume).await.unwrap();
     let seen = state.job.unwrap();
     assert_eq!((seen.seen.volume, seen.host.as_deref()), (volume, Some("storage")));
-    // Another's is not its own, and one that is ready is not asked about.
+    // Another volume's job is not shown, and a ready volume is not asked about.
     rig.storage.state().knobs.jobs.now = vec![job(&VolumeId::from_u128(9).to_string())];
     assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().job, None);
 }
@@ -78,7 +79,7 @@ async fn a_limit_is_set_at_its_agent_and_what_nobody_answers_is_unknown() {
     assert_eq!(rig.service.limit_jobs(&admin(), "storage", None).await.unwrap().limit, None);
     assert_eq!(rig.storage.state().knobs.jobs.limit, 0);
 
-    // An older agent, and one that does not answer: not "no jobs".
+    // An older agent, and one that does not answer, are not "no jobs".
     rig.storage.state().knobs.jobs.unknown = true;
     let seen = rig.service.jobs(&admin()).await.unwrap();
     assert!(seen.hosts[0].problem.as_ref().unwrap().contains("storage"), "{seen:?}");

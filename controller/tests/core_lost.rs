@@ -1,4 +1,5 @@
-//! Agents that have lost their store: who they are is known by their controller, and what they were told is told again.
+//! Agents that have lost their store: the controller still knows their identity, and sends their
+//! specs again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -7,7 +8,7 @@ use crate::support;
 use crate::support::{Fake, LONG, Rig, admin, native, until};
 use mooring_model::{AgentId, Mode, VolumeId};
 
-/// The agent is away, something happens to it, and it comes back.
+/// Runs `happens` while the agent is away, and brings it back.
 async fn while_away(rig: &Rig, name: &str, agent: &Fake, happens: impl FnOnce()) {
     agent.set_down(true);
     rig.until_host(name, |host| !host.up).await;
@@ -36,7 +37,7 @@ async fn agent_without_its_store_gets_its_id_and_all_specs_back() {
     assert_eq!(rig.storage.state().cluster, rig.service.cluster().to_string());
     let cut = rig.storage.state().calls.iter().any(|call| call.ends_with("cut"));
     assert!(!cut, "{:?}", rig.storage.state().calls);
-    // It is of use as before.
+    // The agent works as before.
     rig.until_host("host1", |host| host.up).await;
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
     assert!(rig.storage.granted(volume).is_empty());
@@ -50,7 +51,7 @@ async fn another_agent_under_a_known_name_is_not_taken_for_it() {
     for (name, agent) in [("storage", &rig.storage), ("host1", &rig.hosts[0])] {
         let (known, other) = (agent.state().id, AgentId::random());
         while_away(&rig, name, agent, || agent.state().id = other).await;
-        // It keeps specs: it is somebody.
+        // The other agent stores specs: it is an agent of its own.
         rig.until_host(name, |host| {
             let why = host.why_down.as_deref().unwrap_or_default();
             why.contains(&other.to_string()) && why.contains(&known.to_string())
@@ -60,10 +61,10 @@ async fn another_agent_under_a_known_name_is_not_taken_for_it() {
         while_away(&rig, name, agent, || agent.state().id = known).await;
         rig.until_host(name, |host| host.up).await;
     }
-    // Nothing is kept there, but it is another machine.
+    // This agent stores nothing, but it is another machine.
     let host = &rig.hosts[0];
     while_away(&rig, "host1", host, || {
-        // At one moment: an answer that is on its way must not mix the two machines.
+        // Both changes under one lock: an answer on its way must not mix the two machines.
         let mut state = host.state();
         state.lose_store(&[]);
         state.machine = "another".to_owned();
@@ -102,7 +103,7 @@ async fn a_volume_whose_disks_are_gone_with_the_store_is_not_made_again_empty() 
     assert!(!rig.storage.state().volumes.contains_key(&lost.to_string()));
     rig.service.confirm_review(&admin(), lost).await.unwrap();
     rig.attach(lost, "host1", Mode::ReadWrite).await;
-    // The disks of another one are brought back: its review ends by itself.
+    // The disks of another volume are brought back: its review ends by itself.
     let none_of_it =
         rig.service.create_attachment(&admin(), native(back, "host1", Mode::ReadWrite), LONG).await;
     assert!(none_of_it.unwrap_err().to_string().contains("no data of this volume"));
@@ -113,7 +114,7 @@ async fn a_volume_whose_disks_are_gone_with_the_store_is_not_made_again_empty() 
     rig.attach(back, "host1", Mode::ReadWrite).await;
 }
 
-/// An LVM that is slow, or disks that come late: the agent finds the data only when it has said already that it has none.
+/// A slow LVM, or late disks: the agent finds the data after it has reported that it has none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
     let rig = Rig::new(1).await;
@@ -124,7 +125,7 @@ async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
     rig.until_host("storage", |host| host.up && host.problems.iter().any(|text| text.contains("in review")))
         .await;
     assert!(rig.storage.granted(volume).is_empty());
-    // Data of another volume is no reason.
+    // Data of another volume is no reason to end the review.
     rig.storage.publish_orphan(VolumeId::random());
     rig.storage.publish_orphan(volume);
     until("everything as it was", async || {
@@ -136,7 +137,7 @@ async fn a_volume_that_its_agent_finds_later_is_lost_no_longer() {
         .await;
 }
 
-/// Each call makes the agent ask LVM anew: one that waits long enough has to come.
+/// Each call makes the agent ask LVM anew: a call that waits long enough must succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_lvm_keeps_no_volume_from_being_made_or_told_again() {
     let rig = Rig::new(1).await;

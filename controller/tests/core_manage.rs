@@ -1,5 +1,5 @@
-//! LVs that become volumes, and volumes that become nobody's: what is shown meanwhile, what the storage agent is told, and what
-//! becomes of one that it does not take.
+//! Managed and unmanaged LVs: the state that is shown meanwhile, the spec at the storage agent, and
+//! the end of an LV that the agent refuses.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -106,7 +106,7 @@ async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice(
         ("data", "uuid-of-data", 2 * GIB)
     );
     assert_eq!((spec.group.as_str(), spec.provisioning()), ("vg0", v1::Provisioning::Thick));
-    // It is nobody's to use, and nobody's to destroy.
+    // No host may attach it, and no call may destroy it.
     let refused = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG).await;
     invalid(refused, "managing");
     invalid(rig.service.delete_volume(&admin(), id).await, "Volume status must be available");
@@ -116,7 +116,8 @@ async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice(
     rig.storage.publish(&id.to_string());
     rig.until_volume(id, VolumeStatus::Available).await;
     rig.attach(id, "host1", Mode::ReadWrite).await;
-    // What it was is not wished of it any more, so that a lost LV is never looked for under that name.
+    // The spec no longer names the LV's old name, so that a lost LV is never looked for under that
+    // name.
     until("a wish without it", async || match told(&rig, id).unwrap().takes {
         None => Ok(()),
         takes => Err(format!("{takes:?}")),
@@ -131,7 +132,7 @@ async fn a_thin_lv_is_a_volume_of_the_thin_pool() {
     rig.storage.state().pools.push(thin);
     rig.storage.state().lvs = vec![v1::Lv { thin: true, ..lv("data", GIB, "") }];
     let (service, caller) = (&rig.service, admin());
-    // What it can do is told when it is asked anew; nothing is asked of it before that is over.
+    // The agent reports its capabilities when it is asked anew; nothing is asked of it before that.
     rig.storage.set_down(true);
     rig.until_host("storage", |host| !host.up).await;
     rig.storage.set_down(false);
@@ -195,7 +196,7 @@ async fn what_cannot_be_a_volume_is_refused_before_anything_is_kept() {
     assert!(matches!(&refused, Err(Refusal::Unavailable(_))), "{refused:?}");
 }
 
-/// By LVM's identity, too, which is unique where a name is not.
+/// By LVM's uuid, too, which is unique where a name is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_is_in_two_groups_says_which() {
     let rig = rig(0).await;
@@ -220,13 +221,13 @@ async fn an_lv_that_the_agent_does_not_take_is_given_back_and_never_destroyed() 
     );
     let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
     assert!(messages.iter().any(|one| one.resource_id == Some(id.to_string())), "{messages:?}");
-    // Deleted: what is there of it is let go, as with Cinder.
+    // A delete unmanages it, as Cinder does.
     rig.storage.state().knobs.refuse_volume = None;
     rig.service.delete_volume(&admin(), id).await.unwrap();
     until_gone(&rig, id).await;
     assert!(!calls(&rig, id).contains(&"delete".to_owned()), "{:?}", calls(&rig, id));
 
-    // The same by force, of one that fails later.
+    // A forced delete does so, too, for one that fails later.
     rig.storage.state().knobs.fail_volumes = true;
     let id = manage(&rig, wish("data")).await.unwrap().id;
     rig.until_volume(id, VolumeStatus::ErrorManaging).await;
@@ -257,13 +258,13 @@ async fn a_volume_that_is_unmanaged_is_let_go_and_not_deleted() {
     );
     let name = format!("mooring-{id}");
     assert!(rig.storage.state().lvs.iter().any(|lv| lv.name == name));
-    // What it took of the quota is free again, and it can come back under the name that it has.
+    // The volume's quota is free again, and the LV can be managed again under its present name.
     let quotas = rig.service.quotas(&admin(), "p").await.unwrap();
     assert_eq!(quotas.iter().find(|entry| entry.key == Key::Gigabytes).unwrap().in_use, 0);
     let again = manage(&rig, wish(&name)).await.unwrap();
     assert_ne!(again.id, id);
     rig.until_volume(again.id, VolumeStatus::Available).await;
-    // The control: one that is deleted is deleted.
+    // The control: a volume that is deleted is destroyed.
     rig.service.delete_volume(&admin(), again.id).await.unwrap();
     until_gone(&rig, again.id).await;
     assert_eq!(calls(&rig, again.id).last().map(String::as_str), Some("delete"));
@@ -286,7 +287,7 @@ async fn an_agent_that_cannot_let_go_is_not_believed() {
     until_gone(&rig, id).await;
 }
 
-/// Whatever the controller had heard when it died.
+/// At every state of the controller's knowledge when it died.
 #[tokio::test(flavor = "multi_thread")]
 async fn both_go_on_after_a_restart() {
     let mut rig = rig(0).await;
@@ -294,7 +295,8 @@ async fn both_go_on_after_a_restart() {
     let id = manage(&rig, wish("data")).await.unwrap().id;
     rig.restart().await;
     rig.storage.state().knobs.pending = false;
-    // It may be asked once more just before, and answer what it was then: an agent tells when it is done, whoever has asked.
+    // The fake may be asked once more just before the restart, and answer with the old state. An
+    // agent reports the end by itself, whoever has asked.
     until("the volume", async || {
         rig.storage.publish(&id.to_string());
         let volume = rig.service.volume(&admin(), id).await.unwrap();

@@ -1,4 +1,5 @@
-//! Modes that change while the attachment stays: what is told to whom, what is refused, what is waited for.
+//! Modes that change while the attachment stays: the specs of each agent, the refusals, and the
+//! waits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -8,7 +9,7 @@ use mooring_controller::http::in_words;
 use mooring_controller::service::{NewMode, Refusal};
 use mooring_model::{Mode, VolumeId};
 
-/// The modes that the storage agent was told, by initiator.
+/// The modes in the export's spec at the storage agent, by initiator.
 fn told(rig: &Rig, id: VolumeId) -> Vec<(String, i32)> {
     let state = rig.storage.state();
     let spec = state.exports[&id.to_string()].spec.as_ref().unwrap();
@@ -34,7 +35,7 @@ async fn a_mode_changes_both_ways_and_others_keep_theirs() {
         assert_eq!((now.len(), &now[1]), (2, &before[1]));
         assert_eq!(now[0] == before[0], mode == Mode::ReadWrite);
     }
-    // What was asked for stays, whatever a connector says later.
+    // The requested mode stays, whatever a connector says later.
     let shown = rig.service.attachment(&admin(), one.id).await.unwrap();
     assert_eq!(shown.mode, Mode::ReadWrite);
 }
@@ -98,7 +99,7 @@ async fn one_that_is_only_reserved_comes_with_its_new_mode() {
     assert_eq!((made.mode, &made.connection_info.unwrap()["access_mode"]), (Mode::ReadOnly, &"ro".into()));
 }
 
-/// The barriers that the storage agent was told, in the order of [`told`].
+/// The barriers in the export's spec at the storage agent, in the order of [`told`].
 fn barriers(rig: &Rig, id: VolumeId) -> Vec<String> {
     let state = rig.storage.state();
     let spec = state.exports[&id.to_string()].spec.as_ref().unwrap();
@@ -122,7 +123,7 @@ async fn a_barrier_is_asked_for_once_and_answered_when_it_is_reported() {
     assert!(matches!(&waits, Err(Refusal::Pending(text)) if text.contains("in flight")), "{waits:?}");
     let told_first = barriers(&rig, volume);
     assert!(!told_first[0].is_empty() && told_first[1].is_empty(), "{told_first:?}");
-    // The mode is in force, and says so to whoever does not ask for more.
+    // The mode is in force, and a call without a barrier is answered.
     rig.service.set_mode(&admin(), one.id, Mode::ReadOnly, LONG).await.unwrap();
     let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
     assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
@@ -131,7 +132,8 @@ async fn a_barrier_is_asked_for_once_and_answered_when_it_is_reported() {
     rig.storage.publish(&volume.to_string());
     let live = rig.service.set_mode(&admin(), one.id, BARRIER, LONG).await.unwrap();
     assert_eq!(live.effective_mode, Some(Mode::ReadOnly));
-    // Others come and go beside it; it writes again, and what is in flight then is for another barrier.
+    // Others come and go meanwhile. The host writes again, and its writes in flight then need
+    // another barrier.
     let three = rig.service.create_attachment(&admin(), of(volume, Mode::ReadOnly, 3), LONG).await.unwrap();
     assert_eq!(barriers(&rig, volume)[0], told_first[0]);
     rig.service.set_mode(&admin(), three.id, BARRIER, LONG).await.unwrap();
@@ -200,7 +202,7 @@ async fn a_host_that_gave_up_meanwhile_is_told_anew_when_it_is_asked_again() {
     rig.hosts[0].state().knobs.broken = Some((v1::ConnectionPhase::Forbidden, refused));
     let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
     assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
-    // The control: without a barrier it is as the operator left it.
+    // The control: without a barrier the host stays as the operator left it.
     let before = told();
     drop(rig.service.set_mode(&admin(), one.id, Mode::ReadOnly, SHORT).await);
     assert_eq!(told(), before);

@@ -1,4 +1,4 @@
-//! What policies let through at the control plane itself, and who reads secrets.
+//! Policies at the control plane itself, and who reads secrets.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -60,7 +60,7 @@ async fn snapshots_have_policies_of_their_own() {
     rig.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
     forbidden(rig.service.create_snapshot(&owner, new(id)).await, "volume:create_snapshot");
     forbidden(rig.service.snapshots(&owner, ListQuery::default()).await, "volume:get_all_snapshots");
-    // Whoever may is told what else is in the way: these agents have no thin pool.
+    // A caller who may is told of the next obstacle: these agents have no thin pool.
     let open = ruled("", true).await;
     let id = open.service.create_volume(&owner, new_volume()).await.unwrap().id;
     open.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
@@ -99,13 +99,13 @@ async fn readers_read_and_members_change_once_the_new_defaults_are_enforced() {
     forbidden(rig.service.complete_attachment(&reader, made).await, "volume:attachment_complete");
     let delete = rig.service.delete_attachment(&reader, made, false, LONG).await;
     forbidden(delete, "volume:attachment_delete");
-    // Nobody's roles: not even seen.
+    // A caller without roles does not even see the volume.
     let nobody = with_roles("p", &[]);
     unseen(&rig.service.volume(&nobody, id).await);
     forbidden(rig.service.volumes(&nobody, ListQuery::default()).await, "volume:get_all");
     forbidden(rig.service.types(&nobody, ListQuery::default()).await, "volume_extension:type_get_all");
     forbidden(rig.service.default_type(&nobody).await, "volume_extension:type_get");
-    // Of another project nothing is seen, whatever the role: 404 and not 403.
+    // Other projects' volumes are hidden from every role: 404 and not 403.
     for stranger in [with_roles("q", &["reader"]), member("q"), with_roles("q", &["service"])] {
         unseen(&rig.service.volume(&stranger, id).await);
         unseen(&rig.service.delete_volume(&stranger, id).await);
@@ -159,7 +159,8 @@ async fn an_operator_of_the_storage_cuts_off_and_sees_without_being_admin() {
     assert_eq!(rig.service.hosts(&operator).await.unwrap().len(), 2);
     let elsewhere = with_roles("q", &["operator"]);
     assert_eq!(rig.service.live_all(&elsewhere).await.unwrap().len(), 1);
-    // The line stands in the place of the default: admins are not in it, and see their own project's.
+    // The operator's line replaces the default: admins are not in it, and see their own project's
+    // only.
     let admin_elsewhere = Caller { project: "q".to_owned(), ..admin() };
     for other in [member("q"), admin_elsewhere] {
         assert!(rig.service.live_all(&other).await.unwrap().is_empty());
@@ -189,7 +190,7 @@ async fn metadata_is_ruled_by_what_becomes_of_its_keys() {
             } else {
                 assert_eq!(answer.unwrap().metadata, metadata(wanted));
             }
-            // Its name is another policy's.
+            // The volume's name has another policy.
             let name = Some(Some("n".to_owned()));
             rig.service.update_volume(&owner, id, name, None, None).await.unwrap();
         }
@@ -211,12 +212,12 @@ async fn extra_specs_have_a_policy_each_for_new_and_changed_keys() {
     let more = BTreeMap::from([("l".to_owned(), "1".to_owned())]);
     let more = rig.service.set_extra_specs(&admin(), kind, more).await;
     forbidden(more, "volume_extension:types_extra_specs:create");
-    // The type's own change is not one of its specs.
+    // The policy for changing a type does not cover its specs.
     let member = rig.service.set_extra_specs(&member("p"), kind, specs("3")).await;
     forbidden(member, "volume_extension:types_extra_specs:update");
 }
 
-/// The keys of a client's connection info that begin with `auth_`.
+/// Number of keys in a client's connection info: without credentials, and with them (`auth_…`).
 async fn credentials(rig: &Rig, caller: &Caller, id: mooring_model::AttachmentId) -> (usize, usize) {
     let shown = rig.service.attachment(caller, id).await.unwrap();
     let info = connection_info(&shown);
@@ -236,7 +237,8 @@ async fn secrets_are_read_again_by_services_and_admins_only() {
         rig.up().await;
         let id = rig.service.create_volume(&owner, new_volume()).await.unwrap().id;
         rig.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
-        // Whoever connects gets what he needs: with a create, with an update, and when he asks again.
+        // A caller who connects gets the secrets: with a create, with an update, and when he asks
+        // again.
         let made = rig.service.create_attachment(&owner, client(id, 1), LONG).await.unwrap();
         assert!(connection_info(&made).contains_key("auth_password"));
         let again = rig.service.update_attachment(&owner, made.id, connector(1), LONG).await.unwrap();
@@ -273,7 +275,7 @@ async fn extending_what_is_attached_has_a_policy_of_its_own() {
         rig.until_volume(id, mooring_controller::domain::VolumeStatus::Available).await;
         let made = rig.service.create_attachment(&owner, reserve(id), LONG).await.unwrap().id;
         rig.service.complete_attachment(&owner, made).await.unwrap();
-        // Of an older client it is a wrong state, whoever asks.
+        // For an older client it is a wrong state, whoever asks.
         let older = rig.service.volume_action(&owner, id, extend(3, false)).await.map_err(in_words);
         assert!(matches!(older, Err(Refusal::Invalid(_))), "{older:?}");
         let attached = rig.service.volume_action(&owner, id, extend(3, true)).await;

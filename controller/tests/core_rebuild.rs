@@ -1,4 +1,4 @@
-//! A database that is lost for good is rebuilt from the agents, also in the middle of things.
+//! Rebuilds of a lost database from the agents, also in the middle of work.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -11,13 +11,13 @@ use mooring_controller::rebuild::RebuildError;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
 
-/// Everything that came to any agent and concerns a volume.
+/// All calls that reached any agent and concern a volume.
 fn calls(rig: &Rig) -> Vec<String> {
     let agents = std::iter::once(&rig.storage).chain(&rig.hosts);
     agents.flat_map(|agent| agent.state().calls.clone()).collect()
 }
 
-/// The rebuilt controller runs, its agents are up, and nothing is in review.
+/// Starts the rebuilt controller, and waits until its agents are up and nothing is in review.
 async fn back(rig: &mut Rig) {
     rig.restart_on("rebuilt", false).await;
     for name in rig.names.clone() {
@@ -56,24 +56,24 @@ async fn what_was_true_is_true_and_nothing_is_sent() {
     assert_eq!((seen.status, &seen.volume_type), (VolumeStatus::InUse, &before.0.volume_type));
     assert_eq!((seen.created_at, seen.agent), (before.0.created_at, before.0.agent));
     assert_eq!(calls(&rig), before.1, "nothing was sent");
-    // All of it can be used, and taken away.
+    // All of it works, and can be detached.
     let more = rig.service.create_attachment(&admin(), client(volume, 2), LONG).await.unwrap();
     for id in [hosted.id, reader.id, stock.id, more.id] {
         rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
     }
     rig.service.delete_volume(&admin(), volume).await.unwrap();
-    // Every later wish is newer than all before, and no live session was cut for it.
+    // Every later spec is newer than all before, and no live session ended for it.
     let later: Vec<_> = calls(&rig).into_iter().filter(|call| !before.1.contains(call)).collect();
     assert!(!later.is_empty() && later.iter().all(|call| call.contains(" 2.")), "{later:?}");
 }
 
-/// The report that came with the volumes shows them already: they do not count once more beside it.
+/// The report that came with the volumes already includes them: they do not count twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn space_that_the_report_shows_as_taken_is_not_counted_twice() {
     let mut rig = Rig::new(0).await;
     rig.volume(false).await;
     rig.service.stop().await;
-    // What is left is one volume's, and the agent says nothing more until the end.
+    // The rest is one volume's, and the agent reports nothing more until the end.
     rig.storage.state().pools[0].free_bytes = 1 << 30;
     rig.rebuild("rebuilt").await.unwrap();
     rig.storage.set_down(true);
@@ -100,7 +100,8 @@ async fn a_second_rebuild_and_one_over_something_is_refused() {
     rig.until_volume(volume, VolumeStatus::InUse).await;
 }
 
-/// The storage agent has granted access, and the host was told nothing yet; or it was told to let go.
+/// The storage agent has granted access, and the host was not told yet; or it was told to
+/// disconnect.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attach_that_was_on_its_way_goes_on() {
     let mut rig = Rig::new(1).await;
@@ -115,7 +116,7 @@ async fn an_attach_that_was_on_its_way_goes_on() {
     assert_eq!(rig.storage.granted(volume).len(), 1);
 }
 
-/// The target has revoked a host by force, and the host was not told: it is, and nobody else notices.
+/// The target has force detached a host that was not told: now it is, and no other host notices.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_was_revoked_is_told_so() {
     let mut rig = Rig::new(2).await;
@@ -139,7 +140,8 @@ async fn a_host_that_was_revoked_is_told_so() {
     assert!(rig.hosts[1].state().connections[&volume.to_string()].spec.is_some());
 }
 
-/// The review of the volume ends when its storage agent is heard: the host, which was up before, waited for that.
+/// The volume's review ends when its storage agent is heard. The host was up before, and waited for
+/// that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_is_up_before_the_storage_agent_is_told_as_well() {
     let mut rig = Rig::new(1).await;
@@ -182,14 +184,14 @@ async fn rebuild_resumes_new_volumes_and_never_remakes_existing_ones() {
     rig.until_host("storage", |host| !host.up).await;
     rig.storage.set_down(false);
     rig.until_volume(made, VolumeStatus::Available).await;
-    // That they were there once is known by the wishes of their exports, which follow.
+    // The specs of their exports, which follow, prove that the volumes were there once.
     until("the wishes of their exports at the agent", async || {
         let state = rig.storage.state();
         let known = [there, made].iter().all(|id| state.exports.contains_key(&id.to_string()));
         if known { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
-    // A pool that lost its disk: every volume fails, and none is taken for one that was never made.
+    // A pool that lost its disk: every volume fails, and none counts as one that was never made.
     rig.storage.state().knobs.fail_volumes = true;
     rig.rebuild("again").await.unwrap();
     rig.restart_on("again", false).await;
@@ -209,14 +211,15 @@ async fn types_come_back_as_their_newest_volume_has_them() {
     let new = |name: &str| NewVolume { volume_type: Some(name.to_owned()), ..new_volume() };
     let first = rig.service.create_volume(&admin(), new("gold")).await.unwrap().id;
     rig.until_volume(first, VolumeStatus::Available).await;
-    // Of a type in use this can change.
+    // A type in use can change in these parts.
     rig.service.update_type(&admin(), kind.id, Some("silver"), Some("less"), None).await.unwrap();
     let second = rig.service.create_volume(&admin(), new("silver")).await.unwrap().id;
     rig.until_volume(second, VolumeStatus::Available).await;
     let default = rig.volume(false).await;
     let before = rig.service.volume(&admin(), default).await.unwrap().volume_type;
     let report = rig.rebuild("rebuilt").await.unwrap();
-    // Unless something happened to the first one meanwhile, it is still as it was made.
+    // The first volume's data at the agent is still as it was made, unless something happened to it
+    // meanwhile.
     let first_says =
         String::from_utf8(rig.storage.state().volumes[&first.to_string()].opaque.clone()).unwrap();
     let named = report.notes.iter().any(|note| note.contains("type silver was changed"));
@@ -231,7 +234,7 @@ async fn types_come_back_as_their_newest_volume_has_them() {
     assert_eq!(rig.service.type_access(&admin(), kind.id).await.unwrap(), ["q"]);
 }
 
-/// What a type says about sessions comes back with it, and the wish that says so is not sent again.
+/// A type's session settings come back with it, and the unchanged spec is not sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_said_about_sessions_is_said_again() {
     let mut rig = Rig::new(1).await;
@@ -253,7 +256,7 @@ async fn what_was_said_about_sessions_is_said_again() {
     assert_eq!(said(&rig), before);
 }
 
-/// What an agent keeps beside its specs is damaged, in several ways: nothing is guessed.
+/// The agent's data beside its specs is damaged in several ways: nothing is guessed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_explain_its_grants_is_left_as_it_is() {
     let mut rig = Rig::new(1).await;
@@ -293,7 +296,7 @@ async fn what_does_not_explain_its_grants_is_left_as_it_is() {
     assert_eq!(calls(&rig), before);
     assert_eq!(rig.storage.state().exports.values().filter(|export| export.spec.is_some()).count(), 6);
     rig.until_host("storage", |host| host.problems.iter().any(|text| text.contains(&key(mode)))).await;
-    // A new one has room beside them.
+    // A new volume has room beside them.
     rig.service.create_attachment(&admin(), native(good, "host1", Mode::ReadWrite), SHORT).await.unwrap_err();
     let other = rig.volume(false).await;
     rig.attach(other, "host1", Mode::ReadWrite).await;

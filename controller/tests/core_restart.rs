@@ -1,4 +1,4 @@
-//! The controller dies, its database is lost or old, agents are not who they should be.
+//! The controller dies, its database is lost or old, or agents are not who they should be.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -11,7 +11,8 @@ use mooring_controller::quota::{Key, Limit};
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
 
-/// Waits until so many puts came to all agents together, or until nothing more comes because all is done.
+/// Waits until this many puts have reached all agents together, or until all is done and no more
+/// come.
 async fn until_puts(rig: &Rig, count: usize) {
     let mut puts = rig.world.puts.subscribe();
     puts.wait_for(|puts| *puts >= count).await.unwrap();
@@ -21,7 +22,7 @@ fn puts(rig: &Rig) -> usize {
     *rig.world.puts.borrow()
 }
 
-/// How many puts an attach, and then its detach, take.
+/// Number of puts that an attach takes, and number that its detach takes.
 async fn length() -> (usize, usize) {
     let rig = Rig::new(1).await;
     let volume = rig.volume(false).await;
@@ -33,7 +34,7 @@ async fn length() -> (usize, usize) {
     (attached - before, puts(&rig) - attached)
 }
 
-/// The export that follows the creation of a volume has been sent.
+/// Waits until the export that follows a volume's creation has been sent.
 async fn settle(rig: &Rig, volume: VolumeId) {
     until("the first export", async || {
         let state = rig.storage.state();
@@ -110,7 +111,7 @@ async fn an_agent_that_comes_back_is_told_what_it_missed_and_nothing_else() {
     assert_eq!(live.len(), 1);
     assert_eq!(live[0].session, Some(true));
     assert_eq!(puts(&rig), before, "what is true is not sent again: {:?}", rig.storage.state().calls);
-    // It lost its store: it is told everything anew.
+    // The agent lost its store: all its specs are sent anew.
     rig.storage.set_down(true);
     rig.until_host("storage", |host| !host.up).await;
     rig.storage.state().lose_store(&[volume]);
@@ -137,7 +138,7 @@ async fn an_empty_database_cuts_nobody_off() {
     })
     .await;
     rig.until_host("host1", |host| host.problems.iter().any(|text| text.contains(&volume.to_string()))).await;
-    // It works, and what it does not know stays as it is.
+    // The controller works, and leaves alone what it does not know.
     let other = rig.volume(false).await;
     rig.attach(other, "host1", Mode::ReadWrite).await;
     let calls: Vec<_> = [rig.storage.state().calls.clone(), rig.hosts[0].state().calls.clone()].concat();
@@ -160,7 +161,8 @@ async fn revoked_after_the_backup(said: bool) {
     for name in ["storage", "host1", "host2"] {
         rig.until_host(name, |host| host.up).await;
     }
-    // The old state says that the first is attached. Its grant does not return, and the one that is not known stays.
+    // The old state has the first host attached. Its grant does not return, and the unknown one
+    // stays.
     rig.until_host("storage", |host| {
         host.problems.iter().any(|text| text.contains("in review") && text.contains(&volume.to_string()))
     })
@@ -178,11 +180,12 @@ async fn revoked_after_the_backup(said: bool) {
     assert_eq!(puts(&rig), before);
     assert_eq!(rig.storage.granted(volume), granted);
     assert_eq!(granted, [after.initiator.unwrap().to_string()]);
-    // What did not change since is not held up, and is newer than everything before.
+    // An unchanged volume is not delayed, and its specs are newer than all before.
     rig.attach(untouched, "host1", Mode::ReadWrite).await;
     let calls = rig.storage.state().calls.clone();
     assert!(calls.last().unwrap().contains(&format!("export {untouched} 2.")), "{calls:?}");
-    // Only an operator brings the old state back; and not even that cuts a session that nobody here knows.
+    // Only an operator brings the old state back; and not even that ends a session that this
+    // database does not know.
     let refused = rig.service.confirm_review(&admin(), volume).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Conflict(why)) if why.contains(&granted[0])), "{refused:?}");
     assert_eq!(rig.storage.granted(volume), granted);
@@ -243,7 +246,8 @@ async fn until_made_again(rig: &Rig, volume: VolumeId) {
     .await;
 }
 
-/// The copy is restored twice: the second time its epoch was in use before, and the agent keeps a tombstone of it.
+/// The copy is restored twice: the second time its epoch is in use already, and the agent keeps a
+/// tombstone with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_was_restored_before_a_review_is_confirmed_once() {
     let mut rig = Rig::new(0).await;
@@ -254,7 +258,7 @@ async fn whatever_was_restored_before_a_review_is_confirmed_once() {
     }
     delete(&rig, volume).await;
     for copy in ["first", "second", "third"] {
-        // The third time nobody says that it is a copy.
+        // The third time the start does not say that it is a copy.
         rig.restart_on(copy, copy != "third").await;
         rig.until_host("storage", |host| {
             host.up && host.problems.iter().any(|text| text.contains("keeps that this volume was deleted"))
@@ -271,7 +275,7 @@ async fn whatever_was_restored_before_a_review_is_confirmed_once() {
     }
 }
 
-/// Somebody starts an old copy as if it were today's.
+/// An operator starts an old copy as if it were the current database.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_was_deleted_since_an_old_copy_is_not_called_lost() {
     let mut rig = Rig::new(0).await;
@@ -297,7 +301,8 @@ async fn restored_database_does_not_remake_a_volume_its_agent_lost() {
     let volume = rig.volume(false).await;
     settle(&rig, volume).await;
     rig.backup("old");
-    // Deleted later, and its tombstone is forgotten by now; or its agent has lost everything.
+    // The volume was deleted later and its tombstone is forgotten by now, or its agent has lost
+    // everything.
     rig.storage.state().volumes.remove(&volume.to_string());
     rig.restart_on("old", true).await;
     rig.until_host("storage", |host| {
@@ -313,7 +318,8 @@ async fn restored_database_does_not_remake_a_volume_its_agent_lost() {
     .await;
 }
 
-/// The backup is from when the volume was being made: it has no wish of an export at all, and the agent keeps one.
+/// The backup is from the time when the volume was being made: it has no spec of an export, and the
+/// agent keeps one.
 #[tokio::test(flavor = "multi_thread")]
 async fn attachment_survives_a_restore_from_before_its_volume_was_made() {
     for said in [true, false] {
@@ -336,12 +342,12 @@ async fn attachment_survives_a_restore_from_before_its_volume_was_made() {
         .await;
         assert_eq!(puts(&rig), before, "{:?}", rig.storage.state().calls);
         assert_eq!(rig.storage.granted(volume), granted);
-        // An operator says that the old state holds, which knows nothing of the host that is logged in.
+        // An operator confirms the old state, which does not know the host that is logged in.
         let refused = rig.service.confirm_review(&admin(), volume).await.map_err(in_words).unwrap_err();
         let Refusal::Conflict(why) = &refused else { panic!("{refused:?}") };
         assert!(why.contains(&granted[0]) && why.contains("export revoke"), "{why}");
         assert_eq!((puts(&rig), rig.storage.granted(volume)), (before, granted));
-        // It logs out: the volume is available, and nobody has it.
+        // The host logs out: the volume is available, and no host has it.
         rig.world.sessions.lock().unwrap().clear();
         rig.service.confirm_review(&admin(), volume).await.unwrap();
         rig.until_volume(volume, VolumeStatus::Available).await;
@@ -401,7 +407,7 @@ async fn placement_asks_the_last_reports() {
     let refused = rig.service.create_volume(&admin(), new_volume()).await.unwrap_err();
     assert!(matches!(refused, Refusal::Unavailable(_)), "{refused}");
     rig.up().await;
-    // The pools are meant here, not what a project may have.
+    // This test is about pools, not about a project's quotas.
     let limits = [(Key::Gigabytes, Limit::Unlimited)].into();
     rig.service.set_quotas(&admin(), "p", limits).await.unwrap();
     let huge = mooring_controller::domain::NewVolume { size_gib: Some(4096), ..new_volume() };
@@ -410,7 +416,8 @@ async fn placement_asks_the_last_reports() {
     let none = mooring_controller::domain::NewVolume { volume_type: Some("nosuch".into()), ..new_volume() };
     let refused = rig.service.create_volume(&admin(), none).await.map_err(in_words).unwrap_err();
     assert_eq!(refused.to_string(), "Volume type with name nosuch could not be found.");
-    // Also after a restart with the agent down: the report that was kept decides, and the volume waits for its agent.
+    // Also after a restart with the agent down: the stored report decides, and the volume waits for
+    // its agent.
     rig.storage.set_down(true);
     rig.restart_on("state", false).await;
     let refused = rig.service.create_volume(&admin(), huge).await.map_err(in_words).unwrap_err();
@@ -448,7 +455,7 @@ async fn a_volume_that_cannot_be_made_says_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_controller_on_the_same_database_is_refused() {
     if support::ON_POSTGRES {
-        // There it is welcome: `many`.
+        // PostgreSQL allows it: see `many`.
         return;
     }
     let rig = Rig::new(0).await;
@@ -456,7 +463,7 @@ async fn a_second_controller_on_the_same_database_is_refused() {
     let refused = mooring_controller::service::Service::open(options.clone()).unwrap_err();
     let text = mooring_model::Chain(&refused).to_string();
     assert!(text.contains("another controller uses"), "{text}");
-    // And nobody else can read it.
+    // No other user can read it.
     for (name, want) in [("state", 0o700), ("state/mooring-controller.db", 0o600)] {
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &std::fs::metadata(rig.path(name)).unwrap().permissions(),

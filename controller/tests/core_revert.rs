@@ -1,5 +1,5 @@
-//! Volumes that are reverted to a snapshot: what is shown meanwhile, what the storage agent is told, and what becomes of one
-//! that it does not do.
+//! Reverts of volumes to a snapshot: the state that is shown meanwhile, the spec at the storage
+//! agent, and the end of a revert that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -48,7 +48,7 @@ async fn revert(rig: &Rig, id: VolumeId, to: VolumeId) -> Result<(), Refusal> {
     rig.service.volume_action(&admin(), id, VolumeAction::Revert(Some(to))).await
 }
 
-/// What the storage agent keeps.
+/// The revert in the volume's spec at the storage agent.
 fn told(rig: &Rig, id: VolumeId) -> Option<v1::Revert> {
     rig.storage.state().volumes[&id.to_string()].spec.as_ref().unwrap().revert.clone()
 }
@@ -76,7 +76,7 @@ async fn it_is_reverting_until_its_agent_says_that_it_is_done() {
     until_snapshot(&rig, snapshots[1], VolumeStatus::Restoring).await;
     until("the agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned())).await;
     assert_eq!(told(&rig, id).unwrap().snapshot_id, snapshots[1].to_string());
-    // Nobody comes, and nothing goes, meanwhile.
+    // Meanwhile the volume is not attached, and no snapshot is deleted.
     let refused = rig
         .service
         .create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG)
@@ -89,7 +89,7 @@ async fn it_is_reverting_until_its_agent_says_that_it_is_done() {
     rig.storage.state().knobs.reverts.hold = false;
     rig.until_volume(id, VolumeStatus::Available).await;
     until_snapshot(&rig, snapshots[1], VolumeStatus::Available).await;
-    // The wish is taken away again, and whoever is attached finds the volume as ever.
+    // The spec loses the revert, and a host attaches the volume as ever.
     until("the wish's end", async || told(&rig, id).map_or(Ok(()), |revert| Err(format!("{revert:?}"))))
         .await;
     rig.attach(id, "host1", Mode::ReadWrite).await;
@@ -115,7 +115,8 @@ async fn what_cannot_be_is_refused_with_what_has_to_go() {
     rig.until_volume(id, VolumeStatus::Available).await;
 }
 
-/// The volume is in error and holds what it held; nothing is wished of its agent any more; an operator leads back.
+/// Asserts that the volume is in error with its old data, that its spec has no revert, and that an
+/// operator can reset it.
 async fn failed(rig: &Rig, id: VolumeId, snapshot: VolumeId, why: &str) {
     let volume = rig.until_volume(id, VolumeStatus::Error).await;
     assert!(volume.fault.as_ref().is_some_and(|fault| fault.contains(why)), "{volume:?}");
@@ -140,7 +141,7 @@ async fn one_that_its_agent_cannot_do_is_withdrawn() {
     revert(&rig, id, snapshots[0]).await.unwrap();
     failed(&rig, id, snapshots[0], "it is full").await;
     rig.storage.state().knobs.reverts.problem = None;
-    // The control: the same is done now.
+    // The control: the same revert succeeds now.
     revert(&rig, id, snapshots[0]).await.unwrap();
     rig.until_volume(id, VolumeStatus::Available).await;
 }

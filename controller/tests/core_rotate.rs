@@ -1,4 +1,4 @@
-//! Secrets that are rotated: who is told what, in which order, over kills of everybody; what is refused, what is waited for.
+//! Rotated secrets: the order in which agents are told, kills at each step, refusals, and waits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
@@ -15,14 +15,14 @@ fn pair(chap: &v1::Chap) -> Pair {
     (chap.initiator.clone().unwrap().secret, chap.mutual.clone().map(|side| side.secret))
 }
 
-/// The secrets that the storage agent was told, by initiator.
+/// The secrets in the export's spec at the storage agent, by initiator.
 fn at_target(rig: &Rig, id: VolumeId) -> Vec<Pair> {
     let state = rig.storage.state();
     let spec = state.exports[&id.to_string()].spec.clone().unwrap();
     spec.grants.iter().map(|grant| pair(grant.chap.as_ref().unwrap())).collect()
 }
 
-/// The secrets that a host was told: its own, and those beside them.
+/// The secrets in a host's spec: the ones in use, and those beside them.
 fn at_host(rig: &Rig, host: usize, id: VolumeId) -> (Pair, Option<Pair>) {
     let state = rig.hosts[host].state();
     let spec = state.connections[&id.to_string()].spec.clone().unwrap();
@@ -46,14 +46,14 @@ async fn live(rig: &Rig, id: AttachmentId) -> AttachmentLive {
     rig.service.live(&admin(), id, None, SHORT).await.unwrap()
 }
 
-/// Until both agents have taken what they were told.
+/// Time for both agents to take their specs.
 const LONG_ENOUGH: Wait = Wait(std::time::Duration::from_secs(2));
 
 fn all() -> NewSecrets {
     NewSecrets::default()
 }
 
-/// The secrets that come, once the first host is told of them.
+/// The new secrets, once the first host has them.
 async fn until_offered(rig: &Rig, volume: VolumeId) -> Pair {
     until("the host is told", async || at_host(rig, 0, volume).1.ok_or_else(|| "one secret".to_owned())).await
 }
@@ -78,7 +78,7 @@ async fn the_host_knows_both_before_the_target_gets_the_new_one() {
     let (mine, other) = at_host(&rig, 0, volume);
     assert_eq!(other, None);
 
-    // The host cannot keep a second one: the target is told nothing.
+    // The host cannot store a second secret: the target's spec stays.
     rig.hosts[0].state().knobs.keeps_one_secret = true;
     let waits = rotate(&rig, volume, of(one), SHORT).await;
     let says = |text: &str| text.contains("host1 does not know") && text.contains("gets in");
@@ -91,11 +91,11 @@ async fn the_host_knows_both_before_the_target_gets_the_new_one() {
     let (own, _) = at_host(&rig, 0, volume);
     assert!(own == mine && new.0 != mine.0 && new.1 != mine.1, "both directions change");
     assert_eq!(at_host(&rig, 1, volume).1, None, "nothing of another host's");
-    // Asked for again it is the same one.
+    // A repeated call is the same rotation.
     assert!(matches!(rotate(&rig, volume, of(one), SHORT).await, Err(Refusal::Pending(_))));
     assert_eq!(at_host(&rig, 0, volume), (mine.clone(), Some(new.clone())));
 
-    // The target does not come to it: the host keeps both.
+    // The target does not switch: the host keeps both secrets.
     rig.storage.state().knobs.pending = true;
     rig.hosts[0].state().knobs.keeps_one_secret = false;
     rig.hosts[0].publish_connection(&volume.to_string());
@@ -117,14 +117,14 @@ async fn the_host_knows_both_before_the_target_gets_the_new_one() {
     .await;
     assert!(live(&rig, one).await.secret_rotated_at.is_some());
 
-    // All of them; and the answer has them.
+    // A rotation of all: the answer has each of them.
     let rotated = rotate(&rig, volume, all(), LONG).await.unwrap();
     let ids: Vec<_> = rotated.iter().map(|live| live.attachment.id).collect();
     assert!(ids.len() == 2 && ids.contains(&one) && ids.contains(&two), "{ids:?}");
     assert!(rotated.iter().all(|live| live.secret_rotated_at.is_some() && live.secret_rotation.is_none()));
     let now = at_target(&rig, volume);
     assert!(now.iter().all(|pair| !before.contains(pair) && *pair != new), "{now:?}");
-    // Users, modes and everything else of the grants are as they were.
+    // Users, modes and all else of the grants are as before.
     assert_eq!(rig.service.attachment(&admin(), two).await.unwrap().mode, Mode::ReadOnly);
 }
 
@@ -199,7 +199,7 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
     let before = (at_target(&rig, volume), at_host(&rig, 0, volume));
 
-    // Who may not see the volume does not learn of it.
+    // A caller who may not see the volume learns nothing of it.
     let other = rig.service.rotate_secrets(&member("q"), volume, all(), LONG).await;
     assert!(matches!(other, Err(Refusal::NotFound { .. })), "{other:?}");
     // A host of an earlier release, and one that does not answer.
@@ -211,7 +211,7 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     let down = rotate(&rig, volume, all(), LONG).await;
     assert!(matches!(&down, Err(Refusal::Unavailable(text)) if text.contains("try again")), "{down:?}");
     rig.hosts[0].set_down(false);
-    // Something is at work at it; it is in review.
+    // Another operation is at work at the volume; the volume is in review.
     rig.write("UPDATE volumes SET operation = 'uploading'");
     let busy = rotate(&rig, volume, all(), LONG).await.map_err(in_words);
     assert!(matches!(&busy, Err(Refusal::Conflict(text)) if text.contains("at work")), "{busy:?}");

@@ -27,7 +27,7 @@ async fn no_secret_is_printed() {
     secrets.dedup();
     assert_eq!(secrets.len(), 3, "a client's, a host's and the target's for it");
     let mut printed = format!("{made:?} {live:?} {:?}", rig.service);
-    // Faults, too: a detach that is refused, an agent that goes, a restart.
+    // With faults, too: a refused detach, an agent that goes down, a restart.
     rig.hosts[0].state().knobs.holders = vec!["dd (pid 1)".to_owned()];
     let id = live.attachment.id;
     printed += &rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What an agent says of objects that are not its own: it decides nothing, and is counted.
+//! Reports about objects that are not the agent's own: they decide nothing, and are counted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use mooring_api::v1;
@@ -7,7 +7,7 @@ use mooring_model::{Mode, Proof, VolumeId};
 
 use crate::support::*;
 
-/// A proven receipt of an initiator of node 1.
+/// A proven receipt for an initiator of node 1.
 fn proven(volume: VolumeId, counter: u64) -> v1::Receipt {
     v1::Receipt {
         volume_id: volume.to_string(),
@@ -21,7 +21,7 @@ fn proven(volume: VolumeId, counter: u64) -> v1::Receipt {
     }
 }
 
-/// How many words of this kind an agent said in vain.
+/// Number of an agent's dropped reports of this kind.
 async fn dropped(rig: &Rig, agent: &str, kind: &str) -> u64 {
     let text = Metrics::new(rig.service.clone()).text().await.unwrap();
     let name = format!("agent_words_dropped_total{{agent=\"{agent}\",kind=\"{kind}\"}} ");
@@ -29,7 +29,7 @@ async fn dropped(rig: &Rig, agent: &str, kind: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
 }
 
-/// The agent goes and comes back, and lists what it has.
+/// Takes the agent down and up again, so that it lists its objects.
 async fn comes_back(rig: &Rig, host: usize) {
     let name = format!("host{}", host + 1);
     rig.hosts[host].set_down(true);
@@ -43,7 +43,8 @@ async fn a_receipt_of_an_agent_without_the_volume_proves_nothing() {
     let rig = Rig::new(1).await;
     let volume = rig.volume(false).await;
     let made = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap();
-    // A host that is enrolled says, for each revoke that may come, that it was done: in its list, and by itself.
+    // An enrolled host claims, for each possible revoke, that it was done: in its list, and by
+    // itself.
     {
         let mut state = rig.hosts[0].state();
         state.receipts = (1..40).map(|counter| proven(volume, counter)).collect();
@@ -56,7 +57,7 @@ async fn a_receipt_of_an_agent_without_the_volume_proves_nothing() {
     rig.storage.state().knobs.unproven = true;
     let receipt = rig.force(made.id).await;
     assert!(matches!(receipt.proof, Proof::Unproven { .. }), "{receipt:?}");
-    // The control: the word of the agent that serves it counts.
+    // The control: the report of the agent that serves the volume counts.
     rig.storage.prove();
     let receipt = until("the proof", async || {
         let receipt = rig.service.receipt(&admin(), made.id).await.map_err(|refusal| refusal.to_string())?;
@@ -74,7 +75,7 @@ async fn reports_of_others_objects_are_dropped_and_counted() {
     let volume = rig.volume(false).await;
     rig.attach(volume, "host1", Mode::ReadWrite).await;
     assert_eq!(dropped(&rig, "host2", "volume").await + dropped(&rig, "host2", "connection").await, 0);
-    // The second host says that the volume is gone, and that it is connected to it.
+    // The second host reports that the volume is gone, and that it is connected to it.
     let connection = rig.hosts[0].state().connections[&volume.to_string()].clone();
     rig.hosts[1].state().connections.insert(volume.to_string(), connection);
     rig.hosts[1].publish(&volume.to_string());
@@ -97,7 +98,7 @@ async fn no_agent_ends_the_epochs() {
         let kept = Object { stamp: Some(stamp), spec: None, opaque: Vec::new(), hard: false };
         rig.hosts[0].state().volumes.insert("00000000-0000-4000-8000-00000000dead".to_owned(), kept);
     };
-    // The control: an agent may be ahead by as much as restores come to.
+    // The control: an agent may be ahead by as many epochs as restores make.
     keeps(5, 1);
     comes_back(&rig, 0).await;
     assert_eq!(rig.service.raise_epoch(&admin()).await.unwrap(), 7);
@@ -115,7 +116,7 @@ async fn no_agent_ends_the_epochs() {
     rig.until_host("host1", |host| host.up).await;
     let epoch = rig.service.raise_epoch(&admin()).await.unwrap();
     assert!(epoch < 20, "{epoch}");
-    // Others were not concerned, and are not.
+    // Other volumes were not affected.
     let made = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await;
     assert!(made.is_ok(), "{made:?}");
 }

@@ -1,5 +1,5 @@
-//! Random sequences of requests and faults: after every one the status of a volume is the derivation, and what was
-//! acknowledged as detached has no grant.
+//! Random sequences of requests and faults: after each one the status of a volume is the derived
+//! one, and an attachment that was acknowledged as detached has no grant.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -67,7 +67,7 @@ fn check(state: &VolumeState) {
         !matches!(status, AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching)
     });
     let announced = state.holds > 0 && state.reserved == 0 && live.count() == 1;
-    // A promise counts as one that is attaching.
+    // A reservation counts as an attaching attachment.
     statuses.extend((state.reserved > 0).then_some(AttachmentStatus::Attaching));
     let mut expected = rules::derive(None, statuses.iter().copied());
     if announced && expected.0 == VolumeStatus::InUse {
@@ -76,7 +76,7 @@ fn check(state: &VolumeState) {
     assert_eq!((volume.status, volume.attach_status), expected, "{statuses:?} {state:?}");
 }
 
-/// Not more than a test can wait for, not less than an answer takes when all is well.
+/// Long enough for an answer when all is well, and short enough for a test to wait.
 const BRIEF: Wait = Wait(std::time::Duration::from_millis(60));
 
 struct Run {
@@ -194,9 +194,9 @@ impl Run {
             let Some(first) = volume.attachments.first() else { break };
             match self.delete(first.id, false, LONG).await {
                 Ok(()) | Err(Refusal::NotFound { .. }) => {}
-                // A refusal of before, told late: its holder is gone now.
+                // An earlier refusal that comes late: the disk's holder is gone now.
                 Err(Refusal::Conflict(text)) if text.contains("held open") => {}
-                // The storage agent is up, and has not reported this export since.
+                // The storage agent is up, and has not reported this export yet.
                 Err(Refusal::Conflict(text)) if text.contains("does not say whether a session is live") => {
                     silent += 1;
                     assert!(silent < 500, "{text}");
@@ -238,7 +238,7 @@ async fn run(shared: bool, events: Vec<Event>) {
         let live =
             state.volume.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
         let servers: Vec<_> = live.map(|one| one.instance).collect();
-        // One server may stand twice, on the host that it leaves and on the one where it arrives.
+        // One server may stand twice: on the host that it leaves, and on the one where it arrives.
         let moves = servers.iter().all(|server| server.is_some() && *server == servers[0]);
         assert!(shared || servers.len() <= 1 || moves, "a plain volume of two owners: {state:?}");
     }

@@ -1,5 +1,5 @@
-//! What agents say of their pools, in the words of the Block Storage API and of the scheduler: agents of this release, and of
-//! earlier ones, which say less.
+//! Agents' reports of their pools, in the words of the Block Storage API and of the scheduler:
+//! agents of this release, and of earlier ones, which report less.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -77,7 +77,7 @@ fn a_report_in_the_words_of_the_api() {
                 "backend_state": "up", "timestamp": "1970-01-02T00:00:00.000000", "mooring_report_age_seconds": 42,
             })
         );
-        // Both spellings of the protocol find the pool, and what is shown is what is matched.
+        // Both spellings of the protocol find the pool, and the shown value is the matched one.
         for wish in ["iSCSI", "iscsi", "<or> FC <or> iSCSI"] {
             assert_eq!(
                 unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", wish)])),
@@ -99,7 +99,7 @@ fn a_report_in_the_words_of_the_api() {
     });
 }
 
-/// What an agent of this release says besides.
+/// The further values that an agent of this release reports.
 fn said() -> (v1::Capabilities, v1::Pool) {
     let (report, pool) = reported();
     let pool = v1::Pool {
@@ -176,7 +176,7 @@ fn older_agent_keeps_its_features_and_gains_none() {
         let own = |key: &&String| key.starts_with("mooring_") && *key != "mooring_report_age_seconds";
         assert_eq!(pool.capabilities.keys().find(own), None);
         let asks = |key: &str| fits(&pool, &Request::new(GIB, specs(&[(key, "<is> True")])));
-        // It could before.
+        // Features that every agent had before it reported them.
         assert_eq!((asks("online_extend_support"), asks("multiattach")), (Ok(()), Ok(())));
         assert!(asks("mooring_discard").unwrap_err().why.contains("no capability mooring_discard"));
         for word in ["zero", "discard", "none"] {

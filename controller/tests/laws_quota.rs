@@ -1,4 +1,4 @@
-//! Quotas: never more than the limit, by any way; and the words that clients know.
+//! Quotas: never more than the limit, by any call; and the words that clients know.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -76,7 +76,8 @@ fn every_refusal_has_the_word() {
             }
         }
     }
-    // volumes 1, gigabytes 3, snapshots 1, per volume 2, and of the type: volumes 2, gigabytes 4, snapshots 1.
+    // volumes 1, gigabytes 3, snapshots 1, per volume 2, and for the type: volumes 2, gigabytes 4,
+    // snapshots 1.
     assert_eq!(seen, 14);
 }
 
@@ -151,7 +152,7 @@ fn who_is_over_may_still_give_back() {
     assert!(quota::check(&full, &limits(&[]), &Delta::volume("t", u32::MAX)).is_err(), "nothing wraps");
 }
 
-/// What may be asked for, in any order.
+/// Requests, which come in any order.
 #[derive(Debug, Clone)]
 enum Act {
     Create(usize, u32),
@@ -174,7 +175,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What is there, counted afresh: volumes and snapshots as (type, size).
+/// Use, counted afresh: volumes and snapshots as (type, size).
 fn count(volumes: &[(usize, u32)], snapshots: &[(usize, u32)]) -> Usage {
     let mut usage = Usage::new();
     let mut add = |key: Key, more: u64| *usage.entry(key).or_default() += more;
@@ -236,7 +237,7 @@ proptest! {
                 }
             };
             let now = count(&after.0, &after.1);
-            // A delta says what the change really changes.
+            // A delta has exactly the change that happens.
             for key in &keys {
                 let change = delta.keys().find(|(named, _)| *named == key).map_or(0, |(_, change)| change);
                 let used = |usage: &Usage| i64::try_from(usage.get(key).copied().unwrap_or(0)).unwrap();
@@ -244,7 +245,7 @@ proptest! {
             }
             let fits = keys.iter().all(|key| limits.of(key).allows(now.get(key).copied().unwrap_or(0)))
                 && after.0.iter().all(|(_, size)| limits.of(&Key::PerVolumeGigabytes).allows((*size).into()));
-            // Nothing was over before, so that the check and the count agree.
+            // No limit was exceeded before, so the check and the count must agree.
             prop_assert_eq!(quota::check(&before, &limits, &delta).is_ok(), fits);
             if fits {
                 (volumes, snapshots) = after;

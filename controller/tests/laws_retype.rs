@@ -1,4 +1,4 @@
-//! When a volume may get another type, what extra specs may say, who may write, and who may be cut off: as exhaustive tables.
+//! Rules for retypes, extra specs, modes and force detaches: as exhaustive tables.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -37,7 +37,7 @@ fn of_specs(pairs: &[(&str, &str)]) -> VolumeType {
     }
 }
 
-/// A retype that nothing stands against.
+/// A retype that no rule refuses.
 fn granted(new_type: &VolumeType) -> Retype<'_> {
     Retype {
         may_retype: true,
@@ -94,7 +94,8 @@ fn sentence_of(wish: &Retype<'_>) -> String {
 
 #[test]
 fn the_first_check_that_fails_answers() {
-    // Each row spoils one thing more, from the last check to the first: the answer is always the newest one's.
+    // Each row spoils one thing more, from the last check to the first: the answer is always that
+    // of the newest one.
     let encrypted =
         of_specs(&[("multiattach", "<is> True"), ("encryption", "luks"), ("provisioning:max_vol_size", "9")]);
     let shared = of_specs(&[("multiattach", "<is> True")]);
@@ -128,7 +129,8 @@ fn the_first_check_that_fails_answers() {
     assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:retype")));
 }
 
-/// Written apart from the code that it tests: the rows of the table, as questions.
+/// The expected answer, written apart from the code under test: the rows of the table, as
+/// questions.
 fn expected(wish: &Retype<'_>, to_shared: bool) -> Code {
     let flag_changes = wish.multiattach != to_shared;
     if flag_changes && wish.status != VolumeStatus::Available {
@@ -226,7 +228,7 @@ fn a_flag_is_written_in_one_spelling() {
     }
     let long = sentence(&types::normalise(specs(&[("multiattach", &"x".repeat(9000))])).unwrap_err());
     assert!(long.len() < 200, "{long}");
-    // What is written is read as it was meant.
+    // The stored form is read with the meaning of the given one.
     assert!(rules::is_multiattach(&types::normalise(specs(&[("multiattach", "<is> yes")])).unwrap()));
 }
 
@@ -284,10 +286,10 @@ fn what_a_type_says_about_sessions_has_one_spelling_and_limits() {
     ] {
         let refused = sentence(&types::normalise(specs(&[(key, value)])).unwrap_err());
         assert!(refused.starts_with("Invalid volume type: ") && refused.contains(says), "{refused}");
-        // One that was written before there was the rule says nothing.
+        // A spec that is older than the rule has no effect.
         assert!(rules::tuning::of(&specs(&[(key, value)])).is_empty());
     }
-    // Others' prefixes are theirs.
+    // Specs with another vendor's prefix are left alone.
     assert!(types::normalise(specs(&[("vendor:max_burst", "x")])).is_ok());
     let both = [("mooring:first_burst", "1024"), ("mooring:max_burst", "512"), ("mooring:queue_depth", "8")];
     let refused = sentence(&rules::check_specs(&specs(&both)).unwrap_err());
@@ -305,10 +307,10 @@ fn how_sessions_are_negotiated_changes_only_while_nobody_is_attached() {
         let wish = |new_type| Retype { status, ..granted(new_type) };
         let rests = matches!(status, VolumeStatus::Available | VolumeStatus::InUse);
         assert_eq!(retype(&wish(&tuned)).is_ok(), status == VolumeStatus::Available, "{status}");
-        // What is said, and is what the kernel has anyway, is no change; nor is what is so already.
+        // Naming the kernel's default is no change; nor is repeating the present value.
         assert_eq!(retype(&wish(&default)).is_ok(), rests, "{status}");
         assert_eq!(retype(&Retype { tuning: &same, ..wish(&tuned) }).is_ok(), rests, "{status}");
-        // Back again.
+        // Back to the default.
         assert_eq!(
             retype(&Retype { tuning: &same, ..wish(&default) }).is_ok(),
             status == VolumeStatus::Available

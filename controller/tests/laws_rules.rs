@@ -31,7 +31,7 @@ fn multiattach_is_exactly_one_spec() {
     assert!(rules::check_specs(&specs(&[("multiattach", "<is> True"), ("cacheable", "<is> False")])).is_ok());
 }
 
-/// The words of the table, written apart from the code that it tests.
+/// The words of the table, written apart from the code under test.
 fn expected(statuses: &[AttachmentStatus]) -> (VolumeStatus, AttachStatus) {
     use AttachmentStatus as A;
     if statuses.contains(&A::Attached) {

@@ -1,4 +1,5 @@
-//! Where volumes are put: extra specs as captured from Cinder, each filter's rows, and the laws of the choice.
+//! Placement of volumes: extra specs as captured from Cinder, each filter's rows, and the laws of
+//! the choice.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -21,8 +22,8 @@ fn specs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// What `extra_specs_ops` of Cinder 26.0.0 answered: a row for each requirement, a column for each of these values. `e`: it
-/// raised an error, which is no match here.
+/// Answers of Cinder 26.0.0's `extra_specs_ops`: a row for each requirement, a column for each of
+/// these values. `e`: it raised an error, which is no match here.
 const VALUES: &str = r#"[true, false, 10, 10.5, 0, 1, "10", "abc", "abcd", "True", "yes", "", "inf", "infinite", "nan", "a b"]"#;
 
 const CAPTURED: [(&str, &str); 45] = [
@@ -259,7 +260,7 @@ fn a_request_is_met_by_what_it_asks_for() {
 #[test]
 fn space_is_counted_as_cinder_counts_it() {
     type Set = fn(&mut Capacity);
-    // total 100, and how many GiB can be given at most.
+    // Total 100, and the most GiB that can be given.
     let rows: [(&str, Option<u64>, Set); 15] = [
         ("all free", Some(100), |_| ()),
         ("reserved", Some(75), |space| space.reserved_percentage = 25),
@@ -366,7 +367,7 @@ fn the_freest_comes_first_and_who_is_down_last() {
     assert_eq!(names(&pools, &request, fewest), ["node1", "node4", "node3", "node2"]);
     pools[3].up = false;
     assert_eq!(names(&pools, &request, spread), ["node2", "node3", "node1", "node4"]);
-    // Of two that are alike the name decides; who cannot say what is free comes after those who can.
+    // Among equals the name decides; a pool with unknown free space comes after those with known.
     let mut alike = vec![pool(3), pool(1), pool(2), pool(4)];
     alike[1].capacity.free = Space::Unknown;
     alike[3].capacity.free = Space::Bytes(50 * GIB);
@@ -442,7 +443,8 @@ fn any_pool() -> impl Strategy<Value = Pool> {
                 provisioned: provisioned * GIB / 10,
                 promised: promised * GIB / 2,
                 reserved_percentage: reserved,
-                // Quarters: exact in binary, so that the law below can be exact, too. Some are below 1.
+                // Quarters are exact in binary, so that the law below can be exact, too. Some are
+                // below 1.
                 max_over_subscription_ratio: f64::from(quarters) / 4.0,
                 thin: flags[0],
                 thick: flags[1],
@@ -456,7 +458,7 @@ fn any_pool() -> impl Strategy<Value = Pool> {
     )
 }
 
-/// Some are twins but for their names, so that weights can be equal.
+/// Some pools are twins but for their names, so that weights can be equal.
 fn any_pools() -> impl Strategy<Value = Vec<Pool>> {
     proptest::collection::vec((any_pool(), 1_usize..3), 0..5).prop_map(|pools| {
         let twins = pools.into_iter().flat_map(|(one, times)| std::iter::repeat_n(one, times));
@@ -488,7 +490,7 @@ fn any_request() -> impl Strategy<Value = Request> {
     )
 }
 
-/// What must hold of a pool that was chosen, written apart from the filters.
+/// The conditions that a chosen pool must meet, written apart from the filters.
 fn holds(pool: &Pool, request: &Request) -> bool {
     let space = &pool.capacity;
     let thin = space.thin && request.provisioning != Some(Provisioning::Thick);
@@ -502,7 +504,7 @@ fn holds(pool: &Pool, request: &Request) -> bool {
             let quarters = if thin { (0..100).find(is).unwrap() } else { 4 };
             let taken =
                 u128::from(space.provisioned) + u128::from(space.promised) + u128::from(request.bytes);
-            // What is promised takes its part of what is left, too: of a thin pool as a thin volume.
+            // Promised space counts as used: in a thin pool as that of a thin volume.
             let left = u128::from(free).saturating_sub(reserved);
             let wanted = u128::from(space.promised) + u128::from(request.bytes);
             quarters >= 4
@@ -546,7 +548,7 @@ proptest! {
         for pool in &pools {
             prop_assert_eq!(chosen.contains(&pool.agent), holds(pool, &request), "{:?} {:?}", pool, request);
         }
-        // None that is down stands before one that is up.
+        // No pool that is down stands before one that is up.
         let ups: Vec<_> = verdict.iter().flatten().map(|one| one.pool.up).collect();
         prop_assert!(ups.is_sorted_by(|a, b| a >= b));
     }
@@ -589,7 +591,7 @@ proptest! {
             let request = wanted(size);
             if fits(&pool, &request).is_ok() {
                 pool.capacity.promised += pool.capacity.whole_extents(request.bytes).unwrap();
-                // Once it was placed the sum must hold, without asking for more.
+                // The sum must hold after the placement, without a further request.
                 let nothing = Request { bytes: 0, ..request };
                 prop_assert!(holds(&pool, &nothing) || pool.capacity.total.bytes().is_none(), "{:?}", pool);
             }
@@ -614,7 +616,7 @@ proptest! {
     ) {
         let requirement = format!("{operator} {rest}");
         let met = satisfies(&value, &requirement);
-        // A number operator never matches what is no number.
+        // A number operator never matches a value that is no number.
         if ["=", "==", "!=", ">=", "<="].contains(&operator) && met {
             let word = requirement.split_whitespace().nth(1).unwrap();
             prop_assert!(word.parse::<f64>().is_ok(), "{requirement:?}");

@@ -1,4 +1,5 @@
-//! Over which transport a host reaches a volume: the table of all that decides, and connectors of every kind.
+//! Transports between a host and a volume: the table of all that decides, and connectors of every
+//! kind.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
@@ -27,7 +28,8 @@ fn subsets() -> [Vec<Transport>; 4] {
     [vec![], vec![Transport::Iscsi], vec![Transport::Fc], Transport::ALL.to_vec()]
 }
 
-/// The whole table: what the host has, what the caller and the type say, what the agent serves and is ready for.
+/// The whole table: what the host has, what the caller and the type name, what the agent serves and
+/// is ready for.
 #[test]
 fn what_all_allow_and_iscsi_first() {
     let typed = [
@@ -103,7 +105,7 @@ fn a_connector_needs_a_name() {
     let name = |value: Value| offer(&value).unwrap();
     let iscsi = name(json!({ "initiator": "IQN.2026-01.org.Example:N1" }));
     assert_eq!(iscsi.iscsi, Some(IQN.parse().unwrap()), "names are compared without case");
-    // As os-brick says it, and in other spellings; twice is once.
+    // As os-brick writes it, and in other spellings; a repeated name counts once.
     for wwpns in [
         json!(["200052540014000b"]),
         json!("200052540014000B"),
@@ -138,7 +140,7 @@ fn a_connector_needs_a_name() {
     ] {
         assert!(sentence(&offer(&wrong).unwrap_err()).starts_with("Invalid input received: "), "{wrong}");
     }
-    // A host that logs in over iSCSI may have an adapter that says nothing sensible.
+    // A host that logs in over iSCSI may have an adapter that reports no valid name.
     let iscsi = name(json!({ "initiator": IQN, "wwpns": ["x"], "storage_protocol": null }));
     assert!(iscsi.iscsi.is_some() && iscsi.fc.is_none());
     assert_eq!(name(json!({ "initiator": IQN, "storage_protocol": "FC" })).asked, Some(Transport::Fc));
@@ -158,7 +160,8 @@ fn a_transport_has_one_name_in_every_spelling() {
 }
 
 proptest! {
-    /// Law: whatever a client sends, it is an offer of well-formed names or a text; and a host is known by its own names.
+    /// Law: any input of a client is an offer of well-formed names, or an error; and a host is
+    /// recognized by its own names.
     #[test]
     fn garbage_is_refused_and_names_are_known_again(
         initiator in prop::option::of("(iqn\\.2026-01\\.org:)?[a-z0-9]{0,6}"),

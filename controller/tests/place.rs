@@ -1,5 +1,5 @@
-//! Where volumes are put: several agents and pools, the last reports, hints and zones, and the way of a volume that its first
-//! pool could not make.
+//! Placement of volumes: several agents and pools, the last reports, hints and zones, and the next
+//! attempts for a volume that its first pool could not make.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -32,7 +32,7 @@ fn pool(name: &str, free_gib: u64) -> v1::Pool {
     }
 }
 
-/// Agents `host1`, `host2` … each with a pool `vg0` of so many free GiB; `storage` has none.
+/// Agents `host1`, `host2` … each with a pool `vg0` of this many free GiB; `storage` has none.
 async fn rig(free_gib: &[u64], tune: impl Fn(&mut ServiceOptions) + Send + Sync + 'static) -> Rig {
     let rig = Rig::quiet_with(free_gib.len(), tune);
     rig.storage.state().pools.clear();
@@ -80,7 +80,7 @@ async fn the_emptier_pool_is_chosen_and_an_agent_that_is_down_last() {
     rig.hosts[1].set_down(true);
     rig.until_host("host2", |host| !host.up).await;
     assert_eq!(create(&rig, sized(1)).await.unwrap().host.as_deref(), Some("host1@lvm#vg0"));
-    // What fits nowhere else waits for it.
+    // A volume that fits nowhere else waits for that agent.
     let large = create(&rig, sized(20)).await.unwrap();
     assert_eq!(large.host.as_deref(), Some("host2@lvm#vg0"));
     assert_eq!(large.status, VolumeStatus::Creating);
@@ -89,7 +89,7 @@ async fn the_emptier_pool_is_chosen_and_an_agent_that_is_down_last() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_space_is_promised_once() {
     let rig = rig(&[10], same).await;
-    // The agent makes nothing, and its report shows none of it.
+    // The agent makes no volume, and its report shows no use of space.
     rig.hosts[0].state().knobs.pending = true;
     let mut asked = tokio::task::JoinSet::new();
     for _ in 0..20 {
@@ -101,7 +101,7 @@ async fn the_last_space_is_promised_once() {
     for refused in answers.into_iter().filter_map(Result::err) {
         assert!(matches!(&refused, Refusal::Invalid(text) if text.contains("capacity")), "{refused}");
     }
-    // Made, and no report since: the space is still promised.
+    // Made, and no report yet: the space is still promised.
     rig.hosts[0].state().knobs.pending = false;
     let all = ListQuery { all_projects: true, ..ListQuery::default() };
     for volume in rig.service.volumes(&admin(), all).await.unwrap().items {
@@ -118,7 +118,8 @@ async fn a_report_that_shows_the_space_ends_the_promise() {
     let made = create(&rig, sized(6)).await.unwrap();
     rig.until_volume(made.id, VolumeStatus::Available).await;
     assert!(create(&rig, sized(6)).await.is_err(), "the report is older than the volume");
-    // Somebody has removed other volumes meanwhile: a new report says so, and it holds the volume already.
+    // Other volumes were removed meanwhile: a new report shows it, and includes the new volume
+    // already.
     rig.hosts[0].state().pools = vec![pool("vg0", 8)];
     rig.hosts[0].set_down(true);
     rig.until_host("host1", |host| !host.up).await;
@@ -159,7 +160,7 @@ async fn with_the_switch_it_is_accepted_and_ends_in_an_error() {
     assert!(matches!(rig.service.volume(&admin(), made.id).await, Err(Refusal::NotFound { .. })));
 }
 
-/// What the database says beside the service.
+/// A number from the database, past the service.
 fn sql(rig: &Rig, query: &str, id: VolumeId) -> i64 {
     let db = rusqlite::Connection::open(rig.path("state").join("mooring-controller.db")).unwrap();
     db.query_row(query, [id.to_string()], |row| row.get(0)).unwrap()
@@ -279,7 +280,7 @@ async fn zones_of_requests_types_and_agents() {
     assert!(
         create(&rig, bound(in_zone("nova"))).await.unwrap_err().to_string().contains("availability zone")
     );
-    // A zone is there when one of its agents is up and enabled.
+    // A zone is available when one of its agents is up and enabled.
     let zones = async || {
         let zones = rig.service.zones(&admin()).await.unwrap();
         zones.into_iter().map(|zone| (zone.name, zone.available)).collect::<BTreeMap<_, _>>()
@@ -320,7 +321,7 @@ async fn hints_name_the_callers_volumes() {
     assert_eq!(beside.host.as_deref(), Some("host1@lvm#vg0"));
     let both = Hints { different_host: vec![there.id, away.id], ..Hints::default() };
     assert!(create(&rig, hinted(both)).await.unwrap_err().to_string().contains("affinity"));
-    // An id that nobody has, and one of another project: the same answer.
+    // An unknown id, and one of another project: the same answer.
     let user = member("0123456789abcdef0123456789abcdef");
     let unknown = VolumeId::from_u128(0xdead);
     for id in [unknown, there.id] {
@@ -351,7 +352,7 @@ async fn a_pool_that_refuses_is_followed_by_the_next_one() {
     assert_eq!(tried, ["host3@lvm#vg0", "host2@lvm#vg0"]);
     assert!(placement.tried[0].1.contains("no room is left"), "{placement:?}");
     assert!(placement.tried[1].1.contains("a disk is missing"), "{placement:?}");
-    // Only the last one has it, and each of the others was told that it goes.
+    // Only the last pool has the volume, and each of the others got its tombstone.
     let having: Vec<_> = rig.hosts.iter().map(|host| has(host, made.id)).collect();
     assert_eq!(having, [true, false, false]);
     for host in &rig.hosts[1..] {
@@ -404,7 +405,7 @@ async fn a_cure_by_waiting_is_no_reason_to_move() {
     assert!(calls(&rig.hosts[0], made.id).is_empty());
 }
 
-/// A volume whose first agent failed to make it, and does not say that it is gone there.
+/// A volume whose first agent failed to make it, and has not reported that it is gone there.
 async fn leaving(rig: &Rig) -> VolumeId {
     rig.hosts[1].state().knobs.fail_volumes = true;
     rig.hosts[1].state().knobs.lose_deletes = true;
@@ -423,7 +424,7 @@ async fn no_second_pool_before_the_first_has_said_that_nothing_is_there() {
     let made = leaving(&rig).await;
     assert!(has(&rig.hosts[1], made), "it may have something of it");
     assert!(calls(&rig.hosts[0], made).is_empty());
-    // Neither a new name nor a restart of the controller wishes it there again, or elsewhere.
+    // Neither a rename nor a restart of the controller sends its spec there again, or elsewhere.
     let name = Some(Some("renamed".to_owned()));
     rig.service.update_volume(&admin(), made, name, None, None).await.unwrap();
     rig.restart().await;
@@ -434,7 +435,7 @@ async fn no_second_pool_before_the_first_has_said_that_nothing_is_there() {
     let seen = rig.service.volume(&admin(), made).await.unwrap();
     assert_eq!((seen.status, seen.host.as_deref()), (VolumeStatus::Creating, Some("host2@lvm#vg0")));
     assert!(calls(&rig.hosts[0], made).is_empty());
-    // Its word, and it goes on.
+    // The agent reports it, and the placement goes on.
     rig.hosts[1].state().knobs.lose_deletes = false;
     rig.hosts[1].set_down(false);
     let seen = rig.until_volume(made, VolumeStatus::Available).await;
@@ -511,7 +512,7 @@ async fn data_that_an_agent_exports_is_never_taken_away_by_an_older_database() {
         if calls.iter().any(|call| call.starts_with("export")) { Ok(()) } else { Err(format!("{calls:?}")) }
     })
     .await;
-    // The old state says that it is being made, and the agent has lost a disk.
+    // By the old state the volume is being made, and the agent has lost a disk.
     rig.hosts[1].state().knobs.fail_volumes = true;
     rig.restart_on("old", true).await;
     rig.until_host("host2", |host| {
@@ -532,7 +533,8 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
         options.clock = Clock::with_monotonic(SystemTime::now, later);
     };
     let mut rig = rig(&[10, 50, 70], tune).await;
-    // One is on its way to an agent that takes it and goes down, the other one was never sent.
+    // One volume is on its way to an agent that takes it and goes down; the other one was never
+    // sent.
     rig.hosts[2].state().knobs.pending = true;
     let sent = create(&rig, sized(60)).await.unwrap();
     until("the wish", async || if has(&rig.hosts[2], sent.id) { Ok(()) } else { Err(String::new()) }).await;
@@ -545,7 +547,7 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
     assert_eq!(unsent.host.as_deref(), Some("host2@lvm#vg0"));
     rig.hosts[0].state().pools = vec![pool("vg0", 90)];
     rig.restart_on("state", false).await;
-    // The time of before the start does not count. From then on each look counts two minutes more.
+    // Time before the start does not count. From then on each look counts two minutes more.
     let seen = until("another place", async || {
         rig.hosts[0].set_down(true);
         rig.until_host("host1", |host| !host.up).await;
@@ -571,7 +573,7 @@ async fn an_agent_that_hangs_holds_up_nobody_else() {
             ..options.agents[1].clone()
         });
     });
-    // It takes connections and never answers.
+    // The socket takes connections and never answers.
     let silent = tokio::net::UnixListener::bind(rig.path("hung.sock")).unwrap();
     rig.up().await;
     let volume = tokio::time::timeout(Duration::from_secs(5), rig.volume(false)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Everything that the service promises, on PostgreSQL; and several controllers on one database.
+//! All promises of the service, on PostgreSQL; and several controllers on one database.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

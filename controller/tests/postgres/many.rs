@@ -1,5 +1,5 @@
-//! Several controllers on one database: any of them answers, one drives each agent, and one that dies or sleeps does no
-//! harm. The second controller is the program itself, where it is killed.
+//! Several controllers on one database: each answers, one drives each agent, and one that dies or
+//! sleeps does no harm. The second controller is the program itself, in tests that kill it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -49,7 +49,7 @@ impl Program {
                 break rest.split_whitespace().next().unwrap().parse().unwrap();
             }
         };
-        // What it says later must not fill the pipe.
+        // Later lines must not fill the pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Self { child, address }
     }
@@ -59,7 +59,8 @@ impl Program {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Asks; the answer's code and body, or nothing when it went.
+    /// Asks the program. Returns the answer's code and body; `None` if the connection ended without
+    /// one.
     fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         ask(self.address, method, path, body)
     }
@@ -87,7 +88,7 @@ fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> Option<(u16
     Some((code, answer.split_once("\r\n\r\n")?.1.to_owned()))
 }
 
-/// How many agents each controller that is alive drives.
+/// Number of agents that each live controller drives.
 fn shares(rig: &Rig) -> Vec<usize> {
     let sql = "SELECT (SELECT count(*) FROM leases WHERE holder = id) FROM controllers \
                WHERE until_us > extract(epoch FROM clock_timestamp()) * 1000000 ORDER BY 1";
@@ -112,7 +113,8 @@ async fn until_up(service: &Service) {
     .await;
 }
 
-/// Asks until there is an answer: an agent may be nobody's for a moment, and the database away. The id makes it one request.
+/// Asks until there is an answer: an agent may be without a driver for a moment, and the database
+/// away. The id makes all calls one request.
 async fn insist(service: Service, new: NewAttachment) {
     let limit = Instant::now() + LONG.0;
     loop {
@@ -129,7 +131,8 @@ fn attach(id: AttachmentId, volume: VolumeId, host: &str) -> NewAttachment {
     NewAttachment { id: Some(id), ..native(volume, host, Mode::ReadWrite) }
 }
 
-/// What must hold when nothing is on its way: the status is derived, and the grants are those of the attachments.
+/// Asserts the state when no work is open: the status is derived, and the grants are those of the
+/// attachments.
 async fn settled(rig: &Rig, service: &Service, volume: VolumeId, want: &[AttachmentId]) {
     until("what must hold", async || {
         let seen = service.volume(&admin(), volume).await.map_err(|refusal| refusal.to_string())?;
@@ -170,7 +173,7 @@ async fn two_controllers_share_the_agents_and_either_answers() {
         let new = native(volume, host, Mode::ReadWrite);
         let made = both[number % 2].create_attachment(&admin(), new, LONG).await.unwrap();
         ids.push(made.id);
-        // The one that was not asked sees it come.
+        // The controller that was not asked sees the attachment come.
         let asked = both[(number + 1) % 2];
         until("the attachment", async || {
             let live = asked.live(&admin(), made.id, None, LONG).await.unwrap();
@@ -194,7 +197,7 @@ async fn two_controllers_share_the_agents_and_either_answers() {
         assert_eq!(receipt.receipt.unwrap().attachments, [*id]);
     }
     settled(&rig, &rig.service, volume, &[]).await;
-    // An agent that goes is down for both, with the reason; and up again for both.
+    // An agent that goes down is down for both, with the reason; and later up again for both.
     rig.hosts[0].set_down(true);
     for service in both {
         until("the agent down", async || {
@@ -210,7 +213,7 @@ async fn two_controllers_share_the_agents_and_either_answers() {
     rig.hosts[0].set_down(false);
     until_up(&rig.service).await;
     until_up(&other).await;
-    // One stops: the other has all of it at once.
+    // One stops: the other drives all agents at once.
     let began = Instant::now();
     other.stop().await;
     until_shares(&rig, &[4]).await;
@@ -229,14 +232,14 @@ async fn a_controller_that_is_killed_is_replaced() {
         let volume = rig.volume(true).await;
         let leaving = rig.attach(volume, "host3", Mode::ReadWrite).await.attachment.id;
         let before = *rig.world.puts.borrow();
-        // Asked of the one that dies, and of the one that stays.
+        // One request goes to the controller that dies, and one to the one that stays.
         let ids = [AttachmentId::random(), AttachmentId::random()];
         let asked = program.attach_later(ids[0], volume, "host1");
         if storage_mine {
             rig.service.create_attachment(&admin(), attach(ids[1], volume, "host2"), SHORT).await.unwrap();
         }
         let mut puts = rig.world.puts.subscribe();
-        // Fewer may come: what is asked of it may not get that far.
+        // Fewer puts may come: the dying controller may not get that far.
         let _ =
             tokio::time::timeout(Duration::from_secs(2), puts.wait_for(|puts| *puts >= before + killed_at))
                 .await;
@@ -244,7 +247,8 @@ async fn a_controller_that_is_killed_is_replaced() {
         program.child.wait().unwrap();
         asked.join().unwrap();
         let killed = Instant::now();
-        // Whoever has no answer asks again, elsewhere: with the same id it is the same attachment.
+        // A client without an answer asks the other controller: with the same id it is the same
+        // attachment.
         insist(rig.service.clone(), attach(ids[0], volume, "host1")).await;
         insist(rig.service.clone(), attach(ids[1], volume, "host2")).await;
         rig.until_attached(ids[0]).await;
@@ -276,14 +280,14 @@ async fn a_controller_that_slept_past_its_lease_does_no_harm() {
     until_up(&rig.service).await;
     insist(rig.service.clone(), attach(id, volume, "host2")).await;
     rig.until_attached(id).await;
-    // Meanwhile the world goes on: what it remembers is wrong.
+    // Meanwhile the state changes: its memory is out of date.
     rig.service.delete_attachment(&admin(), first, false, LONG).await.unwrap();
     rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
     let third = rig.attach(volume, "host3", Mode::ReadWrite).await.attachment.id;
     let before = *rig.world.puts.borrow();
     program.signal("-CONT");
     asked.join().unwrap();
-    // It takes part again, as a new one.
+    // It takes part again, as a new controller.
     until_shares(&rig, &[2, 2]).await;
     until_up(&rig.service).await;
     settled(&rig, &rig.service, volume, &[third]).await;
@@ -293,7 +297,7 @@ async fn a_controller_that_slept_past_its_lease_does_no_harm() {
     let (code, body) = program.ask("GET", "/mooring/v1/hosts", "").unwrap();
     assert_eq!(code, 200, "{body}");
     assert!(!body.contains("in review"), "{body}");
-    // And it works.
+    // The controller works.
     let id = AttachmentId::random();
     program.attach_later(id, volume, "host1").join().unwrap();
     rig.until_attached(id).await;
@@ -302,7 +306,7 @@ async fn a_controller_that_slept_past_its_lease_does_no_harm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_goes_and_comes_back_in_the_middle() {
-    // It lives as long as the process: others in it have their own.
+    // The server lives as long as the process: other tests in it have their own.
     let server: &'static pg::Server = Box::leak(Box::new(pg::Server::new()));
     let rig = Rig::on(server, 3).await;
     let other = rig.another();
@@ -356,7 +360,7 @@ async fn the_server_goes_and_comes_back_in_the_middle() {
     }
 }
 
-/// A controller that is not started tells nobody: whatever it writes is as if every note of it were lost.
+/// A controller that is not started sends no notes: each of its writes is as if its note were lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_sent_although_its_note_was_lost() {
     let rig = Rig::new(1).await;
@@ -390,7 +394,7 @@ async fn a_change_is_sent_although_its_note_was_lost() {
     .await;
 }
 
-/// The controller that announced it is gone, and so is its timer.
+/// The controller that announced the detach is gone, and so is its timer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_announced_detach_ends_after_a_restart() {
     let mut rig = Rig::quiet_with(0, |options| options.hold = Duration::from_secs(1));

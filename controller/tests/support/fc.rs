@@ -1,11 +1,13 @@
-//! The Fibre Channel ports of an agent in memory. What must never happen here: a login that no test has made.
+//! The Fibre Channel ports of an agent in memory. What must never happen here: a login that no test
+//! has made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_api::v1;
 
-/// Its target ports, as `fc/20:00:…`, each with the ports of hosts that are logged in there: for all volumes at once, as a
-/// fabric has it. None: it serves iSCSI alone, and does not say so.
+/// Target ports of an agent, as `fc/20:00:…`, each with the host ports that are logged in there:
+/// for all volumes at once, as in a fabric. Empty: the agent serves iSCSI alone, and does not
+/// report it.
 #[derive(Default)]
 pub(crate) struct Ports(pub(crate) BTreeMap<String, BTreeSet<String>>);
 
@@ -22,7 +24,8 @@ impl Ports {
         vec![one("iscsi"), one("fc")]
     }
 
-    /// What each port says of an export's grants. At the second port twice as much was done as at the first, and later.
+    /// The report of each port about an export's grants. The second port has twice the counters of
+    /// the first, and a later time.
     pub(super) fn report(&self, spec: &v1::ExportSpec, done: bool) -> Vec<v1::FcPortReport> {
         let wanted = spec.fc.as_ref().map_or(&[][..], |fc| &fc.grants);
         if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! How reports are followed. What must never happen here: a report after the agent went down.
+//! Streams of reports. What must never happen here: a report after the agent went down.
 
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -32,7 +32,7 @@ impl Fake {
                             return;
                         }
                     }
-                    // However short: who follows must not miss that it was away.
+                    // However short the outage is, the follower must notice it.
                     _ = down.changed() => return,
                     () = send.closed() => return,
                 }

@@ -17,7 +17,7 @@ impl Host for Fake {
         let id = put.volume_id.clone();
         let (spec, hard, word) = match put.wish {
             Some(put_connection_request::Wish::Spec(mut spec)) => {
-                // Fields that it does not know are gone when it has read them.
+                // An agent loses unknown fields when it reads a spec.
                 if self.state().knobs.knows_no_cache {
                     spec.attachments.iter_mut().for_each(|wish| wish.cache_off = false);
                 }

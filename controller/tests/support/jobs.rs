@@ -7,11 +7,11 @@ use super::cured;
 
 #[derive(Default)]
 pub(crate) struct Jobs {
-    /// What goes on.
+    /// The jobs at work.
     pub(crate) now: Vec<v1::Job>,
-    /// What limits it.
+    /// The limit, in bytes per second. 0: no limit.
     pub(crate) limit: u64,
-    /// The agent knows nothing of jobs: an older one.
+    /// `true`: an older agent, which does not know jobs.
     pub(crate) unknown: bool,
 }
 
@@ -25,7 +25,7 @@ impl Jobs {
         Ok(v1::ListJobsResponse { jobs, limit_bytes: self.limit })
     }
 
-    /// Sets the limit, for the cluster that the agent is pinned to, if it is.
+    /// Sets the limit, for the cluster to which the agent is pinned, if it is.
     pub(super) fn limit(
         &mut self,
         set: v1::SetJobLimitRequest,

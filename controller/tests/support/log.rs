@@ -1,8 +1,8 @@
-//! What was logged, for tests that read it. What must never happen here: a line lost.
+//! A log in memory, for tests that read it. What must never happen here: a line lost.
 
 use std::sync::{Arc, Mutex};
 
-/// What was logged.
+/// The bytes of the log.
 #[derive(Clone, Default)]
 pub(crate) struct Log(pub(crate) Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! What is on the agents' machines beside their volumes, and what they keep of all times.
+//! Contents of the agents' machines beside their volumes, and the agents' long-lived memory.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use tonic::{Code, Status};
 
 use super::{Fake, State, cured};
 
-/// How the agent reverts volumes.
+/// Faults of an agent's reverts, isolations and image exports.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct Reverts {
-    /// It takes the wish, of a cut, too, and does nothing.
+    /// The agent takes a spec with a revert or an isolation, and does nothing.
     pub(crate) hold: bool,
-    /// The same, for this reason.
+    /// The agent does nothing, and reports this problem.
     pub(crate) problem: Option<v1::Problem>,
-    /// It does what it could not do when the wish is taken back: it was done just before.
+    /// A held revert is found done once its spec is withdrawn: it ended just before.
     pub(crate) late: bool,
-    /// It knows nothing of reverts: an older agent.
+    /// An older agent: it ignores reverts, isolations and image exports.
     pub(crate) ignores: bool,
-    /// The same of copies to files: it takes the wish, and does nothing.
+    /// The agent takes a spec with an image export, and does nothing.
     pub(crate) hold_uploads: bool,
-    /// They cannot be done, for this reason.
+    /// Image exports fail with this problem.
     pub(crate) upload_problem: Option<v1::Problem>,
-    /// By volume: the last that was done.
+    /// By volume: the last revert that was done.
     done: BTreeMap<String, String>,
 }
 
@@ -35,7 +35,8 @@ impl Reverts {
 }
 
 impl State {
-    /// What a volume's report says of its revert, and of its cut. `false`: the revert is not done.
+    /// Adds a volume's revert, isolation and image export to its report. `false`: one of them is
+    /// not done.
     pub(super) fn report_revert(&self, spec: Option<&v1::VolumeSpec>, report: &mut v1::VolumeReport) -> bool {
         let reverts = &self.knobs.reverts;
         if let Some(upload) = spec.and_then(|spec| spec.upload.as_ref()).filter(|_| !reverts.ignores) {
@@ -54,7 +55,7 @@ impl State {
             return true;
         };
         if !reverts.waits() {
-            // What was held is done as soon as it may be.
+            // A held revert is done as soon as it may be.
             report.reverted_id.clone_from(&wanted.revert_id);
             return true;
         }
@@ -67,7 +68,7 @@ impl State {
         self.report_revert(spec, &mut v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() })
     }
 
-    /// What is wished of a volume is about to be something else.
+    /// Notes the revert of a spec that is about to be replaced.
     fn note_revert(&mut self, id: &str) {
         let spec = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
         let Some(wanted) = spec.and_then(|spec| spec.revert.clone()) else { return };
@@ -77,7 +78,8 @@ impl State {
         }
     }
 
-    /// What a volume's wish does to the LVs: one that is to be it is nobody's no more, and one that is let go is again.
+    /// Applies a volume's spec to the LVs: a managed LV leaves the list, and an unmanaged one
+    /// returns to it.
     pub(super) fn take_and_release(&mut self, put: &v1::PutVolumeRequest) {
         use v1::put_volume_request::Wish;
         self.note_revert(&put.volume_id);
@@ -101,7 +103,7 @@ impl State {
         }
     }
 
-    /// Those of a group, or all.
+    /// The LVs of a group, or all.
     pub(super) fn lvs_in(&self, group: &str) -> v1::ListLvsResponse {
         let lvs = self.lvs.iter().filter(|lv| group.is_empty() || lv.group == group);
         v1::ListLvsResponse { lvs: lvs.cloned().collect() }
@@ -115,7 +117,7 @@ impl State {
         stamps.filter_map(|stamp| stamp.generation).map(|at| at.epoch).max().unwrap_or(0)
     }
 
-    /// Data of ours that no spec names.
+    /// Data of this cluster that no spec names.
     pub(super) fn orphan(id: &str) -> v1::VolumeStatus {
         let mut report = v1::VolumeReport { volume_id: id.to_owned(), ..Default::default() };
         report.set_phase(v1::Phase::Orphan);
@@ -124,7 +126,7 @@ impl State {
 }
 
 impl State {
-    /// Whether a volume may be what is wished, whatever was wished before.
+    /// Refuses a spec that the volume may not have, whatever spec it has now.
     pub(super) fn check_wish(&mut self, put: &v1::PutVolumeRequest) -> Result<(), Status> {
         let Some(v1::put_volume_request::Wish::Spec(spec)) = &put.wish else { return Ok(()) };
         let id = &put.volume_id;
@@ -137,7 +139,7 @@ impl State {
         self.never_shrinks(id, spec.size_bytes)
     }
 
-    /// Of all smaller sizes that which the volume has is taken, as long as nothing was appended.
+    /// Refuses smaller sizes, except the present one while nothing was appended.
     fn never_shrinks(&mut self, id: &str, bytes: u64) -> Result<(), Status> {
         let kept = self.volumes.get(id).and_then(|kept| kept.spec.as_ref());
         if kept.is_none_or(|kept| kept.size_bytes <= bytes) {
@@ -154,7 +156,7 @@ impl State {
 }
 
 impl Fake {
-    /// A look at LVM finds data that no spec names, and the watchers are told.
+    /// Makes a look at LVM find data that no spec names, and tells the watchers.
     pub(crate) fn publish_orphan(&self, volume: VolumeId) {
         let id = volume.to_string();
         self.state().orphans.insert(id.clone());
@@ -163,10 +165,11 @@ impl Fake {
     }
 }
 
-/// An LVM that takes longer than a call waits. What it showed for one call is kept for the next one for the same wish.
+/// An LVM that takes longer than a call waits. Its answer is kept for the next call with the same
+/// spec.
 #[derive(Default)]
 pub(crate) struct SlowLvm {
-    /// So many calls for a wish come before it has answered the first one.
+    /// Number of calls with one spec that come before LVM has answered the first.
     pub(crate) calls: u32,
     asked: BTreeMap<String, u32>,
 }

@@ -1,5 +1,6 @@
-//! Agents in memory behind real gRPC servers: stamps are fenced, specs are kept, reports are derived from them, sessions
-//! are those of the hosts beside them. What a test wants to go wrong is set in `Knobs`.
+//! Agents in memory behind real gRPC servers: stamps are fenced, specs are stored, reports are
+//! derived from them, sessions are those of the hosts beside them. `Knobs` has the faults that a
+//! test wants.
 
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
@@ -43,32 +44,33 @@ pub(crate) struct Object<T> {
 pub(crate) struct Knobs {
     /// Every call fails, every stream ends.
     pub(crate) down: bool,
-    /// It does not say what it can do: an LVM that hangs, before agents knew better.
+    /// The agent does not report its capabilities: an LVM that hangs, in an older agent.
     pub(crate) silent: bool,
-    /// Puts are taken and not true.
+    /// Puts are stored and not carried out.
     pub(crate) pending: bool,
-    /// Puts of volumes are taken, and answered once this is closed.
+    /// Puts of volumes are stored, and answered once this is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
     /// LVM takes longer than calls wait.
     pub(crate) slow_lvm: lvs::SlowLvm,
     /// New receipts are unproven.
     pub(crate) unproven: bool,
-    /// Barriers are not done: an older one, or a disk that does not answer.
+    /// Barriers are not done: an older agent, or a disk that does not answer.
     pub(crate) undrained: bool,
-    /// What is reserved of every export.
+    /// Reservations of every export.
     pub(crate) reservations: Option<v1::Reservations>,
-    /// It does not say when it looked at sessions: an older one.
+    /// The agent does not report when it looked at sessions: an older one.
     pub(crate) blind: bool,
-    /// It knows nothing of letting go, and keeps the LV as an orphan: an older one.
+    /// An older agent, which cannot unmanage: it keeps the LV as an orphan.
     pub(crate) keeps_released: bool,
     /// New volumes fail for good.
     pub(crate) fail_volumes: bool,
-    /// Volumes do not grow, perhaps for a reason.
+    /// Volumes do not grow, perhaps with a reason.
     pub(crate) hold_growth: bool,
-    /// What did not grow has grown at the moment in which a smaller size is wished for: nobody has heard of it yet.
+    /// A held growth turns out to be done when a smaller size arrives: no report has shown it yet.
     pub(crate) grown_when_smaller: bool,
     pub(crate) growth_problem: Option<v1::Problem>,
-    /// Smaller sizes of volumes are refused with this; without it, those that are less than the volume has.
+    /// Smaller sizes of volumes are refused with this. `None`: sizes below the volume's own are
+    /// refused.
     pub(crate) refuse_smaller: Option<Status>,
     /// New volumes are refused with this.
     pub(crate) refuse_volume: Option<Status>,
@@ -76,19 +78,19 @@ pub(crate) struct Knobs {
     pub(crate) lose_deletes: bool,
     /// Exports with more grants than before are refused with this.
     pub(crate) refuse_export: Option<Status>,
-    /// Exports with fewer are refused with this.
+    /// Exports with fewer grants are refused with this.
     pub(crate) refuse_revoke: Option<Status>,
-    /// It is of a release that knows no cache flag.
+    /// The agent's release knows no cache flag.
     pub(crate) knows_no_cache: bool,
-    /// The host does not say with how many secrets it can log in.
+    /// The host does not report with how many secrets it can log in.
     pub(crate) knows_no_secrets: bool,
-    /// The host's keeper of sessions cannot write a second secret down.
+    /// The host's mooring-sessiond cannot store a second secret.
     pub(crate) keeps_one_secret: bool,
-    /// What its page cache has not written when it is cut off.
+    /// Data of the host's page cache that is not written when it is force detached.
     pub(crate) unwritten: Option<u64>,
-    /// The disk is held open by these.
+    /// The processes that hold the disk open.
     pub(crate) holders: Vec<String>,
-    /// Connections end up here instead of ready.
+    /// The phase in which connections end instead of ready.
     pub(crate) broken: Option<(v1::ConnectionPhase, v1::Problem)>,
     pub(crate) jobs: jobs::Jobs,
     pub(crate) fc: fc::Ports,
@@ -99,30 +101,30 @@ pub(crate) struct State {
     pub(crate) id: AgentId,
     pub(crate) initiator: String,
     pub(crate) cluster: String,
-    /// Empty: it does not know them.
+    /// Pools of the agent. Empty: the agent does not know them.
     pub(crate) pools: Vec<v1::Pool>,
     pub(crate) problems: Vec<v1::Problem>,
     pub(crate) multiattach: bool,
     pub(crate) knobs: Knobs,
     pub(crate) volumes: BTreeMap<String, Object<v1::VolumeSpec>>,
-    /// Their sizes, once they were there.
+    /// Sizes of the volumes, once they were made.
     pub(crate) sizes: BTreeMap<String, u64>,
     pub(crate) exports: BTreeMap<String, Object<v1::ExportSpec>>,
     pub(crate) connections: BTreeMap<String, Object<v1::ConnectionSpec>>,
-    /// Data that is there although no spec of it is kept.
+    /// Data on disk without a stored spec.
     pub(crate) orphans: BTreeSet<String>,
-    /// LVs that are none of its volumes.
+    /// LVs that are no volumes.
     pub(crate) lvs: Vec<v1::Lv>,
-    /// What the machine calls itself.
+    /// The machine's own name.
     pub(crate) machine: String,
     pub(crate) receipts: Vec<v1::Receipt>,
-    /// How often it was asked for one volume.
+    /// Number of calls about one volume.
     pub(crate) looks: usize,
     /// Puts that came, as `export <volume> 1.2 cut`.
     pub(crate) calls: Vec<String>,
 }
 
-/// Who is logged in where, and how often anybody was called: shared by all agents of a test.
+/// Sessions of all hosts, and the number of puts to all agents: shared by all agents of a test.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) sessions: Mutex<BTreeSet<(String, String)>>,
@@ -157,7 +159,7 @@ fn words(stamp: Option<&v1::Stamp>) -> String {
 }
 
 impl State {
-    /// Its store is lost, and with it the id and the cluster; the data of these volumes is there.
+    /// Loses the agent's store, with its id and cluster; the data of these volumes is still there.
     pub(crate) fn lose_store(&mut self, there: &[VolumeId]) {
         self.volumes.clear();
         self.exports.clear();
@@ -246,7 +248,7 @@ impl State {
             grants: spec.grants.iter().map(grant).collect(),
             fc: self.knobs.fc.report(spec, done),
             reservations: self.knobs.reservations.clone(),
-            // Every answer and report is a look.
+            // Every answer and report is a fresh look.
             looked_us: if self.knobs.blind { 0 } else { rig::now_us() },
             ..Default::default()
         })
@@ -423,14 +425,14 @@ impl Fake {
         self.down.send_if_modified(|was| std::mem::replace(was, down) != down);
     }
 
-    /// The initiators of an export, as the agent keeps it.
+    /// The initiators of an export's spec at the agent.
     pub(crate) fn granted(&self, volume: VolumeId) -> Vec<String> {
         let state = self.state();
         let spec = state.exports.get(&volume.to_string()).and_then(|export| export.spec.clone());
         spec.unwrap_or_default().grants.into_iter().map(|grant| grant.initiator).collect()
     }
 
-    /// Tells the watchers how an export, a volume and its receipts are now.
+    /// Tells the watchers the present state of an export, a volume and its receipts.
     pub(crate) fn publish(&self, id: &str) {
         use v1::report::What;
         let state = self.state();
@@ -448,7 +450,7 @@ impl Fake {
         let _ = self.events.send(v1::ConnectionEvent { what });
     }
 
-    /// All receipts are proven from now on.
+    /// Makes all receipts proven from now on.
     pub(crate) fn prove(&self) {
         let mut state = self.state();
         state.knobs.unproven = false;

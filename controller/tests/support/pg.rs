@@ -1,5 +1,5 @@
-//! A private PostgreSQL server on a socket in a folder of its own. It ends with the process that started it, also when that
-//! is killed: a shell waits for the end of a pipe.
+//! A private PostgreSQL server on a socket in a folder of its own. It ends with the process that
+//! started it, also when that is killed: a shell waits for the end of a pipe.
 
 #![allow(dead_code, reason = "each test binary uses another part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
@@ -10,13 +10,14 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Commits are not synced: a kill takes nothing from the kernel's cache, and no test cuts the power.
+/// Settings of the server. Commits are not synced: a kill takes nothing from the kernel's cache,
+/// and no test cuts the power.
 const SETTINGS: &str = "fsync=off full_page_writes=off autovacuum=off shared_buffers=24MB max_connections=90 \
                         listen_addresses='' log_min_messages=warning logging_collector=off";
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Where Debian's package puts the programs.
+/// The folder in which Debian's package puts the programs.
 fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").map(|found| found.flatten().collect::<Vec<_>>());
     let mut found: Vec<_> =
@@ -30,7 +31,8 @@ fn is_root() -> bool {
     std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").unwrap()) == 0
 }
 
-/// PostgreSQL does not run as root: then it runs as the user of its package.
+/// A command of PostgreSQL. PostgreSQL does not run as root: then the command runs as the user of
+/// its package.
 fn command(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
@@ -77,7 +79,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A new one.
+    /// Starts a new server.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         checked(
@@ -89,7 +91,8 @@ impl Server {
         server
     }
 
-    /// One for all tests of this process. It is not dropped, and ends with the process; its folder is removed by its shell.
+    /// The server for all tests of this process. It is never dropped, and ends with the process; a
+    /// shell removes its folder.
     pub(crate) fn shared() -> &'static Self {
         static SERVER: OnceLock<Server> = OnceLock::new();
         SERVER.get_or_init(Self::new)
@@ -112,7 +115,8 @@ impl Server {
             let shell = command(Path::new("/bin/sh"))
                 .args(["-c", &script])
                 .stdin(Stdio::piped())
-                // It outlives the test by a moment; whoever reads the test's output need not wait for that.
+                // The server outlives the test by a moment; a reader of the test's output must not
+                // wait for that.
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .current_dir("/")
@@ -122,7 +126,8 @@ impl Server {
             if self.ready(limit) {
                 return;
             }
-            // After a kill, what it left behind ends by itself, and stands in the way until then.
+            // After a kill, the old server's processes end by themselves, and block a start until
+            // then.
             assert!(Instant::now() < limit, "{}", fs::read_to_string(self.dir.path().join("log")).unwrap());
             self.end_shell();
         }
@@ -147,7 +152,7 @@ impl Server {
         }
     }
 
-    /// Ends it as an operator does: what runs is cut off.
+    /// Stops the server as an operator does: running transactions are aborted.
     pub(crate) fn stop(&self) {
         checked(
             command(&programs().join("pg_ctl"))
@@ -158,7 +163,7 @@ impl Server {
         self.end_shell();
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(crate) fn kill(&self) {
         let file = fs::read_to_string(self.dir.path().join("data/postmaster.pid")).unwrap();
         checked(Command::new("kill").args(["-KILL", file.lines().next().unwrap()]));
@@ -185,7 +190,7 @@ impl Server {
         String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
     }
 
-    /// Makes a database when it is not there. Returns its address.
+    /// Makes a database if it is missing. Returns its address.
     pub(crate) fn database(&self, name: &str) -> String {
         let there = self.psql("postgres", &format!("SELECT 1 FROM pg_database WHERE datname = '{name}'"));
         if there.is_empty() {
@@ -194,7 +199,7 @@ impl Server {
         format!("postgres://mooring@/{name}?host={}", self.socket())
     }
 
-    /// A copy of a database, as an operator's backup and restore make it.
+    /// Copies a database, as an operator's backup and restore do.
     pub(crate) fn backup_and_restore(&self, from: &str, to: &str) {
         self.database(to);
         let file = self.dir.path().join(format!("{to}.dump"));

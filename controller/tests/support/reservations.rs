@@ -1,4 +1,5 @@
-//! Reservations that are taken away from an agent in memory. What must never happen here: another key's.
+//! Changes to the reservations of an agent in memory. What must never happen here: a change to
+//! another key.
 
 use mooring_api::v1;
 use mooring_api::v1::change_reservations_request::Change;

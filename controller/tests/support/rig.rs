@@ -1,4 +1,4 @@
-//! A controller with agents in memory, and what tests ask it.
+//! A controller with agents in memory, and the calls of the tests to it.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 
 use super::{Fake, World, pg};
 
-/// The test binary `postgres` runs the same tests on the other database.
+/// `true` in the test binary `postgres`, which runs the same tests on the other database.
 pub(crate) const ON_POSTGRES: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"postgres");
 
 pub(crate) const LONG: Wait = Wait(Duration::from_secs(30));
@@ -37,11 +37,11 @@ pub(crate) struct Rig {
     pub(crate) service: Service,
     pub(crate) names: Vec<String>,
     dir: tempfile::TempDir,
-    /// What is said otherwise than usual at every start.
+    /// Changes to the usual options, at every start.
     tune: Tune,
-    /// What the names of this rig's databases begin with, where they are in one server.
+    /// Prefix of the names of this rig's databases, if they are in one server.
     prefix: String,
-    /// Another server than the one that all share.
+    /// A server of its own, instead of the shared one. `None`: the shared one.
     server: Option<&'static pg::Server>,
 }
 
@@ -74,19 +74,19 @@ impl Rig {
         rig
     }
 
-    /// With its databases in a server that is its own, to be killed.
+    /// A rig with its databases in a server of its own, which the test may kill.
     pub(crate) async fn on(server: &'static pg::Server, hosts: usize) -> Self {
         let rig = Self::quiet_on(Some(server), hosts, Arc::new(|_| {}));
         rig.up().await;
         rig
     }
 
-    /// The same, before anything is dialled.
+    /// A rig as [`Rig::new`] makes it, before any agent is dialled.
     pub(crate) fn quiet(hosts: usize) -> Self {
         Self::quiet_with(hosts, |_| {})
     }
 
-    /// The same with other options, now and at every later start.
+    /// A rig as [`Rig::quiet`] makes it, with other options, now and at every later start.
     pub(crate) fn quiet_with(
         hosts: usize,
         change: impl Fn(&mut ServiceOptions) + Send + Sync + 'static,
@@ -134,7 +134,7 @@ impl Rig {
         .await;
     }
 
-    /// A volume that is shared, but not in two modes on one host.
+    /// A volume of a type that is shared, but not in two modes on one host.
     pub(crate) async fn strict_volume(&self) -> VolumeId {
         let specs = [("multiattach", "<is> True"), ("mooring:mixed_modes", "<is> False")];
         let specs = specs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -145,13 +145,14 @@ impl Rig {
         volume
     }
 
-    /// Changes the database behind the back of the service.
+    /// Changes the database past the service.
     pub(crate) fn write(&self, sql: &str) {
         let path = self.path("state").join("mooring-controller.db");
         rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
     }
 
-    /// Detaches by force; the receipt, which may be unproven. An agent that is slow is asked again.
+    /// Detaches by force, and returns the receipt, which may be unproven. A slow agent is asked
+    /// again.
     pub(crate) async fn force(&self, id: AttachmentId) -> Receipt {
         until("a receipt", async || {
             let answer = self.service.delete_attachment(&admin(), id, true, SHORT).await;
@@ -160,7 +161,7 @@ impl Rig {
         .await
     }
 
-    /// The controller dies, and another starts on the same database, or on another folder.
+    /// Ends the controller, and starts another on the same database, or on another folder.
     pub(crate) async fn restart(&mut self) {
         self.restart_on("state", false).await;
         for name in self.names.clone() {
@@ -170,12 +171,12 @@ impl Rig {
 
     pub(crate) async fn restart_on(&mut self, state: &str, restored: bool) {
         self.service.stop().await;
-        // The old one lets go of its database with its last handle.
+        // The old controller closes its database with its last handle.
         let spare = options(&self.dir, &[], &format!("spare-{}", uuid::Uuid::new_v4()), false);
         self.service = Service::open(spare).unwrap();
         let mut options = options(&self.dir, &self.names, state, restored);
         (self.tune)(&mut options);
-        // A transaction that nobody waits for any more may still hold the file.
+        // A transaction without a waiting caller may still hold the file.
         self.service =
             until("the database", async || match open(options.clone(), self.server, &self.prefix) {
                 Ok(service) => {
@@ -187,7 +188,7 @@ impl Rig {
             .await;
     }
 
-    /// One more controller with the same agents, not started.
+    /// Makes one more controller with the same agents, not started.
     pub(crate) fn another(&self) -> Service {
         let mut options = options(&self.dir, &self.names, "state", false);
         (self.tune)(&mut options);
@@ -217,12 +218,12 @@ impl Rig {
         self.server.unwrap_or_else(pg::Server::shared)
     }
 
-    /// SQL on this rig's database.
+    /// Runs SQL on this rig's database.
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.server().psql(&format!("{}-state", self.prefix), sql)
     }
 
-    /// The controller ends, its database is lost, and another one is rebuilt from the agents.
+    /// Ends the controller, loses its database, and rebuilds another one from the agents.
     pub(crate) async fn rebuild(&mut self, state: &str) -> Result<Report, RebuildError> {
         self.service.stop().await;
         let spare = options(&self.dir, &[], &format!("spare-{}", uuid::Uuid::new_v4()), false);
@@ -233,7 +234,7 @@ impl Rig {
         mooring_controller::rebuild::run(options, database, &How::default()).await
     }
 
-    /// A copy of the database and of its keys, as a backup makes it.
+    /// Copies the database and its keys, as a backup does.
     pub(crate) fn backup(&self, to: &str) {
         if ON_POSTGRES {
             let name = |state: &str| format!("{}-{state}", self.prefix);
@@ -356,7 +357,7 @@ fn options(dir: &tempfile::TempDir, names: &[String], state: &str, restored: boo
 }
 
 thread_local! {
-    /// Other policies than the defaults, where a test sets them before its first controller.
+    /// Policies other than the defaults, if a test sets them before its first controller.
     pub(crate) static POLICIES: OnceCell<Policies> = const { OnceCell::new() };
 
     static AHEAD: Arc<AtomicU64> = Arc::default();
@@ -364,7 +365,8 @@ thread_local! {
     static WRONG: Arc<AtomicI64> = Arc::default();
 }
 
-/// The machine's clocks, and what this test (a thread is its own, a process may be shared) has moved them by.
+/// The machine's clocks, plus the offsets that this test has set. The offsets belong to the thread:
+/// one process may run several tests.
 fn clock() -> Clock {
     let (ahead, wrong) = (AHEAD.with(Arc::clone), WRONG.with(Arc::clone));
     let later = move |ahead: &AtomicU64| Duration::from_secs(ahead.load(Ordering::Relaxed));
@@ -379,12 +381,12 @@ fn clock() -> Clock {
     )
 }
 
-/// From now on it is later: so much time has passed.
+/// Lets this much time pass, on all clocks.
 pub(crate) fn put_forward(seconds: u64) {
     AHEAD.with(|ahead| ahead.fetch_add(seconds, Ordering::Relaxed));
 }
 
-/// Somebody sets the wall clock. No time passes.
+/// Sets the wall clock. No time passes.
 pub(crate) fn set_clock(by_seconds: i64) {
     WRONG.with(|wrong| wrong.fetch_add(by_seconds, Ordering::Relaxed));
 }
@@ -432,8 +434,8 @@ pub(crate) fn reserve(volume: VolumeId) -> NewAttachment {
     NewAttachment { connector: NewConnector::None, ..client(volume, 0) }
 }
 
-/// Waits for something that comes by itself. What is asked for has no signal of its own: it is looked at often, and the
-/// limit is only for a test that hangs.
+/// Waits for a state that comes by itself. It has no signal of its own, so it is looked at often.
+/// The limit is only for a test that hangs.
 pub(crate) async fn until<T>(what: &str, look: impl AsyncFn() -> Result<T, String>) -> T {
     let limit = tokio::time::Instant::now() + LONG.0;
     loop {
@@ -449,14 +451,14 @@ pub(crate) fn connection_info(attachment: &Attachment) -> &serde_json::Map<Strin
     attachment.connection_info.as_ref().unwrap()
 }
 
-/// Microseconds since 1970, as agents say times.
+/// Microseconds since 1970, the agents' form of times.
 pub(crate) fn now_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(now.as_micros()).unwrap()
 }
 
 impl Fake {
-    /// What it says that it can do.
+    /// Capabilities of the agent, as it reports them.
     pub(super) fn capabilities(&self) -> v1::Capabilities {
         let state = self.state();
         v1::Capabilities {
@@ -465,7 +467,7 @@ impl Fake {
             kernel_release: "6.12.1".to_owned(),
             multiattach: state.multiattach,
             pools: state.pools.clone(),
-            // A host that only attaches has none, and says so.
+            // A host that only attaches has no pools, and reports that.
             pools_unknown: state.pools.is_empty() && state.initiator.is_empty(),
             problems: state.problems.clone(),
             transports: state.knobs.fc.transports(),

@@ -30,7 +30,7 @@ impl Api {
         Self::ruled(rig, "")
     }
 
-    /// With an operator's policies in the front.
+    /// An API with an operator's policies in the HTTP layer.
     pub(crate) fn ruled(rig: &Rig, file: &str) -> Self {
         let policies = Arc::new(Policies::parse(file, "policy.yaml", true).unwrap());
         let options = Options {
@@ -43,7 +43,7 @@ impl Api {
         Self(router(rig.service.clone(), options))
     }
 
-    /// As an admin of project `p`.
+    /// A call as an admin of project `p`.
     pub(crate) async fn call(&self, version: &str, method: &str, path: &str, body: Option<Value>) -> Answer {
         let request = Request::builder()
             .method(method)
@@ -82,7 +82,7 @@ impl Api {
 }
 
 impl Answer {
-    /// Its code, and what it says went wrong.
+    /// Asserts the answer's code, and a part of its error.
     #[track_caller]
     pub(crate) fn is(&self, code: u16, part: &str) {
         let message = self.body.as_object().and_then(|map| map.values().next());

@@ -1,4 +1,4 @@
-//! What operators do to volumes, and the flags of volumes.
+//! Operators' actions on volumes, and the flags of volumes.
 
 use mooring_controller::domain::{VolumeAction, VolumeStatus};
 use mooring_controller::service::Refusal;
@@ -30,7 +30,7 @@ async fn flags() {
         assert_eq!((done.status.as_u16(), done.body), (200, Value::Null));
     }
     assert_eq!(act(&api, id, "os-update_readonly_flag", json!({ "readonly": true })).await.status, 202);
-    // It decides for those who say nothing.
+    // The flag decides for an attachment without a mode.
     let attached = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
     assert_eq!(attached.mode, Mode::ReadOnly);
     rig.service.complete_attachment(&admin(), attached.id).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_status_that_is_said_holds_until_the_next_event() {
 
     let attached = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
     rig.service.complete_attachment(&admin(), attached.id).await.unwrap();
-    // A record that goes cuts nobody off.
+    // Removing a record would revoke no access.
     reset(json!({ "attach_status": "detached" })).await.is(400, "os-force_detach");
     reset(json!({ "status": "available" })).await.is(400, "its attachments say that it is in-use");
     reset(json!({ "status": "available", "attach_status": "detached" })).await.is(400, "os-force_detach");
@@ -98,7 +98,7 @@ async fn a_status_that_is_said_holds_until_the_next_event() {
     assert_eq!(status().await, VolumeStatus::InUse);
     assert_eq!(reset(json!({ "status": "error" })).await.status, 202);
     assert_eq!(status().await, VolumeStatus::Error);
-    // The next event: what is derived holds again.
+    // At the next event, the derived status applies again.
     rig.service.delete_attachment(&admin(), attached.id, false, LONG).await.unwrap();
     assert_eq!(status().await, VolumeStatus::Available);
     let action = VolumeAction::ResetStatus { status: Some(VolumeStatus::Error), attached: None };
@@ -117,7 +117,7 @@ async fn what_the_agent_is_at_is_not_covered() {
         refused.is(400, "its status cannot be reset");
     }
     assert_eq!(act(&api, id, "os-reset_status", json!({ "status": "creating" })).await.status, 202);
-    // A delete wants a status that allows it, a forced one takes it as it is.
+    // A delete demands a status that allows it; a forced one accepts any.
     assert_eq!(api.delete(&format!("/volumes/{id}")).await.status, 400);
     assert_eq!(act(&api, id, "os-force_delete", Value::Null).await.status, 202);
     rig.storage.state().knobs.pending = false;
@@ -142,7 +142,7 @@ async fn a_forced_delete_never_takes_an_attachment_along() {
         assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     }
     rig.service.delete_attachment(&admin(), attached.id, false, LONG).await.unwrap();
-    // Before 3.23 `force` says nothing.
+    // Before 3.23 `force` has no effect.
     assert_eq!(act(&api, id, "os-reset_status", json!({ "status": "error" })).await.status, 202);
     assert_eq!(api.delete(&path).await.status, 202);
     until_gone(&rig, id).await;

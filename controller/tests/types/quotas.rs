@@ -54,7 +54,7 @@ async fn twenty_at_the_edge_and_exactly_the_limit_succeed() {
     assert_eq!(done, 7);
     let shown = rig.service.quotas(&admin(), "edge").await.unwrap();
     assert_eq!((in_use(&shown, "volumes"), in_use(&shown, "gigabytes")), (7, 7));
-    // Another project has its own.
+    // Another project has a quota of its own.
     rig.service.create_volume(&of_project("other"), new_volume()).await.unwrap();
 }
 
@@ -77,7 +77,7 @@ async fn every_key_that_volumes_have_is_enforced_and_given_back() {
     for (key, used) in [("volumes", 2), ("gigabytes", 6), ("volumes_gold", 1), ("gigabytes_gold", 2)] {
         assert_eq!(in_use(&shown, key), used, "{key}");
     }
-    // A type keeps its limits under another name, and a new one of the old name begins without.
+    // A renamed type keeps its limits, and a new type with the old name begins without.
     rig.service.update_type(&admin(), gold.id, Some("au"), None, None).await.unwrap();
     let shown = rig.service.quotas(&user, "q").await.unwrap();
     let au = shown.iter().find(|entry| entry.key.to_string() == "gigabytes_au").unwrap();
@@ -86,7 +86,7 @@ async fn every_key_that_volumes_have_is_enforced_and_given_back() {
     let shown = rig.service.quotas(&user, "q").await.unwrap();
     let fresh = shown.iter().find(|entry| entry.key.to_string() == "gigabytes_gold").unwrap();
     assert_eq!((fresh.limit, fresh.in_use), (Limit::Unlimited, 0));
-    // What is gone is given back.
+    // A deleted volume gives its quota back.
     rig.until_volume(golden, mooring_controller::domain::VolumeStatus::Available).await;
     rig.service.delete_volume(&user, golden).await.unwrap();
     until("the end of the volume", async || {
@@ -95,7 +95,7 @@ async fn every_key_that_volumes_have_is_enforced_and_given_back() {
     })
     .await;
     create(2, None).await.unwrap();
-    // A type that goes takes its limits along.
+    // A deleted type takes its limits along.
     rig.service.delete_type(&admin(), gold.id).await.unwrap();
     kind(&rig, "au", &[]).await;
     create(1, None).await.unwrap_err();
@@ -143,12 +143,12 @@ async fn who_may_ask_and_set() {
     ] {
         assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     }
-    // The empty text is the class's place, and no project's.
+    // The empty text stands for the class, and for no project.
     assert!(matches!(
         rig.service.set_quotas(&admin(), "", limits(&[("volumes", 0)])).await,
         Err(Refusal::Invalid(_))
     ));
-    // A user's wish for another project's limits is passed over, an admin's is not.
+    // A user's query for another project's limits is ignored, an admin's is not.
     rig.service.set_quotas(&admin(), "q", limits(&[("volumes", 3)])).await.unwrap();
     let volumes = |entries: Vec<Entry>| entries.iter().find(|entry| entry.key == Key::Volumes).unwrap().limit;
     assert_eq!(volumes(rig.service.limits(&user, Some("q")).await.unwrap()), Limit::At(10));

@@ -1,4 +1,4 @@
-//! Retype, end to end: every answer of the table, and nothing changed where the answer is no.
+//! Retypes, end to end: every answer of the table, and no change after a refusal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn retype(api: &Api, id: VolumeId, wish: Value) -> Answer {
     api.post(&format!("/volumes/{id}/action"), json!({ "os-retype": wish })).await
 }
 
-/// What the storage agent keeps of a volume for a rebuild.
+/// Waits until the agent's data for a rebuild has this type and flag.
 async fn until_told(rig: &Rig, id: VolumeId, kind: &str, multiattach: bool) {
     until("the wish at the agent", async || {
         let state = rig.storage.state();
@@ -58,13 +58,13 @@ async fn g8_type_flag_and_wish_change_together() {
         (shared.id, true, VolumeStatus::Available)
     );
     until_told(&rig, id, "shared", true).await;
-    // It is shared in fact: two at once.
+    // The volume is really shared: two attachments at once.
     let first = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
     let second = rig.service.create_attachment(&admin(), client(id, 2), LONG).await.unwrap();
     for gone in [first.id, second.id] {
         rig.service.delete_attachment(&admin(), gone, false, LONG).await.unwrap();
     }
-    // And back, by id.
+    // Back again, by id.
     let back = rig.service.volume_type(&admin(), "a").await.unwrap().id.to_string();
     assert_eq!(retype(&api, id, json!({ "new_type": back, "migration_policy": "never" })).await.status, 202);
     until_told(&rig, id, "a", false).await;
@@ -129,14 +129,14 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
     rig.service.complete_attachment(&admin(), held.id).await.unwrap();
     let flag = "the specified volume however currently has a status of: in-use.";
     retype(&api, id, json!({ "new_type": "shared" })).await.is(400, flag);
-    // The size is asked before the flag.
+    // The size is checked before the flag.
     retype(&api, id, json!({ "new_type": "large-shared" })).await.is(400, "minimum required size");
     unchanged("in use").await;
-    // Without a change of the flag it may be in use.
+    // Without a change of the flag the volume may be in use.
     assert_eq!(retype(&api, id, json!({ "new_type": "b" })).await.status, 202);
     let volume = rig.service.volume(&admin(), id).await.unwrap();
     assert_eq!((volume.volume_type.name.as_str(), volume.status), ("b", VolumeStatus::InUse));
-    // Not in error, whoever said so.
+    // A volume in error is refused, whoever set the error.
     let reset = json!({ "os-reset_status": { "status": "error" } });
     assert_eq!(api.post(&format!("/volumes/{id}/action"), reset).await.status, 202);
     retype(&api, id, json!({ "new_type": "a" })).await.is(400, "available or in-use state");
@@ -169,13 +169,13 @@ async fn policies_decide_who() {
     forbidden(retype(&["reader", "changer"], "shared").await, "volume:multiattach");
     retype(&["reader", "changer"], "b").await.unwrap();
     retype(&["reader", "changer", "sharer"], "shared").await.unwrap();
-    // Back needs no policy about sharing.
+    // The way back needs no policy about sharing.
     retype(&["reader", "changer"], "b").await.unwrap();
-    // Of another project's volume nothing is said.
+    // Another project's volume is hidden.
     let stranger = of_project("q");
     let unseen = rig.service.retype_volume(&stranger, id, "shared", MigrationPolicy::Never).await;
     assert!(matches!(unseen, Err(Refusal::NotFound { .. })), "{unseen:?}");
-    // A private type is not there.
+    // A private type does not exist for the caller.
     let hidden =
         rig.service.create_type(&admin(), "hidden", None, false, crate::api::specs(&[])).await.unwrap();
     let unseen = retype(&["reader", "changer"], &hidden.id.to_string()).await;
@@ -195,7 +195,7 @@ async fn quota_moves_with_the_type() {
     assert_eq!((used("volumes"), used("volumes_a"), used("volumes_b")), (1, 0, 1));
 }
 
-/// A type that wants one mode for all attachments of a host does not come over a host that has two.
+/// A type that demands one mode for all attachments of a host is refused while a host has two.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strict_type_does_not_come_over_mixed_modes() {
     let rig = Rig::new(1).await;
@@ -217,8 +217,8 @@ async fn a_strict_type_does_not_come_over_mixed_modes() {
     assert_eq!(unchanged.volume_type.name, "mixed");
 }
 
-/// What a type says about sessions is in the wish of every export of its volumes, also what it no longer says; and it changes
-/// only while nobody is attached.
+/// A type's session settings are in the spec of every export of its volumes, also settings that it
+/// no longer has. They change only while nothing is attached.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_type_says_about_sessions_is_wished() {
     let rig = Rig::new(1).await;
@@ -255,7 +255,7 @@ async fn what_a_type_says_about_sessions_is_wished() {
     assert_eq!(said(id), [pair("data_digest", "crc32c,none"), pair("queue_depth", "64")]);
     rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap();
     assert_eq!(said(plain), wished);
-    // And so it stays.
+    // The setting stays.
     rig.service.delete_attachment(&admin(), again, true, LONG).await.unwrap();
     rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap();
     assert_eq!(said(id), [pair("data_digest", "crc32c,none"), pair("queue_depth", "64")]);
@@ -283,7 +283,7 @@ async fn retype_racing_attaches_never_leaves_flag_and_attachments_apart() {
         };
         let service = rig.service.clone();
         let to_plain = tokio::spawn(async move {
-            // Sometimes first, sometimes last.
+            // Sometimes before the attaches, sometimes after them.
             tokio::time::sleep(Duration::from_micros(round * 40)).await;
             service.retype_volume(&admin(), id, "plain", MigrationPolicy::Never).await
         });

@@ -1,4 +1,4 @@
-//! Types: who sees them, what their specs may say, and the defaults of projects.
+//! Types: who sees them, the values of their specs, and the projects' defaults.
 
 use mooring_controller::domain::{NewVolume, VolumeStatus};
 use mooring_controller::list::ListQuery;
@@ -56,7 +56,7 @@ async fn a_private_type_is_there_for_those_with_access_only() {
     }
     rig.service.set_type_access(&admin(), hidden.id, "friend", false).await.unwrap();
     assert!(!sees(friend.clone()).await);
-    // What it has stays, and can be read.
+    // The project keeps its volumes of the type, and can read them.
     let own = rig.service.volumes(&friend, ListQuery::default()).await.unwrap().items;
     assert_eq!(own[0].volume_type.name, "hidden");
 }
@@ -130,7 +130,7 @@ async fn s1_one_spelling_whatever_was_written() {
     assert_eq!(api.get(&specs).await.body["extra_specs"]["multiattach"], "<is> True");
 }
 
-/// What a type says about sessions is checked by name, on every way that writes it.
+/// A type's session settings are checked by name, on every call that writes them.
 #[tokio::test(flavor = "multi_thread")]
 async fn tuning_is_checked_where_it_is_written() {
     let rig = Rig::new(0).await;
@@ -174,7 +174,7 @@ async fn s15_the_specs_of_a_type_in_use_do_not_change() {
     api.delete(&format!("{specs}/vendor:a")).await.is(400, in_use);
     api.delete(&format!("/types/{used}")).await.is(400, "still in use");
     assert_eq!(api.get(&specs).await.body, json!({ "extra_specs": { "vendor:a": "b" } }));
-    // Retyped away, it is free again.
+    // After a retype to another type, the first type is free again.
     rig.until_volume(id, VolumeStatus::Available).await;
     let away = json!({ "os-retype": { "new_type": "__DEFAULT__" } });
     assert_eq!(api.post(&format!("/volumes/{id}/action"), away).await.status, 202);
@@ -266,7 +266,8 @@ async fn projects_have_defaults_of_their_own() {
     assert_eq!(default("q").await, ("fast".to_owned(), fast));
     assert_eq!(default("r").await.0, "__DEFAULT__");
     api.delete(&format!("/types/{fast}")).await.is(400, "default volume type");
-    // One that the project may not use is refused; one that it may not use any more does not count.
+    // A type that the project may not use is refused; a default that it may no longer use does not
+    // count.
     let private = json!({ "default_type": { "volume_type": hidden.to_string() } });
     api.put("/default-types/q", private.clone()).await.is(400, "may not use");
     rig.service.set_type_access(&admin(), hidden, "q", true).await.unwrap();
