@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_of_an_operator_is_left_and_a_failure_is_none_of_the_service() {
+    async fn an_operators_certificate_is_left_and_a_failure_stops_no_service() {
         let top = tempfile::tempdir().unwrap();
         let config = made(top.path(), SystemTime::now());
         let tls = config.tls.clone().unwrap();

@@ -209,7 +209,7 @@ fn the_authority_is_loaded_from_its_own_files_only() {
 }
 
 #[test]
-fn a_certificate_is_renewed_at_two_thirds_of_its_life_with_its_names_and_key() {
+fn a_certificate_renewed_at_two_thirds_of_its_life_keeps_names_and_key() {
     let (authority, now, key) = (authority(), SystemTime::now(), make_key().unwrap());
     let names = ["controller1".to_owned(), "192.0.2.7".to_owned(), "fd00::7".to_owned()];
     let server = authority.sign_server(&key, &names, now).unwrap().certificate;

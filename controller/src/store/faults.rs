@@ -44,7 +44,7 @@ async fn a_full_disk_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_folder_that_goes_under_the_controller_is_noticed_and_nothing_more_is_taken() {
+async fn a_folder_that_goes_is_noticed_and_no_more_writes_are_taken() {
     let top = tempfile::tempdir().unwrap();
     let (dir, aside) = (top.path().join("state"), top.path().join("aside"));
     let store = open(&dir).unwrap();
