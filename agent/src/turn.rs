@@ -1,5 +1,6 @@
 //! Turns of changes of one object, whatever the object is: changes are made one by one, the worker
-//! that writes and the caller who gives up agree on the outcome, and failures are tried again.
+//! that writes and the caller that gives up agree on the outcome, and failed changes are tried
+//! again.
 //!
 //! What must never happen here: a change that is made after its caller was told that it was not.
 
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::workers;
 
-/// Time until a failed object is tried again: this, doubled each time, up to [`RETRY_MAX`] or less.
+/// Time until a failed object is tried again, after its first failure. The time doubles with each
+/// failure, up to [`RETRY_MAX`] or less.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 
 /// The longest time that a failed object waits.
@@ -37,7 +39,7 @@ impl Seldom {
         work: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that was set back says nothing.
+        // A clock that was set back does not show how long ago the last run was.
         let lately = last.and_then(|last| now.duration_since(last).ok());
         if lately.is_none_or(|since| since >= every) {
             work()?;
@@ -78,15 +80,15 @@ impl Claim {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns `true` if somebody has taken it. For a worker that has not, this means that its
-    /// caller has given up.
+    /// Returns `true` if somebody has taken the claim. To a worker that has not taken it, this
+    /// means that the caller has given up.
     pub(crate) fn is_taken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// Waits for the worker's answer. `None` if the change was not begun before the deadline; then it
-/// never is.
+/// Waits for the worker's answer. `None` if the worker did not begin the change before the
+/// deadline; then it never begins it.
 pub(crate) async fn answer<T>(
     mut result: oneshot::Receiver<T>,
     claim: &Arc<Claim>,
@@ -95,7 +97,7 @@ pub(crate) async fn answer<T>(
     match tokio::time::timeout(deadline, &mut result).await {
         Ok(answer) => answer.ok(),
         Err(_) if claim.take() => None,
-        // The change is being written: its outcome is worth the moment that a write takes.
+        // The worker is writing the change: its outcome is worth the moment that a write takes.
         Err(_) => result.await.ok(),
     }
 }
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_seldom_is_done_again_when_its_time_has_come_it_has_failed_or_the_clock_was_set_back() {
+    fn seldom_runs_again_when_due_or_failed_or_the_clock_was_set_back() {
         let (seldom, hour) = (Seldom::default(), Duration::from_hours(1));
         let begin = SystemTime::UNIX_EPOCH + hour * 1000;
         let is_done = |now, works: bool| {

@@ -1,4 +1,5 @@
-//! What the agent knows of one volume. Derived from the store and from looking; nothing here is durable.
+//! The state of one volume in memory, derived from the store and from looks. Nothing here is
+//! durable.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,11 +26,12 @@ use super::upload::Uploads;
 use crate::object::turn::Turn;
 use crate::turn::Turns;
 
-/// A kernel call takes micro- to milliseconds, and some an RCU grace period. After this long a drain is at work, and
-/// whoever walks into its folders waits with it.
+/// Time after which a kernel call counts as blocked. A kernel call takes micro- to milliseconds,
+/// and some wait for an RCU grace period. A longer call is a drain, and everyone who reads its
+/// folders waits with it.
 pub(super) const BLOCKED_AFTER: Duration = Duration::from_millis(200);
 
-/// What is wanted of one object, and the stamp that fences it.
+/// The spec or tombstone of one object, and the stamp that fences it.
 #[derive(Debug, Clone)]
 pub(crate) struct Wish<S> {
     pub(crate) stamp: Stamp,
@@ -44,7 +46,7 @@ pub(crate) enum WishKind<S> {
     Tombstone {
         destroy: bool,
     },
-    /// Volumes: the LV is nobody's from now on.
+    /// For volumes: the volume is unmanaged, and its LV stays.
     Released,
 }
 
@@ -57,21 +59,21 @@ impl<S> Wish<S> {
     }
 }
 
-/// What one half of a pass, the volume's or the export's, has left.
+/// The result of one half of a pass, the volume's or the export's.
 #[derive(Debug, Clone)]
 pub(crate) struct End<R> {
-    /// The number of the pass; 0: there was none.
+    /// The number of the pass; 0 if there was none.
     pub(crate) pass: u64,
-    /// The generation that it worked on.
+    /// The generation that the pass worked on. `None` if there was neither a spec nor a tombstone.
     pub(crate) generation: Option<Generation>,
     pub(crate) report: Option<R>,
-    /// Nothing is left to do.
+    /// `true` if nothing is left to do.
     pub(crate) done: bool,
-    /// Something failed that may succeed later by itself.
+    /// `true` if something failed that may succeed later by itself.
     pub(crate) retry: bool,
-    /// When it ended.
+    /// When the pass ended. `None` if there was none.
     pub(crate) at: Option<Instant>,
-    /// Operations on the kernel's tree that it took.
+    /// Operations of the pass on the kernel's tree.
     pub(crate) operations: u64,
 }
 
@@ -82,8 +84,8 @@ impl<R> Default for End<R> {
 }
 
 impl<R> End<R> {
-    /// Whether a pass that began later than pass `after` worked on this generation or a newer one, and waiting longer is
-    /// of no use.
+    /// Says whether a pass that began later than pass `after` worked on this generation or a newer
+    /// one, and a longer wait is of no use.
     pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
         self.pass > after && self.generation >= Some(generation) && (self.done || !self.retry)
     }
@@ -94,37 +96,37 @@ impl<R> End<R> {
 pub(crate) struct State {
     volume: Option<Wish<VolumeSpec>>,
     export: Option<Wish<ExportSpec>>,
-    /// The turn of its passes.
+    /// The turn of the volume's passes.
     pub(super) turn: Turn,
-    /// The observations of it.
+    /// The observations of the volume.
     pub(super) knowledge: Knowledge,
-    /// The facts that end only with it.
+    /// The facts that end only with the volume.
     pub(super) established: Established,
     pub(super) receipts: Receipts,
-    /// The calls of it that have not returned.
+    /// The volume's calls that have not returned.
     pub(super) calls: Calls,
-    /// The long work of its passes.
+    /// The long work of the volume's passes.
     pub(super) jobs: Jobs,
-    /// Steps that make it larger.
+    /// Steps that extend the LV.
     pub(super) growth: Growth,
-    /// The silence of its device.
+    /// The silence of the volume's device.
     pub(super) silence: Silence,
-    /// The table of its LV.
+    /// The device-mapper table of the LV.
     pub(super) table: Table,
     pub(super) revert: Revert,
-    /// The copy of it to a file.
+    /// The image export of the volume.
     pub(super) uploads: Uploads,
-    /// The persistent reservations of it.
+    /// The persistent reservations of the volume.
     pub(super) held: Held,
-    /// The RESERVE(6) and RESERVE(10) of it.
+    /// The reservations of the volume by RESERVE(6) and RESERVE(10).
     pub(super) reserved: Reserved,
-    /// The change of its persistent reservations that was asked for.
+    /// The requested change of the persistent reservations. `None` if no change waits for a pass.
     asked: Option<Asked>,
     volume_end: End<VolumeReport>,
     export_end: End<ExportReport>,
-    /// The export was made in bulk work. It is looked at when the others are made, too.
+    /// `true` if bulk work made the export. A look follows when the other exports are made, too.
     look_later: bool,
-    /// Why the store did not take the last change.
+    /// Why the store did not take the last change. `None` if it did.
     store_failed: Option<Problem>,
 }
 
@@ -139,7 +141,7 @@ impl State {
         self.export.as_ref()
     }
 
-    /// Both, as they are now.
+    /// The specs or tombstones of the volume and its export, as they are now.
     pub(super) fn wishes(&self) -> (Option<Wish<VolumeSpec>>, Option<Wish<ExportSpec>>) {
         (self.volume.clone(), self.export.clone())
     }
@@ -164,42 +166,42 @@ impl State {
         self.export = Some(wish);
     }
 
-    /// Says whether nothing is known of this volume: no spec, no tombstone, no LV.
+    /// Says whether nothing is known of this volume: no spec, no tombstone, no orphan LV.
     pub(super) fn is_unknown(&self) -> bool {
         self.volume.is_none() && self.export.is_none() && self.knowledge.orphan().is_none()
     }
 
-    /// Where the volume half of the last pass has ended.
+    /// The result of the volume half of the last pass.
     pub(super) fn volume_end(&self) -> &End<VolumeReport> {
         &self.volume_end
     }
 
-    /// Where the export half of the last pass has ended.
+    /// The result of the export half of the last pass.
     pub(super) fn export_end(&self) -> &End<ExportReport> {
         &self.export_end
     }
 
-    /// Takes note of where the volume half of a pass has ended.
+    /// Notes the result of the volume half of a pass.
     pub(super) fn end_volume(&mut self, end: End<VolumeReport>) {
         self.volume_end = end;
     }
 
-    /// Takes note of where the export half of a pass has ended.
+    /// Notes the result of the export half of a pass.
     pub(super) fn end_export(&mut self, end: End<ExportReport>) {
         self.export_end = end;
     }
 
-    /// Keeps the report of a look beside all passes in the place of the last pass's.
+    /// Replaces the last pass's report by the report of a look beside all passes.
     pub(super) fn replace_export_report(&mut self, report: ExportReport) {
         self.export_end.report = Some(report);
     }
 
-    /// LVM has shown that something is left to do for the volume.
+    /// Notes that something is left to do for the volume: LVM has shown it.
     pub(super) fn undo_volume_end(&mut self) {
         self.volume_end.done = false;
     }
 
-    /// The change of persistent reservations that waits for a pass.
+    /// The change of persistent reservations that waits for a pass. `None` if none does.
     pub(super) fn asked(&self) -> Option<&Asked> {
         self.asked.as_ref()
     }
@@ -214,17 +216,17 @@ impl State {
         self.asked.take()
     }
 
-    /// Leaves the look at the export until the other exports of the bulk work are made.
+    /// Postpones the look at the export until the other exports of the bulk work are made.
     pub(super) fn leave_look(&mut self) {
         self.look_later = true;
     }
 
-    /// Says whether the pass at work has left its look for later.
+    /// Says whether the pass at work has postponed its look.
     pub(super) fn has_left_look(&self) -> bool {
         self.look_later
     }
 
-    /// Says whether the pass that has ended left its look for later: the next one does not begin so.
+    /// Says whether the ended pass postponed its look, and clears that for the next pass.
     pub(super) fn take_left_look(&mut self) -> bool {
         std::mem::take(&mut self.look_later)
     }
@@ -234,43 +236,47 @@ impl State {
         self.store_failed.as_ref()
     }
 
-    /// Takes note of why the store did not take a change. `false` if that is nothing new.
+    /// Notes why the store did not take a change, or with `None` that it did. `false` if nothing
+    /// changes.
     pub(super) fn note_store(&mut self, failed: Option<Problem>) -> bool {
         let news = self.store_failed != failed;
         self.store_failed = failed;
         news
     }
 
-    /// The kernel call of this volume that has not returned for so long that somebody should know.
+    /// The oldest kernel call of this volume that has not returned for `LOST_AFTER`. `None` if
+    /// there is no such call.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
         let (step, began) = self.calls.oldest()?;
         let since = began.elapsed();
         (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
     }
 
-    /// Whether a look at the target now may not come back. A zeroing or a discard is no call on the target.
+    /// Says whether a look at the target may hang now. A zeroing or a discard is no call on the
+    /// target.
     pub(crate) fn is_blocked(&self) -> bool {
         let step = self.calls.step_began().filter(|_| !self.jobs.is_at_work());
         let began = step.into_iter().chain(self.calls.look_began()).min();
         began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
     }
 
-    /// Whether no pass is at work on the export: none runs, or the one that runs has done its export.
+    /// Says whether no pass works on the export: no pass runs, or the running pass has done its
+    /// export.
     pub(crate) fn is_export_still(&self) -> bool {
         self.turn.running().is_none_or(|pass| self.export_end.pass == pass)
     }
 
-    /// Whether the last pass worked on the export's wish of now: of one that came since, nothing is known.
+    /// Says whether the last pass worked on the export's current spec or tombstone.
     pub(crate) fn is_export_current(&self) -> bool {
         self.export_end.generation == self.export.as_ref().map(|wish| wish.stamp.generation)
     }
 
-    /// Whether the export's wish of now is true.
+    /// Says whether the export's current spec or tombstone is carried out.
     pub(crate) fn is_export_done(&self) -> bool {
         self.export_end.done && self.is_export_current()
     }
 
-    /// Whether nothing was left of the volume when a pass worked on this tombstone.
+    /// Says whether nothing was left of the volume when a pass worked on this tombstone.
     pub(crate) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
         let end = &self.volume_end;
         wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
@@ -279,7 +285,7 @@ impl State {
 
 #[cfg(test)]
 impl State {
-    /// Takes this for the export's spec, or with `None` that there was never one.
+    /// Replaces the export's spec; with `None` the export never had one. Returns the spec before.
     pub(super) fn replace_export(&mut self, wish: Option<Wish<ExportSpec>>) -> Option<Wish<ExportSpec>> {
         std::mem::replace(&mut self.export, wish)
     }
@@ -293,11 +299,11 @@ impl State {
     }
 }
 
-/// One volume's place in the engine.
+/// One volume in the engine: its state, and those who wait for a change of it.
 pub(crate) struct Cell {
     pub(crate) id: VolumeId,
     state: Mutex<State>,
-    /// Changes of this volume are taken one by one.
+    /// The turn of admissions: changes of this volume are taken one by one.
     pub(crate) admission: Turns,
     version: watch::Sender<u64>,
 }
@@ -312,12 +318,12 @@ impl Cell {
         })
     }
 
-    /// The state. Never hold the guard across a kernel call, a command or the store.
+    /// Locks the state. Never hold the guard across a kernel call, a command or the store.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says which step is at work from now on.
+    /// Notes that this step is at work from now on.
     pub(crate) fn begin(&self, step: String) {
         self.state().calls.begin(step);
     }
@@ -327,7 +333,7 @@ impl Cell {
         self.state().calls.end();
     }
 
-    /// Tells those who wait that something has changed.
+    /// Wakes those who wait for a change.
     pub(crate) fn changed(&self) {
         self.version.send_modify(|version| *version = version.wrapping_add(1));
     }

@@ -9,16 +9,18 @@ use mooring_targets::fc::Place;
 
 use crate::volumes::Whole;
 
-/// The established facts of one volume. An observation that turns out to be stale is forgotten elsewhere, and names nothing of this.
+/// The established facts of one volume. `Stale` ends observations only, and none of these.
 #[derive(Debug, Default)]
 pub(crate) struct Established {
-    /// The LV was completed once (recorded in the store). Hosts may have written to it, so it is never made anew.
+    /// The LV was completed once (recorded in the store). Hosts may have written to it, so it is
+    /// never recreated.
     made: bool,
-    /// The LV as LVM showed it when it was whole, and the generation of the spec that this was for.
+    /// The LV as LVM showed it when it was whole, and the generation of the spec of that look.
     whole: Option<(Generation, Whole)>,
-    /// LVM's identity of the LV and of its group, whatever tags somebody takes from it.
+    /// LVM's identity of the LV and of its group: it stays if somebody takes the LV's tags away.
     identity: Option<String>,
-    /// Fibre Channel places that may show the volume: those of every spec since the last that was seen in force.
+    /// Fibre Channel places that may show the volume: those of every spec since the last spec that
+    /// a look saw in force.
     former: BTreeSet<Place>,
     /// The places that the store has.
     kept_places: BTreeSet<Place>,
@@ -30,22 +32,24 @@ impl Established {
         self.made
     }
 
-    /// The store has now that the LV was completed.
+    /// Notes that the store has recorded whether the LV was completed.
     pub(super) fn set_made(&mut self, made: bool) {
         self.made = made;
     }
 
-    /// Ends what was the LV's: the volume has ended.
+    /// Ends the facts of the LV: the volume has ended.
     pub(super) fn end_lv(&mut self) {
         (self.made, self.identity) = (false, None);
     }
 
-    /// The LV as it was when it was whole, for the spec of this generation. `None` if that is not known of this generation.
+    /// The LV as it was when it was whole, for the spec of this generation. `None` if no look has
+    /// shown it whole for this generation.
     pub(super) fn whole(&self, generation: Generation) -> Option<&Whole> {
         self.whole.as_ref().filter(|(of, _)| *of == generation).map(|(_, whole)| whole)
     }
 
-    /// Takes note of the LV as it is whole for a spec, or with `None` that it is not. `false` if that is nothing new.
+    /// Notes the LV as it is whole for a spec, or with `None` that it is not whole. `false` if
+    /// nothing changes.
     pub(super) fn set_whole(&mut self, whole: Option<&(Generation, Whole)>) -> bool {
         if let Some((_, whole)) = whole {
             self.identity = Some(whole.mapping.clone());
@@ -57,7 +61,7 @@ impl Established {
         true
     }
 
-    /// LVM's identity of the LV and of its group. `None` if it was never seen whole.
+    /// LVM's identity of the LV and of its group. `None` if no look has shown the LV whole.
     pub(super) fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
@@ -72,7 +76,7 @@ impl Established {
         self.former.extend(places);
     }
 
-    /// Only these places may show the volume.
+    /// Notes that only these places may show the volume.
     pub(super) fn settle_former(&mut self, places: BTreeSet<Place>) {
         self.former = places;
     }
@@ -82,12 +86,12 @@ impl Established {
         &self.kept_places
     }
 
-    /// The store has these places now.
+    /// Notes that the store has these places now.
     pub(super) fn keep_places(&mut self, places: BTreeSet<Place>) {
         self.kept_places = places;
     }
 
-    /// The store had this place when the agent started.
+    /// Adds a place that the store had when the agent started.
     pub(super) fn load_place(&mut self, place: Place) {
         self.former.insert(place);
         self.kept_places.insert(place);

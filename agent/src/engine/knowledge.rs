@@ -1,4 +1,4 @@
-//! The observations of one volume: what LVM and the kernel have shown of it, and can be asked for again.
+//! The observations of one volume: what LVM and the kernel have shown of it, and can show again.
 //!
 //! What must never happen here: an observation used behind what makes it [`Stale`].
 
@@ -23,25 +23,27 @@ use crate::volumes::VolumesView;
 /// The observations of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge {
-    /// The moment of the last event that can falsify any of them, or in which a look began.
+    /// The moment of the last event that can falsify an observation, or in which a look began.
     now: Moment,
     /// The LV as LVM showed it active and zeroed: a grant need not ask LVM again.
     ready: Memory<VolumeReport>,
-    /// LVM's view of a moment ago, from admission or a sweep: the pass behind it need not ask LVM again.
+    /// LVM's view of a moment ago, from admission or a sweep: the pass behind that need not ask LVM
+    /// again.
     looked: Memory<VolumesView>,
     /// LVM's view for a spec whose sender did not wait for it.
     kept_look: Option<KeptLook>,
-    /// The export as it was seen in force: a change of grants need not look at all of it.
+    /// The export as a look saw it in force: a change of grants need not look at all of it.
     known: Memory<Known>,
     /// The watch of the export's folders.
     watched: Watched,
     /// The export is as a whole look saw it, as far as its watched folders tell.
     unchanged: Memory<()>,
-    /// The Fibre Channel places that the last look saw showing the volume, less those that have drained since.
+    /// The Fibre Channel places that the last look saw showing the volume, less the places that
+    /// have drained since.
     linked: BTreeSet<(FcPort, Place)>,
-    /// Sessions and counters of the last look at them.
+    /// Sessions and counters, as the last look at them read them.
     lives: Option<Lives>,
-    /// An LV of ours that no spec names.
+    /// An LV of ours that no spec names. `None` if there is none.
     orphan: Option<VolumeReport>,
 }
 
@@ -51,23 +53,24 @@ impl Knowledge {
         self.now.advance()
     }
 
-    /// The LV as LVM showed it active and zeroed. `None` if it was not, or nobody knows.
+    /// The LV as LVM showed it active and zeroed. `None` if it was not, or if no look has shown it.
     pub(super) fn ready(&self) -> Option<&VolumeReport> {
         self.ready.get()
     }
 
-    /// The LV as LVM showed it active and zeroed, and when that look began. `None` if it was not, or nobody knows.
+    /// The LV as LVM showed it active and zeroed, and when that look began. `None` if it was not,
+    /// or if no look has shown it.
     pub(super) fn ready_seen(&self) -> Option<&Seen<VolumeReport>> {
         self.ready.seen()
     }
 
-    /// Takes note of the LV as it was seen active and zeroed.
+    /// Notes that a look showed the LV active and zeroed.
     pub(super) fn learn_ready(&mut self, ready: Seen<VolumeReport>) {
         self.ready.learn(ready);
     }
 
-    /// Takes note of whether a look that began at this moment showed the LV active and zeroed. `None`: it did not, and what was
-    /// known before is stale for this reason.
+    /// Notes whether a look that began at this moment showed the LV active and zeroed. `None` if it
+    /// did not: the observation before it is stale for this reason.
     pub(super) fn learn_if_ready(&mut self, began: Moment, ready: Option<VolumeReport>, stale: Stale) {
         match ready {
             Some(ready) => self.learn_ready(Seen::new(began, ready)),
@@ -86,8 +89,8 @@ impl Knowledge {
         self.looked.learn(view);
     }
 
-    /// A spec of the volume was taken: what was seen for the one before it is stale. Admission's own look was for this spec, and is
-    /// kept if nothing has happened since.
+    /// Takes a spec of the volume: observations for the spec before it are stale. Admission's own
+    /// look was for this spec, and stays if nothing has happened since.
     pub(super) fn take_spec(&mut self, looked: Option<Seen<VolumesView>>) {
         let looked = looked.filter(|looked| self.looked.holds_since(looked.began()));
         self.forget(Stale::VolumeSpec);
@@ -113,7 +116,7 @@ impl Knowledge {
         self.kept_look = Some(look);
     }
 
-    /// Takes the export as it was seen in force: only success puts it back.
+    /// Takes the export as a look saw it in force: only success puts it back.
     pub(super) fn take_known(&mut self) -> Option<Seen<Known>> {
         let known = self.known.take();
         if forget::is_kept(Stale::Narrowed)
@@ -124,7 +127,7 @@ impl Knowledge {
         known
     }
 
-    /// Takes note of the export as it was seen in force.
+    /// Notes that a look saw the export in force.
     pub(super) fn learn_known(&mut self, known: Seen<Known>) {
         self.known.learn(known);
     }
@@ -134,12 +137,14 @@ impl Knowledge {
         self.unchanged.get().is_some()
     }
 
-    /// Says whether nothing was done to the export, or told of it, since a look began.
+    /// Says whether nothing was done to the export since a look began, and no change of it was
+    /// reported.
     pub(super) fn is_unchanged_since(&self, began: Moment) -> bool {
         self.unchanged.holds_since(began)
     }
 
-    /// Takes note that a look which began at this moment saw the export in force, with all its folders watched.
+    /// Notes that a look which began at this moment saw the export in force, with all its folders
+    /// watched.
     pub(super) fn learn_unchanged(&mut self, began: Moment) {
         self.unchanged.learn(Seen::new(began, ()));
     }
@@ -159,12 +164,13 @@ impl Knowledge {
         &self.linked
     }
 
-    /// Takes note of the Fibre Channel places that a look saw showing the volume.
+    /// Notes the Fibre Channel places that a look saw showing the volume.
     pub(super) fn learn_linked(&mut self, linked: &BTreeSet<(FcPort, Place)>) {
         self.linked.clone_from(linked);
     }
 
-    /// Takes away the place of a TPG LUN that has drained. Returns its initiator if no place of it is left.
+    /// Takes away the place of a TPG LUN that has drained. Returns its initiator if no other place
+    /// of that initiator is left.
     pub(super) fn drained(&mut self, drained: Drained) -> Option<Wwpn> {
         let at = self.linked.iter().find(|(port, place)| drained.is(*port, *place)).copied()?;
         self.linked.remove(&at);
@@ -173,17 +179,17 @@ impl Knowledge {
         (!left).then_some(initiator)
     }
 
-    /// Sessions and counters of the last look at them.
+    /// Sessions and counters, as the last look at them read them.
     pub(super) fn lives(&self) -> Option<&Lives> {
         self.lives.as_ref()
     }
 
-    /// Sessions and counters of the last look at them, to be changed.
+    /// Sessions and counters, as the last look at them read them, to be changed.
     pub(super) fn lives_mut(&mut self) -> Option<&mut Lives> {
         self.lives.as_mut()
     }
 
-    /// Takes note of sessions and counters.
+    /// Notes sessions and counters.
     pub(super) fn learn_lives(&mut self, lives: Option<Lives>) {
         self.lives = lives;
     }
@@ -193,7 +199,8 @@ impl Knowledge {
         self.orphan.as_ref()
     }
 
-    /// Takes note of an LV of ours that no spec names, or with `None` that there is none. `true` if it was not known.
+    /// Notes an LV of ours that no spec names, or with `None` that there is none. `true` if the LV
+    /// is newly found.
     pub(super) fn learn_orphan(&mut self, orphan: Option<VolumeReport>) -> bool {
         let found = orphan.is_some() && self.orphan.is_none();
         self.orphan = orphan;

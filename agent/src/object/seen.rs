@@ -1,7 +1,8 @@
 //! Observations, each with the moment at which the look that made it began.
 //!
-//! A look takes time, and what it has seen may be over when it ends: something may happen behind its read and before its end. So an
-//! observation is kept only if nothing that can falsify it has happened since its look began.
+//! A look takes time: something may happen between its read and its end, and then it has read what
+//! is no longer true. So a memory keeps an observation only if nothing that can falsify it has
+//! happened since its look began.
 //!
 //! What must never happen here: an observation that outlives, or is kept after, what can falsify it.
 
@@ -27,12 +28,12 @@ pub(crate) struct Seen<T> {
 }
 
 impl<T> Seen<T> {
-    /// The observation that a look made which began at this moment.
+    /// Makes the observation of a look that began at this moment.
     pub(crate) fn new(began: Moment, value: T) -> Self {
         Self { value, began }
     }
 
-    /// When its look began.
+    /// The moment at which the look began.
     pub(crate) fn began(&self) -> Moment {
         self.began
     }
@@ -42,7 +43,8 @@ impl<T> Seen<T> {
         self.value
     }
 
-    /// Whatever follows from it, as old as it is. `None` if nothing does.
+    /// Derives another observation from this one, with the same moment. `None` if nothing follows
+    /// from this one.
     pub(crate) fn and_then<U>(self, follows: impl FnOnce(T) -> Option<U>) -> Option<Seen<U>> {
         follows(self.value).map(|value| Seen { value, began: self.began })
     }
@@ -60,7 +62,7 @@ impl<T> Deref for Seen<T> {
 #[derive(Debug)]
 pub(crate) struct Memory<T> {
     seen: Option<Seen<T>>,
-    /// The last moment in which something happened that can falsify it.
+    /// The last moment in which something happened that can falsify the observation.
     falsified: Moment,
 }
 
@@ -76,8 +78,8 @@ impl<T> Memory<T> {
         self.falsified <= began
     }
 
-    /// Keeps an observation. `false` if something that can falsify it has happened since its look began, or if one of a later look is
-    /// kept.
+    /// Keeps an observation. `false`, and nothing changes, if something that can falsify it has
+    /// happened since its look began, or if the observation of a later look is kept.
     pub(crate) fn learn(&mut self, seen: Seen<T>) -> bool {
         let newer = self.seen.as_ref().is_none_or(|kept| kept.began <= seen.began);
         let holds = newer && self.holds_since(seen.began);
@@ -87,14 +89,16 @@ impl<T> Memory<T> {
         holds
     }
 
-    /// Forgets the observation, and every look at work: in this moment something happened that can falsify it.
+    /// Forgets the observation and refuses every look at work: in this moment something happened
+    /// that can falsify it.
     pub(crate) fn forget(&mut self, at: Moment) {
         self.seen = None;
         self.falsified = at;
     }
 
-    /// Forgets the observation because a look that began at this moment has seen the opposite, unless one of a later look is kept.
-    /// Looks that began before are refused from now on.
+    /// Forgets the observation because a look that began at this moment has seen the opposite,
+    /// unless the observation of a later look is kept. From now on refuses looks that began before
+    /// this moment.
     pub(crate) fn unlearn(&mut self, began: Moment) {
         self.seen.take_if(|kept| kept.began <= began);
         self.falsified = self.falsified.max(began);
@@ -135,11 +139,11 @@ mod tests {
         Read(usize),
         /// A look ends, and what it has read is learnt.
         End(usize),
-        /// The truth changes, and whoever changes it says so in the same moment.
+        /// The truth changes, and its changer tells the memory in the same moment.
         Change,
-        /// Something happens that may have changed the truth, and has not.
+        /// Something happens that could have changed the truth, but has not.
         Doubt,
-        /// The observation is taken, changed with the truth by one who knows how, and put back.
+        /// The observation is taken, follows a known change of the truth, and is put back.
         Follow,
     }
 
@@ -162,8 +166,8 @@ mod tests {
     }
 
     proptest! {
-        /// Law: for any interleaving of looks and of what can falsify them, the observation is what a fresh look would show, or there
-        /// is none.
+        /// Law: for any interleaving of looks and of what can falsify them, the observation is what
+        /// a fresh look would show, or there is none.
         #[test]
         fn an_observation_is_the_truth_or_is_refused(events in prop::collection::vec(event(), 1..80)) {
             let (mut now, mut memory) = (Moment::default(), Memory::default());
@@ -178,7 +182,7 @@ mod tests {
                     }
                     Event::End(which) if which < looks.len() => {
                         let look = looks.remove(which);
-                        // Every fifth is the opposite of what is looked for.
+                        // Every fifth value stands for a look that shows the opposite.
                         if look.read.is_some_and(|read| read % 5 == 4) {
                             memory.unlearn(look.began);
                         } else if let Some(read) = look.read {
@@ -195,7 +199,7 @@ mod tests {
                     Event::Follow => {
                         let taken = memory.take();
                         truth += 1;
-                        // Looks at work have not seen it.
+                        // Looks at work have not seen the change.
                         looks.clear();
                         if let Some(seen) = taken.and_then(|seen| seen.and_then(|value| value.checked_add(1))) {
                             prop_assert!(memory.learn(seen), "nothing has happened to it");
@@ -212,7 +216,7 @@ mod tests {
         let mut now = Moment::default();
         let looks = [(); 4].map(|()| now.advance());
         for last in 0..looks.len() {
-            // Nobody tells that it is not so any more: a look sees it.
+            // No event tells that the observation is false: only a look finds it out.
             let mut memory = Memory::default();
             memory.learn(Seen::new(looks[1], ()));
             memory.unlearn(looks[last]);
@@ -231,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_look_that_nothing_happened_to_is_kept() {
-        // The control of the law: a memory that refuses everything would hold it, too.
+        // The control of the law: a memory that refuses everything would satisfy the law, too.
         let (mut now, mut memory) = (Moment::default(), Memory::default());
         let early = now;
         memory.forget(now.advance());

@@ -16,7 +16,8 @@
 //!
 //! A timer knows the number of the pass that it follows. It asks only if the object still waits behind that very pass.
 //!
-//! What must never happen here: two passes of one object at work at once; a request that no pass follows which began later.
+//! What must never happen here: two passes of one object at work at once; a request that no pass
+//! follows which began later.
 
 /// A request for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +81,8 @@ pub(crate) enum Next {
     Nothing,
     /// A look for all late objects.
     Late,
-    /// A timer, that asks again for an object which still waits behind this pass: the last of so many that failed in a row.
+    /// A timer, which asks again if the object still waits behind this pass. `failures` counts the
+    /// passes that failed in a row, this one included.
     Retry { pass: u64, failures: u32 },
 }
 
@@ -119,7 +121,8 @@ impl Turn {
         }
     }
 
-    /// Plans what follows a pass that has ended with this outcome. What was asked for meanwhile comes before any retry.
+    /// Plans what follows a pass that has ended with this outcome. A request that came meanwhile
+    /// goes before any retry.
     pub(crate) fn plan(&mut self, outcome: Outcome) -> Next {
         let failed = outcome != Outcome::Done;
         self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
@@ -179,7 +182,7 @@ impl Turn {
         !self.is_running() && !self.is_queued()
     }
 
-    /// Says whether no pass is at work, and none has begun since so many had.
+    /// Says whether no pass is at work, and no pass has begun since this many had begun.
     pub(crate) fn rests_since(&self, passes: u64) -> bool {
         self.passes == passes && !self.is_running()
     }
@@ -282,8 +285,8 @@ mod tests {
     }
 
     proptest! {
-        /// Law: passes of one object never overlap, and each request is followed by a pass that began later and knows whether
-        /// anything of it was new.
+        /// Law: passes of one object never overlap. A pass that began later follows each request,
+        /// and knows whether anything of the request was new.
         #[test]
         fn each_request_is_followed_by_a_pass(events in prop::collection::vec(0..EVENTS.len(), 0..60)) {
             let mut turn = Turn::default();

@@ -12,7 +12,7 @@ use super::Knowledge;
 pub enum Stale {
     /// Somebody has changed the volume's LV: LVM shows it otherwise than before.
     LvDrifted,
-    /// LVM shows the volume otherwise than its device did at the start.
+    /// LVM shows the LV otherwise than its device did at the start.
     LvContradicted,
     /// LVM could not be queried, and not only for now.
     LvmFailed,
@@ -22,15 +22,15 @@ pub enum Stale {
     VolumeNotReady,
     /// A look for late volumes showed nothing new: the next pass asks LVM itself.
     LateInVain,
-    /// A spec of the volume, or its tombstone, was taken.
+    /// Admission took a spec of the volume, or its tombstone.
     VolumeSpec,
-    /// An export's spec was sent once more: its sender asks for a whole look.
+    /// A sender sent an export's spec once more: it asks for a whole look.
     ExportAskedAgain,
     /// A sweep asks for a whole look: drift is found by nothing less.
     Swept,
-    /// A pass uses what is known for a narrow look: only its success puts it back.
+    /// A pass takes what is known for a narrow look: only its success puts it back.
     Narrowed,
-    /// A step of ours on the volume follows: what LVM shows meanwhile may be half of it.
+    /// A step of ours on the volume follows: LVM may show half of the step meanwhile.
     VolumeStep,
     /// A step of a whole pass follows.
     Step,
@@ -42,13 +42,13 @@ pub enum Stale {
     ExportDrifted,
     /// A look beside all passes found the export otherwise than the last pass left it.
     FoundOtherwise,
-    /// Somebody, or a step of ours, has changed the export in the kernel's tree before the watch stood.
+    /// Somebody, or a step of ours, changed the export in the kernel's tree before the watch stood.
     ExportTold,
     /// A whole look read other folders than the one before it.
     OtherFolders,
     /// A pass of the export ended with problems: LVM is asked before the next try.
     ExportFailed,
-    /// The export was taken out of the kernel for a revert.
+    /// A revert took the export out of the kernel.
     Reverting,
 }
 
@@ -77,7 +77,7 @@ impl Stale {
         (Self::Reverting, "reverting"),
     ];
 
-    /// The reason of this name. `None` if there is none.
+    /// The reason of this name. `None` if no reason has it.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(reason, _)| reason)
     }
@@ -87,7 +87,7 @@ impl Stale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Observation {
     Ready,
-    /// Looks at work whether the LV is ready. What was seen before stands.
+    /// Looks at work that show whether the LV is ready. The observation before them stays.
     LooksForReady,
     Looked,
     Known,
@@ -100,7 +100,7 @@ impl Stale {
         use Observation::{Known, Looked, LooksForReady, Ready, Unchanged};
         match self {
             Self::LvDrifted | Self::ExportAskedAgain | Self::Swept | Self::Reverting => &[Known],
-            // What is known is taken, and what follows from it put back.
+            // The narrow pass takes what is known, and puts back what follows from it.
             Self::Narrowed => &[],
             Self::VolumeStep => &[LooksForReady, Looked],
             Self::LvmFailed
@@ -160,13 +160,14 @@ mod switch {
             let name = std::env::var(KEEP_STALE).ok().filter(|name| !name.is_empty());
             Mutex::new(name.map(|name| {
                 eprintln!("mooring-agent: keeps what is stale because of {name}, as asked");
-                // A run that keeps nothing would show nothing, and look good.
+                // A run that keeps nothing would show nothing, and look like a success.
                 Stale::named(&name).unwrap_or_else(|| std::process::abort())
             }))
         })
     }
 
-    /// Switches one reason off in this process, in the place of the one before; `None` switches none off.
+    /// Switches one reason off in this process, in place of the one before; `None` switches none
+    /// off.
     pub fn keep_stale(reason: Option<Stale>) {
         *kept().lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
@@ -218,7 +219,7 @@ mod tests {
             assert_eq!(holds(&knowledge), [true; 3], "{name}: the control");
             knowledge.forget(reason);
             assert_eq!(holds(&knowledge), left, "{name}");
-            // What a look has seen that began before.
+            // The observation of a look that began before.
             learn(&mut knowledge, began);
             assert_eq!(holds(&knowledge), left, "{name}: a late look");
             let began = knowledge.begin_look();
@@ -242,12 +243,14 @@ mod tests {
             }
             knowledge.ready().is_some()
         };
-        // The volume was made behind the first look, or has gone; in whichever order they end.
+        // Somebody made the volume after the first look, or it has gone; the looks end in either
+        // order.
         assert!(ends([(0, false), (1, true)]) && ends([(1, true), (0, false)]));
         assert!(!ends([(0, true), (1, false)]) && !ends([(1, false), (0, true)]));
     }
 
-    /// A step of ours is at work: a look may show half of it, and what was seen before stands.
+    /// While a step of ours is at work, a look may show half of it: the observation before it
+    /// stays.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_at_lvm_beside_a_step_is_refused() {
         let node = Node::new();
@@ -261,7 +264,8 @@ mod tests {
         assert_eq!(state.knowledge.ready(), Some(&before));
     }
 
-    /// A narrow pass takes what is known and puts back what follows from it. A sweep beside it asks for a whole look all the same.
+    /// A narrow pass takes what is known and puts back what follows from it. A sweep beside it
+    /// still gets its whole look.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_sweep_beside_a_narrow_pass_is_not_undone_by_it() {
         for swept in [false, true] {
