@@ -1,12 +1,14 @@
-//! Where portals can be reached: the addresses of this host and their links, looked at when the kernel tells of a change, and every second (no
-//! system call while nothing changes).
+//! Addresses at which portals can be reached: those of this host, and their links. The agent looks
+//! at them when the kernel reports a change, and every second (without a system call while nothing
+//! changes).
 //!
-//! A portal stands in the kernel whether its address is there or not: the kernel binds freely, so that a portal whose address
-//! is missing waits, and answers the moment it comes, also without an agent; one whose address goes keeps its sessions. So a
-//! change of addresses changes nothing in the kernel, and other portals notice nothing. It is reported.
+//! A portal stands in the kernel with or without its address. The kernel binds freely: a portal
+//! whose address is missing waits, and answers as soon as the address comes, also without an agent.
+//! A portal whose address goes keeps its sessions. So a change of addresses changes nothing in the
+//! kernel, and other portals are not affected. The agent only reports it.
 //!
-//! What must never happen here: a portal taken away because its address has gone; an error that looks like an address that
-//! has gone.
+//! What must never happen here: a portal taken away because its address has gone; an error that
+//! looks like an address that has gone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,7 +20,7 @@ use mooring_targets::Wanted;
 use super::cell::Cell;
 use super::{Engine, lock};
 
-/// The addresses of a list that other hosts may reach, for an error's words.
+/// Lists the addresses that other hosts may reach, for an error's text.
 pub(crate) fn listed(here: &[LocalAddress]) -> String {
     let reached = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
@@ -29,7 +31,7 @@ pub(crate) fn listed(here: &[LocalAddress]) -> String {
     if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }
 
-/// Why nobody reaches a portal.
+/// The reason why nobody reaches a portal. `None` if hosts can reach it.
 pub(crate) fn trouble(portal: &Portal, here: &[LocalAddress]) -> Option<Problem> {
     let ip = portal.address();
     let text = match here.iter().find(|address| address.ip == ip) {
@@ -48,7 +50,8 @@ pub(crate) fn trouble(portal: &Portal, here: &[LocalAddress]) -> Option<Problem>
 }
 
 impl Engine {
-    /// Looks at the addresses. When one has come or gone, the exports that have it for a portal say so, and so does this host.
+    /// Looks at the addresses. When one has come or gone, the exports with a portal there report
+    /// it, and so does this host.
     pub(super) fn watch_addresses(&self) {
         let now = (self.shared.machine.addresses)();
         let before = std::mem::replace(&mut *lock(&self.shared.addresses), now.clone());
@@ -83,12 +86,12 @@ impl Engine {
         }
     }
 
-    /// Where an export listens.
+    /// The portals of an export: its own, or else those of the configuration.
     pub(super) fn portals_of<'a>(&'a self, spec: &'a ExportSpec) -> &'a [Portal] {
         if spec.portals.is_empty() { &self.shared.config.portals } else { &spec.portals }
     }
 
-    /// What keeps hosts from the portals of an export.
+    /// The problems that keep hosts from the portals of an export.
     pub(super) fn portal_problems(&self, cell: &Cell, wanted: &Wanted) -> Vec<Problem> {
         let Wanted::Present { portals, .. } = wanted else { return Vec::new() };
         let here = lock(&self.shared.addresses);

@@ -1,6 +1,6 @@
-//! Admission: whether a change may be taken, and the one write that makes it durable.
+//! Admission: checks a change, and makes it durable by one write.
 //!
-//! What must never happen here: a change that is written before every check has passed; an answer before it is written; a
+//! What must never happen here: a change written before every check has passed; an answer before it is written; a
 //! kept secret in an answer.
 
 use std::collections::hash_map::Entry;
@@ -30,7 +30,7 @@ use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
 use crate::volumes::{self, VolumesView};
 
-/// What an admission writes.
+/// The parameters of an admission's write.
 struct Keep<'a> {
     sender: ClusterId,
     kind: Kind,
@@ -38,32 +38,32 @@ struct Keep<'a> {
     wish: &'a StoredWish,
     opaque: &'a [u8],
     receipts: &'a [NewReceipt],
-    /// The identity on the wire that comes with it.
+    /// The identity on the wire that the volume gets with the change.
     naa: Option<Naa>,
 }
 
-/// What admission of an export leaves.
+/// The result of an export's admission.
 pub(super) struct Admitted {
-    /// Until the wish was durable.
+    /// Time until the store had the change.
     pub(super) durable: Duration,
-    /// There may be receipts of this generation.
+    /// `true` if there may be receipts of this generation.
     pub(super) receipts: bool,
-    /// Passes that had begun: a later one has seen the change.
+    /// Passes that had begun: a later pass has seen the change.
     pub(super) after: u64,
 }
 
-/// What the kernel has of the grants that go.
+/// The kernel's view of the grants that go.
 enum Going {
     Seen(BTreeMap<Initiator, Nexus>),
-    /// A call of this volume is at work that whoever looks would wait for.
+    /// A call of this volume is at work, and a look would wait for it.
     Unknown,
 }
 
-/// One of them.
+/// The kernel's view of one grant that goes.
 struct Nexus {
     there: bool,
     sessions: Vec<SessionReport>,
-    /// Commands that were taken and not answered. `None`: any number.
+    /// Commands that were taken and not answered. `None` if they may be any number.
     in_flight: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ struct Removed {
     attachments: Vec<AttachmentId>,
 }
 
-/// A volume's wish as the store has it.
+/// Decodes a volume's spec or tombstone as the store has it.
 pub(super) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, StoreError> {
     let kind = match &stored.wish {
         StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
@@ -87,7 +87,7 @@ pub(super) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, Sto
     Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
 
-/// An export's wish as the store has it.
+/// Decodes an export's spec or tombstone as the store has it.
 pub(super) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, StoreError> {
     let kind = match &stored.wish {
         StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
@@ -100,14 +100,14 @@ pub(super) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, Sto
     Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
 
-/// Fills in the secrets that the sender left out because it does not know them: an empty secret with the kept user's name
-/// stands for the secret that is kept for this initiator.
+/// Fills in the secrets that the sender left out because it does not know them. An empty secret
+/// with the kept user name stands for the secret that is kept for this initiator.
 fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
     let is_empty = |side: &v1::ChapSide| side.secret.is_empty();
     for (index, grant) in spec.grants.iter_mut().enumerate() {
         let initiator = &grant.initiator;
         let Some(chap) = grant.chap.as_mut() else { continue };
-        // As a rule the sender knows them all.
+        // As a rule the sender knows all secrets.
         if !chap.initiator.iter().chain(&chap.mutual).any(is_empty) {
             continue;
         }
@@ -133,15 +133,16 @@ fn keep_secrets(spec: &mut v1::ExportSpec, kept: Option<&ExportSpec>) -> Result<
 }
 
 impl State {
-    /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of it, if admission has asked LVM.
+    /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of the
+    /// volume, `None` if admission has not asked LVM.
     fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
         self.note_cut_wish(wish.stamp.generation, wish.spec());
-        // As the store has it: what was made stays made whatever is wished of it next, until it ends.
+        // As in the store: the fact `made` outlives each later spec, and ends with the volume.
         if wish.spec().is_none() {
             self.established.end_lv();
         }
         self.set_volume(wish);
-        // At once: what is at work gives way to a wish as soon as anybody can see it.
+        // At once: the job at work gives way as soon as anybody can see the spec.
         self.turn.ask_anew();
         self.knowledge.take_spec(looked);
         self.knowledge.learn_orphan(None);
@@ -156,14 +157,14 @@ impl Engine {
         }
     }
 
-    /// The one write of an admission, when every check has passed. Returns the receipts' rows.
+    /// Writes an admission to the store, once every check has passed. Returns the receipts' rows.
     fn keep(&self, cell: &Cell, kept: &Keep<'_>, claim: &Claim) -> Result<Vec<i64>, Refusal> {
         if !claim.take() {
             return Err(Refusal::busy(cell.id, cell.state().stuck()));
         }
         let store = &self.shared.store;
-        // The first sender whose wish is taken takes the agent. Before the wish, so that a crash between the two leaves an
-        // agent that this sender can go on with. Another sender may have been first meanwhile.
+        // The first sender whose spec is taken pins the agent, before the write: after a crash
+        // between the two, this sender can go on. Another sender may have been first meanwhile.
         self.check_sender(kept.sender)?;
         store.pin(kept.sender).map_err(Refusal::Store)?;
         let claimed = kept.naa.as_ref().map(|naa| self.claim_naa(cell, naa)).transpose()?.unwrap_or(false);
@@ -174,7 +175,7 @@ impl Engine {
         rows.map_err(Refusal::Store)
     }
 
-    /// Gives a volume its identity on the wire; `false` when it has it already.
+    /// Gives a volume its identity on the wire. `false` if the volume has it already.
     fn claim_naa(&self, cell: &Cell, naa: &Naa) -> Result<bool, Refusal> {
         match lock(&self.shared.naas).entry(naa.clone()) {
             Entry::Vacant(entry) => {
@@ -219,7 +220,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a change of a volume. Returns how many passes had begun: a later one has seen the change.
+    /// Takes a change of a volume. Returns the passes that had begun: a later one has seen it.
     pub(super) fn admit_volume(
         &self,
         cell: &Arc<Cell>,
@@ -229,7 +230,7 @@ impl Engine {
         self.check_sender(put.cluster)?;
         let (kept, export) = cell.state().wishes();
         let object = format!("volume {}", cell.id);
-        // Before all else that may be wrong with the wish: its sender may send a tombstone next.
+        // Before all other checks: after another refusal the sender may send a tombstone.
         if put.new {
             self.check_unknown(cell, &put.stamp, (kept.as_ref(), export.as_ref()))?;
         }
@@ -237,7 +238,7 @@ impl Engine {
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
             return Ok(cell.state().turn.passes());
         }
-        // Until what is wanted is what is written.
+        // Held until the store has the new spec.
         let mut held = None;
         let (mut looked, began) = (None, cell.state().knowledge.begin_look());
         let (kind, stored, naa) = match put.wish {
@@ -245,8 +246,8 @@ impl Engine {
                 let old = kept.as_ref().and_then(Wish::spec);
                 let reverts = spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec));
                 if reverts || begins_upload(old, &spec) {
-                    // Whoever reaches the volume has parts of it in memory, and would write them over what comes back, or
-                    // into what is copied.
+                    // An initiator with access has parts of the volume in memory. It would write
+                    // them over what comes back, or into the image export.
                     self.check_not_granted(cell, export.as_ref())?;
                 }
                 let export = export.as_ref().and_then(Wish::spec);
@@ -291,8 +292,8 @@ impl Engine {
         Ok(passes)
     }
 
-    /// A volume goes only when nobody is granted it: by the spec, or, should there be none (the store was lost), by what the
-    /// kernel serves.
+    /// Refuses to end a volume that is granted: by the spec, or, if there is none (the store was
+    /// lost), by what the kernel serves.
     fn check_not_granted(&self, cell: &Cell, export: Option<&Wish<ExportSpec>>) -> Result<(), Refusal> {
         let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
         let Some(wish) = export else {
@@ -318,7 +319,8 @@ impl Engine {
         }
     }
 
-    /// Refuses a volume that cannot be had. Returns the view, if LVM was asked for one. `view`: LVM was asked already.
+    /// Refuses a volume that cannot be had. Returns LVM's view: `view`, or a new one. `None` if
+    /// nothing had to be asked.
     fn check_volume(
         &self,
         cell: &Cell,
@@ -344,7 +346,7 @@ impl Engine {
             }
             Some(WishKind::Spec(old))
                 if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
-                    // Once it is made, its sender says no more what from.
+                    // Once the volume is made, the sender no longer says from which source.
                     || spec.source.is_some_and(|source| old.source != Some(source))
                     || spec.takes.is_some() && old.takes != spec.takes =>
             {
@@ -354,13 +356,13 @@ impl Engine {
                 );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            // A smaller size was looked into before.
+            // Admission has checked a smaller size before.
             Some(WishKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
                 return Ok(None);
             }
             Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
         }
-        // A new volume, or a larger one: what cannot be made is refused now, and nothing is kept of it.
+        // A new volume, or a larger one, that cannot be made is refused before anything is stored.
         let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
@@ -396,7 +398,7 @@ impl Engine {
         let (volume, kept) = cell.state().wishes();
         let object = format!("the export of volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
-            // Whoever asks again wants to know what is so now: the pass looks at all of it.
+            // A sender that asks again wants the present state: the pass looks at all of it.
             let mut state = cell.state();
             state.knowledge.forget(Stale::ExportAskedAgain);
             let (durable, after) = (put.decoded.elapsed(), state.turn.passes());
@@ -420,11 +422,11 @@ impl Engine {
             }
         };
         let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
-        // A tombstone takes away what has the names that follow from the id.
+        // A tombstone removes the export that has the names derived from the id.
         let identity = kept.or(wish.spec()).map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let removed = match kept {
             Some(kept) => removed_grants(kept, wish.spec()),
-            // What the tombstone before this one took away has its receipts.
+            // The tombstone before this one has the receipts of what it removed.
             None if said_gone && wish.spec().is_none() => Vec::new(),
             None => self.unknown_grants(cell, identity, wish.spec())?,
         };
@@ -443,7 +445,7 @@ impl Engine {
             receipts: &receipts.iter().map(NewReceipt::of).collect::<Vec<_>>(),
             naa,
         };
-        // Before the wish: once that is kept, the agent knows better.
+        // Before the write: once the spec is kept, the agent knows better than the sender's copy.
         if wish.spec().is_some() {
             self.take_reservations(cell, &put.reservations_copy)?;
         }
@@ -465,14 +467,15 @@ impl Engine {
         Ok(Admitted { durable, receipts: any, after: state.turn.passes() })
     }
 
-    /// When a receipt of a request that came so long ago has begun: from there the deadline of its answer counts, so what an answer has
-    /// waited for in vain is in quarantine, however long it took to write this down.
+    /// The time at which a receipt of a request that came so long `ago` has begun. The deadline of
+    /// the answer counts from there: an answer that waited in vain means quarantine, however long
+    /// the write took.
     fn began(&self, ago: Duration) -> Instant {
         let now = self.shared.machine.clock.instant();
         now.checked_sub(ago).unwrap_or(now)
     }
 
-    /// A tombstone keeps no names: it takes away what has the names that follow from the volume's id.
+    /// Refuses a tombstone for recorded names: it removes only what has the derived names.
     fn check_removable(&self, cell: &Cell, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
         let Some(kept) = kept.filter(|kept| kept.identity != ExportIdentity::Derived) else { return Ok(()) };
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
@@ -499,7 +502,7 @@ impl Engine {
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }
         self.check_naa(cell, &spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa())?;
-        // Only portals that are new are looked up: the answer for the others is in the reports.
+        // Looks up new portals only: the reports have the answer for the others.
         let new: Vec<_> = spec
             .portals
             .iter()
@@ -525,8 +528,8 @@ impl Engine {
         self.check_quarantine(cell, spec, kept)
     }
 
-    /// A new grant over Fibre Channel needs a port, and a port that is newly named must be one that serves. What is kept is not
-    /// judged again: a port that went must not stand in the way of a change that takes something away.
+    /// Refuses a new grant over Fibre Channel without a port that serves, and a new port that does
+    /// not serve. A kept port is not judged again: if it has gone, grants can still be revoked.
     fn check_ports(&self, fc: &FcExportSpec, kept: Option<&FcExportSpec>) -> Result<(), Refusal> {
         let has = |grant: &FcGrant| {
             kept.is_some_and(|kept| kept.grants.iter().any(|kept| Place::of(kept) == Place::of(grant)))
@@ -554,14 +557,15 @@ impl Engine {
         Ok(())
     }
 
-    /// While a receipt of this volume stays unproven, nobody new may write: commands of the revoked nexus may still land.
+    /// Refuses a new writer while a receipt of this volume stays unproven: commands of the revoked
+    /// nexus may still land.
     fn check_quarantine(
         &self,
         cell: &Cell,
         spec: &ExportSpec,
         kept: Option<&ExportSpec>,
     ) -> Result<(), Refusal> {
-        // Almost always there is none, and nothing to look for.
+        // Almost always no receipt is open.
         if cell.state().receipts.open().is_empty() {
             return Ok(());
         }
@@ -577,8 +581,8 @@ impl Engine {
         Err(Refusal::precondition(why, Cure::Retry))
     }
 
-    /// What the kernel has of the grants that go. Nothing is read while a call of this volume does not return: a revoke
-    /// must not wait for another one.
+    /// Looks at the grants that go. Reads nothing while a call of this volume does not return: a
+    /// revoke must not wait for another one.
     fn look_at(&self, cell: &Cell, identity: &ExportIdentity, removed: &[Removed]) -> Result<Going, Refusal> {
         if removed.is_empty() {
             return Ok(Going::Seen(BTreeMap::new()));
@@ -595,9 +599,9 @@ impl Engine {
         let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
         let mut nexuses = BTreeMap::new();
         for iqn in removed.iter().filter_map(|grant| grant.initiator.iqn()) {
-            // Only those that go are looked at: a revoke does not cost more with more attachments.
+            // Reads only the grants that go: a revoke does not cost more with more attachments.
             let live = mooring_targets::read_sessions_of(tree, &names, iqn.as_str()).map_err(target)?;
-            // A pass at work may be making it, and then nobody has counted what came since.
+            // A pass at work may be making the grant: then nothing counts what came since.
             let there = running || live.is_some();
             let counted = live.is_some() || !running;
             let sessions = live.unwrap_or_default();
@@ -617,9 +621,9 @@ impl Engine {
         Ok(Going::Seen(nexuses))
     }
 
-    /// Of several sessions of one initiator the kernel shows the newest, and counts them all. What those that nobody sees may
-    /// have in flight is as much as their windows hold: of a revoke it is said that at most so many commands may still land.
-    /// Whose they are is not known; those of initiators that stay are as the pulse saw them last.
+    /// Counts the sessions that the kernel does not show: it shows an initiator's newest, and
+    /// counts all. Each unseen session may have as many commands in flight as its window holds: a
+    /// receipt names that limit. Of the initiators that stay, the pulse's last look counts.
     fn count_unseen(
         &self,
         cell: &Cell,
@@ -644,7 +648,7 @@ impl Engine {
         }
         for (initiator, nexus) in going.iter_mut().filter(|(_, nexus)| !nexus.sessions.is_empty()) {
             let Some(iqn) = initiator.iqn() else { continue };
-            // Sessions that are known, with a window that is not: any number.
+            // The window is unknown: any number of commands.
             let window = mooring_targets::read_window(tree, names, iqn.as_str())?;
             let more = window.map(|window| unseen.saturating_mul(window));
             nexus.in_flight = nexus.in_flight.zip(more).map(|(seen, more)| seen.saturating_add(more));
@@ -652,8 +656,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Without a kept spec (the store was lost) the kernel says who is there: whoever the new spec leaves out, and everybody for
-    /// a tombstone, is revoked like any other, with its receipt, and not when it is logged in and must not be cut.
+    /// The grants that go when no spec is kept (the store was lost), as the kernel has them: all
+    /// that the new spec leaves out, and all for a tombstone. They are revoked like any other.
     fn unknown_grants(
         &self,
         cell: &Cell,
@@ -674,7 +678,7 @@ impl Engine {
 
     fn begin_receipts(&self, stamp: &Stamp, cell: &Cell, removed: &[Removed], going: &Going) -> Vec<Receipt> {
         let began = self.shared.machine.clock.now();
-        // As the last pass or report saw it: a revoke has no read of its own for that.
+        // As the last pass or report saw the reservation: a revoke does not read it.
         let seen = cell.state().held.seen();
         let receipt = |grant: &Removed| {
             let nexus = going.nexus(&grant.initiator);
@@ -699,12 +703,12 @@ impl Engine {
     }
 }
 
-/// Whether a revert is wanted that was not wanted before.
+/// Says whether the new spec asks for a revert that the old one did not ask for.
 fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
     spec.revert.is_some() && spec.revert != old.revert
 }
 
-/// Only a volume is exported, and one that the agent has.
+/// Refuses an export of a snapshot, and of a volume that the agent does not have.
 fn check_exportable(cell: &Cell, volume: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
     match volume.and_then(Wish::spec) {
         None => Err(Refusal::UnknownVolume(cell.id)),
@@ -716,8 +720,8 @@ fn check_exportable(cell: &Cell, volume: Option<&Wish<VolumeSpec>>) -> Result<()
     }
 }
 
-/// Whoever had LUN 0 when its export was adopted keeps it; nobody gets it anew, because a host that loses it may read zeros for
-/// a moment (lio.md, d). Without a kept spec (the store was lost) nobody knows who had it.
+/// Keeps LUN 0 for the initiators that had it when the export was adopted, and to no other:
+/// a host that loses it may read zeros for a moment (lio.md, d). Without a kept spec nobody knows.
 fn check_lun_zero(cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
     let Some(kept) = kept else { return Ok(()) };
     let had = |grant: &&Grant| kept.grant(&grant.initiator).is_some_and(|kept| kept.lun == grant.lun);
@@ -730,7 +734,7 @@ fn check_lun_zero(cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> 
     Err(Refusal::precondition(why, Cure::FixSpec))
 }
 
-/// What is let go is a volume that is whole.
+/// Refuses to unmanage a snapshot, and a volume that is being deleted.
 fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
     match kept.map(|kept| &kept.kind) {
@@ -744,7 +748,7 @@ fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), 
     }
 }
 
-/// The grants of a spec, over all fabrics.
+/// The grants of a spec, over all transports.
 fn grants(spec: &ExportSpec) -> impl Iterator<Item = Removed> {
     let iscsi = spec.grants.iter().map(|grant| (grant.initiator.clone().into(), &grant.attachments));
     let fc = spec.fc.grants.iter().map(|grant| (grant.initiator.into(), &grant.attachments));
@@ -757,7 +761,7 @@ fn removed_grants(kept: &ExportSpec, new: Option<&ExportSpec>) -> Vec<Removed> {
     grants(kept).filter(|grant| !stay.contains(&grant.initiator)).collect()
 }
 
-/// Who may write, over all fabrics.
+/// The initiators that may write, over all transports.
 fn writers(spec: &ExportSpec) -> impl Iterator<Item = Initiator> {
     let iscsi = spec.grants.iter().map(|grant| (grant.mode, grant.initiator.clone().into()));
     let fc = spec.fc.grants.iter().map(|grant| (grant.mode, grant.initiator.into()));
@@ -774,7 +778,7 @@ impl Going {
 }
 
 fn refuse_live(cell: &Cell, going: &Going) -> Result<(), Refusal> {
-    // Whoever wants no session cut is not told that there is none when nobody could look.
+    // Nobody could look: that is no proof that no session is live.
     let Going::Seen(nexuses) = going else { return Err(Refusal::busy(cell.id, cell.state().stuck())) };
     let Some((initiator, nexus)) = nexuses.iter().find(|(_, nexus)| !nexus.sessions.is_empty()) else {
         return Ok(());

@@ -1,13 +1,16 @@
-//! Bulk work: many exports that the kernel does not serve, and whose volumes are ready, are made at once. After a boot, after
-//! the modules were loaded, after a late volume group has come. While they are made, the kernel's grace periods are short
-//! ([`Expedite`]).
+//! Bulk work: many exports that the kernel does not serve, and whose volumes are ready, are made
+//! together. This happens after a boot, after the modules were loaded, and after a late volume
+//! group has come. Meanwhile the kernel's grace periods are short ([`Expedite`]).
 //!
-//! Each export has its steps first; the look that says whether they are in force comes in a second pass, behind the steps of all.
+//! The steps of all exports come first. The look that shows whether they are in force comes in a
+//! second pass of each.
 //!
-//! It ends when each of them has had its first pass, or when none has come to an end for as long as a job may take before it counts
-//! as lost (the first of them may take longer: it loads modules): what hangs does not keep the switch on.
+//! Bulk work ends when each export has had its first pass. It also ends when no pass has ended for
+//! as long as a job may take before it counts as lost: an export that hangs does not keep the
+//! switch on. Until the first pass has ended that time is longer: the first export loads modules.
 //!
-//! What must never happen here: the switch touched for a single grant, or for exports that wait for something.
+//! What must never happen here: the switch touched for a single grant, or for exports that wait for
+//! something.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,26 +26,28 @@ use crate::config::Config;
 use crate::expedite::Expedite;
 use crate::workers::LOST_AFTER;
 
-/// So many exports are bulk work. Fewer take less than half a second with the kernel as it is.
+/// Least number of exports that are bulk work. Fewer take less than half a second with normal grace
+/// periods.
 const BULK_MIN: usize = 16;
 
-/// Until one export has been made, bulk work may take so many times as long without an end as afterwards.
+/// Until one export has been made, bulk work may go without progress for this many times as long.
 const FIRST_TAKES: u32 = 5;
 
 struct State {
     expedite: Expedite,
-    /// Exports whose pass has not come to an end.
+    /// Exports whose first pass has not ended.
     left: BTreeSet<VolumeId>,
-    /// Exports that were made and wait for their look.
+    /// Exports that have had their steps and wait for their look.
     made: Vec<VolumeId>,
-    /// Exports in all, since when, and when the last of them had its pass.
+    /// Number of all exports. `began` is when the work began, `progress` when the last pass ended.
     count: usize,
     began: Instant,
     progress: Instant,
 }
 
 impl State {
-    /// How long nothing may come to an end. Behind a boot the first exports load the kernel's modules: seconds under emulation.
+    /// Longest time without progress. After a boot the first exports load the kernel's modules:
+    /// that takes seconds under emulation.
     fn patience(&self, lost_after: Duration) -> Duration {
         if self.left.len() == self.count { lost_after * FIRST_TAKES } else { lost_after }
     }
@@ -50,10 +55,11 @@ impl State {
 
 /// The bulk work of an engine.
 pub(super) struct Bulk {
-    /// Something is left, or the switch is to be turned off: passes ask this before they ask for more.
+    /// `true` while exports are left, or the switch is on: passes ask this before they take the
+    /// lock.
     at_work: AtomicBool,
     state: Mutex<State>,
-    /// Nothing is left.
+    /// Wakes those who wait until no export is left.
     over: Condvar,
 }
 
@@ -67,7 +73,8 @@ impl Bulk {
         Self { at_work, state: Mutex::new(state), over: Condvar::new() }
     }
 
-    /// These exports are about to be made. Whether that is done with short grace periods: then it waits for processors only.
+    /// Begins to make these exports. `true` if grace periods are short: then the work waits for
+    /// processors only.
     fn begin(&self, sys: &dyn Tree, volumes: &BTreeSet<VolumeId>) -> bool {
         if volumes.len() < BULK_MIN {
             return lock(&self.state).expedite.is_on();
@@ -91,7 +98,7 @@ impl Bulk {
         self.at_work.load(Ordering::Acquire) && !lock(&self.state).left.is_empty()
     }
 
-    /// How many are made, of how many; `None` while nothing is left to be made.
+    /// Exports that are made, and all of them. `None` while no export is left to be made.
     fn progress(&self) -> Option<(usize, usize)> {
         if !self.at_work.load(Ordering::Acquire) {
             return None;
@@ -100,8 +107,8 @@ impl Bulk {
         (!state.left.is_empty()).then(|| (state.count.saturating_sub(state.left.len()), state.count))
     }
 
-    /// Waits until nothing is left to be made, for no longer than this. It is told, and does not look: the processors are the
-    /// exports'.
+    /// Waits until no export is left to be made, for `at_most`. A condition variable wakes it: to
+    /// look again and again would take the processors from the exports.
     fn wait(&self, at_most: Duration) {
         let waited = self.over.wait_timeout_while(lock(&self.state), at_most, |state| !state.left.is_empty());
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -111,7 +118,8 @@ impl Bulk {
         self.at_work.load(Ordering::Acquire) && lock(&self.state).left.contains(&volume)
     }
 
-    /// A pass of this volume has come to an end. With `made` it is to be looked at. Returns those whose turn that is now.
+    /// Notes that a pass of this volume has ended; with `made` a look at it is to follow. Returns
+    /// the volumes whose look is due now.
     fn passed(&self, sys: &dyn Tree, volume: VolumeId, made: bool) -> Vec<VolumeId> {
         if !self.at_work.load(Ordering::Acquire) {
             return Vec::from_iter(made.then_some(volume));
@@ -139,7 +147,8 @@ impl Bulk {
         std::mem::take(&mut state.made)
     }
 
-    /// Ends what makes no progress, and puts back what could not be put back before.
+    /// Ends work without progress, and puts back grace periods that could not be put back before.
+    /// Returns the volumes whose look is due now.
     fn tend(&self, sys: &dyn Tree, lost_after: Duration) -> Vec<VolumeId> {
         if !self.at_work.load(Ordering::Acquire) {
             return Vec::new();
@@ -160,19 +169,20 @@ impl Bulk {
 }
 
 impl Engine {
-    /// These exports are about to be made.
+    /// Begins to make these exports.
     pub(super) fn begin_bulk(&self, volumes: &BTreeSet<VolumeId>) {
         let short = self.shared.bulk.begin(&*self.shared.machine.sys, volumes);
         self.shared.workers.set_busy(short);
     }
 
-    /// Whether this export is one of many that are to be made now. The look behind its steps waits until they are: hosts wait for
-    /// the steps, and nobody for the look.
+    /// Says whether this export is one of many that are being made. The look behind its steps waits
+    /// until all are made: hosts wait for the steps, and nobody waits for the look.
     pub(super) fn is_bulk(&self, volume: VolumeId) -> bool {
         self.shared.bulk.holds(volume)
     }
 
-    /// A pass of this volume has come to an end. With `made` it is to be looked at, when all others are made, too.
+    /// Notes that a pass of this volume has ended. With `made` its look follows when all others are
+    /// made.
     pub(super) fn passed(&self, volume: VolumeId, made: bool) {
         let was_making = self.shared.bulk.is_making();
         let made = self.shared.bulk.passed(&*self.shared.machine.sys, volume, made);
@@ -182,17 +192,17 @@ impl Engine {
         self.wake_made(&made);
     }
 
-    /// Whether exports of bulk work are still to be made.
+    /// Says whether exports of bulk work are still to be made.
     pub(super) fn is_making(&self) -> bool {
         self.shared.bulk.is_making()
     }
 
-    /// How many exports of bulk work are made, of how many; `None` while there is no such work.
+    /// Exports of bulk work that are made, and all of them. `None` while there is no such work.
     pub(super) fn restored(&self) -> Option<(usize, usize)> {
         self.shared.bulk.progress()
     }
 
-    /// Waits until they are made, for no longer than this.
+    /// Waits until all exports are made, for `at_most`.
     pub(super) fn wait_until_made(&self, at_most: Duration) {
         self.shared.bulk.wait(at_most);
     }
@@ -211,8 +221,9 @@ impl Engine {
         }
     }
 
-    /// Whatever is left of bulk work goes on with the machine as it was. Before the first pass of an engine: so does what an
-    /// agent before this one has left. When this ends, the process may end.
+    /// Ends bulk work: the rest of it goes on with normal grace periods. Before the first pass of
+    /// an engine this also ends the bulk work of an agent that was killed. The process may end
+    /// afterwards.
     pub fn end_bulk(&self) {
         let made = self.shared.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
         self.wake_made(&made);

@@ -1,4 +1,5 @@
-//! Counts the work that a shutdown waits a moment for, data jobs and detaches, and knows whether a shutdown has begun.
+//! Counts the work that a shutdown waits a moment for, data jobs and detaches, and knows whether a
+//! shutdown has begun.
 //!
 //! What must never happen here: work that is counted after it has ended; a wait.
 
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{Engine, lock};
 
-/// As whom `systemd-inhibit --list` shows the agent.
+/// The name under which `systemd-inhibit --list` shows the agent.
 const WHO: &str = "Mooring agent";
 
 /// One thing at work.
@@ -24,7 +25,7 @@ pub(crate) enum Task {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// In the order in which they came first.
+    /// Counts by kind, in the order in which the kinds first came.
     jobs: Vec<(JobKind, usize)>,
     detaches: usize,
 }
@@ -44,7 +45,7 @@ impl Counts {
         }
     }
 
-    /// Why a shutdown waits, in plain words; `None`: it does not.
+    /// The reason why a shutdown waits, in plain words. `None` if it does not wait.
     fn why(&self) -> Option<String> {
         let jobs = self.jobs.iter().filter(|(_, count)| *count > 0);
         let jobs: Vec<_> = jobs.map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -73,7 +74,7 @@ impl Busy {
     fn count(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = lock(&self.counts);
         change(&mut counts);
-        // Under the lock: what is told last is what was counted last.
+        // Under the lock: the last reason that is sent belongs to the last count.
         self.why.send_replace(counts.why());
     }
 
@@ -100,7 +101,7 @@ impl Drop for Counted {
 }
 
 impl Engine {
-    /// Counts a thing as at work until the answer is dropped.
+    /// Counts a task as at work until the returned value is dropped.
     pub(crate) fn busy(&self, task: Task) -> Counted {
         self.shared.busy.begin(task)
     }
@@ -110,7 +111,8 @@ impl Engine {
         *self.shared.busy.closing.borrow()
     }
 
-    /// Has shutdowns wait for what is at work, and jobs go on when one was called off. Ends at once where there is no bus.
+    /// Has shutdowns wait for the work in progress, and wakes jobs when a shutdown was called off.
+    /// Ends at once where there is no bus.
     pub(super) async fn follow_shutdowns(self) {
         let Some(bus) = self.shared.machine.bus.clone() else { return };
         let Busy { why, closing, .. } = &self.shared.busy;

@@ -1,8 +1,9 @@
-//! Who has come to the portals and who has gone lately: at whose volumes the pulse looks first, and which it need not look at in full.
+//! Hosts that have connected to the portals or left them lately. The pulse looks first at the
+//! volumes that this may concern, and need not look in full at the others.
 //!
-//! A login begins with a connection and no session outlives its connection for long, so that sessions are as the last look saw them
-//! while nobody comes or goes. What a connection is for is not seen before its login: a new one may be of any
-//! initiator that has no session yet.
+//! A login begins with a connection, and no session outlives its connection for long. So sessions
+//! are as the last look saw them while no connection comes or goes. Before its login, a connection
+//! does not show its purpose: a new one may be of any initiator that has no session yet.
 //!
 //! What must never happen here: a volume taken for seen while a login or the end of a session may still be under way.
 
@@ -20,33 +21,35 @@ use super::counts::is_logged_in;
 use super::pulse::Lives;
 use super::{Engine, lock};
 
-/// How long what a connection brings or takes may follow it: a login takes up to 15 s (`TA_LOGIN_TIMEOUT` of the kernel's target),
-/// a session without connections is kept for 20 s (`DefaultTime2Retain`).
+/// Time within which a login may follow a new connection, or a session may end after its
+/// connection. A login takes up to 15 s (`TA_LOGIN_TIMEOUT` of the kernel's target); the kernel
+/// keeps a session without connections for 20 s (`DefaultTime2Retain`).
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 
-/// What is known of those who come and go.
+/// The connections to the portals, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// It was said that they cannot be.
+    /// `true` if the agent has logged that it cannot list connections.
     said: bool,
-    /// When somebody came last.
+    /// When the last connection came.
     come: Option<Instant>,
-    /// Whose connections have ended, and when.
+    /// Addresses whose connections have ended, and when.
     gone: BTreeMap<IpAddr, Instant>,
-    /// When somebody came or went last; `None`: nobody is followed, and every look is a full one.
+    /// When a connection came or went last. `None` if nothing follows the connections: then every
+    /// look is a full one.
     changed: Option<Instant>,
-    /// When they were asked for last, by the wall clock.
+    /// When the connections were listed last, by the wall clock.
     asked: Option<SystemTime>,
     /// Connections that stand.
     standing: usize,
-    /// There were volumes to look at because of them, the last time.
+    /// `true` if the last look found volumes that the connections concern.
     pub(super) busy: bool,
-    /// The volume that was looked at last because of them.
+    /// The last volume that was looked at because of connections.
     pub(super) last: Option<VolumeId>,
 }
 
 impl Recent {
-    /// What has come and gone, asked for at `asked`.
+    /// Notes the connections that have come and gone, as listed at `asked`.
     pub(super) fn note(&mut self, now: Instant, asked: SystemTime, changes: io::Result<CallerChanges>) {
         let changes = match changes {
             Ok(changes) => changes,
@@ -58,7 +61,7 @@ impl Recent {
                 return;
             }
         };
-        // What was seen before this moment may have changed before it.
+        // An observation from before this moment may be stale: changes before it are unknown.
         self.changed.get_or_insert(now);
         (self.standing, self.asked) = (changes.standing, Some(asked));
         if !changes.come.is_empty() {
@@ -72,7 +75,7 @@ impl Recent {
         self.gone.extend(changes.gone.into_iter().map(|ip| (ip, now)));
     }
 
-    /// What has come and gone so far was long ago.
+    /// Moves all changes so far into the distant past.
     #[cfg(test)]
     pub(super) fn settle(&mut self) {
         let long_ago = |at: Instant| at.checked_sub(SETTLES_WITHIN).unwrap();
@@ -81,23 +84,25 @@ impl Recent {
         self.gone.clear();
     }
 
-    /// How many connections stand; `None`: nobody knows.
+    /// Number of open connections. `None` if it is unknown.
     pub(super) fn standing(&self) -> Option<usize> {
         self.asked.map(|_| self.standing)
     }
 
-    /// Until when the sessions are known to be as a full look saw them that began at that moment; `None`: they may have changed.
+    /// The time until which the sessions are known to be as a full look saw them that began at
+    /// `look`. `None` if they may have changed.
     pub(super) fn stands(&self, look: Instant) -> Option<SystemTime> {
         self.asked.filter(|_| self.changed.is_some_and(|changed| look >= changed + SETTLES_WITHIN))
     }
 
-    /// Whether there may be volumes to be looked at before their turn: those of all that there are need not be asked else.
+    /// Says whether a volume may have to be looked at before its turn. If not, no volume need be
+    /// asked.
     pub(super) fn may_concern(&self, now: Instant) -> bool {
         let lately = |changed| now.duration_since(changed) < SETTLES_WITHIN;
         self.changed.is_some_and(|changed| self.busy || lately(changed))
     }
 
-    /// Whether a volume is to be looked at before its turn.
+    /// Says whether a volume is to be looked at before its turn.
     pub(super) fn concerns(&self, now: Instant, spec: &ExportSpec, lives: Option<&Lives>) -> bool {
         let Some(lives) = lives else { return true };
         let is_ending = lives.all_sessions().any(|session| {
@@ -120,7 +125,7 @@ impl Recent {
 }
 
 impl Engine {
-    /// Takes note of who has come and gone since the last time.
+    /// Notes the connections that have come and gone since the last call.
     pub(super) fn follow_callers(&self) {
         let Some(callers) = self.shared.machine.callers.as_deref() else { return };
         if self.shared.config.groups.is_empty() && self.count() == 0 {
@@ -132,7 +137,7 @@ impl Engine {
         lock(&self.shared.pulse).recent.note(Instant::now(), asked, changes);
     }
 
-    /// The ports of all portals that are wanted.
+    /// The ports of the portals of the configuration and of all exports.
     fn ports(&self) -> BTreeSet<u16> {
         let of_config = self.shared.config.portals.iter().map(Portal::port);
         let of_exports = self.cells().into_iter().flat_map(|cell| of_export(&cell.state()));

@@ -1,6 +1,6 @@
 //! The calls of one volume into the kernel or LVM that have not returned.
 //!
-//! What must never happen here: a call taken for returned that has not.
+//! What must never happen here: a call that counts as returned and has not.
 
 use tokio::time::Instant;
 
@@ -11,7 +11,7 @@ struct AtWork {
     began: Instant,
 }
 
-/// The calls of one volume that have not returned: its pass's, and the looks beside it.
+/// The calls of one volume that have not returned: those of its pass, and the looks beside it.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     at_work: Option<AtWork>,
@@ -27,7 +27,7 @@ impl Calls {
         self.at_work = Some(AtWork { step, began: Instant::now() });
     }
 
-    /// Begins the time of the step at work anew: it gets on.
+    /// Starts the time of the step at work anew, because the step makes progress.
     pub(super) fn renew(&mut self, now: Instant) {
         if let Some(at_work) = &mut self.at_work {
             at_work.began = now;
@@ -76,7 +76,7 @@ impl Calls {
         self.pulse.is_some()
     }
 
-    /// The oldest call, without the pulse's. `None` if none is at work.
+    /// The oldest call but for the pulse's, and when it began. `None` if none is at work.
     pub(super) fn oldest(&self) -> Option<(&str, Instant)> {
         let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
         let look = self.look_began().map(|began| ("look at the export", began));

@@ -1,7 +1,7 @@
-//! What the engine knows, counted: for whoever asks how many, and asks again every few seconds.
+//! Counts of what the engine knows, for metrics: they are read every few seconds.
 //!
-//! What must never happen here: a look at the kernel, a call of LVM, or a read of the store: it is what passes and the
-//! pulse have left in memory.
+//! What must never happen here: a look at the kernel, a call of LVM, or a read of the store. The
+//! counts come from what passes and the pulse have left in memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use super::receipts::OpenReceipt;
 use super::{Engine, is_spec, lock};
 use crate::standing::Standing;
 
-/// What the state of a session is called that is logged in.
+/// The kernel's name for the state of a session that is logged in.
 pub(super) const LOGGED_IN: &str = "LOGGED_IN";
 
-/// What was done since the agent was started.
+/// Counters of what was done since the agent's start.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     passes: AtomicU64,
@@ -36,7 +36,7 @@ impl Done {
     }
 }
 
-/// All of it at one moment.
+/// All counts at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) volumes: Vec<VolumeCounts>,
@@ -46,23 +46,23 @@ pub(crate) struct Counts {
     pub(crate) proven: u64,
     /// Receipts whose draining call has not returned.
     pub(crate) unproven: u64,
-    /// Volumes that take no new writer because of one.
+    /// Volumes that take no new writer because of an unproven receipt.
     pub(crate) quarantined: u64,
     /// Kernel calls that have not returned for too long.
     pub(crate) stuck: u64,
     /// Exports whose folders are watched.
     pub(crate) watched: u64,
-    /// Volumes whose device does not answer: their portals are taken off.
+    /// Volumes whose device does not answer: the agent withholds their portals.
     pub(crate) silent: u64,
     /// Portals whose login thread does not answer.
     pub(crate) blocked_portals: u64,
-    /// TCP connections to the portals; `None`: nobody knows.
+    /// TCP connections to the portals. `None` if they are unknown.
     pub(crate) callers: Option<u64>,
-    /// Volumes whose every command ends with an error, because somebody asked for it, or is about to.
+    /// Volumes that are isolated, or are about to be: every command ends with an error.
     pub(crate) cut: u64,
 }
 
-/// One volume.
+/// The counts of one volume.
 #[derive(Debug)]
 pub(crate) struct VolumeCounts {
     pub(crate) id: VolumeId,
@@ -71,26 +71,26 @@ pub(crate) struct VolumeCounts {
     pub(crate) export: Option<ExportCounts>,
 }
 
-/// Its export.
+/// The counts of one export.
 #[derive(Debug)]
 pub(crate) struct ExportCounts {
     pub(crate) in_force: bool,
-    /// When the sessions and counters were read. `None`: they are not known.
+    /// When the sessions and counters were read. `None` if they are unknown.
     pub(crate) looked: Option<SystemTime>,
     pub(crate) nexuses: Vec<NexusCounts>,
 }
 
-/// One of its grants. Over Fibre Channel that is one for all ports.
+/// The counts of one grant. A grant over Fibre Channel is one for all ports.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NexusCounts {
     pub(crate) initiator: Initiator,
-    /// The mode that is wanted.
+    /// The mode that the spec grants.
     pub(crate) mode: Mode,
-    /// It is what the kernel enforces.
+    /// `true` if the kernel enforces that mode.
     pub(crate) in_force: bool,
-    /// Who is logged in. Over Fibre Channel: ports at which the initiator is.
+    /// Sessions that are logged in. Over Fibre Channel: ports at which the initiator is logged in.
     pub(crate) sessions: u64,
-    /// Commands that are not answered yet. Over Fibre Channel the kernel does not say.
+    /// Commands without an answer yet. `None` over Fibre Channel: the kernel does not show them.
     pub(crate) in_flight: Option<u64>,
     pub(crate) counters: Counters,
 }
@@ -138,7 +138,8 @@ fn nexuses(report: &ExportReport) -> Vec<NexusCounts> {
 }
 
 impl State {
-    /// What a volume's export is, if one is wanted, or one that is not wanted any more is still there.
+    /// The counts of a volume's export. `None` if there is no spec of one, and nothing of it is
+    /// left.
     fn export_counts(&self) -> Option<ExportCounts> {
         let shown = is_spec(self.export()) || (self.export().is_some() && !self.is_export_done());
         let report = self.export_report().filter(|_| shown);
@@ -148,24 +149,25 @@ impl State {
                 looked: report.looked,
                 nexuses: nexuses(&report),
             }),
-            // Its first pass has not come to an end.
+            // The first pass over the export has not ended.
             None => shown.then(|| ExportCounts { in_force: false, looked: None, nexuses: Vec::new() }),
         }
     }
 }
 
 impl Engine {
-    /// A receipt because of which a volume takes no new writer: commands of the revoked nexus may still land. A drain
-    /// takes its moment; what an answer waits for is not called a quarantine yet.
+    /// A receipt because of which a volume takes no new writer: commands of the revoked nexus may
+    /// still land. `None` if there is none. A drain takes a moment: it counts only after the
+    /// deadline of an answer.
     pub(super) fn quarantine<'a>(&self, state: &'a State) -> Option<&'a OpenReceipt> {
-        // Almost always there is none, and nothing to look for.
+        // Almost always no receipt is open.
         if state.receipts.open().is_empty() {
             return None;
         }
         let now = self.shared.machine.clock.instant();
         let limit = Duration::from_millis(u64::from(self.shared.config.answer_deadline_ms));
-        // Not by the wall clock, which may be set back: then nothing would be in quarantine. One of before the start has had its
-        // time.
+        // By the monotonic clock: a wall clock that was set back would end every quarantine. A
+        // receipt from before the start has had its time.
         let overdue = |open: &&OpenReceipt| {
             open.began.is_none_or(|began| now.saturating_duration_since(began) >= limit)
         };
@@ -191,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// Adds what the status line says of exports and volumes.
+    /// Adds the numbers of exports and volumes to the status line.
     pub(crate) fn count_standing(&self, standing: &mut Standing) {
         standing.restored = self.restored();
         for cell in self.cells() {
@@ -208,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// How many there are of everything, as far as that is known by now.
+    /// Counts everything, as far as it is known by now.
     pub(crate) fn counts(&self) -> Counts {
         let done = &self.shared.done;
         let mut counts = Counts {

@@ -1,11 +1,13 @@
-//! Cuts volumes off from their disks, and takes that back, as their wishes say.
+//! Isolates volumes, and takes that back, as their specs say.
 //!
-//! It is done beside the passes, and by no lock of theirs: what an operator wants cut off is as a rule a volume whose pass hangs
-//! in the kernel. The exchange itself may wait for the disk, too (what is in flight below the LV has to come back first), and
-//! then its volume is `pending`, and nobody else waits. An export that is not served yet waits for the cut of its volume.
+//! The exchange of a table runs beside the passes, without a lock of theirs: as a rule the pass of
+//! a volume to be isolated hangs in the kernel. The exchange itself may wait for the disk, too:
+//! commands in flight below the LV have to come back first. Then the volume is `pending`, and
+//! nobody else waits. An export that is not served yet waits until its volume is isolated.
 //!
-//! What must never happen here: a volume said to be cut that the kernel does not show so; an export that begins to serve a
-//! volume which is to be cut and is not; a table exchanged of what no wish names.
+//! What must never happen here: a volume reported as isolated that the kernel does not show so; an
+//! export that begins to serve a volume which is to be isolated and is not; an exchange of a table
+//! that no spec names.
 
 use std::sync::Arc;
 
@@ -18,23 +20,24 @@ use crate::turn::{self, RETRY_MAX};
 use crate::volumes::{self, LvId, SeenTable, VolumesView};
 use crate::workers::LOST_AFTER;
 
-/// What is known of the table of a volume's LV.
+/// The device-mapper table of a volume's LV, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     seen: Option<SeenTable>,
-    /// It was looked at since the last sweep.
+    /// `true` if a look has read the table since the last sweep.
     fresh: bool,
-    /// This LV was cut, or LVM says that its table is not its own; nobody has seen since that it is.
+    /// An LV that was isolated, or whose table LVM calls altered. `None` once a look saw the LV's
+    /// own table.
     doubt: Option<LvId>,
-    /// When whoever is at it began.
+    /// When the exchange at work began. `None` if none is at work.
     at_work: Option<Instant>,
     problem: Option<Problem>,
     failures: u32,
-    /// The generation of the volume's wish that changed nothing else.
+    /// The generation of the volume's spec, if that changed nothing but the isolation.
     asked: Option<Generation>,
 }
 
-/// The LV that this spec is about.
+/// The LV of this spec.
 fn lv_of(spec: &VolumeSpec, state: &State) -> LvId {
     let name = pass::lv_name(spec, state.export_spec());
     LvId { group: spec.group.clone(), name }
@@ -45,12 +48,14 @@ impl State {
         self.volume_spec().filter(|spec| spec.cut.is_some())
     }
 
-    /// Whether its table is another than LVM's own, or may be: nobody tells who changes that.
+    /// Says whether the table is another one than LVM's own, or may be: no event reports a change
+    /// of it.
     pub(super) fn may_be_cut(&self) -> bool {
         self.wants_cut().is_some() || self.table.doubt.is_some()
     }
 
-    /// What there is to do or to look at, and whether it is to be cut.
+    /// The LV whose table is to be exchanged or read, and whether it is to be isolated. `None` if
+    /// nothing is to be done.
     fn due(&self) -> Option<(LvId, bool)> {
         match self.wants_cut() {
             Some(_) if self.table.fresh && self.table.seen == Some(SeenTable::Errors) => None,
@@ -59,7 +64,7 @@ impl State {
         }
     }
 
-    /// Whether it is cut off, or not, as it is wanted.
+    /// Says whether the volume is isolated, or not, as its spec says.
     pub(super) fn is_cut_true(&self) -> bool {
         match self.wants_cut() {
             Some(_) => self.table.seen == Some(SeenTable::Errors),
@@ -67,12 +72,13 @@ impl State {
         }
     }
 
-    /// Whether a volume's wish of this generation is true because it changed nothing but the cut: its pass may hang.
+    /// Says whether a spec of this generation is carried out although its pass may hang: it changed
+    /// nothing but the isolation.
     pub(super) fn is_only_cut(&self, generation: Generation) -> bool {
         self.table.asked == Some(generation) && self.is_cut_true()
     }
 
-    /// Takes note of a new wish, before it stands here.
+    /// Notes a new spec before the state has it.
     pub(super) fn note_cut_wish(&mut self, generation: Generation, new: Option<&VolumeSpec>) {
         let Some(old) = self.volume_spec() else { return };
         let cut = new.and_then(|spec| spec.cut);
@@ -92,7 +98,7 @@ impl State {
         self.table.asked = only.then_some(generation);
     }
 
-    /// Takes note of what LVM says of the tables of this volume's LVs.
+    /// Notes LVM's view of the tables of this volume's LVs.
     pub(super) fn note_altered(&mut self, id: VolumeId, view: &VolumesView) {
         let Some(lv) = view.lvs_of(id).iter().find(|lv| lv.is_tagged() && lv.altered) else { return };
         if let Some(group) = view.groups().iter().find(|group| group.name.as_str() == lv.group) {
@@ -100,7 +106,7 @@ impl State {
         }
     }
 
-    /// Whether it is cut off, as it is known now, and what keeps it from being as it is wanted.
+    /// Reports whether the volume is isolated, and what keeps it from being as its spec says.
     pub(super) fn fill_cut(&self, id: VolumeId, report: &mut VolumeReport) {
         let (wanted, errors) = (self.wants_cut().is_some(), self.table.seen == Some(SeenTable::Errors));
         report.cut = match (wanted, errors) {
@@ -120,7 +126,7 @@ impl State {
     }
 }
 
-/// Says that nobody is at it any more, however that ended.
+/// Marks the exchange as ended, however it ends.
 struct AtWork<'a>(&'a Cell);
 
 impl Drop for AtWork<'_> {
@@ -130,7 +136,7 @@ impl Drop for AtWork<'_> {
 }
 
 impl Cell {
-    /// Nothing else is changed of a volume that is cut off.
+    /// Refuses every other change of a volume that is isolated.
     pub(super) fn check_not_cut(
         &self,
         old: Option<&VolumeSpec>,
@@ -150,7 +156,8 @@ impl Cell {
 }
 
 impl Engine {
-    /// Nothing is made from a volume that is cut off: LVM would put its table back on the way.
+    /// Refuses a volume whose source is isolated: LVM would put the source's own table back on the
+    /// way.
     pub(super) fn check_source_not_cut(&self, spec: &VolumeSpec) -> Result<(), Refusal> {
         let Some(source) = spec.source.map(mooring_model::Source::id) else { return Ok(()) };
         if self.known_cell(source).is_some_and(|cell| cell.state().wants_cut().is_some()) {
@@ -162,7 +169,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has a volume cut off, or that taken back, soon, if there is anything to do.
+    /// Has a volume's table exchanged soon, if there is anything to do.
     pub(super) fn tend_cut_soon(&self, cell: &Arc<Cell>) {
         let state = cell.state();
         if state.table.at_work.is_some() || state.due().is_none() {
@@ -173,13 +180,14 @@ impl Engine {
         self.shared.workers.submit_awaited(move || engine.tend_cut(&cell));
     }
 
-    /// The same at a sweep: what was seen before may have changed.
+    /// Has a volume's table read again at a sweep, and exchanged if need be: it may have changed.
     pub(super) fn look_at_cut(&self, cell: &Arc<Cell>) {
         cell.state().table.fresh = false;
         self.tend_cut_soon(cell);
     }
 
-    /// Whether a volume that is not served yet may be: not while it is to be cut and is not.
+    /// Says whether a volume that is not served yet may be: not while it is to be isolated and is
+    /// not.
     pub(super) fn is_cut_first(&self, cell: &Arc<Cell>) -> bool {
         let so = {
             let state = cell.state();
@@ -204,14 +212,15 @@ impl Engine {
             let (seen, failed) = self.exchange(&due.0, due.1);
             drop(at_work);
             self.note_cut(cell, &due, seen, failed);
-            // A wish that came meanwhile.
+            // A spec that came meanwhile may want the opposite.
             if cell.state().due().is_none_or(|now| now == due) {
                 return self.tend_cut_later(cell);
             }
         }
     }
 
-    /// Looks, plans, applies, and looks again. What was seen last, and what went wrong.
+    /// Looks, plans, applies, and looks again. Returns the table that the last look saw (`None` if
+    /// it failed), and what went wrong.
     fn exchange(&self, lv: &LvId, wanted: bool) -> (Option<SeenTable>, Option<volumes::Error>) {
         let commands = &*self.shared.machine.commands;
         let seen = match volumes::look_at_table(commands, lv) {
@@ -254,13 +263,13 @@ impl Engine {
             let cut = report.cut;
             tracing::warn!(volume = %cell.id, ?cut, "the table of a volume's LV is another one");
             self.publish(Change::Volume(report));
-            // Its export may wait for it, and what was left undone may be done.
+            // The export may wait for the isolation, and steps that were left undone may succeed.
             self.wake(cell);
         }
         cell.changed();
     }
 
-    /// Tries again later what was not done.
+    /// Tries again later, if something is left to do.
     fn tend_cut_later(&self, cell: &Arc<Cell>) {
         let failures = {
             let mut state = cell.state();

@@ -1,12 +1,14 @@
-//! The disks below the volume groups, watched. Whoever changes a group, LVM on the command line included, writes its metadata
-//! to these disks; the kernel tells of it when the writer closes them (inotify on the device node, which is what udev's own
-//! `watch` rests on). So a change that somebody made by hand is seen in a moment, and LVM need not be asked again and again
-//! whether there was one: while the watch stands, only each [`ASKED_EVERY`]th resync asks it.
+//! The disks below the volume groups, watched. Every change of a group, also by LVM on the command
+//! line, writes metadata to these disks. The kernel reports when the writer closes them: inotify on
+//! the device node, as udev's own `watch` does. So the agent sees a change by hand in a moment, and
+//! need not ask LVM again and again. While the watch stands, only each [`ASKED_EVERY`]th resync
+//! asks LVM.
 //!
-//! What LVM shows and no disk is written for is looked at as before: the filling of a thin pool. An LV that is deactivated has
-//! its device node taken out of the group's folder, and that is watched, too.
+//! The filling of a thin pool writes to no watched disk: there each resync asks LVM. A deactivated
+//! LV loses its device node in the group's folder, and the agent watches that folder, too.
 //!
-//! What must never happen here: a watch that is believed in and does not stand; a look for each of many changes.
+//! What must never happen here: trust in a watch that does not stand; a look for each of many
+//! changes.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -23,19 +25,20 @@ use tokio::sync::mpsc;
 use super::{Engine, lock};
 use crate::volumes;
 
-/// With the watch, LVM is asked at every so many resyncs: a disk can be written to by another host, and that nobody tells.
+/// Resyncs until LVM is asked although the watch stands: no event reports a write by another host.
 const ASKED_EVERY: u32 = 10;
 
-/// How long what follows a change is waited for: one command of LVM writes to a disk several times.
+/// Time to wait for more after a change: one LVM command writes to a disk several times.
 const SETTLES_WITHIN: Duration = Duration::from_millis(200);
 
-/// One look for all that changes in this time. What this agent changes itself is told, too, and it looks at that anyway.
+/// Least time between two looks: all changes within it share one. The watch also reports this
+/// agent's own changes, which have a look anyway.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// When the disks are listed again although nothing was told.
+/// Time after which the disks are listed again without any event.
 const LIST_EVERY: Duration = Duration::from_mins(10);
 
-/// When they are listed again where they cannot be watched, or not any more.
+/// Time after which the disks are listed again if they cannot be watched.
 const LIST_AGAIN: Duration = Duration::from_mins(1);
 
 /// A writer closes a disk, or a node comes or goes in a group's folder.
@@ -45,20 +48,20 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_MOVED_TO);
 
-/// How soon the thread of a watch that nobody needs any more ends.
+/// Time within which the thread of a dropped watch ends, in milliseconds.
 const LISTENED_EVERY_MS: u16 = 5000;
 
-/// Whether LVM has to be asked at a resync.
+/// Decides whether a resync has to ask LVM.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// The disks of all groups are watched.
+    /// `true` while the disks of all groups are watched.
     stands: bool,
-    /// Resyncs since LVM was asked.
+    /// Resyncs since the last one that asked LVM.
     resyncs: u32,
 }
 
 impl Engine {
-    /// Whether this resync asks LVM.
+    /// Says whether this resync asks LVM.
     pub(super) fn resync_asks_lvm(&self) -> bool {
         let fills = self.lvm().known().pools().iter().any(|pool| !pool.thick);
         let mut watch = lock(&self.shared.watch);
@@ -70,7 +73,7 @@ impl Engine {
         asks
     }
 
-    /// Follows the disks, for ever.
+    /// Follows the disks. Never returns if there are groups.
     pub(super) async fn follow_disks(self) {
         if self.shared.config.groups.is_empty() {
             return;
@@ -83,7 +86,7 @@ impl Engine {
                 changes = watch(&*self.shared.machine.blocks, &places);
                 watched = places;
                 lock(&self.shared.watch).stands = changes.is_some();
-                // What changed before the watch stood.
+                // Changes from before the watch stood.
                 if changes.is_some() {
                     self.look_at_groups().await;
                 }
@@ -116,7 +119,7 @@ impl Engine {
         self.blocking(move || engine.look_for_drift()).await;
     }
 
-    /// The disks of the groups and the groups' folders; nothing if a group has no disk that could be watched.
+    /// The disks of the groups and the groups' folders. Empty if a group has no disk to watch.
     fn places_to_watch(&self) -> BTreeSet<PathBuf> {
         let groups = &self.shared.config.groups;
         match volumes::disks(&*self.shared.machine.commands, groups) {
@@ -134,8 +137,9 @@ impl Engine {
     }
 }
 
-/// Tells of every change at these places, by a thread that ends soon when nobody listens any more. What waits to be heard says it
-/// all: there is never more than one notice. `None`: not all of them can be watched.
+/// Reports every change at these places, by a thread that ends soon after the receiver is dropped.
+/// At most one notice waits: it stands for all changes before it is read. `None` if not all places
+/// can be watched.
 fn watch(blocks: &dyn BlockDevices, places: &BTreeSet<PathBuf>) -> Option<mpsc::Receiver<()>> {
     if places.is_empty() {
         return None;

@@ -1,16 +1,17 @@
-//! The start, before LVM has answered. LVM takes seconds where there are thousands of LVs or a disk is slow, and hosts wait for
-//! their exports. What LVM has shown of an LV when it was whole is remembered ([`Whole`]), and device-mapper says at once whether
-//! its device is that LV: such a volume is handed to the workers before LVM is asked. LVM is asked all the same, in the same
-//! sweep; where it says something else, the volume's next pass does what drift always leads to.
+//! The start, before LVM has answered. LVM takes seconds if there are thousands of LVs or a disk is
+//! slow, and hosts wait for their exports. The store has how LVM showed each LV when it was whole
+//! ([`Whole`]), and device-mapper says at once whether its device is that LV. If so, the workers
+//! get the volume before LVM is asked. The same sweep asks LVM all the same. If LVM shows the
+//! volume otherwise, the volume's next pass treats that as drift.
 //!
-//! A volume that nothing is remembered of, whose device is not there or is another, or whose wish is anything out of the ordinary
-//! waits for LVM.
+//! A volume waits for LVM if the store has no [`Whole`] of it, if its device is missing or another
+//! one, or if its spec is out of the ordinary.
 //!
-//! What is remembered is written by the tick, or beside the word that a volume was made (`made`), all of it in one transaction, when
-//! a look at LVM has shown something new, and never because nothing has changed.
+//! The tick writes these facts, or they go with the write that a volume was made (`made`), all in
+//! one transaction. They are only written when a look at LVM has shown something new.
 //!
-//! What must never happen here: an export before its device is proven; a volume that LVM does not find whole called ready for
-//! longer than until its next pass; anything remembered that was said of another wish.
+//! What must never happen here: an export before its device is proven; a volume that LVM does not
+//! find whole called ready beyond its next pass; a remembered fact of another spec.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,15 +26,16 @@ use crate::object::seen::Seen;
 use crate::store::{StoreError, WholeRow};
 use crate::volumes::{self, Shown, VolumesView, Whole};
 
-/// LVM is asked behind the exports that need no word of it, if nobody waits for its word: it takes the very processors that they
-/// are made with. No longer than this.
+/// Longest time that LVM waits for the exports that do not need it, if no other export waits for
+/// LVM: LVM takes the processors that make them.
 const LVM_BEHIND_MAX: Duration = Duration::from_secs(10);
 
-/// What the store is to remember and does not yet, by volume. `None`: nothing any more.
+/// Rows that the store is to have and does not have yet, by volume. `None` deletes the volume's
+/// row.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten {
     rows: BTreeMap<VolumeId, Option<(Generation, Whole)>>,
-    /// Somebody is at it.
+    /// `true` while somebody writes.
     at_work: bool,
 }
 
@@ -42,7 +44,7 @@ impl Unwritten {
         std::mem::take(&mut self.rows).into_iter().collect()
     }
 
-    /// Whoever was at it is not any more. What was not written is to be, unless there is something newer.
+    /// Ends a write. Rows that were not written wait again, unless there is a newer one.
     fn ended(&mut self, rows: Vec<WholeRow>, written: bool) {
         self.at_work = false;
         for (volume, row) in rows.into_iter().filter(|_| !written) {
@@ -51,11 +53,11 @@ impl Unwritten {
     }
 }
 
-/// The volumes that are served before LVM was asked, and what LVM is to say of them.
+/// The volumes that are served before LVM was asked, and the reports that LVM is to confirm.
 pub(super) type Early = BTreeMap<VolumeId, VolumeReport>;
 
 impl Engine {
-    /// Takes what the store remembers. What it has of another wish is forgotten.
+    /// Takes the facts that the store has. Forgets those of another spec.
     pub(super) fn load_whole(&self) -> Result<(), StoreError> {
         for (volume, generation, whole) in self.shared.store.whole_lvs()? {
             let cell = self.known_cell(volume);
@@ -76,8 +78,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes note of what a look at LVM has shown of a volume's LV. It was taken for this wish: by the pass that worked for it, or
-    /// while there was none. A pass for the wish before it might still make the LV unready.
+    /// Notes what a look at LVM has shown of a volume's LV. The look was made for this spec: by the
+    /// pass that worked on it, or while there was no pass. A pass for an earlier spec might still
+    /// make the LV unready.
     pub(super) fn note_whole(
         &self,
         volume: VolumeId,
@@ -96,7 +99,7 @@ impl Engine {
         lock(&self.shared.unwritten).rows.insert(volume, new);
     }
 
-    /// Has what is new written, soon.
+    /// Has new facts written soon.
     pub(super) fn keep_whole_soon(&self) {
         {
             let mut unwritten = lock(&self.shared.unwritten);
@@ -117,8 +120,8 @@ impl Engine {
         lock(&self.shared.unwritten).ended(rows, kept.is_ok());
     }
 
-    /// Writes that these volumes were made, and with it what is to be remembered, unless somebody is at that. Returns those that
-    /// it was kept of.
+    /// Writes that these volumes were made, and with that the waiting facts, unless somebody else
+    /// writes those. Returns the volumes for which the store has it.
     pub(super) fn write_made(&self, made: &[(VolumeId, Generation)]) -> Result<Vec<VolumeId>, StoreError> {
         let rows = {
             let mut unwritten = lock(&self.shared.unwritten);
@@ -132,7 +135,8 @@ impl Engine {
         kept
     }
 
-    /// Wakes the volumes whose exports need no word of LVM. `targets`: what the kernel serves, if that is known.
+    /// Wakes the volumes whose exports do not need LVM. `targets`: the kernel's targets, `None` if
+    /// they are unknown.
     pub(super) fn wake_early(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) -> Early {
         let mut early = Early::new();
         let mut proven = Vec::new();
@@ -158,7 +162,8 @@ impl Engine {
         early
     }
 
-    /// The volume as LVM would show it, if what is remembered of it and its device agree, and its export is wanted.
+    /// The volume as LVM would show it. `None` unless the store's facts and the device agree, and a
+    /// spec exports the volume.
     fn proven(&self, cell: &Cell) -> Option<VolumeReport> {
         let (spec, whole, lv) = {
             let state = cell.state();
@@ -177,7 +182,7 @@ impl Engine {
         volumes::is_whole(&spec, &lv, &whole, device.as_ref())
     }
 
-    /// Waits until the exports that need no word of LVM were made, if no other one waits for it.
+    /// Waits until the exports that do not need LVM are made, unless another export waits for LVM.
     pub(super) fn let_early_be_made(&self, cells: &[Arc<Cell>], early: &Early) {
         let waits = |cell: &Arc<Cell>| {
             let state = cell.state();
@@ -189,7 +194,8 @@ impl Engine {
         self.wait_until_made(LVM_BEHIND_MAX);
     }
 
-    /// Those whose next pass has to look again, now that LVM has answered: all but those that it shows as they were taken to be.
+    /// The volumes whose next pass has to look again, now that LVM has answered: all but those that
+    /// LVM shows as expected.
     pub(super) fn not_confirmed(
         &self,
         cells: Vec<Arc<Cell>>,

@@ -1,9 +1,11 @@
-//! One volume over all its fabrics: what is wanted of it, what is seen, and one plan for both.
+//! One volume over all its transports: its specs, its views, and one plan for all.
 //!
-//! Nothing in a Fibre Channel port tells which LUNs are one volume's. So every place that a spec of the volume ever named is
-//! remembered (`former`), durable before the spec is, until a plan for a later spec was quiet (decision 22).
+//! Nothing in a Fibre Channel port shows which LUNs belong to one volume. So the agent remembers
+//! every place that a spec of the volume ever named (`former`): durably before the spec, and until
+//! a plan for a later spec was quiet (decision 22).
 //!
-//! What must never happen here: a place forgotten while its LUN may stand; a port forgotten on which one may.
+//! What must never happen here: a place forgotten while its LUN may stand; a port forgotten on
+//! which such a LUN may stand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,17 +23,18 @@ use super::receipts::OpenReceipt;
 use super::{Engine, Refusal, lock};
 use crate::store::StoreError;
 
-/// What is wanted of one volume.
+/// The specs of one volume for all transports.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanteds {
-    /// Over iSCSI.
+    /// The spec over iSCSI.
     pub(super) iscsi: Wanted,
-    /// Over each Fibre Channel port that shows it, or may still; empty for a volume that no port ever showed.
+    /// One spec for each Fibre Channel port that shows the volume, or may still show it. Empty if
+    /// no port ever showed it.
     pub(super) fc: Vec<fc::Wanted>,
     former: BTreeSet<Place>,
 }
 
-/// The view of it, in the same order.
+/// The view of one volume, in the order of [`Wanteds`].
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(super) iscsi: ExportView,
@@ -41,9 +44,9 @@ pub(crate) struct View {
 /// A Fibre Channel port that serves.
 pub(crate) struct PortSeen {
     pub(crate) port: FcPort,
-    /// As its adapter says; empty without one.
+    /// The state that the adapter reports. Empty without an adapter.
     pub(crate) state: String,
-    /// Why it is no target.
+    /// Why the port is no target. `None` if it is one.
     pub(crate) trouble: Option<String>,
 }
 
@@ -52,12 +55,12 @@ impl Wanteds {
         self.iscsi.names()
     }
 
-    /// Whether a Fibre Channel port has a part in it.
+    /// Says whether a Fibre Channel port has a part in the export.
     pub(super) fn is_over_fc(&self) -> bool {
         !self.fc.is_empty()
     }
 
-    /// The places of its grants.
+    /// The places of the grants over Fibre Channel.
     pub(super) fn places(&self) -> BTreeSet<Place> {
         self.fc.iter().flat_map(fc::Wanted::places).collect()
     }
@@ -73,7 +76,8 @@ impl Wanteds {
         plan_exports(&Exports { iscsi: Some((&self.iscsi, &seen.iscsi)), fc })
     }
 
-    /// What the tree decides of the report, but for what is live; `plan` is the one of this very look.
+    /// The report's facts from the tree, without sessions and counters. `plan` was made for this
+    /// view.
     pub(super) fn facts(&self, seen: &View, plan: &Plan<Op>) -> (ExportFacts, Vec<FcPortReport>) {
         let mut facts = mooring_targets::report_planned(&self.iscsi, &seen.iscsi, &BTreeMap::new(), plan);
         let mut ports = Vec::new();
@@ -92,7 +96,7 @@ impl Wanteds {
         (facts, ports)
     }
 
-    /// What its nexuses over Fibre Channel do now, by port.
+    /// Sessions and counters of the nexuses over Fibre Channel, by port.
     pub(super) fn fc_live(
         &self,
         tree: &dyn Tree,
@@ -119,7 +123,7 @@ impl Wanteds {
         ports.flat_map(of_port).collect()
     }
 
-    /// The same wish without these initiators.
+    /// A copy without the grants of these initiators.
     pub(super) fn without(&self, left_out: impl Fn(&Initiator) -> bool) -> Self {
         let mut all = self.clone();
         if let Wanted::Present { grants, .. } = &mut all.iscsi {
@@ -133,7 +137,7 @@ impl Wanteds {
         all
     }
 
-    /// Every initiator that it is granted to.
+    /// Every initiator with a grant.
     pub(super) fn initiators(&self) -> BTreeSet<Initiator> {
         let iscsi = self.iscsi.grants().iter().map(|grant| grant.initiator.clone().into());
         let fc = self.fc.iter().flat_map(fc::Wanted::grants).map(|grant| grant.initiator.into());
@@ -142,7 +146,7 @@ impl Wanteds {
 }
 
 impl View {
-    /// An export over iSCSI alone.
+    /// The view of an export over iSCSI alone.
     pub(super) fn iscsi(iscsi: ExportView) -> Self {
         Self { iscsi, fc: Vec::new() }
     }
@@ -158,7 +162,8 @@ fn places_of(spec: &ExportSpec) -> BTreeSet<Place> {
 }
 
 impl State {
-    /// A wish is durable. A pass that ended meanwhile may have forgotten its places.
+    /// Takes a spec or tombstone that the store has, and adds its places again: a pass that ended
+    /// meanwhile may have forgotten them.
     pub(super) fn admit_export(&mut self, wish: Wish<ExportSpec>) {
         self.established.add_former(wish.spec().map(places_of).unwrap_or_default());
         self.set_export(wish);
@@ -167,7 +172,8 @@ impl State {
 }
 
 impl Cell {
-    /// Takes note of which places show the volume, and says of an initiator whether it has a nexus.
+    /// Notes which places show the volume. Returns a function that says whether an initiator has a
+    /// nexus.
     pub(super) fn nexuses(&self, wanted: &Wanteds, seen: &View) -> impl Fn(&Initiator) -> bool {
         let linked = wanted.linked(seen);
         self.state().knowledge.learn_linked(&linked);
@@ -177,12 +183,14 @@ impl Cell {
         }
     }
 
-    /// A TPG LUN has drained. The initiator that has no nexus on any port any more.
+    /// Notes that a TPG LUN has drained. Returns its initiator if that has no nexus on any port any
+    /// more.
     pub(super) fn drained(&self, drained: fc::Drained) -> Option<Wwpn> {
         self.state().knowledge.drained(drained)
     }
 
-    /// `wanted` was in force, and nothing else: only its places, and those of a wish that came meanwhile, may show the volume.
+    /// Notes that `wanted` was in force, and nothing else: only its places, and those of a spec
+    /// that came meanwhile, may show the volume.
     pub(super) fn settle_places(&self, wanted: &Wanteds) {
         let mut state = self.state();
         let mut places = wanted.places();
@@ -191,7 +199,8 @@ impl Cell {
         state.established.settle_former(places);
     }
 
-    /// `wanted` without the grants that were revoked, granted again since, and never cut: `None` when there are none.
+    /// A copy of `wanted` without grants whose old nexus stands: revoked, and granted again before
+    /// the revoke was carried out. `None` if there are no such grants.
     pub(super) fn without_revoked(
         &self,
         wanted: &Wanteds,
@@ -209,7 +218,7 @@ impl Cell {
 }
 
 impl Engine {
-    /// What is wanted over Fibre Channel, beside what is wanted over iSCSI.
+    /// Adds the specs over Fibre Channel to the one over iSCSI.
     pub(super) fn wanted_over(&self, cell: &Cell, iscsi: Wanted, spec: Option<&FcExportSpec>) -> Wanteds {
         let former = cell.state().established.former().clone();
         let spec = spec.filter(|spec| !spec.grants.is_empty());
@@ -234,8 +243,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// Looks for the Fibre Channel ports that serve, and makes each a target: an initiator that meets it before takes it for
-    /// none (lio.md, h). Each time, because a port may come after the agent was started.
+    /// Looks for the Fibre Channel ports that serve, and makes each a target: an initiator that
+    /// meets a port before that takes it for no target (lio.md, h). Runs at each resync, because a
+    /// port may come after the agent's start.
     pub(super) fn prepare_ports(&self) {
         let Some(config) = &self.shared.config.fibre_channel else { return };
         let machine = &self.shared.machine;
@@ -262,7 +272,7 @@ impl Engine {
         lock(&self.shared.ports).troubles = troubles;
     }
 
-    /// The Fibre Channel ports that serve, as they were seen at the last resync.
+    /// The Fibre Channel ports that serve, as the last resync saw them.
     pub(crate) fn fibre_channel_ports(&self) -> Vec<PortSeen> {
         let ports = lock(&self.shared.ports);
         let seen = |(port, state): (FcPort, &str)| PortSeen {
@@ -273,8 +283,8 @@ impl Engine {
         ports.served().map(seen).collect()
     }
 
-    /// What a store that was lost had known of a port, by one walk over it. Nothing that is found is touched before a spec
-    /// says so.
+    /// Finds by one walk over a port the places that a lost store knew. Changes nothing of them
+    /// before a spec says so.
     fn find_places(&self, port: FcPort) {
         if !self.shared.store.is_fresh() {
             return;
@@ -293,7 +303,7 @@ impl Engine {
         }
     }
 
-    /// Who has a nexus of the volume over Fibre Channel, as the kernel shows it.
+    /// The initiators with a nexus of the volume over Fibre Channel, as the kernel shows them.
     pub(super) fn fc_initiators(
         &self,
         cell: &Cell,
@@ -310,7 +320,7 @@ impl Engine {
         Ok(initiators)
     }
 
-    /// Remembers the places of a spec, before the spec is kept: what it makes must be found again, whatever happens.
+    /// Keeps the places of a spec before the spec: the agent must find what that makes again.
     pub(super) fn remember_places(&self, cell: &Cell, spec: Option<&ExportSpec>) -> Result<(), Refusal> {
         match spec.map(places_of).filter(|places| !places.is_empty()) {
             Some(places) => self.keep_places(cell, &places).map_err(Refusal::Store),
@@ -334,15 +344,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets in the store what later specs have taken away.
+    /// Forgets in the store the places that later specs have taken away.
     pub(super) fn forget_places(&self) {
         for cell in self.cells() {
             let is_kept = |state: &State| state.established.are_places_kept();
-            // As a rule, of every volume: no turn is waited for.
+            // As a rule the store has them of every volume: no turn is taken.
             if is_kept(&cell.state()) {
                 continue;
             }
-            // Changes of the volume wait: what is written here is what it has.
+            // Holds off changes of the volume: the write is of its places as they are.
             let Some(_turn) = cell.admission.take(Duration::ZERO) else { continue };
             let former = {
                 let state = cell.state();

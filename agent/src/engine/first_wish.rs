@@ -1,10 +1,12 @@
-//! The first wish of a volume is taken only where nothing is known of its id. Ids come from senders, and a sender whose database was
-//! restored may give one anew that is a volume's with data: that volume would be handed to whoever asked for a new one.
+//! The first spec of a volume: taken only if nothing is known of its id. Ids come from senders, and
+//! a sender with a restored database may reuse the id of a volume with data. The agent would hand
+//! that volume to whoever asked for a new one.
 //!
-//! A wish that is sent again is the same wish, and finds itself in the store. Until it is written there, LVM has nothing of it:
-//! the first step comes after the write.
+//! A spec that is sent again finds itself in the store. Before that write, LVM has nothing of the
+//! volume: the first step comes after the write.
 //!
-//! What must never happen here: a new volume made of what is here already; a wish that is sent again refused for its own work.
+//! What must never happen here: a new volume made of what is here already; a repeated spec refused
+//! because of its own work.
 
 use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
 
@@ -19,8 +21,8 @@ fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {
 }
 
 impl Engine {
-    /// Refuses a new volume of which LVM has anything: the volume or snapshot, what it was to grow by, or what was to take its place.
-    /// Returns what LVM showed.
+    /// Refuses a new volume if LVM has anything of it: the volume or snapshot, an LV to extend it
+    /// by, or an LV to take its place. Returns LVM's view.
     pub(super) fn check_no_lv(
         &self,
         cell: &Cell,
@@ -36,7 +38,8 @@ impl Engine {
         Ok(view)
     }
 
-    /// Refuses a new volume whose id this agent knows: from its store, from what LVM showed, or from the kernel's target.
+    /// Refuses a new volume whose id this agent knows: from its store, from what LVM showed, or
+    /// from the kernel's target.
     pub(super) fn check_unknown(
         &self,
         cell: &Cell,

@@ -1,10 +1,13 @@
-//! Jobs: the long work of passes, as it stands, and how fast it may be. A job is what a pass does now to the blocks of its
-//! volume: nobody begins one, and none is stored. After a crash the pass looks again, and the LV's tags say where it goes on.
-//! It ends early when what it is done for ends: a zeroing when its volume is deleted.
+//! Jobs: the long work of passes, their progress, and their speed limit. A job is what a pass does
+//! now to the blocks of its volume: nobody begins one, and none is stored. After a crash the pass
+//! looks again, and the LV's tags show where to go on. A job ends early with its purpose: a zeroing
+//! ends when its volume is deleted.
 //!
-//! One limit is for all jobs of the agent together: they share the disks. Jobs take their turns at it piece by piece.
+//! One limit holds for all jobs of the agent together, because they share the disks. Jobs take
+//! turns piece by piece.
 //!
-//! What must never happen here: a wait that holds up what is newer on its volume; a limit that lets a job stand still.
+//! What must never happen here: a wait that delays a newer change of its volume; a limit that stops
+//! a job entirely.
 
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
@@ -18,16 +21,17 @@ use super::{Engine, Refusal, is_tombstone, lock};
 use crate::config::LIMIT_MIN;
 use crate::volumes::{UploadOp, VolumeOp, Work};
 
-/// A piece takes this part of a second at the limit, so that jobs take turns, and newer things do not wait.
+/// Pieces per second at the limit, so that jobs take turns and a newer change does not wait.
 const PIECES_PER_SECOND: u64 = 4;
 
-/// So long a job is watched for its rate.
+/// Time over which a job's rate is measured.
 const RATE_OVER: Duration = Duration::from_secs(2);
 
-/// The least that a job has of a pass before it gives way to a look. Drift of its volume's export waits so long.
+/// Least time that a job has of a pass before it gives way to a look. Drift of the volume's export
+/// waits for that long.
 const TIME_MIN: Duration = Duration::from_secs(5);
 
-/// How often a job that waits for its turn sees whether it should stop.
+/// Interval at which a job that waits for its turn checks whether it should stop.
 const WAIT_STEP: Duration = Duration::from_millis(50);
 
 /// A job at work.
@@ -37,12 +41,12 @@ pub(crate) struct Job {
     done: u64,
     total: u64,
     since: SystemTime,
-    /// Of what is done, what an agent before this one had done.
+    /// Bytes that were done before this agent's work on the job. `None` until the first progress.
     resumed: Option<u64>,
     rate: Option<u64>,
-    /// When it was watched last, and how far it was then.
+    /// The last measurement: when it was, and the bytes done then.
     watched: Option<(Instant, u64)>,
-    /// When this pass began with it.
+    /// When this pass began to work on the job.
     began: Instant,
 }
 
@@ -50,13 +54,13 @@ pub(crate) struct Job {
 #[derive(Debug, Clone)]
 pub(crate) struct Stopped {
     work: Work,
-    /// LVM's identity of its LV.
+    /// LVM's identity of the job's LV.
     uuid: String,
     job: Job,
 }
 
 impl Job {
-    /// What a step is as a job; `None`: it takes no time.
+    /// The job that a step is. `None` if the step takes no time.
     fn of(op: &VolumeOp, doomed: bool, now: SystemTime) -> Option<Self> {
         let (kind, total) = match op {
             VolumeOp::Zero { size, .. } if doomed => (JobKind::Wipe, size),
@@ -116,21 +120,22 @@ fn rate(bytes: u64, took: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// How fast jobs may be.
+/// The speed limit of all jobs.
 #[derive(Debug)]
 pub(super) struct Pace(Mutex<Turns>);
 
 #[derive(Debug)]
 struct Turns {
     limit: Option<u64>,
-    /// Raised by each change of the limit: whoever waits by the one before asks again.
+    /// Raised by each change of the limit: a job that waits by the old limit asks again.
     version: u64,
-    /// When all that was taken is paid for.
+    /// When everything taken so far is paid for.
     paid: Option<Instant>,
 }
 
 impl Turns {
-    /// Takes so many bytes; returns until when the taker waits. Time in which nobody took anything is not made up for.
+    /// Takes so many bytes. Returns until when the taker waits, `None` without a limit. Idle time
+    /// saves nothing up.
     fn take(&mut self, bytes: u64, now: Instant) -> Option<Instant> {
         let limit = self.limit?;
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(limit.max(1));
@@ -142,7 +147,7 @@ impl Turns {
 
     fn set(&mut self, limit: Option<u64>) -> Option<u64> {
         self.version = self.version.wrapping_add(1);
-        // What was taken by the old limit is forgiven: a low one must not go on when it is gone.
+        // The debt under the old limit is cancelled: a low limit must not act after its end.
         self.paid = None;
         std::mem::replace(&mut self.limit, limit)
     }
@@ -157,13 +162,13 @@ impl Pace {
         lock(&self.0).limit
     }
 
-    /// How large the next piece may be; whole MiB, and no less than one.
+    /// Size of the next piece, in bytes: whole MiB, and at least one.
     pub(super) fn piece(&self, most: u64) -> u64 {
         let part = self.limit().map_or(most, |limit| limit / PIECES_PER_SECOND);
         (part & !(LIMIT_MIN.0 - 1)).clamp(LIMIT_MIN.0, most.max(LIMIT_MIN.0))
     }
 
-    /// Waits until so many bytes are paid for, or `stop` says so.
+    /// Waits until so many bytes are paid for, or `stop` returns `true`.
     pub(super) fn pay(&self, bytes: u64, stop: impl Fn() -> bool) {
         let (until, version) = {
             let mut turns = lock(&self.0);
@@ -214,17 +219,18 @@ impl Jobs {
 }
 
 impl State {
-    /// A step begins; which job it is, if it is one.
+    /// Begins a step. Returns the kind of job that it is, `None` if it is no job.
     pub(super) fn begin_job(&mut self, op: &VolumeOp, now: SystemTime) -> Option<JobKind> {
         let doomed = is_tombstone(self.volume());
         self.jobs.job = Job::of(op, doomed, now);
         self.jobs.job.as_ref().map(|job| job.kind)
     }
 
-    /// Where work goes on that was stopped, of an LV of this identity.
+    /// Bytes at which stopped work goes on, if the LV has this identity; 0 if it begins anew.
     pub(super) fn resume_job(&mut self, work: Work, uuid: &str) -> u64 {
         let stopped = self.jobs.stopped.take();
-        // What was discarded is not zeroed: a deletion that was called off leaves nothing to go on from.
+        // A discarded LV is not zeroed: a deletion that was called off leaves nothing to go on
+        // from.
         let Some(before) = stopped.filter(|stopped| stopped.work == work && stopped.uuid == uuid) else {
             return 0;
         };
@@ -235,27 +241,30 @@ impl State {
         done
     }
 
-    /// Whether the job gives way: at once to a newer wish; to a look, which comes with every resync, when it has had its time. A
-    /// look at LVM may take longer than the time between two resyncs, and a job that gave way to each of them would not get on.
+    /// Says whether the job gives way: to a newer spec at once, to a look only after [`TIME_MIN`].
+    /// Each resync brings a look, and LVM may take longer than the time between two resyncs. A job
+    /// that gave way to every look would never end.
     fn job_gives_way(&self) -> bool {
         let had_its_time = self.jobs.job.as_ref().is_none_or(|job| job.began.elapsed() >= TIME_MIN);
         self.turn.is_queued() && (self.turn.is_queued_anew() || had_its_time)
     }
 
-    /// The job waits for its turn: that is no stuck call. Whether something newer wants the volume.
+    /// Notes that the job waits for its turn, which is no stuck call. `true` if the job gives way.
     pub(super) fn job_waits(&mut self) -> bool {
         self.calls.renew(Instant::now());
         self.job_gives_way()
     }
 
-    /// So much is done. Whether the job stops: something newer wants the volume, or a shutdown has begun (`closing`).
+    /// Notes the bytes done. `true` if the job stops: for something newer, or for a shutdown
+    /// (`closing`).
     pub(super) fn job_is_at(&mut self, work: Work, uuid: &str, bytes: u64, closing: bool) -> bool {
         let now = Instant::now();
         if let Some(job) = &mut self.jobs.job {
             job.progress(bytes, now);
         }
         self.calls.renew(now);
-        // What is done need not be stopped. Kept as stopped, it would stand for work that is to be done anew.
+        // A complete job need not stop. A record of it as stopped would skip work that is to be
+        // done anew.
         let gives_way = closing || self.job_gives_way();
         let stops = gives_way && self.jobs.job.as_ref().is_none_or(|job| job.done < job.total);
         if stops {
@@ -272,14 +281,16 @@ impl Cell {
 }
 
 impl Engine {
-    /// The jobs that go on now, of this volume or of all, by their volumes; and what limits them, in bytes a second.
+    /// The jobs at work, of this volume or of all, in the order of their volumes; and their limit
+    /// in bytes a second.
     pub fn jobs(&self, only: Option<VolumeId>) -> (Vec<JobReport>, Option<ByteSize>) {
         let limit = self.shared.pace.limit();
         let cells = self.cells().into_iter().filter(|cell| only.is_none_or(|id| id == cell.id));
         (cells.filter_map(|cell| cell.job_report(limit.is_some())).collect(), limit.map(ByteSize))
     }
 
-    /// Limits all jobs together to so many bytes a second, from now on until the agent is started again. Returns what it was.
+    /// Limits all jobs together to so many bytes a second, until the agent's next start. `None`
+    /// ends the limit. Returns the limit before.
     pub async fn set_job_limit(
         &self,
         sender: ClusterId,
@@ -347,7 +358,7 @@ mod tests {
     #[test]
     fn whoever_waits_is_let_go_by_a_new_limit_or_a_stop() {
         let pace = std::sync::Arc::new(Pace::new(Some(LIMIT_MIN)));
-        // It would take a day and more.
+        // The payment would take more than a day.
         let days = LIMIT_MIN.0 * 100_000;
         pace.pay(days, || true);
         let (waiter, (done, ended)) = (pace.clone(), std::sync::mpsc::channel());
@@ -404,10 +415,11 @@ mod tests {
                 gives_way && done < 8,
                 "{case:?}"
             );
-            // What is done is no work to go on with: the next zeroing of this LV begins at its beginning.
+            // A complete job leaves nothing to go on from: the next zeroing of this LV begins at
+            // its beginning.
             let kept = if gives_way && done < 8 { done * MIB } else { 0 };
             assert_eq!(state.resume_job(Work::Zero, "u"), kept, "{case:?}");
-            // At a shutdown it always does.
+            // At a shutdown the job always gives way.
             state.begin_job(&zero, SystemTime::UNIX_EPOCH);
             assert_eq!(state.job_is_at(Work::Zero, "u", done * MIB, true), done < 8, "{case:?}");
         }

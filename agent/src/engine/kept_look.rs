@@ -1,7 +1,9 @@
-//! What LVM showed for a caller who had gone by then. LVM may take longer than anybody waits with a call, and who calls again would
-//! have it asked from the beginning each time, and never be answered: for the same wish the look is kept for a moment.
+//! LVM's view for a caller who did not wait for it. LVM may take longer than any caller waits. A
+//! caller who calls again would have LVM asked from the beginning each time, and never get an
+//! answer. So the agent keeps the view for a moment, for the same spec.
 //!
-//! What must never happen here: a look for one wish used for another; a look from before a step of ours used behind it.
+//! What must never happen here: a view for one spec used for another; a view from before a step of
+//! ours used behind that step.
 
 use std::time::Duration;
 
@@ -13,13 +15,14 @@ use super::{Engine, Refusal};
 use crate::turn::Claim;
 use crate::volumes::{Beside, VolumesView};
 
-/// How long such a look is worth something. What others take of the groups meanwhile, LVM does not give away again.
+/// Time for which such a view is kept. LVM gives no extent away twice, whatever others take
+/// meanwhile.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// A look that nobody waited for.
+/// A view that nobody waited for.
 #[derive(Debug)]
 pub(super) struct KeptLook {
-    /// The wish that was to be taken.
+    /// The stamp of the spec that the look was for.
     stamp: Stamp,
     passes: u64,
     ended: Instant,
@@ -36,7 +39,8 @@ impl State {
 }
 
 impl Engine {
-    /// What LVM shows of what this wish needs: now, or a moment ago for a caller who did not wait for it.
+    /// LVM's view of the LVs that this spec needs: a new one, or one that was kept for the same
+    /// spec.
     pub(super) fn view_for_wish(
         &self,
         cell: &Cell,
@@ -91,7 +95,7 @@ mod tests {
         }
     }
 
-    /// What comes of a change that LVM takes longer for than its sender waits.
+    /// Sends a change that takes LVM longer than its sender waits.
     async fn put_in_vain(node: &Node, put: PutVolume) -> Result<VolumeAnswer, Refusal> {
         node.engine.put_volume(put, SHORT).await
     }

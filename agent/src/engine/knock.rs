@@ -1,8 +1,11 @@
-//! Knocks at the portals of this host: whether their login threads answer. A portal has one in the kernel, for the targets of all
-//! volumes, and one that waits for the commands of a device that hangs answers nobody ([`silence`](super::silence)); the kernel
-//! tells nobody. So a login is begun over loopback now and then, and soon while there is reason to.
+//! Knocks at the portals of this host, to find out whether their login threads answer. The kernel
+//! has one login thread for each portal, for the targets of all volumes. A thread that waits for
+//! the commands of a device that hangs answers no login ([`silence`](super::silence)), and the
+//! kernel does not report it. So the agent begins a login over loopback now and then, and soon
+//! while there is reason to.
 //!
-//! What must never happen here: a portal called blocked that nobody listens at; a knock beside another one at the same portal.
+//! What must never happen here: a portal called blocked although nobody listens there; two knocks
+//! at one portal at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,24 +17,25 @@ use tokio::time::Instant;
 use super::{Engine, lock};
 use crate::capabilities::timestamp;
 
-/// Between two knocks at a portal, while nothing is wrong.
+/// Time between two knocks at a portal while nothing is wrong.
 const EVERY: Duration = Duration::from_mins(1);
 
 /// Time between two knocks while a device or a portal does not answer.
 const SOON: Duration = Duration::from_secs(3);
 
-/// How long a portal has to answer. A login takes milliseconds; many at once, on a slow machine, a second or two.
+/// Time that a portal has to answer. A login takes milliseconds; many at once on a slow machine
+/// take a second or two.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Volumes that are named as those that a portal may wait for.
+/// Largest number of silent volumes that a problem names.
 const NAMED: usize = 5;
 
-/// Login threads of portals, as far as they are known.
+/// The state of the portals' login threads, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Knocks {
     last: Option<Instant>,
     at_work: BTreeSet<Portal>,
-    /// Those that do not answer, and since when.
+    /// Portals that do not answer, and since when.
     blocked: BTreeMap<Portal, SystemTime>,
 }
 
@@ -98,7 +102,7 @@ impl Engine {
         self.lvm().tell();
     }
 
-    /// The portals where nobody can log in, and why that may be.
+    /// The portals where nobody can log in, and the probable reason.
     pub(crate) fn blocked_portals(&self) -> Vec<(Portal, Problem)> {
         let blocked = lock(&self.shared.knocks).blocked.clone();
         let silent = self.silent_volumes();

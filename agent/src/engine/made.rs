@@ -1,13 +1,16 @@
-//! That a volume's LV was whole is kept, durable, before the volume is said to be ready or its export is made: from then on somebody
-//! may have written to it, and an LV that is not there is never made anew for it (`volumes::Wanted::Made`).
+//! The durable fact that a volume's LV was whole. It is stored before the volume is reported as
+//! ready or exported. From then on hosts may have written to the LV, and a missing LV is never
+//! recreated (`volumes::Wanted::Made`).
 //!
-//! It is kept beside the volume's spec. A later spec of the volume leaves it as it is, in the transaction that keeps that spec; a tombstone
-//! ends it. A volume that is half made is not whole: after a crash it goes on being made, also after one between the last
-//! step and the write, because what is seen whole then is kept then. It costs one commit in the life of a volume, which takes along
-//! what is remembered for the next start (`early`).
+//! The fact stands beside the volume's spec. A later spec leaves it as it is, in the transaction
+//! that stores that spec; a tombstone ends it. A half-made volume is not whole: after a crash the
+//! agent goes on making it. After a crash between the last step and the write, the next look sees
+//! the LV whole, and the fact is stored then. The fact costs one commit in the life of a volume,
+//! which also stores facts for the next start (`early`).
 //!
-//! What must never happen here: a volume that is called ready, or is exported, while a crash could make anybody believe that it was
-//! never made; a volume that has ended keeping the next one of its id from being made.
+//! What must never happen here: a volume that is called ready, or is exported, while a crash could
+//! make it look never made; a volume that has ended and keeps the next one of its id from being
+//! made.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,8 +24,9 @@ use super::{Engine, is_spec, pass};
 use crate::volumes::{self, Beside, KnownLv, VolumesView};
 
 impl State {
-    /// The LV of a volume that was made, by which it is recognised whatever somebody does to its tags. One that was not made may
-    /// hold somebody's old data, and its tags are all that says so.
+    /// The LV of a volume that was made: it is recognised by its identity if somebody changes its
+    /// tags. `None` if the volume was not made: then only the tags tell its LV from somebody's old
+    /// data.
     pub(super) fn known_lv(&self, volume: VolumeId) -> Option<KnownLv> {
         let spec = self.volume().filter(|_| self.established.is_made())?.spec()?;
         let name = pass::lv_name(spec, self.export_spec());
@@ -39,8 +43,9 @@ impl Engine {
         Ok(view)
     }
 
-    /// Keeps that the volume was made, if this was seen of it and nobody has kept it. `None`: it may be said to be what was seen.
-    /// Else that is not kept, and what is to be said of it for now.
+    /// Stores that the volume was made, if `seen` shows it ready and the store does not have that
+    /// yet. `None` if `seen` may be reported. `Some` is the report in its place, because the store
+    /// does not have the fact.
     pub(super) fn keep_made(
         &self,
         cell: &Cell,
@@ -62,7 +67,7 @@ impl Engine {
         match self.write_made(&[(cell.id, wish.stamp.generation)]) {
             Ok(kept) => {
                 note(cell, Some(&wish.stamp), &kept);
-                // Else there is a newer wish: its pass keeps it.
+                // Otherwise a newer spec came: its pass stores the fact.
                 let newer = !cell.state().established.is_made();
                 newer.then(|| VolumeReport { phase: Phase::Creating, problems: Vec::new(), ..seen.clone() })
             }
@@ -73,8 +78,8 @@ impl Engine {
         }
     }
 
-    /// What LVM has written of the group of these LVs outlives a power cut: LVM flushes nothing, and an agent before this one may
-    /// have been killed before it did. What has no device is passed over.
+    /// Makes LVM's metadata of these LVs' groups outlive a power cut: LVM flushes nothing, and an
+    /// agent may have been killed before it flushed. Skips an LV without a device.
     fn flush_disks<'a>(&self, devices: impl IntoIterator<Item = &'a Path>) -> Result<(), BlockError> {
         devices.into_iter().try_for_each(|device| match self.shared.machine.blocks.flush(device) {
             Err(error) if error.errno == Errno::ENOENT => Ok(()),
@@ -82,7 +87,8 @@ impl Engine {
         })
     }
 
-    /// The same of all that a look has shown, in one transaction. The look was taken while they had these stamps.
+    /// Stores the fact for all volumes that a look has shown whole, in one transaction. The look
+    /// was made while they had these stamps.
     pub(super) fn keep_all_made<'a>(
         &self,
         cells: impl Iterator<Item = (&'a Arc<Cell>, Option<&'a Stamp>)>,
@@ -93,7 +99,8 @@ impl Engine {
             return;
         }
         let of = |(cell, stamp): &(&Arc<Cell>, Option<&Stamp>)| Some((cell.id, (*stamp)?.generation));
-        // One of each group: every disk has all that LVM keeps of a group, and the newest counts.
+        // One device of each group: every disk has all metadata of its group, and the newest copy
+        // counts.
         let one_of_each: BTreeMap<_, _> = made.iter().filter_map(|(cell, _)| device_of(cell)).collect();
         if let Err(error) = self.flush_disks(one_of_each.values().map(PathBuf::as_path)) {
             return tracing::warn!(error = %Chain(&error), "volumes that were made wait for their disk");
@@ -104,13 +111,13 @@ impl Engine {
                     note(cell, stamp, &kept);
                 }
             }
-            // Each has its own pass then, which tries it and says so.
+            // Each volume's own pass tries the write again, and reports the problem.
             Err(error) => tracing::warn!(error = %Chain(&error), "volumes that were made wait for the store"),
         }
     }
 }
 
-/// Whether this look is the first that is known of to show the volume's LV whole.
+/// Says whether this look is the first known one that shows the volume's LV whole.
 fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
     let state = cell.state();
     let wish = state.volume().filter(|wish| !state.established.is_made() && Some(&wish.stamp) == stamp);
@@ -120,7 +127,7 @@ fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
     })
 }
 
-/// The group of a volume, and the device of its LV.
+/// The group of a volume, and the device of its LV. `None` without a spec.
 fn device_of(cell: &Cell) -> Option<(VgName, PathBuf)> {
     let state = cell.state();
     let spec = state.volume_spec()?;
@@ -128,7 +135,8 @@ fn device_of(cell: &Cell) -> Option<(VgName, PathBuf)> {
     Some((spec.group.clone(), volumes::device_path(spec.group.as_str(), name.as_str())))
 }
 
-/// Takes note of what was kept. Of a wish that came meanwhile the next look says it: a tombstone may have come between the two.
+/// Notes that the store has the fact. If a newer spec came meanwhile, only the next look notes it:
+/// a tombstone may have come between.
 fn note(cell: &Cell, stamp: Option<&Stamp>, kept: &[VolumeId]) {
     let mut state = cell.state();
     let same = state.volume().map(|wish| &wish.stamp) == stamp;

@@ -1,14 +1,15 @@
-//! The engine: keeps wishes durable and makes them true.
+//! The engine: keeps specs durable and carries them out.
 //!
-//! Who talks to whom. `serve` turns a call into a [`PutVolume`] or [`PutExport`] and hands it to the engine. The engine puts
-//! one job on the workers: *admission* (check, fence, write to the store) and then a *pass* over that volume (look, plan,
-//! apply, look again). A pass of a volume runs once at a time; a change that comes meanwhile marks the volume dirty, and the
-//! pass runs again. Everything else (start, tick, retry) only wakes passes. Those who wait for an answer watch the volume's
-//! cell and answer at their deadline with what is known.
+//! How the parts work together. `serve` turns a call into a [`PutVolume`] or [`PutExport`] and
+//! hands it to the engine. The engine puts one job on the workers: *admission* (check, fence, write
+//! to the store) and then a *pass* over that volume (look, plan, apply, look again). At most one
+//! pass of a volume runs at a time. A change that comes meanwhile asks for another pass behind it.
+//! Everything else (start, tick, retry) only wakes passes. Those who wait for an answer watch the
+//! volume's cell, and answer at their deadline with what is known.
 //!
-//! What must never happen here: an acknowledgement before the store has the wish; a change that is taken after its caller
-//! was told that it was not; a lock of one volume held while another waits for it; a plan that is stored; a decision from
-//! a missing spec.
+//! What must never happen here: an acknowledgement before the store has the spec; a change that is
+//! taken after its caller was told that it was not; a lock of one volume held while another waits
+//! for it; a plan that is stored; a decision from a missing spec.
 
 pub(crate) mod addresses;
 mod admit;
@@ -87,10 +88,10 @@ use crate::workers::Workers;
 use cell::{Cell, Wish};
 use receipts::OpenReceipt;
 
-/// Reports that a watcher may lag behind before it is cut off.
+/// Reports that a watcher may lag behind before its stream ends.
 const REPORTS_QUEUED_MAX: usize = 4096;
 
-/// How long the start waits for the first look at the machine.
+/// Longest time that the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
 
 /// Something that has changed.
@@ -104,91 +105,92 @@ pub enum Change {
     Receipt(Receipt),
 }
 
-/// What a sender wants of a volume.
+/// A sender's request for a volume.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and most are specs")]
 pub enum VolumeWish {
-    /// It shall be there.
+    /// The volume shall be there as the spec says.
     Spec(VolumeSpec),
-    /// The spec goes; with `destroy` the data, too.
+    /// The spec goes; with `destroy` the data goes, too.
     Tombstone {
         /// Wipe and delete the data.
         destroy: bool,
     },
-    /// The spec goes, and the LV is nobody's from now on, with its data.
+    /// The spec goes. The volume is unmanaged: its LV stays, with its data.
     Release,
 }
 
 /// A change of a volume's spec.
 #[derive(Debug, Clone)]
 pub struct PutVolume {
-    /// Who sends it.
+    /// The cluster that sends the change.
     pub cluster: ClusterId,
     /// The volume.
     pub volume: VolumeId,
-    /// Its fence.
+    /// The stamp that fences the change.
     pub stamp: Stamp,
-    /// What is wanted.
+    /// The requested spec or end.
     pub wish: VolumeWish,
-    /// Kept for the sender.
+    /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
-    /// The sender has never made a volume of this id: whatever is here under the id is somebody else's.
+    /// `true` if the sender has never made a volume of this id: anything here under the id is
+    /// somebody else's.
     pub new: bool,
 }
 
-/// What happens to live sessions whose grant goes.
+/// The treatment of live sessions whose grant goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LiveSessions {
-    /// The change is refused.
+    /// Live sessions refuse the change.
     Refuse,
-    /// They are cut.
+    /// The change ends live sessions.
     Cut,
 }
 
 /// A change of an export's spec.
 #[derive(Debug, Clone)]
 pub struct PutExport {
-    /// Who sends it.
+    /// The cluster that sends the change.
     pub cluster: ClusterId,
     /// The volume.
     pub volume: VolumeId,
-    /// Its fence.
+    /// The stamp that fences the change.
     pub stamp: Stamp,
-    /// The spec as it came (an empty secret means: the one that is kept); `None` is its tombstone.
+    /// The spec as it came; an empty secret stands for the kept one. `None` is its tombstone.
     pub spec: Option<v1::ExportSpec>,
-    /// Kept for the sender.
+    /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
-    /// What happens to live sessions.
+    /// The treatment of live sessions.
     pub live_sessions: LiveSessions,
-    /// What this agent kept of the volume's persistent reservations, as its sender has it.
+    /// The sender's copy of what this agent kept of the volume's persistent reservations.
     pub reservations_copy: String,
-    /// When the request had been decoded.
+    /// When the request was decoded.
     pub decoded: Instant,
 }
 
 /// The answer to a [`PutVolume`].
 #[derive(Debug, Clone)]
 pub struct VolumeAnswer {
-    /// The volume as it is.
+    /// The volume as it is now.
     pub report: VolumeReport,
-    /// The wish is true.
+    /// `true` if the change is carried out.
     pub done: bool,
 }
 
 /// The answer to a [`PutExport`].
 #[derive(Debug, Clone)]
 pub struct ExportAnswer {
-    /// The export as it is.
+    /// The export as it is now. `None` if no pass has reported on it.
     pub report: Option<ExportReport>,
-    /// The wish is seen in the kernel.
+    /// `true` if the kernel shows the export as the spec says.
     pub done: bool,
-    /// For each grant that this generation took away.
+    /// One receipt for each grant that this generation took away.
     pub receipts: Vec<Receipt>,
-    /// Until the wish was durable.
+    /// Time until the store had the change.
     pub durable: Duration,
-    /// Until it was seen.
+    /// Time until a look saw the change in force. `None` if no look has seen it so.
     pub seen: Option<Duration>,
-    /// Operations on the kernel's tree of the pass that saw it.
+    /// Operations of that pass on the kernel's tree.
     pub operations: u64,
 }
 
@@ -197,42 +199,43 @@ struct Shared {
     machine: Machine,
     store: Store,
     workers: Workers,
-    /// What LVM said of the groups.
+    /// The last answers of LVM about the groups.
     lvm: Lvm,
     cells: Mutex<BTreeMap<VolumeId, Arc<Cell>>>,
     naas: Mutex<HashMap<Naa, VolumeId>>,
-    /// Fibre Channel.
+    /// The Fibre Channel ports.
     ports: Mutex<Ports>,
     changes: broadcast::Sender<Change>,
-    /// Targets of ours that no wish explains.
+    /// Targets of ours that no spec names.
     strays: Mutex<Vec<strays::Stray>>,
-    /// Old tombstones are forgotten.
+    /// Limits how often old tombstones are forgotten.
     purged: Seldom,
-    /// A target of ours that the last look found, to see what targets offer.
+    /// A target of ours that the last look found: it shows what targets offer. `None` if there was
+    /// none.
     seen_target: Mutex<Option<String>>,
     /// The relative port ids of exports.
     port_ids: Mutex<port_ids::PortIds>,
-    /// The health that was told last.
+    /// The health that was reported last. `None` if nobody has asked.
     health: Mutex<Option<v1::Health>>,
     door: OnceLock<Arc<Door>>,
     pulse: Mutex<pulse::Pulse>,
     ears: Mutex<silence::Ears>,
     knocks: Mutex<knock::Knocks>,
     bulk: bulk::Bulk,
-    /// The images that volumes may be made from.
+    /// The images that volumes are made from. `None` if no folder of images is configured.
     images: Option<Images>,
     late: Mutex<sweep::Late>,
-    /// What the store is to remember of LVs.
+    /// Facts of LVs that the store is to have and does not have yet.
     unwritten: Mutex<early::Unwritten>,
     watch: Mutex<disks::Watch>,
     watches: Mutex<watched::Watches>,
-    /// How fast jobs may be.
+    /// The speed limit of jobs.
     pace: jobs::Pace,
-    /// What was done since the start.
+    /// Counters of what was done since the start.
     done: counts::Done,
-    /// The addresses of this host, as they were seen last.
+    /// The addresses of this host, as the last look saw them.
     addresses: Mutex<Vec<LocalAddress>>,
-    /// The states of systemd's units. `None`: nobody is asked.
+    /// The states of systemd's units. `None` if this agent has no bus.
     units: Option<watch::Receiver<Option<Units>>>,
     /// Work that a shutdown waits for.
     busy: busy::Busy,
@@ -251,13 +254,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Reads the store and gets ready; nothing is done to the machine before [`Engine::start`]. Must be called inside a
-    /// tokio runtime.
+    /// Reads the store and gets ready, without a change of the machine before [`Engine::start`].
+    /// Must be called inside a tokio runtime.
     pub fn new(config: Config, machine: Machine, store: Store) -> Result<Self, StoreError> {
         Self::with_workers(config, machine, store, Workers::default())
     }
 
-    /// The same, with these workers.
+    /// Reads the store as [`Engine::new`] does, and runs on these workers.
     pub fn with_workers(
         config: Config,
         machine: Machine,
@@ -317,7 +320,8 @@ impl Engine {
         &self.shared.workers
     }
 
-    /// Jobs that were given to threads for kernel work since the start: a thread that is woken costs as much as some calls do.
+    /// Jobs that threads for kernel work have taken since the start. To wake a thread costs as much
+    /// as some calls do.
     pub fn hand_overs(&self) -> u64 {
         self.shared.workers.taken()
     }
@@ -337,7 +341,8 @@ impl Engine {
         self.shared.store.agent_id()
     }
 
-    /// Takes the id back under which a cluster knows this host, if nothing is kept under the one that it has.
+    /// Takes back the id under which a cluster knows this host, if nothing is kept under the
+    /// current id.
     pub async fn adopt(&self, cluster: ClusterId, agent: AgentId) -> Result<(), Refusal> {
         let engine = self.clone();
         let done = self.blocking(move || {
@@ -350,12 +355,12 @@ impl Engine {
         })
     }
 
-    /// The cluster that this agent is pinned to.
+    /// The cluster that this agent is pinned to. `None` if it is not pinned.
     pub fn cluster(&self) -> Result<Option<ClusterId>, Refusal> {
         self.shared.store.cluster().map_err(Refusal::Store)
     }
 
-    /// Whether anything is known of a volume.
+    /// Says whether anything is known of a volume.
     pub fn knows(&self, id: VolumeId) -> bool {
         self.known_cell(id).is_some_and(|cell| !cell.state().is_unknown())
     }
@@ -365,45 +370,45 @@ impl Engine {
         &self.shared.machine
     }
 
-    /// The health that was told last; `None`: nobody has asked.
+    /// The health that was reported last. `None` if nobody has asked.
     pub(crate) fn health(&self) -> Option<v1::Health> {
         lock(&self.shared.health).clone()
     }
 
-    /// This agent's side of TLS is this from now on. A second one is not taken.
+    /// Takes this agent's side of TLS, once: a second one is ignored.
     pub(crate) fn note_door(&self, door: Arc<Door>) {
         // An engine is served once.
         let _ = self.shared.door.set(door);
     }
 
-    /// This agent's side of TLS; `None`: it has none, or does not serve yet.
+    /// This agent's side of TLS. `None` if it has none, or does not serve yet.
     pub(crate) fn door(&self) -> Option<&Arc<Door>> {
         self.shared.door.get()
     }
 
-    /// What is told of this host's health now.
+    /// Notes the health that this host reports now.
     pub(crate) fn note_health(&self, health: Option<&v1::Health>) {
         *lock(&self.shared.health) = health.cloned();
     }
 
-    /// The states of systemd's units; `None`: nobody knows them.
+    /// The states of systemd's units. `None` if they are unknown.
     pub(crate) fn units(&self) -> Option<Units> {
         self.shared.units.as_ref()?.borrow().clone()
     }
 
-    /// The images that volumes may be made from.
+    /// The images that volumes are made from. `None` if no folder of images is configured.
     pub(crate) fn images(&self) -> Option<&Images> {
         self.shared.images.as_ref()
     }
 
-    /// What LVM says of the groups, for whoever asks what this host can do.
+    /// The last answers of LVM about the groups, for whoever asks what this host can do.
     pub(crate) fn lvm(&self) -> &Lvm {
         &self.shared.lvm
     }
 
     fn load(&self) -> Result<(), StoreError> {
         for stored in self.shared.store.specs()? {
-            // Connections are not this engine's.
+            // Another engine keeps the connections.
             if stored.kind == Kind::Connection {
                 continue;
             }
@@ -427,7 +432,7 @@ impl Engine {
                 }
                 Kind::Connection => {}
             }
-            // A volume's identity is its own from its first spec on, also before it is exported.
+            // A volume has its own identity from its first spec on, also before it is exported.
             lock(&self.shared.naas)
                 .entry(Naa::of_serial(&stored.volume.to_string()))
                 .or_insert(stored.volume);
@@ -446,11 +451,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the machine, adopts what is ours, and begins to work. Returns when every volume's first pass was handed to
-    /// the workers; passes go on by themselves. With an LVM that hangs it returns before that: what the kernel serves can be
-    /// granted and revoked all the same.
+    /// Looks at the machine, adopts what is ours, and begins to work. Returns when the workers have
+    /// every volume's first pass; passes go on by themselves. If LVM hangs, returns without them:
+    /// the kernel's exports can be granted and revoked all the same.
     pub async fn start(&self) {
-        // What an agent before this one has left, if it was killed.
+        // Ends the bulk work of an agent that was killed before this one started.
         self.end_bulk();
         let (engine, sweeper) = (self.clone(), self.clone());
         let mut swept = tokio::spawn(async move { engine.blocking(move || sweeper.first_sweep()).await });
@@ -467,7 +472,7 @@ impl Engine {
         tokio::spawn(self.clone().follow_reservations());
         let engine = self.clone();
         tokio::spawn(async move {
-            // It asks LVM, too: behind the start.
+            // The watch of disks asks LVM, too: it begins behind the first look.
             if !in_time {
                 drop(swept.await);
             }
@@ -479,10 +484,10 @@ impl Engine {
         tokio::spawn(self.clone().tend());
     }
 
-    /// Whether nothing is left of an object whose tombstone is kept.
+    /// Says whether nothing is left of an object whose tombstone is kept.
     fn is_gone(&self, kind: Kind, id: VolumeId) -> bool {
         if kind == Kind::Connection {
-            // Those who keep connections forget them.
+            // The engine of connections forgets their tombstones.
             return false;
         }
         let Some(cell) = self.known_cell(id) else { return true };
@@ -496,7 +501,8 @@ impl Engine {
         }
     }
 
-    /// Runs `work` on a thread that can be lost, and waits for it.
+    /// Runs `work` on a thread that can be lost, and waits for it. `None` if `work` did not come to
+    /// its end.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -511,7 +517,7 @@ impl Engine {
         self.shared.workers.submit(work);
     }
 
-    /// The cell of a volume, made when there is none.
+    /// The cell of a volume; a new one if there is none.
     fn cell(&self, id: VolumeId) -> Arc<Cell> {
         Arc::clone(lock(&self.shared.cells).entry(id).or_insert_with(|| Cell::new(id)))
     }
@@ -524,12 +530,12 @@ impl Engine {
         lock(&self.shared.cells).values().cloned().collect()
     }
 
-    /// How many volumes are known.
+    /// Number of volumes that are known.
     fn count(&self) -> usize {
         lock(&self.shared.cells).len()
     }
 
-    /// The next volumes behind this one in the order of their ids, and round, at most so many.
+    /// Up to `most` volumes behind this one in the order of their ids; the first follows the last.
     fn cells_behind(&self, last: Option<VolumeId>, most: usize) -> Vec<Arc<Cell>> {
         let cells = lock(&self.shared.cells);
         let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
@@ -547,7 +553,8 @@ impl Engine {
         self.shared.workers.submit_of(group, move || engine.run(&cell));
     }
 
-    /// Has a pass run later, after so many failures, if the volume still waits behind this pass then.
+    /// Has a pass run later, if the volume still waits behind this pass then. The delay grows with
+    /// `failures`.
     fn wake_later(&self, cell: &Arc<Cell>, pass: u64, failures: u32) {
         let delay = turn::retry_delay(failures, RETRY_MAX);
         let (engine, cell) = (self.clone(), Arc::clone(cell));
@@ -565,11 +572,12 @@ impl Engine {
     }
 
     fn publish(&self, change: Change) {
-        // No watcher is no error.
+        // A change without a watcher is no error.
         drop(self.shared.changes.send(change));
     }
 
-    /// Takes a volume's change and waits until it is true, blocked, or the deadline.
+    /// Takes a volume's change, and waits until it is carried out, blocked, or late for the
+    /// deadline.
     pub async fn put_volume(&self, put: PutVolume, deadline: Duration) -> Result<VolumeAnswer, Refusal> {
         let began = Instant::now();
         let generation = put.stamp.generation;
@@ -584,9 +592,9 @@ impl Engine {
             let settled = {
                 let state = cell.state();
                 let end = state.volume_end();
-                // What is cut off may have a pass that hangs.
+                // A pass of an isolated volume may hang.
                 let only_cut = state.is_only_cut(generation);
-                // Of a newer wish than this one it is not said that this one is true.
+                // An end for a newer spec does not say that this one was carried out.
                 let done = only_cut || end.done && end.generation == Some(generation);
                 (only_cut || end.is_settled(generation, after) && state.is_cut_true())
                     .then(|| VolumeAnswer { report: state.volume_report(cell.id), done })
@@ -601,7 +609,8 @@ impl Engine {
         }
     }
 
-    /// Takes an export's change and waits until it is seen in the kernel, blocked, or the deadline.
+    /// Takes an export's change, and waits until a look sees it in the kernel, it is blocked, or
+    /// late.
     pub async fn put_export(&self, put: PutExport, deadline: Duration) -> Result<ExportAnswer, Refusal> {
         let began = put.decoded;
         let generation = put.stamp.generation;
@@ -637,7 +646,7 @@ impl Engine {
                     break;
                 }
             }
-            // At the deadline it is looked at once more.
+            // At the deadline the loop reads the state once more.
             let _ = tokio::time::timeout(left, version.changed()).await;
         }
         if admitted.receipts {
@@ -650,13 +659,14 @@ impl Engine {
         if let Some(receipts) = cell.state().receipts.newest(generation) {
             return Ok(receipts.to_vec());
         }
-        // Of a generation before, or before the agent was started.
+        // The receipts are of an earlier generation, or from before the agent's start.
         let (engine, volume) = (self.clone(), cell.id);
         let read = self.blocking(move || engine.shared.store.receipts_of(volume, generation)).await;
         Ok(read.transpose().map_err(Refusal::Store)?.unwrap_or_default())
     }
 
-    /// Whoever asks why a change waits is told when it was the store: its sender may be gone by then, or be another one.
+    /// Notes whether the store took a change, for whoever asks why that change waits. The sender
+    /// may be gone by then, or be another one.
     fn note_store(&self, cell: &Cell, refusal: Option<&Refusal>) {
         let failed = match refusal {
             None => None,
@@ -665,7 +675,7 @@ impl Engine {
                 text: Chain(error).to_string(),
                 cure: error.cure(),
             }),
-            // Nothing new is known of the store.
+            // The other refusals show nothing new of the store.
             Some(_) => return,
         };
         let report = {
@@ -703,7 +713,7 @@ impl Engine {
             engine.explain_stray(at.id);
             drop(done.send(admitted));
             if go_on {
-                // Somebody waits for the look behind its steps.
+                // The sender waits for the look behind the steps of its pass.
                 engine.passed(at.id, false);
                 engine.tend_cut_soon(&at);
                 at.state().turn.ask_anew();
@@ -712,19 +722,19 @@ impl Engine {
                 at.changed();
             }
         });
-        // As a rule the pass behind it ends a moment later: the caller is woken once, for both.
+        // As a rule the pass ends a moment after admission: one wake-up of the caller serves both.
         let _ = tokio::time::timeout(deadline, version.changed()).await;
         let answer = turn::answer(result, &claim, deadline.saturating_sub(began.elapsed())).await;
         answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
 }
 
-/// For those who only ask whether an object is to go.
+/// Says whether an object has a tombstone.
 fn is_tombstone<S>(wish: Option<&Wish<S>>) -> bool {
     wish.is_some_and(|wish| wish.spec().is_none())
 }
 
-/// What is wanted, for those who only ask whether there is a spec.
+/// Says whether an object has a spec.
 fn is_spec<S>(wish: Option<&Wish<S>>) -> bool {
     wish.is_some_and(|wish| wish.spec().is_some())
 }

@@ -1,8 +1,9 @@
-//! A pass over an export that was in force a moment ago: only the ACLs of changed grants are looked at, so that a grant, a
-//! mode change and a revoke cost the same with one attachment and with five hundred (ARCHITECTURE, invariant 12).
+//! A pass over an export that was in force a moment ago: it looks only at the ACLs of changed
+//! grants. So a grant, a mode change and a revoke cost the same with one attachment and with five
+//! hundred (ARCHITECTURE, invariant 12).
 //!
-//! What must never happen here: what is known outliving an error or a sweep; a receipt proven from an ACL that was not
-//! looked at.
+//! What must never happen here: a known export that outlives an error or a sweep; a receipt proven
+//! from an ACL that was not looked at.
 
 use std::sync::Arc;
 
@@ -18,14 +19,15 @@ use super::steps::Watch;
 use crate::object::seen::Seen;
 
 impl Cell {
-    /// What differs between the wish and what is known to be in force; `None` asks for a whole look. Whatever is known is
-    /// taken away here: only success puts it back.
+    /// The difference between the spec and the export that is known to be in force. `None` asks for
+    /// a whole look. Takes away what is known: only success puts it back.
     pub(super) fn narrow(&self, wanted: &Wanteds) -> Option<Seen<Narrow>> {
         let mut state = self.state();
-        // Over Fibre Channel a look is at the volume's own places, all of them.
+        // Over Fibre Channel a look already reads the volume's own places only.
         let known = state.knowledge.take_known().filter(|_| !wanted.is_over_fc())?;
         let wanted = &wanted.iscsi;
-        // A grant that came back before its revoke was carried out needs the old nexus cut first: that is the whole way.
+        // A grant that came back before its revoke was carried out: a whole pass revokes the old
+        // nexus first.
         let came_back = state
             .receipts
             .open()
@@ -41,7 +43,7 @@ impl Cell {
             && left.is_quiet()
             && !wanted.is_over_fc()
         {
-            // What is left was planned for this very view.
+            // The plan in `left` was made for this view.
             let known = Known::planned(&wanted.iscsi, view.iscsi.clone(), left);
             if let Some(known) = known {
                 self.state().knowledge.learn_known(Seen::new(view.began(), known));
@@ -59,7 +61,7 @@ impl Engine {
         narrow: Seen<Narrow>,
         generation: Generation,
     ) -> Made {
-        // All but the ACLs that change is as old as the whole look.
+        // All but the changed ACLs is as old as the whole look.
         let (began, narrow) = (narrow.began(), narrow.into_value());
         let look = || {
             cell.begin(format!("look at {}", wanted.names().iqn));
@@ -87,7 +89,8 @@ impl Engine {
                 Err(error) => return Made { view: None, left: Err(error) },
             }
         };
-        // An ACL that changed and is not there has drained: its lookup waits for an `rmdir` as a listing does.
+        // A changed ACL that is not there has drained: its lookup waits for an `rmdir` as a listing
+        // does.
         let gone = |initiator: &str| {
             narrow.concerns(initiator) && !seen.tpg().is_some_and(|tpg| tpg.acls.contains_key(initiator))
         };

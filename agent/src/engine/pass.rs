@@ -1,4 +1,5 @@
-//! A pass over one volume: look, plan, apply, look again, report. Runs on a thread that can be lost.
+//! A pass over one volume: look, plan, apply, look again, report. Runs on a thread that can be
+//! lost.
 //!
 //! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
 //! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
@@ -24,49 +25,51 @@ use crate::object::seen::{Moment, Seen};
 use crate::object::turn::{Begun, Next, Outcome};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
-/// Makes ready what all exports need: the fabric's folder, and the folder where the kernel keeps reservations.
+/// Prepares what all exports need: LIO's iSCSI folder, and the kernel's folder for reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
     mooring_targets::prepare(&*engine.shared.machine.target)?;
     let folder = engine.reservations_folder()?;
-    // Without it every PERSISTENT RESERVE OUT answers "not ready" although it has taken effect (lio.md, f).
+    // Without the folder every PERSISTENT RESERVE OUT answers "not ready" although it has taken
+    // effect (lio.md, f).
     if let Err(error) = std::fs::create_dir_all(&folder) {
         tracing::error!(%error, folder = %folder.display(), "cannot make the folder for persistent reservations");
     }
     Ok(())
 }
 
-/// Both wishes as a pass found them. What comes later is the next pass's.
+/// The specs or tombstones of volume and export as a pass found them. The next pass takes later
+/// ones.
 pub(super) struct Wishes {
     pub(super) volume: Option<Wish<VolumeSpec>>,
     pub(super) export: Option<Wish<ExportSpec>>,
     ready: Option<Seen<VolumeReport>>,
-    /// When the pass began.
+    /// The moment at which the pass began.
     began: Moment,
-    /// Somebody wants the pass; else it is a look whether all is as it was.
+    /// `true` if somebody asked for something new, `false` if the pass looks for changes only.
     anew: bool,
     /// The pass's number.
     pass: u64,
 }
 
-/// Where the export half of a pass has ended.
+/// The result of the export half of a pass.
 #[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct ExportEnd {
     report: Option<ExportReport>,
-    /// Nothing is left to do.
+    /// `true` if nothing is left to do.
     pub(super) done: bool,
-    /// Something failed that may succeed later by itself.
+    /// `true` if something failed that may succeed later by itself.
     retry: bool,
-    /// Nothing of the export is in the kernel.
+    /// `true` if nothing of the export is in the kernel.
     pub(super) gone: bool,
-    /// The export is not in the kernel, and its LV is not known to be ready.
+    /// `true` if the export is not in the kernel, and its LV is not known to be ready.
     waits: bool,
     pub(super) problems: Vec<Problem>,
-    /// Operations on the kernel's tree that it took.
+    /// Operations of the export half on the kernel's tree.
     operations: u64,
 }
 
 impl Engine {
-    /// Runs passes until the volume is clean. Returns at once when another thread is at it.
+    /// Runs passes until none is asked for. Returns at once if another thread runs one.
     pub(super) fn run(&self, cell: &Arc<Cell>) {
         loop {
             let wishes = {
@@ -84,7 +87,7 @@ impl Engine {
             let made = cell.state().take_left_look();
             self.passed(cell.id, made);
             if made {
-                // Its look comes behind all exports that are still to be made.
+                // The look comes behind the steps of all exports that are still to be made.
                 return;
             }
             self.plan_retry(cell);
@@ -98,8 +101,8 @@ impl Engine {
             let outcome = if !volume.retry && !export.retry {
                 Outcome::Done
             } else if is_spec(state.volume()) && !volume.done && !volume.retry {
-                // Only the export waits, and the volume cannot be helped from here: its group is not there, or somebody has to
-                // act.
+                // Only the export waits, and no pass can help its volume: the group is not there,
+                // or an operator has to act.
                 Outcome::Late
             } else {
                 Outcome::Failed
@@ -114,7 +117,7 @@ impl Engine {
     }
 
     fn pass(&self, cell: &Arc<Cell>, wishes: &Wishes) {
-        // Where there is no export to do it with, whoever asked is told to try again.
+        // A request that finds no export ends here: its sender is told to try again.
         let asked = cell.state().take_asked();
         if is_doomed(wishes.volume.as_ref()) {
             // A doomed volume loses its export first.
@@ -131,14 +134,14 @@ impl Engine {
         if reverting && !self.revert_half(cell, wishes) {
             return;
         }
-        // What the kernel serves comes first, and needs no LVM: a revoke does not wait for a disk that hangs. What it does not
-        // serve yet waits for the volume.
+        // The kernel's exports come first, and need no LVM: a revoke does not wait for a disk that
+        // hangs. An export that the kernel does not serve yet waits for the volume.
         let ready = wishes.ready.clone().map(Seen::into_value);
         let ready = if reverting { cell.state().knowledge.ready().cloned() } else { ready };
         let usable = self.is_usable(cell, wishes, ready.as_ref());
         let mut end = self.export_half(cell, wishes, usable);
         if cell.state().has_left_look() {
-            // Nothing is known yet: whoever waits for it waits for the look.
+            // Nothing is known yet: those who wait for an answer wait for the look.
             return;
         }
         let taken = asked.map(|asked| self.take_away(cell, wishes, usable, &mut end, asked));
@@ -150,7 +153,7 @@ impl Engine {
                 taken.tell(cell);
             }
             let failed = reverting && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
-            // What was said of a revert that failed stands.
+            // The report of a revert that failed stands.
             if !failed {
                 self.volume_half(cell, wishes, false, look_again, Grow::Now);
             }
@@ -167,7 +170,8 @@ impl Engine {
         }
     }
 
-    /// Whether the LV that is ready is the one that the export names: a recorded name may be another's.
+    /// Says whether the LV that is ready is the one that the export names: a recorded name may be
+    /// another LV's.
     fn is_usable(&self, cell: &Arc<Cell>, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
         if !self.is_cut_first(cell) {
             return false;
@@ -180,7 +184,7 @@ impl Engine {
         })
     }
 
-    /// Takes note of where the export half has ended, and tells those who wait for it.
+    /// Notes the result of the export half, and wakes those who wait for it.
     pub(super) fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
         let held = cell.state().held.said();
         let doomed = is_doomed(wishes.volume.as_ref());
@@ -190,7 +194,7 @@ impl Engine {
         }
         let mut state = cell.state();
         if !end.problems.is_empty() {
-            // Whatever went wrong, the LV is looked at again before the next try.
+            // After any problem LVM is asked again before the next try.
             state.knowledge.forget(Stale::ExportFailed);
         }
         if (end.report != state.export_end().report || held != state.held.said())
@@ -212,8 +216,8 @@ impl Engine {
         cell.changed();
     }
 
-    /// Makes the volume true. What was seen to be ready is not looked at again, unless `look` says so. Whether nothing is left
-    /// that could be done for it now.
+    /// Carries out the volume's spec. A volume known to be ready is not looked at again, unless
+    /// `look` says so. `true` if nothing is left that a pass could do for it now.
     pub(super) fn volume_half(
         &self,
         cell: &Arc<Cell>,
@@ -235,7 +239,7 @@ impl Engine {
                 let made = cell.state().established.is_made();
                 let wanted = wanted_volume(wish, wishes.export.as_ref(), made, export_gone);
                 let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
-                // Where LVM does not answer nothing is known any more.
+                // If LVM does not answer, nothing is known any more.
                 let now = || cell.state().knowledge.begin_look();
                 let began = view.as_ref().map_or_else(now, Seen::began);
                 if let Some(view) = &view {
@@ -248,10 +252,10 @@ impl Engine {
                 self.tend_cut_soon(cell);
                 let unkept = self.keep_made(cell, wish, seen.as_ref());
                 let (done, retry, report) = match (left, seen) {
-                    // Nobody is told, or given it, before it is durable.
+                    // Nobody hears of the volume, or gets it, before the store has it.
                     _ if unkept.is_some() => (false, true, unkept),
                     (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
-                    // For something newer: it goes on afterwards.
+                    // The step gave way to something newer, and goes on afterwards.
                     (Err(volumes::Error::Stopped { .. }), seen) => (false, true, seen),
                     (Err(error), seen) => {
                         let retry = error.cure() == Cure::Retry;
@@ -261,7 +265,7 @@ impl Engine {
                 (done, retry, report, began)
             }
         };
-        // What a revert needs next is not the volume's to do: its export has to go first.
+        // The next step of a revert is not the volume's: its export has to leave the kernel first.
         let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
         let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report, began };
         let end = self.upload_half(cell, wishes, end);
@@ -269,13 +273,13 @@ impl Engine {
         done
     }
 
-    /// Takes note of where the volume half stands, and tells those who wait for it.
+    /// Notes the result of the volume half, and wakes those who wait for it.
     pub(super) fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
         let VolumeEnd { done, retry, report, began } = end;
         let mut state = cell.state();
-        // What is only too small may be exported while it grows.
+        // A volume that is only too small may be exported while it is extended.
         let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
-        // A wish that came meanwhile has not been looked at.
+        // No look was made for a spec that came meanwhile.
         let same = state.volume().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
         let ready = ready.filter(|_| same).cloned();
         state.knowledge.learn_if_ready(began, ready, Stale::VolumeNotReady);
@@ -300,8 +304,8 @@ impl Engine {
         cell.changed();
     }
 
-    /// Looks, plans, applies; what is there then, and the plan that is left. A volume that is to grow is whole first, and
-    /// said to be; only then, and if it is to be now, it grows.
+    /// Looks, plans, applies. Returns the last view, and the plan that is left. A volume to be
+    /// extended is completed and reported first; then it is extended, if `grow` says now.
     fn make_volume(
         &self,
         cell: &Arc<Cell>,
@@ -336,7 +340,7 @@ impl Engine {
                     tracing::warn!(volume = %cell.id, object = %problem.object, "{}", problem.text);
                 }
             }
-            // What somebody else has done to it is said also if it is put right in a moment.
+            // A change by somebody else is reported also if a step mends it in a moment.
             if failed || (whole && wishes.volume.as_ref().is_none_or(kept)) {
                 let end = VolumeEnd { done: false, retry: true, report: Some(report), began: view.began() };
                 self.note_volume(cell, wishes, end);
@@ -352,7 +356,7 @@ impl Engine {
                 Ok(view) => view,
                 Err(error) => return MadeVolume { view: Some(view), left: Err(error) },
             };
-            // It was made whole by this plan, and what it grows by is the next one's.
+            // This plan completed the volume; the next plan extends it.
             let left = volumes::plan(wanted, &view, cell.id);
             if whole || left.steps.is_empty() || volumes::report(wanted, &view, cell.id).phase != Phase::Ready
             {
@@ -361,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// What is wanted in the kernel; `None` when there is no wish.
+    /// The spec for the kernel. `None` if there is neither a spec nor a tombstone.
     pub(super) fn wanted_export(
         &self,
         cell: &Cell,
@@ -409,8 +413,8 @@ impl Engine {
         }
     }
 
-    /// The device of an LV, and whether discards are passed through to it: where the configuration says so of its group, and
-    /// the device takes them. Which one counts is seen when the backstore is made.
+    /// The device of an LV. Discards are passed through if the configuration allows that for its
+    /// group, and the device takes them. The backstore keeps what was found when it was made.
     fn backing_device(&self, group: &VgName, path: PathBuf) -> Device {
         let asked = self.shared.config.group(group).is_some_and(|group| group.discard);
         let discards = asked
@@ -421,8 +425,8 @@ impl Engine {
         Device { discards, ..Device::from(path) }
     }
 
-    /// Makes the export true. With `usable` the LV is known to be ready; without it only what the kernel serves already is
-    /// kept in order.
+    /// Carries out the export's spec. `usable` says that the LV is known to be ready; without that,
+    /// only an export that the kernel already serves is kept in order.
     pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
         let export = wishes.export.as_ref();
         let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
@@ -462,7 +466,7 @@ impl Engine {
             let report = last.map(|last| ExportReport { problems: problems.clone(), ..last });
             return ExportEnd { report, done: false, retry, gone: false, waits, problems, operations };
         };
-        // It was planned for this very view.
+        // The plan in `left` was made for this view.
         let plan = left.filter(|_| !waits).unwrap_or_else(|| wanted.plan(&view));
         let (mut facts, ports) = wanted.facts(&view, &plan);
         facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
@@ -474,7 +478,8 @@ impl Engine {
         ExportEnd { report, done, retry, gone, waits, problems, operations }
     }
 
-    /// Looks, plans, applies, looks again. Without `usable`, nothing is applied to an export that the kernel does not serve.
+    /// Looks, plans, applies, looks again. Without `usable`, applies nothing to an export that the
+    /// kernel does not serve.
     pub(super) fn make_export(
         &self,
         cell: &Arc<Cell>,
@@ -494,7 +499,8 @@ impl Engine {
         if !usable && !is_served(&wanted.iscsi, &view.iscsi) {
             return Made { view: Some(view), left: Ok(Plan::default()) };
         }
-        // A grant that came back before its revoke was carried out: the old nexus is cut all the same.
+        // A grant that came back before its revoke was carried out: its old nexus is revoked all
+        // the same.
         let without = cell.without_revoked(wanted, cell.nexuses(wanted, &view), generation);
         if let Some(without) = without {
             let made = self.apply_export(cell, &without, view, generation);
@@ -551,8 +557,9 @@ impl Engine {
         }
     }
 
-    /// Looks at the export, and proves receipts whose nexus is not there: a listing of `acls` waits for an `rmdir` in it, so an
-    /// ACL that is not listed has drained (lio.md, d), whoever removed it; a TPG LUN that shows no backstore has, too.
+    /// Looks at the export, and proves receipts whose nexus is not there. A listing of `acls` waits
+    /// for an `rmdir` in it, so an ACL that is not listed has drained (lio.md, d), whoever removed
+    /// it. A TPG LUN without a backstore has drained, too.
     fn look_for(
         &self,
         cell: &Cell,
@@ -562,7 +569,7 @@ impl Engine {
         self.look_through(&*self.shared.machine.target, cell, wanted, generation)
     }
 
-    /// The same, through this tree.
+    /// Looks at the export through this tree, as [`Self::look_for`] does.
     fn look_through(
         &self,
         tree: &dyn Tree,
@@ -582,8 +589,8 @@ impl Engine {
         Ok(seen)
     }
 
-    /// Proves the open receipts of nexuses that have `drained`. Only those up to the generation that the pass works on: of a
-    /// nexus that was revoked later, this pass's plan may still make the ACL.
+    /// Proves the open receipts of nexuses that have `drained`, up to the generation that the pass
+    /// works on. If a nexus was revoked later, this pass's plan may still make its ACL.
     pub(super) fn prove(&self, cell: &Cell, generation: Generation, drained: impl Fn(&Initiator) -> bool) {
         let ended = self.shared.machine.clock.now();
         let proven = {
@@ -605,31 +612,31 @@ impl Engine {
     }
 }
 
-/// Whether a volume that is to grow does so now, or when its export is served.
+/// The time at which a volume is extended: now, or once its export is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grow {
     Now,
     Later,
 }
 
-/// Where the volume half of a pass stands.
+/// The result of the volume half of a pass.
 pub(super) struct VolumeEnd {
     pub(super) done: bool,
     pub(super) retry: bool,
     pub(super) report: Option<VolumeReport>,
-    /// When the look at LVM began that the report is from.
+    /// The moment at which the look at LVM behind the report began.
     pub(super) began: Moment,
 }
 
-/// How far a volume was made true.
+/// The result of carrying out a volume's spec.
 struct MadeVolume {
-    /// What was seen last, if LVM answered.
+    /// The last view. `None` if LVM did not answer.
     view: Option<Seen<VolumesView>>,
-    /// What is left to do, or what went wrong.
+    /// The steps that are left, or the error.
     left: Result<Plan<VolumeOp>, volumes::Error>,
 }
 
-/// Whether the volume that was seen is as large as it is wanted.
+/// Says whether the reported volume is as large as its spec, reverted and exported to its image.
 fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
     // A snapshot is as large as its volume was.
     let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
@@ -639,15 +646,16 @@ fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
     wish.spec().is_none_or(|spec| large(spec) && reverted(spec) && uploaded(spec))
 }
 
-/// How far an export was made true.
+/// The result of carrying out an export's spec.
 pub(super) struct Made {
-    /// What was seen last, if the kernel answered.
+    /// The last view. `None` if the kernel did not answer, or the look is postponed.
     pub(super) view: Option<Seen<View>>,
-    /// What is left to do, or what went wrong.
+    /// The steps that are left, or the error.
     pub(super) left: Result<Plan<Op>, mooring_targets::Error>,
 }
 
-/// Whether the kernel serves the export: then its LV was ready when it began to, and LVM need not be asked.
+/// Says whether the kernel serves the export: then its LV was ready once, and LVM need not be
+/// asked.
 fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
     let link = view.tpg().and_then(|tpg| tpg.lun.as_ref()?.link.as_ref());
     match wanted {
@@ -658,7 +666,8 @@ fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
     }
 }
 
-/// What is said of a volume whose pass failed. One that was seen whole, and only does not grow, is still whole.
+/// The report of a volume whose pass failed. A whole volume that only failed to be extended is
+/// still whole.
 fn failed_volume(
     cell: &Cell,
     wish: &Wish<VolumeSpec>,
@@ -686,7 +695,7 @@ fn waits_for_volume(cell: &Cell) -> Problem {
     }
 }
 
-/// The export's report: what the kernel's tree shows, and what went wrong on the way there.
+/// The export's report: the facts of the kernel's tree, and the problems on the way there.
 pub(super) fn export_report(
     volume: VolumeId,
     generation: Generation,
@@ -714,7 +723,7 @@ pub(super) fn export_report(
     }
 }
 
-/// What is wanted of a volume, for its planner. `made`: it was whole before.
+/// The planner's goal for a volume. `made` says that it was whole once.
 pub(super) fn wanted_volume(
     wish: &Wish<VolumeSpec>,
     export: Option<&Wish<ExportSpec>>,
@@ -729,7 +738,7 @@ pub(super) fn wanted_volume(
     }
 }
 
-/// The same of one that there is a spec of.
+/// The planner's goal for a volume with a spec.
 pub(super) fn wanted_spec(
     spec: &VolumeSpec,
     export: Option<&ExportSpec>,
@@ -748,7 +757,7 @@ pub(super) fn wanted_spec(
     }
 }
 
-/// What the LV of a volume is called: its own name, or the one that was recorded when it was adopted.
+/// The name of a volume's LV: its own, or the one recorded when the volume was adopted.
 pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName {
     let recorded = match export.map(|export| &export.identity) {
         Some(ExportIdentity::Recorded { lv, .. }) => LvName::recorded(lv).ok(),
@@ -765,7 +774,7 @@ fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure
     Problem { object, text: Chain(error).to_string(), cure }
 }
 
-/// Clears "running" however the pass ends.
+/// Ends the turn of a pass, however the pass ends.
 struct Running<'a> {
     cell: &'a Cell,
 }

@@ -1,11 +1,13 @@
-//! The relative target port id of each export, on a kernel whose portal groups have one of their own (`rtpi`; decision 56).
+//! The relative target port id of each export, on a kernel whose portal groups have one of their
+//! own (`rtpi`; decision 56).
 //!
-//! It is a function of the volume (`mooring_targets::port_ids`), and what an export was seen enabled with is kept, and wins: an id that
-//! the kernel had chosen before this agent asked for any, and one that had to be another because somebody else had the first. A
-//! kernel without `rtpi` is known by its version, or by the first look at a portal group, and then nothing is asked for.
+//! The id is a function of the volume (`mooring_targets::port_ids`). An id with which a look saw
+//! the export enabled is kept, and takes precedence: the kernel may have chosen it before this
+//! agent asked for one, or somebody else may have had the first choice. A kernel without `rtpi` is
+//! known by its version, or by the first look at a portal group; then the agent asks for no id.
 //!
-//! What must never happen here: an id asked for that another volume of ours has; an id that changes while its export is enabled; an
-//! export that does not come up for its id's sake.
+//! What must never happen here: an id asked for that another volume of ours has; an id that changes
+//! while its export is enabled; an export that does not come up because of its id.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,17 +21,18 @@ use super::pass::Made;
 use super::{Engine, lock};
 use crate::store::StoreError;
 
-/// How many ids are tried in one pass. Of 64,000 a machine has a few in use: what is still refused then has another reason.
+/// Ids that are tried in one pass. Of 64,000 a machine uses a few: a later refusal has another
+/// reason.
 const TRIES: usize = 8;
 
-/// What is known of them.
+/// The port ids of all exports, as far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct PortIds {
-    /// The kernel's version was asked.
+    /// `true` once the kernel's version was asked for.
     asked: bool,
-    /// The kernel has no `rtpi`.
+    /// `true` if the kernel has no `rtpi`.
     none: bool,
-    /// What the store has.
+    /// The ids that the store has.
     of: HashMap<VolumeId, u16>,
     taken: HashMap<u16, VolumeId>,
 }
@@ -46,8 +49,8 @@ impl PortIds {
         }
     }
 
-    /// The id to ask for: the one that is kept, else the one that registrations were made with, else the first of the volume's own
-    /// that nobody has who is known to.
+    /// The id to ask for: the kept one, or the one that registrations were made with, or the first
+    /// of the volume's own that no other volume is known to have. `None` if there is none.
     fn choose(&self, volume: VolumeId, registered: Option<u16>, refused: &BTreeSet<u16>) -> Option<u16> {
         if self.none {
             return None;
@@ -60,7 +63,7 @@ impl PortIds {
 }
 
 impl Engine {
-    /// Reads what the store has.
+    /// Reads the ids that the store has.
     pub(super) fn load_port_ids(&self) -> Result<(), StoreError> {
         let kept = self.shared.store.port_ids()?;
         let mut ids = lock(&self.shared.port_ids);
@@ -70,7 +73,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The id that an export is to have when it is enabled. `None`: the kernel has none to give.
+    /// The id for an export when it is enabled. `None` if the kernel takes none.
     pub(super) fn port_id(&self, cell: &Cell, names: &ExportNames, refused: &BTreeSet<u16>) -> Option<u16> {
         let asked = lock(&self.shared.port_ids).asked;
         if !asked && let Ok(may) = mooring_targets::may_have_port_ids(&*self.shared.machine.target) {
@@ -81,7 +84,7 @@ impl Engine {
         lock(&self.shared.port_ids).choose(cell.id, registered, refused)
     }
 
-    /// A look has shown whether the kernel has ids.
+    /// Notes from a look whether the kernel has ids.
     pub(super) fn learn_port_ids(&self, wanted: &Wanteds, seen: &View) {
         let asked = wanted.iscsi.port_id().is_some();
         if asked && seen.iscsi.tpg().is_some_and(|tpg| tpg.port_id.is_none()) {
@@ -89,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the id with which an export was seen enabled.
+    /// Keeps the id with which a look saw an export enabled.
     pub(super) fn keep_port_id(&self, cell: &Cell, made: &Made) {
         let tpg = made.view.as_ref().and_then(|seen| seen.iscsi.tpg()).filter(|tpg| tpg.enabled);
         let Some(id) = tpg.and_then(|tpg| tpg.port_id).filter(|id| *id > 0) else { return };
@@ -107,7 +110,7 @@ impl Engine {
         self.write_port_id(cell.id, Some(id));
     }
 
-    /// Nothing is left of a volume.
+    /// Forgets the id of a volume of which nothing is left.
     pub(super) fn forget_port_id(&self, volume: VolumeId) {
         let known = lock(&self.shared.port_ids).of.contains_key(&volume);
         if known {
@@ -115,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// What is not kept is tried again after the next look.
+    /// Writes an id to the store. After an error the next look tries again.
     fn write_port_id(&self, volume: VolumeId, id: Option<u16>) {
         match self.shared.store.keep_port_id(volume, id) {
             Ok(()) => lock(&self.shared.port_ids).note(volume, id),
@@ -125,7 +128,8 @@ impl Engine {
         }
     }
 
-    /// Goes on where an export could not be enabled because somebody else has its id: with its next ones.
+    /// Enables an export under one of its next ids, if another target has the one that it asked
+    /// for.
     pub(super) fn with_another_port_id(
         &self,
         cell: &Arc<Cell>,
@@ -171,7 +175,7 @@ mod tests {
         ids.note(volume(1), Some(7));
         assert_eq!(ids.choose(volume(1), Some(3), &nobody), Some(7));
         assert_eq!(ids.choose(volume(1), None, &[7].into()), Some(own[1]), "somebody else has it");
-        // The kernel says whose it is.
+        // The kernel shows which volume has it.
         ids.note(volume(2), Some(7));
         assert_eq!(ids.choose(volume(1), None, &nobody), Some(own[1]));
         assert_eq!(ids.choose(volume(2), None, &nobody), Some(7));

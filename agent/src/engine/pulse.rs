@@ -1,15 +1,19 @@
-//! The pulse: sessions and counters, read at a bounded pace. A login is the initiator's act and the kernel tells nobody, so
-//! somebody has to look; what is reported otherwise is what the last look saw.
+//! The pulse: reads sessions and counters at a bounded pace. A login is an act of the initiator,
+//! and the kernel does not report it, so the agent has to look. Reports show what the last look
+//! saw.
 //!
-//! The pace: each second so many grants as [`GRANTS_PER_SECOND`], one volume after another, whatever their number; a round of
-//! 1,000 volumes with two hosts each takes half a minute. In full an idle grant is 2 reads (`mooring_targets::read_live`), and a volume
-//! where somebody is logged in 1 more: how many sessions there are that the kernel does not list. While nobody
-//! connects and nobody goes ([`callers`](super::callers)) a volume whose commands have not moved is 1 read, whatever the number of its
-//! grants, and one where nobody is logged in is none. Where somebody has come or gone is looked first, at [`SOON_PER_SECOND`] grants. Whoever asks for one volume has it
-//! looked at then.
+//! Each second the pulse looks at [`GRANTS_PER_SECOND`] grants, one volume after another. A round
+//! of 1,000 volumes with two hosts each takes half a minute. A full look at an idle
+//! grant is 2 reads (`mooring_targets::read_live`), and 1 more for a volume with a login: the
+//! number of sessions that the kernel does not list. While no connection comes or goes
+//! ([`callers`](super::callers)), a volume whose commands have not moved takes 1 read, whatever the
+//! number of its grants, and a volume without a login takes none. Volumes that a new or ended
+//! connection may concern come first, at [`SOON_PER_SECOND`] grants. A request for one volume looks
+//! at that volume at once.
 //!
-//! What must never happen here: a look that waits where another call of its volume hangs; a report for every look (only a
-//! change of who is logged in is told unasked); a session that ended before a revoke's proof shown after it.
+//! What must never happen here: a look that waits where another call of its volume hangs; a report
+//! for every look (without a request, only logins and logouts are reported); a session that ended
+//! before a revoke's proof shown after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,58 +32,60 @@ use super::fabrics::Wanteds;
 use super::{Change, Engine, is_spec, lock};
 use crate::workers::LOST_AFTER;
 
-/// Grants that are looked at in a second. A volume with more is looked at as a whole.
+/// Grants that are looked at in a second. A volume with more grants is looked at as a whole.
 const GRANTS_PER_SECOND: usize = 64;
 
 /// Grants that are looked at in a second before their turn.
 const SOON_PER_SECOND: usize = 256;
 
-/// Volumes that are asked at once whether it is their turn.
+/// Volumes that are taken from the map at once, to find those to look at.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Looks at a volume, until one is a full one even if nothing has moved: what was not noticed is seen then.
+/// Looks at a volume until the next full one, even if nothing has moved: a full look sees changes
+/// that quick looks miss.
 const FULL_EVERY: u32 = 32;
 
-/// What was live of a volume at the last look.
+/// Sessions and counters of a volume, as the last look read them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lives {
-    /// When that was.
+    /// When that look was.
     at: Option<SystemTime>,
     /// Over iSCSI, by initiator.
     pub(super) iscsi: BTreeMap<String, Live>,
     /// Over each Fibre Channel port.
     pub(super) fc: BTreeMap<FcPort, BTreeMap<Place, FcLive>>,
-    /// Sessions that the target has beside those; `None`: not counted.
+    /// Sessions that the target has beside the listed ones. `None` if they were not counted.
     unlisted: Option<u32>,
-    /// By what the next look of the pulse may be a quick one.
+    /// The last full look: while nothing changes, the pulse's next look may be a quick one. `None`
+    /// if the next one has to be full.
     full: Option<Full>,
 }
 
 /// A full look of the pulse.
 #[derive(Debug, Clone, Copy)]
 struct Full {
-    /// When it began.
+    /// When the look began.
     at: Instant,
     /// Commands that had come for the volume by then.
     commands: u64,
-    /// Quick looks since.
+    /// Quick looks since then.
     quick: u32,
 }
 
-/// Where the pulse stands.
+/// The progress of the pulse.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
-    /// The volume that was looked at last.
+    /// The last volume that was looked at in its turn.
     last: Option<VolumeId>,
     /// When the looks at work began.
     at_work: Option<Instant>,
-    /// Who has come and gone.
+    /// Connections that have come and gone.
     pub(super) recent: Recent,
-    /// Third of the volumes in which holders of reservations are looked for next.
+    /// The third of the volumes in which holders of reservations are looked for next.
     pub(super) holders: u8,
 }
 
-/// When it was done last, as far as it was watched: `seen` beside what was known before.
+/// Adds to `seen` when the counters moved last, as far as looks have watched them.
 fn active(now: SystemTime, before: Option<Counters>, seen: Counters) -> Counters {
     let active = match before {
         Some(before) if before.commands != seen.commands => Some(now),
@@ -89,7 +95,7 @@ fn active(now: SystemTime, before: Option<Counters>, seen: Counters) -> Counters
     Counters { active, ..seen }
 }
 
-/// The very same session, whatever it does.
+/// Says whether two reports are of one session, whatever it does.
 fn is_same(one: &SessionReport, other: &SessionReport) -> bool {
     (one.id, &one.isid) == (other.id, &other.isid)
 }
@@ -102,7 +108,8 @@ fn is_as_before(before: &[SessionReport], seen: &[SessionReport]) -> bool {
 }
 
 impl Lives {
-    /// What was seen now, with what only who has looked before can say: since when, and when something was done last.
+    /// Adds to the read values what only earlier looks can show: since when a session stands, and
+    /// when the counters moved last.
     fn new(
         now: SystemTime,
         before: Option<&Self>,
@@ -126,20 +133,22 @@ impl Lives {
         Self { at: Some(now), iscsi, fc, unlisted: None, full: None }
     }
 
-    /// The last full look, and until when nothing can have changed since but what the number of commands tells.
+    /// The last full look, and the time until which nothing but the number of commands can have
+    /// changed. `None` if a full look is due.
     fn quiet(&self, recent: &Recent) -> Option<(Full, SystemTime)> {
-        // What is in flight ends without a command.
+        // Commands in flight end without a new command.
         let moves = |session: &SessionReport| session.in_flight > 0 || !is_logged_in(session);
         let full = self.full.filter(|full| full.quick < FULL_EVERY && !self.all_sessions().any(moves))?;
         Some((full, recent.stands(full.at)?))
     }
 
-    /// How many commands had come for the volume at the last look of the pulse, if that is known.
+    /// Commands that had come for the volume at the last look of the pulse. `None` if that is
+    /// unknown.
     pub(super) fn commands(&self) -> Option<u64> {
         self.full.map(|full| full.commands)
     }
 
-    /// Whether somebody has logged in or out since.
+    /// Says whether somebody has logged in or out since `before`.
     fn differs(&self, before: &Self) -> bool {
         let logins = |lives: &Self| -> Vec<_> {
             let ports = lives.fc.iter();
@@ -155,7 +164,7 @@ impl Lives {
             || logins(self) != logins(before)
     }
 
-    /// How many sessions were shown, but of those initiators.
+    /// Number of sessions shown, without those of some initiators.
     pub(super) fn count_without(&self, is_one: impl Fn(&Initiator) -> bool) -> usize {
         let other = |name: &str| name.parse::<Iqn>().is_ok_and(|iqn| !is_one(&iqn.into()));
         self.iscsi.iter().filter(|(name, _)| other(name)).map(|(_, live)| live.sessions.len()).sum()
@@ -169,7 +178,7 @@ impl Lives {
         self.iscsi.get(initiator).map_or(&[], |live| &live.sessions)
     }
 
-    /// What is said of a report's grants.
+    /// Fills the sessions and counters of a report's grants in.
     pub(super) fn fill(&self, report: &mut ExportReport) {
         (report.looked, report.unlisted_sessions) = (self.at, self.unlisted);
         for grant in &mut report.grants {
@@ -186,7 +195,7 @@ impl Lives {
         }
     }
 
-    /// A nexus has been taken away: what it did is not said of the next one.
+    /// Forgets a nexus that was taken away: its counters are not the next one's.
     pub(super) fn forget(&mut self, initiator: &Initiator) {
         self.unlisted = None;
         match initiator {
@@ -200,18 +209,20 @@ impl Lives {
     }
 }
 
-/// What is wanted of an export that nobody is at work at: he leaves another view than the one that would be looked at.
+/// The spec of an export without a pass at work. A pass would leave another view than the look
+/// expects.
 fn spec_at_rest(state: &State) -> Option<&ExportSpec> {
     state.export_spec().filter(|_| !state.turn.is_running())
 }
 
-/// The same, if no Fibre Channel port has a part in it.
+/// The spec of an export at rest in which no Fibre Channel port has a part.
 fn over_ip_alone(state: &State) -> Option<&ExportSpec> {
     spec_at_rest(state).filter(|spec| spec.fc.grants.is_empty())
 }
 
 impl Engine {
-    /// Looks at the volumes whose turn it is, on a thread that can be lost; not while the last looks are at work.
+    /// Looks at the volumes whose turn it is, on a thread that can be lost. Skipped while the last
+    /// looks are at work.
     pub(super) fn beat(&self) {
         let began = {
             let mut pulse = lock(&self.shared.pulse);
@@ -222,7 +233,7 @@ impl Engine {
         };
         let engine = self.clone();
         self.submit(move || {
-            // First: what hangs is to be known before whoever hangs there comes again.
+            // First: a silent device must be known before the host that hangs on it comes again.
             engine.listen();
             engine.follow_callers();
             engine.look_for_holders();
@@ -236,7 +247,7 @@ impl Engine {
         });
     }
 
-    /// The next volumes: those of who has come or gone, and those whose turn it is.
+    /// The next volumes: those that connections may concern, and those whose turn it is.
     fn turn(&self) -> Vec<Arc<Cell>> {
         let mut pulse = lock(&self.shared.pulse);
         let Pulse { last, recent, .. } = &mut *pulse;
@@ -258,8 +269,9 @@ impl Engine {
         turn
     }
 
-    /// The next volumes in the order of their ids, from behind the `last` one and round, until they have so many grants; and the last
-    /// that was asked. `of`: the grants of one, if it is one.
+    /// The next volumes in the order of their ids behind `last`, and round, until they have
+    /// `enough` grants; and the last volume that was asked. `of` counts a volume's grants; `None`
+    /// skips it.
     fn some(
         &self,
         mut last: Option<VolumeId>,
@@ -288,16 +300,16 @@ impl Engine {
         (some, last)
     }
 
-    /// Looks at one volume, and tells whoever watches if somebody has logged in or out.
+    /// Looks at one volume, and reports a login or logout.
     pub(super) fn feel(&self, cell: &Arc<Cell>) {
-        // As a rule: nothing is read.
+        // As a rule nothing is read.
         if self.is_as_seen(cell, None) {
             return;
         }
         let began = Instant::now();
         {
             let mut state = cell.state();
-            // Where a call does not return, another would be lost, too, with its thread.
+            // If a call does not return, a second one would be lost, too, with its thread.
             if state.turn.is_running()
                 || state.is_blocked()
                 || state.calls.is_in_pulse()
@@ -309,16 +321,16 @@ impl Engine {
         }
         let _feeling = Feeling { cell };
         if let Err(error) = self.glance(cell, began) {
-            // The next pass says what is wrong there.
+            // The next pass reports the problem.
             tracing::debug!(volume = %cell.id, %error, "cannot look at the sessions");
         }
     }
 
-    /// One look of the pulse: a quick one where that is enough.
+    /// Makes one look of the pulse: a quick one if that is enough.
     fn glance(&self, cell: &Cell, began: Instant) -> Result<(), Error> {
         let names = over_ip_alone(&cell.state())
             .map(|spec| spec.identity.names(cell.id, &self.shared.config.iqn_prefix));
-        // Read first: what comes during a full look moves it again.
+        // Read first: a command during the full look then counts as new.
         let commands = match names {
             Some(names) => count_commands(&*self.shared.machine.target, &names)?,
             None => None,
@@ -332,8 +344,8 @@ impl Engine {
         self.look_in_full(cell, &wanted, full).map(drop)
     }
 
-    /// Whether everything is as the last full look saw it, now that so many commands have come; if so, that is noted. Where nobody is
-    /// logged in none can have come, and they need not be read.
+    /// Says whether everything is as the last full look saw it, now that `commands` have come, and
+    /// notes that. Without a login no command can have come, and `commands` may be `None`.
     fn is_as_seen(&self, cell: &Cell, commands: Option<u64>) -> bool {
         let pulse = lock(&self.shared.pulse);
         let mut state = cell.state();
@@ -346,13 +358,13 @@ impl Engine {
         if !commands.map_or_else(nobody, |commands| commands == full.commands) {
             return false;
         }
-        // Somebody who has come since was not asked for yet.
+        // Connections that have come since are not known yet.
         lives.at = lives.at.max(Some(until));
         lives.full = Some(Full { quick: full.quick + 1, ..full });
         true
     }
 
-    /// What is live of a volume now. Whoever watches is told if somebody has logged in or out.
+    /// Reads the sessions and counters of a volume, and reports a login or logout.
     pub(super) fn read_lives(&self, cell: &Cell, wanted: &Wanteds) -> Result<Lives, Error> {
         self.look_in_full(cell, wanted, None)
     }
@@ -365,18 +377,19 @@ impl Engine {
         let tree = &*self.shared.machine.target;
         let none = BTreeMap::new();
         let iscsi = read_live(tree, &wanted.iscsi, before.as_ref().map_or(&none, |before| &before.iscsi))?;
-        // Not beside a pass: whoever it takes away may still be counted.
+        // Not beside a pass: the kernel may still count sessions that the pass takes away.
         let unlisted = if quiet { count_unlisted(tree, wanted, &iscsi)? } else { None };
         let fc = wanted.fc_live(tree, before.as_ref().map(|before| &before.fc))?;
         let now = self.shared.machine.clock.now();
         let lives = Lives { unlisted, full, ..Lives::new(now, before.as_ref(), iscsi, fc) };
         let news = {
             let mut state = cell.state();
-            // A pass beside it may have taken away what was seen.
+            // A pass beside the look may have taken away what the look saw.
             if !quiet || state.turn.passes() != passes {
                 return Ok(lives);
             }
-            // At first it is listened to whoever is there: somebody whose connection has ended is not seen, and may be waited for.
+            // After the first look every device is listened to: a session whose connection has
+            // ended is not listed, but a login may wait for it.
             if before.is_none() || lives.all_sessions().next().is_some() {
                 self.listen_to(cell.id);
             }
@@ -391,7 +404,8 @@ impl Engine {
     }
 }
 
-/// How many sessions the target has that no grant shows. Where none is shown there is none: of an initiator's the newest is.
+/// Number of sessions that the target has and no grant shows. If no grant shows one there is none:
+/// the kernel shows the newest of each initiator.
 fn count_unlisted(
     tree: &dyn Tree,
     wanted: &Wanteds,
@@ -405,7 +419,7 @@ fn count_unlisted(
     Ok(all.map(|all| all.saturating_sub(u32::try_from(shown).unwrap_or(u32::MAX))))
 }
 
-/// Marks a look of the pulse, however it ends.
+/// Marks a look of the pulse as ended, however it ends.
 struct Feeling<'a> {
     cell: &'a Cell,
 }

@@ -1,4 +1,4 @@
-//! Why the agent does not take a change: nothing was written, nothing was done.
+//! Refusals of a change: nothing was written, and nothing was done.
 
 use mooring_model::{ClusterId, Cure, Generation, Initiator, Naa, SpecError, StuckStep, VolumeId};
 
@@ -10,7 +10,7 @@ pub enum Refusal {
     /// The request itself is wrong.
     #[error("the request is not valid")]
     Invalid(#[source] SpecError),
-    /// No spec of this volume was ever sent, or it was taken away.
+    /// The store has no spec of this volume: none was ever sent, or it was taken away.
     #[error("volume {0} is not known here: create it first (see `mooring volume list`)")]
     UnknownVolume(VolumeId),
     /// Another cluster owns this agent.
@@ -18,24 +18,24 @@ pub enum Refusal {
         "this agent belongs to cluster {pinned}, not to {sender}; to move it, stop it, set `cluster` in its configuration and start it"
     )]
     OtherCluster {
-        /// The owner.
+        /// The cluster that owns this agent.
         pinned: ClusterId,
-        /// Who sent the change.
+        /// The cluster that sent the change.
         sender: ClusterId,
     },
-    /// The sender works on old news.
+    /// The sender works on an old state.
     #[error(
         "generation {arrived} of {object} is older than {kept}, which is kept here: read the object again"
     )]
     Stale {
         /// The object.
         object: String,
-        /// What came.
+        /// The generation that arrived.
         arrived: Generation,
-        /// What is kept.
+        /// The generation that is kept.
         kept: Generation,
     },
-    /// Two senders made the same generation with different content.
+    /// Two senders gave one generation different content.
     #[error(
         "generation {generation} of {object} is kept here with another content: two writers; read the object again"
     )]
@@ -48,15 +48,15 @@ pub enum Refusal {
     /// The agent's configuration does not allow it.
     #[error("{0}")]
     NotAllowed(String),
-    /// The state of things does not allow it now.
+    /// The present state does not allow it.
     #[error("{why}")]
     Precondition {
-        /// What stands in the way.
+        /// The obstacle.
         why: String,
-        /// Who can take it away.
+        /// The cure of the obstacle.
         cure: Cure,
     },
-    /// The initiators are logged in, and the sender did not want them cut.
+    /// The initiators are logged in, and the sender did not want their sessions ended.
     #[error(
         "{initiator} is logged in to volume {volume} from {addresses}: detach it there first, or revoke by force"
     )]
@@ -65,10 +65,10 @@ pub enum Refusal {
         initiator: Initiator,
         /// The volume.
         volume: VolumeId,
-        /// Where it is logged in from.
+        /// The addresses from which the initiator is logged in.
         addresses: String,
     },
-    /// The volume's identity on the wire is taken.
+    /// Another volume has the volume's identity on the wire.
     #[error(
         "volume {volume} would be NAA {naa}, which is volume {other}: the first 25 hex digits of their ids agree; choose another id"
     )]
@@ -77,10 +77,10 @@ pub enum Refusal {
         volume: VolumeId,
         /// The identity.
         naa: Naa,
-        /// Who has it.
+        /// The volume that has the identity.
         other: VolumeId,
     },
-    /// A volume was to be new, and its id is not.
+    /// The id of a volume that was to be new is known already.
     #[error(
         "volume {volume} is to be a new one, and {known}: nothing was made, and what is here stays as it is; choose another id"
     )]
@@ -96,33 +96,33 @@ pub enum Refusal {
     /// There is no room.
     #[error("{0}")]
     NoSpace(String),
-    /// A kernel call of this volume has not returned, so that the change could not even be checked.
+    /// A kernel call of this volume has not returned, and the change could not even be checked.
     #[error("volume {volume} is busy: {why}; the change was not taken, try again")]
     Busy {
         /// The volume.
         volume: VolumeId,
-        /// What it is busy with.
+        /// The work that keeps the volume busy.
         why: String,
     },
     /// LVM could not be asked.
     #[error("cannot look at the volume groups")]
     Volumes(#[source] crate::volumes::Error),
-    /// The target could not be looked at.
+    /// The agent could not look at the target.
     #[error("cannot look at the target of volume {volume}")]
     Target {
         /// The volume.
         volume: VolumeId,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<mooring_targets::Error>,
     },
-    /// The store did not take it.
+    /// The store did not take the change.
     #[error("the change was not taken")]
     Store(#[source] StoreError),
 }
 
 impl Refusal {
-    /// Who can cure it.
+    /// The cure of the refusal.
     pub fn cure(&self) -> Cure {
         match self {
             Self::Busy { .. } | Self::Stale { .. } => Cure::Retry,
@@ -142,12 +142,12 @@ impl Refusal {
         }
     }
 
-    /// A change that cannot be made now.
+    /// Refuses a change that cannot be made now.
     pub(crate) fn precondition(why: String, cure: Cure) -> Self {
         Self::Precondition { why, cure }
     }
 
-    /// A change that could not be checked in time.
+    /// Refuses a change that could not be checked in time.
     pub(crate) fn busy(volume: VolumeId, stuck: Option<StuckStep>) -> Self {
         let why = stuck.map_or_else(
             || "it was not looked at in time".to_owned(),
@@ -156,7 +156,7 @@ impl Refusal {
         Self::Busy { volume, why }
     }
 
-    /// A request that has one wrong field.
+    /// Refuses a request that has one wrong field.
     pub(crate) fn field(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self::Invalid(SpecError::new(field, why))
     }

@@ -1,4 +1,4 @@
-//! What the pulse makes of what it sees, and how much it looks at in a turn.
+//! Tests of what the pulse concludes from its looks, and of how much it looks at in a turn.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn a_session_is_there_since_it_was_seen_first() {
     let busy = SessionReport { in_flight: 7, ..session(1, "LOGGED_IN") };
     let same = seen(11, Some(&first), vec![busy], 5);
     assert_eq!((since(&same), same.differs(&first)), (vec![Some(at(10))], false));
-    // The kernel gives a number once: a login anew is another session, whatever its ISID.
+    // The kernel gives a number once: a new login is another session, whatever its ISID.
     let anew = seen(12, Some(&same), vec![session(2, "LOGGED_IN")], 5);
     assert_eq!((since(&anew), anew.differs(&same)), (vec![Some(at(12))], true));
     let failed = seen(13, Some(&anew), vec![session(2, "FAILED")], 5);
@@ -65,7 +65,7 @@ fn activity_is_what_was_seen_to_move() {
     let busy = seen(12, Some(&idle), Vec::new(), 101);
     assert_eq!(active(&busy), Some(at(12)));
     assert_eq!(active(&seen(13, Some(&busy), Vec::new(), 101)), Some(at(12)));
-    // The mapped LUN was made anew, and counts from 0.
+    // The kernel made the mapped LUN anew, and counts from 0.
     assert_eq!(active(&seen(14, Some(&busy), Vec::new(), 3)), Some(at(14)));
 }
 
@@ -80,7 +80,7 @@ fn what_was_taken_away_is_forgotten() {
     assert!(lives.sessions(HOST).is_empty() && lives.iscsi.is_empty());
 }
 
-/// An engine that was not started, with so many volumes, each granted to so many hosts.
+/// Makes an engine that was not started, with so many volumes, each granted to so many hosts.
 fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
     let engine = testing::engine(dir, &FakeMachine::new());
     let grant = |host: usize| Grant {
@@ -107,7 +107,7 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
     engine
 }
 
-/// What a second takes does not depend on the number of volumes, and everybody has his turn.
+/// One second's work does not depend on the number of volumes, and every volume has its turn.
 #[tokio::test]
 async fn a_turn_is_bounded_and_turns_go_round() {
     for (volumes, hosts, turns) in [(1_u128, 2, 1), (10, 2, 1), (100, 2, 4), (1_000, 2, 32), (30, 100, 30)] {
@@ -130,7 +130,8 @@ fn changes(come: &[&str], gone: &[&str]) -> CallerChanges {
     CallerChanges { come: ips(come), gone: ips(gone), standing: 0 }
 }
 
-/// All volumes were looked at, and nobody was there; of these the first host was.
+/// Notes a look at all volumes that found no session, but for one session of each `logged_in`
+/// volume.
 fn look_at_all(engine: &Engine, logged_in: &[VolumeId]) {
     for cell in engine.cells() {
         let sessions: Vec<_> =
@@ -157,7 +158,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     look_at_all(&engine, &[near, far]);
     note(&engine, &[], &[]);
     assert_eq!(engine.turn().len(), GRANTS_PER_SECOND / 2, "nobody has gone");
-    // Somebody else has.
+    // A connection of another host has ended.
     note(&engine, &[], &["10.0.0.8"]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
     note(&engine, &[], &[HERE]);
@@ -167,12 +168,12 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     engine.cell(far).state().knowledge.learn_lives(Some(seen(11, None, Vec::new(), 0)));
     assert_eq!(first_of_turn(&engine, 1), [near]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
-    // A connection that was taken for gone and is not.
+    // The host's session stays, so its connection was another one.
     tokio::time::advance(Duration::from_secs(31)).await;
     note(&engine, &[], &[]);
     let turns: Vec<_> = (0..5).flat_map(|_| first_of_turn(&engine, usize::MAX)).collect();
     assert!(!turns.contains(&near), "it is looked at by its turn");
-    // A session that is ending is looked at until it has ended, whoever has gone.
+    // A session that is ending is looked at until it has ended, whatever connections have gone.
     let ending = Live { sessions: vec![session(1, "FAILED")], counters: Counters::default() };
     let lives = Lives::new(at(12), None, BTreeMap::from([(HOST.to_owned(), ending)]), BTreeMap::new());
     engine.cell(far).state().knowledge.learn_lives(Some(lives));
@@ -207,7 +208,7 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
         !first_of_turn(&engine, usize::MAX).contains(&missing),
         "whoever came is there, or will not log in"
     );
-    // Nobody is known to be there: the agent has just begun.
+    // No session is known yet: the agent has just started.
     for cell in engine.cells() {
         cell.state().knowledge.learn_lives(None);
     }
@@ -216,7 +217,8 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     assert!(first_of_turn(&engine, usize::MAX).len() >= SOON_PER_SECOND);
 }
 
-/// A volume that nobody uses is one read, as long as nobody comes or goes; else, and now and then, it is a whole look.
+/// A look at an unused volume is one read while no connection comes or goes. Otherwise, and now and
+/// then, it is a whole look.
 #[tokio::test(start_paused = true)]
 async fn a_quiet_volume_is_one_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +253,8 @@ async fn a_quiet_volume_is_one_read() {
     assert!(!quiet(&lives(full(Instant::now()), LOGGED_IN, 0)), "they cannot be listed");
 }
 
-/// A login is followed by what the connection says, and what a nexus does by the number of commands; a quick look reads nothing else.
+/// A new connection leads to a login, and the number of commands to a nexus's counters. A quick
+/// look reads nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     let node = Node::with(Mode::ReadWrite);
@@ -273,7 +276,7 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     }
     let looked = cell.state().knowledge.lives().unwrap().at;
     let session = node.log_in();
-    // The control: nobody has asked whether somebody came, and nothing is said of the time since.
+    // The control: nobody has listed connections, so the time of the look stays.
     node.fake.write(session, 1).unwrap();
     engine.feel(cell);
     assert_eq!((known(), quick()), ((0, 0), Some(3)));
