@@ -1,12 +1,15 @@
-//! What one grant and one revoke cost in the agent: the real engine, store and gRPC on a unix socket, on a fake host.
+//! Measures the cost of one grant and one revoke in the agent: the real engine, store and gRPC on a
+//! unix socket, on a fake host.
 //!
-//! A cycle is one `PutExport` with one more grant and one with it taken away, each answered when it is seen, the second with
-//! its proven receipt. Each case prints cycles per second, CPU per cycle (of the whole process, and without the caller's
-//! thread) and commits (each one sync of the store's log) per cycle.
+//! A cycle is one `PutExport` with one more grant, and one without it. Each is answered when it is
+//! seen, the second with its proven receipt. Each case prints cycles per second, CPU per cycle (of
+//! the whole process, and without the caller's thread) and commits per cycle (each is one sync of
+//! the store's log).
 //!
-//! Run it with `cargo bench -p mooring-agent --bench cycle -- [seconds per case] [folder of the store] [cycles]`. The folder must be
-//! on a real disk: in memory a sync costs nothing. With a number of cycles there is one case of one caller, with so many of them:
-//! under `valgrind --tool=callgrind`, the difference of two such runs is what a cycle costs in instructions, and exact.
+//! Run it with `cargo bench -p mooring-agent --bench cycle -- [seconds per case] [folder of the
+//! store] [cycles]`. The folder must be on a real disk: in memory a sync costs nothing. With a
+//! number of cycles there is one case of one caller that makes so many. Under `valgrind
+//! --tool=callgrind` the difference of two such runs is the exact cost of cycles in instructions.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -28,7 +31,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use tokio::sync::Mutex;
 
-/// As the real agent's.
+/// The allocator of the real agent.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -36,7 +39,7 @@ const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 const ANSWER_MS: u32 = 20_000;
 const CALLERS: usize = 8;
 
-/// An agent on a fake host, with so many volumes that are each granted to one host.
+/// An agent on a fake host, with volumes that are each granted to one host.
 struct Rig {
     client: AgentClient<Channel>,
     engine: Engine,
@@ -50,13 +53,13 @@ struct Volume {
     state: Mutex<Granted>,
 }
 
-/// What is granted, as a controller has it: it sends one spec of a volume at a time.
+/// The grants as a controller has them: it sends one spec of a volume at a time.
 struct Granted {
     counter: u64,
     grants: Vec<v1::Grant>,
 }
 
-/// CPU of the process and of this thread.
+/// CPU time of the process, and of this thread.
 #[derive(Clone, Copy)]
 struct Cpu {
     all: Duration,
@@ -75,7 +78,7 @@ impl Cpu {
 }
 
 fn volume_id(n: usize) -> String {
-    // Distinct in the digits that make an NAA and an HBA's number.
+    // Ids differ in the digits that make an NAA and an HBA's number.
     format!("{n:08x}-d3e4-4f50-8a61-{n:012x}")
 }
 
@@ -101,7 +104,7 @@ fn sender() -> v1::Sender {
 }
 
 impl Volume {
-    /// Makes it, with one grant that stays.
+    /// Makes the volume, with one grant that stays.
     async fn make(client: &mut AgentClient<Channel>, n: usize) -> Result<Arc<Self>> {
         let id = volume_id(n);
         let spec = v1::VolumeSpec {
@@ -156,7 +159,7 @@ impl Volume {
         Ok(answer)
     }
 
-    /// One grant and its revoke.
+    /// Makes one grant, and revokes it.
     async fn cycle(&self, client: &mut AgentClient<Channel>, caller: usize) -> Result<()> {
         let name = grant(caller).initiator;
         self.put(client, |grants| grants.push(grant(caller))).await?;
@@ -171,7 +174,7 @@ impl Volume {
 }
 
 impl Rig {
-    /// The agent has a runtime of its own, as in its process: the caller's thread only calls.
+    /// Starts an agent with its own runtime, as in its process: the caller's thread only calls.
     async fn start(folder: &std::path::Path) -> Result<Self> {
         let dir = tempfile::tempdir_in(folder)?;
         let text = format!(
@@ -227,7 +230,7 @@ impl Rig {
         Ok(())
     }
 
-    /// So many cycles of one caller, and nothing else.
+    /// Makes this many cycles of one caller, and nothing else.
     async fn count(&self, cycles: u32) -> Result<()> {
         let mut client = self.client.clone();
         for _ in 0..cycles {
@@ -274,7 +277,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let seconds = args.first().map_or(Ok(3.0), |text| text.parse()).context("seconds per case")?;
     let folder = args.get(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    // As the agent logs by default.
+    // The log is formatted as the agent does by default.
     let log = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
     tracing_subscriber::fmt().with_env_filter("info").with_ansi(false).with_writer(log).init();
     let caller = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -293,7 +296,7 @@ fn main() -> Result<()> {
             rig.measure("8 callers, a volume each", CALLERS, false, limit).await?;
             rig.measure("8 callers, one volume", CALLERS, true, limit).await?;
         }
-        // A runtime is not dropped on another's thread.
+        // A runtime must not be dropped on another runtime's thread.
         rig.runtime.shutdown_background();
         Ok(())
     })

@@ -1,7 +1,7 @@
-//! Admission: whether a change of a connection may be taken, and the one write that makes it durable.
+//! Admission: checks a change of a connection, and makes it durable by one write.
 //!
-//! What must never happen here: a change that is written before every check has passed; an answer before it is written; a
-//! kept secret in an answer.
+//! What must never happen here: a change that is written before every check has passed; an answer
+//! before it is written; a kept secret in an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,15 @@ use crate::engine::{Refusal, lock};
 use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
 
-/// udev opens every new disk, and every one that was closed after a write, for a moment: such a holder is not worth a refusal.
+/// Longest time for which other holders are waited for. udev opens every new disk, and every disk
+/// closed after a write, for a moment.
 const HELD_BRIEFLY: Duration = Duration::from_millis(500);
 
-/// The same while udev is among the holders, itself or with a program that it runs (multipath, blkid): a busy machine takes
-/// seconds to look at a disk that has just come.
+/// Longest time for which udev is waited for, or a program that it runs (multipath, blkid): a busy
+/// machine takes seconds to look at a new disk.
 const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
-/// A connection's wish as the store has it.
+/// Decodes a connection's spec or tombstone as the store has it.
 pub(super) fn stored(stored: &StoredSpec) -> Result<Wish, StoreError> {
     let kind = match &stored.wish {
         StoredWish::Tombstone { .. } => WishKind::Tombstone { revoked: false },
@@ -64,7 +65,8 @@ impl Connections {
         let kept = cell.state().wish.clone();
         if fence(cell.id, &put, kept.as_ref())? == Fence::Same {
             let mut state = cell.state();
-            // Whoever asks again wants to know what is so now, and what failed for good tried again.
+            // A sender that asks again wants the present state, and another try of what failed for
+            // good.
             state.anew = true;
             return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
         }
@@ -91,7 +93,7 @@ impl Connections {
         Ok(Admitted { durable, after: state.turn.passes() })
     }
 
-    /// The one write, when every check has passed.
+    /// Writes an admission to the store, once every check has passed.
     fn keep(
         &self,
         cell: &Cell,
@@ -103,7 +105,8 @@ impl Connections {
         if !claim.take() {
             return Err(Refusal::busy(cell.id, cell.state().stuck()));
         }
-        // The first sender whose wish is taken takes the agent; another may have been first meanwhile.
+        // The first sender whose spec is taken pins the agent; another may have been first
+        // meanwhile.
         self.check_sender(sender)?;
         let store = self.shared.engine.store();
         store.pin(sender).map_err(Refusal::Store)?;
@@ -139,7 +142,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Whether another volume's wish has this attachment, or its path is still there.
+    /// Says whether another volume's spec has this attachment, or its path is still there.
     fn has_attachment(&self, volume: VolumeId, id: mooring_model::AttachmentId) -> bool {
         let Some(cell) = self.known_cell(volume) else { return false };
         let state = cell.state();
@@ -149,7 +152,7 @@ impl Connections {
         wished || report.is_some_and(|report| report.paths.iter().any(|path| path.attachment == id))
     }
 
-    /// A detach that somebody's open disk stands in the way of is not begun.
+    /// Refuses a detach while somebody holds the disk open.
     fn check_not_held(&self, volume: VolumeId) -> Result<(), Refusal> {
         let began = Instant::now();
         let holders = loop {
@@ -190,7 +193,8 @@ fn port_of(spec: &ConnectionSpec) -> Option<Wwpn> {
     spec.fc.as_ref().map(|route| route.port)
 }
 
-/// What makes a connection this one and no other: it would be another disk behind the same paths.
+/// The first part of a connection that must never change and has: it would put another disk behind
+/// the same paths. `None` if all of them are equal.
 fn changed(kept: &ConnectionSpec, new: &ConnectionSpec) -> Option<&'static str> {
     [
         ("target", kept.target != new.target),

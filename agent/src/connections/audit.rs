@@ -1,10 +1,12 @@
-//! Looks for who uses the disks of connections, and how: all of them in one walk, once a minute and after each change.
+//! Looks for the users of connections' disks, and how they use them: all disks in one walk, once a
+//! minute and after each change.
 //!
-//! A user that goes by itself within [`USED_BRIEFLY`] is no problem: LVM and others read each disk that comes, for a moment. udev
-//! never is: it lets go by itself, on a busy machine after seconds.
+//! A user that goes by itself within [`USED_BRIEFLY`] is no problem: LVM and others read each new
+//! disk for a moment. udev is never a problem: it closes the disk by itself, on a busy machine
+//! after seconds.
 //!
-//! What must never happen here: a second walk beside one that hangs; a walk on a host where no cache is off, unless somebody
-//! asks.
+//! What must never happen here: a second walk beside one that hangs; a walk on a host where no
+//! cache is off, unless somebody asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,21 +27,21 @@ use crate::engine::Refusal;
 /// Seconds from one walk to the next, if nothing changes.
 const EVERY_S: u32 = 60;
 
-/// Looks at once that somebody asked for: one that hangs keeps its thread.
+/// Most requested looks at once: one that hangs keeps its thread.
 const CHECKS_MAX: usize = 4;
 
-/// How long a user must stay to be a problem.
+/// Time after which a user that stays is a problem.
 const USED_BRIEFLY: Duration = Duration::from_millis(500);
 
-/// When the walks are.
+/// The timing of the walks.
 #[derive(Debug)]
 pub(super) struct Audits {
     /// Seconds since the last walk began.
     waited_s: AtomicU32,
-    /// Something has changed since.
+    /// `true` if something has changed since the last walk began.
     due: AtomicBool,
     at_work: AtomicBool,
-    /// Looks that somebody asked for.
+    /// Places for requested looks.
     checks: Arc<Semaphore>,
 }
 
@@ -54,7 +56,7 @@ impl Default for Audits {
     }
 }
 
-/// Connections with a disk that is used wrongly, by problem.
+/// Numbers of connections whose disk is used wrongly, by problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Wrong {
     pub(crate) buffered: u64,
@@ -74,7 +76,7 @@ impl Looked {
     }
 }
 
-/// Ends a walk however it ends.
+/// Marks a walk as ended, however it ends.
 struct AtWork<'a>(&'a AtomicBool);
 
 impl Drop for AtWork<'_> {
@@ -89,7 +91,7 @@ impl Connections {
         self.shared.audits.due.store(true, Ordering::Release);
     }
 
-    /// Called each second.
+    /// Begins a walk if one is due. Called each second.
     pub(super) fn audit_when_due(&self) {
         let audits = &self.shared.audits;
         let waited = audits.waited_s.fetch_add(1, Ordering::AcqRel).saturating_add(1);
@@ -97,7 +99,7 @@ impl Connections {
             return;
         }
         if audits.at_work.swap(true, Ordering::AcqRel) {
-            // The next begins behind it.
+            // The next walk begins behind this one.
             if waited >= EVERY_S {
                 audits.waited_s.store(0, Ordering::Release);
                 tracing::warn!(
@@ -125,7 +127,7 @@ impl Connections {
         looked.map(|(disk, cache)| Looked { cell, disk, cache })
     }
 
-    /// One walk for all disks whose cache is off.
+    /// Walks once for all disks whose cache is off.
     fn audit(&self) {
         let off = |looked: &Looked| looked.cache == Some(Cache::Off);
         let disks: Vec<_> = self.cells().into_iter().filter_map(Self::looked).filter(off).collect();
@@ -151,7 +153,7 @@ impl Connections {
         Ok(self.shared.parts.disks.usage(&paths)?.disks)
     }
 
-    /// The users that stay. A second look only if the first finds one that is wrong.
+    /// The users that stay. Looks a second time only if the first look finds a wrong user.
     fn lasting(&self, disks: &[Looked]) -> Result<BTreeMap<PathBuf, BTreeSet<DiskUser>>, DiskError> {
         let first = self.users(disks)?;
         if !first.values().flatten().any(is_wrong) {
@@ -187,7 +189,7 @@ impl Connections {
         }
     }
 
-    /// Looks now for who uses the disk of a connection.
+    /// Looks now for the users of a connection's disk.
     pub async fn check_disk(&self, volume: VolumeId) -> Result<DiskCheck, Refusal> {
         let Some(cell) = self.known_cell(volume).filter(|cell| Self::wish_is_spec(cell)) else {
             let why = format!("this host has no connection to volume {volume}");
@@ -242,12 +244,12 @@ impl Connections {
             problems: if off { problems(users) } else { Vec::new() },
             disk: Some(looked.disk),
         };
-        // What is seen here and stays is reported, too.
+        // The next walk reports a wrong user that stays.
         self.audit_soon();
         Ok(check)
     }
 
-    /// How many connections have each of the problems, by the last walk.
+    /// Numbers of connections with each problem, by the last walk.
     pub(crate) fn wrong(&self) -> Wrong {
         let mut wrong = Wrong::default();
         for cell in self.cells() {

@@ -1,4 +1,5 @@
-//! What the agent knows of one connection. Derived from the store and from looking; nothing here is durable.
+//! The state of one connection in memory, derived from the store and from looks. Nothing here is
+//! durable.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,14 +15,14 @@ use crate::object::turn::Turn;
 use crate::turn::Turns;
 use crate::workers::LOST_AFTER;
 
-/// What is wanted of a connection.
+/// A connection's spec, or its tombstone. `revoked` says that the target has revoked this host.
 #[derive(Debug, Clone)]
 pub(crate) enum WishKind {
     Spec(Box<ConnectionSpec>),
     Tombstone { revoked: bool },
 }
 
-/// It, with the stamp that fences it.
+/// The spec or tombstone of a connection, and the stamp that fences it.
 #[derive(Debug, Clone)]
 pub(crate) struct Wish {
     pub(crate) stamp: Stamp,
@@ -45,28 +46,28 @@ pub(crate) struct AtWork {
     began: Instant,
 }
 
-/// What a pass has left.
+/// The result of a pass.
 #[derive(Debug, Clone, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(crate) struct End {
-    /// The number of the pass; 0: there was none.
+    /// The number of the pass; 0 if there was none.
     pub(crate) pass: u64,
-    /// The generation that it worked on.
+    /// The generation that the pass worked on. `None` if there was no pass.
     pub(crate) generation: Option<Generation>,
     pub(crate) report: Option<ConnectionReport>,
-    /// The wish is true.
+    /// `true` if the spec or tombstone is carried out.
     pub(crate) done: bool,
-    /// Waiting a little longer may help.
+    /// `true` if a little longer wait may help.
     pub(crate) hope: bool,
-    /// It is tried again by itself.
+    /// `true` if the agent tries again by itself.
     pub(crate) retry: bool,
-    /// `mooring-sessiond` did not answer.
+    /// `true` if `mooring-sessiond` did not answer.
     pub(crate) down: bool,
 }
 
 impl End {
-    /// Whether a pass that began later than pass `after` worked on this generation or a newer one, and waiting longer is of
-    /// no use.
+    /// Says whether a pass that began later than pass `after` worked on this generation or a newer
+    /// one, and a longer wait is of no use.
     pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
         self.pass > after && self.generation >= Some(generation) && (self.done || !self.hope)
     }
@@ -81,43 +82,45 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// The problems of a connection as it is: of another disk nothing is known, and with the cache on nobody minds.
+    /// The problems of a connection that reports this. Empty for another disk than the one looked
+    /// at, and if the cache is on: then any use is allowed.
     pub(crate) fn problems_of(&self, report: &ConnectionReport) -> &[Problem] {
         let is_of = report.disk.as_ref().is_some_and(|disk| disk.sequence == self.sequence);
         if is_of && report.cache == Some(Cache::Off) { &self.problems } else { &[] }
     }
 }
 
-/// A session as `mooring-sessiond` told it: there, or gone.
+/// A session as `mooring-sessiond` reported it. `None` if it is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Told(pub(crate) Option<SessionStatus>);
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) wish: Option<Wish>,
-    /// The same was asked for once more: what failed for good is tried again.
+    /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
     pub(crate) anew: bool,
-    /// The turn of its passes.
+    /// The turn of the connection's passes.
     pub(crate) turn: Turn,
     pub(crate) at_work: Option<AtWork>,
-    /// What a pass remembers for the next; with the pass while one is at work.
+    /// The memory of a pass for the next one; a pass at work has it.
     pub(crate) memory: Memory,
-    /// Bytes that the page cache had not written when the session was cut beside a pass.
+    /// Bytes that the page cache had not written when a call beside a pass ended the session.
     pub(crate) unwritten: Option<u64>,
     /// The last look at the users of the disk.
     pub(crate) audit: Audit,
     /// The session as the last pass saw it.
     pub(crate) seen: Option<SessionStatus>,
-    /// The session as `mooring-sessiond` told it while a pass was at work.
+    /// The session as `mooring-sessiond` reported it during the pass at work. `None` if it did not.
     pub(crate) told: Option<Told>,
-    /// A disk came while a pass was at work.
+    /// `true` if a disk came during the pass at work.
     pub(crate) arrived: bool,
     pub(crate) end: End,
 }
 
 impl State {
-    /// What was told while a pass was at work, and is not what it saw, is looked at by another one. Called when none is at
-    /// work, under the same lock that says so: nothing that is told is lost between two passes.
+    /// Asks for another pass if a report during the last one differs from what that pass saw.
+    /// Called when no pass is at work, under the lock that shows this: no report is lost between
+    /// two passes.
     pub(crate) fn heed(&mut self) {
         let news = self.told.take().is_some_and(|told| !same(told.0.as_ref(), self.seen.as_ref()));
         let arrived = std::mem::take(&mut self.arrived) && !self.end.done;
@@ -126,7 +129,8 @@ impl State {
         }
     }
 
-    /// The call of this connection that has not returned for so long that somebody should know.
+    /// The call of this connection that has not returned for [`LOST_AFTER`]. `None` if there is
+    /// none.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
         let at_work = self.at_work.as_ref()?;
         let since = at_work.began.elapsed();
@@ -134,11 +138,11 @@ impl State {
     }
 }
 
-/// One connection's place in the engine.
+/// One connection in the host's role: its state, and those who wait for a change of it.
 pub(crate) struct Cell {
     pub(crate) id: VolumeId,
     state: Mutex<State>,
-    /// Changes of this connection are taken one by one.
+    /// The turn of admissions: changes of this connection are taken one by one.
     pub(crate) admission: Turns,
     version: watch::Sender<u64>,
 }
@@ -153,17 +157,18 @@ impl Cell {
         })
     }
 
-    /// The state. Never hold the guard across a call of the kernel, of `mooring-sessiond` or of the store.
+    /// Locks the state. Never hold the guard across a call of the kernel, of `mooring-sessiond` or
+    /// of the store.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says which call is at work from now on.
+    /// Notes that this call is at work from now on.
     pub(crate) fn begin(&self, step: String) {
         self.state().at_work = Some(AtWork { step, began: Instant::now() });
     }
 
-    /// Tells those who wait that something has changed.
+    /// Wakes those who wait for a change.
     pub(crate) fn changed(&self) {
         self.version.send_modify(|version| *version = version.wrapping_add(1));
     }

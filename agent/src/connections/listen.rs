@@ -1,7 +1,8 @@
-//! Two threads that listen: to `mooring-sessiond`, and to the kernel's uevents. They wake passes and decide nothing.
+//! Two threads that listen: to `mooring-sessiond`, and to the kernel's uevents. They wake passes,
+//! and decide nothing.
 //!
-//! What must never happen here: a decision from what was told: a pass looks for itself; a thread that ends because what it
-//! listens to has ended.
+//! What must never happen here: a decision from a notice: a pass looks for itself; a thread that
+//! ends because its source has ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,13 +18,14 @@ use super::cell::{Cell, Told, Wish};
 use super::{Connections, SESSIOND_RETRY, Shared};
 use crate::engine::lock;
 
-/// How often a listener looks whether there is still somebody to tell.
+/// Interval at which a listener checks whether the connections still exist.
 const LIVENESS: Duration = Duration::from_secs(1);
 
-/// What ports that an adapter has met are called by the kernel. Their coming and going is told, their states are not.
+/// The kernel's subsystem for ports that an adapter has met. It reports that they come and go, but
+/// not their states.
 const REMOTE_PORTS: &str = "fc_remote_ports";
 
-/// Starts both threads. They end when the last of the connections' owners has ended.
+/// Starts both threads. They end when the last owner of the connections has ended.
 pub(super) fn start(connections: &Connections, uevents: Option<Box<dyn Uevents>>) {
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
         if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(work) {
@@ -57,20 +59,20 @@ fn watch_sessions(weak: &Weak<Shared>) {
             said_down = true;
         }
         if let Some(connections) = upgrade(weak) {
-            // Each connection says so in its report. Nothing else follows from it.
+            // Each connection reports the error. Nothing else follows from it.
             connections.wake_all();
         }
         std::thread::sleep(SESSIOND_RETRY);
     }
 }
 
-/// Listens until the stream ends; `Ok` when there is nobody to tell any more.
+/// Listens until the stream ends with an error. `Ok` if the connections no longer exist.
 fn listen(weak: &Weak<Shared>, changes: &mut dyn SessionChanges) -> Result<(), ClientError> {
     let mut first = Some(BTreeMap::new());
     loop {
         let mut told = BTreeMap::new();
         let mut wait = LIVENESS;
-        // Of several changes of one session only the last matters.
+        // If a session changes several times, only the last state matters.
         while let Some(event) = changes.next(wait)? {
             wait = Duration::ZERO;
             match event {
@@ -100,13 +102,13 @@ fn listen(weak: &Weak<Shared>, changes: &mut dyn SessionChanges) -> Result<(), C
 }
 
 impl Connections {
-    /// All sessions were told: whoever waits for `mooring-sessiond` need not wait any more.
+    /// Takes the complete list of sessions, and wakes those who wait for `mooring-sessiond`.
     fn synced(&self, all: BTreeMap<VolumeId, SessionStatus>) {
         tracing::debug!(sessions = all.len(), "mooring-sessiond answers");
         for cell in self.cells() {
             let waits = {
                 let state = cell.state();
-                // Also one whose session went while nobody listened.
+                // Also a connection whose session went while nobody listened.
                 let lost = state.seen.is_some() && !all.contains_key(&cell.id);
                 state.wish.is_some() && !state.turn.is_running() && (lost || !state.end.done)
             };
@@ -117,7 +119,7 @@ impl Connections {
         *lock(&self.shared.sessions) = all;
     }
 
-    /// A session has changed.
+    /// Takes the changed state of a session; `None` if it is gone.
     fn told(&self, volume: VolumeId, status: Option<&SessionStatus>) {
         {
             let mut sessions = lock(&self.shared.sessions);
@@ -143,7 +145,8 @@ impl Connections {
         }
     }
 
-    /// Whose session has this SCSI host. A session that was just made may be known to its pass, and not told of yet.
+    /// The connection whose session has this SCSI host. A new session may be known to its pass
+    /// before `mooring-sessiond` has reported it.
     fn cell_of_host(&self, host: u32) -> Option<Arc<Cell>> {
         let of_host = |status: &&SessionStatus| status.host == Some(host);
         let told = lock(&self.shared.sessions).values().find(of_host).map(|status| status.volume);
@@ -156,7 +159,7 @@ impl Connections {
         }
     }
 
-    /// Whose disk has this place behind an adapter for Fibre Channel.
+    /// The connection whose disk has this place behind a Fibre Channel adapter.
     fn cell_of_unit(&self, place: Place) -> Option<Arc<Cell>> {
         let is_there = |cell: &Arc<Cell>| {
             let state = cell.state();
@@ -170,7 +173,7 @@ impl Connections {
         self.cells().into_iter().find(is_there)
     }
 
-    /// A port was met, or is forgotten: everybody looks who reaches his volume, or would, through one.
+    /// Wakes every connection over Fibre Channel: a remote port was met, or is forgotten.
     fn rport(&self) {
         self.shared.parts.arrivals.tell();
         let is_over_fc = |cell: &Arc<Cell>| {
@@ -186,7 +189,7 @@ impl Connections {
     fn uevent(&self, event: &Uevent) {
         let subsystem = event.keys.get("SUBSYSTEM").map(String::as_str);
         let block = subsystem == Some("block");
-        // The target says that something has changed: its LUNs, a disk's identity, its size.
+        // The target reports a change: of its LUNs, or of a disk's identity or size.
         let attention = event.keys.contains_key("SDEV_UA");
         if subsystem == Some(REMOTE_PORTS) {
             return self.rport();
@@ -201,13 +204,13 @@ impl Connections {
         };
         let Some(cell) = cell else { return };
         let wakes = match event.action.as_str() {
-            // A pass at work sees it by itself, as a rule.
+            // As a rule a pass at work sees the disk by itself.
             "add" => {
                 let mut state = cell.state();
                 state.arrived = state.turn.is_running();
                 !state.turn.is_running() && !state.end.done
             }
-            // A disk that is wanted does not go by itself.
+            // A disk that a spec names does not go by itself.
             "remove" => Self::wish_is_spec(&cell),
             _ => attention,
         };
@@ -225,7 +228,8 @@ struct Place {
     lun: Lun,
 }
 
-/// That of a disk behind a remote port, in its path: `/devices/…/rport-3:0-1/target3:0:0/3:0:0:7/block/sdb`.
+/// The place of a disk behind a remote port, from its path:
+/// `/devices/…/rport-3:0-1/target3:0:0/3:0:0:7/block/sdb`. `None` for other paths.
 fn place_of(devpath: &str) -> Option<Place> {
     let mut names = devpath.split('/').skip_while(|name| !name.starts_with("rport-"));
     let address = names.nth(2)?;
@@ -235,7 +239,7 @@ fn place_of(devpath: &str) -> Option<Place> {
     Some(Place { host, target: FcTarget { channel, id }, lun: Lun(u16::try_from(lun).ok()?) })
 }
 
-/// The SCSI host in a device's path.
+/// The SCSI host in a device's path. `None` if there is none.
 fn host_of(devpath: &str) -> Option<u32> {
     devpath.split('/').find_map(|name| name.strip_prefix("host")?.parse().ok())
 }

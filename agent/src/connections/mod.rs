@@ -1,11 +1,14 @@
-//! The host's role: keeps the wishes to be connected to volumes durable, and makes them true through `mooring-sessiond`.
+//! The host's role: keeps the specs of connections to volumes durable, and carries them out through
+//! `mooring-sessiond`.
 //!
-//! It works as the engine of volumes and exports does, with cells, admission and passes of its own: a hanging disk or an
-//! unreachable target delays its own volume. What wakes a pass: a change of the wish, a change of the session (told by
-//! `mooring-sessiond`), a disk that comes or goes (told by uevents), a failure's retry, and the resync.
+//! It works as the engine of volumes and exports does, with its own cells, admission and passes: a
+//! hanging disk or an unreachable target delays its own volume only. A pass is woken by a new spec,
+//! a changed session (`mooring-sessiond` reports it), a disk that comes or goes (uevents report
+//! it), the retry of a failure, and the resync.
 //!
-//! What must never happen here: an acknowledgement before the store has the wish; a session or disk touched that no spec
-//! and no tombstone names; anything torn down because somebody does not answer.
+//! What must never happen here: an acknowledgement before the store has the spec; a session or disk
+//! touched that no spec and no tombstone names; anything torn down because somebody does not
+//! answer.
 
 mod admit;
 mod audit;
@@ -35,20 +38,21 @@ use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::Cell;
 
-/// Reports that a watcher may lag behind before it is cut off.
+/// Reports that a watcher may lag behind before its stream ends.
 const REPORTS_QUEUED_MAX: usize = 4096;
 
-/// How long `mooring-sessiond` is given before it is asked again whether it is there.
+/// Time until `mooring-sessiond` is asked again after it did not answer.
 const SESSIOND_RETRY: Duration = Duration::from_secs(1);
 
-/// What a sender wants of a connection.
+/// A sender's request for a connection.
 #[derive(Debug, Clone)]
 pub enum ConnectionWish {
-    /// It shall be there.
+    /// The connection shall be there as the spec says.
     Spec(Box<ConnectionSpec>),
-    /// It goes.
+    /// The connection goes.
     Tombstone {
-        /// The target has revoked this host: at once, whoever holds the disk.
+        /// `true` if the target has revoked this host: the connection goes at once, whoever holds
+        /// the disk.
         revoked: bool,
     },
 }
@@ -56,52 +60,52 @@ pub enum ConnectionWish {
 /// A change of a connection's spec.
 #[derive(Debug, Clone)]
 pub struct PutConnection {
-    /// Who sends it.
+    /// The cluster that sends the change.
     pub cluster: ClusterId,
     /// The volume.
     pub volume: VolumeId,
-    /// Its fence.
+    /// The stamp that fences the change.
     pub stamp: Stamp,
-    /// What is wanted.
+    /// The requested spec or end.
     pub wish: ConnectionWish,
-    /// Kept for the sender.
+    /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
-    /// When the request had been decoded.
+    /// Time at which the request was decoded.
     pub decoded: Instant,
 }
 
 /// The answer to a [`PutConnection`].
 #[derive(Debug, Clone)]
 pub struct ConnectionAnswer {
-    /// The connection as it is.
+    /// The connection as it is now. `None` if nothing is known of it.
     pub report: Option<ConnectionReport>,
-    /// The wish is true.
+    /// `true` if the change is carried out.
     pub done: bool,
-    /// Until the wish was durable.
+    /// Time until the store had the change.
     pub durable: Duration,
 }
 
-/// What admission leaves.
+/// The result of an admission.
 struct Admitted {
     durable: Duration,
-    /// Passes that had begun: a later one has seen the change.
+    /// Passes that had begun: a later pass has seen the change.
     after: u64,
 }
 
 struct Shared {
-    /// For the store, the configuration and the cluster that the agent belongs to.
+    /// The engine, for its store, its configuration and the agent's cluster.
     engine: Engine,
     parts: Parts,
     workers: Workers,
     cells: Mutex<HashMap<VolumeId, Arc<Cell>>>,
-    /// Whose each attachment is: its path has room for one.
+    /// The volume of each attachment: an attachment's path has room for one.
     attachments: Mutex<HashMap<AttachmentId, VolumeId>>,
-    /// Sessions of ours, as told.
+    /// Sessions of ours, as `mooring-sessiond` reported them.
     sessions: Mutex<BTreeMap<VolumeId, SessionStatus>>,
     changes: broadcast::Sender<ConnectionReport>,
-    /// Old tombstones are forgotten.
+    /// Limits how often old tombstones are forgotten.
     purged: Seldom,
-    /// Looks for who uses the disks.
+    /// The walks for the users of disks.
     audits: audit::Audits,
     runtime: tokio::runtime::Handle,
 }
@@ -113,7 +117,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Reads the store and gets ready; nothing is done before [`Connections::start`]. Must be called inside a tokio runtime.
+    /// Reads the store and gets ready, without any work before [`Connections::start`]. Must be
+    /// called inside a tokio runtime.
     pub fn new(engine: Engine, parts: Parts) -> Result<Self, StoreError> {
         let shared = Shared {
             parts,
@@ -139,7 +144,7 @@ impl Connections {
         Ok(connections)
     }
 
-    /// Under which name this host logs in.
+    /// The name under which this host logs in.
     pub fn initiator(&self) -> Iqn {
         let engine = &self.shared.engine;
         engine.config().iqn_prefix.initiator(engine.agent_id())
@@ -150,7 +155,7 @@ impl Connections {
         &self.shared.engine
     }
 
-    /// Begins to work: every stored wish is made true again, and what happens from now on is listened to.
+    /// Begins to work: carries out every stored spec and tombstone again, and listens from now on.
     pub fn start(&self, uevents: Option<Box<dyn Uevents>>) {
         listen::start(self, uevents);
         self.wake_all();
@@ -174,7 +179,7 @@ impl Connections {
         });
     }
 
-    /// Forgets tombstones that are old and whose connection is gone.
+    /// Forgets old tombstones whose connection is gone.
     fn housekeep(&self) {
         let engine = &self.shared.engine;
         let now = engine.machine().clock.now();
@@ -213,7 +218,7 @@ impl Connections {
         Names { initiator: self.initiator(), target }
     }
 
-    /// Whose the paths of a volume's attachments are from now on.
+    /// Claims the paths of a volume's attachments for this volume from now on.
     fn claim_attachments(&self, volume: VolumeId, spec: Option<&ConnectionSpec>) {
         let mut claimed = lock(&self.shared.attachments);
         if let Some(spec) = spec {
@@ -238,7 +243,8 @@ impl Connections {
         self.shared.workers.submit(move || connections.run(&cell));
     }
 
-    /// Has a pass run later, after so many failures, if the connection still waits behind this pass then.
+    /// Has a pass run later, if the connection still waits behind this pass then. The delay grows
+    /// with `failures`, up to `at_most`.
     fn wake_later(&self, cell: &Arc<Cell>, pass: u64, failures: u32, at_most: Duration) {
         let delay = turn::retry_delay(failures, at_most);
         let (connections, cell) = (self.clone(), Arc::clone(cell));
@@ -256,11 +262,11 @@ impl Connections {
     }
 
     fn publish(&self, report: ConnectionReport) {
-        // No watcher is no error.
+        // A change without a watcher is no error.
         drop(self.shared.changes.send(report));
     }
 
-    /// Takes a change and waits until it is true, until something is in its way, or until the deadline.
+    /// Takes a change, and waits until it is carried out, blocked, or late for the deadline.
     pub async fn put(&self, put: PutConnection, deadline: Duration) -> Result<ConnectionAnswer, Refusal> {
         let began = put.decoded;
         let generation = put.stamp.generation;
@@ -270,7 +276,7 @@ impl Connections {
         loop {
             let (settled, answer) = {
                 let state = cell.state();
-                // Of a newer wish than this one it is not said that this one is true.
+                // An end for a newer spec does not say that this one was carried out.
                 let done = state.end.done
                     && state.end.pass > admitted.after
                     && state.end.generation == Some(generation);

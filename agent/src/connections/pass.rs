@@ -1,7 +1,8 @@
-//! A pass over one connection: look, plan, apply, look again, report. Runs on a thread that can be lost.
+//! A pass over one connection: look, plan, apply, look again, report. Runs on a thread that can be
+//! lost.
 //!
-//! What must never happen here: a pass of one connection beside another pass of it; what was true forgotten because somebody
-//! does not answer.
+//! What must never happen here: a pass of one connection beside another pass of it; a true
+//! observation forgotten because somebody does not answer.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::engine::busy::Task;
 use crate::object::turn::{Begun, Next, Outcome};
 
 impl Connections {
-    /// Runs passes until the connection is clean. Returns at once when another thread is at it.
+    /// Runs passes until none is asked for. Returns at once if another thread runs one.
     pub(super) fn run(&self, cell: &Arc<Cell>) {
         loop {
             let (wish, anew, pass, memory) = {
@@ -41,8 +42,9 @@ impl Connections {
         }
     }
 
-    /// The target has revoked this host, and a pass of an earlier wish may hang on the very disk that goes: what ends the hang
-    /// does not wait for it. Nothing here touches the disk. The pass comes to its end by that, and another follows it.
+    /// Ends the session of a host that the target has revoked, beside a pass of an earlier spec
+    /// that may hang on the very disk that goes. Nothing here touches the disk. This ends the hang:
+    /// the pass comes to its end, and another one follows it.
     pub(super) fn cut_beside(&self, cell: &Cell) {
         let hangs = {
             let state = cell.state();
@@ -115,7 +117,7 @@ impl Connections {
         cell.changed();
     }
 
-    /// What a pass has left, said.
+    /// Makes the result of a pass.
     fn end(&self, wanted: &Wanted, wish: &Wish, made: &Made, last: Option<&ConnectionReport>) -> End {
         let generation = wish.stamp.generation;
         let is_left = !made.left.as_ref().is_ok_and(Plan::is_quiet);
@@ -127,7 +129,8 @@ impl Connections {
                 let links = &*self.shared.parts.links;
                 let mut report = report(wanted, generation, view, is_left, links, names);
                 if report.phase == ConnectionPhase::Recovering {
-                    // Nobody asks a lost disk who it is: what was verified is still there.
+                    // Nobody asks a lost disk for its identity: the disk that was verified is still
+                    // there.
                     report.disk = last.and_then(|last| last.disk.clone());
                     report.mode = last.and_then(|last| last.mode);
                     report.cache = last.and_then(|last| last.cache);
@@ -151,14 +154,15 @@ impl Connections {
             generation: Some(generation),
             done,
             hope: !done && !ended && !obstacle,
-            // Also what only an operator can cure: he does not tell us when he has.
+            // Also if only an operator can cure it: he does not report that he has.
             retry: !done && !ended,
             down,
             report: Some(report),
         }
     }
 
-    /// The connection as the last pass left it, with the call that is stuck now.
+    /// The connection as the last pass left it, with the call that is stuck now. `None` without a
+    /// spec or tombstone.
     pub(super) fn report(&self, volume: VolumeId, state: &State) -> Option<ConnectionReport> {
         let wish = state.wish.as_ref()?;
         let mut report = state.end.report.clone().unwrap_or_else(|| self.unseen(volume, wish, None));
@@ -167,7 +171,7 @@ impl Connections {
         Some(report)
     }
 
-    /// Nobody could look: what was seen last stands, if it was of this wish.
+    /// The report when nobody could look: the last one stands, if it is of this generation.
     fn unseen(&self, volume: VolumeId, wish: &Wish, last: Option<&ConnectionReport>) -> ConnectionReport {
         let (names, generation) = (self.names(volume), wish.stamp.generation);
         let phase = match &wish.kind {
@@ -198,7 +202,7 @@ impl Connections {
             Some(last) if last.generation == generation => {
                 ConnectionReport { problems: Vec::new(), ..last.clone() }
             }
-            // What its keeper has written down was for a spec before this one.
+            // The session's keeper recorded the number of secrets for an earlier spec.
             Some(last) => {
                 ConnectionReport { generation, phase, secrets: None, problems: Vec::new(), ..last.clone() }
             }
@@ -209,7 +213,7 @@ impl Connections {
 fn problems(volume: VolumeId, left: &Result<Plan<Op>, Error>) -> Vec<Problem> {
     match left {
         Ok(plan) => plan.blocked.iter().map(Problem::from).collect(),
-        // The next pass has begun when somebody reads this.
+        // The next pass has begun by the time that somebody reads this.
         Err(Error::Stopped { .. }) => Vec::new(),
         Err(error) => vec![Problem {
             object: format!("the connection to volume {volume}"),
@@ -219,7 +223,7 @@ fn problems(volume: VolumeId, left: &Result<Plan<Op>, Error>) -> Vec<Problem> {
     }
 }
 
-/// Clears "running" however the pass ends.
+/// Ends the turn of a pass, however the pass ends.
 struct Running<'a> {
     cell: &'a Cell,
 }
@@ -232,7 +236,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Says which step is at work, and whether the wish is still the one that it is for.
+/// Notes which step is at work, and stops the steps when a newer spec has come.
 struct Watch<'a> {
     cell: &'a Cell,
     generation: Generation,

@@ -1,5 +1,5 @@
-//! Answers to `GetConnection` and `ListConnections`: what is kept, and what the last pass has seen. Sessions of ours that no
-//! spec names are told as they are.
+//! Answers to `GetConnection` and `ListConnections`: the kept specs, and what the last passes saw.
+//! Includes sessions of ours that no spec names.
 //!
 //! What must never happen here: a write; a call that may block.
 
@@ -13,16 +13,18 @@ use super::cell::{Cell, Wish};
 use crate::engine::lock;
 use crate::standing::Standing;
 
-/// One connection, with what the sender left.
+/// One connection, with the sender's opaque data.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// The volume.
     pub id: VolumeId,
-    /// Its spec's fence and opaque data; `None` for a session of ours that no spec names.
+    /// The stamp and opaque data of the spec or tombstone. `None` for a session of ours that no
+    /// spec names.
     pub kept: Option<(Stamp, Vec<u8>)>,
-    /// What is wanted; `None` for a tombstone. Its secrets are in it: take them out before it leaves the process.
+    /// The spec. `None` if there is none, or a tombstone. It has the secrets: remove them before it
+    /// leaves the process.
     pub wanted: Option<ConnectionSpec>,
-    /// The connection as it is.
+    /// The connection as it is now.
     pub report: Option<ConnectionReport>,
 }
 
@@ -38,7 +40,7 @@ impl Connections {
         })
     }
 
-    /// Whether a spec or a tombstone of this volume is kept.
+    /// Says whether a spec or a tombstone of this volume is kept.
     pub(super) fn is_kept(&self, id: VolumeId) -> bool {
         self.known_cell(id).is_some_and(|cell| cell.state().wish.is_some())
     }
@@ -49,13 +51,14 @@ impl Connections {
         Some(Status { id, kept: None, wanted: None, report: Some(report) })
     }
 
-    /// One connection; `None` when nothing is known of it.
+    /// The state of one connection. `None` if nothing is known of it.
     pub fn status(&self, id: VolumeId) -> Option<Status> {
         let known = self.known_cell(id).and_then(|cell| self.status_of(&cell));
         known.or_else(|| self.orphan(id))
     }
 
-    /// All connections with a spec, those that are being detached, and orphans, by volume.
+    /// The state of all connections with a spec, of those that are being detached, and of orphans,
+    /// by volume.
     pub fn statuses(&self) -> Vec<Status> {
         let gone = |status: &Status| {
             status.wanted.is_none()
@@ -69,7 +72,7 @@ impl Connections {
         all
     }
 
-    /// How many connections are in each phase; those that are gone are not counted.
+    /// Numbers of connections by phase, without those that are gone.
     pub(crate) fn phases(&self) -> BTreeMap<&'static str, u64> {
         let mut phases = BTreeMap::new();
         for cell in self.cells() {
@@ -82,7 +85,7 @@ impl Connections {
         phases
     }
 
-    /// Adds what the status line says of connections.
+    /// Adds the numbers of connections to the status line.
     pub(crate) fn count_standing(&self, standing: &mut Standing) {
         let (mut wished, mut ready) = (0, 0);
         for cell in self.cells() {

@@ -1,7 +1,7 @@
 //! Admission: checks a change, and makes it durable by one write.
 //!
-//! What must never happen here: a change written before every check has passed; an answer before it is written; a
-//! kept secret in an answer.
+//! What must never happen here: a change written before every check has passed; an answer before it
+//! is written; a kept secret in an answer.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashSet};

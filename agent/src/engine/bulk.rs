@@ -30,7 +30,7 @@ use crate::workers::LOST_AFTER;
 /// periods.
 const BULK_MIN: usize = 16;
 
-/// Until one export has been made, bulk work may go without progress for this many times as long.
+/// Factor by which bulk work may go longer without progress, until one export has been made.
 const FIRST_TAKES: u32 = 5;
 
 struct State {

@@ -14,7 +14,7 @@ use super::{Engine, lock};
 /// The name under which `systemd-inhibit --list` shows the agent.
 const WHO: &str = "Mooring agent";
 
-/// One thing at work.
+/// A piece of work in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     /// A data job.
@@ -106,7 +106,8 @@ impl Engine {
         self.shared.busy.begin(task)
     }
 
-    /// Says whether a shutdown has begun: a data job stops where it is and writes that down, and none begins.
+    /// Says whether a shutdown has begun: a data job stops where it is and writes that down, and
+    /// none begins.
     pub(super) fn is_closing(&self) -> bool {
         *self.shared.busy.closing.borrow()
     }

@@ -5,7 +5,8 @@
 //! are as the last look saw them while no connection comes or goes. Before its login, a connection
 //! does not show its purpose: a new one may be of any initiator that has no session yet.
 //!
-//! What must never happen here: a volume taken for seen while a login or the end of a session may still be under way.
+//! What must never happen here: a volume taken for seen while a login or the end of a session may
+//! still be under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,14 +32,14 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Recent {
     /// `true` if the agent has logged that it cannot list connections.
     said: bool,
-    /// When the last connection came.
+    /// Time at which the last connection came.
     come: Option<Instant>,
     /// Addresses whose connections have ended, and when.
     gone: BTreeMap<IpAddr, Instant>,
-    /// When a connection came or went last. `None` if nothing follows the connections: then every
-    /// look is a full one.
+    /// Time at which a connection came or went last. `None` if nothing follows the connections:
+    /// then every look is a full one.
     changed: Option<Instant>,
-    /// When the connections were listed last, by the wall clock.
+    /// Time at which the connections were listed last, by the wall clock.
     asked: Option<SystemTime>,
     /// Connections that stand.
     standing: usize,

@@ -15,9 +15,9 @@ struct AtWork {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     at_work: Option<AtWork>,
-    /// When the looks beside a pass began, oldest first.
+    /// Times at which the looks beside a pass began, oldest first.
     looks: Vec<Instant>,
-    /// When the pulse's look began.
+    /// Time at which the pulse's look began.
     pulse: Option<Instant>,
 }
 
@@ -39,7 +39,7 @@ impl Calls {
         self.at_work = None;
     }
 
-    /// When the step at work began. `None` if none is.
+    /// Time at which the step at work began. `None` if none is.
     pub(super) fn step_began(&self) -> Option<Instant> {
         self.at_work.as_ref().map(|at_work| at_work.began)
     }
@@ -56,7 +56,7 @@ impl Calls {
         }
     }
 
-    /// When the oldest look beside the pass began. `None` if none is at work.
+    /// Time at which the oldest look beside the pass began. `None` if none is at work.
     pub(super) fn look_began(&self) -> Option<Instant> {
         self.looks.first().copied()
     }

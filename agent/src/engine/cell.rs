@@ -71,7 +71,7 @@ pub(crate) struct End<R> {
     pub(crate) done: bool,
     /// `true` if something failed that may succeed later by itself.
     pub(crate) retry: bool,
-    /// When the pass ended. `None` if there was none.
+    /// Time at which the pass ended. `None` if there was none.
     pub(crate) at: Option<Instant>,
     /// Operations of the pass on the kernel's tree.
     pub(crate) operations: u64,
@@ -126,7 +126,7 @@ pub(crate) struct State {
     export_end: End<ExportReport>,
     /// `true` if bulk work made the export. A look follows when the other exports are made, too.
     look_later: bool,
-    /// Why the store did not take the last change. `None` if it did.
+    /// Reason why the store did not take the last change. `None` if it did.
     store_failed: Option<Problem>,
 }
 
@@ -231,7 +231,7 @@ impl State {
         std::mem::take(&mut self.look_later)
     }
 
-    /// Why the store did not take the last change. `None` if it did.
+    /// Reason why the store did not take the last change. `None` if it did.
     pub(super) fn store_failed(&self) -> Option<&Problem> {
         self.store_failed.as_ref()
     }

@@ -75,7 +75,7 @@ pub(crate) struct VolumeCounts {
 #[derive(Debug)]
 pub(crate) struct ExportCounts {
     pub(crate) in_force: bool,
-    /// When the sessions and counters were read. `None` if they are unknown.
+    /// Time at which the sessions and counters were read. `None` if they are unknown.
     pub(crate) looked: Option<SystemTime>,
     pub(crate) nexuses: Vec<NexusCounts>,
 }

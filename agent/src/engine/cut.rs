@@ -29,7 +29,7 @@ pub(crate) struct Table {
     /// An LV that was isolated, or whose table LVM calls altered. `None` once a look saw the LV's
     /// own table.
     doubt: Option<LvId>,
-    /// When the exchange at work began. `None` if none is at work.
+    /// Time at which the exchange at work began. `None` if none is at work.
     at_work: Option<Instant>,
     problem: Option<Problem>,
     failures: u32,

@@ -1,4 +1,5 @@
-//! The established facts of one volume: durable, changed only with the store's write, and ended only with the volume.
+//! The established facts of one volume: durable, changed only with the store's write, and ended
+//! only with the volume.
 //!
 //! What must never happen here: a fact that ends because of an observation.
 

@@ -46,7 +46,7 @@ pub(crate) struct PortSeen {
     pub(crate) port: FcPort,
     /// The state that the adapter reports. Empty without an adapter.
     pub(crate) state: String,
-    /// Why the port is no target. `None` if it is one.
+    /// Reason why the port is no target. `None` if it is one.
     pub(crate) trouble: Option<String>,
 }
 

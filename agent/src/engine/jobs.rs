@@ -46,7 +46,7 @@ pub(crate) struct Job {
     rate: Option<u64>,
     /// The last measurement: when it was, and the bytes done then.
     watched: Option<(Instant, u64)>,
-    /// When this pass began to work on the job.
+    /// Time at which this pass began to work on the job.
     began: Instant,
 }
 
@@ -129,7 +129,7 @@ struct Turns {
     limit: Option<u64>,
     /// Raised by each change of the limit: a job that waits by the old limit asks again.
     version: u64,
-    /// When everything taken so far is paid for.
+    /// Time at which everything taken so far is paid for.
     paid: Option<Instant>,
 }
 
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_gives_way_to_a_wish_at_once_and_to_looks_when_it_has_had_its_time() {
+    fn job_gives_way_to_a_spec_at_once_and_to_a_look_after_its_time() {
         let lv =
             crate::volumes::LvId { group: "vg0".parse().unwrap(), name: LvName::of(VolumeId::from_u128(1)) };
         let zero = VolumeOp::Zero { lv, size: ByteSize(8 * MIB), marks: Vec::new() };

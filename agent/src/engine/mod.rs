@@ -164,7 +164,7 @@ pub struct PutExport {
     pub live_sessions: LiveSessions,
     /// The sender's copy of what this agent kept of the volume's persistent reservations.
     pub reservations_copy: String,
-    /// When the request was decoded.
+    /// Time at which the request was decoded.
     pub decoded: Instant,
 }
 

@@ -1,8 +1,9 @@
 //! A pass over one volume: look, plan, apply, look again, report. Runs on a thread that can be
 //! lost.
 //!
-//! What must never happen here: an LV removed while its export is in the kernel; an export of an LV that is not zeroed; a
-//! receipt proven before the kernel's draining call has returned; a pass of one volume beside another pass of it.
+//! What must never happen here: an LV removed while its export is in the kernel; an export of an LV
+//! that is not zeroed; a receipt proven before the kernel's draining call has returned; a pass of
+//! one volume beside another pass of it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -48,7 +48,7 @@ const FULL_EVERY: u32 = 32;
 /// Sessions and counters of a volume, as the last look read them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lives {
-    /// When that look was.
+    /// Time of that look.
     at: Option<SystemTime>,
     /// Over iSCSI, by initiator.
     pub(super) iscsi: BTreeMap<String, Live>,
@@ -64,7 +64,7 @@ pub(crate) struct Lives {
 /// A full look of the pulse.
 #[derive(Debug, Clone, Copy)]
 struct Full {
-    /// When the look began.
+    /// Time at which the look began.
     at: Instant,
     /// Commands that had come for the volume by then.
     commands: u64,
@@ -77,7 +77,7 @@ struct Full {
 pub(super) struct Pulse {
     /// The last volume that was looked at in its turn.
     last: Option<VolumeId>,
-    /// When the looks at work began.
+    /// Time at which the looks at work began.
     at_work: Option<Instant>,
     /// Connections that have come and gone.
     pub(super) recent: Recent,

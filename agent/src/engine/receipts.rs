@@ -14,7 +14,7 @@ pub(crate) struct OpenReceipt {
     /// The row in the store.
     pub(crate) row: i64,
     pub(crate) receipt: Receipt,
-    /// When it began, by the monotonic clock. `None` if that was before the agent's start.
+    /// Time at which it began, by the monotonic clock. `None` if that was before the agent's start.
     pub(crate) began: Option<std::time::Instant>,
 }
 

@@ -1,11 +1,14 @@
-//! Persistent reservations: what the kernel has of them is in the export's report, and those that shall outlive a loss of
-//! power are kept in the store. A backstore that is made gets them back before anybody can reach it.
+//! Persistent reservations: the export's report shows what the kernel has of them, and the store
+//! keeps those that shall outlive a loss of power. A new backstore gets them back before anybody
+//! can reach it.
 //!
-//! They change behind the agent's back, by commands of initiators. The kernel writes a file at each of them, which is watched;
-//! so a change is kept milliseconds after its command was answered. (The kernel does not sync its file.)
+//! Commands of initiators change them without the agent. The kernel writes a file at each change,
+//! and the agent watches those files: it keeps a change milliseconds after the command's answer.
+//! (The kernel does not sync its file.)
 //!
-//! What must never happen here: a registration kept that a revoke has taken away; one put back to an initiator without a grant;
-//! a volume exported without what is kept for it, and nobody told.
+//! What must never happen here: a registration kept that a revoke has taken away; a registration
+//! put back for an initiator without a grant; a volume exported without its kept registrations, and
+//! no report of that.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -25,24 +28,25 @@ use super::cell::{Cell, State, Wish};
 use super::pass::ExportEnd;
 use super::{Engine, Refusal, lock};
 
-/// How long a watch that ended, or could not be made, is left alone.
+/// Time until the agent watches again after a watch ended or failed.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
-/// What is known of a volume's reservations.
+/// The persistent reservations of one volume, as far as they are known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
-    /// What the store has.
+    /// The registrations that the store has.
     kept: Vec<Kept>,
-    /// The kernel's counter of changes at the last look; `None`: its backstore was made, or the agent started, since.
+    /// The kernel's counter of changes at the last look. `None` if its backstore was made since, or
+    /// the agent started since.
     generation: Option<u32>,
-    /// What the last look saw.
+    /// The reservations that the last look saw. `None` if it saw none.
     seen: Option<Reservations>,
-    /// Why the store does not have what was seen.
+    /// Reason why the store does not have what the last look saw. `None` if it has that.
     failed: Option<Problem>,
 }
 
 impl Held {
-    /// A backstore is about to be made: what the kernel counts starts anew.
+    /// Notes that a backstore is about to be made: the kernel's counter starts anew.
     pub(super) fn starts_anew(&mut self) {
         self.generation = None;
     }
@@ -55,12 +59,12 @@ impl Held {
         self.kept.is_empty() && self.seen.is_none()
     }
 
-    /// What reports say of it.
+    /// The parts of reports that are about reservations.
     pub(super) fn said(&self) -> (Option<Reservations>, Option<Problem>, String) {
         (self.seen.clone(), self.failed.clone(), reservations::format_kept(&self.kept))
     }
 
-    /// Says it in a report.
+    /// Fills the reservations and their problems into a report.
     pub(super) fn fill(&self, report: &mut ExportReport) {
         report.reservations.clone_from(&self.seen);
         report.kept_reservations = Some(reservations::format_kept(&self.kept));
@@ -68,12 +72,13 @@ impl Held {
         report.problems.extend(self.lost_problem(report.volume));
     }
 
-    /// What the last look saw.
+    /// The reservations that the last look saw. `None` if it saw none.
     pub(super) fn seen(&self) -> Option<Reservations> {
         self.seen.clone()
     }
 
-    /// What is kept but for what is `lost`, if there is such; whoever is told of it has written that down.
+    /// The kept registrations without those that are `lost`. `None` if none of the kept ones is
+    /// lost. The caller stores the rest, and then calls [`Self::has_kept`].
     pub(super) fn without_lost(&self, lost: impl Fn(&Registration) -> bool) -> Option<Vec<Kept>> {
         let is_lost = |kept: &&Kept| kept.lost && lost(&kept.registration);
         self.kept
@@ -82,20 +87,20 @@ impl Held {
             .then(|| self.kept.iter().filter(|kept| !is_lost(kept)).cloned().collect())
     }
 
-    /// The next look finds who holds it anew.
+    /// Forgets the holder: the next look counts it as new.
     pub(super) fn forget_holder(&mut self) {
         if let Some(seen) = &mut self.seen {
             seen.holder = None;
         }
     }
 
-    /// Since when this reservation was seen, if the last look saw it.
+    /// The time since which this reservation is seen. `None` if the last look did not see it.
     pub(super) fn since(&self, holder: &ReservationHolder) -> Option<SystemTime> {
         let known = self.seen.as_ref()?.holder.as_ref().filter(|known| known.is_same(holder))?;
         known.since
     }
 
-    /// The store has these.
+    /// Notes that the store has these registrations.
     pub(super) fn has_kept(&mut self, kept: Vec<Kept>) {
         self.kept = kept;
     }
@@ -119,7 +124,7 @@ impl Held {
     }
 }
 
-/// The mode of an initiator's grant, and the attachments that share it.
+/// The mode of an initiator's grant, and the attachments that share it. `None` without a grant.
 pub(super) fn grant_of<'a>(
     spec: &'a ExportSpec,
     initiator: &Initiator,
@@ -130,20 +135,21 @@ pub(super) fn grant_of<'a>(
     iscsi.or_else(|| of_port().map(|grant| (grant.mode, grant.attachments.as_slice())))
 }
 
-/// Who may reach a volume.
+/// Says of an initiator whether the spec grants it the volume.
 fn granted(spec: &ExportSpec) -> impl Fn(&Initiator) -> bool {
     |initiator| grant_of(spec, initiator).is_some()
 }
 
 impl State {
-    /// What a backstore that is made now gets back.
+    /// The registrations that a new backstore gets back.
     pub(super) fn put_back(&self, spec: &ExportSpec) -> Vec<Kept> {
         let granted = granted(spec);
         let back = |kept: &&Kept| !kept.lost && granted(&kept.registration.initiator);
         self.held.kept.iter().filter(back).cloned().collect()
     }
 
-    /// The relative port id of this export that registrations were made with.
+    /// The relative port id of this export with which registrations were made. `None` if there are
+    /// none.
     pub(super) fn registered_port(&self, names: &ExportNames) -> Option<u16> {
         let here = |kept: &&Kept| kept.target == names.iqn.as_str() && kept.tpg == names.tpg && kept.rtpi > 0;
         self.held.kept.iter().find(here).map(|kept| kept.rtpi)
@@ -151,7 +157,7 @@ impl State {
 }
 
 impl Engine {
-    /// Reads what the store has.
+    /// Reads the registrations that the store has.
     pub(super) fn load_reservations(&self) -> Result<(), crate::store::StoreError> {
         for (volume, kept) in self.shared.store.reservations()? {
             self.cell(volume).state().held = Held::of(kept);
@@ -159,8 +165,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes back what this agent kept of an export before it lost its store, as its controller has it. Whoever has a wish of the
-    /// export knows better.
+    /// Takes back from the controller's copy what this agent kept of an export before it lost its
+    /// store. An agent with a spec of the export knows better, and ignores the copy.
     pub(super) fn take_reservations(&self, cell: &Cell, copy: &str) -> Result<(), Refusal> {
         let is_known = {
             let state = cell.state();
@@ -194,7 +200,8 @@ impl Engine {
         Ok(machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)))
     }
 
-    /// Looks at the reservations of an export after a pass, and keeps what is to be kept. Of a `doomed` volume nothing is.
+    /// Looks at the reservations of an export after a pass, and keeps those to be kept. Keeps none
+    /// of a `doomed` volume.
     pub(super) fn note_reservations(
         &self,
         cell: &Cell,
@@ -202,14 +209,14 @@ impl Engine {
         end: &ExportEnd,
         doomed: bool,
     ) {
-        // Without any wish, nothing is concluded.
+        // Without a spec or tombstone nothing is concluded.
         let Some(wish) = wish else { return };
         let before = cell.state().held.clone();
-        // A tombstone keeps no names: it takes away what has the names that follow from the volume's id.
+        // A tombstone removes the export that has the names derived from the id.
         let identity = wish.spec().map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
         let Some(spec) = wish.spec().filter(|_| !doomed) else {
-            // Nobody has a grant any more.
+            // No initiator has a grant any more.
             if end.gone {
                 self.remove_file(&names);
             }
@@ -239,7 +246,7 @@ impl Engine {
         }
     }
 
-    /// The kernel leaves its file behind when the export is gone.
+    /// Removes the file that the kernel leaves behind when the export is gone.
     fn remove_file(&self, names: &ExportNames) {
         let Ok(folder) = self.reservations_folder() else { return };
         let path = folder.join(reservations::file_name(&names.serial));
@@ -251,7 +258,8 @@ impl Engine {
         }
     }
 
-    /// What the kernel shows, and what its file has (`None`: it cannot be read). `None`: there is no backstore, or no answer.
+    /// The kernel's reservations, and the registrations in its file; the inner `None` if the file
+    /// cannot be read. The outer `None` if there is no backstore, or no answer.
     fn see_reservations(
         &self,
         names: &ExportNames,
@@ -265,7 +273,8 @@ impl Engine {
         if seen.is_empty() && !before.kept.is_empty() {
             seen.generation = reservations::read_generation(tree, names).map_err(told).ok()??;
         }
-        // Also of those who have just unregistered: only the file says that they did.
+        // Also if the kernel shows no registration: only the file shows that initiators have
+        // unregistered.
         let file = if seen.durable || !before.kept.is_empty() {
             let folder = self.reservations_folder().map_err(told).ok()?;
             let path = folder.join(reservations::file_name(&names.serial));
@@ -275,7 +284,8 @@ impl Engine {
                 }
                 tracing::warn!(%error, path = %path.display(), "cannot read the kernel's file of reservations");
             });
-            // An empty one was cut short by a loss of power: the kernel writes words also for none.
+            // A loss of power cut an empty file short: the kernel writes text also for no
+            // registrations.
             read.ok()
                 .filter(|bytes| !bytes.is_empty())
                 .map(|bytes| reservations::parse_file(&String::from_utf8_lossy(&bytes)))
@@ -285,8 +295,8 @@ impl Engine {
         Some((seen, file))
     }
 
-    /// Whether somebody has registered, or has let go, since the last pass. Of those who do not ask that it outlives the node
-    /// nothing tells.
+    /// Says whether a registration was made or ended since the last pass. No event reports one
+    /// without APTPL.
     pub(super) fn has_new_reservations(&self, cell: &Cell) -> bool {
         let (export, before) = {
             let state = cell.state();
@@ -307,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Writes down what is to be kept, if it is not what the store has.
+    /// Writes the registrations to be kept, unless the store has them already.
     fn keep_reservations(&self, cell: &Cell, mut held: Held, kept: Vec<Kept>) {
         held.failed = None;
         if held.kept != kept {
@@ -328,13 +338,13 @@ impl Engine {
         cell.state().held = held;
     }
 
-    /// Follows the kernel's files, for ever.
+    /// Follows the kernel's files. Never returns.
     pub(super) async fn follow_reservations(self) {
         loop {
             let engine = self.clone();
             let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
             if let Some(mut changes) = folder.as_deref().and_then(watch) {
-                // What changed before the watch stood: a file is there, or was.
+                // Changes from before the watch stood: a file is there, or was.
                 let there = self.volumes_of(&folder.as_deref().map(files_of).unwrap_or_default());
                 for cell in self.cells() {
                     if there.contains(&cell.id) || !cell.state().held.is_empty() {
@@ -351,16 +361,17 @@ impl Engine {
         }
     }
 
-    /// The volumes of these unit serials: an adopted export has kept its own, which is not its volume's id. The NAA follows from
-    /// the serial, and whose that is, is known; two serials of one NAA are never both served.
+    /// The volumes of these unit serials. An adopted export keeps its own serial, which is not its
+    /// volume's id. The NAA follows from the serial, and the volume of an NAA is known. Two serials
+    /// with one NAA are never both served.
     fn volumes_of(&self, serials: &BTreeSet<String>) -> BTreeSet<VolumeId> {
         let naas = lock(&self.shared.naas);
         serials.iter().filter_map(|serial| naas.get(&Naa::of_serial(serial)).copied()).collect()
     }
 }
 
-/// The unit serials whose files were written, as it happens, by a thread that ends when the folder goes, or when nobody listens
-/// any more. `None`: the folder cannot be watched (now).
+/// Reports the unit serials whose files were written, by a thread that ends when the folder goes or
+/// the receiver is dropped. `None` if the folder cannot be watched now.
 fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<String>>> {
     let told = |errno: Errno| {
         if errno != Errno::ENOENT {
@@ -386,7 +397,7 @@ fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<String>>> {
     Some(changes)
 }
 
-/// The unit serial of the backstore that a file of the kernel's is about.
+/// The unit serial of the backstore that a file of the kernel belongs to. `None` for other files.
 fn serial_of(file: &OsStr) -> Option<String> {
     file.to_str()?.strip_prefix(&reservations::file_name("")).map(str::to_owned)
 }
@@ -395,7 +406,7 @@ fn written(events: &[InotifyEvent]) -> BTreeSet<String> {
     events.iter().filter_map(|event| serial_of(event.name.as_ref()?)).collect()
 }
 
-/// The unit serials of which the kernel has written files.
+/// The unit serials for which the kernel has written files.
 fn files_of(folder: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| serial_of(&entry.file_name())).collect()

@@ -1,10 +1,13 @@
-//! Taking persistent reservations away for an operator. The kernel has no attribute for that: they are changed by commands of
-//! initiators alone. So the agent is one, for a moment (decision 44): it gives itself a grant that no wish has, with secrets of
-//! that moment, logs in over one of the volume's portals in user space, sends PERSISTENT RESERVE OUT, and lets the pass take
-//! the grant away again, as that of anybody without a wish. Killed at any step, the next pass does the same.
+//! Takes persistent reservations away for an operator. The kernel has no attribute for that: only
+//! commands of initiators change them. So the agent becomes an initiator for a moment (decision
+//! 44). It gives itself a grant that no spec has, with secrets of that moment, and logs in over one
+//! of the volume's portals in user space. It sends PERSISTENT RESERVE OUT, and lets the pass take
+//! the grant away as any grant without a spec. If it is killed at any step, the next pass does
+//! that.
 //!
-//! What must never happen here: an answer that the kernel does not show; the registration of somebody else taken away by a
-//! preempt; keeping (APTPL) switched off for the others; a session beside a pass of the volume.
+//! What must never happen here: an answer that the kernel does not show; the registration of
+//! somebody else taken away by a preempt; APTPL switched off for the others; a session beside a
+//! pass of the volume.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,10 +28,10 @@ use super::pass::{ExportEnd, Made, Wishes};
 use super::reservations::grant_of;
 use super::{Engine, Refusal};
 
-/// How long a session lives. A command waits for no disk, but for an abort.
+/// Longest time of a session. A command waits for no disk, but for an abort.
 const SESSION_WITHIN: Duration = Duration::from_secs(5);
 
-/// What remains for an operator where the agent cannot do it.
+/// The advice for an operator where the agent cannot do it.
 const ELSEWHERE: &str = "detach the host that is in the way, or send the command from a host that is attached \
                          (`sg_persist --out --clear`, `--preempt-abort`)";
 
@@ -39,10 +42,10 @@ pub(super) struct Asked {
     reply: oneshot::Sender<Result<ReservationsChanged, Refusal>>,
 }
 
-/// What came of it. It is told when the pass has written down what the kernel shows.
+/// The outcome of a change. Its sender gets it once the pass has stored what the kernel shows.
 pub(super) struct Taken {
     asked: Asked,
-    /// What was there before.
+    /// The reservations before the change. `None` if there were none.
     outcome: Result<Option<Reservations>, Refusal>,
 }
 
@@ -50,7 +53,7 @@ impl Taken {
     pub(super) fn tell(self, cell: &Cell) {
         let now = cell.state().held.seen();
         let answer = self.outcome.map(|before| ReservationsChanged { before, now });
-        // Nobody waits any more: it was done all the same, and is seen in the next report.
+        // Nobody waits any more: the change is in the next report.
         drop(self.asked.reply.send(answer));
     }
 }
@@ -60,7 +63,7 @@ struct Own {
     grant: Grant,
     nexus: PrNexus,
     portal: Portal,
-    /// Tried where the one before lets nobody in.
+    /// Portals to try if the ones before let nobody in.
     others: Vec<Portal>,
     key: u64,
 }
@@ -69,7 +72,7 @@ fn refused(why: impl Into<String>, cure: Cure) -> Refusal {
     Refusal::precondition(why.into(), cure)
 }
 
-/// So many random bytes, in hexadecimal digits.
+/// Random bytes in hexadecimal digits.
 fn random_digits(bytes: usize) -> Result<String, Refusal> {
     let mut random = vec![0; bytes];
     let none = |_| refused("this machine gives no random bytes for a secret", Cure::Operator);
@@ -77,7 +80,7 @@ fn random_digits(bytes: usize) -> Result<String, Refusal> {
     Ok(random.iter().fold(String::new(), |digits, byte| format!("{digits}{byte:02x}")))
 }
 
-/// A key that nobody has.
+/// A key that no initiator has registered.
 fn random_key(seen: &Reservations, victim: u64) -> Result<u64, Refusal> {
     loop {
         let mut random = [0; 8];
@@ -90,7 +93,7 @@ fn random_key(seen: &Reservations, victim: u64) -> Result<u64, Refusal> {
     }
 }
 
-/// Whether what was to be taken away is not there any more.
+/// Says whether nothing is left of what the change takes away.
 fn is_gone(seen: &Reservations, change: ReservationsChange) -> bool {
     match change {
         ReservationsChange::Clear => seen.registrations.is_empty() && seen.holder.is_none(),
@@ -98,7 +101,7 @@ fn is_gone(seen: &Reservations, change: ReservationsChange) -> bool {
     }
 }
 
-/// Whether there is anything to do; refused where no command could do it.
+/// Says whether the change has anything to do. Refuses a change that no command could make.
 fn is_due(seen: &Reservations, change: ReservationsChange, volume: VolumeId) -> Result<bool, Refusal> {
     let old = seen.holder.as_ref().filter(|holder| holder.ends_with_its_session());
     match change {
@@ -122,8 +125,8 @@ fn is_due(seen: &Reservations, change: ReservationsChange, volume: VolumeId) -> 
     }
 }
 
-/// Sends what it takes. What the agent registers outlives a loss of power exactly if that of the others does: the kernel takes
-/// the word of the last who registers for all.
+/// Sends the commands of a change. The agent's registration asks for APTPL exactly if the others
+/// have it: the kernel applies the last registrant's flag to all.
 fn send(
     session: &mut dyn PrSession,
     key: u64,
@@ -133,10 +136,11 @@ fn send(
     let durable = seen.durable;
     session.send(&PrCommand::Register { key, durable })?;
     match change {
-        // The agent's own goes with the others.
+        // The agent's own registration goes with the others.
         ReservationsChange::Clear => session.send(&PrCommand::Clear { key }),
         ReservationsChange::Preempt { key: victim, abort } => {
-            // It counts only if a victim holds the reservation; then the agent does, until it unregisters.
+            // The type counts only if a victim holds the reservation: then the agent holds it until
+            // it unregisters.
             let kind = seen.holder.as_ref().and_then(|holder| holder.kind);
             let kind = kind.unwrap_or(ReservationType::WriteExclusiveRegistrantsOnly).code();
             let preempted = session.send(&PrCommand::Preempt { key, victim, kind, abort });
@@ -147,8 +151,9 @@ fn send(
 }
 
 impl Engine {
-    /// Takes registrations and reservations of a volume away. Answers when the kernel shows it and what is kept is written down,
-    /// or at the deadline: then nobody knows, and asking again finds out.
+    /// Takes registrations and reservations of a volume away. Answers when the kernel shows that
+    /// and the store has it, or at the deadline. Then the outcome is unknown, and a new request
+    /// finds out.
     pub async fn change_reservations(
         &self,
         sender: ClusterId,
@@ -176,7 +181,8 @@ impl Engine {
         }
     }
 
-    /// Leaves it to the volume's next pass, which runs here and now unless another is at work.
+    /// Leaves the change to the volume's next pass, which runs here and now unless another pass is
+    /// at work.
     fn ask(&self, cell: &Arc<Cell>, sender: ClusterId, asked: Asked) {
         if let Err(refusal) = self.check_sender(sender) {
             return drop(asked.reply.send(Err(refusal)));
@@ -194,7 +200,8 @@ impl Engine {
         self.run(cell);
     }
 
-    /// Does it, in a pass whose export half has ended; then the export's half again, which takes the agent's grant away.
+    /// Makes the change in a pass whose export half has ended. Then the export half runs again, and
+    /// takes the agent's grant away.
     pub(super) fn take_away(
         &self,
         cell: &Arc<Cell>,
@@ -203,7 +210,7 @@ impl Engine {
         end: &mut ExportEnd,
         asked: Asked,
     ) -> Taken {
-        // Whoever asked was told that it is not known: nothing is begun for him now.
+        // The sender was told that the outcome is unknown: nothing begins for it now.
         if asked.reply.is_closed() {
             return Taken { asked, outcome: Ok(None) };
         }
@@ -249,7 +256,7 @@ impl Engine {
         Ok(Some(seen).filter(|seen| !seen.is_empty()))
     }
 
-    /// Takes registrations away by commands of a session of the agent's own.
+    /// Takes registrations away by commands in a session of the agent's own.
     fn take_by_command(
         &self,
         cell: &Arc<Cell>,
@@ -269,11 +276,12 @@ impl Engine {
         let wanted = self.wanted_export(cell, wishes.volume.as_ref(), export);
         let wanted = wanted.ok_or_else(|| Refusal::busy(cell.id, None))?;
         let sent = self.send_as_initiator(cell, wanted, wish.stamp.generation, usable, &own, seen, change);
-        // What the agent gave itself goes, and with it what it has registered, whatever came of it.
+        // Whatever the outcome: the agent's grant goes, and with it its registration.
         *end = self.export_half(cell, wishes, usable);
         let now = self.read_reservations(cell, &names)?;
         match sent {
-            // What is beyond the page is not seen, before nor after: there only the target's word counts.
+            // Registrations beyond the page are invisible, before and after: there only the
+            // target's answer counts.
             Err(refusal) if !is_gone(&now, change) || seen.truncated => return Err(refusal),
             Err(refusal) => {
                 let error = Chain(&refusal);
@@ -289,8 +297,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Cuts the session of a host that has reserved the volume by RESERVE(6). No command of another host ends that but a reset, which would
-    /// abort what all others have in flight.
+    /// Ends the session of a host that has reserved the volume by RESERVE(6). No other host's
+    /// command ends that but a reset, which would abort the commands in flight of all.
     fn cut_holder(
         &self,
         cell: &Arc<Cell>,
@@ -329,7 +337,7 @@ impl Engine {
         read.ok_or_else(|| refused(format!("volume {} is not exported", cell.id), Cure::Retry))
     }
 
-    /// The agent's own grant and nexus: a name that is nobody's, and secrets that nobody has seen.
+    /// The agent's own grant and nexus, under a name and with secrets that nobody else has.
     fn own(
         &self,
         names: &ExportNames,
@@ -381,7 +389,7 @@ impl Engine {
         let grant = Grant {
             initiator: name,
             lun: LUN_DEFAULT,
-            // The kernel refuses what changes reservations where only reading is allowed.
+            // The kernel refuses PERSISTENT RESERVE OUT over a read-only grant.
             mode: Mode::ReadWrite,
             chap: Some(Chap { initiator, mutual: Some(target) }),
             attachments: Vec::new(),
@@ -390,7 +398,7 @@ impl Engine {
         Ok(Own { grant, nexus, portal: *first, others: others.to_vec(), key: random_key(seen, victim)? })
     }
 
-    /// Lets the agent in, and sends.
+    /// Lets the agent in, and sends the commands.
     #[allow(clippy::too_many_arguments, reason = "one step of one caller")]
     fn send_as_initiator(
         &self,
@@ -427,13 +435,13 @@ impl Engine {
         cell.end();
         sent.map_err(|error| {
             let why = format!("the reservations of volume {} were not changed: {}", cell.id, Chain(&error));
-            // As a preempt is answered whose key nobody has.
+            // The answer to a preempt of a key that nobody has registered.
             let cure = if matches!(error, PrError::Conflict) { Cure::FixSpec } else { Cure::Retry };
             refused(why, cure)
         })
     }
 
-    /// Over the first portal that lets the agent in.
+    /// Opens a session over the first portal that lets the agent in, and sends the commands.
     fn session(&self, own: &Own, seen: &Reservations, change: ReservationsChange) -> Result<(), PrError> {
         let until = Instant::now() + SESSION_WITHIN;
         let open = |portal: &Portal| {
@@ -442,7 +450,7 @@ impl Engine {
         };
         let mut opened = open(&own.portal);
         for portal in &own.others {
-            // No session, so nothing was sent.
+            // There is no session, so no command was sent.
             opened = opened.or_else(|_| open(portal));
         }
         let mut session = opened?;
@@ -453,7 +461,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the kernel lost before, and an operator has taken away now, is no loss any more.
+    /// Forgets lost registrations that the operator has now taken away.
     fn forget_lost(&self, cell: &Cell, change: ReservationsChange) {
         let meant = |registration: &mooring_model::Registration| match change {
             ReservationsChange::Clear => true,

@@ -1,10 +1,12 @@
-//! RESERVE(6) and RESERVE(10). By one of them a host has a volume for itself until its session ends: nobody else reads or writes it. The
-//! kernel takes it from a host that may only read as well, for `write_protect` looks at the direction of a command's data, and this one
-//! has none (lio.md, t). So one look in [`LOOKS`] seconds finds who holds a volume that is in use, and a host that may only read
-//! loses what it holds with its session, as the configuration says (`ro_reservation`).
+//! RESERVE(6) and RESERVE(10). By one of them a host has a volume for itself until its session
+//! ends: nobody else reads or writes it. The kernel takes the command also from a host that may
+//! only read: `write_protect` looks at the direction of a command's data, and this command has none
+//! (lio.md, t). So one look in [`LOOKS`] seconds finds the holder of a volume in use. If that host
+//! may only read, it loses its session and so the reservation, as the configuration says
+//! (`ro_reservation`).
 //!
-//! What must never happen here: a nexus cut without a receipt that is kept before; one cut of a host that may write, unless an operator
-//! says so; a session of anybody else touched.
+//! What must never happen here: a nexus revoked without a receipt stored before; the nexus of a
+//! host that may write revoked without an operator's request; a session of anybody else touched.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,13 +27,14 @@ use super::{Change, Engine, lock};
 use crate::config::RoReservation;
 use crate::store::StoreError;
 
-/// A volume in use is looked at once in so many seconds.
+/// Seconds in which each volume in use has one look.
 const LOOKS: u8 = 3;
 
-/// A host that reserves again and again is cut no more often: the next look finds it.
+/// Least time between two revokes for one volume: a host may reserve again and again, and the next
+/// look finds it.
 const CUTS_EVERY: Duration = Duration::from_secs(2);
 
-/// A RESERVE(6) or RESERVE(10) whose holder's grant is read-only.
+/// Says whether a RESERVE(6) or RESERVE(10) is held by an initiator with a read-only grant.
 fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
     let mode = grant_of(spec, &holder.initiator).map(|(mode, _)| mode);
     holder.ends_with_its_session() && mode == Some(Mode::ReadOnly)
@@ -40,14 +43,15 @@ fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
 /// The RESERVE(6) and RESERVE(10) of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
-    /// Initiators that have a grant and are not let in: they had reserved the volume, and may only read.
+    /// Initiators that have a grant and are kept out: they had reserved the volume, and may only
+    /// read.
     kept_out: BTreeSet<Initiator>,
-    /// When somebody's session was cut last for what he had reserved.
+    /// Time at which the last session was ended for its reservation.
     cut: Option<Instant>,
 }
 
 impl Reserved {
-    /// Says whether an initiator with a grant is not let in.
+    /// Says whether an initiator with a grant is kept out.
     pub(super) fn is_out(&self, initiator: &Initiator) -> bool {
         self.kept_out.contains(initiator)
     }
@@ -57,21 +61,22 @@ impl Reserved {
         self.kept_out.is_empty()
     }
 
-    /// Lets those in that are not `out` any more.
+    /// Keeps out only the initiators that are still `out`.
     pub(super) fn retain(&mut self, out: impl Fn(&Initiator) -> bool) {
         self.kept_out.retain(out);
     }
 }
 
 impl State {
-    /// Whether somebody was logged in at the last look of the pulse. Before that, the first pass has seen who held it.
+    /// Says whether the pulse's last look saw a login. Before that look, the first pass has seen
+    /// the holder.
     fn is_in_use(&self) -> bool {
         let over_fc =
             |lives: &super::pulse::Lives| lives.fc.values().flatten().any(|(_, live)| live.logged_in);
         self.knowledge.lives().is_some_and(|lives| lives.all_sessions().next().is_some() || over_fc(lives))
     }
 
-    /// Says who is kept out, and who has a volume for itself and may only read it.
+    /// Adds problems for the initiators that are kept out, and for a read-only holder.
     pub(super) fn fill_reserved(&self, report: &mut ExportReport) {
         let volume = report.volume;
         let problem = |text| Problem {
@@ -99,7 +104,7 @@ impl State {
 }
 
 impl Engine {
-    /// Reads who is kept out, where the configuration has hosts kept out.
+    /// Reads from the store who is kept out, if the configuration keeps hosts out.
     pub(super) fn load_kept_out(&self) -> Result<(), StoreError> {
         if self.shared.config.ro_reservation == RoReservation::Revoke {
             for receipt in self.shared.store.kept_out()? {
@@ -109,7 +114,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for volumes that somebody has reserved, or has let go, since their last pass.
+    /// Looks for volumes whose holder has changed since their last pass.
     pub(super) fn look_for_holders(&self) {
         let turn = {
             let mut pulse = lock(&self.shared.pulse);
@@ -143,7 +148,7 @@ impl Engine {
         reservations::has_another_holder(&*self.shared.machine.target, &names, before.as_ref())
     }
 
-    /// After a pass: cuts the session of a host that may only read and has reserved the volume, by the next one.
+    /// Has the next pass revoke the nexus of a read-only host that has reserved the volume.
     pub(super) fn cut_reader(&self, cell: &Arc<Cell>, wishes: &Wishes) {
         let cause = match self.shared.config.ro_reservation {
             RoReservation::Cut => Cause::Reservation,
@@ -171,13 +176,14 @@ impl Engine {
                     volume = %cell.id, initiator = %holder.initiator, error = %Chain(&error),
                     "a host that may only read has reserved the volume, and is not cut off: that cannot be written down"
                 );
-                // The next look finds it anew.
+                // The next look finds the holder anew.
                 cell.state().held.forget_holder();
             }
         }
     }
 
-    /// Writes down that a nexus is cut for what it has reserved, while its grant stands. The next pass over the export cuts it.
+    /// Stores the receipt of a nexus that is revoked for its reservation, while its grant stands.
+    /// The next pass over the export revokes it.
     pub(super) fn begin_cut(
         &self,
         cell: &Cell,

@@ -1,11 +1,12 @@
-//! A pass over a volume that is to become what a snapshot of it holds, and is granted to nobody.
+//! A pass over a volume that is to be reverted to a snapshot, and is granted to nobody.
 //!
-//! The copy of the snapshot is made while the export stands as it is. Then the export leaves the kernel (its backstore holds
-//! the LV open), the volume's LV is exchanged, and the export comes back under the names that it had. Whether the revert was
-//! done is on the LV, and only there: an agent that starts with such a wish asks LVM before it takes anything away.
+//! The copy of the snapshot is made while the export stands as it is. Then the export leaves the
+//! kernel, because its backstore holds the LV open. The volume's LV is exchanged, and the export
+//! comes back under its names. Only the LV records whether the revert was done: an agent that
+//! starts with such a spec asks LVM before it takes anything away.
 //!
-//! What must never happen here: an LV exchanged below an export; an export taken away that somebody is granted; one that does
-//! not come back.
+//! What must never happen here: an LV exchanged below an export; a granted export taken away; an
+//! export that does not come back.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::knowledge::Stale;
 use super::pass::{Grow, Wishes};
 use super::{Engine, Refusal};
 
-/// Whether the export is granted to anybody.
+/// Says whether the export has any grant.
 pub(super) fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
     let spec = export.and_then(Wish::spec);
     spec.is_some_and(|spec| !spec.grants.is_empty() || !spec.fc.grants.is_empty())
@@ -25,14 +26,14 @@ pub(super) fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
 /// The revert of one volume to a snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Revert {
-    /// The revert that made the volume's LV, as LVM showed it last.
+    /// The revert that made the volume's LV, as LVM showed it last. `None` if LVM has shown none.
     seen: Option<RevertId>,
-    /// The export is out of the kernel while the volume's LV is exchanged.
+    /// `true` while the export is out of the kernel and the volume's LV is exchanged.
     apart: bool,
 }
 
 impl Revert {
-    /// Takes note of the revert that has made the LV, as LVM showed it. `None` is no news.
+    /// Notes the revert that made the LV, as LVM showed it. `None` changes nothing.
     pub(super) fn note(&mut self, seen: Option<RevertId>) {
         self.seen = seen.or(self.seen);
     }
@@ -44,7 +45,7 @@ impl Revert {
 }
 
 impl Cell {
-    /// Whether the volume is to be reverted, and nobody has seen yet that it is.
+    /// Says whether the volume's spec asks for a revert that LVM has not shown as done.
     pub(super) fn is_reverting(
         &self,
         volume: Option<&Wish<VolumeSpec>>,
@@ -54,7 +55,7 @@ impl Cell {
         revert.is_some_and(|revert| self.state().revert.seen != Some(revert.id)) && !is_granted(export)
     }
 
-    /// Whether the export is out of the kernel for that just now.
+    /// Says whether the export is out of the kernel for a revert now.
     pub(super) fn is_apart(
         &self,
         volume: Option<&Wish<VolumeSpec>>,
@@ -63,12 +64,12 @@ impl Cell {
         self.state().revert.apart && self.is_reverting(volume, export)
     }
 
-    /// Takes note of the revert that has made the LV, as LVM shows it.
+    /// Notes the revert that made the LV, as LVM shows it.
     pub(super) fn note_reverted(&self, seen: Option<&VolumeReport>) {
         self.state().revert.note(seen.and_then(|report| report.reverted));
     }
 
-    /// Nobody is granted a volume whose LV is about to be exchanged, or is copied.
+    /// Refuses to grant a volume whose LV is about to be exchanged, or is being copied.
     pub(super) fn check_may_grant(
         &self,
         volume: Option<&Wish<VolumeSpec>>,
@@ -92,9 +93,9 @@ impl Cell {
 }
 
 impl Engine {
-    /// Does what a revert needs before the rest of a pass. `false`: the pass ends here.
+    /// Does what a revert needs before the rest of a pass. `false` if the pass ends here.
     pub(super) fn revert_half(&self, cell: &Arc<Cell>, wishes: &Wishes) -> bool {
-        // One that was cut short may have left it so.
+        // A revert that was interrupted may have left the mark.
         cell.state().revert.apart = false;
         let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
         let prepared = self.volume_half(cell, wishes, false, true, Grow::Now);
@@ -105,7 +106,8 @@ impl Engine {
         let end = self.export_half(cell, wishes, false);
         cell.state().knowledge.forget(Stale::Reverting);
         if cell.state().has_left_look() {
-            // What was done is seen at the next look: the pass that does it finds nothing left of the export.
+            // The next look shows what was done: the pass that makes it finds nothing left of the
+            // export.
             return false;
         }
         let gone = end.gone;
@@ -114,7 +116,7 @@ impl Engine {
         } else {
             self.end_export(cell, wishes, end);
         }
-        // Exchanged or not: the export is wanted again from here on.
+        // Exchanged or not: from here on the export has to come back.
         cell.state().revert.apart = false;
         gone
     }

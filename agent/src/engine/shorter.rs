@@ -1,10 +1,13 @@
-//! A growth that is taken back before it is the volume's: the one smaller size that is ever taken. What a volume is to grow by is an LV
-//! of its own until it is appended, so nothing of the volume is lost when that LV goes.
+//! An extend that is cancelled before it is part of the volume: only then is a smaller size ever
+//! taken. The space to extend by is an LV of its own until it is appended, so nothing of the volume
+//! is lost when that LV goes.
 //!
-//! Between the look that shows that nothing was appended and the moment from which the smaller size is wanted, nothing may be: the
-//! pass that zeroes is held before its last step, and behind that moment it gives way to the newer wish, as it does anyway.
+//! Between the look that shows that nothing was appended and the moment from which the smaller size
+//! counts, nothing may be appended. A pass that zeroes waits before its last step; after that
+//! moment it gives way to the newer spec, as it does anyway.
 //!
-//! What must never happen here: a size below what the LV has; a growth appended behind the look; a pass that is held for ever.
+//! What must never happen here: a size below what the LV has; an append behind the look; a pass
+//! that is held for ever.
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use super::{Engine, Refusal};
 use crate::turn::Claim;
 use crate::volumes::VolumeOp;
 
-/// Nothing is appended while this lives.
+/// Prevents appends while this lives.
 pub(super) struct Held(Arc<Cell>);
 
 impl Drop for Held {
@@ -27,14 +30,15 @@ impl Drop for Held {
 /// The steps that make one volume larger.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// A smaller size is looked into: nothing makes the volume larger meanwhile.
+    /// `true` while a smaller size is checked: nothing makes the volume larger meanwhile.
     held: bool,
-    /// The pass in which such a step was begun last.
+    /// The last pass that began such a step. `None` if none did.
     begun: Option<u64>,
 }
 
 impl State {
-    /// Whether this step may begin: one that makes the volume larger does not while a smaller size is looked into, or wanted.
+    /// Says whether this step may begin. A step that makes the volume larger may not while a
+    /// smaller size is checked, or a newer spec waits.
     pub(super) fn may_begin(&mut self, op: &VolumeOp) -> bool {
         if !matches!(op, VolumeOp::Append { .. } | VolumeOp::Extend { .. }) {
             return true;
@@ -46,7 +50,7 @@ impl State {
         may
     }
 
-    /// Holds such steps, if none is at work.
+    /// Holds such steps back. `false` if one is at work.
     fn hold_small(&mut self) -> bool {
         let at_work = self.turn.running().is_some_and(|pass| self.growth.begun == Some(pass));
         self.growth.held = !at_work;
@@ -55,7 +59,8 @@ impl State {
 }
 
 impl Engine {
-    /// Whether a smaller size than was wanted is what the LV has. `None`: the size is not smaller.
+    /// Checks that the LV has no more than the smaller size. `None` if the new size is not smaller.
+    /// `Some` holds appends back.
     pub(super) fn hold_shorter(
         &self,
         cell: &Arc<Cell>,
@@ -77,11 +82,11 @@ impl Engine {
             return Err(Refusal::precondition(why, Cure::Retry));
         }
         let held = Held(Arc::clone(cell));
-        // A look that was kept shows what is so now: no pass began since.
+        // A kept view shows the present state: no pass began since.
         let view = self.view_for_wish(cell, spec, stamp, claim)?;
         let size = view.group(&spec.group).and_then(|group| group.rounded(spec.size));
         match view.lv(&spec.group, cell.id).filter(|lv| lv.is_tagged()) {
-            // Whole: what it is to grow by is beside it, or not there yet.
+            // Whole: the LV to extend it by is beside it, or not there yet.
             Some(lv) if !lv.is_unzeroed() && size.is_some_and(|size| size >= lv.size) => Ok(Some(held)),
             Some(lv) => never(lv.size),
             None => never(old.size),
@@ -97,8 +102,7 @@ mod tests {
     use crate::volumes::LvId;
 
     #[test]
-    fn nothing_is_appended_while_a_smaller_size_is_looked_into_and_no_look_behind_an_append_that_is_at_work()
-    {
+    fn appends_and_checks_of_a_smaller_size_never_overlap() {
         let of = |name| LvId { group: "vg0".parse().unwrap(), name };
         let id = VolumeId::from_u128(1);
         let (lv, growth) = (of(LvName::of(id)), of(LvName::growth_of(id)));
@@ -112,11 +116,11 @@ mod tests {
         begin(&mut state);
         assert!(state.hold_small());
         assert!(!state.may_begin(&append) && state.may_begin(&remove), "held");
-        // The smaller size is wanted from now on: the pass at work has the larger one in mind.
+        // The smaller size counts from here on, but the pass at work began with the larger one.
         state.turn.ask_anew();
         state.growth.held = false;
         assert!(!state.may_begin(&append));
-        // The pass behind it knows what is wanted.
+        // The pass behind it began with the smaller size.
         state.turn.end();
         begin(&mut state);
         assert!(state.may_begin(&append));

@@ -1,10 +1,11 @@
-//! Who loses access while a pass hangs in the kernel. One pass works at a volume at a time, and an unlink or `rmdir` that waits for
-//! a disk which does not answer, or for tcm_fc's dead host, may wait for ever: whoever is revoked behind it would go on writing. What
-//! shuts an initiator out never waits (lio.md, d: its mapped LUN's link, `write_protect`), so it is done beside the pass. The rest, and
-//! with it the proof, stays the next pass's.
+//! Takes access away while a pass hangs in the kernel. One pass works on a volume at a time. Its
+//! unlink or `rmdir` may wait for ever for a disk that does not answer, or for tcm_fc's dead host:
+//! an initiator that is revoked behind it would go on writing. The calls that shut an initiator out
+//! never wait (lio.md, d: its mapped LUN's link, `write_protect`), so they run beside the pass. The
+//! rest, and with it the proof, stays with the next pass.
 //!
-//! What must never happen here: a step that gives; a step for a wish that is not the newest; a mapped LUN touched that does not
-//! lead to this volume's LUN; a receipt proven.
+//! What must never happen here: a step that gives access; a step for a spec that is not the newest;
+//! a mapped LUN touched that does not lead to this volume's LUN; a receipt proven.
 
 use std::sync::Arc;
 
@@ -16,32 +17,32 @@ use super::cell::{BLOCKED_AFTER, Cell};
 use super::knowledge::Stale;
 use super::{Engine, lock};
 
-/// What an initiator loses.
+/// The access that an initiator loses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// All of it.
+    /// All access.
     Access,
-    /// To write.
+    /// Write access.
     Writes,
 }
 
-/// One way of an initiator to the volume.
+/// A path of one initiator to the volume.
 #[derive(Debug)]
 struct Way {
-    /// Its mapped LUN.
+    /// The mapped LUN of the initiator.
     mapped: TreePath,
-    /// The LUN that this has to lead to.
+    /// The LUN that the mapped LUN has to lead to.
     lun: TreePath,
-    /// Where that LUN has to lead to, if it is not under a name that is the volume's own.
+    /// The backstore that the LUN has to lead to. `None` if the LUN's name is the volume's own.
     backstore: Option<TreePath>,
     loss: Loss,
 }
 
-/// Who had access before a wish that came while a pass was at work. What they lose follows from the wish that is the newest when it
-/// is taken from them: one that comes meanwhile may take more, and may give back.
+/// Initiators with access before a spec that came while a pass was at work. Their loss follows from
+/// the spec that is the newest when it is carried out: a later one may take more, or give back.
 #[derive(Debug)]
 pub(super) struct Losers {
-    /// The pass that was at work when the wish came.
+    /// The pass that was at work when the spec came.
     pass: u64,
     kept: ExportSpec,
 }
@@ -55,13 +56,13 @@ fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
 }
 
 impl Engine {
-    /// Those who may lose something when this is not the wish any more; `None` if no pass is at work.
+    /// The initiators that may lose access by a new spec. `None` if no pass is at work.
     pub(super) fn losers(cell: &Cell, kept: Option<&ExportSpec>) -> Option<Losers> {
         let pass = cell.state().turn.running()?;
         Some(Losers { pass, kept: kept?.clone() })
     }
 
-    /// What they lose by the newest wish, and which that is; `None` if the pass has ended.
+    /// The losses by the newest spec, and its generation. `None` if the pass has ended.
     fn ways(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Way>)> {
         let wish = cell.state().export().cloned()?;
         let generation = wish.stamp.generation;
@@ -92,7 +93,8 @@ impl Engine {
         Some((generation, ways))
     }
 
-    /// Shuts them out beside the pass that is at work, should it still be when a call of it is taken to hang.
+    /// Shuts them out beside the pass at work, if a call of that pass still seems to hang after
+    /// [`BLOCKED_AFTER`].
     pub(super) fn shut_out_if_stuck(&self, cell: &Arc<Cell>, losers: Losers) {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
@@ -131,13 +133,13 @@ impl Engine {
         }
     }
 
-    /// Whether there was something to shut.
+    /// Shuts one path. `false` if there was nothing to shut.
     fn shut(&self, way: &Way) -> Result<bool, mooring_host::TreeError> {
         let tree = &*self.shared.machine.target;
         let leads = |link: &TreePath, to: &TreePath| tree.read_link(link).is_ok_and(|found| found == *to);
         let link = Some(way.mapped.join(layout::LINK)).filter(|link| leads(link, &way.lun)).or_else(|| {
-            // In an adopted export it has the name that others gave it. Only the mapped LUN's own folder is listed: the one of the
-            // ACLs is what the call that hangs holds.
+            // In an adopted export others have named the link. Lists only the mapped LUN's own
+            // folder: the call that hangs holds the folder of the ACLs.
             let links = tree.list(&way.mapped).unwrap_or_default().into_iter();
             let links = links.filter(|entry| entry.kind == EntryKind::Link);
             links.map(|entry| way.mapped.join(entry.name)).find(|link| leads(link, &way.lun))
@@ -153,7 +155,7 @@ impl Engine {
     }
 }
 
-/// This pass is still at work, and this is the newest wish.
+/// Says whether this pass is still at work, and this is the newest generation.
 fn is_stuck(cell: &Cell, pass: u64, generation: Generation) -> bool {
     let state = cell.state();
     let current = state.export().map(|wish| wish.stamp.generation);

@@ -1,21 +1,25 @@
-//! Volumes whose device does not answer: noticed within three seconds, and kept from holding up the logins to all others.
+//! Volumes whose device does not answer: the agent notices them within three seconds, and keeps
+//! them from holding up the logins to all other volumes.
 //!
-//! A portal's one login thread in the kernel serves the targets of all volumes. A host that logs in again while commands of its old
-//! session hang has the thread wait for those, and nobody logs in to anything there until the device answers (lio.md, u). So the
-//! portals of such a volume are withheld: taken off before that host comes, put back when the device answers. Sessions that stand
-//! notice neither. A withheld portal taken for a silent device by mistake costs a login some seconds.
+//! One login thread of the kernel for each portal serves the targets of all volumes. If a host logs
+//! in again while commands of its old session hang, the thread waits for those commands. Then
+//! nobody logs in there until the device answers (lio.md, u). So the agent withholds the portals of
+//! such a volume: it takes them off before that host comes, and puts them back when the device
+//! answers. Open sessions notice neither. A portal that is withheld by mistake delays a login by
+//! some seconds.
 //!
-//! The rule: something has been in flight, and none of it has ended, for [`SILENT_AFTER`]; or device-mapper has held the device
-//! back for as long. A device that is slow, and answers after all, is given more time from then on ([`Ear::patience`]), so that
-//! its portals do not come and go. It counts as answering again when nothing is in flight, or at the second look that saw
-//! something end.
+//! The rule: a device is silent if commands are in flight and none has ended for [`SILENT_AFTER`],
+//! or if device-mapper has suspended it for that long. A slow device that does answer gets more
+//! time from then on ([`Ear::patience`]), so that its portals do not come and go. A silent device
+//! counts as answering again when nothing is in flight, or at the second look that saw a command
+//! end.
 //!
-//! The cost: each second a read or two of sysfs for each volume that somebody is logged in to, none for any other. Nothing is
-//! remembered over a restart: an agent that finds a target without its portals, and something in flight on its device, puts them
-//! back when it has heard that device.
+//! The cost: a read or two of sysfs each second for each volume with a login, none for any other.
+//! Nothing is remembered over a restart. An agent that finds a target without portals, and commands
+//! in flight on its device, puts the portals back once it has listened to that device.
 //!
-//! What must never happen here: a wait for a device; a portal taken away because nothing is known; a lock held while sysfs is
-//! read.
+//! What must never happen here: a wait for a device; a portal taken away because nothing is known;
+//! a lock held while sysfs is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,46 +37,47 @@ use super::{Engine, lock};
 use crate::capabilities::timestamp;
 use crate::volumes;
 
-/// Between two looks.
+/// Time between two looks.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
-/// A device that has ended nothing for so long is silent: by the third look, which comes up to three seconds behind the last
-/// answer. A little less than two seconds, since looks are not quite a second apart.
+/// Time without an answer after which a device is silent: by the third look, which comes up to
+/// three seconds after the last answer. A little less than two seconds, because looks are not quite
+/// a second apart.
 const SILENT_AFTER: Duration = Duration::from_millis(1800);
 
-/// One that has answered after this long at most is slow, and not silent.
+/// Longest time of an answer that makes a device slow instead of silent.
 const SLOW_MAX: Duration = Duration::from_secs(6);
 
-/// How long it is known that a device is slow, after the last time that it was.
+/// Time for which a device counts as slow after its last slow answer.
 const SLOW_FOR: Duration = Duration::from_mins(5);
 
-/// Looks that see something end, until a silent device counts as answering.
+/// Looks that see a command end until a silent device counts as answering.
 const ANSWERS: u32 = 2;
 
-/// One device, as far as it was heard.
+/// The answers of one device, as far as looks have seen them.
 #[derive(Debug, Default)]
 struct Ear {
-    /// State while no command ends, and since when.
+    /// The state in which no command ends, and since when. `None` if nothing is in flight.
     stall: Option<(Flow, Instant)>,
     silent: bool,
-    /// Looks that have seen something end since it is silent.
+    /// Looks that have seen a command end while the device is silent.
     answers: u32,
-    /// The longest time that it took to answer lately, and when that was last.
+    /// The longest time of a recent slow answer, and when the last one was.
     slow: Option<(Duration, Instant)>,
 }
 
 impl Ear {
-    /// The longest time that it took to answer lately.
+    /// The longest time of a recent slow answer. `None` if there is none.
     fn slowest(&self, now: Instant) -> Option<Duration> {
         self.slow.filter(|(_, at)| now.duration_since(*at) < SLOW_FOR).map(|(longest, _)| longest)
     }
 
-    /// How long it may say nothing.
+    /// Time without an answer until the device counts as silent.
     fn patience(&self, now: Instant) -> Duration {
         self.slowest(now).map_or(SILENT_AFTER, |longest| longest * 3 / 2 + LOOKS_EVERY)
     }
 
-    /// Takes note of what it does now. Since when it is silent, if it is.
+    /// Notes the device's present state. Returns since when it is silent, `None` if it is not.
     fn hear(&mut self, now: Instant, flow: Flow) -> Option<Instant> {
         match self.stall {
             Some((before, since)) if before == flow => {
@@ -85,7 +90,7 @@ impl Ear {
         self.stall.filter(|_| self.silent).map(|(_, since)| since)
     }
 
-    /// Something has ended, or has just begun.
+    /// Notes that a command has ended, or the first one has begun.
     fn ended(&mut self, now: Instant, flow: Flow) {
         let before = self.stall.take();
         self.stall = (flow != Flow::Idle).then_some((flow, now));
@@ -95,7 +100,7 @@ impl Ear {
                 self.answers += 1;
                 self.silent &= self.answers < ANSWERS;
             }
-            // Held back, it has answered nothing.
+            // A suspended device has answered nothing.
             Flow::Suspended => {}
         }
         if let Some((Flow::Busy { .. }, since)) = before {
@@ -107,57 +112,60 @@ impl Ear {
     }
 }
 
-/// A device that is listened to.
+/// A device that the agent listens to.
 #[derive(Default)]
 struct Listened {
-    /// `None`: it is to be found.
+    /// `None` until the device is found.
     device: Option<Box<dyn Followed>>,
     ear: Ear,
 }
 
-/// All devices that are.
+/// All devices that the agent listens to.
 #[derive(Default)]
 pub(super) struct Ears {
     listened: BTreeMap<VolumeId, Listened>,
-    /// Those that are silent.
+    /// The volumes whose devices are silent.
     silent: BTreeSet<VolumeId>,
 }
 
 /// The silence of one volume's device.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    /// Since when its device does not answer: its portals are withheld.
+    /// Time at which the device stopped answering: the portals are withheld. `None` while it
+    /// answers.
     since: Option<SystemTime>,
-    /// An agent before this one has left the export; nobody has heard yet whether its device answers.
+    /// `true` if an agent before this one made the export, and nobody has listened to its device
+    /// yet.
     unheard: bool,
 }
 
 impl Silence {
-    /// Since when the device does not answer. `None` if it does.
+    /// Time at which the device stopped answering. `None` while it answers.
     pub(super) fn since(&self) -> Option<SystemTime> {
         self.since
     }
 
-    /// Takes note that an agent before this one has left the export.
+    /// Notes that an agent before this one made the export.
     pub(super) fn set_unheard(&mut self) {
         self.unheard = true;
     }
 }
 
 impl State {
-    /// Whether its device may be asked for something by a host: somebody is logged in, or nobody knows.
+    /// Says whether a host may use the device: a session is logged in, or the sessions are unknown.
     fn may_be_used(&self) -> bool {
         self.knowledge.lives().is_none_or(|lives| lives.all_sessions().next().is_some())
     }
 }
 
 impl Engine {
-    /// Listens to the device of a volume, from the next second on, for as long as somebody may use it.
+    /// Listens to the device of a volume, from the next second on, for as long as a host may use
+    /// it.
     pub(super) fn listen_to(&self, volume: VolumeId) {
         lock(&self.shared.ears).listened.entry(volume).or_default();
     }
 
-    /// Listens to all devices that may be used, once.
+    /// Listens once to all devices that hosts may use.
     pub(super) fn listen(&self) {
         let mut all = std::mem::take(&mut lock(&self.shared.ears).listened);
         all.retain(|volume, listened| {
@@ -165,7 +173,7 @@ impl Engine {
         });
         let mut ears = lock(&self.shared.ears);
         for (volume, newer) in std::mem::take(&mut ears.listened) {
-            // Of one that came meanwhile nothing was heard yet, unless it is taken for silent.
+            // A device that came meanwhile has no history yet, unless it is known as silent.
             if newer.ear.silent || !all.contains_key(&volume) {
                 all.insert(volume, newer);
             }
@@ -174,11 +182,11 @@ impl Engine {
         ears.listened = all;
     }
 
-    /// Whether it is to be listened to again.
+    /// Listens once to a device. `true` if it is to be listened to again.
     fn listen_once(&self, cell: &Arc<Cell>, listened: &mut Listened) -> bool {
         let now = Instant::now();
         let Some(flow) = self.flow(cell, &mut listened.device) else {
-            // Without its device nothing of it can hang.
+            // Without a device nothing can hang.
             self.note_silence(cell, None);
             return false;
         };
@@ -188,7 +196,7 @@ impl Engine {
         flow != Flow::Idle || cell.state().may_be_used()
     }
 
-    /// What the device of a volume does. `None`: there is none, or nobody wants the volume exported.
+    /// The state of a volume's device. `None` if there is no device, or no spec exports the volume.
     fn flow(&self, cell: &Cell, device: &mut Option<Box<dyn Followed>>) -> Option<Flow> {
         let path = {
             let state = cell.state();
@@ -200,7 +208,7 @@ impl Engine {
             let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
             volumes::device_path(group.as_str(), &names.lv)
         };
-        // Its device is to be found, or another one has taken its place.
+        // The device is not found yet, or another one has taken its place.
         let followed = self.shared.machine.blocks.follow(&path).and_then(|followed| {
             let flow = followed.flow()?;
             *device = Some(followed);
@@ -213,7 +221,7 @@ impl Engine {
             .ok()
     }
 
-    /// Takes note of whether a volume's device is silent, and has its portals withheld, or put back.
+    /// Notes whether a volume's device is silent, and has its portals withheld or put back.
     fn note_silence(&self, cell: &Arc<Cell>, silent: Option<SystemTime>) {
         let pass = {
             let mut state = cell.state();
@@ -236,8 +244,8 @@ impl Engine {
         self.lvm().tell();
     }
 
-    /// Takes its portals off beside the pass that is at work, should it still be when a call of it is taken to hang: a revoke that
-    /// waits for this very device, or LVM.
+    /// Takes the portals off beside the pass at work, if a call of that pass still seems to hang
+    /// after [`BLOCKED_AFTER`]: a revoke that waits for this very device, or LVM.
     fn withhold_if_stuck(&self, cell: &Arc<Cell>, pass: u64) {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
@@ -274,8 +282,9 @@ impl Engine {
         }
     }
 
-    /// Of an export that was there before this agent: portals that an enabled target lacks were withheld, if its device has
-    /// something in flight. Then they come back when it has been heard.
+    /// Checks an export of an earlier agent once: if its enabled target lacks portals and commands
+    /// are in flight on its device, that agent withheld them. Then they stay withheld until the
+    /// device was listened to.
     pub(super) fn hear_first(&self, cell: &Arc<Cell>, wanted: &mut Wanteds) {
         if !std::mem::take(&mut cell.state().silence.unheard) || wanted.iscsi.doors().is_empty() {
             return;
@@ -300,7 +309,7 @@ impl Engine {
         ears.silent.insert(cell.id);
     }
 
-    /// What is said of a volume whose portals are withheld.
+    /// The problem of a volume whose portals are withheld. `None` if they are not.
     pub(super) fn silence_problem(cell: &Cell) -> Option<Problem> {
         let since = timestamp(cell.state().silence.since?);
         let text = format!(

@@ -1,5 +1,5 @@
-//! What is seen now: answers to `GetVolume`, `ListVolumes` and `Plan`. Looks at the kernel each time; when the kernel does
-//! not answer in time, says what was known last and which call is stuck.
+//! Answers to `GetVolume`, `ListVolumes` and `Plan`. Each answer looks at the kernel. If the kernel
+//! does not answer in time, the answer has the last known state and the stuck call.
 //!
 //! What must never happen here: a write; a secret in an answer.
 
@@ -18,29 +18,29 @@ use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
 use crate::volumes;
 
-/// How long an answer waits for the kernel.
+/// Time that an answer waits for the kernel.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Receipts in an answer.
+/// Most receipts in an answer.
 const RECEIPTS_SHOWN: usize = 20;
 
-/// One volume and its export, with what the sender left.
+/// One volume and its export, with the sender's opaque data.
 #[derive(Debug, Clone)]
 pub struct Status {
     /// The volume.
     pub id: VolumeId,
     /// The volume as it is.
     pub volume: VolumeReport,
-    /// Its spec's fence and opaque data.
+    /// The stamp and opaque data of the volume's spec or tombstone. `None` if there is neither.
     pub volume_spec: Option<(Stamp, Vec<u8>)>,
     /// The export as it is.
     pub export: Option<ExportReport>,
-    /// Its spec's fence and opaque data.
+    /// The stamp and opaque data of the export's spec or tombstone. `None` if there is neither.
     pub export_spec: Option<(Stamp, Vec<u8>)>,
-    /// What is wanted of the export. Its secrets are in it: take them out before it leaves the process for
-    /// anybody who did not ask for them.
+    /// The export's spec. It has the secrets: remove them before it leaves the process for anybody
+    /// who did not ask for them. `None` if there is none, or a tombstone.
     pub wanted: Option<ExportSpec>,
-    /// What is wanted of the volume; `None` for a tombstone.
+    /// The volume's spec. `None` if there is none, or a tombstone.
     pub wanted_volume: Option<VolumeSpec>,
     /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
@@ -51,18 +51,18 @@ pub struct Status {
 pub struct PlannedStep {
     /// The volume.
     pub volume: VolumeId,
-    /// What would be done.
+    /// The step that would be done.
     pub step: String,
-    /// Why.
+    /// The reason for the step.
     pub why: String,
 }
 
 /// A dry run.
 #[derive(Debug, Clone, Default)]
 pub struct Planned {
-    /// What would be done, in order.
+    /// The steps that would be done, in order.
     pub steps: Vec<PlannedStep>,
-    /// What could not be done, and why.
+    /// The steps that could not be done, and why.
     pub blocked: Vec<Problem>,
 }
 
@@ -79,7 +79,7 @@ impl State {
             None => (None, false),
         };
         let current = self.volume_end().generation == self.volume().map(|wish| wish.stamp.generation);
-        // What is there stays there while a newer spec of it waits for its pass.
+        // A volume that is there stays there while a newer spec waits for its pass.
         let stands = |report: &VolumeReport| current || (spec.is_some() && report.phase == Phase::Ready);
         let mut report = self
             .volume_end()
@@ -114,7 +114,7 @@ impl State {
         self.volume_spec().map(|spec| spec.group.clone())
     }
 
-    /// What the last look at them said of sessions and counters, and of reservations.
+    /// Fills in the sessions, counters and reservations that the last looks at them saw.
     pub(super) fn fill_lives(&self, report: &mut ExportReport) {
         if let Some(lives) = self.knowledge.lives() {
             lives.fill(report);
@@ -128,14 +128,15 @@ impl State {
         self.fill_reserved(report);
     }
 
-    /// The export as the last pass left it, with what was live at the last look, and the call that is stuck now.
+    /// The export as the last pass left it, with sessions and counters of the last look, and the
+    /// call that is stuck now. `None` if no pass has reported on it.
     pub(super) fn export_report(&self) -> Option<ExportReport> {
         let mut report = self.last_report()?;
         self.fill_lives(&mut report);
         Some(report)
     }
 
-    /// The same without what is live: that is no pass's.
+    /// The export as the last pass left it, without sessions and counters, which no pass reads.
     pub(super) fn last_report(&self) -> Option<ExportReport> {
         let mut report = self.export_end().report.clone();
         if let Some(report) = report.as_mut() {
@@ -158,9 +159,11 @@ impl Cell {
 }
 
 impl Engine {
-    /// Looks at an export now, with its sessions and counters; `None` when there is nothing to see, or no answer in time.
+    /// Looks at an export now, with its sessions and counters. `None` if there is no export, or no
+    /// answer in time.
     async fn look(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
-        // Where a call of this volume does not return, another would be lost, too, with its thread.
+        // If a call of this volume does not return, a second one would be lost, too, with its
+        // thread.
         if cell.state().is_blocked() {
             return None;
         }
@@ -175,7 +178,7 @@ impl Engine {
         let tree = &*self.shared.machine.target;
         let seen = wanted.look(tree).ok()?;
         let lives = self.read_lives(cell, &wanted).ok()?;
-        // What is live is told below, beside what a pass has left.
+        // Sessions and counters are filled in below, in place of those in the pass's report.
         let last = cell.state().export_end().report.clone();
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
@@ -190,9 +193,9 @@ impl Engine {
         Some(report)
     }
 
-    /// Keeps the report of a look beside all passes if the last pass left another one, and wakes the
-    /// volume. The caller of the look keeps this report, too: it is told when a pass has put the
-    /// export right.
+    /// Keeps the report of a look beside all passes if the last pass left another one, and wakes
+    /// the volume. So the watchers get a report when a pass has put the export right, as the caller
+    /// of the look has this one.
     fn note_looked(&self, cell: &Arc<Cell>, found: &ExportReport) {
         {
             let mut state = cell.state();
@@ -206,7 +209,7 @@ impl Engine {
         self.wake(cell);
     }
 
-    /// One volume as it is now; `None` when nothing is known of it.
+    /// The present state of one volume. `None` if nothing is known of it.
     pub async fn status(&self, id: VolumeId) -> Option<Status> {
         let cell = self.known_cell(id)?;
         {
@@ -225,7 +228,7 @@ impl Engine {
             Some(Ok(receipts)) => receipts,
             Some(Err(_)) | None => state.receipts.open().iter().map(|open| open.receipt.clone()).collect(),
         };
-        // A tombstone's export is shown until it is gone.
+        // The export of a tombstone is shown until it is gone.
         let shown = super::is_spec(state.export()) || !state.is_export_done();
         Some(Status {
             id,
@@ -239,7 +242,8 @@ impl Engine {
         })
     }
 
-    /// All volumes with a spec, and orphans, by id. Volumes that are deleted and gone are there only with `tombstones`.
+    /// The state of all volumes with a spec, and of orphans, by id. Volumes that are deleted and
+    /// gone are included only with `tombstones`.
     pub async fn statuses(&self, tombstones: bool) -> Vec<Status> {
         let mut all = Vec::new();
         for cell in self.cells() {
@@ -262,7 +266,7 @@ impl Engine {
         }
     }
 
-    /// What a pass would do now, for one volume or for all.
+    /// The steps that a pass would do now, for one volume or for all.
     pub async fn plan(&self, only: Option<VolumeId>) -> Planned {
         let mut planned = Planned::default();
         let engine = self.clone();
@@ -344,7 +348,7 @@ impl Planned {
     }
 }
 
-/// Marks a look that has not come back, however it ends.
+/// Marks a look as ended, however it ends.
 struct Look<'a> {
     cell: &'a Cell,
     began: Instant,

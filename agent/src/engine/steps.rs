@@ -1,4 +1,4 @@
-//! Watches the steps of a plan: says which one is at work, and proves receipts.
+//! Watches the steps of a plan: notes which step is at work, and proves receipts.
 //!
 //! What must never happen here: a receipt proven before the kernel's draining call has returned.
 
@@ -15,10 +15,10 @@ use super::cell::Cell;
 use super::knowledge::Stale;
 use crate::volumes::{self, VolumeOp, Work};
 
-/// As long as the text of a step becomes as a rule.
+/// Usual length of a step's text, in bytes.
 const STEP_BYTES: usize = 256;
 
-/// Watches the steps of a plan: says which one is at work, and proves receipts.
+/// Watches the steps of a plan: notes which step is at work, and proves receipts.
 pub(super) struct Watch<'a> {
     pub(super) engine: &'a Engine,
     pub(super) cell: &'a Arc<Cell>,
@@ -37,7 +37,7 @@ impl Watch<'_> {
 impl mooring_targets::Observer for Watch<'_> {
     fn before(&mut self, _index: usize, step: &Step<Op>) -> ControlFlow<()> {
         let mut text = String::with_capacity(STEP_BYTES);
-        // Writing to a text does not fail.
+        // A write to a string does not fail.
         let _written = write!(text, "{}", step.op);
         self.begin(text)
     }
@@ -90,7 +90,8 @@ impl volumes::Observer for Watch<'_> {
         }
     }
 
-    /// Each call begins the step's time anew: what goes on is not stuck. Something newer is not kept waiting.
+    /// Starts the step's time anew: a step that makes progress is not stuck. Stops it for a newer
+    /// change or a shutdown.
     fn done(&mut self, work: Work, uuid: &str, bytes: u64) -> ControlFlow<()> {
         let closing = self.engine.is_closing();
         if self.cell.state().job_is_at(work, uuid, bytes, closing) {

@@ -1,5 +1,6 @@
-//! Targets under our prefix that no spec names: their volume's wish was lost, or another store made them. They are told, and
-//! left as they are: an initiator may be logged in.
+//! Orphaned targets: targets under our prefix that no spec names, because their volume's spec was
+//! lost or another store made them. The agent reports them and leaves them as they are: an
+//! initiator may be logged in.
 //!
 //! What must never happen here: a write; a target of somebody else called ours.
 
@@ -11,10 +12,11 @@ use mooring_targets::layout;
 
 use super::{Engine, lock};
 
-/// Strays that are told one by one. After the loss of a store all targets are some, until the specs come again.
+/// Orphaned targets that are reported one by one. After the loss of a store all targets are
+/// orphans, until the specs come again.
 const TOLD_MAX: usize = 16;
 
-/// One of them, as it was seen.
+/// One orphaned target, as the last look saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stray {
     id: VolumeId,
@@ -23,17 +25,18 @@ pub(super) struct Stray {
 }
 
 impl Stray {
-    /// The volume that its name tells.
+    /// The volume that the target's name tells.
     pub(super) fn id(&self) -> VolumeId {
         self.id
     }
 }
 
 impl Engine {
-    /// The names of all targets; those of ours that no wish explains are taken note of. `None`: nobody knows.
+    /// The names of all targets. Notes those of ours that no spec explains. `None` if they cannot
+    /// be listed.
     pub(super) fn note_targets(&self) -> Option<BTreeSet<String>> {
         let tree = &*self.shared.machine.target;
-        // Without its folder there is no target; what else is wrong with the tree, every export says.
+        // Without the folder there is no target. Each export reports other problems of the tree.
         let entries = tree.list(&layout::fabric()).ok()?;
         let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name);
         let names: BTreeSet<_> = names.collect();
@@ -43,7 +46,7 @@ impl Engine {
         Some(names)
     }
 
-    /// A target of ours, if the last look found one.
+    /// A target of ours. `None` if the last look found none.
     pub(crate) fn seen_target(&self) -> Option<String> {
         lock(&self.shared.seen_target).clone()
     }
@@ -75,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// A wish was taken: a target that it explains is none any more.
+    /// Removes a target from the orphans if a spec that was taken explains it.
     pub(super) fn explain_stray(&self, id: VolumeId) {
         let mut known = lock(&self.shared.strays);
         let count = known.len();
@@ -85,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// A wish of the export, or one that takes it away with its volume.
+    /// Says whether the agent has a spec or tombstone of the export, or a tombstone of its volume.
     fn explains_target(&self, id: VolumeId) -> bool {
         self.known_cell(id).is_some_and(|cell| {
             let state = cell.state();
@@ -93,7 +96,8 @@ impl Engine {
         })
     }
 
-    /// Targets of ours that no wish explains: those that the last look found and that no wish has explained since.
+    /// Problems for the targets of ours that the last look found, and that no spec has explained
+    /// since.
     pub(crate) fn strays(&self) -> Vec<Problem> {
         let strays = lock(&self.shared.strays).clone();
         let prefix = &self.shared.config.iqn_prefix;

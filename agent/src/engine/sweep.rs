@@ -1,14 +1,17 @@
-//! A sweep: one look at the target's folder and one at LVM for all volumes together, then a pass for each. The start is the
-//! first, and what it knows without LVM does not wait for LVM (`early`); one comes with every resync. What waits for LVM only is looked at between them, all of it by one look.
+//! A sweep: one look at the target's folder and one at LVM for all volumes together, then a pass
+//! for each. The start is the first sweep, and its part that needs no LVM does not wait for LVM
+//! (`early`). Each resync is a sweep, too. Between them, one look serves all volumes that wait for
+//! LVM only.
 //!
-//! What the start costs is linear: two commands of LVM (two more where volumes are to be activated), two looks at each export,
-//! before its steps and after them. Volumes that are ready come first; those whose group is late do not stand in their way.
+//! The cost of the start is linear: two LVM commands (two more if volumes are to be activated), and
+//! two looks at each export, before its steps and after them. Volumes that are ready come first;
+//! volumes of a late group do not delay them.
 //!
-//! Tombstones are kept for months, so that there may be many more of them than volumes: a sweep costs them no look at LVM, and a
-//! resync no look at the kernel.
+//! Tombstones are kept for months, and there may be many more of them than volumes. So a sweep does
+//! not look at LVM for them, and a resync does not look at the kernel for them.
 //!
-//! What must never happen here: a look at LVM for each volume of many; what was seen before a change taken for what it has
-//! become.
+//! What must never happen here: a look at LVM for each volume of many; a view from before a change
+//! taken for the state after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,29 +27,29 @@ use crate::object::seen::{Moment, Seen};
 use crate::turn::{RETRY_MAX, retry_delay};
 use crate::volumes::{self, LvId, SeenLv, VolumesView};
 
-/// One volume is activated by its own pass; more than this together.
+/// Most volumes that are activated by their own passes; more are activated together.
 const ACTIVATED_ALONE_MAX: usize = 1;
 
-/// The looks for what is late.
+/// The looks for late volumes.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    /// One is planned.
+    /// `true` if a look is planned.
     planned: bool,
-    /// How many found nothing new, one after another.
+    /// Looks in a row that found nothing new.
     in_vain: u32,
 }
 
-/// A volume as it was before a look at LVM: what it has become meanwhile, the look may not have seen.
+/// A volume as it was before a look at LVM: the look may have missed a change since then.
 struct Before {
     stamp: Option<Stamp>,
     passes: u64,
     running: bool,
-    /// When the look began.
+    /// Time at which the look began.
     began: Moment,
 }
 
 impl Engine {
-    /// The sweep of the start: what is known without LVM does not wait for it.
+    /// Sweeps at the start: volumes that need no LVM do not wait for it.
     pub(super) fn first_sweep(&self) {
         self.sweep_with(|engine, cells, targets| {
             let early = engine.wake_early(cells, targets);
@@ -55,25 +58,27 @@ impl Engine {
         });
     }
 
-    /// Looks at all LVs at once, takes note of what they are, and wakes every volume.
+    /// Looks at all LVs at once, notes their state, and wakes every volume.
     pub(super) fn sweep(&self) {
         self.sweep_with(|_, _, _| Early::new());
     }
 
-    /// The same. `before`: what is done before LVM is asked, and the volumes that were woken by it.
+    /// Sweeps, and runs `before` ahead of the look at LVM. `before` returns the volumes that it
+    /// woke.
     fn sweep_with(&self, before: impl FnOnce(&Self, &[Arc<Cell>], Option<&BTreeSet<String>>) -> Early) {
         let serves = !self.shared.config.groups.is_empty();
         if !serves && self.cells().is_empty() {
-            // A host that only attaches volumes need not have a target, nor LVM.
+            // A host that only attaches volumes needs neither a target nor LVM.
             return;
         }
-        // Each time, because a module may be loaded after the agent was started.
+        // At each sweep, because a module may be loaded after the agent's start.
         if let Err(error) = pass::prepare(self) {
             tracing::error!(error = %Chain(&error), "the target is not ready; exports wait for it");
         }
         self.prepare_ports();
         let targets = self.note_targets();
-        // Of the ports, and of whatever else has changed since the last sweep: who watches is told if it is news.
+        // The ports, or anything else, may have changed since the last sweep: watchers get a report
+        // then.
         self.lvm().tell();
         let cells = self.cells();
         let share = self.next_share();
@@ -82,7 +87,7 @@ impl Engine {
         }
         let early = before(self, &cells, targets.as_ref());
         let Some(view) = self.look_at_volumes(&cells) else {
-            // What was proven without LVM stands until it answers.
+            // Volumes that were proven without LVM stand until it answers.
             let mut cells = cells;
             cells.retain(|cell| !early.contains_key(&cell.id) || cell.state().knowledge.ready().is_none());
             return self.wake_all(&cells, None);
@@ -92,7 +97,7 @@ impl Engine {
         self.wake_as_seen(cells, &view, targets.as_ref());
     }
 
-    /// Somebody has changed a group: looks at all LVs, and wakes those volumes whose LV is not what it was.
+    /// Looks at all LVs after a change of a group, and wakes the volumes whose LV has changed.
     pub(super) fn look_for_drift(&self) {
         let cells = self.cells();
         let before: Vec<_> = cells.iter().map(|cell| cell.state().knowledge.ready().cloned()).collect();
@@ -108,13 +113,13 @@ impl Engine {
         }
     }
 
-    /// Wakes these volumes; those whose LVs have no device when they have, all of them together.
+    /// Wakes these volumes. Those whose LVs have no device are activated together, and woken then.
     fn wake_as_seen(&self, cells: Vec<Arc<Cell>>, view: &VolumesView, targets: Option<&BTreeSet<String>>) {
         let asleep = asleep(&cells, view);
         if asleep.len() <= ACTIVATED_ALONE_MAX {
             return self.wake_all(&cells, targets);
         }
-        // Whoever need not wait for LVM does not.
+        // Volumes that need not wait for LVM come first.
         let (first, others): (Vec<_>, Vec<_>) =
             cells.into_iter().partition(|cell| !asleep.contains_key(&cell.id));
         self.wake_all(&first, targets);
@@ -124,7 +129,7 @@ impl Engine {
         self.wake_all(&others, targets);
     }
 
-    /// What LVM shows of these volumes, noted. `None`: it does not answer.
+    /// Looks at these volumes, and notes LVM's view. `None` if LVM does not answer.
     fn look_at_volumes(&self, cells: &[Arc<Cell>]) -> Option<VolumesView> {
         let before: Vec<_> = cells.iter().map(|cell| before(cell)).collect();
         let began = capabilities::begin(&self.shared.machine);
@@ -142,8 +147,8 @@ impl Engine {
             }
             Err(error) => {
                 tracing::error!(error = %Chain(&error), "cannot look at the volume groups");
-                // Each volume says so in its report. But what hangs now must not hang every volume: what was seen before
-                // stands until LVM answers.
+                // Each volume's report has the error. But an LVM that hangs must not stop every
+                // volume: the last observation stands until it answers.
                 if error.cure() != Cure::Retry {
                     for cell in cells {
                         cell.state().knowledge.forget(Stale::LvmFailed);
@@ -154,9 +159,10 @@ impl Engine {
         }
     }
 
-    /// Takes note of whether a volume's LV is ready, as `view` shows it, unless its wish has changed since. If it is not, its pass
-    /// need not ask LVM once more, unless there was one since. Neither need that of a volume of which nothing is left; where
-    /// something is, it asks itself, right before it removes it.
+    /// Notes whether `view` shows a volume's LV ready, unless the volume's spec has changed since.
+    /// If it is not ready, the view serves the volume's next pass in place of a new look, unless a
+    /// pass ran since. A tombstone's pass needs no look if nothing is left of its volume. If
+    /// something is left, the pass looks itself, right before it removes that.
     fn note_lv(&self, cell: &Cell, before: &Before, view: &VolumesView) {
         let mut guard = cell.state();
         let state = &mut *guard;
@@ -169,7 +175,8 @@ impl Engine {
         let report = volumes::report(&wanted, view, cell.id);
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
-        // Before it is kept that it was made, its own pass says so; and a growth that was taken back goes by its own pass.
+        // Ready only once `made` is stored: the volume's own pass does that, and also drops a
+        // cancelled extend.
         let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
             && wish.spec().is_some_and(|spec| report.size >= spec.size);
         let ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
@@ -185,19 +192,20 @@ impl Engine {
         } else if state.knowledge.ready().is_none() && still {
             state.knowledge.learn_looked(Seen::new(before.began, view.of(cell.id, &beside)));
         }
-        // A pass that began for the wish before this one may do its next step when this look is over.
+        // A pass for the spec before this one may still make its next step.
         if still && !before.running {
             self.note_whole(cell.id, state, &wish, volumes::shown(&wanted, view, cell.id));
         }
     }
 
-    /// Wakes these volumes, those first that can be served now. `targets`: what the kernel serves, if that is known.
+    /// Wakes these volumes; those come first that can be served now. `targets`: the kernel's
+    /// targets, `None` if they are unknown.
     pub(super) fn wake_all(&self, cells: &[Arc<Cell>], targets: Option<&BTreeSet<String>>) {
         let prefix = &self.shared.config.iqn_prefix;
         let (mut ready, mut waiting, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
         for cell in cells {
             let mut state = cell.state();
-            // Drift is found by a whole look.
+            // Only a whole look finds drift.
             state.knowledge.forget(Stale::Swept);
             if state.volume().is_none() && state.export().is_none() {
                 continue;
@@ -220,13 +228,13 @@ impl Engine {
 
     fn activate(&self, lvs: &[LvId]) {
         tracing::info!(lvs = lvs.len(), "activating");
-        // What stays asleep has its own pass, and says why in its own report.
+        // The pass of each LV without a device activates it, and reports why that fails.
         if let Err(error) = volumes::activate(&*self.shared.machine.commands, lvs) {
             tracing::warn!(error = %Chain(&error), "not all logical volumes were activated together");
         }
     }
 
-    /// Has LVM asked later, once for all volumes that wait for what only it can show.
+    /// Has LVM asked later, once for all late volumes.
     pub(super) fn wake_when_there(&self) {
         let delay = {
             let mut late = lock(&self.shared.late);
@@ -243,7 +251,7 @@ impl Engine {
         });
     }
 
-    /// Looks whether what is late has come, and wakes those who waited for it.
+    /// Looks for late volumes that a pass can help now, and wakes them.
     fn look_for_late(&self) {
         lock(&self.shared.late).planned = false;
         let mut cells = self.cells();
@@ -286,7 +294,8 @@ impl Engine {
         }
         for lv in view.ours() {
             let id = lv.id;
-            // Its identity on the wire is taken, too: it may be exported still, and it may be taken back.
+            // The orphan has an identity on the wire, too: it may still be exported, and may be
+            // taken back.
             lock(&self.shared.naas).entry(Naa::of_serial(&id.to_string())).or_insert(id);
             let cell = self.cell(id);
             let mut state = cell.state();
@@ -310,14 +319,14 @@ impl Engine {
             });
             if state.knowledge.learn_orphan(orphan) {
                 tracing::warn!(volume = %id, group = lv.group, "an LV of ours has no spec: kept and reported as an orphan");
-                // A controller that has listed the volumes before this look holds it for lost.
+                // A controller that listed the volumes before this look holds the volume for lost.
                 self.publish(Change::Volume(state.volume_report(id)));
             }
         }
     }
 }
 
-/// LVs that volumes are to be served from and that have no device, by volume.
+/// LVs without a device that volumes are to be served from, by volume.
 fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
     let asleep = |cell: &Arc<Cell>| {
         let state = cell.state();
@@ -336,7 +345,7 @@ fn before(cell: &Cell) -> Before {
     Before { stamp, passes: state.turn.passes(), running: state.turn.is_running(), began }
 }
 
-/// Whether a pass can do anything for a volume that was late.
+/// Says whether a pass can do anything for a late volume.
 fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let state = cell.state();
     let Some(wish) = state.volume() else { return true };

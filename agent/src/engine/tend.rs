@@ -1,6 +1,6 @@
-//! What has its turn each second, and the store's housekeeping.
+//! The work of each second, and the store's housekeeping.
 //!
-//! What must never happen here: work that waits for a device, on this task; it is given to the workers.
+//! What must never happen here: work on this task that waits for a device; the workers get that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,16 @@ use super::Engine;
 use crate::capabilities;
 use crate::store::{PURGED_EVERY, StoreError};
 
-/// Notices of changed addresses within this time are one: a bond that loses its links sends dozens.
+/// Time within which notices of changed addresses count as one: a bond that loses its links sends
+/// dozens.
 const NOTICES_GATHERED: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether the store's file and kernel modules are where they were, in seconds: nobody waits for it, and
-/// whoever writes finds out by himself.
+/// Seconds between two checks of the store's file and of kernel modules. Nobody waits for a check:
+/// each write checks by itself.
 const PLACES_WATCHED_EVERY: u64 = 5;
 
 impl Engine {
-    /// Does for ever what has its turn each second, and looks at addresses when they change.
+    /// Does the work of each second, and looks at addresses when they change. Never returns.
     pub(super) async fn tend(self) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         let mut until_sweep = self.shared.config.resync_seconds;
@@ -33,7 +34,7 @@ impl Engine {
                 _ = tick.tick() => {}
                 () = changed.notified() => {
                     self.watch_addresses();
-                    // A burst of notices is one.
+                    // Notices in a burst count as one.
                     tokio::time::sleep(NOTICES_GATHERED).await;
                     continue;
                 }
@@ -54,7 +55,7 @@ impl Engine {
                 let flusher = self.clone();
                 self.shared.workers.submit(move || flusher.flush());
             }
-            // Not at the start: what a boot has to make comes first.
+            // Not at the start: the exports of a boot come first.
             if started && !self.is_making() && self.shared.store.lacks_room() {
                 let roomy = self.clone();
                 self.shared.workers.submit(move || roomy.make_room());
@@ -72,7 +73,8 @@ impl Engine {
         }
     }
 
-    /// Says when the store's file goes, and when it is back. `in_place`: as it was at the look before.
+    /// Reports when the store's file goes, and when it is back. `in_place`: the result of the last
+    /// check.
     fn watch_place(&self, in_place: &mut bool) {
         let found = self.shared.store.check_place();
         if found.is_ok() == *in_place {
@@ -86,7 +88,8 @@ impl Engine {
         }
     }
 
-    /// Tells when a kernel module that is needed comes or goes. `loaded`: as at the look before.
+    /// Reports when a kernel module that is needed comes or goes. `loaded`: the result of the last
+    /// check.
     fn watch_modules(&self, loaded: &mut Vec<bool>) {
         let now = capabilities::loaded_modules(&self.shared.machine, &self.shared.config);
         if *loaded != now {
@@ -95,21 +98,21 @@ impl Engine {
         }
     }
 
-    /// Writes down the proofs that no change has taken along.
+    /// Writes the proofs that no other write has taken along.
     fn flush(&self) {
         if let Err(error) = self.shared.store.flush() {
             tracing::error!(error = %Chain(&error), "cannot write receipts down; tried again at the next tick");
         }
     }
 
-    /// Makes the store's log long.
+    /// Makes room in the store's log.
     fn make_room(&self) {
         if let Err(error) = self.shared.store.make_room() {
             tracing::warn!(error = %Chain(&error), "the store's log has no room of its own: changes take longer to keep");
         }
     }
 
-    /// Forgets what is old, and moves the store's log into its file.
+    /// Forgets old tombstones and places, and moves the store's log into its file.
     fn housekeep(&self) {
         self.forget_places();
         if let Err(error) = self.purge().and_then(|()| self.shared.store.checkpoint()) {
@@ -117,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Forgets old tombstones, if that was not done lately: it reads all wishes that are kept.
+    /// Forgets old tombstones, unless that was done lately: it reads all kept specs.
     fn purge(&self) -> Result<(), StoreError> {
         let now = self.shared.machine.clock.now();
         let purge = || self.shared.store.purge(now, |kind, id| self.is_gone(kind, id)).map(drop);

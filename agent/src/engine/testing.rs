@@ -1,4 +1,4 @@
-//! An engine for the tests inside of this crate: on a fake machine, with a store of its own, not started.
+//! An engine for the tests in this crate: on a fake machine, with its own store, not started.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn machine(dir: &Path, fake: &FakeMachine) -> Machine {
     }
 }
 
-/// Everything of it is below `dir`.
+/// Makes an engine with all its files below `dir`.
 pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
     let text = format!(
         "state_dir = \"{0}\"\nrun_dir = \"{0}\"\nportals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\n",
@@ -50,7 +50,7 @@ pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
 pub(crate) const HOST: &str = "iqn.2026-01.lab:host1";
 pub(crate) const SECRET: &str = "a secret of 20 bytes";
 
-/// A node with one volume, exported to one host, at rest as far as nobody does anything.
+/// A node with one volume, exported to one host. The engine does nothing by itself.
 pub(crate) struct Node {
     pub(crate) fake: FakeMachine,
     pub(crate) engine: Engine,
@@ -83,7 +83,7 @@ impl Node {
         crate::volumes::device_path("vg0", spec.lv().as_str())
     }
 
-    /// A resync, and everything that follows from it.
+    /// Makes a resync, and waits for its passes. Returns their number.
     pub(crate) fn resync(&self) -> u64 {
         let before = self.cell.state().turn.passes();
         self.engine.sweep();

@@ -1,7 +1,8 @@
-//! systemd's units as they are followed: when something else is wrong with them than before, the log says so, and so does this host of
-//! itself.
+//! Follows systemd's units. When their problems change, the agent logs that, and this host reports
+//! it.
 //!
-//! What must never happen here: a look at systemd (the states are those that it told); a problem that is logged at every change.
+//! What must never happen here: a query of systemd (it reports the states itself); a problem that
+//! is logged at every change.
 
 use mooring_model::Problem;
 
@@ -9,14 +10,14 @@ use super::Engine;
 use crate::capabilities::wrong_units;
 
 impl Engine {
-    /// Tells of what comes and goes. Ends at once where nobody is asked.
+    /// Reports problems of units that come or go. Ends at once if this agent has no bus.
     pub(super) async fn follow_units(self) {
         let Some(mut seen) = self.shared.units.clone() else { return };
         let mut known: Vec<Problem> = Vec::new();
         loop {
             seen.mark_unchanged();
             let asking = self.clone();
-            // It reads files, too.
+            // The check reads files, too.
             let Some(now) = self.blocking(move || wrong_units(&asking)).await else { return };
             if now != known {
                 for problem in now.iter().filter(|problem| !known.contains(problem)) {

@@ -1,9 +1,11 @@
-//! A pass over a volume that is to be copied to a file, and is granted to nobody.
+//! A pass over a volume with an image export, a copy to a file, that is granted to nobody.
 //!
-//! What is done is in the folder of images, and only there: an agent that starts with such a wish looks there first. What has failed
-//! is not tried again by itself: who wished it is told, and takes the wish back.
+//! Only the folder of images records what is done: an agent that starts with such a spec looks
+//! there first. A failed image export is not tried again by itself: its sender gets a report, and
+//! takes the request back.
 //!
-//! What must never happen here: a copy of a volume that somebody writes to; a part of a file that nobody wants left for long.
+//! What must never happen here: an image export of a volume that somebody writes to; a part of a
+//! file that no spec names, left for long.
 
 use std::sync::Arc;
 
@@ -18,18 +20,18 @@ use crate::images::PartId;
 use crate::object::seen::Moment;
 use crate::volumes::{self, LvId};
 
-/// The copy that a volume was last seen with.
+/// The image export that a volume was last seen with.
 #[derive(Debug, Clone)]
 pub(crate) struct Uploading {
     id: UploadId,
-    /// How it ended. `None`: it has not.
+    /// The result. `None` if it has not ended.
     end: Option<Result<(), Problem>>,
 }
 
-/// The copies of one volume to a file.
+/// The image exports of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads {
-    /// The copy that was seen last.
+    /// The last one that was seen. `None` if there was none.
     seen: Option<Uploading>,
 }
 
@@ -37,20 +39,21 @@ fn upload_of(wishes: &Wishes) -> Option<&Upload> {
     wishes.volume.as_ref().and_then(Wish::spec)?.upload.as_ref()
 }
 
-/// What a spec begins that was not wanted before, while nobody may reach the volume.
+/// Says whether a spec begins an image export: the old spec does not have its id.
 pub(super) fn begins_upload(old: Option<&VolumeSpec>, spec: &VolumeSpec) -> bool {
     let id = |spec: &VolumeSpec| spec.upload.as_ref().map(|upload| upload.id);
     id(spec).is_some() && id(spec) != old.and_then(id)
 }
 
 impl Cell {
-    /// Whether the copy of this id is done, as far as this agent has seen.
+    /// Says whether the image export of this id is done, as far as this agent has seen.
     pub(super) fn is_uploaded(&self, id: UploadId) -> bool {
         let done = |seen: &Uploading| seen.id == id && matches!(seen.end, Some(Ok(())));
         self.state().uploads.seen.as_ref().is_some_and(done)
     }
 
-    /// Nobody is granted a volume that is read from its first block to its last.
+    /// Refuses to grant a volume during its image export: it is read from its first block to its
+    /// last.
     pub(super) fn check_not_uploading(
         &self,
         volume: Option<&Wish<VolumeSpec>>,
@@ -67,8 +70,8 @@ impl Cell {
 }
 
 impl Engine {
-    /// Before a copy is wished that was not wished until now: what is said of an earlier one of the same id is of a time since when
-    /// somebody may have written to the volume.
+    /// Discards the result of an earlier image export with the id of a new one: the volume may have
+    /// changed since.
     pub(super) fn forget_upload(
         &self,
         cell: &Cell,
@@ -84,7 +87,8 @@ impl Engine {
         })
     }
 
-    /// Takes away what is left of a copy that is not wished any more: its part, or the second name of its file.
+    /// Removes what is left of an image export that no spec names any more: its part, or its file's
+    /// second name.
     pub(super) fn leave_upload(&self, cell: &Cell, wishes: &Wishes) {
         let left = cell.state().uploads.seen.as_ref().map(|seen| seen.id);
         let Some(upload) = left.filter(|id| upload_of(wishes).is_none_or(|upload| upload.id != *id)) else {
@@ -96,14 +100,14 @@ impl Engine {
         cell.end();
         match removed {
             Ok(()) => cell.state().uploads.seen = None,
-            // It is tried again with the next pass.
+            // The next pass tries again.
             Err(error) => {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "a part of a file is not removed");
             }
         }
     }
 
-    /// Copies a volume that was seen to be whole, and says how that stands.
+    /// Exports a ready volume to its image, and reports the progress.
     pub(super) fn upload_half(&self, cell: &Arc<Cell>, wishes: &Wishes, mut end: VolumeEnd) -> VolumeEnd {
         let began = end.began;
         let Some(report) = &mut end.report else { return end };
@@ -116,7 +120,7 @@ impl Engine {
             Some(ended) => ended,
             None => match self.upload(cell, wishes, upload, (report, began)) {
                 Some(ended) => ended,
-                // For something newer: it goes on afterwards.
+                // The work gave way to something newer, and goes on afterwards.
                 None => return VolumeEnd { done: false, retry: true, ..end },
             },
         };
@@ -131,7 +135,7 @@ impl Engine {
         end
     }
 
-    /// `None`: it was stopped.
+    /// Looks, plans and applies. `None` if the work was stopped.
     fn upload(
         &self,
         cell: &Arc<Cell>,
@@ -154,7 +158,7 @@ impl Engine {
         cell.begin("look for the file".to_owned());
         let seen = images.look_for(cell.id, upload);
         cell.end();
-        // From here on there may be a part of it.
+        // From here on there may be a part of the file.
         cell.state().uploads.seen = Some(Uploading { id: upload.id, end: None });
         let plan = match seen {
             Ok(seen) => volumes::plan_upload(id, (&lv, report.size), upload, seen),
@@ -166,7 +170,7 @@ impl Engine {
         if plan.steps.is_empty() {
             return Some(Ok(()));
         }
-        // The volume is there as it was, for whoever asks meanwhile.
+        // Those who ask meanwhile get the volume as it was.
         let end = VolumeEnd { done: false, retry: true, report: Some(report.clone()), began };
         self.note_volume(cell, wishes, end);
         let machine = &self.shared.machine;
@@ -182,13 +186,13 @@ impl Engine {
             Err(volumes::Error::Stopped { .. }) => None,
             Err(error) => {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "a volume was not copied to a file");
-                // Whatever it was: it begins anew when it is wished anew.
+                // After any error a new image export begins anew.
                 failed(Chain(&error).to_string(), Cure::Operator)
             }
         }
     }
 
-    /// Takes away the parts that an agent before this one has left, and nobody wants: at the start.
+    /// Removes at the start the parts that an earlier agent left and no spec names.
     pub(super) fn sweep_parts(&self) {
         let Some(images) = self.images() else { return };
         let left = images.parts().inspect_err(|error| {
@@ -201,7 +205,7 @@ impl Engine {
                 spec.and_then(|spec| spec.upload.as_ref()).is_some_and(|upload| upload.id == part.upload)
             });
             if wished {
-                // Should the wish be taken back before anybody has looked, its part goes.
+                // If the spec goes before a pass looks, the part goes with it.
                 if let Some(cell) = self.known_cell(part.volume) {
                     cell.state().uploads.seen.get_or_insert(Uploading { id: part.upload, end: None });
                 }

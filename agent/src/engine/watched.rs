@@ -1,16 +1,18 @@
-//! Exports whose folders in the kernel's tree are watched. What a whole look has seen stays true until somebody makes, removes or
-//! writes something in a folder that was read for it, and of that the kernel tells: so somebody else's change is seen at once, and
-//! a resync need not look at all exports again and again. It looks at those that are not watched, and at the others in turns:
-//! each at one of [`LOOKED_AT_EVERY`] resyncs, so that no resync is a burst of looks.
+//! Exports whose folders in the kernel's tree are watched. A whole look stays true until somebody
+//! makes, removes or writes something in a folder that it read, and the kernel reports that. So a
+//! change by somebody else is seen at once, and a resync need not look at all exports each time. A
+//! resync looks at exports that are not watched, and at a share of the others: each has a look at
+//! one of [`LOOKED_AT_EVERY`] resyncs, so that no resync is a burst of looks.
 //!
-//! An export is watched when two whole looks, one resync apart, found nothing to do, the folders that the second has read were
-//! watched since the first, and nothing was told meanwhile. A volume that is not exported has no folder: it is left alone, too, while
-//! its target is not there. A step of ours ends that, as a change of somebody else does. What
-//! the kernel changes by itself (logins, counters) is the pulse's; over Fibre Channel folders are shared by volumes, and looked at
-//! as before.
+//! An export is watched after two whole looks, one resync apart, that found nothing to do. The
+//! folders that the second look read must be watched since the first, without a notice between
+//! them. A volume that is not exported has no folder: no resync looks at it, either, while its
+//! target is not there. A step of ours ends the watch, as a change by somebody else does. The pulse
+//! reads what the kernel changes by itself (logins, counters). Over Fibre Channel volumes share
+//! folders, and each resync looks at them.
 //!
-//! What must never happen here: an export taken for watched of which one folder is not; a change by somebody else that is taken
-//! for one of ours.
+//! What must never happen here: an export that counts as watched while one of its folders is not; a
+//! change by somebody else taken for a step of ours.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,28 +31,29 @@ use super::pulse::Lives;
 use super::{Engine, lock};
 use crate::object::seen::Moment;
 
-/// Resyncs until each export was looked at, watched or not: two hours, unless the configuration says otherwise. A prime, so that the
-/// turns of ids that follow a pattern are spread, too.
+/// Resyncs in which each export has a look, watched or not: two hours, unless the configuration
+/// says otherwise. A prime spreads the turns also if ids follow a pattern.
 const LOOKED_AT_EVERY: u32 = 251;
 
-/// How long what follows a change is waited for: by hand an ACL goes in several calls.
+/// Time to wait for more after a change: an ACL that is removed by hand goes in several calls.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
-/// Reads of changes that follow one another, before what they have brought is told.
+/// Most reads in a row before the changes are reported.
 const READ_AT_ONCE: usize = 64;
 
-/// How soon the thread ends when nobody listens any more.
+/// Time within which the thread ends after its receiver is dropped.
 const LISTENED_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a watch that ended is left alone.
+/// Time until the agent watches again after a watch ended.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
 /// The watch of one export.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// Of all folders that the last whole look has read; empty: not all could be.
+    /// All folders that the last whole look read. Empty if not all of them could be watched.
     folders: Vec<FolderId>,
-    /// Commands that had come for the volume when its reservations were looked at.
+    /// Commands that had come for the volume at the last look at its reservations. `None` if
+    /// unknown.
     commands: Option<u64>,
 }
 
@@ -78,7 +81,7 @@ impl Share {
 }
 
 impl State {
-    /// Whether its volume and its export have been taken away, and nothing of either was left.
+    /// Says whether the volume and its export were taken away, and nothing of either is left.
     fn has_ended(&self) -> bool {
         let volume = self.volume();
         volume.is_some_and(|wish| self.has_ended_by(wish))
@@ -91,12 +94,14 @@ impl State {
             && !self.may_be_cut()
     }
 
-    /// Whether nothing of it need be looked at: its export is watched, and everything is as the last pass left it.
+    /// Says whether no look is needed: the export is watched, and everything is as the last pass
+    /// left it.
     fn rests(&self) -> bool {
         self.knowledge.is_unchanged() && self.is_as_left()
     }
 
-    /// The same of a volume that is not exported: nothing of an export was left. Where its target is there again, it does not hold.
+    /// Says whether no look is needed at a volume without an export: nothing of one is left. This
+    /// no longer holds once its target is there again.
     fn rests_unexported(&self) -> bool {
         self.export().is_none_or(|wish| wish.spec().is_none())
             && self.receipts.open().is_empty()
@@ -105,7 +110,7 @@ impl State {
             && self.is_as_left()
     }
 
-    /// Whether everything is as the last pass left it, as far as it is told, or was seen since.
+    /// Says whether everything is as the last pass left it, as far as notices and looks have shown.
     fn is_as_left(&self) -> bool {
         self.turn.is_idle()
             && !self.may_be_cut()
@@ -124,8 +129,9 @@ impl Engine {
         watches.share
     }
 
-    /// Those that a resync has to look at: the `share`, all that are exported and not watched, and where somebody has registered a
-    /// reservation. `targets`: what the kernel serves, if that is known.
+    /// The volumes that a resync has to look at: the `share`, and all that are exported and not
+    /// watched. Wakes the others that have new reservations. `targets`: the kernel's targets,
+    /// `None` if they are unknown.
     pub(super) fn restless(
         &self,
         mut cells: Vec<Arc<Cell>>,
@@ -148,7 +154,8 @@ impl Engine {
         cells
     }
 
-    /// Whether a volume is not exported, or nothing is left of one whose tombstone is kept; and nobody has made its target again.
+    /// Says whether a volume is not exported, or has ended and left nothing, and nobody has made
+    /// its target again.
     fn is_without_target(&self, cell: &Cell, targets: Option<&BTreeSet<String>>) -> bool {
         let prefix = &self.shared.config.iqn_prefix;
         let target = || ExportIdentity::Derived.names(cell.id, prefix).iqn;
@@ -159,7 +166,8 @@ impl Engine {
         is_not_wanted() && targets.is_some_and(|targets| !targets.contains(target().as_str()))
     }
 
-    /// Somebody may have registered a reservation, which nothing tells: not where no command has come since the last look at it.
+    /// Looks for a new registration, which no event reports. Skipped if no command came since the
+    /// last look.
     fn look_at_reservations(&self, cell: &Arc<Cell>) {
         let come = {
             let state = cell.state();
@@ -186,7 +194,7 @@ impl Engine {
         let Some(folders) = self.shared.machine.folders.as_deref() else { return };
         {
             let state = cell.state();
-            // What a step of ours has changed is looked at first, by the next resync.
+            // A change by a step of ours has a look first, at the next resync.
             let is_old = !state.knowledge.is_unchanged_since(began);
             if is_old || wanted.is_over_fc() || !super::is_spec(state.export()) {
                 return;
@@ -236,7 +244,7 @@ impl Engine {
         tracing::debug!(%volume, %errno, "an export cannot be watched");
     }
 
-    /// Follows the watched folders, for ever.
+    /// Follows the watched folders. Never returns, if folders can be watched.
     pub(super) async fn follow_folders(self) {
         let Some(folders) = self.shared.machine.folders.clone() else { return };
         loop {
@@ -267,7 +275,7 @@ impl Engine {
             let stood = {
                 let mut state = cell.state();
                 let stood = state.knowledge.is_unchanged();
-                // Of a change before the watch stood nobody knows whether it is a step of ours.
+                // A change before the watch stood may be a step of ours.
                 state.knowledge.forget(if stood { Stale::ExportDrifted } else { Stale::ExportTold });
                 stood
             };
@@ -279,7 +287,7 @@ impl Engine {
     }
 }
 
-/// All of them, or none.
+/// Watches all folders, or none.
 fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>, Errno> {
     let mut watched = Vec::with_capacity(read.len());
     for folder in read {
@@ -296,8 +304,9 @@ fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>,
     Ok(watched)
 }
 
-/// A change and what follows it, or nothing for a while. What follows is waited for by the thread that was woken: the kernel tells of
-/// each step of ours as well, and would wake this thread, and it another one, between any two of them.
+/// Waits for a change and those that follow it. Empty if there is none for a while. The woken
+/// thread itself waits for more: the kernel reports each step of ours, too, and would wake this
+/// thread, and it another one, between any two steps.
 fn settled(folders: &dyn Folders) -> Result<FolderChanges, Errno> {
     let mut all = folders.changes(LISTENED_EVERY)?;
     if all == FolderChanges::default() {
@@ -315,7 +324,8 @@ fn settled(folders: &dyn Folders) -> Result<FolderChanges, Errno> {
     Ok(all)
 }
 
-/// What changes, soon after it happens, by a thread that ends soon when nobody listens any more.
+/// Reports changes soon after they happen, by a thread that ends soon after the receiver is
+/// dropped. `None` if no thread can be started.
 fn listen(folders: &Arc<dyn Folders>) -> Option<mpsc::UnboundedReceiver<FolderChanges>> {
     let (sender, changes) = mpsc::unbounded_channel();
     let told = sender.clone();

@@ -4,11 +4,13 @@
 //! is no longer true. So a memory keeps an observation only if nothing that can falsify it has
 //! happened since its look began.
 //!
-//! What must never happen here: an observation that outlives, or is kept after, what can falsify it.
+//! What must never happen here: an observation that outlives, or is kept after, what can falsify
+//! it.
 
 use std::ops::Deref;
 
-/// A moment in the life of one object: counts the looks that have begun, and what has happened that can falsify one.
+/// A moment in the life of one object: counts the looks that have begun, and what has happened that
+/// can falsify one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
@@ -104,7 +106,8 @@ impl<T> Memory<T> {
         self.falsified = self.falsified.max(began);
     }
 
-    /// Refuses every look at work. The observation stays: what happens in this moment does not make it untrue.
+    /// Refuses every look at work. The observation stays: what happens in this moment does not make
+    /// it untrue.
     pub(crate) fn refuse_looks(&mut self, at: Moment) {
         self.falsified = at;
     }

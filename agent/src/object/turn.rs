@@ -1,4 +1,4 @@
-//! The turn of one object: whether a pass over it is to follow, is at work, or is tried again later.
+//! The turn of one object: says if a pass over it is to follow, is at work, or is tried again later.
 //!
 //! ```text
 //!            ask                    begin
@@ -14,7 +14,8 @@
 //!     │                   └── ask ── Late ◀────────┘ failed, and only one look for all late objects can help
 //! ```
 //!
-//! A timer knows the number of the pass that it follows. It asks only if the object still waits behind that very pass.
+//! A timer knows the number of the pass that it follows. It asks only if the object still waits
+//! behind that very pass.
 //!
 //! What must never happen here: two passes of one object at work at once; a request that no pass
 //! follows which began later.
@@ -24,7 +25,8 @@
 enum Request {
     /// A look whether all is as it was: the job at work goes on for a while.
     Look,
-    /// Something that the pass at work does not know, as a newer spec: the job at work gives way at once.
+    /// Something that the pass at work does not know, as a newer spec: the job at work gives way at
+    /// once.
     Anew,
 }
 
@@ -40,7 +42,8 @@ enum Phase {
     Running { again: Option<Request> },
     /// The last pass failed, and a timer asks for the next one.
     Waiting,
-    /// The last pass failed, and the next look for all late objects asks for another, if it shows anything new.
+    /// The last pass failed, and the next look for all late objects asks for another, if it shows
+    /// anything new.
     Late,
 }
 
@@ -59,7 +62,8 @@ pub(crate) struct Turn {
 pub(crate) struct Begun {
     /// The pass's number.
     pub(crate) pass: u64,
-    /// `true` if somebody asked for something new; `false` if the pass only looks whether all is as it was.
+    /// `true` if somebody asked for something new; `false` if the pass only looks whether all is as
+    /// it was.
     pub(crate) anew: bool,
 }
 
@@ -87,13 +91,15 @@ pub(crate) enum Next {
 }
 
 impl Turn {
-    /// Asks for a look. `true` if the caller has to see to it that a pass runs, `false` if the thread of the pass at work does.
+    /// Asks for a look. `true` if the caller has to see to it that a pass runs, `false` if the
+    /// thread of the pass at work does.
     pub(crate) fn ask(&mut self) -> bool {
         self.request(Request::Look);
         !self.is_running()
     }
 
-    /// Asks for a pass for something new: the job at work gives way. The caller sees to it that the pass runs.
+    /// Asks for a pass for something new: the job at work gives way. The caller sees to it that the
+    /// pass runs.
     pub(crate) fn ask_anew(&mut self) {
         self.request(Request::Anew);
     }

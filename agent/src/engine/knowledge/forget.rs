@@ -1,9 +1,11 @@
 //! The one place where observations are forgotten, by the reason for which they are stale.
 //!
-//! With the feature `faults` each reason can be switched off: `MOORING_AGENT_KEEP_STALE` names one, or [`keep_stale`] does in a
-//! test. A run with a reason switched off shows which check sees that its observations are used although they are stale.
+//! With the feature `faults` each reason can be switched off: `MOORING_AGENT_KEEP_STALE` names one,
+//! or [`keep_stale`] does in a test. A run with a reason switched off shows which check sees that
+//! its observations are used although they are stale.
 //!
-//! What must never happen here: an established fact; a reason that is switched off in a shipped package.
+//! What must never happen here: an established fact; a reason that is switched off in a shipped
+//! package.
 
 use super::Knowledge;
 
@@ -228,7 +230,8 @@ mod tests {
         }
     }
 
-    /// A sweep looks at LVM for many volumes, and its look may end long behind that of a pass which began later.
+    /// A sweep looks at LVM for many volumes, and its look may end long behind that of a pass which
+    /// began later.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_that_ends_late_does_not_undo_a_later_one() {
         let node = Node::new();

@@ -1,4 +1,5 @@
-//! When a device is taken for silent, and when it counts as answering again; and what a volume's engine makes of that.
+//! Tests of when a device counts as silent and as answering again, and of what the engine does
+//! then.
 
 use proptest::prelude::*;
 
@@ -9,14 +10,15 @@ use mooring_model::Mode;
 
 const BUSY: fn(u64) -> Flow = |ended| Flow::Busy { ended };
 
-/// What an ear says of a device that is looked at each second, from the first second on.
+/// The results of an ear for a device that is looked at each second.
 fn heard(flows: impl IntoIterator<Item = Flow>) -> Vec<bool> {
     let (mut ear, start) = (Ear::default(), Instant::now());
     let looks = flows.into_iter().zip(0_u32..);
     looks.map(|(flow, at)| ear.hear(start + LOOKS_EVERY * at, flow).is_some()).collect()
 }
 
-/// A device that takes so many milliseconds for each write, with one write in flight at all times.
+/// The states of a device that takes `took` milliseconds for each write, with one write always in
+/// flight.
 fn slow(took: u64, seconds: u64) -> Vec<Flow> {
     (0..seconds).map(|at| BUSY(at * 1000 / took)).collect()
 }
@@ -35,9 +37,9 @@ fn a_silent_device_answers_at_rest_or_at_the_second_end() {
     let silent = [BUSY(7), BUSY(7), BUSY(7)];
     assert_eq!(heard(silent.into_iter().chain([Flow::Idle]))[2..], [true, false]);
     assert_eq!(heard(silent.into_iter().chain([BUSY(8), BUSY(9)]))[2..], [true, true, false]);
-    // One answer and then none: as silent as before.
+    // One answer and then none: the device stays silent.
     assert_eq!(heard(silent.into_iter().chain([BUSY(8), BUSY(8), BUSY(8)]))[2..], [true; 4]);
-    // Held back, it has answered nothing, however often it is.
+    // A suspended device has answered nothing, however often it is suspended.
     let held = [Flow::Suspended, BUSY(7), Flow::Suspended];
     assert_eq!(heard(silent.into_iter().chain(held))[2..], [true; 4]);
 }
@@ -52,7 +54,7 @@ fn a_slow_device_is_taken_for_silent_once_at_most() {
         let changes = heard.windows(2).filter(|two| two[0] != two[1]).count();
         assert!(changes <= 2 && !heard[30..].contains(&true), "{took} s: {changes} changes");
     }
-    // The control: one that takes longer is silent each time.
+    // The control: a device that takes longer is silent each time.
     let heard = heard(slow(30_000, 600));
     assert!(heard.iter().filter(|silent| **silent).count() > 500, "{heard:?}");
 }
@@ -70,7 +72,8 @@ fn a_device_that_was_slow_long_ago_is_given_no_more_time() {
 }
 
 proptest! {
-    /// Law: a device is silent only if it has ended nothing for long enough; and one that is at rest is not.
+    /// Law: a device is silent only if it has ended nothing for long enough, and never if it is at
+    /// rest.
     #[test]
     fn only_who_ends_nothing_is_silent(steps in prop::collection::vec(0u8..5, 1..80)) {
         let (mut ear, start) = (Ear::default(), Instant::now());
@@ -91,7 +94,7 @@ proptest! {
     }
 }
 
-/// Each second for itself: whoever is followed is looked at, and nobody else.
+/// Listens each second to the devices in use, and to no other.
 fn listen(node: &Node, seconds: u32) {
     for _ in 0..seconds {
         node.engine.listen();
@@ -129,7 +132,8 @@ async fn whom_nobody_uses_is_not_listened_to() {
     assert!(!is_listened_to(&node));
 }
 
-/// LVM hangs with the disk, and the volume's pass with LVM: its portals are taken off beside that.
+/// LVM hangs with the disk, and the volume's pass with LVM: the portals are taken off beside that
+/// pass.
 #[tokio::test(flavor = "multi_thread")]
 async fn portals_are_taken_off_beside_a_pass_that_hangs() {
     let node = Node::with(Mode::ReadWrite);

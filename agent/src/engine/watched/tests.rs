@@ -1,4 +1,4 @@
-//! Which changes by somebody else are told, and what a resync leaves alone meanwhile.
+//! Tests of which changes by somebody else are reported, and of which volumes a resync skips.
 
 use mooring_host::fake::PrOut;
 use mooring_host::{Command, Commands, Tree};
@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::cell::{Wish, WishKind};
 use crate::engine::testing::{HOST, Node, eventually};
 
-/// What somebody else does.
+/// An act of somebody else.
 type Act = fn(&Node);
 
 impl Node {
@@ -16,7 +16,7 @@ impl Node {
         self.cell.state().knowledge.is_unchanged()
     }
 
-    /// Until the export is watched. How many resyncs that took.
+    /// Makes resyncs until the export is watched. Returns their number.
     fn until_watched(&self) -> usize {
         for resyncs in 1..=5 {
             self.resync();
@@ -27,7 +27,7 @@ impl Node {
         panic!("still not watched");
     }
 
-    /// The kernel's configuration, without what it counts.
+    /// The kernel's configuration, without its counters.
     fn tree(&self) -> Vec<String> {
         let dump = mooring_host::dump(&self.fake.lio());
         dump.lines().filter(|line| !line.contains("/statistics/")).map(str::to_owned).collect()
@@ -46,7 +46,7 @@ impl Node {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watched_export_is_left_alone_but_for_one_resync_of_many() {
     let node = Node::new();
-    // Made by the first, seen still by the second, and by the third with the watch.
+    // The first resync makes it, the second still looks, and the third looks with the watch.
     assert_eq!(node.until_watched(), 3);
     for _ in 0..2 {
         let looks: u64 = (0..LOOKED_AT_EVERY).map(|_| node.resync()).sum();
@@ -57,7 +57,7 @@ async fn a_watched_export_is_left_alone_but_for_one_resync_of_many() {
 
 #[test]
 fn shares_are_of_one_size() {
-    // Ids as they are, and such as people count.
+    // Random ids, and ids that people count up.
     let random: Vec<_> = (0..12_700).map(|_| VolumeId::random()).collect();
     let counted: Vec<_> = (0..12_700).map(|n| VolumeId::from_u128((n % 256) << 120 | n << 32)).collect();
     for ids in [random, counted] {
@@ -98,7 +98,7 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
         node.settle();
         assert!(!node.stands(), "{what}: not before it was looked at in rest");
         assert!(node.tree() == before, "{what}: not put right");
-        // The steps that put it right are ours, and wake nobody.
+        // The steps that mend it are ours, and wake nobody.
         let passes = node.cell.state().turn.passes();
         node.until_watched();
         assert!(node.cell.state().turn.passes() <= passes + 3, "{what}");
@@ -128,7 +128,7 @@ async fn a_registration_that_nothing_tells_is_seen_by_a_resync() {
     assert_eq!(node.resync(), 1, "a pass has taken note of it");
     assert!(node.cell.state().held.said().0.is_some());
     assert!(node.stands(), "the export is as it was");
-    // Where the pulse knows that no command has come, none has registered: it is not looked.
+    // If the pulse knows that no command has come, nothing has registered: no look is made.
     node.engine.feel(&node.cell);
     assert_eq!(node.resync(), 0);
     let said = || node.cell.state().held.said().0;
@@ -163,11 +163,11 @@ async fn when_more_has_changed_than_was_told_everything_is_looked_at() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_is_not_exported_is_left_alone_until_its_target_or_its_lv_is_another() {
+async fn unexported_volume_is_skipped_until_its_target_or_lv_changes() {
     for ended in [false, true] {
         let node = Node::new();
         {
-            // Never exported, or not any more.
+            // Never exported, or no longer exported.
             let mut state = node.cell.state();
             let tombstone = WishKind::Tombstone { destroy: false };
             let wish = state.export().cloned().filter(|_| ended);
@@ -182,7 +182,7 @@ async fn a_volume_that_is_not_exported_is_left_alone_until_its_target_or_its_lv_
         let target = TreePath::new(&format!("iscsi/{target}"));
         node.fake.lio().mkdir(&target).unwrap();
         assert!(node.resync() > 0, "somebody has made its target");
-        // What was wanted once is taken away; what never was is left as it is.
+        // An earlier export is taken away; a target that no spec ever named is left as it is.
         assert_eq!(node.fake.lio().list(&target).is_err(), ended);
         if !ended {
             node.fake.lio().rmdir(&target).unwrap();
