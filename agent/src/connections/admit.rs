@@ -19,12 +19,12 @@ use crate::engine::{Refusal, lock};
 use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;
 
-/// Longest time for which other holders are waited for. udev opens every new disk, and every disk
-/// closed after a write, for a moment.
+/// Time that holders get to close the disk before a detach is refused. udev opens every new disk,
+/// and every disk closed after a write, for a moment.
 const HELD_BRIEFLY: Duration = Duration::from_millis(500);
 
-/// Longest time for which udev is waited for, or a program that it runs (multipath, blkid): a busy
-/// machine takes seconds to look at a new disk.
+/// Time that udev gets, or a program that it runs (multipath, blkid): a busy machine takes seconds
+/// to look at a new disk.
 const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
 /// Decodes a connection's spec or tombstone as the store has it.

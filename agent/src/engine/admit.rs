@@ -720,8 +720,9 @@ fn check_exportable(cell: &Cell, volume: Option<&Wish<VolumeSpec>>) -> Result<()
     }
 }
 
-/// Keeps LUN 0 for the initiators that had it when the export was adopted, and to no other:
-/// a host that loses it may read zeros for a moment (lio.md, d). Without a kept spec nobody knows.
+/// Refuses LUN 0 to every initiator that did not have it when the export was adopted: a host that
+/// loses it may read zeros for a moment (lio.md, d). Refuses nothing without a kept spec (the store
+/// was lost): it is unknown who had it.
 fn check_lun_zero(cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
     let Some(kept) = kept else { return Ok(()) };
     let had = |grant: &&Grant| kept.grant(&grant.initiator).is_some_and(|kept| kept.lun == grant.lun);

@@ -415,7 +415,7 @@ impl Engine {
     }
 
     /// The device of an LV. Discards are passed through if the configuration allows that for its
-    /// group, and the device takes them. The backstore keeps what was found when it was made.
+    /// group, and the device takes them. A backstore gets this only when it is made.
     fn backing_device(&self, group: &VgName, path: PathBuf) -> Device {
         let asked = self.shared.config.group(group).is_some_and(|group| group.discard);
         let discards = asked

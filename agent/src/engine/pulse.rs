@@ -3,11 +3,11 @@
 //! saw.
 //!
 //! Each second the pulse looks at [`GRANTS_PER_SECOND`] grants, one volume after another. A round
-//! of 1,000 volumes with two hosts each takes half a minute. A full look at an idle
-//! grant is 2 reads (`mooring_targets::read_live`), and 1 more for a volume with a login: the
-//! number of sessions that the kernel does not list. While no connection comes or goes
+//! of 1,000 volumes with two hosts each takes half a minute. A full look at an idle grant is 2
+//! reads (`mooring_targets::read_live`), and 1 more for a volume with a login: the number of
+//! sessions that the kernel does not list. While no connection comes or goes
 //! ([`callers`](super::callers)), a volume whose commands have not moved takes 1 read, whatever the
-//! number of its grants, and a volume without a login takes none. Volumes that a new or ended
+//! number of its grants. A volume without a login takes none. Volumes that a new or ended
 //! connection may concern come first, at [`SOON_PER_SECOND`] grants. A request for one volume looks
 //! at that volume at once.
 //!
@@ -41,8 +41,8 @@ const SOON_PER_SECOND: usize = 256;
 /// Volumes that are taken from the map at once, to find those to look at.
 const ASKED_AT_ONCE: usize = 64;
 
-/// Looks at a volume until the next full one, even if nothing has moved: a full look sees changes
-/// that quick looks miss.
+/// Number of looks at a volume until a full one, even if nothing has moved: a full look sees
+/// changes that quick looks miss.
 const FULL_EVERY: u32 = 32;
 
 /// Sessions and counters of a volume, as the last look read them.
@@ -68,7 +68,7 @@ struct Full {
     at: Instant,
     /// Commands that had come for the volume by then.
     commands: u64,
-    /// Quick looks since then.
+    /// Number of quick looks after it.
     quick: u32,
 }
 

@@ -36,8 +36,8 @@ const WATCH_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) struct Held {
     /// The registrations that the store has.
     kept: Vec<Kept>,
-    /// The kernel's counter of changes at the last look. `None` if its backstore was made since, or
-    /// the agent started since.
+    /// The kernel's counter of changes at the last look. `None` if no look was made since the
+    /// backstore was made, or since the agent's start.
     generation: Option<u32>,
     /// The reservations that the last look saw. `None` if it saw none.
     seen: Option<Reservations>,

@@ -45,7 +45,8 @@ impl Revert {
 }
 
 impl Cell {
-    /// Says whether the volume's spec asks for a revert that LVM has not shown as done.
+    /// Says whether the volume's spec asks for a revert that LVM has not shown as done. `false`
+    /// while the volume is granted.
     pub(super) fn is_reverting(
         &self,
         volume: Option<&Wish<VolumeSpec>>,

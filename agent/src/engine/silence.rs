@@ -51,7 +51,7 @@ const SLOW_MAX: Duration = Duration::from_secs(6);
 /// Time for which a device counts as slow after its last slow answer.
 const SLOW_FOR: Duration = Duration::from_mins(5);
 
-/// Looks that see a command end until a silent device counts as answering.
+/// Number of looks that see a command end until a silent device counts as answering.
 const ANSWERS: u32 = 2;
 
 /// The answers of one device, as far as looks have seen them.
@@ -60,7 +60,7 @@ struct Ear {
     /// The state in which no command ends, and since when. `None` if nothing is in flight.
     stall: Option<(Flow, Instant)>,
     silent: bool,
-    /// Looks that have seen a command end while the device is silent.
+    /// Number of looks that have seen a command end while the device is silent.
     answers: u32,
     /// The longest time of a recent slow answer, and when the last one was.
     slow: Option<(Duration, Instant)>,

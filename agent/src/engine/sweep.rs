@@ -35,7 +35,7 @@ const ACTIVATED_ALONE_MAX: usize = 1;
 pub(super) struct Late {
     /// `true` if a look is planned.
     planned: bool,
-    /// Looks in a row that found nothing new.
+    /// Number of looks in a row that found nothing new.
     in_vain: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The turn of one object: says if a pass over it is to follow, is at work, or is tried again later.
+//! The turn of one object: says if a pass over it follows, is at work, or is tried again later.
 //!
 //! ```text
 //!            ask                    begin

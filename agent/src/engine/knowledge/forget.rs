@@ -89,7 +89,7 @@ impl Stale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Observation {
     Ready,
-    /// Looks at work that show whether the LV is ready. The observation before them stays.
+    /// The looks at work that show whether the LV is ready. The observation before them stays.
     LooksForReady,
     Looked,
     Known,
