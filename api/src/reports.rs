@@ -8,7 +8,7 @@ use mooring_model::{
     AttachmentPath, ByteSize, ConnectionPhase, ConnectionReport, Counters, Cure, Cut, DiskCheck,
     ExportReport, FcGrantReport, FcPortReport, Generation, GrantReport, HostDisk, HostSession, Lun, Mode,
     Naa, Phase, Problem, Receipt, Registration, ReservationHolder, ReservationType, Reservations, Revoked,
-    SessionReport, Stamp, StuckStep, VolumeReport,
+    SessionReport, Stamp, StuckStep, VolumeId, VolumeReport,
 };
 
 use crate::{cache_from_wire, disk_user_from_wire, stamp_from_wire, v1};
@@ -134,6 +134,18 @@ pub fn volume(wire: &v1::VolumeReport) -> Option<VolumeReport> {
             v1::CutState::InForce => Cut::InForce,
         },
     })
+}
+
+/// The report of this volume in an answer. `None` if there is none, or if it is another volume's:
+/// nothing may be learned of one volume from the report of another.
+pub fn volume_of(wire: Option<&v1::VolumeReport>, id: VolumeId) -> Option<VolumeReport> {
+    wire.and_then(volume).filter(|report| report.id == id)
+}
+
+/// The report of this volume's export in an answer. `None` if there is none, or if it is another
+/// volume's.
+pub fn export_of(wire: Option<&v1::ExportReport>, id: VolumeId) -> Option<ExportReport> {
+    wire.and_then(export).filter(|report| report.volume == id)
 }
 
 /// An export's report.
@@ -268,5 +280,36 @@ pub fn disk_check(wire: &v1::CheckConnectionResponse) -> DiskCheck {
         users: wire.users.iter().filter_map(disk_user_from_wire).collect(),
         unseen: wire.unseen.clone(),
         problems: wire.problems.iter().map(problem).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "01a0b1c2-d3e4-4f50-8a61-72830194a5b6";
+    const OTHER: &str = "02a0b1c2-d3e4-4f50-8a61-72830194a5b6";
+
+    #[test]
+    fn a_report_of_another_volume_is_none() {
+        let (id, other) = (ID.parse().unwrap(), OTHER.parse().unwrap());
+        let wire = v1::VolumeReport {
+            volume_id: ID.to_owned(),
+            phase: v1::Phase::Ready.into(),
+            ..Default::default()
+        };
+        assert_eq!(volume_of(Some(&wire), id), volume(&wire));
+        assert!(volume(&wire).is_some());
+        assert_eq!(volume_of(Some(&wire), other), None);
+        let wire = v1::ExportReport {
+            volume_id: ID.to_owned(),
+            target: format!("iqn.2026-01.lab.mooring:vol.{ID}"),
+            naa: "6001405001a0b1c2d3e44f508a617283".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(export_of(Some(&wire), id), export(&wire));
+        assert!(export(&wire).is_some());
+        assert_eq!(export_of(Some(&wire), other), None);
+        assert_eq!((volume_of(None, id), export_of(None, id)), (None, None));
     }
 }

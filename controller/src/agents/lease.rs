@@ -224,7 +224,7 @@ impl Agent {
     pub(crate) async fn ask_volume(&self, volume: VolumeId) {
         let status =
             if self.is_up() { self.get_volume(volume.to_string(), ASK_LIMIT).await.ok() } else { None };
-        self.set_volume(volume, status.as_ref().map(SeenVolume::of));
+        self.set_volume(volume, status.as_ref().map(|status| SeenVolume::of(volume, status)));
     }
 
     /// Asks for the present state of a connection. Without an answer, nothing is known of it here

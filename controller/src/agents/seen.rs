@@ -27,13 +27,13 @@ pub(crate) struct SeenVolume {
 }
 
 impl SeenVolume {
-    /// Converts a status from the wire.
-    pub(crate) fn of(status: &v1::VolumeStatus) -> Self {
+    /// Converts this volume's status from the wire.
+    pub(crate) fn of(id: VolumeId, status: &v1::VolumeStatus) -> Self {
         Self {
             volume_stamp: reports::stamp(status.volume_stamp.as_ref()),
             export_stamp: reports::stamp(status.export_stamp.as_ref()),
-            volume: status.volume.as_ref().and_then(reports::volume),
-            export: status.export.as_ref().and_then(reports::export),
+            volume: reports::volume_of(status.volume.as_ref(), id),
+            export: reports::export_of(status.export.as_ref(), id),
             receipts: status.receipts.iter().filter_map(reports::receipt).collect(),
         }
     }

@@ -336,7 +336,7 @@ async fn list_storage(
     let mut receipts = Vec::new();
     for status in &list.volumes {
         let Ok(volume) = status.volume_id.parse::<VolumeId>() else { continue };
-        let mut one = SeenVolume::of(status);
+        let mut one = SeenVolume::of(volume, status);
         receipts.append(&mut one.receipts);
         seen.insert(volume, Arc::new(Kept::new(one)));
     }

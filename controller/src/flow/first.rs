@@ -81,7 +81,7 @@ impl Inner {
             return Err(error);
         }
         agent.took_volume(id, spec.stamp.clone());
-        let report = answer.report.as_ref().and_then(reports::volume).filter(|it| it.id == id);
+        let report = reports::volume_of(answer.report.as_ref(), id);
         let gone = report.as_ref().is_some_and(|report| report.phase == Phase::Gone);
         if report.is_some_and(|report| !agent.saw_volume(&report, heard)) {
             self.look(agent, id).await?;

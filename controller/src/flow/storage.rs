@@ -335,7 +335,7 @@ impl Inner {
         let all = answer.done && receipts.iter().all(|receipt| receipt.proof == Proof::Proven);
         agent.took_export(id, spec.stamp.clone(), all && !receipts.is_empty());
         // As a rule a report came, too, and the second of the two says nothing new.
-        let report = answer.report.as_ref().and_then(reports::export).filter(|it| it.volume == id);
+        let report = reports::export_of(answer.report.as_ref(), id);
         if report.is_none_or(|report| agent.saw_export(&report, heard)) {
             self.touch(id);
         }
@@ -480,11 +480,10 @@ impl Inner {
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
         let heard = Heard::Answered(Instant::now());
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
-        // An answer must not speak of another volume.
-        if let Some(report) = status.export.as_ref().and_then(reports::export).filter(|it| it.volume == id) {
+        if let Some(report) = reports::export_of(status.export.as_ref(), id) {
             agent.saw_export(&report, heard);
         }
-        if let Some(report) = status.volume.as_ref().and_then(reports::volume).filter(|it| it.id == id) {
+        if let Some(report) = reports::volume_of(status.volume.as_ref(), id) {
             agent.saw_volume(&report, heard);
         }
         self.touch(id);

@@ -424,7 +424,7 @@ impl Inner {
         match agent.put_export(put).await {
             Ok(answer) => {
                 agent.took_export(id, stamp, false);
-                if let Some(report) = answer.report.as_ref().and_then(reports::export) {
+                if let Some(report) = reports::export_of(answer.report.as_ref(), id) {
                     agent.saw_export(&report, heard);
                 }
                 tracing::warn!(volume = %id, agent = agent.entry.name, %generation, "access is taken away as its agent has it");

@@ -256,7 +256,7 @@ impl All<'_> {
         }
         let mut specs =
             vec![(Kind::Volume, spec_row(stamp, Some(spec.encode_to_vec()), &status.volume_opaque))];
-        let seen = status.export.as_ref().and_then(reports::export);
+        let seen = reports::export_of(status.export.as_ref(), id);
         let mut row = self.row(agent, id, status, &kept, spec);
         if let Some(seen) = &seen {
             row.target = Some(seen.target.clone());
@@ -300,7 +300,7 @@ impl All<'_> {
         kept: &KeptVolume,
         spec: &v1::VolumeSpec,
     ) -> VolumeRow {
-        let report = status.volume.as_ref().and_then(reports::volume);
+        let report = reports::volume_of(status.volume.as_ref(), id);
         let (operation, fault) = operation(report.as_ref(), status.export_stamp.is_some());
         let grows_from = report.as_ref().and_then(|report| grows_from(report, kept.size_gib));
         let operation = operation.or(grows_from.map(|_| Operation::Extending));
