@@ -280,7 +280,7 @@ fn the_deadline_leaves_it_to_the_controller() {
 }
 
 #[test]
-fn an_attach_survives_a_controller_that_comes_back_and_knows_what_it_left_otherwise() {
+fn an_attach_survives_a_controller_that_returns_and_says_what_it_left() {
     let rig = Rig::new();
     rig.volume("data");
     rig.fake.state().knobs.stop_after = Some(1);

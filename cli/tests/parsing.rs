@@ -138,7 +138,7 @@ fn addresses_and_options() {
 }
 
 #[test]
-fn without_an_address_it_is_the_local_agent_where_only_an_agent_can_answer() {
+fn without_an_address_the_local_agent_answers_where_only_an_agent_can() {
     for words in [&["plan"][..], &["export", "show", "data"], &["agent", "show"], &["watch"]] {
         mooring(None, words, None).refused(6, &["unix:/run/mooring/agent.sock"]);
     }

@@ -64,7 +64,7 @@ fn what_is_gone_is_deleted() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_controllers_words_and_an_ambiguous_name_picks_nothing() {
+fn a_refusal_keeps_the_controllers_words_and_an_ambiguous_name_fails() {
     let rig = Rig::new();
     let volume = rig.volume("data");
     rig.volume("other");

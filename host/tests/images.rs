@@ -95,7 +95,7 @@ fn nothing_of_another_file_comes_through() {
 }
 
 #[test]
-fn a_written_image_is_whole_and_sparse_and_nothing_but_its_file_is_written() {
+fn a_written_image_is_whole_and_sparse_and_only_its_file_is_written() {
     if !can_serve() {
         return;
     }
@@ -130,7 +130,7 @@ fn a_written_image_is_whole_and_sparse_and_nothing_but_its_file_is_written() {
 }
 
 #[test]
-fn a_part_that_was_left_is_gone_on_with_unless_it_is_damaged_or_written_to() {
+fn a_left_part_is_resumed_unless_it_is_damaged_or_written_to() {
     if !can_serve() {
         return;
     }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_behind_a_proven_receipt_is_an_error_and_behind_an_unproven_one_is_none() {
+    fn a_stamp_is_an_error_after_a_proven_receipt_but_not_after_an_unproven() {
         assert!(tally(&[(PROVEN, 1)]).is_err());
         assert_eq!(tally(&[(PROVEN, 0), (UNPROVEN, 3)]).unwrap(), Tally { proven: 1, unproven: 1 });
     }

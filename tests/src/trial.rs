@@ -130,7 +130,7 @@ mod tests {
     const VERBS: [Verb; 2] = [Verb::ForceDetach, Verb::Fence];
 
     #[test]
-    fn each_state_has_both_verbs_within_six_and_with_both_backends_within_twelve() {
+    fn each_state_has_both_verbs_within_six_and_both_backends_within_twelve() {
         for first in [0, 6, 12, 18] {
             for victim in VICTIMS {
                 for verb in VERBS {

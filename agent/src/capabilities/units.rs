@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_clear_the_target_is_told_once_and_only_where_volumes_are_served() {
+    fn units_that_would_clear_the_target_are_reported_once_where_volumes_are() {
         let rig = Rig::new();
         let both = |active| RESTORERS.map(|name| (name, unit(RESTORERS[0], active, "enabled")));
         let told = rig.judge(SERVES, &both("active"));

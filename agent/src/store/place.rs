@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_written_to_is_not_read_only_and_what_is_not_there_yet_is_where_it_will_be() {
+    fn writable_and_missing_paths_are_not_read_only() {
         let top = tempfile::tempdir().unwrap();
         fs::write(top.path().join("file"), "x").unwrap();
         for path in ["", "file", "not/there/yet"] {

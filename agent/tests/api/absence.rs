@@ -176,7 +176,7 @@ fn what_is_not_ours_is_never_touched() {
 }
 
 #[test]
-fn an_orphan_is_adopted_with_its_data_and_dropped_from_the_list_when_it_is_gone() {
+fn an_orphan_is_adopted_with_its_data_and_unlisted_when_it_is_gone() {
     let (node, v, w) = (Node::with("resync_seconds = 1"), volume(1), volume(2));
     for id in [&v, &w] {
         assert!(node.fake.lvm().add_volume("vg0", &format!("mooring-{id}"), SIZE, &["mooring"]));

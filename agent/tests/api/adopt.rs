@@ -435,7 +435,7 @@ fn others_id(agent: &Agent, target: &str) -> String {
 
 /// Persistent reservations are the kernel's, and it calls their file by the serial that was recorded.
 #[test]
-fn reservations_of_an_adopted_export_are_kept_at_once_and_their_file_goes_with_it() {
+fn adopted_reservations_are_recorded_at_once_and_their_file_goes_too() {
     let others = Others::new();
     others.adopt();
     let node = &others.node;

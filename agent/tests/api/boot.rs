@@ -138,7 +138,7 @@ fn exports_are_made_before_any_of_them_is_looked_at_again() {
 }
 
 #[test]
-fn lvm_is_asked_behind_the_exports_if_none_waits_for_it_and_before_them_if_all_do() {
+fn lvm_is_asked_after_the_exports_unless_all_of_them_wait_for_it() {
     let asked = |calls: &[String]| calls.iter().position(|call| call.starts_with("lvm "));
     let calls = calls_of_a_boot(MANY, Memory::Kept);
     assert!(asked(&calls) > last_enable(&calls), "{calls:?}");
@@ -220,7 +220,7 @@ fn what_somebody_else_has_switched_on_stays_on() {
 }
 
 #[test]
-fn a_volume_group_that_is_late_holds_up_nobody_and_is_served_when_it_comes() {
+fn a_late_volume_group_delays_nobody_and_is_served_when_it_comes() {
     let node = node("[[groups]]\nname = \"vg1\"\n");
     node.fake.add_vg("vg1", 1024 * MIB);
     let agent = node.start();

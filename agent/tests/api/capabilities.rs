@@ -153,7 +153,7 @@ fn a_change_is_told_without_a_question() {
 }
 
 #[test]
-fn a_disk_that_begins_to_take_discards_is_told_with_what_deletions_do_then() {
+fn a_disk_that_begins_to_take_discards_is_reported_with_its_deletions() {
     let node = Node::with_both("resync_seconds = 1", "wipe = \"discard\"\n");
     let agent = node.start();
     let mut reports = agent.watch();

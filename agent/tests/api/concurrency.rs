@@ -82,7 +82,7 @@ fn what_was_acknowledged_holds_and_nothing_is_lost() {
 }
 
 #[test]
-fn of_two_changes_with_one_generation_one_is_in_force_and_the_other_aborted() {
+fn one_of_two_changes_with_one_generation_is_in_force_the_other_aborts() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

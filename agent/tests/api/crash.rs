@@ -188,12 +188,12 @@ fn killed_before_every_step_the_successor_ends_as_specified() {
 }
 
 #[test]
-fn over_fibre_channel_killed_before_every_step_the_successor_ends_as_specified() {
+fn fc_agent_killed_before_every_step_ends_as_specified() {
     at_every_step(BOTH, Kill::Before, false);
 }
 
 #[test]
-fn over_fibre_channel_killed_with_the_whole_machine_at_every_step_it_ends_as_specified() {
+fn fc_machine_killed_at_every_step_ends_as_specified() {
     at_every_step(BOTH, Kill::After, true);
 }
 

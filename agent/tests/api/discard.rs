@@ -14,7 +14,7 @@ fn passes(node: &Node, id: &str) -> bool {
 }
 
 #[test]
-fn they_are_passed_through_where_the_group_says_so_and_the_disk_takes_them() {
+fn discards_pass_through_where_the_group_says_so_and_the_disk_takes_them() {
     for (lines, disk, expected) in [
         ("", true, false),
         ("discard = false\n", true, false),

@@ -282,7 +282,7 @@ fn a_certificate_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn an_authority_gives_way_to_another_and_callers_of_either_are_let_in_meanwhile() {
+fn an_authority_is_replaced_while_callers_of_either_are_let_in() {
     let site = Site::new(true);
     let agent = site.node.start();
     let next = Authority::new("next");

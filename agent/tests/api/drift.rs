@@ -113,7 +113,7 @@ fn with_tombstones() -> (Node, PathBuf, Agent) {
 }
 
 #[test]
-fn a_volume_that_is_gone_costs_a_start_no_look_at_lvm_and_a_resync_nothing() {
+fn a_lost_volume_costs_a_start_no_look_at_lvm_and_a_resync_nothing() {
     let (_node, _disk, agent) = with_tombstones();
     let resyncs = |log: &[String]| log.iter().filter(|call| *call == "list iscsi").count();
     let of_one = |call: &&String| GONE.map(volume).any(|v| call.contains(&v));

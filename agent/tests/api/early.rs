@@ -114,7 +114,7 @@ fn a_device_that_is_not_the_lv_waits_for_lvm() {
 }
 
 #[test]
-fn a_tag_that_somebody_took_while_no_agent_ran_is_given_back_behind_the_first_look() {
+fn a_tag_removed_while_no_agent_ran_is_restored_after_the_first_look() {
     let node = booted(MANY);
     node.lvm(&format!("lvchange --deltag mooring {}", lv(0)));
     let agent = node.start();

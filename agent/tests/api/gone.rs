@@ -51,7 +51,7 @@ fn with_data(exported: bool) -> (Node, PathBuf, Agent, String) {
 }
 
 #[test]
-fn one_that_was_removed_is_not_made_again_by_any_agent_nor_for_any_later_wish() {
+fn a_removed_lv_is_not_recreated_by_any_agent_nor_for_any_later_spec() {
     let (node, disk, agent, v) = with_data(false);
     node.lvm(&format!("lvremove --yes {}", lv(&v)));
     commit(&disk);
@@ -87,7 +87,7 @@ fn one_that_was_removed_is_not_made_again_by_any_agent_nor_for_any_later_wish() 
 }
 
 #[test]
-fn one_that_was_renamed_under_its_export_is_served_and_comes_back_by_its_name() {
+fn a_renamed_exported_lv_is_served_and_comes_back_by_its_name() {
     let (node, disk, agent, v) = with_data(true);
     let session = node.login(&v, "host1").unwrap();
     node.lvm(&format!("lvrename --yes {} vg0/aside", lv(&v)));
@@ -110,7 +110,7 @@ fn one_that_was_renamed_under_its_export_is_served_and_comes_back_by_its_name() 
 }
 
 #[test]
-fn who_was_told_that_it_is_made_is_believed_whatever_comes_in_the_next_moment() {
+fn an_acknowledged_volume_stays_made_through_a_crash_in_the_next_moment() {
     let v = volume(1);
     for provisioning in [v1::Provisioning::Thick, v1::Provisioning::Thin] {
         let node = match provisioning {

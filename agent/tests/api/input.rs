@@ -173,7 +173,7 @@ fn no_room_leaves_nothing_in_lvm() {
 }
 
 #[test]
-fn a_group_that_fills_up_between_the_look_and_the_creation_fails_and_comes_true_by_itself() {
+fn a_group_that_fills_up_before_the_creation_fails_it_until_space_is_free() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let agent = node.start();
     let mut reports = agent.watch();
@@ -254,7 +254,7 @@ fn recorded(iqn: &str) -> v1::ExportIdentity {
 }
 
 #[test]
-fn an_export_under_recorded_names_goes_with_its_volume_and_not_by_a_tombstone_without_names() {
+fn a_recorded_export_goes_with_its_names_and_not_by_a_bare_tombstone() {
     let (node, w) = (Node::new(), volume(2));
     let agent = node.start();
     agent.make(put_volume(&w, 1));

@@ -331,7 +331,7 @@ fn a_controller_that_only_speaks_plain_text_is_not_reached() {
 }
 
 #[test]
-fn a_refused_token_and_a_controller_that_dies_leave_the_key_for_the_next_try() {
+fn a_refused_token_or_a_dying_controller_leaves_the_key_for_the_next_try() {
     let site = Site::new();
     let waiting = site.dir.path().join("agent.pem.new");
     let mut keys = Vec::new();

@@ -10,7 +10,7 @@ use crate::rig::*;
 use crate::switch::Blocks;
 
 #[test]
-fn without_configfs_the_module_is_named_and_the_export_comes_true_when_it_is_there() {
+fn without_configfs_the_module_is_named_until_the_export_can_be_made() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     node.fake.unload_configfs();
     let agent = node.start();
@@ -159,7 +159,7 @@ fn a_failed_teardown_is_tried_again_by_itself() {
 }
 
 #[test]
-fn after_a_reboot_exports_are_restored_from_the_store_at_a_cost_that_is_linear() {
+fn after_a_reboot_restoring_exports_has_a_linear_cost() {
     let cost = |count: u8| {
         let node = Node::new();
         let agent = node.start();
@@ -288,7 +288,7 @@ fn a_grant_costs_the_same_with_one_attachment_and_with_many() {
 }
 
 #[test]
-fn a_state_folder_that_goes_under_the_agent_is_noticed_and_nothing_more_is_taken() {
+fn a_lost_state_folder_is_noticed_and_nothing_more_is_taken() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

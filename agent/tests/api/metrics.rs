@@ -198,7 +198,7 @@ fn the_numbers_are_those_of_the_kernel() {
 }
 
 #[test]
-fn a_drain_that_hangs_is_a_stuck_call_an_unproven_receipt_and_a_quarantine() {
+fn a_hanging_drain_is_a_stuck_call_an_unproven_receipt_and_a_quarantine() {
     let (node, v) = (Node::with("answer_deadline_ms = 100"), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

@@ -256,7 +256,7 @@ fn who_wants_no_session_cut_is_told_where_it_comes_from() {
 }
 
 #[test]
-fn who_wants_no_session_cut_is_not_told_that_there_is_none_when_nobody_could_look() {
+fn refusing_live_sessions_is_retried_when_nobody_could_look() {
     let (node, agent, v, _) = revoked_on_a_dead_disk(1);
     eventually("the call is known to be stuck", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
     let polite = v1::PutExportRequest {

@@ -306,7 +306,7 @@ fn a_copy_is_taken_by_an_agent_that_knows_nothing_of_the_export() {
 }
 
 #[test]
-fn a_copy_in_other_words_is_refused_and_the_volume_is_not_exported_without() {
+fn an_unreadable_copy_is_refused_and_the_volume_is_not_exported_without() {
     let node = Node::new();
     let agent = node.start();
     let v = volume(1);

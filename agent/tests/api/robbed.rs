@@ -28,7 +28,7 @@ fn has_tag(node: &Node, id: &str) -> bool {
 }
 
 #[test]
-fn a_tag_is_given_back_under_a_live_session_and_said_to_be_gone_until_then() {
+fn a_lost_tag_is_reported_and_restored_under_a_live_session() {
     // No resync comes within this test: the disk that LVM has written to tells.
     let (node, disk) = watched("resync_seconds = 3600");
     let (agent, v) = (node.start(), volume(1));
@@ -98,7 +98,7 @@ fn somebody_elses_lv_under_our_name_gets_none() {
 }
 
 #[test]
-fn one_that_was_never_whole_gets_none_because_its_old_blocks_would_be_shown() {
+fn a_never_whole_lv_gets_no_tag_since_its_old_blocks_would_show() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&volume(2), 1));

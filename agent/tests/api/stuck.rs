@@ -85,7 +85,7 @@ fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
 }
 
 #[test]
-fn a_call_that_somebody_else_hangs_in_loses_a_thread_or_two_and_not_one_for_each_question() {
+fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
     // Not our rmdir: some other program's. The volume is at rest for us, and a look at it does not come back.
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
@@ -146,7 +146,7 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
 }
 
 #[test]
-fn a_tombstone_of_a_stuck_export_says_what_it_waits_for_and_finishes_by_itself() {
+fn a_tombstone_of_a_stuck_export_says_its_reason_and_finishes_by_itself() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

@@ -85,7 +85,7 @@ fn both_formats_are_whole_and_the_volume_is_served_afterwards() {
 }
 
 #[test]
-fn killed_at_every_change_it_is_whole_or_not_there_and_the_next_agent_ends_it() {
+fn an_agent_killed_at_every_change_leaves_a_whole_image_or_none() {
     let format = v1::ImageFormat::Raw;
     let mut kills = 0;
     'steps: for at in 1.. {
@@ -150,7 +150,7 @@ fn lv_uuid(node: &Node, lv: &str) -> String {
 }
 
 #[test]
-fn what_stands_beside_a_part_is_gone_on_with_if_its_copy_was_wished_all_the_time() {
+fn a_part_is_resumed_if_its_copy_was_in_the_spec_all_the_time() {
     let raw = v1::ImageFormat::Raw;
     // Wished, and killed before anything was made: what is found then is of this wish.
     let ((node, folder), v) = (node(), volume(1));
@@ -276,7 +276,7 @@ fn a_taken_name_a_full_disk_and_no_program_are_told_and_leave_nothing() {
 }
 
 #[test]
-fn nobody_is_granted_it_meanwhile_and_it_is_a_job_that_ends_when_it_is_not_wished() {
+fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
     let agent = node.start();

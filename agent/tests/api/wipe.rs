@@ -53,7 +53,7 @@ fn a_deletion_does_what_its_group_says_and_never_what_lvm_is_set_to() {
 }
 
 #[test]
-fn what_was_discarded_before_a_deletion_was_called_off_is_not_taken_for_zeroed() {
+fn blocks_discarded_before_a_cancelled_deletion_do_not_count_as_zeroed() {
     let (node, v) = (Node::with_wipe("discard"), volume(1));
     let agent = node.start();
     let spec = |counter| put_volume_spec(&v, counter, volume_spec(600 * MIB));

@@ -47,7 +47,7 @@ fn cases() -> impl Iterator<Item = (ImageFormat, Provisioning)> {
 }
 
 #[test]
-fn killed_around_any_change_it_is_its_image_and_nothing_is_copied_twice_but_the_last_piece() {
+fn killed_around_any_change_only_the_last_piece_is_copied_twice() {
     for (format, provisioning) in cases() {
         let mut kills = 0;
         for at in 0.. {
@@ -123,7 +123,7 @@ fn of_a_file_that_was_changed_or_exchanged_nothing_is_believed() {
 }
 
 #[test]
-fn killed_around_the_change_to_another_file_no_mark_of_the_first_is_believed_afterwards() {
+fn killed_around_a_change_of_file_no_mark_of_the_first_file_is_believed() {
     for fault in [Fault::Before, Fault::After] {
         for at in 0..6 {
             let world = World::new(ImageFormat::Raw, Provisioning::Thick);

@@ -152,7 +152,7 @@ fn what_was_written_since_is_wiped_whatever_the_marks_say() {
 }
 
 #[test]
-fn a_wipe_goes_on_where_a_zeroing_was_and_a_discard_leaves_nothing_to_go_on_from() {
+fn a_wipe_resumes_where_a_zeroing_was_and_a_discard_leaves_no_mark() {
     let fake = large();
     stale(&fake, true);
     let zero: Vec<_> = plan_of(&fake, &DOOMED).steps.iter().map(|step| word(&step.op)).collect();
@@ -187,7 +187,7 @@ fn a_mark_beyond_the_volume_or_without_a_number_is_not_believed() {
 }
 
 #[test]
-fn of_two_marks_both_are_true_and_a_mark_that_fails_costs_nothing_but_time() {
+fn the_farther_of_two_marks_counts_and_a_failed_mark_costs_only_time() {
     let fake = large();
     let (one, two) = (mark(4), mark(8));
     fake.lvm().add_volume("vg0", &name(1), 64 * MIB, &[LV_TAG, LV_UNZEROED_TAG, &one, &two]);

@@ -201,7 +201,7 @@ fn a_volume_becomes_a_file_in_both_formats() {
 }
 
 #[test]
-fn killed_around_any_change_it_is_whole_or_not_there_and_the_next_agent_ends_it() {
+fn killed_around_any_change_an_image_is_whole_or_absent() {
     for format in FORMATS {
         let mut deaths = 0;
         for at in 1.. {
@@ -242,7 +242,7 @@ fn killed_around_any_change_it_is_whole_or_not_there_and_the_next_agent_ends_it(
 }
 
 #[test]
-fn killed_around_any_change_and_not_wished_any_more_nothing_is_left_but_what_is_whole() {
+fn killed_around_any_change_and_out_of_the_spec_only_whole_images_stay() {
     for format in FORMATS {
         for at in 1..=CHANGES {
             for death in [PartDeath::Before(at), PartDeath::After(at)] {

@@ -134,7 +134,7 @@ fn where_the_disk_takes_no_discards_it_is_zeroed() {
 }
 
 #[test]
-fn with_none_the_blocks_are_left_alone_and_the_next_volume_there_is_zeroed() {
+fn without_a_wipe_blocks_stay_and_the_next_volume_there_is_zeroed() {
     let fake = machine();
     fake.lvm().set_discards("vg0", true);
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);

@@ -151,7 +151,7 @@ fn io_counts_and_obeys_write_protection() {
 }
 
 #[test]
-fn another_queue_depth_or_a_removed_acl_or_a_disabled_group_drops_sessions() {
+fn a_new_queue_depth_a_removed_acl_or_a_disabled_group_drops_sessions() {
     let (machine, lio) = exported();
     let login = |host| machine.login(PORTAL, TARGET, host, CREDENTIALS).unwrap();
     let (one, two) = (login(HOST1), login(HOST2));
@@ -534,7 +534,7 @@ fn lvm_refuses_as_the_tool_does() {
 }
 
 #[test]
-fn what_is_discarded_reads_as_anything_and_only_where_the_disk_takes_discards() {
+fn discarded_blocks_read_as_anything_and_only_where_discards_are_taken() {
     let machine = FakeMachine::new();
     machine.add_vg("vg0", 1 << 30);
     assert_eq!(lvm(&machine, CREATE).0, 0);

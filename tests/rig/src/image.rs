@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_fails_leaves_nothing_and_one_that_succeeds_is_not_made_again() {
+    fn a_failed_part_leaves_nothing_and_a_successful_one_is_not_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let failed = part(dir.path(), "p", false, |work| {
             fs::write(work.join("half"), "")?;

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_runs_when_its_subject_changed_and_all_when_a_shared_part_did() {
+    fn a_scenario_runs_when_its_subject_changed_or_a_shared_part_did() {
         for commits in 0..TURNS {
             let choice = of(ALL, &history(commits, &["agent/src/images/qcow2.rs"]));
             assert!(names(&choice).contains(&"images"));

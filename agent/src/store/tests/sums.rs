@@ -275,7 +275,7 @@ fn no_two_rows_that_look_alike_have_one_sum() {
 
 /// The number of the schema is in the file's head, of which no row has a sum.
 #[test]
-fn a_store_that_says_an_older_schema_than_it_has_is_damaged_and_stays_as_it_is() {
+fn a_store_that_claims_an_older_schema_is_damaged_and_left_alone() {
     let dir = written();
     for version in (0..9).rev() {
         stranger(dir.path()).pragma_update(None, "user_version", version).unwrap();

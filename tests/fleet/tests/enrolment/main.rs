@@ -194,7 +194,7 @@ fn a_join_and_a_revocation_reach_the_other_controller() {
 
 /// The host of a refused token is shown to auditors, and not to the caller who presented the token.
 #[test]
-fn a_refused_join_is_in_the_audit_log_with_the_host_that_its_token_was_for() {
+fn a_refused_join_is_in_the_audit_log_with_the_host_of_its_token() {
     let site = Site::new();
     let (one, two) = (site.node("one"), site.node("two"));
     let token = site.token("node1").unwrap();

@@ -90,7 +90,7 @@ fn quarantined(fleet: &Fleet, volume: &str) {
 }
 
 #[test]
-fn s34_what_could_not_be_attached_holds_nothing_and_stays_until_it_is_deleted() {
+fn s34_a_failed_attachment_holds_nothing_and_stays_until_deleted() {
     let (fleet, volume) = shared();
     let member = fleet.member();
     quarantined(&fleet, &volume);
