@@ -1,5 +1,5 @@
-//! The laws of the volumes domain, on the fake LVM: converge, any prefix, quiet, ours only, no data loss, never usable
-//! while not zeroed, wiped as configured, any call may fail.
+//! The laws of the volumes domain, on the fake LVM: converge, any prefix, quiet, ours only, no data
+//! loss, never usable while not zeroed, wiped as configured, any call may fail.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod volumes_growth;
@@ -65,7 +65,7 @@ type Row = BTreeMap<String, String>;
 
 type Ranges = Vec<(u64, u64)>;
 
-/// By device path: what LVM says, the ranges that read as zeros, and those that were discarded.
+/// By device path: LVM's row, the ranges that read as zeros, and the ranges that were discarded.
 type Snapshot = BTreeMap<String, (String, Ranges, Ranges)>;
 
 fn lvs(fake: &FakeMachine) -> Vec<Row> {
@@ -78,8 +78,8 @@ fn lvs(fake: &FakeMachine) -> Vec<Row> {
     serde_json::from_value(json["report"][0]["lv"].clone()).unwrap()
 }
 
-/// Everything that can be seen of every LV, its blocks included. Without LVM's identities: an interrupted run may make its
-/// LVs in another order than a straight one.
+/// Returns everything visible of every LV, including its blocks. LVM's identities are left out,
+/// because an interrupted run may create its LVs in another order.
 fn snapshot(fake: &FakeMachine) -> Snapshot {
     let one = |mut row: Row| {
         let path = row["lv_path"].clone();
@@ -97,7 +97,7 @@ fn deactivate(fake: &FakeMachine, group: &str, lv: &str) {
     assert_eq!(out.status, 0);
 }
 
-/// What stands under a volume's name at first.
+/// State of the LV that has a volume's name at first.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "notes of a test")]
 struct Before {
@@ -105,19 +105,20 @@ struct Before {
     mib: u64,
     tagged: bool,
     unzeroed: bool,
-    /// It carries a mark that its first 4 MiB are zeroed: true of one that is unzeroed, of old on one that holds data.
+    /// `true` if the LV carries a mark that its first 4 MiB are zeroed. The mark is true on an
+    /// unzeroed LV, and outdated on one with data.
     marked: bool,
     active: bool,
-    /// It has a name of its own, and the tag with the volume's id.
+    /// `true` if the LV has another name, and the tag with the volume's id.
     adopted: bool,
 }
 
-/// The name of an adopted LV.
+/// Returns the name of an adopted LV.
 fn site(id: VolumeId) -> String {
     format!("site-{id}")
 }
 
-/// What stands at first under the name of what it is to grow by.
+/// State of the LV that has the name of a volume's growth at first.
 #[derive(Debug, Clone)]
 struct Growth {
     group: &'static str,
@@ -130,9 +131,9 @@ struct Growth {
 #[derive(Debug, Clone)]
 struct World {
     volumes: Vec<(Option<Before>, Option<Growth>, Wanted)>,
-    /// Of vg0 and vg1.
+    /// Wipe settings of vg0 and vg1.
     wipes: [Wipe; 2],
-    /// The disk of vg0 takes discards.
+    /// `true` if the disk of vg0 takes discards.
     discards: bool,
 }
 
@@ -204,12 +205,12 @@ impl World {
     fn build(&self) -> FakeMachine {
         let fake = FakeMachine::new();
         for group in ["vg0", "vg1", "other"] {
-            // The largest world there can be before anything is wished, three volumes of 200 MiB with what they grew by, fits in.
+            // The largest world fits: three volumes of 200 MiB, each with its growth.
             fake.add_vg(group, 1280 * MIB);
         }
         let lvm = fake.lvm();
         lvm.set_discards("vg0", self.discards);
-        // Not ours: no name of ours, a name of ours that is no volume's, an unlisted group, an id that is not canonical.
+        // Not ours: a foreign name, a name of no volume, an unlisted group, an id not canonical.
         lvm.add_volume("vg0", "root", 64 * MIB, &[]);
         lvm.add_volume("vg0", "theirs", 8 * MIB, &[LV_TAG, LV_UNZEROED_TAG]);
         lvm.add_volume("vg1", "mooring-save-00000000-0000-0000-0000-000000000001", 8 * MIB, &[LV_TAG]);
@@ -246,7 +247,7 @@ impl World {
         fake
     }
 
-    /// The machine that this world is, with the groups as its configuration has them.
+    /// The machine with this world's LVs, and with the groups as its configuration has them.
     fn on(&self, fake: &FakeMachine) -> Machine {
         Machine::new(fake, groups_with(self.wipes))
     }
@@ -255,7 +256,8 @@ impl World {
         self.volumes.iter().enumerate().map(|(index, (_, _, wanted))| (id(index as u128 + 1), wanted))
     }
 
-    /// Whether this LV may be changed at all, and whether it must go, must stay (or neither: nobody's data is in it).
+    /// Returns whether this LV may be changed at all, and its end: `Some(true)` if it must go,
+    /// `Some(false)` if it must stay, `None` if it may do either because it holds nobody's data.
     fn rights(&self, row: &Row) -> (bool, Option<bool>) {
         let listed = row["vg_name"] != "other";
         let tagged = row["lv_tags"].split(',').any(|tag| tag == LV_TAG);
@@ -279,7 +281,8 @@ impl World {
 /// Checks after every step that nothing usable shows old blocks.
 struct Watch<'a> {
     machine: &'a Machine,
-    /// Devices that were usable from the beginning, and their sizes: so far they hold their owner's data.
+    /// Devices that were usable from the beginning, and their sizes: up to there they hold their
+    /// owner's data.
     usable_before: &'a Usable,
     stop_at: Option<usize>,
     steps: usize,
@@ -314,7 +317,7 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// One pass over every volume. Errors are returned, one per volume at most.
+/// Runs one pass over every volume. Returns the errors, at most one for each volume.
 fn pass(world: &World, machine: &Machine, usable_before: &Usable, stop_at: Option<usize>) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut watch = Watch { machine, usable_before, stop_at, steps: 0 };
@@ -328,10 +331,10 @@ fn pass(world: &World, machine: &Machine, usable_before: &Usable, stop_at: Optio
     errors
 }
 
-/// Device paths, and how many bytes of each hold somebody's data.
+/// Device paths, each with the number of bytes that hold somebody's data.
 type Usable = BTreeMap<String, u64>;
 
-/// Those of the beginning: tagged, not marked.
+/// Returns the devices that are usable at the beginning: tagged, and not marked as unzeroed.
 fn usable(fake: &FakeMachine) -> Usable {
     let is = |row: &Row, tag: &str| row["lv_tags"].split(',').any(|t| t == tag);
     let usable = lvs(fake).into_iter().filter(|row| is(row, LV_TAG) && !is(row, LV_UNZEROED_TAG));
@@ -345,7 +348,8 @@ fn settle(world: &World, machine: &Machine, usable_before: &Usable) {
     }
 }
 
-/// The end is what was wanted, or a reason why not; and what was not ours or not doomed is as it was.
+/// Asserts that the end is the spec, or a reason why not; and that LVs that are not ours or not
+/// doomed are unchanged.
 fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snapshot) {
     let seen = view(machine, &machine.groups).unwrap();
     for (id, wanted) in world.wishes() {
@@ -354,7 +358,7 @@ fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snaps
         let report = report(wanted, &seen, id);
         let phase = match wanted {
             Wanted::Volume(_) | Wanted::Adopted(..) if plan.blocked.is_empty() => Phase::Ready,
-            // It does not grow, and is served as it is.
+            // The volume cannot grow, and is served as it is.
             Wanted::Volume(spec) | Wanted::Adopted(spec, _)
                 if seen.lv(&spec.group, id).is_some_and(|lv| lv.is_ready() && lv.size < spec.size) =>
             {
@@ -406,7 +410,7 @@ proptest! {
         let machine = world.on(&fake);
         settle(&world, &machine, &usable);
         check_end(&world, &machine, &before, &untouched);
-        // Quiet: looking again changes nothing, and asks nothing of LVM but reports.
+        // Quiet: a second look changes nothing, and asks LVM only for reports.
         let changes = machine.changes.load(Ordering::Relaxed);
         settle(&world, &machine, &usable);
         prop_assert_eq!(machine.changes.load(Ordering::Relaxed), changes);
@@ -419,7 +423,7 @@ proptest! {
         settle(&world, &world.on(&straight), &usable);
         let machine = world.on(&cut);
         pass(&world, &machine, &usable, Some(stop));
-        // The host was cut off, too: what will be wanted active again may have no device now.
+        // The host was cut off, too: LVs that must be active may have no device now.
         let seen = view(&machine, &machine.groups).unwrap();
         for (id, wanted) in world.wishes().filter(|_| stop % 2 == 0) {
             let Wanted::Volume(spec) = wanted else { continue };
@@ -461,7 +465,7 @@ proptest! {
                 let name = &step.op.lv().name;
                 let adopted = name.as_str() == site(id);
                 let (volume, growth) = (adopted || *name == LvName::of(id), *name == LvName::growth_of(id));
-                // What was adopted is there, or it is nowhere.
+                // An adopted LV exists, or the volume has none.
                 let made = matches!(&step.op, VolumeOp::Create { .. }) && !growth;
                 prop_assert!(!made || (!adopted && matches!(wanted, Wanted::Volume(_))));
                 match &step.op {
@@ -513,7 +517,7 @@ fn blocked(fake: &FakeMachine, wanted: &Wanted) -> (BlockedKind, String) {
     (blocked.kind, format!("{}: {}", blocked.object, blocked.why))
 }
 
-/// The whole table of a volume in a group that is there: what is under its name / what is wanted: what is done.
+/// Whole table of a volume in an existing group: LV under its name / spec: steps.
 const TABLE: &str = "\
 absent / wanted: create zero unmark
 absent / doomed: -
@@ -596,7 +600,7 @@ fn word(op: &VolumeOp) -> &'static str {
     }
 }
 
-/// What a plan does, and what it cannot do, in words; `-`: nothing.
+/// Returns the steps and the obstacles of a plan in words; `-` if it has neither.
 fn words(plan: &Plan<VolumeOp>) -> String {
     let steps = plan.steps.iter().map(|step| word(&step.op).to_owned());
     let blocked = plan.blocked.iter().map(|blocked| format!("{:?}", blocked.kind));
@@ -654,7 +658,7 @@ fn obstacles_say_what_was_found_and_what_to_do() {
                 .to_owned()
         )
     );
-    // To the last extent it fits.
+    // A volume fits up to the last extent.
     assert_eq!(plan_of(&fake, &Wanted::Volume(spec(1, "vg0", 1008))).blocked, []);
     let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "other", 8)));
     assert!(
@@ -712,7 +716,7 @@ fn looking_at_one_volume_costs_the_same_among_many() {
     fake.lvm().add_volume("vg0", &site(id(200)), 4 * MIB, &[LV_TAG, &lv_volume_tag(id(200))]);
     let cost = || {
         fake.lvm().clear_log();
-        // One that is there by its name, one that was adopted, one that is not there.
+        // An LV with the volume's name, an adopted LV, and a missing LV.
         for n in [1, 200, 300] {
             view_one(&fake.lvm(), &groups(), id(n), &Beside::default()).unwrap();
         }
@@ -769,7 +773,7 @@ fn faults_of_the_machine() {
     let error = make().unwrap_err();
     assert!(matches!(&error, Error::Device { .. }) && error.cure() == Cure::Operator, "{error}");
     fake.blocks().fail_zeroing(None);
-    // The plan of before: the LV is there by now.
+    // This plan is stale: the LV exists by now.
     let error = apply(&stale, &fake.lvm(), &fake.blocks(), &mut ()).unwrap_err();
     assert!(matches!(&error, Error::Changed { .. }) && error.cure() == Cure::Retry, "{error}");
     let path = volumes::device_path("vg0", &name(1));
@@ -780,7 +784,7 @@ fn faults_of_the_machine() {
     make().unwrap();
     assert!(plan_of(&fake, &wanted).is_quiet() && fake.blocks().is_zeroed(&path));
 
-    // Doomed, and mounted here: neither wiped nor removed.
+    // A doomed LV that is mounted here is neither wiped nor removed.
     fake.set_busy(&path, true);
     let doomed = plan_of(&fake, &Wanted::Doomed { export_gone: true });
     assert!(matches!(apply(&doomed, &fake.lvm(), &fake.blocks(), &mut ()), Err(Error::InUse { .. })));

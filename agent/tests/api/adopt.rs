@@ -1,5 +1,5 @@
-//! Exports of targetcli and of Cinder's LVM driver, taken over under load: no session ends, nothing else changes, and from then on
-//! they are exports like any other, under the names that they had.
+//! Adoption of exports of targetcli and of Cinder's LVM driver under load: no session ends, and
+//! nothing else changes. Adopted exports then behave like any other, and keep their names.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ const CINDER_TARGET: &str = "iqn.2010-10.org.openstack:volume-7f3c1e52-0d5b-4f0a
 const TARGETCLI_TARGET: &str = "iqn.2003-01.org.linux-iscsi.storage1.x8664:sn.0123456789ab";
 const CHAP: (&str, &str) = ("tJ8s5QpTq3vXn2LdRb7k", "Xylophon9dQ2mVwE");
 
-/// Somebody else's target, which cannot be taken over, and its LV.
+/// A target of somebody else that cannot be adopted, and its LV.
 const DEMO: &str = "
 mkdir core/iblock_2
 mkdir core/iblock_2/demo
@@ -58,10 +58,10 @@ fn run_script(tree: &dyn Tree, script: &str) {
     }
 }
 
-/// A storage node that others have set up, with everybody logged in who may.
+/// A storage node that others have set up; every initiator with access is logged in.
 struct Others {
     node: Node,
-    /// Session, LUN, whether it may write.
+    /// Session, LUN, and `true` if the session may write.
     sessions: Vec<(SessionId, u64, bool)>,
 }
 
@@ -110,7 +110,7 @@ impl Others {
         }
     }
 
-    /// Every session lives, and does what it could do.
+    /// Asserts that every session lives, and can still do what it could do before.
     #[track_caller]
     fn all_go_on(&self) {
         for (session, lun, writes) in &self.sessions {
@@ -129,7 +129,7 @@ impl Others {
         survey(&self.machine(), &self.node.config, Some(&kept)).unwrap()
     }
 
-    /// Takes over all that can be, stopping before the step of this number.
+    /// Adopts all candidates, and stops before the step of this number.
     fn adopt_until(&self, step: usize) -> Result<(), Error> {
         let store = self.store();
         let mut steps = 0;
@@ -144,7 +144,7 @@ impl Others {
         self.adopt_until(usize::MAX).unwrap();
     }
 
-    /// The volume that a target was taken over as.
+    /// Returns the id under which a target was adopted.
     fn id_of(&self, target: &str) -> String {
         let store = self.store();
         let all = self.survey(&store);
@@ -165,7 +165,7 @@ impl Others {
         }
     }
 
-    /// The tree without the numbers of sessions, which move.
+    /// Returns the tree without the session numbers, which change.
     fn tree(&self) -> String {
         let moving = |line: &&str| {
             line.contains("/statistics") || line.contains("fabric_statistics") || line.contains("/info")
@@ -173,14 +173,15 @@ impl Others {
         self.node.tree().lines().filter(|line| !moving(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// What is not of the two exports that can be taken over.
+    /// Returns the lines of the tree that belong to neither of the two adoptable exports.
     fn foreign(&self) -> String {
         let mine =
             |line: &&str| [CINDER_TARGET, TARGETCLI_TARGET, "data0"].iter().any(|name| line.contains(name));
         self.tree().lines().filter(|line| !mine(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// Who reaches what, as whoever set it up meant it: he did not know that host4, which may only read, can write (lio.md, t).
+    /// Returns the access that whoever set up the exports intended. It differs for host4: it is
+    /// meant to read only, and the kernel lets it write (lio.md, t).
     fn meant(&self) -> Vec<Reach> {
         let meant = |mut reach: Reach| {
             if reach.initiator == iqn("host4") {
@@ -201,16 +202,16 @@ impl Others {
 }
 
 mod anyhow_result {
-    /// What the program said, or why it ended.
+    /// Output of the program, or the error that ended it.
     pub(super) type Said = Result<String, String>;
 }
 
-/// The kept spec of an export, with what a sender that knows no secrets sends.
+/// Returns the stored spec of an export, as a sender that knows no secrets would send it.
 fn kept_spec(agent: &Agent, id: &str) -> v1::ExportSpec {
     agent.get(id).unwrap().export_spec.unwrap()
 }
 
-/// The lines that differ.
+/// Asserts that two texts are equal, and shows the first lines that differ.
 #[track_caller]
 fn assert_same(now: &str, before: &str) {
     let differ: Vec<_> =
@@ -241,12 +242,12 @@ fn taking_over_changes_two_tags_and_nothing_else() {
         assert_eq!(others.tags(lv), BTreeSet::new());
     }
     others.all_go_on();
-    // Once more is nothing more.
+    // A second adoption finds nothing to do.
     let again = others.said(What::Apply, &[], false).unwrap();
     assert!(again.contains("\n0 adopted."), "{again}");
 }
 
-/// The words of a plan, as docs/operations.md shows them.
+/// Pins the words of a plan, as docs/operations.md shows them.
 #[test]
 fn a_plan_says_what_is_kept_and_what_is_changed() {
     let others = Others::new();
@@ -268,7 +269,7 @@ fn the_agent_serves_them_from_its_start_on_and_no_session_notices() {
     let data = others.id_of(TARGETCLI_TARGET);
     let agent = others.node.start();
     for id in [CINDER_ID, &data] {
-        // The export and its volume are looked at one after the other.
+        // The agent looks at the export and at its volume one after the other.
         eventually("in force and ready", || {
             let status = agent.get(id).unwrap();
             let ready = status.volume.is_some_and(|volume| volume.phase() == v1::Phase::Ready);
@@ -283,7 +284,7 @@ fn the_agent_serves_them_from_its_start_on_and_no_session_notices() {
     others.all_go_on();
     assert_same(&others.foreign(), &foreign);
     assert_eq!(others.node.fake.reachable(), reach);
-    // No call of the agent was one that could cut anybody.
+    // The agent made no call that could cut off an initiator.
     for call in agent.switch.log() {
         let harmless = ["write ", "mkdir iscsi", "lvm vgs", "lvm lvs", "flush "]
             .iter()
@@ -304,7 +305,7 @@ fn they_are_exports_like_any_other() {
     let agent = node.start();
     eventually("served", || agent.get(CINDER_ID).unwrap().export.is_some_and(|export| export.in_force));
     let [(one, ..), (two, ..), ..] = others.sessions[..] else { panic!("sessions") };
-    // A mode: the secrets, which the sender does not know, stay.
+    // A change of mode keeps the secrets, which the sender does not know.
     let mut spec = kept_spec(&agent, CINDER_ID);
     let of = |spec: &mut v1::ExportSpec, host: &str| {
         spec.grants.iter().position(|g| g.initiator == iqn(host)).unwrap()
@@ -313,7 +314,7 @@ fn they_are_exports_like_any_other() {
     spec.grants[at].set_mode(RO);
     agent.make(put_export_spec(CINDER_ID, 2, spec.clone()));
     assert!(node.fake.write(two, 0).is_err() && node.fake.read(two, 0).is_ok());
-    // A new grant, which gets no LUN 0.
+    // A new grant gets no LUN 0.
     let mut zero = grant("host5", RW);
     zero.lun = 0;
     let mut with_zero = spec.clone();
@@ -325,7 +326,7 @@ fn they_are_exports_like_any_other() {
     let five =
         node.fake.login(PORTAL, CINDER_TARGET, &iqn("host5"), Some(("host5", &secret_of("host5")))).unwrap();
     node.fake.write(five, 1).unwrap();
-    // It grows, under the name that it has.
+    // The volume grows, under the name that it has.
     let size = v1::VolumeSpec { group: "cinder-volumes".to_owned(), ..volume_spec(2 * SIZE) };
     agent.make(put_volume_spec(CINDER_ID, 2, size));
     assert_eq!(node.fake.inquire(one, 0).unwrap().size, 2 * SIZE);
@@ -339,20 +340,20 @@ fn they_are_exports_like_any_other() {
     assert!(node.fake.login(PORTAL, CINDER_TARGET, &iqn("host2"), Some(CHAP)).is_err());
     node.fake.write(one, 0).unwrap();
     node.fake.write(five, 1).unwrap();
-    // Somebody who had LUN 0 once does not get it back.
+    // An initiator that once had LUN 0 does not get it back.
     let mut back = grant("host2", RW);
     back.lun = 0;
     let mut with_zero = spec.clone();
     with_zero.grants.push(back);
     let refused = agent.put_export(put_export_spec(CINDER_ID, 5, with_zero));
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["host2", "LUN 0"]);
-    // And it goes, with its LV, and with nothing else.
+    // The volume goes with its LV, and nothing else goes.
     let foreign = others.foreign();
     spec.grants.clear();
     agent.make(put_export_spec(CINDER_ID, 5, spec));
     agent.make(delete_volume(CINDER_ID, 3));
     node.assert_nothing_left(CINDER_ID);
-    // Its HBA folder, in which nobody else's backstore is, goes with it.
+    // Its HBA folder goes, too: nobody else has a backstore in it.
     let rest = |text: &str| {
         text.lines().filter(|line| !line.contains("core/iblock_0")).collect::<Vec<_>>().join("\n")
     };
@@ -404,7 +405,7 @@ fn they_come_back_after_a_boot_as_they_were() {
     let reach: BTreeSet<_> =
         others.meant().into_iter().filter(|reach| !reach.target.contains("demo")).collect();
     drop(node.start());
-    // What targetcli or Cinder would put back is not there; only what the agent keeps is.
+    // The objects of targetcli and Cinder are not restored; only the agent's specs are.
     node.fake.reboot();
     let agent = node.start();
     let data = others_id(&agent, TARGETCLI_TARGET);
@@ -433,7 +434,7 @@ fn others_id(agent: &Agent, target: &str) -> String {
     agent.list().into_iter().find(is).unwrap().volume_id
 }
 
-/// Persistent reservations are the kernel's, and it calls their file by the serial that was recorded.
+/// Persistent reservations are the kernel's. The kernel names their file by the recorded serial.
 #[test]
 fn adopted_reservations_are_recorded_at_once_and_their_file_goes_too() {
     let others = Others::new();
@@ -446,11 +447,11 @@ fn adopted_reservations_are_recorded_at_once_and_their_file_goes_too() {
     reserve(one, PrOut::Register { key: 0, new: 0xa, durable: true });
     reserve(two, PrOut::Register { key: 0, new: 0xb, durable: true });
     reserve(one, PrOut::Reserve { key: 0xa, kind: 5 });
-    // No resync comes here.
+    // No resync runs in this test.
     until(&agent, CINDER_ID, HELD);
     reserve(two, PrOut::Preempt { key: 0xb, victim: 0xa, kind: 5 });
     until(&agent, CINDER_ID, "host2 5: host2=b");
-    // The power goes: who was preempted stays so.
+    // After a loss of power, a preempted initiator stays preempted.
     let agent = restart(node, agent);
     until(&agent, CINDER_ID, "host2 5: host2=b");
     let file = node.dir.path().join(format!("root/var/target/pr/aptpl_{CINDER_SERIAL}"));
@@ -462,8 +463,8 @@ fn adopted_reservations_are_recorded_at_once_and_their_file_goes_too() {
     assert!(!file.exists(), "the kernel leaves its file behind");
 }
 
-/// Cut short before every step, and an agent started on what there is then: nobody notices, nothing is made, and the next
-/// adoption finishes it.
+/// Stops an adoption before every step, and starts an agent on the result. No initiator notices,
+/// nothing is created, and the next adoption finishes the work.
 #[test]
 fn an_adoption_that_was_cut_short_is_safe_and_is_finished_by_the_next() {
     let mut steps = 0;
@@ -493,7 +494,7 @@ fn an_adoption_that_was_cut_short_is_safe_and_is_finished_by_the_next() {
         let (cinder, data) = (others.id_of(CINDER_TARGET), others.id_of(TARGETCLI_TARGET));
         assert_eq!(cinder, CINDER_ID);
         let tags = others.tags("data0");
-        // The id that it was given first stays its id.
+        // The volume keeps the id that the first adoption gave it.
         assert!(
             tagged.is_subset(&tags) && tags.contains(&format!("mooring-volume-{data}")),
             "{tagged:?} {tags:?}"
@@ -511,7 +512,7 @@ fn an_adoption_that_was_cut_short_is_safe_and_is_finished_by_the_next() {
         }
         steps += 1;
     }
-    // Tag, volume and export, of two.
+    // Three steps (tag, volume, export) for each of two candidates.
     assert_eq!(steps, 6);
 }
 
@@ -530,7 +531,7 @@ fn only_what_was_chosen_is_taken_over() {
     assert!(error.contains("demo:d cannot be adopted: it admits initiators without an ACL"), "{error}");
     let error = others.said(What::Apply, &["vg0/nothing"], false).unwrap_err();
     assert!(error.contains("vg0/nothing"), "{error}");
-    // Nothing is done when not all can be done.
+    // An adoption that cannot do all of its candidates does none.
     assert_eq!(others.tags(&format!("volume-{CINDER_ID}")), BTreeSet::from(["site=a".to_owned()]));
 }
 
@@ -580,7 +581,7 @@ fn what_changes_between_the_look_and_the_deed_is_not_taken_over() {
         apply(&others.machine(), &store, &seen, &only, &mut |_| ControlFlow::Continue(())).unwrap_err();
     assert!(matches!(&error, Error::Changed(target) if target == CINDER_TARGET), "{error}");
     assert!(store.specs().unwrap().is_empty());
-    // The control: looked at again, it is taken over as it is now.
+    // The control: a second look shows the present state, and the adoption succeeds.
     apply(&others.machine(), &store, &others.survey(&store), &only, &mut |_| ControlFlow::Continue(()))
         .unwrap();
 }
@@ -603,7 +604,8 @@ fn lvs_that_cannot_be_volumes_are_refused() {
     assert!(plan.contains("0 of 2 can be adopted"), "{plan}");
 }
 
-/// The tags of an adopted LV go by somebody's hand: it is said, served on, and nothing is made in its place.
+/// Somebody removes the tags of an adopted LV. The agent reports this, goes on serving the LV, and
+/// creates nothing in its place.
 #[test]
 fn an_adopted_lv_that_lost_its_tags_is_not_made_anew() {
     let others = Others::new();
@@ -619,8 +621,9 @@ fn an_adopted_lv_that_lost_its_tags_is_not_made_anew() {
     others.all_go_on();
 }
 
-/// The agent's store is lost: the tag says which volume the LV is, it is held as an orphan, and the specs that its owner sends
-/// again find it. No empty volume is made under its id.
+/// The agent's store is lost. The tag says which volume the LV is, and the agent holds the LV as an
+/// orphan. When the owner sends the specs again, they find it. The agent creates no empty volume
+/// under this id.
 #[test]
 fn an_adopted_volume_survives_the_loss_of_the_store() {
     let others = Others::new();
@@ -636,7 +639,7 @@ fn an_adopted_volume_survives_the_loss_of_the_store() {
     let volume = agent.get(CINDER_ID).unwrap().volume.unwrap();
     assert_eq!((volume.phase(), volume.size_bytes), (v1::Phase::Orphan, SIZE));
     others.all_go_on();
-    // Whoever wants its data gone without saying what serves it is not obeyed.
+    // The agent does not destroy the data for a sender that does not say which export serves it.
     let doomed =
         agent.put_volume(v1::PutVolumeRequest { deadline_ms: 1000, ..delete_volume(CINDER_ID, 2) }).unwrap();
     assert!(!doomed.done, "{doomed:?}");
@@ -653,7 +656,7 @@ fn an_adopted_volume_survives_the_loss_of_the_store() {
     others.all_go_on();
 }
 
-/// A name that is recorded is no way to an LV that is not the volume's.
+/// A recorded name gives no access to an LV that is not the volume's own.
 #[test]
 fn a_recorded_name_leads_to_no_lv_of_somebody_else() {
     use v1::export_identity::Kind;
@@ -675,7 +678,7 @@ fn a_recorded_name_leads_to_no_lv_of_somebody_else() {
     agent.make_not_done(brief(put_export_spec(&v, 1, spec.clone())));
     assert_eq!(node.fake.reachable(), []);
     assert!(!node.tree().contains("org.other") && !node.tree().contains("somebody"), "{}", node.tree());
-    // The control: with the name of its own it is served.
+    // The control: with the volume's own LV name, the export is served.
     let node = Node::new();
     let agent = node.start();
     agent.make(put_volume(&v, 1));
@@ -685,7 +688,7 @@ fn a_recorded_name_leads_to_no_lv_of_somebody_else() {
     assert_eq!(node.fake.reachable().len(), 1);
 }
 
-/// A node that exports somebody's thin LV, of a pool that is not Mooring's.
+/// A node that exports a foreign thin LV, whose pool is not Mooring's.
 fn with_thin(node: Node) -> Others {
     let others = Others { node, sessions: Vec::new() };
     for args in [
@@ -700,7 +703,7 @@ fn with_thin(node: Node) -> Others {
     others
 }
 
-/// A thin volume stays in the pool that it is in.
+/// An adopted thin volume stays in its pool.
 #[test]
 fn a_thin_volume_of_another_pool_is_taken_over() {
     let others = with_thin(Node::new());
@@ -715,7 +718,8 @@ fn a_thin_volume_of_another_pool_is_taken_over() {
     others.node.fake.write(three, 0).unwrap();
 }
 
-/// It would be served at once, and be gone after a boot, or show what others have written.
+/// Adoption refuses thin LVs that would be served now, but would be missing after a boot or show
+/// data of others.
 #[test]
 fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
     for (harm, why, cure) in [
@@ -738,7 +742,7 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
         let refused = others.said(What::Apply, &["vg0/data0"], false).unwrap_err();
         assert!(refused.contains(why), "{refused}");
         assert_eq!(others.tags("data0"), BTreeSet::new());
-        // The control: mended as it says, it is taken over, and comes back after a boot.
+        // The control: after the stated cure, the LV is adopted, and comes back after a boot.
         others.node.lvm(cure);
         others.adopt();
         let id = others.id_of(TARGETCLI_TARGET);
@@ -749,7 +753,8 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
     }
 }
 
-/// The group has a pool of Mooring's, too, and LVM would grow and copy the volume in the pool that it is in.
+/// The group also has a pool of Mooring's. LVM would grow and copy an adopted thin volume in the
+/// volume's own pool.
 #[test]
 fn a_thin_volume_of_another_pool_takes_no_more_of_it() {
     let (others, ours) = (with_thin(Node::with_group("thin_pool = \"256MiB\"\n")), volume(1));
@@ -773,7 +778,7 @@ fn a_thin_volume_of_another_pool_takes_no_more_of_it() {
     assert_eq!((served.phase(), served.size_bytes, served.problems.len()), (v1::Phase::Ready, SIZE, 0));
     assert!(!others.node.lvs().contains("mooring-snap"), "{}", others.node.lvs());
     others.node.fake.login(PORTAL, TARGETCLI_TARGET, &iqn("host3"), None).unwrap();
-    // The control: one of Mooring's pool does both.
+    // The control: a volume in Mooring's pool can grow and be copied.
     agent.make(put_volume_spec(&ours, 2, thin(2 * SIZE)));
     agent.make(put_volume_spec(&volume(2), 2, snapshot(&ours)));
     assert_eq!(agent.get(&ours).unwrap().volume.unwrap().size_bytes, 2 * SIZE);

@@ -1,4 +1,4 @@
-//! Many exports after a boot: how often anything is looked at, what is late, and the kernel's grace periods.
+//! Many exports after a boot: the number of looks, what is late, and the kernel's grace periods.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use mooring_host::{KernelTree, Tree, TreePath};
 
 use crate::rig::*;
 
-/// Exports that are made after a boot in these tests; enough to be bulk work.
+/// Number of exports that are made after a boot in these tests: enough to be bulk work.
 pub(crate) const MANY: u8 = 24;
 
 const HOSTS: [(&str, mooring_api::v1::Mode); 2] = [("host1", RW), ("host2", RO)];
 
-/// A node with the kernel's switch in its `/sys`.
+/// A node whose `/sys` has the kernel's switch for grace periods.
 pub(crate) fn node(of_group: &str) -> Node {
     let node = Node::with_group(of_group);
     std::fs::create_dir_all(node.dir.path().join("sys/kernel")).unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn are_served(node: &Node, numbers: std::ops::Range<u8>) -> bool {
     are_served_from(node, "vg0", numbers)
 }
 
-/// Whether both hosts reach each of these.
+/// True if both hosts reach each of these volumes.
 fn are_served_from(node: &Node, group: &str, mut numbers: std::ops::Range<u8>) -> bool {
     let reachable = node.fake.reachable();
     numbers.all(|n| {
@@ -49,21 +49,23 @@ fn are_served_from(node: &Node, group: &str, mut numbers: std::ops::Range<u8>) -
     })
 }
 
-/// The bulk work of an agent was begun and has ended: the switch was written twice more than before.
+/// True if the bulk work of an agent has begun and ended: the agent has written the switch twice
+/// more.
 fn bulk_has_ended(node: &Node, writes_before: u64) -> bool {
     node.sys.mutations() == writes_before + 2 && !record(node).exists()
 }
 
-/// Whether the agent knows after the boot what its LVs were.
+/// Knowledge of the LVs that the agent has after the boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
-    /// It has seen them whole before.
+    /// The agent has seen the LVs whole before the boot.
     Kept,
-    /// LVM has to be asked first.
+    /// The agent must ask LVM first.
     Lost,
 }
 
-/// Boots a node that has so many exports. Every call until all are served, without those of the pulse.
+/// Boots a node with `count` exports. Returns every call until all of them are served, without
+/// those of the pulse.
 fn calls_of_a_boot(count: u8, memory: Memory) -> Vec<String> {
     let node = node("");
     let agent = node.start();
@@ -78,7 +80,7 @@ fn calls_of_a_boot(count: u8, memory: Memory) -> Vec<String> {
     let agent = node.start();
     eventually("the bulk work ends", || bulk_has_ended(&node, 0));
     assert!(are_served(&node, 0..count));
-    // The last call of a pass that has looked at an export: its reservations stand behind the look.
+    // Last call of a pass that has looked at an export: reservations are read after the look.
     let looked = |n: u8, log: &[String]| {
         log.iter().any(|call| call.contains(&volume(n)) && call.ends_with("/pr/res_holder"))
     };
@@ -87,7 +89,8 @@ fn calls_of_a_boot(count: u8, memory: Memory) -> Vec<String> {
         (0..count).all(|n| looked(n, &log))
     });
     eventually("LVM is asked", || agent.switch.log().iter().any(|call| call.starts_with("lvm lvs")));
-    // What a pass does behind its look (reservations are read) is not in the log yet when the last look is.
+    // A pass still reads reservations after its look, so the last look in the log is not yet the
+    // end.
     eventually("nothing more comes", || {
         let calls = agent.switch.log().len();
         std::thread::sleep(std::time::Duration::from_millis(250));
@@ -105,7 +108,7 @@ fn a_boot_looks_at_each_object_at_most_twice_and_asks_lvm_once() {
         let mut looks = BTreeMap::<_, u32>::new();
         for call in &calls {
             let look = ["read ", "list ", "readlink ", "mapped "].iter().any(|look| call.starts_with(look));
-            // The folders that many share are looked into for each.
+            // A pass looks into shared folders once for each export.
             if look && (0..MANY).any(|n| call.contains(&volume(n))) {
                 *looks.entry(call.as_str()).or_default() += 1;
             }
@@ -114,7 +117,7 @@ fn a_boot_looks_at_each_object_at_most_twice_and_asks_lvm_once() {
         assert_eq!(*most.1, 2, "{most:?}");
         let lvm: Vec<_> = calls.iter().filter(|call| call.starts_with("lvm ")).collect();
         assert_eq!(lvm.len(), 2, "{lvm:?}");
-        // Each device is looked at once if anything is remembered of it, and else never.
+        // Each device is looked at once if the agent remembers its LV, and otherwise never.
         let devices: Vec<_> = looks.iter().filter(|(call, _)| call.starts_with("mapped ")).collect();
         let expected = if memory == Memory::Kept { usize::from(MANY) } else { 0 };
         assert_eq!(devices.len(), expected, "{memory:?}");
@@ -148,7 +151,8 @@ fn lvm_is_asked_after_the_exports_unless_all_of_them_wait_for_it() {
 
 #[test]
 fn the_cost_of_a_boot_is_linear() {
-    // Looks at the whole node come by the clock, too, and are a few however many volumes there are.
+    // Looks at the whole node also come by the clock. Their number does not depend on the number of
+    // volumes.
     let of_the_node = |call: &String| {
         ["read dbroot", "read version", "list iscsi"].contains(&call.as_str()) || call.starts_with("lvm ")
     };
@@ -169,7 +173,7 @@ fn grace_periods_are_short_while_many_exports_are_made() {
     let agent = node.start();
     make_in(&agent, "vg0", 0..MANY);
     agent.crash();
-    // Nothing is missing in the kernel: a start is no bulk work.
+    // Nothing is missing in the kernel, so this start is no bulk work.
     node.start().make(put_export(&volume(0), 2, &[("host2", RO)]));
     assert_eq!((node.sys.mutations(), switch(&node).as_str()), (0, "0"));
     node.fake.reboot();
@@ -178,7 +182,7 @@ fn grace_periods_are_short_while_many_exports_are_made() {
     assert!(are_served(&node, 1..MANY));
     assert_eq!(switch(&node), "0");
     drop(agent);
-    // A few are none either.
+    // A few missing exports are no bulk work either.
     let few = self::node("");
     make_in(&few.start(), "vg0", 0..4);
     few.fake.reboot();
@@ -195,12 +199,12 @@ fn killed_in_the_middle_its_successor_puts_grace_periods_back() {
     let changes = agent.switch.changes();
     agent.crash();
     node.fake.reboot();
-    // In the middle of some export's steps.
+    // The kill falls between the steps of one export.
     let agent = node.start_with(Some(crate::switch::Kill::Before(changes / 4)));
     eventually("it dies", || agent.switch.is_dead());
     assert_eq!((switch(&node).as_str(), record(&node).exists()), ("1", true));
     agent.crash();
-    // Its successor has nothing to do in bulk: its database is gone.
+    // The successor has no bulk work, because its database is gone.
     std::fs::remove_dir_all(&node.config.state_dir).unwrap();
     let _agent = node.start();
     assert_eq!((switch(&node).as_str(), record(&node).exists()), ("0", false));
@@ -234,7 +238,7 @@ fn a_late_volume_group_delays_nobody_and_is_served_when_it_comes() {
     let status = agent.get(&volume(MANY)).unwrap();
     let problems = status.volume.unwrap().problems;
     assert!(problems.iter().any(|problem| problem.text.contains("vg1")), "{problems:?}");
-    // Nobody asks for one late volume after another: LVM is asked for all of them.
+    // The agent asks LVM for all late volumes together, not for one after another.
     eventually("it is looked for again", || {
         agent.switch.log().iter().filter(|call| call.starts_with("lvm vgs")).count() > 2
     });

@@ -1,5 +1,5 @@
-//! What this host can do, also while LVM hangs: nobody waits for it, what was seen last is said with its age, and what the
-//! kernel serves goes on being granted and revoked.
+//! Capabilities of this host, also while LVM hangs. Nobody waits for LVM, the last known values are
+//! reported with their age, and exports that the kernel serves can still be granted and revoked.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use tonic::Streaming;
 use crate::rig::*;
 use crate::switch::Switch;
 
-/// Longer than an answer waits for LVM, with a busy machine's slack; much shorter than LVM's time limit of two minutes.
+/// Longer than an answer waits for LVM, with slack for a busy machine; much shorter than LVM's time
+/// limit of two minutes.
 const SOON: Duration = Duration::from_secs(6);
 
-/// LVM's first report, as the switch writes it down.
+/// LVM's first report command, as the switch logs it.
 fn report(agent: &Agent) -> String {
     agent.switch.log().into_iter().find(|call| call.starts_with("lvm vgs")).expect("LVM was asked")
 }
@@ -28,7 +29,7 @@ fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
         .collect()
 }
 
-/// The next report of what this host can do.
+/// Returns the next report of this host's capabilities.
 fn next_said(agent: &Agent, reports: &mut Streaming<v1::Report>) -> v1::Capabilities {
     loop {
         if let What::Capabilities(seen) = next(agent, reports) {
@@ -53,7 +54,7 @@ fn an_lvm_that_hangs_holds_up_nothing_that_the_kernel_serves() {
 
     agent.switch.pause_before(&report(&agent));
     let began = Instant::now();
-    // A look that had begun before may still answer the first question.
+    // A look that had begun earlier may still answer the first question.
     let mut asked = std::iter::repeat_with(|| agent.capabilities()).take(100);
     let seen = asked.find(|seen| silence(seen).is_some()).expect("an LVM that is said to hang");
     let told = |pools: &[v1::Pool]| -> Vec<v1::Pool> {
@@ -76,7 +77,8 @@ fn an_lvm_that_hangs_holds_up_nothing_that_the_kernel_serves() {
     assert!(agent.make(put_export(&v, 3, &[("host2", RO)]))[0].proven);
     assert_eq!(node.reach(&v), ["host2 ro"]);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    // However often it is asked, one call of LVM waits, and the text stays the same for those who keep it.
+    // However often the agent is asked, only one call of LVM waits. The text does not change,
+    // because callers may store it.
     let again = agent.capabilities();
     assert_eq!(silence(&again), Some(text.as_str()));
     assert!(again.pools_age_ms > seen.pools_age_ms);
@@ -110,7 +112,7 @@ fn an_agent_that_starts_while_lvm_hangs_serves_what_the_kernel_serves() {
     let seen = agent.capabilities();
     assert!(seen.pools_unknown && seen.pools.is_empty(), "{seen:?}");
     assert!(silence(&seen).is_some_and(|text| text.contains("nothing is known of the volume groups")));
-    // More than once: no change loses the volume's thread to LVM.
+    // Several changes follow, because none may lose the volume's thread to LVM.
     agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
     assert!(agent.make(put_export(&v, 3, &[("host2", RO)]))[0].proven);
     assert_eq!(node.reach(&v), ["host2 ro"]);
@@ -137,10 +139,11 @@ fn a_change_is_told_without_a_question() {
     assert!(before.multiattach && before.persistent_reservations == Some(true));
 
     let module = node.dir.path().join("sys/module/iscsi_target_mod");
-    // What it shows in configfs would be as good.
+    // The agent also takes the module's folder in configfs as proof that the module is there, so
+    // both go.
     node.fake.unload_configfs();
     std::fs::remove_dir(&module).unwrap();
-    // A look that falls between the two changes sees one of them.
+    // A look between the two changes sees only one of them.
     let seen = loop {
         let seen = next_said(&agent, &mut reports);
         if seen.health.as_ref().unwrap().level() == v1::HealthLevel::Failed {

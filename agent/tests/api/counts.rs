@@ -1,9 +1,10 @@
-//! What one change of grants costs, counted: looks at the kernel's tree and changes in it, commands of LVM, syncs of the store, and
-//! hand-overs to other threads. What is counted here cannot grow again unseen; a number that changes is a change of a promise.
+//! Cost of one change of grants, counted: looks at the kernel's tree, changes in it, LVM commands,
+//! syncs of the store, and hand-overs to other threads. A counted cost cannot grow unnoticed: a
+//! changed number is a changed promise.
 
 use crate::rig::*;
 
-/// Of one change.
+/// Cost of one change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     /// Reads, listings and links that were followed.
@@ -11,7 +12,7 @@ struct Cost {
     /// Calls that change the tree.
     changes: usize,
     lvm: usize,
-    /// Commits of the store, each of them one sync.
+    /// Commits of the store; each of them is one sync.
     syncs: u64,
     /// Jobs that were given to another thread.
     hand_overs: u64,
@@ -21,7 +22,7 @@ const fn cost(looks: usize, changes: usize) -> Cost {
     Cost { looks, changes, lvm: 0, syncs: 1, hand_overs: 1 }
 }
 
-/// The pulse looks at sessions by the clock.
+/// True if the call is one of the pulse, which looks at sessions by the clock.
 fn is_of_the_pulse(call: &str) -> bool {
     call.contains("/statistics/")
 }
@@ -32,7 +33,7 @@ fn cost_of(agent: &Agent, put: mooring_api::v1::PutExportRequest) -> Cost {
     let (syncs, hand_overs) = (engine.store().commits(), engine.hand_overs());
     let answer = agent.put_export(put).unwrap();
     assert!(answer.done, "{answer:?}");
-    // The fake's own calls are not counted by the agent.
+    // The agent does not count the fake's own calls.
     let calls: Vec<_> = agent.switch.log().into_iter().filter(|call| !is_of_the_pulse(call)).collect();
     let begins =
         |words: &[&str]| calls.iter().filter(|call| words.iter().any(|word| call.starts_with(word))).count();
@@ -45,7 +46,8 @@ fn cost_of(agent: &Agent, put: mooring_api::v1::PutExportRequest) -> Cost {
     }
 }
 
-/// The least of several rounds: what comes by the clock (the pulse, the proof of a revoke that is written down later) is in some.
+/// Returns the smallest cost of several rounds. Some rounds also contain work that comes by the
+/// clock: the pulse, and the proof of a revoke that is stored later.
 fn costs_beside(others: usize) -> Vec<(&'static str, Cost)> {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
@@ -76,7 +78,8 @@ fn costs_beside(others: usize) -> Vec<(&'static str, Cost)> {
 #[test]
 fn a_change_of_a_grant_costs_so_much() {
     let costs = costs_beside(1);
-    // Two of the looks are at reservations; one of a revoke's at sessions that it would cut.
+    // Two of the looks read reservations. One look of a revoke reads the sessions that it would cut
+    // off.
     assert_eq!(costs, [("grant", cost(11, 6)), ("mode", cost(18, 1)), ("revoke", cost(12, 3))]);
     assert_eq!(costs, costs_beside(24), "whoever else is granted the volume");
 }

@@ -1,13 +1,13 @@
-//! Killed at every step: the agent's successor looks, plans, and ends where the specs say. What was acknowledged holds;
-//! nobody reaches a volume that its spec does not give it, at no step; nothing is exported that is not zeroed; what is deleted
-//! is wiped as its group says.
+//! Agents killed at every step: the successor looks, plans, and ends where the specs say.
+//! Acknowledged changes hold. At no step does an initiator reach a volume without a grant, or is an
+//! LV exported that is not zeroed. Deleted volumes are wiped as their group says.
 
 use std::collections::BTreeSet;
 
 use crate::rig::*;
 use crate::switch::{Blocks, Kill};
 
-/// One step of the cycle, and who may reach the volume when it is true.
+/// One step of the cycle, and the initiators that may reach the volume after it.
 struct Step {
     put: Put,
     reach: &'static [&'static str],
@@ -27,7 +27,7 @@ fn cycle(v: &str) -> Vec<Step> {
             put: put_export_spec(v, 4, with_barrier(export_spec(&[("host1", RO), ("host2", RW)]))).into(),
             reach: &["host1 ro", "host2 rw"],
         },
-        // It grows under grants that stay.
+        // The volume grows while its grants stay.
         Step { put: put_volume_spec(v, 2, volume_spec(2 * SIZE)).into(), reach: &["host1 ro", "host2 rw"] },
         export(5, &[("host2", RW)], &["host2 rw"]),
         export(6, &[], &[]),
@@ -35,13 +35,13 @@ fn cycle(v: &str) -> Vec<Step> {
     ]
 }
 
-/// The first grant with a barrier.
+/// Puts a barrier on the first grant.
 fn with_barrier(mut spec: mooring_api::v1::ExportSpec) -> mooring_api::v1::ExportSpec {
     spec.grants[0].barrier = mooring_model::BarrierId::from_u128(1).to_string();
     spec
 }
 
-/// The same over both fabrics.
+/// The cycle of changes, with grants over iSCSI and over Fibre Channel.
 fn cycle_over_fc(v: &str) -> Vec<Step> {
     let export = |counter, fc: &[FcGrant], iscsi: &[(&str, mooring_api::v1::Mode)], reach| Step {
         put: put_export_spec(v, counter, over_fc(export_spec(iscsi), fc)).into(),
@@ -59,13 +59,13 @@ fn cycle_over_fc(v: &str) -> Vec<Step> {
     ]
 }
 
-/// What a cycle of changes is tried on.
+/// Node and cycle of changes of one test.
 #[derive(Clone, Copy)]
 struct World {
     node: fn() -> Node,
     cycle: fn(&str) -> Vec<Step>,
     receipts: usize,
-    /// What its blocks are when its LV is removed.
+    /// State of the blocks when the LV is removed.
     wiped: Blocks,
 }
 
@@ -74,8 +74,9 @@ const BOTH: World = World { node: Node::with_fc, cycle: cycle_over_fc, receipts:
 const DISCARDED: World = World { node: || Node::with_wipe("discard"), wiped: Blocks::Discarded, ..ISCSI };
 const LEFT: World = World { node: || Node::with_wipe("none"), wiped: Blocks::Data, ..ISCSI };
 
-/// Who may be able to reach the volume while the node goes from one step to the next: whoever has the very same in one
-/// of them. A mode may shrink before it is reported; nobody may have more than either step gives.
+/// Asserts who may reach the volume while the node goes from one step to the next: an initiator
+/// needs the very same access in one of the two. A mode may shrink before it is reported, and
+/// nobody may have more than either step gives.
 fn assert_allowed(node: &Node, v: &str, before: &[&str], after: &[&str]) {
     let allowed: BTreeSet<&str> = before.iter().chain(after).copied().collect();
     for reach in node.reach(v) {
@@ -83,10 +84,11 @@ fn assert_allowed(node: &Node, v: &str, before: &[&str], after: &[&str]) {
     }
 }
 
-/// How often a change is sent again that is not true at the deadline: a machine with other work to do may be that slow.
+/// How often a change is sent again that is not done at its deadline; a busy machine may need this.
 const SENT_MAX: u32 = 10;
 
-/// Sends until it is acknowledged as true, or the process is dead.
+/// Sends a change until it is acknowledged as done, or the process is dead. `true` if it was
+/// acknowledged.
 fn send(agent: &Agent, put: &Put) -> bool {
     let mut client = agent.client();
     let mut died = agent.switch.died();
@@ -119,7 +121,8 @@ fn is_deletion(put: &Put) -> bool {
     matches!(put, Put::Volume(put) if matches!(put.wish, Some(Wish::Tombstone(_))))
 }
 
-/// Runs the cycle with one kill; `false` when the process was never killed, because it had nothing left to do.
+/// Runs the cycle with one kill. `false` if the process was never killed, because it had nothing
+/// left to do.
 fn run(world: World, kill: Kill, reboots: bool) -> bool {
     let (node, v) = ((world.node)(), volume(1));
     let mut agent = node.start_with(Some(kill));
@@ -160,7 +163,7 @@ fn run(world: World, kill: Kill, reboots: bool) -> bool {
     if !killed {
         return agent.switch.is_dead();
     }
-    // Whatever was killed, nothing is left to do, and no receipt is left open.
+    // After any kill, nothing is left to do, and no receipt is left open.
     agent.crash();
     let agent = node.start();
     assert_eq!(agent.plan(""), mooring_api::v1::PlanResponse::default());
@@ -240,7 +243,7 @@ fn an_acknowledged_revoke_never_comes_alive_again() {
 #[test]
 fn a_half_made_volume_is_zeroed_before_it_is_exported() {
     let (node, v) = (Node::new(), volume(1));
-    // lvcreate is the first call that changes the machine after the fabric's folder.
+    // `lvcreate` is the first call that changes the machine after the folder of the transport.
     let agent = node.start_with(Some(Kill::After(2)));
     assert!(!send(&agent, &put_volume(&v, 1).into()));
     agent.crash();

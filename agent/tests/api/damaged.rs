@@ -1,5 +1,6 @@
-//! A store whose file is damaged where SQLite does not see it: nothing of it is believed, it is said what is wrong and what to do, and
-//! what is said leads back to everything as it was, while no session ends and no LV is touched.
+//! A store with damage that SQLite does not see: the agent believes none of it, and says what is
+//! wrong and what to do. The stated cure restores everything, while no session ends and no LV is
+//! touched.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +9,14 @@ use mooring_api::v1;
 
 use crate::rig::*;
 
-/// Changes bytes of a row, as a disk or a memory that fails does: the file is a whole database afterwards.
+/// Changes bytes of a row, as a failing disk or memory would. The file is still a valid database.
 fn damage(folder: &Path, sql: &str) {
     let conn = rusqlite::Connection::open(folder.join(FILE_NAME)).unwrap();
     assert_eq!(conn.execute(sql, []).unwrap(), 1, "{sql}");
 }
 
-/// The store as it is on the disk, for itself: threads of an agent that has crashed may have the other one open still, and then a
-/// change stays in its log.
+/// Copies the store as it is on the disk. Threads of a crashed agent may still have the original
+/// open, and then a change would stay in its log.
 fn copy_of(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for name in [FILE_NAME, &format!("{FILE_NAME}-wal"), "sealing.key"] {
@@ -27,7 +28,7 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// As the message says.
+/// Moves the store aside, as the message says.
 fn move_aside(folder: &Path) -> PathBuf {
     let aside = folder.with_extension("aside");
     std::fs::create_dir(&aside).unwrap();
@@ -40,8 +41,8 @@ fn move_aside(folder: &Path) -> PathBuf {
     aside
 }
 
-/// What the agent says of a volume, without what only this one knows: receipts, when it has looked, and since when it has seen a
-/// session.
+/// Returns what the agent reports of a volume, without what only one agent knows: receipts, the
+/// time of the look, and when it first saw a session.
 fn said(agent: &Agent, v: &str) -> v1::VolumeStatus {
     let mut said = v1::VolumeStatus { receipts: Vec::new(), ..agent.get(v).unwrap() };
     let export = said.export.as_mut().unwrap();
@@ -51,14 +52,15 @@ fn said(agent: &Agent, v: &str) -> v1::VolumeStatus {
     said
 }
 
-/// A byte of each row that decides who may do what, and of which the rest of the row is none the wiser.
+/// Damages to one value of each row that decides about access. Nothing else in the row shows the
+/// damage.
 fn damages(v: &str) -> [(String, [String; 2]); 5] {
     let of = |table: &str, key: &str| [format!("in the table {table}"), key.to_owned()];
     let spec = |set: &str, kind: &str| {
         let sql = format!("UPDATE specs SET {set} WHERE volume_id = '{v}' AND kind = '{kind}'");
         (sql, of("specs", &format!("volume_id \"{v}\", kind \"{kind}\"")))
     };
-    // The last byte of the sealed spec, which says who has a grant.
+    // Last byte of the sealed spec, which says who has a grant.
     let body = "body = CAST(substr(body, 1, length(body) - 1) || CASE substr(body, -1) WHEN x'00' THEN x'01' ELSE x'00' END AS BLOB)";
     [
         spec(body, "export"),
@@ -103,7 +105,7 @@ fn a_damaged_row_is_named_and_the_store_is_built_anew_under_live_sessions() {
             assert!(told.contains(words), "{words:?} is not in {told:?}");
         }
         assert!(!told.contains(SECRET_WORD), "{told}");
-        // The same again: a start that was refused has changed nothing.
+        // A second start fails in the same way: a refused start changes nothing.
         assert_eq!(Store::open(copy).unwrap_err().to_string(), told);
     }
     let (sql, _) = &damages(&v)[0];
@@ -118,7 +120,7 @@ fn a_damaged_row_is_named_and_the_store_is_built_anew_under_live_sessions() {
     assert!(agent.hello().fresh && agent.hello().agent_id != id);
     assert!(machine() == was, "byte for byte");
     let changes = agent.switch.changes();
-    // The controller: who it is, and all that it wishes, of the generations that it wished before.
+    // The controller sends the agent's identity and all specs, with their generations.
     agent.adopt(CLUSTER, &id).unwrap();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 2, &grants));
@@ -136,10 +138,10 @@ fn a_damaged_row_is_named_and_the_store_is_built_anew_under_live_sessions() {
         assert_eq!(node.fake.write(*session, 1).is_ok(), data, "each as it was granted");
     }
     assert!(!node.fake.blocks().is_zeroed(device(&v)), "its data is there");
-    // What is kept now is believed at the next start.
+    // The next start believes the new store.
     agent.remembers(1);
     agent.crash();
-    // With what was written meanwhile in its counters.
+    // The counters hold what was written meanwhile.
     let was = machine();
     let agent = node.start();
     assert!(machine() == was, "as it was");

@@ -1,4 +1,5 @@
-//! Discards of hosts: passed through where the group says so and the disk takes them, and never changed under a host.
+//! Discards of hosts: passed through where the group says so and the disk takes them, and never
+//! changed under a host.
 
 use mooring_host::Tree;
 use mooring_model::{ExportIdentity, IqnPrefix};
@@ -6,7 +7,7 @@ use mooring_targets::layout;
 
 use crate::rig::*;
 
-/// Whether initiators may unmap blocks of the volume, as the kernel's backstore says.
+/// True if initiators may unmap blocks of the volume, as the kernel's backstore says.
 fn passes(node: &Node, id: &str) -> bool {
     let names = ExportIdentity::Derived.names(id.parse().unwrap(), &IqnPrefix::default());
     let attrib = layout::backstore(&names).join("attrib").join("emulate_tpu");

@@ -1,5 +1,5 @@
-//! Changes of volume groups by somebody else: seen when the group's disk is written to, and LVM is not asked for them again
-//! and again.
+//! Changes of volume groups by somebody else. The agent sees them when the group's disk is written
+//! to, and does not ask LVM again and again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(crate) fn watched(lines: &str) -> (Node, PathBuf) {
     (node, disk)
 }
 
-/// What LVM does at the end of every change.
+/// Touches the disk as LVM does at the end of every change.
 pub(crate) fn commit(disk: &PathBuf) {
     drop(fs::OpenOptions::new().write(true).open(disk).unwrap());
 }
@@ -26,12 +26,12 @@ fn asked(node: &Node) -> usize {
     node.fake.lvm().log().iter().filter(|line| line.starts_with("vgs")).count()
 }
 
-/// The agent has listed the disks, and has looked once the watch stood.
+/// Waits until the agent has listed the disks, and has looked once with the watch in place.
 pub(crate) fn stands(node: &Node) {
     stands_since(node, 0);
 }
 
-/// The same, of an agent that was started when LVM had been asked so often.
+/// Does as [`stands`], for an agent that started when LVM had been asked `before` times.
 fn stands_since(node: &Node, before: usize) {
     let seen = || {
         let log = &node.fake.lvm().log()[before..];
@@ -61,7 +61,7 @@ fn while_the_watch_stands_a_resync_looks_at_the_kernel_alone() {
     agent.make(put_export(&v, 1, &[("host1", RO)]));
     stands(&node);
     let protect = format!("iscsi/{}/tpgt_1/acls/{}/lun_1/write_protect", target(&v), iqn("host1"));
-    // A resync that had begun before the watch stood has ended after the first of these.
+    // A resync that began before the watch was in place ends after the first round.
     let mut before = 0;
     for round in 0..4 {
         node.fake.lio().write(&TreePath::new(&protect), b"0").unwrap();
@@ -92,10 +92,11 @@ fn a_disk_that_goes_ends_the_watch_and_lvm_is_asked_again() {
     eventually("LVM is asked three times more", || asked(&node) >= before + 3);
 }
 
-/// Volumes that were there, were exported, and are gone.
+/// Volumes that existed, were exported, and are gone.
 const GONE: std::ops::Range<u8> = 0..8;
 
-/// A node whose agent was started again behind the end of all its volumes; the watch of its disk stands.
+/// A node whose agent was restarted after the end of all its volumes; the watch of its disk is in
+/// place.
 fn with_tombstones() -> (Node, PathBuf, Agent) {
     let (node, disk) = watched("resync_seconds = 1");
     let agent = node.start();
@@ -118,12 +119,12 @@ fn a_lost_volume_costs_a_start_no_look_at_lvm_and_a_resync_nothing() {
     let resyncs = |log: &[String]| log.iter().filter(|call| *call == "list iscsi").count();
     let of_one = |call: &&String| GONE.map(volume).any(|v| call.contains(&v));
     let before = agent.switch.log().len();
-    // One of them has its turn at the tenth.
+    // Every tenth resync looks at one of them.
     eventually("resyncs", || resyncs(&agent.switch.log()[before..]) >= 4);
     let log = agent.switch.log();
     let lvm: Vec<_> = log.iter().filter(|call| call.starts_with("lvm ")).filter(of_one).collect();
     assert!(lvm.is_empty(), "{lvm:?}");
-    // Those that came while this was slow to look may have reached that turn.
+    // If this thread was slow to look, later resyncs may have reached that turn.
     let fifth = log[before..].iter().enumerate().filter(|(_, call)| *call == "list iscsi").nth(4);
     let until = fifth.map_or(log.len(), |(at, _)| before + at);
     let looks: Vec<_> = log[before..until].iter().filter(of_one).collect();

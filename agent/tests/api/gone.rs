@@ -1,5 +1,6 @@
-//! A volume's LV that is gone: it was whole once, and is never made again by itself, whatever has become of it, of the agent or of the
-//! wish since; what is there again is served again. What was never whole goes on being made.
+//! Volumes whose LV is gone. An LV that was once whole is never recreated on the agent's own
+//! initiative, whatever happens to the LV, the agent or the spec. An LV that reappears is served
+//! again. An LV that was never whole is still completed.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ pub(crate) fn lv(id: &str) -> String {
     format!("vg0/mooring-{id}")
 }
 
-/// How often an LV was made for the volume so far, by whatever agent.
+/// Number of LVs that any agent has made for the volume so far.
 fn made(node: &Node, id: &str) -> usize {
     let log = node.fake.lvm().log();
     log.iter().filter(|line| line.starts_with("lvcreate") && line.contains(id)).count()
@@ -24,7 +25,7 @@ pub(crate) fn report(agent: &Agent, id: &str) -> v1::VolumeReport {
     agent.get(id).unwrap().volume.unwrap()
 }
 
-/// It is said that the LV is gone, and what to do; none was made in its place.
+/// Asserts that the agent reports the LV as gone, says what to do, and has made none in its place.
 fn is_said_to_be_gone(node: &Node, agent: &Agent, id: &str) {
     eventually("it is said", || report(agent, id).phase() == v1::Phase::Failed);
     let told = report(agent, id);
@@ -37,7 +38,8 @@ fn is_said_to_be_gone(node: &Node, agent: &Agent, id: &str) {
     assert!(!node.lvs().contains(&format!("mooring-{id}\"")), "{}", node.lvs());
 }
 
-/// A node with a volume, granted to host1 if `exported`, full of data; and the disk of its group, which is watched.
+/// A node with one volume full of data, granted to host1 if `exported`, and the watched disk of its
+/// group.
 fn with_data(exported: bool) -> (Node, PathBuf, Agent, String) {
     let (node, disk) = watched("resync_seconds = 3600");
     let (agent, v) = (node.start(), volume(1));
@@ -56,7 +58,7 @@ fn a_removed_lv_is_not_recreated_by_any_agent_nor_for_any_later_spec() {
     node.lvm(&format!("lvremove --yes {}", lv(&v)));
     commit(&disk);
     is_said_to_be_gone(&node, &agent, &v);
-    // Whoever is granted it waits for it.
+    // A new grant waits for the LV.
     agent.make_not_done(brief(put_export(&v, 1, &[("host1", RW)])));
     agent.crash();
     let agent = node.start();
@@ -65,7 +67,8 @@ fn a_removed_lv_is_not_recreated_by_any_agent_nor_for_any_later_spec() {
     node.fake.reboot();
     let agent = node.start();
     is_said_to_be_gone(&node, &agent, &v);
-    // What is wished next is wished of the same volume. A larger one cannot be had, and nothing is kept of that.
+    // The next spec is of the same volume. A larger size is refused, and the store keeps nothing of
+    // it.
     let larger = agent.put_volume(put_volume_spec(&v, 2, volume_spec(2 * SIZE)));
     assert_refused(larger, Code::FailedPrecondition, "operator", &["its LV is gone", &lv(&v)]);
     assert!(!agent.put_volume(put_volume(&v, 2)).unwrap().done);
@@ -76,7 +79,7 @@ fn a_removed_lv_is_not_recreated_by_any_agent_nor_for_any_later_spec() {
     let planned = agent.plan("");
     assert!(planned.steps.iter().all(|step| !step.step.starts_with("create")), "{planned:?}");
     assert_eq!((made(&node, &v), node.fake.reachable()), (1, vec![]));
-    // Somebody has put the group's metadata back: it is there, with its data.
+    // Somebody has restored the group's metadata: the LV is there, with its data.
     assert!(node.fake.lvm().add_volume("vg0", &format!("mooring-{v}"), SIZE, &["mooring"]));
     stands(&node);
     commit(&disk);
@@ -120,12 +123,12 @@ fn an_acknowledged_volume_stays_made_through_a_crash_in_the_next_moment() {
         let agent = node.start();
         let spec = v1::VolumeSpec { provisioning: provisioning.into(), ..volume_spec(SIZE) };
         agent.make(put_volume_spec(&v, 1, spec));
-        // No tick has come.
+        // The agent crashes before any tick.
         agent.crash();
         node.fake.lvm().lose_volume("vg0", &format!("mooring-{v}"));
         is_said_to_be_gone(&node, &node.start(), &v);
     }
-    // The control: who was not told has nothing to lose.
+    // The control: a store without the record of a completed LV has nothing to lose.
     let node = Node::new();
     let agent = node.start();
     agent.make(put_volume(&v, 1));
@@ -137,12 +140,12 @@ fn an_acknowledged_volume_stays_made_through_a_crash_in_the_next_moment() {
     assert_eq!(made(&node, &v), 2);
 }
 
-/// A store as an earlier release has left it: nothing says what was made.
+/// Makes the store one of an earlier release, which does not say which LVs were completed.
 fn forget_made(node: &Node) {
     let file = node.config.state_dir.join(mooring_agent::store::FILE_NAME);
     let conn = rusqlite::Connection::open(file).unwrap();
     conn.execute_batch("UPDATE specs SET made = 0; DELETE FROM whole_lvs").unwrap();
-    // Nor had a row a sum, or an export an id.
+    // In that schema, rows have no sum, and exports have no id.
     conn.execute_batch("DROP TABLE port_ids").unwrap();
     for table in ["meta", "specs", "receipts", "fc_places", "reservations", "whole_lvs"] {
         conn.execute_batch(&format!("ALTER TABLE {table} DROP COLUMN sum")).unwrap();
@@ -192,7 +195,7 @@ fn what_was_never_whole_goes_on_being_made() {
             break;
         }
         agent.crash();
-        // Whatever there was of it.
+        // Loses whatever there is of the LV.
         node.fake.lvm().lose_volume("vg0", &format!("mooring-{v}"));
         let agent = node.start();
         agent.make(put_volume(&v, 1));
@@ -211,7 +214,7 @@ fn one_that_ends_is_gone_and_the_next_one_of_its_id_is_new() {
     assert!(node.fake.blocks().is_zeroed(device(&v)));
     assert_eq!(made(&node, &v), 2);
     agent.crash();
-    // And that one is not made again either.
+    // That LV is not made again either.
     node.fake.lvm().lose_volume("vg0", &format!("mooring-{v}"));
     is_said_to_be_gone(&node, &node.start(), &v);
 }

@@ -1,4 +1,5 @@
-//! Volumes that grow under their sessions: served all the while, cut off in time, whole again after any death.
+//! Volumes that grow under their sessions: served throughout, revoked in time, and whole again
+//! after any crash.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -18,7 +19,7 @@ fn put_size(id: &str, counter: u64, mib: u64) -> v1::PutVolumeRequest {
     put_volume_spec(id, counter, volume_spec(mib * MIB))
 }
 
-/// What a volume of 8 MiB has grown by reads as zeros.
+/// True if the part by which a volume of 8 MiB has grown reads as zeros.
 fn tail_is_zeroed(node: &Node, id: &str, mib: u64) -> bool {
     let ranges = node.fake.blocks().zeroed_ranges(device(id));
     ranges.iter().any(|(from, to)| *from <= SIZE && *to == mib * MIB)
@@ -51,11 +52,11 @@ fn it_grows_under_its_session_and_what_it_grows_by_is_zeroed() {
     let log = agent.switch.log();
     let lvm: Vec<_> = log.iter().filter_map(|call| call.strip_prefix("lvm ")).collect();
     let verbs: Vec<_> = lvm.iter().map(|line| line.split(' ').next().unwrap()).collect();
-    // A look, the LV's identity before its zeroing, where it lies, and a look again.
+    // A look, the LV's identity before its zeroing, the place of its extents, and a second look.
     let expected = ["vgs", "lvs", "lvcreate", "lvs", "lvchange", "lvs", "lvremove", "lvextend", "vgs", "lvs"];
     assert_eq!(verbs, expected, "{log:?}");
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
-    // Another grant does not ask LVM again.
+    // A further grant does not ask LVM again.
     agent.switch.forget_log();
     agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
     assert!(!agent.switch.log().iter().any(|call| call.starts_with("lvm ")));
@@ -87,7 +88,7 @@ fn a_revoke_does_not_wait_for_a_growth() {
     let report = answer.report.unwrap();
     assert!(!answer.done && report.phase() == v1::Phase::Ready && report.size_bytes == 8 * MIB, "{report:?}");
     eventually("it zeroes", || agent.switch.paused().is_some());
-    // What is known of the export is known meanwhile, too.
+    // The export is still reported meanwhile.
     assert_eq!(agent.get(&v).unwrap().export.unwrap().grants.len(), 1);
     let mut client = agent.client();
     let put = put_export(&v, 2, &[]);
@@ -96,7 +97,7 @@ fn a_revoke_does_not_wait_for_a_growth() {
     eventually("the revoke is taken", || {
         agent.get(&v).unwrap().export_stamp.unwrap().generation.unwrap().counter == 2
     });
-    // The zeroing goes on, a piece at a time, until it gives way.
+    // The zeroing goes on, piece by piece, until it gives way.
     eventually("the grant goes", || {
         agent.switch.let_one_go();
         agent.switch.log().contains(&rmdir)
@@ -105,7 +106,7 @@ fn a_revoke_does_not_wait_for_a_growth() {
     let revoked = agent.wait(revoke).unwrap().unwrap().into_inner();
     assert!(revoked.receipts.iter().all(|receipt| receipt.proven), "{revoked:?}");
     assert_eq!(node.reach(&v), Vec::<String>::new());
-    // And goes on where it was.
+    // The zeroing then resumes where it was.
     agent.switch.go_on();
     eventually("it grows", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 900 * MIB);
     let zeroings = agent.switch.log().iter().filter(|call| **call == zeroing(&v)).count();
@@ -149,7 +150,7 @@ fn what_is_in_the_way_of_its_growth_is_said_and_it_is_served_as_it_is() {
     assert!(report.problems[0].text.contains("PVs are missing"), "{report:?}");
     node.fake.write(one, 1).unwrap();
     agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
-    // Cured, it goes on by itself.
+    // Once the obstacle is gone, the growth goes on by itself.
     eventually("it grows", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 20 * MIB);
     assert_eq!(agent.get(&v).unwrap().volume.unwrap().problems, []);
 }
@@ -175,7 +176,7 @@ fn a_volume_that_is_doomed_while_it_grows_leaves_nothing() {
     assert!(!node.lvs().contains("mooring-"), "{}", node.lvs());
 }
 
-/// An agent whose volume of 8 MiB is to have 900, and zeroes what that takes.
+/// An agent whose volume of 8 MiB is to have 900 MiB; it is zeroing the new blocks.
 fn zeroes(node: &Node, v: &str) -> (Agent, mooring_host::fake::SessionId) {
     let (agent, one) = exported(node, v);
     agent.switch.pause_before(&zeroing(v));
@@ -208,7 +209,7 @@ fn a_growth_that_is_not_the_volumes_yet_is_taken_back() {
     assert!(!calls.iter().any(|call| call.contains("lvextend")));
     let zeroings = calls.iter().filter(|call| **call == zeroing(&v)).count();
     assert!(zeroings <= 2, "{zeroings} pieces were zeroed after all");
-    // Nobody has noticed, and it grows as ever.
+    // The host notices nothing, and the volume can grow again.
     assert_eq!(node.tree(), tree);
     node.fake.write(one, 1).unwrap();
     agent.make(put_size(&v, 4, 20));
@@ -243,7 +244,7 @@ fn killed_at_every_change_a_growth_that_is_taken_back_is_so_in_the_end() {
         for kill in [Kill::Before(at), Kill::After(at)] {
             let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
             zeroes(&node, &v).0.crash();
-            // Nothing of the growth is appended before it is taken back.
+            // Nothing of the growth is appended before the cancellation.
             let switch = Switch::new(&node.fake, Some(kill));
             switch.pause_before(&zeroing(&v));
             let agent = node.start_on(switch);
@@ -276,7 +277,7 @@ fn killed_at_every_change_a_growth_that_is_taken_back_is_so_in_the_end() {
             agent.make(put_size(&v, 3, 8));
             let seen = agent.get(&v).unwrap().volume.unwrap();
             assert_eq!((seen.size_bytes, seen.phase()), (8 * MIB, v1::Phase::Ready), "{kill:?}");
-            // The volume is what is wanted; what lies beside it goes with a look.
+            // The volume matches its spec; a later look removes what lies beside it.
             eventually("nothing is left of the growth", || !node.lvs().contains("mooring-grow"));
             assert_eq!(node.reach(&v), ["host1 rw"]);
         }

@@ -1,4 +1,5 @@
-//! Joining a controller: a small HTTPS server is the controller, and everything that can go wrong on the way does.
+//! Joining a controller: a small HTTPS server plays the controller, and every fault on the way
+//! occurs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,29 +21,29 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 
-/// How the controller of a test behaves.
+/// Behaviour of a test's controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Good,
-    /// Its certificate is for another name.
+    /// The certificate is for another name.
     OtherName,
-    /// Its certificate has ended.
+    /// The certificate has expired.
     Ended,
-    /// It refuses the token with this message.
+    /// The controller refuses the token with this message.
     Refuses(&'static str),
-    /// It dies when it has the request for the certificate.
+    /// The controller dies when it has the certificate request.
     Dies,
-    /// It does not know of enrolment.
+    /// The controller does not support enrolment.
     Unconfigured,
-    /// It signs another key than that of the request.
+    /// The controller signs another key than that of the request.
     OtherKey,
-    /// It speaks TLS 1.2 and no newer one.
+    /// The controller speaks TLS 1.2 and no newer version.
     Old,
-    /// It gives another authority's certificate than its own.
+    /// The controller sends another authority's certificate instead of its own.
     OtherAuthority,
-    /// Somebody between has added an authority to the answer.
+    /// An intermediary has added an authority to the answer.
     Added,
-    /// The token allows this role alone.
+    /// The token allows only this role.
     Only(&'static str),
 }
 
@@ -55,7 +56,7 @@ struct Site {
 /// A controller that answers until it is dropped with its test.
 struct Controller {
     address: SocketAddr,
-    /// Bodies of the requests that came.
+    /// Bodies of the requests that the controller received.
     heard: Arc<Mutex<Vec<String>>>,
 }
 
@@ -168,7 +169,7 @@ fn authority() -> (String, Issuer<'static, KeyPair>) {
     (pem, Issuer::new(params, key))
 }
 
-/// Commands of a machine that has one volume group, and remembers what was started.
+/// A machine with one volume group, which remembers the units that were started.
 #[derive(Default)]
 struct Machine {
     ran: Mutex<Vec<String>>,
@@ -186,7 +187,7 @@ impl Commands for Machine {
     }
 }
 
-/// Answers one request, as one of the two routes.
+/// Answers one request on one of the two routes.
 fn answer(
     mut stream: rustls::StreamOwned<rustls::ServerConnection, TcpStream>,
     way: Way,
@@ -410,7 +411,8 @@ fn a_configuration_that_is_there_stays_and_gets_a_new_certificate() {
     assert_eq!(read("agent.toml"), before.0);
     assert_ne!(read("agent.pem"), before.1);
 
-    // One that another authority is trusted by, and one that nobody reaches over the network, are named before the token is sent.
+    // Unusable configurations are refused before the token is sent: those that trust another
+    // authority, and those without an address that the network reaches.
     let sent = controller.heard.lock().unwrap().len();
     std::fs::write(site.dir.path().join("agent-ca.crt"), authority().0).unwrap();
     let error = site.join(&args).unwrap_err().to_string();

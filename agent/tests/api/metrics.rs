@@ -1,5 +1,5 @@
-//! Metrics: what the endpoint says is what is so, what the documentation lists is what is there, and nobody who asks
-//! makes the agent look at anything.
+//! Metrics: the endpoint gives the true values, the documentation lists exactly the metrics that
+//! exist, and no scrape makes the agent look at anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -44,7 +44,8 @@ fn samples(text: &str) -> Vec<Sample> {
     Scrape::parse(text.lines().map(|line| Ok(line.to_owned()))).unwrap().samples
 }
 
-/// The value of the one sample with this name and these labels, beside others; `None`: there is none.
+/// Value of the one sample with this name and these labels; it may have further labels. `None` if
+/// there is no such sample.
 fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let is = |sample: &Sample| {
         sample.metric == name && labels.iter().all(|(key, value)| sample.labels.get(key) == Some(value))
@@ -57,7 +58,7 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     }
 }
 
-/// The names of a text's families, as they are asked for, with their explanations.
+/// Names of the metric families of a text, as scrapes name them, each with its explanation.
 fn families(text: &str) -> BTreeMap<String, String> {
     let kinds: BTreeMap<_, _> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
@@ -73,7 +74,7 @@ fn families(text: &str) -> BTreeMap<String, String> {
     named.collect()
 }
 
-/// The names in the documentation's table.
+/// Names in the documentation's table.
 fn documented() -> BTreeSet<String> {
     let rows = OPERATIONS.lines().filter_map(|line| line.strip_prefix("| `mooring_agent_"));
     rows.map(|row| format!("mooring_agent_{}", row.split_once('`').unwrap().0)).collect()
@@ -96,7 +97,7 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
     assert_eq!(there, documented(), "left: what is there; right: what docs/operations/metrics.md lists");
-    // Dashboards and alerts rely on them.
+    // Dashboards and alerts rely on the types.
     let types: BTreeSet<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     insta::assert_snapshot!(types.into_iter().collect::<Vec<_>>().join("\n"));
     assert!(families.values().all(|help| help.len() > 10), "{families:?}");
@@ -189,7 +190,7 @@ fn the_numbers_are_those_of_the_kernel() {
     });
     assert_eq!((of("receipts_proven_total", &[]), of("receipts_unproven", &[])), (Some(0.0), Some(0.0)));
 
-    // A revoke: the nexus has no series any more, and its receipt is counted.
+    // After a revoke, the nexus has no series any more, and its receipt is counted.
     assert!(agent.make(put_export(&v, 2, &[("host2", RO)]))[0].proven);
     let text = scrape(address);
     let of = |name: &str, labels: &[(&str, &str)]| value(&text, &format!("mooring_agent_{name}"), labels);
@@ -223,7 +224,7 @@ fn a_hanging_drain_is_a_stuck_call_an_unproven_receipt_and_a_quarantine() {
     eventually("it goes on", || of("stuck_calls", &[]) == Some(0.0));
 }
 
-/// The pulse is stopped at its first call, so that every other call would be one that a question has made.
+/// The pulse stops at its first call, so every other call would come from a scrape.
 #[test]
 fn nobody_who_asks_makes_the_agent_look() {
     let (node, v) = (Node::new(), volume(1));
@@ -250,7 +251,7 @@ fn nobody_who_asks_makes_the_agent_look() {
     });
 }
 
-/// What nobody has looked at since the start is not said to be 0.
+/// Metrics of objects that the agent has not looked at since its start are absent, not 0.
 #[test]
 fn what_is_not_known_is_not_said() {
     let (node, v) = (Node::new(), volume(1));
@@ -260,7 +261,7 @@ fn what_is_not_known_is_not_said() {
     node.login(&v, "host1").unwrap();
     agent.crash();
     let switch = crate::switch::Switch::new(&node.fake, None);
-    // The sessions are read by this file, and by no pass.
+    // This file has the sessions. No pass reads it.
     let look = format!("read iscsi/{}/tpgt_1/acls/{}/info", target(&v), iqn("host1"));
     switch.pause_before(&look);
     let agent = node.start_on(switch);

@@ -1,5 +1,6 @@
-//! The relative target port id of an export, on a kernel that has `rtpi`: it stays, whoever else is enabled first after a boot; what an
-//! export has already is kept; and no id is worth an export that does not come up.
+//! Relative target port ids of exports, on a kernel with the attribute `rtpi`. An export keeps its
+//! id, whichever target is enabled first after a boot. An id that an export already has is kept. No
+//! id keeps an export from being served.
 
 use mooring_host::fake::PrOut;
 use mooring_host::{Tree, TreePath};
@@ -18,11 +19,11 @@ fn group(target: &str) -> TreePath {
     TreePath::new("iscsi").join(target).join("tpgt_1")
 }
 
-/// Somebody else's target, enabled; with an id of its own, or with what the kernel gives.
+/// Makes and enables a target of somebody else, with `id`, or with the id that the kernel gives.
 fn foreign(node: &Node, name: &str, id: Option<u16>) {
     let lio = node.fake.lio();
     let group = group(&format!("iqn.2003-01.org.linux-iscsi.node:{name}"));
-    // An error of it: it is there already.
+    // This fails if the folder exists.
     drop(lio.mkdir(&TreePath::new("iscsi")));
     lio.mkdir(&group.parent()).unwrap();
     lio.mkdir(&group).unwrap();
@@ -32,7 +33,7 @@ fn foreign(node: &Node, name: &str, id: Option<u16>) {
     lio.write(&group.join("enable"), b"1").unwrap();
 }
 
-/// The id of an export.
+/// Returns the id of an export.
 fn id_of(node: &Node, v: &str) -> u16 {
     let text = node.fake.lio().read_text(&group(&target(v)).join("rtpi")).unwrap();
     u16::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap()
@@ -46,7 +47,7 @@ fn kept(agent: &Agent) -> Vec<(VolumeId, u16)> {
     agent.engine().store().port_ids().unwrap()
 }
 
-/// What the store has is lost, and nothing else.
+/// Loses the ids in the store, and nothing else.
 fn forget(node: &Node) {
     let file = node.config.state_dir.join(mooring_agent::store::FILE_NAME);
     rusqlite::Connection::open(file).unwrap().execute("DELETE FROM port_ids", []).unwrap();
@@ -65,7 +66,7 @@ fn renumber(node: &Node, v: &str, id: u16) {
     }
 }
 
-/// After the agent has looked at it.
+/// Waits until the agent has looked at the export and it is in force.
 fn until_served(agent: &Agent, v: &str) {
     eventually("it is in force", || agent.get(v).unwrap().export.is_some_and(|export| export.in_force));
 }
@@ -86,7 +87,7 @@ fn ids_stay_whoever_is_enabled_first() {
     for name in ["a", "b"] {
         foreign(&node, name, None);
     }
-    // With the store, and without what it has of them.
+    // Once with the ids in the store, and once without them.
     for lost in [false, true] {
         let agent = node.start();
         for v in &all {
@@ -100,7 +101,7 @@ fn ids_stay_whoever_is_enabled_first() {
     }
 }
 
-/// What an export is served with was told to its initiators, whoever chose it.
+/// Initiators know the id with which an export is served, whoever chose that id.
 #[test]
 fn what_an_export_has_is_kept_and_comes_back() {
     let (node, v) = (later(), volume(1));
@@ -118,7 +119,8 @@ fn what_an_export_has_is_kept_and_comes_back() {
     assert_eq!(id_of(&node, &v), 3);
 }
 
-/// Registrations that come back find the port that they were made at, also when nothing else says which that was.
+/// Restored registrations find the port at which they were made, also when nothing else records
+/// which port that was.
 #[test]
 fn a_registration_comes_back_to_the_port_that_it_was_made_at() {
     let (node, v) = (later(), volume(1));
@@ -151,7 +153,8 @@ fn a_registration_comes_back_to_the_port_that_it_was_made_at() {
     assert_eq!(id_of(&node, &v), 3);
 }
 
-/// Somebody else has it: the export comes up all the same, with its next one, and stays with that.
+/// Somebody else has the id. The export is still served, with its next candidate, and keeps that
+/// one.
 #[test]
 fn an_id_that_somebody_else_has_keeps_no_export_away() {
     let (node, v) = (later(), volume(1));
@@ -160,7 +163,7 @@ fn an_id_that_somebody_else_has_keeps_no_export_away() {
     let agent = node.start();
     make(&agent, &v);
     assert_eq!((id_of(&node, &v), kept(&agent)), (own(&v, 2), vec![(v.parse().unwrap(), own(&v, 2))]));
-    // They are gone, and it keeps what was told of it.
+    // The other targets are gone, and the export keeps the id that initiators know.
     let agent = restart(&node, agent);
     until_served(&agent, &v);
     assert_eq!(id_of(&node, &v), own(&v, 2));
@@ -185,7 +188,7 @@ fn a_volume_that_has_ended_has_none() {
     eventually("it is forgotten", || kept(&agent).is_empty());
 }
 
-/// On 6.1 nothing is asked for, and nothing is kept.
+/// On Linux 6.1 the agent asks for no id, and stores none.
 #[test]
 fn a_kernel_without_ids_is_not_asked() {
     let node = Node::new();

@@ -1,5 +1,5 @@
-//! Persistent reservations: what initiators do is reported, and what shall outlive a loss of power does, once each, and only for
-//! those who still have a grant.
+//! Persistent reservations: what initiators do is reported. Durable registrations outlive a loss of
+//! power, each is restored once, and only for initiators that still have a grant.
 
 use mooring_agent::store::Store;
 use mooring_api::v1;
@@ -11,7 +11,8 @@ use crate::switch::Kill;
 
 const ALL: [(&str, v1::Mode); 3] = [("host1", RW), ("host2", RW), ("host3", RW)];
 
-/// What the agent says of a volume's reservations, in short: who holds it by which type, and all keys.
+/// Returns the agent's report of a volume's reservations, in short: the holder with its type, and
+/// all keys.
 pub(crate) fn said(agent: &Agent, v: &str) -> String {
     let status = agent.get(v).unwrap();
     let seen = status.export.unwrap_or_default().reservations.unwrap_or_default();
@@ -37,7 +38,8 @@ pub(crate) fn register(node: &Node, session: SessionId, key: u64, durable: bool)
     node.fake.persistent_reserve(session, 1, PrOut::Register { key: 0, new: key, durable }).unwrap();
 }
 
-/// A volume of three hosts; the first two have registered, and the first has reserved it for those who have.
+/// A volume of three hosts: the first two have registered, and the first has reserved the volume
+/// for registrants.
 pub(crate) fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId; 3]) {
     let v = volume(1);
     let agent = node.start();
@@ -50,7 +52,7 @@ pub(crate) fn reserved(node: &Node, durable: bool) -> (Agent, String, [SessionId
     (agent, v, sessions)
 }
 
-/// Whether a host that logs in anew is kept from writing.
+/// True if a host that logs in anew cannot write.
 pub(crate) fn is_fenced(node: &Node, v: &str, host: &str) -> bool {
     let session = node.login(v, host).unwrap();
     node.fake.write(session, 1) == Err(IoRefusal::ReservationConflict)
@@ -70,7 +72,7 @@ fn what_initiators_do_is_reported_and_outlives_a_loss_of_power() {
     let (agent, v, sessions) = reserved(&node, true);
     until(&agent, &v, HELD);
     assert_eq!(node.fake.write(sessions[2], 1), Err(IoRefusal::ReservationConflict));
-    // The agent alone: nothing is touched.
+    // A restart of the agent alone touches nothing.
     agent.crash();
     let agent = node.start();
     until(&agent, &v, HELD);
@@ -78,13 +80,13 @@ fn what_initiators_do_is_reported_and_outlives_a_loss_of_power() {
     until(&agent, &v, HELD);
     assert!(is_fenced(&node, &v, "host3"));
     assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, []);
-    // Once more, from what was put back.
+    // A second loss of power restores what the first one restored.
     let agent = restart(&node, agent);
     until(&agent, &v, HELD);
     assert!(is_fenced(&node, &v, "host3"));
 }
 
-/// The control: with nothing kept, nothing comes back.
+/// The control: if the store has nothing, nothing is restored.
 #[test]
 fn without_what_was_kept_nothing_comes_back() {
     let node = Node::new();
@@ -118,7 +120,7 @@ fn a_revoke_takes_registrations_away_for_good() {
     agent.make(put_export(&v, 2, &ALL[1..]));
     until(&agent, &v, "host2=b");
     assert!(node.fake.write(sessions[2], 1).is_ok(), "what the victim held is released");
-    // The kernel's file still has the victim: it is neither put back nor brought back by a grant.
+    // The kernel's file still has the victim. Neither the agent nor a new grant restores it.
     agent.make(put_export(&v, 3, &ALL));
     until(&agent, &v, "host2=b");
     let agent = restart(&node, agent);
@@ -126,7 +128,8 @@ fn a_revoke_takes_registrations_away_for_good() {
     assert!(!is_fenced(&node, &v, "host1"));
 }
 
-/// Of others it says nothing, and a registration is none.
+/// Receipts of other initiators do not mention the reservation, and a registration alone is no
+/// reservation.
 #[test]
 fn a_receipt_says_that_its_initiator_held_the_reservation() {
     let node = Node::new();
@@ -142,7 +145,7 @@ fn a_receipt_says_that_its_initiator_held_the_reservation() {
     assert_eq!(revoke(4, &[]), [(iqn("host2"), None)], "what host1 held is nobody's by now");
     let all = [(iqn("host2"), None), (iqn("host1"), Some(5)), (iqn("host3"), None)];
     assert_eq!(held(agent.get(&v).unwrap().receipts), all);
-    // The record is kept as it was answered.
+    // The stored receipt is the one that was answered.
     agent.crash();
     let agent = node.start();
     assert_eq!(held(agent.get(&v).unwrap().receipts), all);
@@ -178,7 +181,8 @@ fn a_command_that_takes_them_away_is_no_loss() {
     assert_eq!(said(&agent, &v), "");
 }
 
-/// A host that unregisters has lost nothing, though PRGENERATION does not move for it: the last of them, or one of many.
+/// A host that unregisters has lost nothing, although PRGENERATION does not change. This holds for
+/// the last registrant, and for one of many.
 #[test]
 fn who_unregisters_has_lost_nothing() {
     let node = Node::new();
@@ -198,7 +202,8 @@ fn who_unregisters_has_lost_nothing() {
     assert_eq!(said(&agent, &v), "");
 }
 
-/// Somebody takes the LUN's link away by hand: the kernel forgets everything, and takes nothing back while it is exported.
+/// Somebody removes the LUN's link by hand. The kernel then forgets all registrations, and accepts
+/// none back while the LUN is exported.
 #[test]
 fn what_the_kernel_loses_is_a_problem_until_it_is_registered_anew() {
     let node = Node::with("resync_seconds = 1");
@@ -207,14 +212,15 @@ fn what_the_kernel_loses_is_a_problem_until_it_is_registered_anew() {
     let lun = TreePath::new(&format!("iscsi/{}/tpgt_1/lun/lun_1/mooring", target(&v)));
     node.fake.lio().unlink(&lun).unwrap();
     until(&agent, &v, " lost host1=a host2=b");
-    // A question looks beside the passes, and an answer is no problem of the next one.
+    // A question looks beside the passes, and must not add its answer to the problems.
     for _ in 0..50 {
         let problems = agent.get(&v).unwrap().export.unwrap().problems;
         assert!(problems.len() == 1 && problems[0].text.contains("register it again"), "{problems:?}");
     }
     eventually("all are mapped again", || node.reach(&v).len() == 3);
     for (host, key) in [("host1", 0xa), ("host2", 0xb)] {
-        // An initiator keeps its ISID; the fake's gets a new one, which is another port.
+        // An initiator keeps its ISID. Each session of the fake gets a new one, which is another
+        // port.
         let session = node.login(&v, host).unwrap();
         register(&node, session, key, true);
     }
@@ -245,7 +251,7 @@ fn what_cannot_be_kept_is_a_problem() {
     eventually("no problem", || problems().is_empty());
 }
 
-/// Killed at every step of the restart: each registration comes back once.
+/// Kills at every step of the restart: each registration is restored once.
 #[test]
 fn killed_at_every_step_each_comes_back_once() {
     let node = Node::new();
@@ -271,7 +277,7 @@ fn killed_at_every_step_each_comes_back_once() {
     }
 }
 
-/// What a controller has of what this agent kept.
+/// Returns a controller's copy of the reservations that this agent stores.
 fn kept(agent: &Agent, v: &str) -> String {
     agent.get(v).unwrap().export.unwrap().kept_reservations.unwrap()
 }
@@ -293,10 +299,11 @@ fn a_copy_is_taken_by_an_agent_that_knows_nothing_of_the_export() {
     assert_eq!((kept(&agent, &v), is_fenced(&node, &v, "host3")), (copy.clone(), true));
     until(&agent, &v, HELD);
 
-    // It is kept as if it had never been lost.
+    // The copy is then stored like the agent's own record.
     let agent = restart(&node, agent);
     until(&agent, &v, HELD);
-    // Whoever knows the export takes no other's word: nobody is left that a copy could fence.
+    // An agent that knows the export takes nobody's copy: no initiator is left that a copy could
+    // fence.
     agent.make(put_export(&v, 2, &[]));
     until(&agent, &v, "");
     agent.make(v1::PutExportRequest { reservations_copy: copy, ..put_export(&v, 3, &ALL) });

@@ -1,4 +1,5 @@
-//! Persistent reservations that an operator takes away: nobody else's, with keeping as it was, and never a way in that stays.
+//! Persistent reservations that an operator takes away: no others are touched, APTPL stays as it
+//! was, and no access of the agent's own is left behind.
 
 use mooring_api::v1;
 use mooring_api::v1::change_reservations_request::Change;
@@ -18,7 +19,8 @@ fn preempt(key: u64) -> Change {
     Change::Preempt(v1::PreemptReservations { key, abort: false })
 }
 
-/// Nobody but the hosts could reach the volume, and none of the agent's own names stands anywhere.
+/// Asserts that only the hosts could reach the volume, and that none of the agent's own names is in
+/// the tree.
 #[track_caller]
 fn assert_shut(node: &Node, v: &str) {
     assert_eq!(node.reach(v), ["host1 rw", "host2 rw", "host3 rw"]);
@@ -31,7 +33,8 @@ fn attribute(node: &Node, v: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}: {tree}")).to_owned()
 }
 
-/// What the kernel has of the hosts of [`reserved`], in the words of [`said`]. None but host1 ever held it.
+/// Returns the registrations that the kernel has for the hosts of [`reserved`], in the words of
+/// [`said`]. Only host1 ever held the reservation.
 fn in_kernel(node: &Node, v: &str) -> &'static str {
     let listed = attribute(node, v, "res_pr_registered_i_pts");
     match ["host1", "host2"].map(|host| listed.contains(&iqn(host))) {
@@ -42,7 +45,7 @@ fn in_kernel(node: &Node, v: &str) -> &'static str {
     }
 }
 
-/// What the agent's store has; `None`: the agent has not seen the export yet.
+/// Reservations in the agent's store; `None` if the agent has not looked at the export yet.
 fn kept(agent: &Agent, v: &str) -> Option<String> {
     agent.get(v).unwrap().export?.kept_reservations
 }
@@ -69,7 +72,7 @@ fn cleared_there_is_nothing_and_asked_again_that_is_said() {
     assert_eq!(agent.change_reservations(&v, CLEAR).unwrap(), v1::ChangeReservationsResponse::default());
     let log = agent.switch.log();
     assert!(!log.iter().any(|call| call.contains("log in") || call.starts_with("mkdir")), "{log:?}");
-    // What is cleared stays so without power, and the hosts may begin anew.
+    // Cleared reservations stay cleared after a loss of power, and the hosts may register anew.
     let agent = restart(&node, agent);
     eventually("the export", || node.reach(&v).len() == 3);
     assert_eq!(said(&agent, &v), "");
@@ -84,7 +87,7 @@ fn preempted_one_key_goes_and_the_others_stay_and_are_kept() {
     until(&agent, &v, HELD);
     let active = attribute(&node, &v, "res_aptpl_active");
     assert!(active.contains("Activated"), "{active}");
-    // The holder's: what it held is released.
+    // Preempting the holder's key releases its reservation.
     let changed = agent.change_reservations(&v, preempt(0xa)).unwrap();
     assert_eq!((keys(changed.before.as_ref()), keys(changed.now.as_ref())), (vec![0xa, 0xb], vec![0xb]));
     let now = changed.now.unwrap();
@@ -113,7 +116,7 @@ fn of_those_who_do_not_hold_it_the_holder_keeps_it() {
         let held = format!("host1 {kind}: host1=a");
         until(&agent, &v, &format!("{held} host2=b host3=b"));
         let active = attribute(&node, &v, "res_aptpl_active");
-        // Both that have the key, and nobody else.
+        // Exactly the two initiators with this key are preempted.
         let changed = agent.change_reservations(&v, preempt(0xb)).unwrap();
         assert_eq!(keys(changed.now.as_ref()), [0xa]);
         assert_eq!(said(&agent, &v), held);
@@ -124,7 +127,7 @@ fn of_those_who_do_not_hold_it_the_holder_keeps_it() {
     }
 }
 
-/// Where all who are registered hold it, one that is preempted leaves it to the others.
+/// With a type that all registrants hold, a preempted one leaves the reservation to the others.
 #[test]
 fn what_all_hold_stays_with_the_others() {
     let node = Node::new();
@@ -154,7 +157,7 @@ fn what_cannot_be_done_is_refused_and_touches_nothing() {
     let other = volume(2);
     agent.make(put_volume(&other, 1));
     refused(agent.change_reservations(&other, CLEAR), &["not exported"]);
-    // No portal of it is here.
+    // No portal of the export is on this host.
     node.fake.set_addresses(["127.0.0.1".parse().unwrap()]);
     assert_refused(
         agent.change_reservations(&v, CLEAR),
@@ -171,7 +174,7 @@ fn what_cannot_be_done_is_refused_and_touches_nothing() {
     until(&agent, &v, HELD);
 }
 
-/// The kernel lists no more than a page: of what is beyond it only the target's answer tells.
+/// The kernel lists at most one page. Only the target's answer tells of keys beyond that page.
 #[test]
 fn a_key_beyond_the_page_is_preempted_and_one_that_nobody_has_is_refused() {
     let node = Node::new();
@@ -179,7 +182,7 @@ fn a_key_beyond_the_page_is_preempted_and_one_that_nobody_has_is_refused() {
     for key in 0x100..0x140 {
         register(&node, node.login(&v, "host1").unwrap(), key, true);
     }
-    // Nothing is listed before the agent has read them once.
+    // Nothing is listed before the agent's first read.
     let full = |listed: v1::Reservations| listed.truncated && !keys(Some(&listed)).contains(&0x13f);
     eventually("the page is full", || agent.get(&v).unwrap().export.unwrap().reservations.is_some_and(full));
     let changed = agent.change_reservations(&v, preempt(0x13f)).unwrap();
@@ -197,7 +200,8 @@ fn a_key_beyond_the_page_is_preempted_and_one_that_nobody_has_is_refused() {
     assert_eq!(said(&agent, &v), "");
 }
 
-/// Each call of it fails once: the agent's way in is gone all the same, and what the answer says is true.
+/// Each call of the change fails once. The agent's own access is still removed, and the answer is
+/// true.
 #[test]
 fn whatever_fails_no_way_in_is_left() {
     for call in ["log in", "register", "clear", "preempt", "unregister"] {
@@ -212,7 +216,7 @@ fn whatever_fails_no_way_in_is_left() {
             assert_shut(&node, &v);
             let problems = agent.get(&v).unwrap().export.unwrap().problems;
             assert_eq!(problems, [], "{call}");
-            // Asked again it is done.
+            // A second request does the change.
             if !gone {
                 agent.change_reservations(&v, change).unwrap();
                 assert!(["", "host2=b"].contains(&said(&agent, &v).as_str()));
@@ -222,8 +226,8 @@ fn whatever_fails_no_way_in_is_left() {
     }
 }
 
-/// Killed before and after each call that changes anything: while the agent is away, nobody but itself could have used its way in,
-/// and the next agent takes that away, with what it had registered.
+/// Kills before and after each call that changes anything. While the agent is down, nobody else can
+/// use its access. The next agent removes that access, and its registrations.
 #[test]
 fn killed_at_every_step_nothing_of_the_agent_is_left() {
     for change in [CLEAR, preempt(0xa)] {
@@ -251,14 +255,15 @@ fn killed_at_every_step_nothing_of_the_agent_is_left() {
                 assert_shut(&node, &v);
                 let before = in_kernel(&node, &v);
                 until(&agent, &v, before);
-                // Nothing is also what is said before the first look, when what was there before the change is still kept.
+                // An empty report also precedes the first look, while the store still has what was
+                // there before the change.
                 eventually("it is kept", || {
                     kept(&agent, &v).is_some_and(|kept| kept.is_empty() == before.is_empty())
                 });
                 assert_eq!(agent.get(&v).unwrap().export.unwrap().problems, [], "{kill:?}");
                 let active = attribute(&node, &v, "res_aptpl_active").contains("Activated");
                 assert!(active || before.is_empty(), "{kill:?}: keeping is off");
-                // And what is there then outlives a loss of power.
+                // The state that is then in the kernel outlives a loss of power.
                 let agent = restart(&node, agent);
                 eventually("the export", || node.reach(&v).len() == 3);
                 until(&agent, &v, before);
@@ -288,7 +293,7 @@ fn no_secret_of_it_is_logged() {
     };
     let secrets = [secret("password"), secret("password_mutual")];
     assert!(secrets.iter().all(|secret| secret.len() == 48) && secrets[0] != secrets[1]);
-    // Whoever claims the name without the secret stays out.
+    // An initiator that claims the name without the secret stays out.
     let name = acl.rsplit('/').next().unwrap();
     for shown in [None, Some(("agent", "guessed-guessed-1"))] {
         assert!(node.fake.login(PORTAL, &target(&v), name, shown).is_err());

@@ -1,5 +1,6 @@
-//! RESERVE(6): who has a volume for itself is seen and named. What a host holds that may only read ends with its session; what one
-//! holds that may write is an operator's matter.
+//! RESERVE(6): the agent sees and names the host that has reserved a volume. A reservation of a
+//! host that may only read ends with its session. A reservation of a host that may write is left to
+//! an operator.
 
 use mooring_api::v1;
 use mooring_api::v1::change_reservations_request::Change;
@@ -13,10 +14,10 @@ use crate::switch::Kill;
 const CLEAR: Change = Change::Clear(v1::ClearReservations {});
 const HOSTS: [(&str, v1::Mode); 3] = [("host1", RW), ("host2", RO), ("host3", RW)];
 
-/// What is said of a reservation of host2 alone.
+/// Short report of a reservation of host2 alone.
 const HELD: &str = "host2 0: ";
 
-/// A volume of two writers and a reader, host2.
+/// A volume with two writers, and one reader: host2.
 fn shared(node: &Node) -> (Agent, String, [SessionId; 3]) {
     let v = volume(1);
     let agent = node.start();
@@ -34,7 +35,7 @@ fn may_write(node: &Node, session: SessionId) -> bool {
     }
 }
 
-/// The receipts of nexuses that were cut for what they held, newest first.
+/// Receipts of nexuses that were revoked for their reservation, newest first.
 fn cuts(agent: &Agent, v: &str) -> Vec<v1::Receipt> {
     let receipts = agent.get(v).unwrap().receipts;
     receipts.into_iter().filter(|one| one.cause() != v1::Cause::Unspecified).collect()
@@ -59,11 +60,11 @@ fn a_reader_that_reserves_is_cut_and_everybody_else_goes_on() {
         assert_eq!((cut.initiator.as_str(), cut.cause()), (iqn("host2").as_str(), v1::Cause::Reservation));
         assert_eq!((cut.held_reservation, cut.nexus_removed), (Some(0), true));
         until(&agent, &v, "");
-        // The grant is made anew behind the proof.
+        // The grant is made anew after the proof.
         eventually("its grant stands", || node.reach(&v) == ["host1 rw", "host2 ro", "host3 rw"]);
         eventually("nothing is said", || problems(&agent, &v).is_empty());
     }
-    // The record is kept, and is no revoke of anything.
+    // The receipt is stored, and does not count as a revoke.
     agent.crash();
     let agent = node.start();
     assert_eq!(cuts(&agent, &v).len(), 2);
@@ -81,12 +82,12 @@ fn kept_out_until_it_is_granted_anew() {
     let is_out = |agent: &Agent| {
         assert_eq!(node.reach(&v), ["host1 rw", "host3 rw"]);
         assert!(node.login(&v, "host2").is_err());
-        // The receipt is seen at once, what is said of the export at the end of that pass.
+        // The receipt appears at once; the report of the export changes at the end of that pass.
         let says_so = |text: &String| text.contains("host2") && text.contains("kept out");
         eventually("it is said", || problems(agent, &v).iter().any(says_so));
     };
     is_out(&agent);
-    // Neither a restart nor somebody else's grant lets it in.
+    // Neither a restart nor another host's grant lets it in.
     agent.crash();
     let agent = node.start();
     eventually("the export", || agent.plan(&v).steps.is_empty());
@@ -100,7 +101,7 @@ fn kept_out_until_it_is_granted_anew() {
     assert_eq!(problems(&agent, &v), Vec::<String>::new());
     agent.crash();
     let _agent = node.start();
-    // A proof that was not durable yet is made anew first, as of every receipt.
+    // A restarted agent first renews a proof that was not durable yet, as for every receipt.
     eventually("it is let in", || node.reach(&v) == ["host1 rw", "host2 ro"]);
 }
 
@@ -115,7 +116,7 @@ fn where_it_is_only_reported_an_operator_clears_it() {
     assert!(since > 0);
     let text = problems(&agent, &v).remove(0);
     assert!(text.contains("host2") && text.contains("may only read") && text.contains("--clear"), "{text}");
-    // Nothing is done by itself, whatever else is; and it is the same reservation.
+    // The agent does nothing by itself, whatever else changes; and it remains the same reservation.
     agent.make(put_export(&v, 2, &[HOSTS[0], HOSTS[1], HOSTS[2], ("host4", RW)]));
     assert!(!may_write(&node, one) && node.fake.is_live(two));
     assert_eq!((holder().since_us, cuts(&agent, &v)), (since, Vec::new()));
@@ -144,7 +145,7 @@ fn what_a_writer_reserves_is_an_operators_matter() {
     agent.change_reservations(&v, CLEAR).unwrap();
     assert!(may_write(&node, one) && !node.fake.is_live(three) && node.fake.is_live(two));
     assert_eq!(cuts(&agent, &v)[0].initiator, iqn("host3"));
-    // A detach ends it as well, and its receipt says so.
+    // A detach ends the reservation as well, and its receipt says so.
     let three = node.login(&v, "host3").unwrap();
     node.fake.reserve_6(three, 1).unwrap();
     until(&agent, &v, "host3 0: ");
@@ -154,7 +155,8 @@ fn what_a_writer_reserves_is_an_operators_matter() {
     until(&agent, &v, "");
 }
 
-/// A persistent reservation of a host that was made read only is its cluster's: it is not cut.
+/// A persistent reservation of a host that became read-only belongs to its cluster: the agent does
+/// not revoke it.
 #[test]
 fn what_was_registered_before_is_left_alone() {
     let node = Node::new();

@@ -24,34 +24,34 @@ use crate::switch::{Kill, Switch};
 
 pub(crate) const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 pub(crate) const PORTAL: &str = "10.0.0.1:3260";
-/// The Fibre Channel port of [`Node::with_fc`].
+/// Fibre Channel port of [`Node::with_fc`].
 pub(crate) const FC_PORT: &str = "20:00:52:54:00:14:01:0a";
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const SIZE: u64 = 8 * MIB;
-/// Every secret of these tests holds this word, and nothing else does.
+/// Part of every secret in these tests, and of nothing else.
 pub(crate) const SECRET_WORD: &str = "Xylophon";
 pub(crate) const RW: v1::Mode = v1::Mode::ReadWrite;
 pub(crate) const RO: v1::Mode = v1::Mode::ReadOnly;
 
-/// Long enough for every answer that comes before its deadline.
+/// Long enough, in ms, for every answer that comes before its deadline.
 const ANSWER_MS: u32 = 20_000;
 
-/// A limit for waiting, never a measure.
+/// Limit of a wait, never a measure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A storage node: what a crash of its agent leaves.
+/// A storage node: everything that survives a crash of its agent.
 pub(crate) struct Node {
     pub(crate) fake: FakeMachine,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: Config,
-    /// Its `/sys`, whose operations are counted over all agents.
+    /// The node's `/sys`, which counts its operations over all agents.
     pub(crate) sys: Counted<KernelTree>,
     pub(crate) clock: WrongClock,
-    /// Where systemd is asked.
+    /// Bus on which the agent asks systemd.
     pub(crate) bus: Option<mooring_bus::Bus>,
 }
 
-/// The machine's clocks, of which the wall clock can be set back.
+/// Clocks of the machine; the wall clock can be set back.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WrongClock(Arc<AtomicU64>);
 
@@ -76,24 +76,25 @@ impl Node {
         Self::with("")
     }
 
-    /// With more lines in its configuration. Without any, nothing is looked at again by itself.
+    /// A node with further lines in its configuration. Without any, the agent looks at nothing
+    /// again by itself.
     pub(crate) fn with(lines: &str) -> Self {
         Self::with_both(lines, "")
     }
 
-    /// The same, of what its deletions do.
+    /// A node whose group has this `wipe` setting, on a disk that takes discards.
     pub(crate) fn with_wipe(wipe: &str) -> Self {
         Self::with_group(&format!("wipe = \"{wipe}\"\n"))
     }
 
-    /// With these lines in its configuration of the group, on a disk that takes discards.
+    /// A node with these lines in its group's configuration, on a disk that takes discards.
     pub(crate) fn with_group(lines: &str) -> Self {
         let node = Self::with_both("", lines);
         node.fake.lvm().set_discards("vg0", true);
         node
     }
 
-    /// With lines of both kinds, on a disk that takes no discards.
+    /// A node with lines of both kinds, on a disk that takes no discards.
     pub(crate) fn with_both(lines: &str, of_group: &str) -> Self {
         capture_logs();
         let dir = scratch();
@@ -120,7 +121,7 @@ impl Node {
         }
     }
 
-    /// With a Fibre Channel port, found in sysfs.
+    /// A node with a Fibre Channel port, found in sysfs.
     pub(crate) fn with_fc() -> Self {
         let node = Self::with("[fibre_channel]");
         node.add_fc_port(0, FC_PORT);
@@ -142,7 +143,7 @@ impl Node {
         assert!(self.fake.add_fc_port(&format!("fc/{port}")));
     }
 
-    /// Logs one of the initiators of [`over_fc`] in at the port.
+    /// Logs an initiator of [`over_fc`] in at the port.
     pub(crate) fn plogi(&self, number: u16) -> Result<SessionId, LoginRefusal> {
         self.fake.plogi(&format!("fc/{FC_PORT}"), &wwpn(number))
     }
@@ -155,7 +156,7 @@ impl Node {
         self.start_on(Switch::new(&self.fake, kill))
     }
 
-    /// On a machine as this switch lets it be.
+    /// Starts an agent on the machine that this switch controls.
     pub(crate) fn start_on(&self, switch: Switch) -> Agent {
         let fake = self.fake.clone();
         let machine = Machine {
@@ -185,7 +186,7 @@ impl Node {
             let engine = Engine::new(config, machine, store).unwrap();
             tokio::select! {
                 () = engine.start() => {}
-                // Killed before it was ready: nobody talks to it.
+                // Killed before it was ready: the agent answers nobody.
                 _ = died.wait_for(|died| *died) => return None,
             }
             let served = engine.clone();
@@ -196,7 +197,7 @@ impl Node {
         Agent { runtime: Some(runtime), up, switch, stop }
     }
 
-    /// What the store of an agent that does not run remembers of LVs is gone.
+    /// Removes the LVs from the store, while no agent runs.
     pub(crate) fn forget_lvs(&self) {
         let store = Store::open(&self.config.state_dir).unwrap();
         let rows = store.whole_lvs().unwrap().into_iter().map(|(volume, ..)| (volume, None)).collect();
@@ -208,12 +209,12 @@ impl Node {
         self.fake.login(PORTAL, &target(id), &iqn(host), Some((&user, &secret)))
     }
 
-    /// The whole of the kernel's target configuration, as text.
+    /// Returns the kernel's whole target configuration as text.
     pub(crate) fn tree(&self) -> String {
         dump(&self.fake.lio())
     }
 
-    /// Who may do what, as `host1 rw`, with the volume's first digits when there are several.
+    /// Returns who may do what, as `host1 rw`; with the volume's first digits if there are several.
     pub(crate) fn reach(&self, id: &str) -> Vec<String> {
         let short = |reach: &Reach| {
             let host = reach.initiator.rsplit('.').next().unwrap_or_default().to_owned();
@@ -233,7 +234,7 @@ impl Node {
         all
     }
 
-    /// Does something in LVM by hand, and it succeeds.
+    /// Runs an LVM command by hand, and asserts that it succeeds.
     pub(crate) fn lvm(&self, line: &str) {
         let args = line.split_whitespace().map(str::to_owned).collect();
         let command = mooring_host::Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
@@ -241,7 +242,7 @@ impl Node {
         assert_eq!(output.status, 0, "{line}: {output:?}");
     }
 
-    /// The LVs, as LVM lists them.
+    /// Returns the LVs, as LVM lists them.
     pub(crate) fn lvs(&self) -> String {
         let command = mooring_host::Command {
             program: "/sbin/lvm",
@@ -255,14 +256,14 @@ impl Node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Nothing of a volume is left, neither in LVM nor in the kernel.
+    /// Asserts that nothing of a volume is left, neither in LVM nor in the kernel.
     pub(crate) fn assert_nothing_left(&self, id: &str) {
         assert!(!self.lvs().contains(id), "{}", self.lvs());
         assert!(!self.tree().contains(id), "{}", self.tree());
     }
 }
 
-/// An initiator by its number, which is its slot, too; its LUN; its mode.
+/// Number of an initiator (also its slot), LUN, mode.
 pub(crate) type FcGrant = (u16, u32, v1::Mode);
 
 const WWPNS: &str = "20:00:52:54:00:14:00:";
@@ -271,7 +272,7 @@ pub(crate) fn wwpn(number: u16) -> String {
     format!("{WWPNS}{number:02}")
 }
 
-/// The same export with grants over Fibre Channel.
+/// Adds grants over Fibre Channel to an export.
 pub(crate) fn over_fc(spec: v1::ExportSpec, grants: &[FcGrant]) -> v1::ExportSpec {
     let grant = |(number, lun, mode): &FcGrant| v1::FcGrant {
         initiator: wwpn(*number),
@@ -284,7 +285,8 @@ pub(crate) fn over_fc(spec: v1::ExportSpec, grants: &[FcGrant]) -> v1::ExportSpe
     v1::ExportSpec { fc: (!grants.is_empty()).then_some(fc), ..spec }
 }
 
-/// A folder in memory where there is one: what a busy disk does to a sync is no matter of these tests.
+/// A folder in memory if there is one: these tests do not measure how long a busy disk takes to
+/// sync.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -292,7 +294,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 /// A running agent, and a client of it.
 pub(crate) struct Agent {
     runtime: Option<Runtime>,
-    /// `None`: it was killed before it was ready.
+    /// `None` if the agent was killed before it was ready.
     up: Option<(AgentClient<Channel>, Engine)>,
     pub(crate) switch: Switch,
     stop: watch::Sender<bool>,
@@ -308,12 +310,12 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// The process is killed: nothing is closed, nothing is said, nothing is done any more.
+    /// Kills the process: it closes nothing, says nothing, and does nothing any more.
     pub(crate) fn crash(self) {
         drop(self);
     }
 
-    /// Waits until the store remembers so many LVs that LVM has shown whole.
+    /// Waits until the store has this number of LVs that LVM has shown whole.
     pub(crate) fn remembers(&self, count: usize) {
         eventually("LVs are remembered", || self.engine().store().whole_lvs().unwrap().len() == count);
     }
@@ -360,7 +362,7 @@ impl Agent {
         self.wait(async move { client.put_export(put).await }).map(tonic::Response::into_inner)
     }
 
-    /// Puts, and expects the wish to be true in the answer.
+    /// Puts a spec, and expects it to be reached in the answer.
     pub(crate) fn make(&self, put: impl Into<Put>) -> Vec<v1::Receipt> {
         match put.into() {
             Put::Volume(put) => {
@@ -376,7 +378,7 @@ impl Agent {
         }
     }
 
-    /// Puts, and expects that something is in the way.
+    /// Puts a spec, and expects that something is in the way.
     pub(crate) fn make_not_done(&self, put: v1::PutExportRequest) {
         let answer = self.put_export(put).unwrap();
         assert!(!answer.done, "{answer:?}");
@@ -397,7 +399,7 @@ impl Agent {
         self.wait(asked).expect("the call ended").map(tonic::Response::into_inner)
     }
 
-    /// Asks for the same in the background.
+    /// Requests the change in the background.
     pub(crate) fn ask_reservations(
         &self,
         id: &str,
@@ -454,7 +456,7 @@ impl Agent {
     }
 }
 
-/// Either request.
+/// A request with a volume's spec or with an export's.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
     Volume(v1::PutVolumeRequest),
@@ -473,7 +475,7 @@ impl From<v1::PutExportRequest> for Put {
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
@@ -482,7 +484,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A volume's id: distinct also in the digits that make its NAA and its HBA.
+/// Returns the id of a test volume. Ids also differ in the digits that make the NAA and the HBA.
 pub(crate) fn volume(n: u8) -> String {
     format!("{n:02x}a0b1c2-d3e4-4f50-8a61-7283{n:02x}94a5b6")
 }
@@ -544,7 +546,7 @@ pub(crate) fn delete_volume(id: &str, counter: u64) -> v1::PutVolumeRequest {
     }
 }
 
-/// A grant with CHAP: the host's name is its user.
+/// A grant with CHAP; the host's name is the user.
 pub(crate) fn grant(host: &str, mode: v1::Mode) -> v1::Grant {
     v1::Grant {
         initiator: iqn(host),
@@ -587,7 +589,8 @@ pub(crate) fn put_export_spec(id: &str, counter: u64, spec: v1::ExportSpec) -> v
     }
 }
 
-/// The same for an answer that comes at its deadline: long enough to be taken, short enough to wait for.
+/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken, short
+/// enough to wait for.
 pub(crate) fn brief(put: v1::PutExportRequest) -> v1::PutExportRequest {
     v1::PutExportRequest { deadline_ms: 1000, ..put }
 }
@@ -601,7 +604,7 @@ pub(crate) fn delete_export(id: &str, counter: u64) -> v1::PutExportRequest {
     }
 }
 
-/// An error as a caller gets it: the code, who can cure it, and words that its text must hold.
+/// Asserts an error as a caller gets it: the code, who can cure it, and words in the text.
 #[track_caller]
 pub(crate) fn assert_refused<T: std::fmt::Debug>(
     answer: Result<T, Status>,
@@ -633,7 +636,8 @@ impl Write for Capture {
     }
 }
 
-/// Every test of this binary logs as loud as can be, so that each may look for what must not be there.
+/// Captures the logs of every test in this binary at the most verbose level, so that each test can
+/// search for forbidden content.
 fn capture_logs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -641,7 +645,7 @@ fn capture_logs() {
     });
 }
 
-/// All that was logged so far in this process.
+/// Returns everything that this process has logged so far.
 pub(crate) fn logs() -> String {
     String::from_utf8_lossy(&LOGS.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Who is logged in: read when asked, followed at a bounded pace, told when it changes.
+//! Sessions: read when asked, followed at a bounded rate, and reported when they change.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ fn grants(agent: &Agent, id: &str) -> Vec<v1::GrantReport> {
     agent.get(id).unwrap().export.unwrap().grants
 }
 
-/// Looks until a look is kept, which it is not beside a pass: a list says what is kept, and looks at nothing.
+/// Repeats the look until one is stored, which does not happen beside a pass. A list gives what is
+/// stored, and looks at nothing.
 fn looked(agent: &Agent, id: &str) -> Vec<v1::GrantReport> {
     eventually("a look that is kept", || {
         grants(agent, id);
@@ -22,7 +23,7 @@ fn looked(agent: &Agent, id: &str) -> Vec<v1::GrantReport> {
     grants(agent, id)
 }
 
-/// The next report of an export that these words fit; others are passed over.
+/// Returns the next report of an export that `fits`, and skips others.
 fn told(
     agent: &Agent,
     reports: &mut tonic::Streaming<v1::Report>,
@@ -74,7 +75,8 @@ fn who_asks_is_told_what_is_so_now() {
     assert_eq!((busy.commands, busy.read_mib, busy.written_mib), (256, 0, 1));
     assert!(busy.active_us > 0);
     assert_eq!(busy.sessions[0].since_us, first.sessions[0].since_us, "the same session, seen first then");
-    // A restart knows the sessions again by looking, and what moved before it, it has not seen.
+    // A restarted agent recognises the sessions when it looks. It has not seen the commands before
+    // its start.
     agent.crash();
     let agent = node.start();
     let again = grants(&agent, &v)[0].clone();
@@ -82,7 +84,7 @@ fn who_asks_is_told_what_is_so_now() {
     assert!(again.sessions[0].since_us >= busy.sessions[0].since_us);
 }
 
-/// What a revoked nexus did is not said of the one that is granted after it.
+/// A new grant of a revoked nexus does not inherit the counters.
 #[test]
 fn a_nexus_made_anew_begins_at_nothing() {
     let (node, v) = (Node::new(), volume(1));
@@ -99,7 +101,8 @@ fn a_nexus_made_anew_begins_at_nothing() {
     assert_eq!((grant.sessions.len(), grant.commands), (0, 0));
 }
 
-/// Following the sessions changes nothing, and asks for so much in a second, not for more with more volumes.
+/// Following the sessions changes nothing. It takes a fixed number of calls in a second, however
+/// many volumes there are.
 #[test]
 fn the_pulse_only_reads_and_goes_round() {
     let node = Node::new();
@@ -122,7 +125,7 @@ fn the_pulse_only_reads_and_goes_round() {
     assert_eq!(agent.switch.changes(), changes);
 }
 
-/// A drain that hangs is not walked into by the pulse: the volume's next answer is as quick as before.
+/// The pulse does not walk into a drain that hangs: the volume's next answer is as quick as before.
 #[test]
 fn the_pulse_keeps_away_from_a_drain() {
     let (node, v) = (Node::new(), volume(1));
@@ -141,8 +144,8 @@ fn the_pulse_keeps_away_from_a_drain() {
     eventually("the drain ends", || node.fake.waiting() == 0);
 }
 
-/// Of two sessions of one host the kernel shows the newer. What the older one has in flight is not counted, and not hidden: a
-/// receipt says at most how many commands may still land.
+/// If one host has two sessions, the kernel shows the newer one. Commands of the older one are not
+/// counted, and not hidden: a receipt says at most how many commands may still land.
 #[test]
 fn what_nobody_sees_may_land_all_the_same() {
     let (node, v) = (Node::new(), volume(1));
@@ -166,14 +169,14 @@ fn what_nobody_sees_may_land_all_the_same() {
     }
     let answer = agent.put_export(brief(put_export_spec(&v, 2, spec(&[("host2", RW)])))).unwrap();
     let receipt = &answer.receipts[0];
-    // The window of the session that nobody sees: `cmdsn_depth`.
+    // Command window (`cmdsn_depth`) of the session that the kernel does not show.
     assert_eq!((receipt.proven, receipt.sessions_cut.len(), receipt.may_still_land), (false, 1, 64));
     node.fake.release(device(&v));
     eventually("the proof", || agent.get(&v).unwrap().receipts[0].proven);
 }
 
-/// Of several sessions of one host the kernel lists the newest. How many there are beside it is told unasked; while nobody is logged in
-/// nobody counts.
+/// If one host has several sessions, the kernel lists the newest. The agent reports unasked how
+/// many others there are. While nobody is logged in, it does not count.
 #[test]
 fn how_many_sessions_are_not_listed_is_said() {
     let (node, v) = (Node::new(), volume(1));

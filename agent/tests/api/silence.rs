@@ -1,5 +1,6 @@
-//! A device that does not answer: its volume's portals are off before its host comes again, and nobody else's login waits. The
-//! controls are what the kernel does where nobody takes them off (lio.md, u).
+//! A device that does not answer: the volume's portals are off before its host logs in again, and
+//! logins to other volumes do not wait. The controls show what the kernel does if nobody removes
+//! the portals (lio.md, u).
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +11,18 @@ use mooring_model::Cure;
 
 use crate::rig::*;
 
-/// By then an agent has noticed it, on a busy machine, too.
+/// An agent notices a silent device within this time, also on a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 
 struct Two {
     node: Node,
-    /// Its device hangs.
+    /// Volume whose device hangs.
     hung: String,
     other: String,
     session: SessionId,
 }
 
-/// Two volumes of two hosts on one portal, the first with a write in flight that does not end.
+/// Two volumes of two hosts on one portal; the first has a write in flight that does not end.
 fn hangs() -> (Two, Agent) {
     let (node, hung, other) = (Node::new(), volume(1), volume(2));
     let agent = node.start();
@@ -54,7 +55,7 @@ impl Two {
         self.node.fake.release(device(&self.hung));
     }
 
-    /// All is as if nothing had been.
+    /// Asserts that the volume works as before the hang.
     fn assert_is_back(&self, agent: &Agent) {
         eventually("its portals are back", || !self.is_withheld());
         eventually("nothing is said any more", || export(agent, &self.hung).problems.is_empty());
@@ -102,7 +103,8 @@ fn a_hung_volume_loses_its_portals_and_others_log_in() {
     assert!(two.node.fake.is_live(two.session) || two.node.fake.landed(device(&two.hung)) > 0);
 }
 
-/// The control, and what is said when it comes to that all the same: the agent was dead meanwhile.
+/// The control, and the report if a login thread hangs in spite of everything: the agent was dead
+/// meanwhile.
 #[test]
 fn a_login_thread_that_waits_all_the_same_is_named() {
     let (two, agent) = hangs();
@@ -118,7 +120,7 @@ fn a_login_thread_that_waits_all_the_same_is_named() {
             problem.text.contains(&two.hung) && problem.text.contains("answers no login since 20")
         })
     });
-    // Its own portal cannot be taken off any more: that call is the one that hangs, and nobody else's.
+    // The volume's own portal cannot be removed any more: only that call hangs.
     eventually("the call is named", || {
         export(&agent, &two.hung).stuck.is_some_and(|stuck| stuck.step.contains("/np/"))
     });
@@ -148,7 +150,8 @@ fn portals_that_were_withheld_come_back_only_when_the_device_is_heard() {
     assert_eq!(export(&agent, &two.hung).problems.len(), 1);
     two.release();
     two.assert_is_back(&agent);
-    // The control: portals that somebody else has removed while nothing is in flight are put back at once.
+    // The control: portals that somebody else removed while nothing was in flight are restored at
+    // once.
     agent.crash();
     let folder = format!("iscsi/{}/tpgt_1/np/{PORTAL}", target(&two.other));
     two.node.fake.lio().rmdir(&TreePath::new(&folder)).unwrap();
@@ -156,7 +159,8 @@ fn portals_that_were_withheld_come_back_only_when_the_device_is_heard() {
     eventually("it is put back", || portals(&two.node, &two.other) == 1);
 }
 
-/// A revoke of the host whose commands hang is unproven until they have ended, whether its portals are there or not.
+/// A revoke of the host whose commands hang stays unproven until they end, whether the portals are
+/// there or not.
 #[test]
 fn a_receipt_waits_for_the_device_with_and_without_portals() {
     for withheld_first in [true, false] {
@@ -166,7 +170,7 @@ fn a_receipt_waits_for_the_device_with_and_without_portals() {
         }
         let answer = agent.put_export(brief(put_export(&two.hung, 2, &[]))).unwrap();
         assert!(!answer.done && !answer.receipts[0].proven && answer.receipts[0].may_still_land == 1);
-        // The pass hangs in the revoke: they go beside it.
+        // The pass hangs in the revoke, so the portals go beside it.
         eventually("its portals are off", || two.is_withheld());
         two.log_in_to_other().unwrap();
         eventually("the call is named", || export(&agent, &two.hung).stuck.is_some());
@@ -195,7 +199,7 @@ fn a_node_whose_devices_all_hang_serves_again_when_they_answer() {
         node.fake.start_write(*session, 1).unwrap();
     }
     eventually("all portals are off", || all.iter().all(|id| portals(&node, id) == 0));
-    // A new volume is nobody's burden, and is served.
+    // A new volume has no silent device, and is served.
     let new = volume(9);
     agent.make(put_volume(&new, 1));
     agent.make(put_export(&new, 1, &[("host2", RW)]));

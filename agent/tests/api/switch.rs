@@ -1,5 +1,6 @@
-//! The machine as one agent process sees it: every call is written down, and the process can be killed at any of them.
-//! A killed process does nothing any more, not even look: its threads stop where they are, for good.
+//! The machine as one agent process sees it: every call is logged, and the process can be killed at
+//! any of them. A killed process does nothing any more, and does not even look: its threads stop
+//! for good.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,21 +16,21 @@ use mooring_host::{
 };
 use tokio::sync::watch;
 
-/// When the process is killed: around its n-th call that changes the machine, from 1.
+/// Moment of a kill: around the n-th call that changes the machine, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kill {
     /// The call is not made.
     Before(u64),
-    /// The call has returned, and nothing came after it.
+    /// The call has returned, and nothing follows it.
     After(u64),
 }
 
-/// What all blocks of an LV are.
+/// State of all blocks of an LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocks {
     Zeroed,
     Discarded,
-    /// Neither: some of them may hold somebody's data.
+    /// Neither: some blocks may hold somebody's data.
     Data,
 }
 
@@ -39,21 +40,21 @@ struct State {
     log: Vec<String>,
     kill: Option<Kill>,
     dead: bool,
-    /// This call waits.
+    /// Call that is to wait.
     pause: Option<String>,
-    /// The call that waits.
+    /// Call that waits now.
     paused: Option<String>,
-    /// It goes on, and the next one like it waits again.
+    /// `true` if the call that waits goes on; the next one like it waits again.
     one: bool,
-    /// The session with a target breaks at this call, once, when it was done.
+    /// Call at which the session with a target breaks, once, after the call was done.
     breaks: Option<String>,
-    /// LVs that were removed, and what their blocks were then.
+    /// Removed LVs, and the state of their blocks at the removal.
     removed: Vec<(String, Blocks)>,
-    /// Devices that a backstore opened, and whether all of each read as zeros then.
+    /// Devices that a backstore opened; `true` if the whole device then read as zeros.
     opened: Vec<(String, bool)>,
 }
 
-/// Clones are the same process.
+/// Handle to one process; clones belong to the same process.
 #[derive(Clone)]
 pub(crate) struct Switch {
     state: Arc<Mutex<State>>,
@@ -88,7 +89,7 @@ impl Switch {
         self.died.send_replace(true);
     }
 
-    /// The process is killed so many calls from now.
+    /// Kills the process at this call, counted from now.
     pub(crate) fn kill_from_now(&self, kill: Kill) {
         let mut state = self.state();
         let from = state.changes;
@@ -98,7 +99,8 @@ impl Switch {
         });
     }
 
-    /// The session with a target breaks at the next call that begins so, once it was done.
+    /// Breaks the session with a target at the next call that begins with `call`, after that call
+    /// was done.
     pub(crate) fn break_session_at(&self, call: &str) {
         self.state().breaks = Some(call.to_owned());
     }
@@ -121,12 +123,12 @@ impl Switch {
         self.state().dead
     }
 
-    /// Calls so far that change the machine.
+    /// Number of calls so far that change the machine.
     pub(crate) fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// Every call so far, as `mkdir iscsi`, `lvm vgs …`, `zero /dev/…`.
+    /// Returns every call so far, as `mkdir iscsi`, `lvm vgs …`, `zero /dev/…`.
     pub(crate) fn log(&self) -> Vec<String> {
         self.state().log.clone()
     }
@@ -143,12 +145,12 @@ impl Switch {
         self.state().opened.clone()
     }
 
-    /// From now on the process stops before this call, until told otherwise.
+    /// Stops the process before this call, each time, until told otherwise.
     pub(crate) fn pause_before(&self, call: &str) {
         self.state().pause = Some(call.to_owned());
     }
 
-    /// Goes on.
+    /// Lets the process go on, and removes the stop.
     pub(crate) fn go_on(&self) {
         let mut state = self.state();
         state.pause = None;
@@ -156,12 +158,13 @@ impl Switch {
         state.one = false;
     }
 
-    /// The call that waits goes on, and the next one like it waits; without one, the next one goes.
+    /// Lets the call that waits go on; the next one like it waits. If none waits, the next one goes
+    /// on.
     pub(crate) fn let_one_go(&self) {
         self.state().one = true;
     }
 
-    /// The call that waits.
+    /// Returns the call that waits.
     pub(crate) fn paused(&self) -> Option<String> {
         self.state().paused.clone()
     }
@@ -273,7 +276,8 @@ impl Commands for Switch {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         let verb = command.args.first().map(String::as_str).unwrap_or_default();
         if verb == "pvs" {
-            // Asked beside all work, at no time that a test could count on.
+            // LVM is asked for physical volumes beside all work, at no time that a test could rely
+            // on.
             return self.lvm.run(command);
         }
         if verb == "lvremove" {
@@ -307,7 +311,7 @@ impl BlockDevices for Switch {
         self.call(false, format!("mapped {}", path.display()), || self.blocks.mapped(path))
     }
 
-    // Looked at each second: no call of a test's.
+    // The agent looks at it each second, so it is no call that a test counts.
     fn follow(&self, path: &Path) -> Result<Box<dyn Followed>, BlockError> {
         self.blocks.follow(path)
     }

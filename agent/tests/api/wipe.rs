@@ -1,4 +1,5 @@
-//! What a deletion does to the blocks, as the group's configuration says; and that nobody is ever shown them.
+//! Wiping of blocks at a deletion, as the group's configuration says. Old blocks are never shown to
+//! anybody.
 
 use mooring_api::v1;
 
@@ -9,7 +10,7 @@ fn discarding(id: &str) -> String {
     format!("discard {}", device(id).display())
 }
 
-/// The calls on the volume's device, without repetition, and the removals.
+/// Calls on the volume's device, without repetition, and the removals.
 fn calls(agent: &Agent, id: &str) -> Vec<String> {
     let device = device(id).display().to_string();
     let of_device = |call: &str| call.strip_suffix(&device).map(|verb| verb.trim().to_owned());
@@ -44,7 +45,7 @@ fn a_deletion_does_what_its_group_says_and_never_what_lvm_is_set_to() {
         let expected: Vec<_> = done.iter().map(|verb| (*verb).to_owned()).chain([remove(&v)]).collect();
         assert_eq!(calls(&agent, &v), expected, "{wipe}");
         node.assert_nothing_left(&v);
-        // Whoever comes next on these blocks sees none of them.
+        // The next volume on these blocks shows none of the old data.
         let w = volume(2);
         agent.make(put_volume(&w, 1));
         agent.make(put_export(&w, 1, &[("host1", RW)]));
@@ -63,7 +64,7 @@ fn blocks_discarded_before_a_cancelled_deletion_do_not_count_as_zeroed() {
     let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 2) };
     assert!(!agent.put_volume(doom).unwrap().done);
     eventually("it discards", || agent.switch.paused().is_some());
-    // Its data shall stay after all: what is left of it is an orphan that nobody can use.
+    // The data is to stay after all. The partly discarded rest is an orphan that nobody can use.
     let kept = v1::Tombstone { destroy_data: false, ..Default::default() };
     let keep = v1::PutVolumeRequest {
         stamp: Some(stamp(1, 3, &kept)),

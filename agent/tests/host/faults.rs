@@ -1,4 +1,4 @@
-//! What goes wrong, and what is said of it: each is bounded, named, and delays nobody else.
+//! Faults of a host and their reports: each is bounded and named, and delays nobody else.
 
 use mooring_api::v1;
 use mooring_connectors::fake::Unit;
@@ -16,7 +16,7 @@ fn the_wrong_disk_is_never_handed_over() {
     assert_eq!(report.phase(), v1::ConnectionPhase::Failed);
     assert!(problems(&report).contains("wrong disk") && problems(&report).contains(other.naa.as_str()));
     assert!(report.disk.is_none() && report.paths.is_empty() && site.path_of(1).is_none());
-    // Put right, it comes by itself.
+    // Once the disk is the right one, the connection recovers by itself.
     site.world.target(volume(1), |target| target.unit = Some(Unit::of(volume(1), SIZE)));
     eventually("it is ready", || agent.report(1).phase() == v1::ConnectionPhase::Ready);
     site.assert_attached(1, 1);
@@ -54,7 +54,7 @@ fn an_unreachable_target_is_named_and_delays_nobody() {
     let report = agent.wait(pending).unwrap().unwrap().into_inner().report.unwrap();
     assert_eq!(report.phase(), v1::ConnectionPhase::Connecting);
     assert!(problems(&report).contains("10.0.0.1:3260: no answer for 3 s"), "{report:?}");
-    // It listens again: told by sessiond, not asked for.
+    // The target listens again: sessiond reports this unasked.
     site.world.target(volume(1), |target| target.reachable = true);
     eventually("it is ready", || agent.report(1).phase() == v1::ConnectionPhase::Ready);
     site.assert_attached(1, 1);
@@ -109,7 +109,7 @@ fn sessiond_down_tears_nothing_down() {
         (v1::ConnectionPhase::Ready, &before.disk, &before.paths)
     );
     site.assert_attached(1, 1);
-    // What needs it is refused or waits; nothing is done by halves.
+    // Work that needs sessiond is refused or waits; nothing is half done.
     let refused = agent.try_put(tombstone(1, 2, false));
     assert_refused(refused, tonic::Code::FailedPrecondition, "retry", &["mooring-sessiond does not answer"]);
     site.world.set_sessiond(true);
@@ -143,7 +143,8 @@ fn a_disk_that_hangs_is_said_and_hangs_nobody_else() {
     let report = agent.try_put(brief(agent.put(1, 1, &[(1, RW)]))).unwrap();
     assert!(!report.done);
     eventually("it is stuck", || agent.report(1).stuck.is_some_and(|stuck| stuck.step.contains("look")));
-    // What needs no look at the disk goes on; and this one is not waited for.
+    // Work that does not look at the disk goes on. The deletion below does not wait for the disk
+    // that hangs.
     agent.make(tombstone(2, 2, true));
     site.assert_nothing_left(2);
     site.world.hang(false);

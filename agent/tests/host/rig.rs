@@ -26,18 +26,18 @@ use tonic::{Code, Status};
 pub(crate) const CLUSTER: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11";
 pub(crate) const PORTAL: &str = "10.0.0.1:3260";
 pub(crate) const SIZE: u64 = 64 << 20;
-/// Every secret of these tests holds this word, and nothing else does.
+/// Part of every secret in these tests, and of nothing else.
 pub(crate) const SECRET_WORD: &str = "Xylophon";
 pub(crate) const RW: v1::Mode = v1::Mode::ReadWrite;
 pub(crate) const RO: v1::Mode = v1::Mode::ReadOnly;
 
-/// Long enough for every answer that comes before its deadline.
+/// Long enough, in ms, for every answer that comes before its deadline.
 const ANSWER_MS: u32 = 20_000;
 
-/// A limit for waiting, never a measure.
+/// Limit of a wait, never a measure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A host: what a crash of its agent leaves.
+/// A host: everything that survives a crash of its agent.
 pub(crate) struct Site {
     pub(crate) world: World,
     pub(crate) dir: tempfile::TempDir,
@@ -49,13 +49,13 @@ impl Site {
         Self::with("resync_seconds = 3600\n")
     }
 
-    /// With other lines in its configuration.
+    /// A host with other lines in its configuration.
     pub(crate) fn with(lines: &str) -> Self {
         let (dir, config) = configured(lines);
         Self { world: World::new(&dir.path().join("run")), config, dir }
     }
 
-    /// With targets of these volumes, each with its secret.
+    /// A host with targets of these volumes, each with its secret.
     pub(crate) fn exporting(volumes: &[u8]) -> Self {
         let site = Self::new();
         for n in volumes {
@@ -77,20 +77,20 @@ impl Site {
         self.dir.path().join("run/attachments").join(attachment(n))
     }
 
-    /// Which device an attachment's path leads to.
+    /// Returns the device to which an attachment's path leads; `None` if there is no path.
     pub(crate) fn path_of(&self, n: u8) -> Option<String> {
         let to = std::fs::read_link(self.attachment_path(n)).ok()?;
         Some(to.file_name()?.to_str()?.to_owned())
     }
 
-    /// The attachment has a path to the disk of this volume.
+    /// Asserts that the attachment has a path to this volume's disk.
     #[track_caller]
     pub(crate) fn assert_attached(&self, n: u8, to: u8) {
         let disk = self.world.disk_of(volume(to));
         assert!(disk.is_some() && self.path_of(n) == disk, "{n}: {:?}, not {disk:?}", self.path_of(n));
     }
 
-    /// Nothing of a volume is on this host.
+    /// Asserts that nothing of a volume is on this host.
     #[track_caller]
     pub(crate) fn assert_nothing_left(&self, n: u8) {
         let id = volume(n);
@@ -114,7 +114,7 @@ impl Site {
 /// A folder, and a configuration in it.
 fn configured(lines: &str) -> (tempfile::TempDir, Config) {
     capture_logs();
-    // In memory where there is one: what a busy disk does to a sync is no matter of these tests.
+    // In memory if possible: these tests do not measure how long a busy disk takes to sync.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let text = format!(
         "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nconfigfs = \"{0}/configfs\"\n{lines}[host]\n",
@@ -138,7 +138,7 @@ pub(crate) fn start_agent(
     start_agent_on(None, config, parts, uevents, door)
 }
 
-/// As the other, and asks systemd on this bus.
+/// Starts an agent like [`start_agent`], which asks systemd on `bus`.
 pub(crate) fn start_agent_on(
     bus: Option<Bus>,
     config: &Config,
@@ -184,7 +184,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// The process is killed: nothing is closed, nothing is said, nothing is done any more.
+    /// Kills the process: it closes nothing, says nothing, and does nothing any more.
     pub(crate) fn crash(self) {
         drop(self);
     }
@@ -222,7 +222,7 @@ impl Agent {
         self.wait(async move { client.put_connection(put).await }).map(tonic::Response::into_inner)
     }
 
-    /// Puts, and expects the wish to be true in the answer.
+    /// Puts a spec, and expects it to be reached in the answer.
     #[track_caller]
     pub(crate) fn make(&self, put: v1::PutConnectionRequest) -> v1::ConnectionReport {
         let answer = self.try_put(put).unwrap();
@@ -230,7 +230,7 @@ impl Agent {
         answer.report.unwrap()
     }
 
-    /// Puts, and expects that something is in the way.
+    /// Puts a spec, and expects that something is in the way.
     #[track_caller]
     pub(crate) fn make_not_done(&self, put: v1::PutConnectionRequest) -> v1::ConnectionReport {
         let answer = self.try_put(put).unwrap();
@@ -336,7 +336,8 @@ pub(crate) fn tombstone(n: u8, counter: u64, revoked: bool) -> v1::PutConnection
     }
 }
 
-/// The same for an answer that comes at its deadline: long enough to be taken, short enough to wait for.
+/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken, short
+/// enough to wait for.
 pub(crate) fn brief(put: v1::PutConnectionRequest) -> v1::PutConnectionRequest {
     v1::PutConnectionRequest { deadline_ms: 1000, ..put }
 }
@@ -348,7 +349,7 @@ pub(crate) fn stamp(epoch: u64, counter: u64, wish: &impl mooring_api::Message) 
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition is true.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
@@ -375,7 +376,7 @@ pub(crate) fn problems(report: &v1::ConnectionReport) -> String {
     report.problems.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// An error as a caller gets it: the code, who can cure it, and words that its text must hold.
+/// Asserts an error as a caller gets it: the code, who can cure it, and words in the text.
 #[track_caller]
 pub(crate) fn assert_refused<T: std::fmt::Debug>(
     answer: Result<T, Status>,
@@ -407,7 +408,8 @@ impl Write for Capture {
     }
 }
 
-/// Every test of this binary logs as loud as can be, so that each may look for what must not be there.
+/// Captures the logs of every test in this binary at the most verbose level, so that each test can
+/// search for forbidden content.
 fn capture_logs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -417,7 +419,7 @@ fn capture_logs() {
     });
 }
 
-/// All that was logged so far in this process.
+/// Returns everything that this process has logged so far.
 pub(crate) fn logs() -> String {
     String::from_utf8_lossy(&LOGS.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
 }

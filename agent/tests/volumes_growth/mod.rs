@@ -1,4 +1,4 @@
-//! Volumes that grow: what is done, and what is never shown; and the progress of a zeroing.
+//! Volumes that grow: the steps, what is never shown, and the progress of a zeroing.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -11,7 +11,8 @@ use mooring_model::{ByteSize, Cure, LV_TAG, Phase};
 
 use super::{Growth, MIB, id, look, machine, name, plan_of, spec, words};
 
-/// The same of a volume of 8 MiB beside what it is to grow by: what is there of that / what is wanted: what is done.
+/// Growth of a volume of 8 MiB: state of the LV beside it that holds the new blocks / spec of the
+/// volume: steps.
 const GROWTHS: &str = "\
 zeroed / 12 MiB: append
 zeroed / 8 MiB: drop
@@ -70,7 +71,7 @@ fn a_volume_grows_under_its_export_and_what_it_grows_by_is_zeroed() {
     assert_eq!(fake.blocks().zeroed_ranges(&path), [(8 * MIB, 20 * MIB)]);
     assert!(plan_of(&fake, &grown).is_quiet());
     assert_eq!(report(&grown, &look(&fake), id(1)).size, ByteSize(20 * MIB));
-    // The control: extents that nobody zeroed, as LVM alone would give them.
+    // The control: extents that nobody zeroed, as LVM alone would add them.
     let args = ["lvextend", "--yes", "--extents", "+1", &format!("vg0/{}", name(1)), "/dev/sdb:200-200"];
     let args = args.map(str::to_owned).to_vec();
     fake.lvm().run(&Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) }).unwrap();
@@ -80,7 +81,7 @@ fn a_volume_grows_under_its_export_and_what_it_grows_by_is_zeroed() {
 
 #[test]
 fn extents_that_somebody_takes_are_not_given_and_the_growth_begins_again() {
-    /// Somebody else's `lvcreate` in between the two commands of an append.
+    /// Runs somebody else's `lvcreate` between the two commands of an append.
     struct Thief(FakeMachine);
     impl Commands for Thief {
         fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
@@ -130,7 +131,7 @@ fn a_zeroing_that_was_stopped_goes_on_only_on_the_same_lv() {
     again(&mut stops).unwrap();
     assert_eq!(stops.begun, [0, 16, 32, 32, 48, 64]);
     assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
-    // Another LV under the same name: from its beginning.
+    // Another LV under this name is zeroed from its beginning.
     fake.lvm().lose_volume("vg0", &name(1));
     stops.begun.clear();
     stops.kept = Some(("of the one before".to_owned(), 48 * MIB));

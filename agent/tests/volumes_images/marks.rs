@@ -1,5 +1,6 @@
-//! How far a copy has come stands on its LV, with the file that it is of: after a crash it goes on there, what was copied before the
-//! last mark is not copied again, and no mark of another file, of another time or of nothing is ever believed.
+//! Marks: tags on the LV that say how far a copy has come, and of which file. After a crash the
+//! copy resumes at its mark, and copies nothing before the last mark again. A mark of another file,
+//! of another time or without a meaning is never believed.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use super::super::{id, name, words};
 use super::{BOTH, FORMATS, MARKED, PIECE, SIZE, Watch, World, content, groups, other, tag};
 use crate::volumes_machine::Fault;
 
-/// Stops behind so many pieces, and leaves nothing in memory.
+/// Stops after this number of pieces, and leaves nothing in memory.
 fn stop(world: &World, pieces: usize) {
     let stopped = world.pass(&world.wanted, &mut Watch { piece: Some(pieces), ..world.watch() });
     assert!(matches!(stopped, Err(Error::Stopped { .. })), "{stopped:?}");
@@ -24,14 +25,15 @@ fn tags(world: &World) -> Vec<String> {
     view(&world.machine.fake.lvm(), &groups()).unwrap().lvs_of(id(1))[0].tags.iter().cloned().collect()
 }
 
-/// The tag that says how far its copy has come.
+/// Returns the tag that says how far the copy has come.
 fn mark(world: &World) -> String {
     let marks: Vec<_> = tags(world).into_iter().filter(|tag| tag.starts_with(LV_COPIED_MARK)).collect();
     assert_eq!(marks.len(), 1, "{marks:?}");
     marks[0].clone()
 }
 
-/// Where the next agent begins, and that it ends with this.
+/// Runs the next agent until the volume has this content. Returns the offset where it began to
+/// copy.
 fn goes_on_at(world: &World, content: &[u8]) -> u64 {
     let mut watch = world.watch();
     world.pass(&world.wanted, &mut watch).unwrap();
@@ -41,7 +43,7 @@ fn goes_on_at(world: &World, content: &[u8]) -> u64 {
     began
 }
 
-/// Each format, and each kind of volume.
+/// Each format with one kind of volume.
 fn cases() -> impl Iterator<Item = (ImageFormat, Provisioning)> {
     FORMATS.into_iter().zip(BOTH)
 }
@@ -58,7 +60,7 @@ fn killed_around_any_change_only_the_last_piece_is_copied_twice() {
                 let mut watch = Watch { killed: Some(at), ..world.watch() };
                 died |= world.pass(&world.wanted, &mut watch).is_err();
                 let came = watch.done.last().copied().unwrap_or(0);
-                // A piece that was written, and of which nobody had heard.
+                // The last piece may have been written without a report of its progress.
                 let most = came.saturating_sub(MARKED)..=came + PIECE;
                 *world.machine.fault.lock().unwrap() = None;
                 let mut watch = world.watch();
@@ -75,7 +77,8 @@ fn killed_around_any_change_only_the_last_piece_is_copied_twice() {
             }
             kills += 1;
         }
-        // The LV, four pieces with a mark behind each but the last, the end. A thin one has a pool, and needs no zeros.
+        // Creating the LV, four pieces with a mark after each but the last, and the end. A thin
+        // volume also has a pool, and needs no zeros.
         let expected = if provisioning == Provisioning::Thin { 2 + 2 + 3 + 1 } else { 1 + 4 + 3 + 1 };
         assert_eq!(kills, expected, "{format} {provisioning:?}");
     }
@@ -101,7 +104,8 @@ fn of_a_file_that_was_changed_or_exchanged_nothing_is_believed() {
         let was = mark(&world);
         world.put(&other());
         assert_eq!(goes_on_at(&world, &other()), 0, "another one under the name");
-        // The first one is put back when a part of the other was copied: its mark has gone before that.
+        // The first file is restored after a part of the other was copied: its mark was removed
+        // before that.
         let world = World::new(format, provisioning);
         let (path, aside) = (world.folder.path().join("image"), world.folder.path().join("aside"));
         stop(&world, 3);
@@ -111,7 +115,8 @@ fn of_a_file_that_was_changed_or_exchanged_nothing_is_believed() {
         assert!(mark(&world).ends_with("-4") && mark(&world) != was);
         std::fs::rename(&aside, &path).unwrap();
         assert_eq!(goes_on_at(&world, &content(7)), 0, "{format}");
-        // The control: put back before anything else was copied, it is the same.
+        // The control: a first file that is restored before anything else was copied keeps its
+        // mark.
         let world = World::new(format, provisioning);
         let (path, aside) = (world.folder.path().join("image"), world.folder.path().join("aside"));
         stop(&world, 3);
@@ -137,7 +142,7 @@ fn killed_around_a_change_of_file_no_mark_of_the_first_file_is_believed() {
             *world.machine.fault.lock().unwrap() = None;
             std::fs::rename(&aside, &path).unwrap();
             let began = goes_on_at(&world, &content(7));
-            // Before its mark had gone, nothing else was copied.
+            // Nothing else was copied before the mark was removed.
             let kept = at == 0 && fault == Fault::Before;
             assert_eq!(began, if kept { 3 * PIECE } else { 0 }, "{at} {fault:?}");
         }
@@ -152,11 +157,11 @@ fn what_is_no_mark_of_this_file_is_not_believed() {
             // Beyond the LV.
             ("OF-9", true),
             ("OF-17592186044416", true),
-            // Of what is read otherwise, of another state, of something else.
+            // Another format, another state of the file, another file.
             ("OTHER-6", true),
             ("OF1-6", true),
             ("mooring-copied-x-6", true),
-            // Not as marks are written.
+            // Not written as marks are.
             ("OF-06", false),
             ("OF-+6", false),
             ("OF-x", false),
@@ -185,7 +190,7 @@ fn what_is_no_mark_of_this_file_is_not_believed() {
     }
 }
 
-/// What a mark of this world's file begins with.
+/// Returns the beginning of every mark of this world's file.
 fn of_file(world: &World) -> String {
     let image = world.image();
     let open = world.images().open(&image, ByteSize(SIZE)).unwrap();
@@ -195,7 +200,8 @@ fn of_file(world: &World) -> String {
 #[test]
 fn a_mark_without_its_tag_or_of_the_time_before_is_not_believed_and_goes() {
     for provisioning in BOTH {
-        // A volume with data that carries a true mark of its own import, and is to be imported into as if it were new.
+        // A volume with data carries a true mark of its own import. It is to be imported into as if
+        // it were new.
         let world = World::new(ImageFormat::Raw, provisioning);
         world.settle();
         let old = format!("{}-6", of_file(&world));
@@ -205,7 +211,7 @@ fn a_mark_without_its_tag_or_of_the_time_before_is_not_believed_and_goes() {
         let seen = view(&world.machine, &groups()).unwrap();
         assert_eq!(words(&plan(&world.wanted, &seen, id(1))), "forget mark importing import imported");
         assert_eq!(goes_on_at(&world, &content(7)), 0);
-        // The control: with the tag of an import it would have been believed.
+        // The control: with the tag of an import, the mark is believed.
         tag(
             &world.machine.fake,
             &["--addtag", LV_UNZEROED_TAG, "--addtag", LV_IMPORTING_TAG, "--addtag", &old],
@@ -233,7 +239,7 @@ fn a_deletion_leaves_no_mark_to_go_on_from() {
             assert_eq!(words(&planned), expected);
             let short = Plan { steps: planned.steps.into_iter().take(steps).collect(), blocked: Vec::new() };
             apply(&short, &world.machine, &world.machine, &mut ()).unwrap();
-            // It is called off: what is wished now is its image, whole.
+            // The deletion is cancelled: the spec is now the volume with its whole image.
             let began = goes_on_at(&world, &content(7));
             assert_eq!(began, if steps == 0 { 3 * PIECE } else { 0 }, "{wipe:?} {steps}");
         }

@@ -1,6 +1,7 @@
-//! Volumes that are copied from images: what is done, and the laws: converge to the image's bytes and zeros from any prefix, past
-//! any failure and any piece; nothing usable before it is whole; nothing made for an image that is refused; no half of an image
-//! taken for something else.
+//! Volumes that are copied from images: the steps, and the laws. From any prefix, past any failure
+//! and any piece, the volume converges to the bytes of the image and zeros. It is not usable before
+//! it is whole. Nothing is created for a refused image, and a half copied image is taken for
+//! nothing else.
 
 mod marks;
 
@@ -26,7 +27,7 @@ use crate::volumes_machine::{Fault, Machine, run};
 
 const SIZE: u64 = 8 * MIB;
 
-/// Pieces are small, so that there are some.
+/// Size of a piece: small, so that a copy has several.
 const PIECE: u64 = 2 * MIB;
 
 fn groups() -> Vec<mooring_agent::config::Group> {
@@ -35,10 +36,10 @@ fn groups() -> Vec<mooring_agent::config::Group> {
     vec![group]
 }
 
-/// The copy is marked after each, so that there are marks.
+/// Distance between marks: one piece, so that a copy has marks.
 const MARKED: u64 = PIECE;
 
-/// What an image holds: a piece with data, one with a byte of it, one of zeros.
+/// Content of the image: a piece of data, one with a single byte, and one of zeros.
 fn content(seed: u8) -> Vec<u8> {
     let mut all = vec![0; 5 << 20];
     all[..256 << 10].fill(seed);
@@ -46,7 +47,7 @@ fn content(seed: u8) -> Vec<u8> {
     all
 }
 
-/// Another one, with zeros where the first has data.
+/// Content of another image, with zeros where the first has data.
 fn other() -> Vec<u8> {
     let mut all = vec![0; 4 << 20];
     all[15 << 18..].fill(9);
@@ -72,7 +73,7 @@ impl World {
         world
     }
 
-    /// Puts an image there, in the format that is wished.
+    /// Stores an image in the format of the spec.
     fn put(&self, content: &[u8]) {
         let bytes = match self.image().format {
             ImageFormat::Raw => content.to_vec(),
@@ -110,7 +111,8 @@ impl World {
         }
     }
 
-    /// It holds this, then zeros; and it is ready, quiet, and has no tag but ours.
+    /// Asserts that the volume holds `content`, then zeros; that it is ready and quiet; and that it
+    /// has only Mooring's tag.
     fn check_end(&self, content: &[u8]) {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
         assert!(plan(&self.wanted, &seen, id(1)).is_quiet());
@@ -130,16 +132,17 @@ fn wish(format: ImageFormat, provisioning: Provisioning) -> Wanted {
     Wanted::Volume(VolumeSpec { image, ..new })
 }
 
-/// Checks around every step, and every piece, that nothing is usable before all of it was copied.
+/// Checks around every step and every piece that the volume is not usable before all of it was
+/// copied.
 struct Watch<'a> {
     world: &'a World,
     stop_at: Option<usize>,
     steps: usize,
     piece: Option<usize>,
     pieces: usize,
-    /// Nothing comes behind this change of the machine.
+    /// Number of the last change of the machine before the kill; `None` for no kill.
     killed: Option<u32>,
-    /// How far it was, each time.
+    /// Progress in bytes at each report.
     done: Vec<u64>,
 }
 
@@ -202,7 +205,7 @@ impl Observer for Watch<'_> {
 const FORMATS: [ImageFormat; 2] = [ImageFormat::Raw, ImageFormat::Qcow2];
 const BOTH: [Provisioning; 2] = [Provisioning::Thick, Provisioning::Thin];
 
-/// What is there / what is wanted: what is done.
+/// State of the volume / spec: steps.
 const TABLE: &str = "\
 thick, absent / the image: look space import imported
 thick, absent / nothing: create zero unmark
@@ -235,7 +238,7 @@ fn the_table_of_images() {
                 let _ = world.pass(&world.wanted, &mut Watch { stop_at: Some(stop), ..world.watch() });
             }
             if state == "zeroing" {
-                // As a zeroing of an earlier wish would have left it.
+                // The state that a zeroing for an earlier spec leaves.
                 let mark = format!("{LV_ZEROED_MARK}16");
                 tag(&world.machine.fake, &["--addtag", LV_UNZEROED_TAG, "--addtag", &mark]);
             }
@@ -276,7 +279,7 @@ fn what_is_imported_in_part_is_never_taken_for_a_volume_of_zeros() {
             (Phase::Failed, BlockedKind::Birth)
         );
         assert!(said.problems[0].text.contains(LV_IMPORTING_TAG), "{said:?}");
-        // It can be deleted, and wished with its image again.
+        // The volume can be deleted, and created from its image again.
         world.settle();
         world.check_end(&content(7));
         for _ in 0..2 {
@@ -292,7 +295,7 @@ fn what_is_imported_in_part_is_never_taken_for_a_volume_of_zeros() {
 fn an_image_that_was_exchanged_in_the_middle_is_the_one_that_is_there() {
     for (format, provisioning) in FORMATS.into_iter().flat_map(|format| BOTH.map(|of| (format, of))) {
         let world = World::new(format, provisioning);
-        // Something newer stops it behind the first piece, which holds data of the old one.
+        // A newer spec stops the copy after the first piece, which holds data of the old image.
         let stopped = world.pass(&world.wanted, &mut Watch { piece: Some(1), ..world.watch() });
         assert!(matches!(stopped, Err(Error::Stopped { .. })));
         world.put(&other());
@@ -351,7 +354,7 @@ fn nothing_is_made_for_an_image_that_is_refused() {
             assert!(said.contains(why), "{said}");
             assert_eq!(world.machine.changes.load(Ordering::Relaxed), 0, "nothing was changed");
             assert_eq!(world.machine.fake.images().served(), 0, "no program has seen it");
-            // Put right, it goes on by itself.
+            // Once the image is acceptable, the copy succeeds by itself.
             world.put(&content(7));
             world.settle();
             world.check_end(&content(7));

@@ -1,5 +1,5 @@
-//! The machine of the laws: every call that changes something is counted, one of them may fail, and the rules that no call
-//! may ever break are checked on the spot.
+//! The machine of the laws: it counts every call that changes something, lets one of them fail, and
+//! checks on the spot the rules that no call may ever break.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,19 +16,19 @@ use mooring_model::LV_UNZEROED_TAG;
 
 use super::lvs;
 
-/// How a call fails.
+/// Kind of failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Without any effect.
+    /// The call fails without any effect.
     Before,
-    /// After its effect: the answer was lost.
+    /// The call fails after its effect: its answer is lost.
     After,
 }
 
 /// The machine under test.
 pub(super) struct Machine {
     pub(super) fake: FakeMachine,
-    /// As the configuration has them.
+    /// Groups of the configuration.
     pub(super) groups: Vec<Group>,
     pub(super) changes: AtomicU32,
     pub(super) fault: Mutex<Option<(u32, Fault)>>,
@@ -148,7 +148,8 @@ impl BlockDevices for Machine {
 }
 
 impl Machine {
-    /// What the configuration says of the group of a volume's device; a growth's is never anybody's data.
+    /// Returns the configured wipe of the group of a volume's device; `None` if the group is not
+    /// listed, or if the device is a growth, which never holds anybody's data.
     fn wipe_of(&self, path: &Path) -> Option<Wipe> {
         let group = path.strip_prefix("/dev").ok()?.parent()?.to_str()?;
         let growth = path.file_name()?.to_str()?.starts_with("mooring-grow-");
@@ -175,14 +176,15 @@ impl Machine {
         }
     }
 
-    /// A volume goes as the configuration says: its blocks read as zeros, or were discarded, or are left alone.
+    /// Checks that a volume is removed as the configuration says: its blocks read as zeros, were
+    /// discarded, or are left alone.
     fn removal(&self, args: &[String]) {
         let told = args.windows(2).any(|pair| pair[0] == "--config" && pair[1] == "devices/issue_discards=0");
         self.rule(told, format!("the host's lvm.conf decides: {args:?}"));
         let path = Path::new("/dev").join(args.last().unwrap());
         let thin = |row: &super::Row| Path::new(&row["lv_path"]) == path && !row["pool_lv"].is_empty();
         if lvs(&self.fake).iter().any(thin) {
-            // Its blocks go back to the pool, which zeroes them for the next one.
+            // The blocks return to the pool, which zeroes them for their next volume.
             return;
         }
         let blocks = self.fake.blocks();
@@ -199,7 +201,7 @@ impl Machine {
     }
 }
 
-/// Does something in LVM by hand, and it succeeds.
+/// Runs an LVM command by hand, and asserts that it succeeds.
 pub(super) fn run(fake: &FakeMachine, line: &str) {
     let args = line.split_whitespace().map(str::to_owned).collect();
     let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_mins(1) };

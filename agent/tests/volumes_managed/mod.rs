@@ -1,5 +1,6 @@
-//! LVs of others that become volumes, and volumes that become nobody's: what is done, and the laws: the data stays, only the LV
-//! that was asked for is touched, and any prefix and any failure ends the same.
+//! Foreign LVs that become volumes, and volumes that are unmanaged: the steps, and the laws. The
+//! data stays, only the requested LV is touched, and any prefix and any failure ends in the same
+//! state.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +28,7 @@ fn groups() -> Vec<Group> {
     vec![group, super::group("vg1", 0, Wipe::Zero)]
 }
 
-/// How the LV of somebody else is.
+/// States of the foreign LV.
 const STATES: [&str; 14] = [
     "plain",
     "inactive",
@@ -45,7 +46,8 @@ const STATES: [&str; 14] = [
     "absent",
 ];
 
-/// vg0 with somebody's `data` (8 MiB, as the state says), somebody's `other`, and volume 2 of ours with data.
+/// vg0 with somebody's `data` (8 MiB, in this state), somebody's `other`, and our volume 2 with
+/// data.
 fn world(state: &str) -> FakeMachine {
     let fake = FakeMachine::new();
     fake.add_vg("vg0", 1024 * MIB);
@@ -100,7 +102,7 @@ fn world(state: &str) -> FakeMachine {
             run(&fake, "lvrename --yes vg0/copy vg0/data");
         }
         "larger" => linear(12, &[]),
-        // Where a crash between the two steps leaves it.
+        // The state that a crash between the two steps leaves.
         "renamed" => {
             linear(8, &[]);
             run(&fake, &format!("lvrename --yes vg0/data vg0/{}", name(1)));
@@ -118,7 +120,7 @@ fn uuid_of(fake: &FakeMachine, lv: &str) -> String {
         .map_or_else(|| "none".to_owned(), |row| row["lv_uuid"].clone())
 }
 
-/// LVM's identity of `data`, however it is called by now.
+/// LVM's identity of `data`, whatever its present name is.
 fn data(fake: &FakeMachine) -> String {
     let renamed = uuid_of(fake, &name(1));
     if renamed == "none" { uuid_of(fake, "data") } else { renamed }
@@ -130,7 +132,7 @@ fn taking(uuid: &str, provisioning: Provisioning) -> Wanted {
     Wanted::Volume(VolumeSpec { takes: Some(takes), ..spec })
 }
 
-/// How `data` is / what is wanted: what is done.
+/// State of `data` / spec: steps.
 const TABLE: &str = "\
 plain / thick: rename own
 plain / thin: Birth
@@ -191,7 +193,7 @@ fn the_table_of_lvs_to_be_taken() {
             ("another", taking("another-uuid", Provisioning::Thick)),
         ] {
             writeln!(table, "{state} / {what}: {}", done(&wanted, &fake, 1)).unwrap();
-            // Who looks at this one volume only sees the same.
+            // A look at this volume alone shows the same.
             let one = view_one(&fake.lvm(), &groups(), id(1), &wanted.beside()).unwrap();
             let whole = view(&fake.lvm(), &groups()).unwrap();
             assert_eq!(plan(&wanted, &one, id(1)), plan(&wanted, &whole, id(1)), "{state}");
@@ -204,7 +206,7 @@ fn the_table_of_lvs_to_be_taken() {
     assert_eq!(table, TABLE);
 }
 
-/// What the list says is what the plan does, and each refusal says why.
+/// The list agrees with the plan, and each refusal states its reason.
 #[test]
 fn the_list_says_of_each_lv_whether_and_why_not() {
     let said: Vec<_> = STATES
@@ -261,7 +263,7 @@ fn the_list_says_of_each_lv_whether_and_why_not() {
     );
 }
 
-/// How volume 2 is / whether its export is gone: what is done when it is let go.
+/// State of volume 2 / end of its export: steps of the unmanage.
 #[test]
 fn the_table_of_what_is_let_go() {
     let released = |export_gone| Wanted::Released { export_gone };
@@ -284,7 +286,7 @@ fn the_table_of_what_is_let_go() {
     assert_eq!(done(&released(true), &fake, 5), "Birth", "a snapshot");
 }
 
-/// A name that becomes another LV's between the look and the step is not taken.
+/// Refuses a name that another LV has taken between the look and the step.
 #[test]
 fn an_lv_that_changes_places_is_not_taken() {
     let fake = world("plain");
@@ -297,7 +299,7 @@ fn an_lv_that_changes_places_is_not_taken() {
     assert!(lvs(&fake).iter().all(|row| row["lv_name"] != name(1)));
 }
 
-/// Volume 1 takes `data`, volume 2 is let go, doomed, or left.
+/// Volume 1 takes `data`; volume 2 is unmanaged, doomed, or left.
 #[derive(Debug, Clone)]
 struct Case {
     state: &'static str,
@@ -333,7 +335,7 @@ impl Case {
     }
 }
 
-/// Stops at a step, and looks after each that what is ours has a name of ours, and is never one that is in use.
+/// Stops at a step. Checks after each other step that no LV of ours is unusable.
 struct Watch<'a> {
     machine: &'a Machine,
     stop_at: Option<usize>,
@@ -378,7 +380,8 @@ fn by_uuid(fake: &FakeMachine) -> BTreeMap<String, Row> {
     lvs(fake).into_iter().map(|row| (row["lv_uuid"].clone(), row)).collect()
 }
 
-/// What was wanted is so, or a reason is there; nothing is lost but what is doomed, and nobody else's LV is another one.
+/// Asserts that the end is the spec, or a reason why not; that only doomed data is lost; and that
+/// foreign LVs are unchanged.
 fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
     let fake = &machine.fake;
     let (seen, after) = (view(&fake.lvm(), &groups()).unwrap(), by_uuid(fake));
@@ -418,7 +421,8 @@ fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
                 assert_eq!((&now["lv_name"], now["lv_tags"].as_str()), (lv, ""), "let go, under its name");
             }
             ("data", _) if row != now => {
-                // It may have been given up with its new name; the tag goes with that only.
+                // It may have been given up under its new name. The tag goes only together with
+                // that name.
                 let tags = ["", LV_TAG];
                 assert!(now["lv_name"] == name(1) && tags.contains(&now["lv_tags"].as_str()), "{now:?}");
             }
@@ -465,7 +469,8 @@ proptest! {
         check_end(&machine, &case, &before);
     }
 
-    /// Who gives up half-way (a volume that could not be taken over is let go) leaves nothing of ours, and no data is lost.
+    /// A takeover that is given up half-way (an unmanage of a volume that could not be taken over)
+    /// leaves nothing of ours, and loses no data.
     #[test]
     fn managed_may_be_given_up_at_any_step(stop in 0_usize..4, state in prop::sample::select(&STATES[..])) {
         let fake = world(state);
@@ -478,17 +483,17 @@ proptest! {
         check_end(&machine, &leave, &before);
         let seen = view(&fake.lvm(), &groups()).unwrap();
         prop_assert_eq!(report(&Wanted::Nothing, &seen, id(1)).phase, Phase::Gone, "no orphan");
-        // And what is doomed afterwards has nothing to lose.
+        // A later deletion has nothing to destroy.
         let doomed = plan(&Wanted::Doomed { export_gone: true }, &seen, id(1));
         prop_assert!(doomed.is_quiet());
-        // Given back, it can be taken again, under the name that it has.
+        // A returned LV can be taken again, under its present name.
         let again = candidates(&seen).into_iter().find(|lv| lv.uuid == data(&fake));
         let free = ["plain", "inactive", "thin", "larger", "renamed"].contains(&state);
         prop_assert_eq!(again.is_some_and(|lv| lv.unsafe_because.is_none()), free);
     }
 }
 
-/// The control of "no data is lost": what is doomed is.
+/// The control of "no data is lost": doomed data is lost.
 #[test]
 fn what_is_doomed_and_not_let_go_is_removed() {
     let fake = world("plain");

@@ -1,6 +1,6 @@
-//! A volume that is reverted to a snapshot: what is done, and the laws. From any prefix and past any failure, over a power
-//! cut, and whatever is wished next, one of the two is there and whole: what the volume held, or what the snapshot held;
-//! and the tag of its LV says which.
+//! Reverts of a volume to a snapshot: the steps, and the laws. From any prefix, past any failure,
+//! over a power cut and for any next spec, one of two contents is there and whole: the volume's old
+//! one, or the snapshot's. The tag of the LV says which.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -47,7 +47,8 @@ fn make(fake: &FakeMachine, wanted: &Wanted, of: mooring_model::VolumeId) {
     apply(&plan(wanted, &seen, of), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
 }
 
-/// A volume of 8 MiB of zeros, a snapshot of that; then it grew to 12 MiB, and somebody's data is all over it.
+/// A volume of 8 MiB of zeros and its snapshot. The volume then grew to 12 MiB, and data was
+/// written all over it.
 fn world() -> FakeMachine {
     let fake = FakeMachine::new();
     fake.add_vg("vg0", 1024 * MIB);
@@ -69,7 +70,7 @@ fn tag(fake: &FakeMachine, verb: &str, tag: &str, lv: &str) {
     run(fake, &format!("lvchange {verb} {tag} vg0/{lv}"));
 }
 
-/// The world, as far as a revert had come.
+/// The world, in one state of a revert.
 fn stands(state: &str) -> FakeMachine {
     let fake = world();
     let tags = [lv_revert_tag(RevertId::from_u128(1)), lv_revert_tag(RevertId::from_u128(9))];
@@ -99,7 +100,7 @@ fn stands(state: &str) -> FakeMachine {
     fake
 }
 
-/// How far it had come / what is wanted: what is done.
+/// State of the revert / spec: steps.
 const TABLE: &str = "\
 before / exported: copy extend unmark
 before / apart: copy extend unmark
@@ -193,11 +194,11 @@ fn a_volume_becomes_what_its_snapshot_holds_and_keeps_its_size() {
         (Phase::Ready, ByteSize(12 * MIB), Some(RevertId::from_u128(1)))
     );
     assert!(done.device.is_some() && fake.lvm().reads_zeros("vg0", &name(1)));
-    // It is done once: what is written from now on stays, and the snapshot with what it holds.
+    // A revert is done once: later writes stay, and the snapshot keeps its content.
     fake.blocks().fill(volumes::device_path("vg0", &name(1)));
     make(&fake, &to(1, true), id(1));
     assert!(!fake.lvm().reads_zeros("vg0", &name(1)) && fake.lvm().reads_zeros("vg0", &snapshot));
-    // Another revert to the same one is another matter.
+    // A second revert to this snapshot is done again.
     make(&fake, &to(2, true), id(1));
     make(&fake, &to(2, true), id(1));
     assert!(fake.lvm().reads_zeros("vg0", &name(1)));
@@ -287,7 +288,7 @@ fn pass(machine: &Machine, wanted: &Wanted, stop_at: Option<usize>) -> Option<Er
     error
 }
 
-/// What is wished in turn: `None` is the volume as it is.
+/// Specs that follow each other; one without a revert leaves the volume as it is.
 fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
     let wish = prop_oneof![
         4 => (1_u128..4, any::<bool>()).prop_map(|(n, gone)| to(n, gone)),
@@ -296,7 +297,8 @@ fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
     prop::collection::vec(wish, 1..5)
 }
 
-/// The last wish comes true, and what is there has what its tag says, and nothing is left beside it.
+/// Asserts that the last spec is reached, that the content is what the tag says, and that nothing
+/// is left beside the volume.
 fn check_end(machine: &Machine, last: &Wanted) {
     for _ in 0..4 {
         let error = pass(machine, last, None);
@@ -354,7 +356,8 @@ proptest! {
         check_end(&machine, wishes.last().unwrap());
     }
 
-    /// Whatever was on its way when it is deleted, nothing is left; and what is let go is whole, and nobody's.
+    /// Deletes or unmanages a volume in the middle of a revert. A deletion leaves nothing; an
+    /// unmanaged LV is whole, and not ours.
     #[test]
     fn what_is_reverted_can_go(n in 0_usize..6, apart in any::<bool>(), release in any::<bool>()) {
         let machine = Machine::new(&world(), groups());

@@ -1,4 +1,5 @@
-//! An LV that tags of ours were taken from: which one gets them back, and which one nobody touches.
+//! LVs that somebody removed our tags from: the LVs that get them back, and the LVs that nobody
+//! touches.
 
 use mooring_agent::volumes::{KnownLv, Shown, shown};
 
@@ -11,7 +12,7 @@ fn of_others() -> String {
     lv_volume_tag(id(2))
 }
 
-/// A machine with the volume's LV of this name, whole, and what is known of it from then on.
+/// A machine with the volume's whole LV under this name, and the identity that is known of it.
 fn whole(wanted: &Wanted, name: &str) -> (FakeMachine, KnownLv) {
     let fake = machine();
     assert!(fake.lvm().add_volume("vg0", name, 8 * MIB, &[LV_TAG, &lv_volume_tag(id(1))]));
@@ -23,7 +24,7 @@ fn whole(wanted: &Wanted, name: &str) -> (FakeMachine, KnownLv) {
     (fake, KnownLv { volume: id(1), mapping: mapping.unwrap(), name })
 }
 
-/// What is seen, with what is known.
+/// Returns the view, after recognising a known LV.
 fn recognised(fake: &FakeMachine, known: Option<&KnownLv>) -> VolumesView {
     let mut seen = look(fake);
     seen.recognise(known.cloned());
@@ -37,7 +38,7 @@ fn tags_of(fake: &FakeMachine, name: &str) -> Vec<String> {
     named.or_else(other).into_iter().flatten().collect()
 }
 
-/// What its tags have become / whether its identity is known: what is done to the volume, and to the one that was adopted.
+/// Remaining tags / knowledge of the identity: steps for the volume, and steps for the adopted one.
 const TABLE: &str = "\
 both / known: - | -
 both / not known: - | -
@@ -88,7 +89,7 @@ fn the_table_of_tags() {
                 let [problem] = report.problems.as_slice() else { panic!("{report:?}") };
                 assert_eq!((report.phase, problem.cure), (Phase::Failed, Cure::Retry));
                 assert!(problem.text.contains("somebody took the tag"), "{problem:?}");
-                // It has them again, those that were left stay, and it is the volume as before.
+                // The LV has its tags again, other tags stay, and the volume is as before.
                 let after = recognised(&fake, known);
                 assert_eq!(words(&plan(wanted, &after, id(1))), "-");
                 assert!(before.iter().all(|tag| tags_of(&fake, name).contains(tag)));
@@ -109,7 +110,7 @@ fn under_another_name_or_with_another_identity_it_is_nobodys() {
     run(&fake, &format!("lvchange --deltag {LV_TAG} vg0/moved"));
     let seen = recognised(&fake, Some(&known));
     assert_eq!(words(&plan(&wanted, &seen, id(1))), "Missing");
-    // Somebody's under its name, while it is there under another one.
+    // A foreign LV has the volume's name, while the volume's LV has another name.
     assert!(fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[]));
     let seen = recognised(&fake, Some(&known));
     assert_eq!(words(&plan(&wanted, &seen, id(1))), "Foreign");

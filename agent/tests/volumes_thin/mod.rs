@@ -1,5 +1,5 @@
-//! Thin volumes, snapshots and clones: what is done, and the laws: converge from any prefix and past any failure, nothing
-//! lost, nothing usable before it is finished, no snapshot with a device.
+//! Thin volumes, snapshots and clones: the steps, and the laws: converge from any prefix and past
+//! any failure, nothing lost, nothing usable before it is finished, no snapshot with a device.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -18,7 +18,8 @@ use proptest::prelude::*;
 use super::{MIB, deactivate, id, lvs, name, word, words};
 use crate::volumes_machine::{Fault, Machine, run};
 
-/// vg0 has a thin pool once somebody wants one; vg1 has none. A deletion zeroes thick volumes.
+/// Groups: vg0 gets a thin pool with its first thin volume; vg1 has none. A deletion zeroes thick
+/// volumes.
 fn groups() -> Vec<Group> {
     let mut group = super::group("vg0", 16 * MIB, Wipe::Zero);
     group.thin_pool = Some(ByteSize(256 * MIB));
@@ -41,7 +42,7 @@ fn snapshot_of(n: u128, volume: u128, mib: u64) -> VolumeSpec {
     VolumeSpec { kind: VolumeKind::Snapshot, ..thin(n, mib, Some(Source::Volume(id(volume)))) }
 }
 
-/// Makes a volume's wish true, and all of its blocks somebody's data.
+/// Reaches a volume's spec, and fills all of its blocks with data.
 fn make(fake: &FakeMachine, spec: VolumeSpec) {
     let of = spec.id;
     let wanted = Wanted::Volume(spec);
@@ -50,7 +51,7 @@ fn make(fake: &FakeMachine, spec: VolumeSpec) {
     fake.blocks().fill(volumes::device_path("vg0", LvName::of(of).as_str()));
 }
 
-/// What is there: a thick volume 9; a thin volume 1 of 8 MiB, a snapshot 2 of it, and what the case says of volume 3.
+/// A thick volume 9, a thin volume 1 of 8 MiB, a snapshot 2 of it, and volume 3 as the case says.
 fn world(third: &str) -> FakeMachine {
     let fake = machine();
     fake.lvm().add_volume("vg0", &name(9), 8 * MIB, &[LV_TAG]);
@@ -79,7 +80,7 @@ fn world(third: &str) -> FakeMachine {
     fake
 }
 
-/// What is there of volume 3 / what is wanted of it: what is done.
+/// State of volume 3 / spec: steps.
 const TABLE: &str = "\
 absent / empty: thin
 absent / of the volume: clone unmark
@@ -148,7 +149,7 @@ fn the_table_of_thin_volumes() {
     assert_eq!(table, TABLE);
 }
 
-/// Why a first thin volume cannot be had.
+/// Checks each reason why the first thin volume of a group is refused.
 #[test]
 fn the_pool_is_made_once_and_only_where_it_is_configured() {
     let steps = |fake: &FakeMachine, spec: &VolumeSpec| {
@@ -184,7 +185,8 @@ fn the_pool_is_made_once_and_only_where_it_is_configured() {
     assert!(none.is_empty() && blocked[0].1.contains("is no thin pool (linear): rename it"), "{blocked:?}");
 }
 
-/// What was adopted stays in the pool that it is in, and takes no more of that: LVM would take it from there without a word.
+/// An adopted volume stays in its pool, and takes no more space of it: LVM would take that space
+/// without a word.
 #[test]
 fn an_adopted_volume_of_another_pool_neither_grows_nor_is_copied() {
     let fake = world("absent");
@@ -215,7 +217,7 @@ fn an_adopted_volume_of_another_pool_neither_grows_nor_is_copied() {
         );
         assert_eq!(planned(&wanted, n), ("Birth".to_owned(), why));
     }
-    // It is served as it is, also after a boot.
+    // The volume is served as it is, also after a boot.
     let seen = view(&fake.lvm(), &groups()).unwrap();
     assert_eq!(report(&adopted(12), &seen, id(3)).phase, Phase::Ready);
     deactivate(&fake, "vg0", "data");
@@ -248,7 +250,7 @@ fn a_snapshot_keeps_what_its_volume_had() {
     assert!(!fake.lvm().reads_zeros("vg0", LvName::snapshot_of(id(4)).as_str()), "its snapshot is not");
 }
 
-/// What is wanted of one of the ids 1 to 4.
+/// A spec of one of the ids 1 to 4.
 fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
     let source = prop_oneof![
         Just(None),
@@ -269,7 +271,8 @@ fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
     (any_wanted(1), any_wanted(2), any_wanted(3), any_wanted(4)).prop_map(|(a, b, c, d)| vec![a, b, c, d])
 }
 
-/// Checks around every step that nothing is usable before it is finished, and that no snapshot has a device.
+/// Checks around every step that nothing is usable before it is finished, and that no snapshot has
+/// a device.
 struct Watch<'a> {
     machine: &'a Machine,
     wishes: &'a [Wanted],
@@ -289,7 +292,7 @@ impl Watch<'_> {
             let Wanted::Volume(spec) = wanted else { continue };
             let ready = report(wanted, &seen, id(n)).phase == Phase::Ready;
             let lv = seen.lv_of(&spec.group, id(n), spec.kind);
-            // Volume 1 was there with 8 MiB: it is served as it is before it grows.
+            // Volume 1 existed with 8 MiB: it is served before it grows.
             let small = lv.is_some_and(|lv| lv.size < spec.size) && spec.kind == VolumeKind::Volume && n != 1;
             self.machine.rule(!(ready && small), format!("{n} is ready before it is finished"));
         }
@@ -311,7 +314,7 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// One pass over every id.
+/// Runs one pass over every id.
 fn pass(machine: &Machine, wishes: &[Wanted], stop_at: Option<usize>) -> Vec<Error> {
     let mut watch = Watch { machine, wishes, stop_at, steps: 0 };
     let mut errors = Vec::new();
@@ -323,7 +326,7 @@ fn pass(machine: &Machine, wishes: &[Wanted], stop_at: Option<usize>) -> Vec<Err
     errors
 }
 
-/// A thin volume 1 with data is there, a snapshot 2 of it, and a thick volume that nobody asks about.
+/// A thin volume 1 with data, its snapshot 2, and a thick volume without a spec.
 fn start() -> (FakeMachine, Machine) {
     let fake = world("absent");
     let machine = Machine::new(&fake, groups());
@@ -337,7 +340,8 @@ fn settle(machine: &Machine, wishes: &[Wanted]) {
     }
 }
 
-/// The end is what was wanted, or a reason why not; what nobody doomed has its data.
+/// Asserts that the end is the spec, or a reason why not; and that everything not doomed keeps its
+/// data.
 fn check_end(machine: &Machine, wishes: &[Wanted]) {
     let fake = &machine.fake;
     let seen = view(&fake.lvm(), &groups()).unwrap();
@@ -404,7 +408,7 @@ proptest! {
         check_end(&machine, &wishes);
     }
 
-    /// Nothing is wiped, and nothing but what is doomed is removed.
+    /// Wipes nothing, and removes only what is doomed.
     #[test]
     fn thin_removes_only_what_is_doomed(wishes in any_wishes()) {
         let (fake, _) = start();

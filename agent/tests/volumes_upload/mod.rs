@@ -1,5 +1,6 @@
-//! Volumes that are copied to files: what is done, and the laws: from any prefix, past any kill, whole and under its name or not
-//! there; a file that is there is never touched; nothing is left of what failed or is not wished; the LV is only read.
+//! Volumes that are copied to files: the steps, and the laws. From any prefix and past any kill,
+//! the file is whole under its name, or absent. An existing file is never touched. Nothing is left
+//! of a copy that failed or left the spec. The LV is only read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::volumes_machine::Machine;
 
 const SIZE: u64 = 8 * MIB;
 
-/// Pieces are small, so that there are some.
+/// Size of a piece: small, so that a copy has several.
 const PIECE: u64 = 2 * MIB;
 
 const FORMATS: [ImageFormat; 2] = [ImageFormat::Raw, ImageFormat::Qcow2];
@@ -31,13 +32,13 @@ struct World {
     upload: Upload,
 }
 
-/// The copy is marked after each but the last.
+/// Distance between marks: one after each piece but the last.
 const MARKED: u64 = PIECE;
 
-/// Make, four pieces with three marks, finish, name.
+/// Number of changes: creating the part, four pieces with three marks, finishing, naming.
 const CHANGES: u64 = 10;
 
-/// What the volume holds: data, zeros, and data at its very end.
+/// Content of the volume: data, zeros, and data at its very end.
 fn content() -> Vec<u8> {
     let mut all = vec![0; 8 << 20];
     all[..3 << 20].fill(7);
@@ -57,7 +58,7 @@ impl World {
         world
     }
 
-    /// Makes the volume, and writes to it.
+    /// Creates the volume, and writes to it.
     fn make(&self) {
         let (machine, fake) = (&self.machine, &self.machine.fake);
         let wanted = Wanted::Volume(VolumeSpec::new(
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// As an agent that has just been started has them.
+    /// Images as a newly started agent has them.
     fn images(&self) -> Images {
         let folder = self.folder.path().to_owned();
         Images::new(folder.clone(), &folder, Arc::new(self.programs()))
@@ -88,7 +89,7 @@ impl World {
         PartId { volume: id(1), upload: self.upload.id }
     }
 
-    /// Looks and plans, and does it.
+    /// Looks, plans and applies.
     fn pass(&self, images: &Images, watch: &mut Watch<'_>) -> Result<String, Error> {
         let lv = LvId { group: "vg0".parse().unwrap(), name: mooring_model::LvName::of(id(1)) };
         let seen = images.look_for(id(1), &self.upload)?;
@@ -108,7 +109,7 @@ impl World {
         names
     }
 
-    /// The file is whole, or has not its name.
+    /// Asserts that the file is whole or does not have its name yet, and that the LV is unchanged.
     fn check(&self) {
         if let Ok(bytes) = std::fs::read(self.folder.path().join("new.img")) {
             let whole = match self.upload.image.format {
@@ -124,7 +125,7 @@ impl World {
         assert!(lv == content(), "the LV was written to");
     }
 
-    /// Copied, and then not wished any more.
+    /// Asserts that the copy is complete, and stays when its part is removed from the spec.
     fn check_end(&self, images: &Images) {
         assert_eq!(images.look_for(id(1), &self.upload).unwrap().part, SeenPart::Whole);
         assert_eq!(self.pass(images, &mut self.watch()).unwrap(), "-");
@@ -145,7 +146,7 @@ struct Watch<'a> {
     steps: usize,
     piece: Option<usize>,
     pieces: usize,
-    /// How far it was, each time.
+    /// Progress in bytes at each report.
     done: Vec<u64>,
 }
 
@@ -191,7 +192,7 @@ fn a_volume_becomes_a_file_in_both_formats() {
         let images = world.images();
         assert_eq!(world.pass(&images, &mut world.watch()).unwrap(), "make copy name");
         world.check_end(&images);
-        // One that was made has holes where there were zeros.
+        // The file has holes where the volume has zeros.
         if format == ImageFormat::Raw {
             let meta = std::fs::metadata(world.folder.path().join("new.img")).unwrap();
             let used = std::os::unix::fs::MetadataExt::blocks(&meta) * 512;
@@ -286,7 +287,7 @@ fn what_is_stopped_for_something_newer_goes_on_where_it_was() {
     }
 }
 
-/// As an agent has left it that was killed behind three pieces.
+/// The world that an agent leaves when it is killed after three pieces.
 fn left(format: ImageFormat) -> World {
     let world = World::new(format);
     let stopped = world.pass(&world.images(), &mut Watch { piece: Some(3), ..world.watch() });
@@ -294,7 +295,7 @@ fn left(format: ImageFormat) -> World {
     world
 }
 
-/// What the next agent does, and where it begins to copy.
+/// Returns the steps of the next agent, and the offset where it begins to copy.
 fn goes_on(world: &World) -> (String, u64) {
     let (images, mut watch) = (world.images(), world.watch());
     let done = world.pass(&images, &mut watch).unwrap();
@@ -362,7 +363,7 @@ fn what_is_not_as_its_mark_says_is_begun_anew() {
             }
             world.check_end(&images);
         }
-        // The control: as it was left.
+        // The control: the part as the agent left it.
         assert_eq!(goes_on(&left(format)).1, 3 * PIECE);
     }
 }
@@ -378,7 +379,7 @@ fn a_name_that_is_taken_is_refused_before_anything_is_made() {
         assert_eq!(words(&plan), "Foreign");
         assert!(plan.blocked[0].why.contains("new.img is there already"), "{}", plan.blocked[0].why);
         assert_eq!(world.names(), ["new.img"]);
-        // One that comes meanwhile stays, too, and the part goes.
+        // A file that appears meanwhile stays, too, and the part goes.
         std::fs::remove_file(world.folder.path().join("new.img")).unwrap();
         let images = world.images();
         world.pass(&images, &mut Watch { piece: Some(2), ..world.watch() }).unwrap_err();
@@ -395,7 +396,7 @@ fn a_name_that_is_taken_is_refused_before_anything_is_made() {
     }
 }
 
-/// Somebody makes a file of that name before the last step.
+/// Creates a file of that name before the last step.
 struct Late<'a> {
     world: &'a World,
 }
@@ -421,7 +422,7 @@ fn what_fails_says_why_and_leaves_nothing() {
             assert!(said.contains("is full") && said.contains("make room"), "{said}");
             assert_eq!(error.cure(), mooring_model::Cure::Operator);
             assert_eq!(world.names(), Vec::<String>::new());
-            // The control: with room it goes.
+            // The control: with enough room the copy succeeds.
             world.programs().set_room(None);
             world.pass(&images, &mut world.watch()).unwrap();
             world.check_end(&images);

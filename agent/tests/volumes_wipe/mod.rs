@@ -1,4 +1,4 @@
-//! What a deletion does to the blocks, as the group's configuration says.
+//! Wiping of blocks at a deletion, as the group's configuration says.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ fn delete(fake: &FakeMachine, wipe: Wipe, observer: &mut dyn Observer) -> Result
     apply(&plan(&DOOMED, &look_with(fake, wipe), id(1)), &fake.lvm(), &fake.blocks(), observer)
 }
 
-/// What is there of a doomed volume, in a group of vg0's configuration: what is done.
+/// State of a doomed volume, in a group with vg0's configuration: steps.
 const TABLE: &str = "\
 ready / None: remove
 ready / Zero: mark zero remove
@@ -84,7 +84,7 @@ fn it_is_the_group_of_the_volume_that_decides() {
     assert_eq!(done, ["mark", "discard", "remove"]);
 }
 
-/// Keeps how far it came, and stops there.
+/// Records the progress, and stops at one point.
 #[derive(Default)]
 struct Stops {
     at: Option<u64>,
@@ -138,7 +138,7 @@ fn without_a_wipe_blocks_stay_and_the_next_volume_there_is_zeroed() {
     let fake = machine();
     fake.lvm().set_discards("vg0", true);
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
-    // A device that refuses everything is no obstacle: it is not asked.
+    // A device that refuses everything is no obstacle, because nothing is asked of it.
     fake.blocks().fail_zeroing(Some(Errno::EIO));
     fake.blocks().fail_discarding(Some(Errno::EIO));
     delete(&fake, Wipe::None, &mut ()).unwrap();
@@ -170,7 +170,7 @@ fn a_discard_that_fails_says_so_and_removes_nothing() {
     assert!(matches!(&error, Error::InUse { .. }) && error.cure() == Cure::Retry, "{error}");
     assert!(error.to_string().starts_with("cannot discard it: /dev/vg0/mooring-"), "{error}");
     assert_eq!(fake.blocks().discarded_ranges(&path), []);
-    // Mounted here: with none, LVM itself refuses.
+    // Mounted here: without a wipe, LVM itself refuses the removal.
     let error = delete(&fake, Wipe::None, &mut ()).unwrap_err();
     assert!(matches!(&error, Error::InUse { .. }), "{error}");
     assert_eq!(look_with(&fake, Wipe::None).lvs_of(id(1)).len(), 1);
