@@ -1,4 +1,5 @@
-//! A session in user space, against a target over TCP that logs it in with mutual CHAP and answers its commands.
+//! A session in user space with a target over TCP, which logs it in with mutual CHAP and answers
+//! its commands.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -13,28 +14,28 @@ use mooring_host::{PrCommand, PrError, PrNexus, PrSession, PrSessions};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// How a target is, and what it answers to its commands, one after another.
+/// A target's properties, and its answers to commands, in order.
 #[derive(Clone, Copy)]
 struct Target {
-    /// It wants digests.
+    /// `true` if the target demands digests.
     digests: bool,
-    /// It takes data with the command.
+    /// `true` if the target takes data with the command.
     immediate: bool,
-    /// Its secret.
+    /// The target's secret.
     secret: &'static str,
     answers: &'static [Say],
 }
 
-/// What a target does with a command.
+/// Reaction of a target to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Say {
     Status(u8),
     UnitAttention,
-    /// A NOP-In that wants an answer comes before GOOD.
+    /// Sends a NOP-In that wants an answer before GOOD.
     Nop,
-    /// GOOD for another task, and nothing else.
+    /// Sends GOOD for another task, and nothing else.
     Astray,
-    /// A digest that is wrong.
+    /// Sends a wrong digest.
     Garbled,
     Hang,
 }
@@ -56,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// `None`: the connection has ended.
+    /// Receives one PDU; `None` if the connection has ended.
     fn receive(&mut self) -> Option<Sent> {
         let mut header = [0; 48];
         self.stream.read_exact(&mut header).ok()?;
@@ -115,7 +116,7 @@ impl Target {
         answer
     }
 
-    /// Serves one session; all commands that came: header, data.
+    /// Serves one session. Returns the header and data of every command that came.
     fn serve(self, listener: &TcpListener) -> Vec<Sent> {
         let mut wire = Wire { stream: listener.accept().unwrap().0, digests: false };
         let mut stat_sn = 100;
@@ -178,7 +179,7 @@ impl Target {
                     wire.stream.write_all(&header).unwrap();
                     wire.stream.write_all(&[0; 4]).unwrap();
                 }
-                // Until the other side gives up.
+                // Waits until the other side gives up.
                 Say::Hang => {
                     drop(wire.receive());
                     return commands;
@@ -229,7 +230,8 @@ fn commands_and_their_parameters_reach_the_target() {
                 assert_eq!(data.len(), 24);
                 (key(0), key(8), data[20])
             };
-            // A command that met a unit attention was not done, and is sent again.
+            // The target did not do a command that met a unit attention, so the session sends it
+            // again.
             assert_eq!(commands.len(), 4);
             for at in [0, 1] {
                 assert_eq!(cdb(at), [0x5f, 6, 0, 0, 0, 0, 0, 0, 24, 0]);
@@ -279,7 +281,8 @@ fn a_target_that_does_not_prove_itself_gets_no_command() {
     assert_eq!(served.join().unwrap().len(), 0);
 }
 
-/// A portal where somebody answers a login, hangs up, takes the connection and is silent, or is not there.
+/// Knocks at a portal that answers a login, that hangs up, that takes the connection and is silent,
+/// and that is absent.
 #[test]
 fn a_knock_tells_a_silent_portal_from_one_that_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

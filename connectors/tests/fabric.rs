@@ -1,4 +1,5 @@
-//! The laws of connections over Fibre Channel, on a host in memory that takes note of what must never happen.
+//! The laws of connections over Fibre Channel, on a host in memory that records what must never
+//! happen.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -18,7 +19,7 @@ use mooring_model::{
 
 const SIZE: u64 = 64 << 20;
 const LUN: u16 = 7;
-/// Somebody else's, at the same target.
+/// LUN of somebody else's disk at this target.
 const OTHER: u16 = 9;
 
 fn volume(n: u8) -> VolumeId {
@@ -77,7 +78,7 @@ struct Site {
 }
 
 impl Site {
-    /// A host that is logged in at a target which shows it another's disk.
+    /// A host that is logged in at a target; the target shows it another host's disk.
     fn new() -> Self {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let world = FcWorld::new(&dir.path().join("run"), port(1));
@@ -98,7 +99,7 @@ impl Site {
 
     fn parts(&self, door: &FcDoor) -> Parts {
         let run = self.dir.path().join("run");
-        // mooring-sessiond is there, and has no session.
+        // mooring-sessiond runs, and has no session.
         let iscsi = World::new(&run).door(None);
         let fabric = Fabric::new(Arc::new(door.clone()), self.dir.path().join("state"));
         Parts {
@@ -129,7 +130,7 @@ impl Site {
         std::fs::read_link(self.dir.path().join("run").join(link.to_string())).ok()
     }
 
-    /// What is kept of any volume.
+    /// Number of records that are stored, of any volume.
     fn records(&self) -> usize {
         std::fs::read_dir(self.dir.path().join("state")).map_or(0, Iterator::count)
     }
@@ -192,7 +193,7 @@ fn modes_follow_the_attachments() {
     assert_eq!(site.world.is_read_only(LUN), Some(true));
 }
 
-/// Killed before and after every change of the machine; another process goes on.
+/// Kills before and after every change of the machine; another process then finishes.
 #[test]
 fn killed_at_every_change_it_comes_to_the_same() {
     type Way = (&'static str, Wanted, fn(&Site));
@@ -237,7 +238,7 @@ fn without_a_way_nothing_is_touched_and_the_reason_is_said() {
         let problem = &report.problems[0];
         assert!(problem.text.contains(say) && problem.cure == Cure::Retry, "{problem:?}");
         assert_eq!(site.world.take_log(), [""; 0]);
-        // It comes by itself once there is one.
+        // The connection recovers by itself once there is a path.
         site.world.set_online(true);
         site.world.meet(Site::rport(10, 0));
         site.grant();
@@ -281,7 +282,7 @@ fn the_wrong_disk_is_deleted_once_and_never_linked() {
     assert_eq!((report.phase, report.paths.len()), (ConnectionPhase::Failed, 0));
     let scan = "scsi_host/host3/scan = 0 0 7";
     assert_eq!(site.world.take_log(), [scan, "scsi_device/3:0:0:7/delete = 1", scan]);
-    // A stale disk, in whose place the target shows the right one by now.
+    // The host still has the stale disk. The target now shows the right one in its place.
     site.grant();
     assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
     site.is_right();
@@ -307,7 +308,7 @@ fn several_ports_are_refused_and_one_that_comes_later_changes_nothing() {
     second(&site);
     assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
     site.is_right();
-    // What the kernel has found by itself goes with it.
+    // The detach also removes the second disk, which the kernel has found by itself.
     assert_eq!(site.world.disks(), ["3:0:0:7", "3:0:0:9", "3:0:1:7", "3:0:1:9"]);
     assert_eq!(site.report(&absent(false)).phase, ConnectionPhase::Gone);
     assert_eq!(site.world.disks(), ["3:0:0:9", "3:0:1:9"]);
@@ -329,7 +330,7 @@ fn a_lost_port_keeps_the_paths_until_its_disk_goes() {
     site.world.meet(rport);
     assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
     site.is_right();
-    // Nobody is held up by a port that is lost: nothing is flushed to it.
+    // A lost port delays nothing, because nothing is flushed to it.
     site.world.lose(port(10), false);
     assert_eq!(site.report(&absent(false)).phase, ConnectionPhase::Gone);
     site.is_gone();
@@ -351,7 +352,7 @@ fn a_held_disk_goes_only_when_the_host_is_revoked() {
     site.is_gone();
 }
 
-/// After a reboot nobody remembers but the record, and the kernel finds every LUN by itself.
+/// After a reboot only the record knows the volume, and the kernel finds every LUN by itself.
 #[test]
 fn what_the_kernel_finds_after_a_reboot_goes_with_its_tombstone() {
     let site = Site::attached(RW);

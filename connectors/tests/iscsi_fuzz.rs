@@ -1,4 +1,5 @@
-//! Whatever a peer sends: no panic, no login that ends well without its proof, and a split text is the same text.
+//! Arbitrary input from a peer: the login never panics, never succeeds without its proof, and reads
+//! a split text like a whole one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use crate::iscsi_common::*;
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// Cases per law: proptest's own number (256), or `PROPTEST_CASES`.
+/// Cases per law: proptest's default (256), or `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -31,7 +32,7 @@ fn some_chap() -> impl Strategy<Value = Option<Credentials>> {
     prop_oneof![Just(None), Just(Some(one_way())), Just(Some(mutual()))]
 }
 
-/// Keys and values that mean something, beside those that do not.
+/// Keys and values with a meaning, mixed with others.
 fn some_text() -> impl Strategy<Value = Vec<u8>> {
     let key = prop::sample::select(vec![
         "AuthMethod",
@@ -81,20 +82,20 @@ fn some_text() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => pairs, 1 => prop::collection::vec(any::<u8>(), 0..80)]
 }
 
-/// What one answer of the target does.
+/// One answer of the target.
 #[derive(Debug, Clone)]
 enum Move {
-    /// What a target does that keeps to the protocol; with the given algorithm.
+    /// Answer that keeps to the protocol, with this CHAP algorithm.
     Right(u32),
-    /// The same with another byte in the header.
+    /// Right answer with one changed byte in the header.
     Header(usize, u8),
-    /// The right header with another text.
+    /// Right header with another text.
     Text(Vec<u8>),
-    /// The right text with another T bit and next stage.
+    /// Right text with another T bit and next stage.
     Flags(u8),
-    /// The right PDU without its data.
+    /// Right PDU without its data.
     Empty,
-    /// Anything.
+    /// Arbitrary PDU.
     Any(Header, Vec<u8>),
 }
 
@@ -109,7 +110,7 @@ fn some_move() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// What the login has seen, told apart from outside, by bytes alone.
+/// Progress of the login as an observer of the bytes sees it.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "notes of a test")]
 struct Seen {
@@ -155,7 +156,7 @@ impl Seen {
     }
 }
 
-/// Plays the moves; returns who was authenticated if the login was done.
+/// Plays the moves. Returns who was authenticated if the login was completed, otherwise `None`.
 fn play(chap: Option<&Credentials>, moves: &[Move]) -> Option<Authentication> {
     let (mut login, mut step) = start(chap.cloned());
     let mut seen = Seen::default();
@@ -164,7 +165,7 @@ fn play(chap: Option<&Credentials>, moves: &[Move]) -> Option<Authentication> {
         let sent = Sent::of(&step);
         seen.sent(&sent);
         if let Move::Right(number) = one {
-            // The algorithm is chosen once.
+            // The algorithm is chosen only once.
             if sent.keys().iter().any(|key| key == "CHAP_A") {
                 algorithm = *number;
             }
@@ -291,7 +292,8 @@ proptest! {
     }
 }
 
-/// The law above is about something: with the same moves, logins of all three kinds are done, and most are not.
+/// The control of the law above: with such moves, logins of all three kinds succeed, and most do
+/// not.
 #[test]
 fn done_happens() {
     let mut runner = TestRunner::deterministic();

@@ -1,5 +1,5 @@
-//! The login phase over TCP against the fake target, which was written apart from it: both must have read the standard the
-//! same way.
+//! The login phase over TCP against the fake target. Both were written independently, so agreement
+//! means that both read the standard in one way.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use mooring_host::fake::FakeTarget;
 use mooring_host::fake::initiator::{Acl, Credentials as TargetCredentials};
 use mooring_model::Secret;
 
-/// Never reached by a test that passes.
+/// Deadline that no passing test reaches.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A target that lets our initiator in with both secrets.
@@ -33,7 +33,7 @@ fn open_target() -> FakeTarget {
     target
 }
 
-/// Sends a PDU and reads the answer, as the kernel would; `None`: the connection was closed.
+/// Sends a PDU and reads the answer, as the kernel would; `None` if the connection was closed.
 fn exchange(stream: &mut TcpStream, sent: &Sent) -> Option<(Header, Vec<u8>)> {
     let mut bytes = [&sent.header[..], &sent.data].concat();
     bytes.resize(bytes.len().next_multiple_of(4), 0);
@@ -47,7 +47,7 @@ fn exchange(stream: &mut TcpStream, sent: &Sent) -> Option<(Header, Vec<u8>)> {
     Some((header, data))
 }
 
-/// Logs in; the connection, which is the session, stays with the caller.
+/// Logs in, and gives the connection, which is the session, to the caller.
 fn log_in(at: &FakeTarget, chap: Option<Credentials>) -> Result<(Negotiated, TcpStream), LoginError> {
     let mut stream = TcpStream::connect(at.address()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -183,7 +183,8 @@ fn odd_but_legal_targets() {
     }
 }
 
-/// What a target wants is what is agreed on, and it is the kernel's before the connection starts.
+/// The target's digests are the ones that are agreed on; the kernel has them before the connection
+/// starts.
 #[test]
 fn the_target_decides_about_digests() {
     let agreed = |digests: [&str; 2]| {
@@ -199,7 +200,7 @@ fn the_target_decides_about_digests() {
     assert_eq!(agreed(["CRC32C", "CRC32C,None"]), texts("1", "0"));
     assert_eq!(agreed(["None", "CRC32C"]), texts("0", "1"));
     assert_eq!(agreed(["CRC32C", "CRC32C"]), texts("1", "1"));
-    // The control: a target with nothing in common refuses.
+    // The control: a target with no digest in common refuses.
     let target = open_target();
     target.behave(|behaviour| behaviour.digests[1] = "SHA".to_owned());
     refused(&target, None);

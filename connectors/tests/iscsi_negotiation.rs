@@ -1,4 +1,4 @@
-//! What every answer makes of every offer, key by key.
+//! Negotiated values: the result of every answer to every offer, key by key.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use mooring_connectors::iscsi::{Key, Negotiation, NegotiationError, Text, TransferParameters};
@@ -11,7 +11,7 @@ fn after(answers: &[(Key, &str)]) -> Result<TransferParameters, NegotiationError
     negotiation.finish()
 }
 
-/// The agreed value of one key, as the kernel would get it.
+/// Returns the agreed value of one key, as the kernel would get it.
 fn value(key: Key, agreed: &TransferParameters) -> Option<u32> {
     Some(match key {
         Key::HeaderDigest => agreed.header_digest.into(),
@@ -46,7 +46,7 @@ fn every_key_is_offered_once_and_known_by_its_name() {
 
 #[test]
 fn answers() {
-    // Key, offer, answer, result. `None`: refused.
+    // Key, offer, answer, result. `None` if the answer is refused.
     const TABLE: &[(Key, &str, &str, Option<u32>)] = &[
         (Key::HeaderDigest, "None,CRC32C", "None", Some(0)),
         (Key::HeaderDigest, "None,CRC32C", "CRC32C", Some(1)),
@@ -95,7 +95,7 @@ fn answers() {
     ];
     for (key, offer, answer, want) in TABLE {
         assert_eq!(key.offer(), *offer);
-        // A burst of the largest size, so that the first burst is judged alone.
+        // The burst has the largest size, so that the first burst alone is judged.
         let mut answers = vec![(*key, *answer)];
         if *key == Key::FirstBurstLength {
             answers.push((Key::MaxBurstLength, "16776192"));

@@ -1,5 +1,5 @@
-//! The laws of connections, on a world in memory that takes note of what must never happen. Where a law could hold for
-//! nothing, a control shows the run that breaks it.
+//! The laws of connections, on a world in memory that records what must never happen. Where a law
+//! could be empty, a control shows the run that breaks it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -33,7 +33,7 @@ fn attachment(n: u8) -> AttachmentId {
     AttachmentId::from_u128(u128::from(n))
 }
 
-/// Attachments with the cache on.
+/// A spec with these attachments, and the cache on.
 fn spec(attachments: &[(u8, Mode)]) -> ConnectionSpec {
     spec_of(attachments.iter().map(|(id, mode)| (*id, *mode, Cache::On)))
 }
@@ -111,7 +111,7 @@ impl Site {
         self.world.session(volume()).map(|status| status.state)
     }
 
-    /// The read-ahead is recorded that the disk had before its cache was turned off.
+    /// True if the read-ahead that the disk had before its cache was turned off is recorded.
     fn is_cache_recorded(&self) -> bool {
         let file = self.dir.path().join(format!("connections/{}/read-ahead", volume()));
         let record = std::fs::read_to_string(file).unwrap_or_default();
@@ -119,7 +119,8 @@ impl Site {
         sequence.is_some() && sequence == self.world.sequence(volume())
     }
 
-    /// The session's state, the disk, what each link is: as words that do not depend on numbers.
+    /// Describes the session's state, the disk, and each link, in words that do not depend on
+    /// numbers.
     fn words(&self) -> Vec<String> {
         let disk = self.world.disk_of(volume());
         let mut words = vec![
@@ -140,7 +141,7 @@ impl Site {
                     Err(_) if path.is_dir() => format!("{} entries", path.read_dir().unwrap().count()),
                     Err(_) => "a file".into(),
                 };
-                // An empty record says nothing.
+                // An empty record has no meaning.
                 if what != "0 entries" {
                     words.push(format!("{folder}/{} is {what}", path.file_name().unwrap().display()));
                 }
@@ -151,15 +152,16 @@ impl Site {
     }
 }
 
-/// Stops before a step. After each step a path must not lead to a disk that takes writes and must not, nor to one that still has
-/// pages in the cache, or reads ahead, where the cache is off. With a path that goes nothing is left in the cache there.
+/// Stops before a step. After each step that makes a path, the disk must be read-only if the mode
+/// says so. With the cache off, the disk must also have no pages in the cache, and no read-ahead. A
+/// path that goes leaves nothing unwritten in the cache.
 struct Steps<'a> {
     site: &'a Site,
     left: usize,
     done: usize,
     reads_only: bool,
     cache_off: bool,
-    /// Paths that went while something was not written.
+    /// Paths that were removed while data was unwritten.
     unwritten: Vec<LinkName>,
 }
 
@@ -210,7 +212,7 @@ fn some_wish() -> impl Strategy<Value = Vec<Attached>> {
     })
 }
 
-/// What the world, other people and crashes do.
+/// Faults that the world, other people and crashes cause.
 #[derive(Debug, Clone, Copy)]
 enum Harm {
     Nothing,
@@ -229,7 +231,7 @@ enum Harm {
     Reboot,
     /// Somebody reads through the page cache.
     Cached,
-    /// The kernel, or somebody, sets the read-ahead.
+    /// The kernel or somebody else sets the read-ahead.
     ReadAhead(u32),
 }
 
@@ -258,7 +260,7 @@ impl Harm {
         ])
     }
 
-    /// Nothing is in the way of any wish afterwards.
+    /// True if no spec meets an obstacle after this fault.
     fn is_mended(self) -> bool {
         matches!(
             self,
@@ -288,7 +290,7 @@ impl Harm {
                     unit.protected = true;
                 }
             }),
-            // One that has ended is not lost any more.
+            // A session that has ended cannot be lost.
             Self::Lost if site.state() != Some(SessionState::LoggedIn) => {}
             Self::Lost => world.lose(volume(), true),
             Self::Ended(state) => world.end_as(volume(), state, "ended by the test"),
@@ -311,7 +313,7 @@ impl Harm {
     }
 }
 
-/// What is wanted: attachments, or a tombstone.
+/// A spec with attachments, or a tombstone.
 fn some_wanted() -> impl Strategy<Value = (Vec<Attached>, bool)> {
     (prop_oneof![2 => some_wish(), 1 => Just(Vec::new())], any::<bool>())
 }
@@ -329,7 +331,7 @@ fn config() -> ProptestConfig {
 
 type Story = ((Vec<Attached>, bool), Harm, (Vec<Attached>, bool));
 
-/// A world that has got somewhere: a first wish, and then something befell it.
+/// A world in progress: a first spec was applied, and then a fault occurred.
 fn begun((first, harm, _): &Story) -> Site {
     let site = Site::new();
     drop(site.make(&wanted(1, first)));
@@ -340,7 +342,8 @@ fn begun((first, harm, _): &Story) -> Site {
 proptest! {
     #![proptest_config(config())]
 
-    /// From anywhere, the plan ends; nothing that must never happen does; what has nothing in its way is true, and then quiet.
+    /// From any state, the plan ends, and the world records no violation. Without an obstacle, the
+    /// spec is reached, and the next plan is quiet.
     #[test]
     fn it_converges_and_is_quiet(first in some_wanted(), harm in Harm::all(), second in some_wanted()) {
         let story = (first, harm, second);
@@ -357,7 +360,7 @@ proptest! {
             prop_assert!(left.is_quiet(), "{:?}", left);
             let end = if story.2.0.is_empty() { ConnectionPhase::Gone } else { ConnectionPhase::Ready };
             prop_assert_eq!(phase, end, "{:?}", site.words());
-            // Again, as another process: nothing is changed.
+            // Another process changes nothing.
             let again = site.world.door(None);
             let made = make(&again.parts(), &want, &mut Memory::default(), &mut ());
             prop_assert!(made.left.unwrap().is_quiet());
@@ -365,7 +368,8 @@ proptest! {
         }
     }
 
-    /// Stopped after any number of steps, and begun again by another process, it ends the same.
+    /// A run that stops after any number of steps, and is repeated by another process, ends in the
+    /// same state.
     #[test]
     fn any_prefix_then_replan_ends_the_same(
         first in some_wanted(),
@@ -393,7 +397,8 @@ fn an_attach_takes_few_calls() {
     let door = site.world.door(None);
     let want = present(1, &[(1, Mode::ReadWrite)]);
     assert!(make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
-    // ensure, scan, two links and the name for udev; and the looks around them: what they cost is what they cost for any number of others.
+    // Changes: ensure, scan, two links, and the name for udev. The looks around them cost the same
+    // for any number of other volumes.
     assert_eq!(door.changes(), 5, "{:?}", door.log());
     let calls = door.calls();
     assert!(calls <= 39, "{calls} calls");
@@ -440,7 +445,7 @@ fn a_held_disk_stays_and_its_holder_is_named() {
     assert!(left.blocked[0].why.contains("qemu-system-x86 (pid 4711)"), "{left:?}");
     assert!(site.world.disk_of(volume()).is_some() && site.world.session(volume()).is_some());
     assert_eq!(site.report(&absent(false)).holders, ["qemu-system-x86 (pid 4711)"]);
-    // The target has revoked it: whoever holds it.
+    // The target has revoked the host, so the disk goes in spite of its holder.
     assert!(site.make(&absent(true)).left.unwrap().is_quiet());
     assert_eq!(site.report(&absent(true)).phase, ConnectionPhase::Gone);
     assert_eq!(site.world.violations(), Vec::<String>::new());
@@ -470,10 +475,11 @@ fn the_wrong_disk_is_deleted_once_and_never_linked() {
     assert!(left.blocked[0].why.contains(other.naa.as_str()), "{left:?}");
     assert_eq!(door.log().iter().filter(|line| line.contains("/delete")).count(), 1);
     assert_eq!(site.report(&want).phase, ConnectionPhase::Failed);
-    // A stale disk: the target has the right one now, and a scan alone would not see it.
+    // The host has a stale disk. The target shows the right one now, and a scan alone would not
+    // find it.
     site.world.target(volume(), |target| target.unit = Some(Unit::of(volume(), SIZE)));
     assert!(site.make(&want).left.unwrap().is_quiet());
-    // Swapped under a path: the path goes; held, the disk stays.
+    // The disk is exchanged under a path: the path goes. The disk is held, so it stays.
     site.world.hold_open(volume(), &held());
     site.world.target(volume(), |target| target.unit = Some(other));
     let left = site.make(&want).left.unwrap();
@@ -509,7 +515,7 @@ fn a_volume_that_grew_is_read_again_under_its_paths() {
         let generation = Generation { epoch: 1, counter };
         Wanted::Present { spec: Box::new(spec), generation, anew: false, recovery_timeout_s: 120 }
     };
-    // Told before the target shows it: who has the paths keeps them, and it is said.
+    // The new size comes before the target shows it: the paths stay, and the report says so.
     let left = site.make(&larger(2)).left.unwrap();
     assert!(left.blocked[0].why.contains("the target shows no more of it"), "{left:?}");
     assert_eq!(site.words(), words);
@@ -522,7 +528,7 @@ fn a_volume_that_grew_is_read_again_under_its_paths() {
     assert_eq!((site.words(), site.world.logins()), (words, logins), "neither a path nor a session moved");
     let report = site.report(&larger(2));
     assert_eq!((report.phase, report.disk.unwrap().size), (ConnectionPhase::Ready, ByteSize(2 * SIZE)));
-    // Larger than is wanted is right: the host told last reads it when it is told.
+    // A larger disk satisfies the older size: a host whose spec grows later reads its size then.
     assert!(site.make(&present(3, &attachments)).left.unwrap().is_quiet());
     assert_eq!(site.world.violations(), Vec::<String>::new());
 }
@@ -544,7 +550,7 @@ fn the_effective_mode_follows_the_attachments() {
         assert_eq!(report.paths.len(), attachments.len());
     }
     assert_eq!(site.world.logins(), 1, "a newer spec does not log in again");
-    // The target's own protection: read again once, then said.
+    // The target's own protection is read again once, and then reported.
     site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = true);
     site.world.lose_disk(volume());
     let left = site.make(&present(5, &[(1, Mode::ReadWrite)])).left.unwrap();
@@ -582,14 +588,15 @@ fn a_lost_session_is_waited_for() {
     assert_eq!(site.report(&want).phase, ConnectionPhase::Recovering);
     site.world.lose(volume(), false);
     assert_eq!(site.words(), before);
-    // Given up meanwhile: nobody holds it, so nothing is unwritten, and no flush waits for the target.
+    // The session is given up meanwhile. Nobody holds the disk, so nothing is unwritten, and no
+    // flush waits for the target.
     site.world.lose(volume(), true);
     assert!(site.make(&absent(false)).left.unwrap().is_quiet());
     assert_eq!(site.world.violations(), Vec::<String>::new());
 }
 
-/// The control of the law that nobody asks a disk whose session is lost: who was answered that it is lost breaks it, and who
-/// was answered before it was lost does not.
+/// The control of the law that no process asks a disk after learning that its session is lost. A
+/// question before that answer breaks nothing; a question after it does.
 #[test]
 fn a_question_to_a_lost_disk_is_noted_of_one_who_could_know() {
     let site = Site::new();
@@ -628,7 +635,8 @@ fn a_disk_that_does_not_appear_is_said_with_what_is_there() {
     assert!(left.blocked[0].why.contains("shows no LUN 1"), "{left:?}");
 }
 
-/// Controls: the world does see a path to another disk, a disk deleted before its paths, and one deleted while held.
+/// Controls: the world notices a path to another disk, a disk deleted before its paths, and a disk
+/// deleted while held.
 #[test]
 fn the_world_sees_what_must_never_happen() {
     let site = Site::new();

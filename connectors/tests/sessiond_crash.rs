@@ -1,4 +1,4 @@
-//! The daemon dies, at every step and at any moment, and another takes over what it left.
+//! The daemon dies at every step and at any moment, and another one takes over what it left.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use mooring_host::{IscsiKernel, IscsiParam, Tree, TreePath};
 
 use crate::sessiond_common::{BOOT, INITIATOR, PATIENCE, Rig, SECRET, USER, log};
 
-/// Waits without a condition variable, for things that have none.
+/// Waits by polling, for conditions without a condition variable.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {
@@ -22,7 +22,7 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What is done while the daemon dies.
+/// Operation during which the daemon dies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Deed {
     Attach,
@@ -43,7 +43,7 @@ impl Deed {
         Some(status)
     }
 
-    /// Begins it; does not wait for its end.
+    /// Begins the operation, and does not wait for its end.
     fn begin(self, rig: &Rig) {
         let volume = rig.volume;
         let mut client = rig.client();
@@ -83,7 +83,8 @@ impl Deed {
         }
     }
 
-    /// What must be true in the end, whenever the daemon died, after what an agent does: it asks again.
+    /// Asserts the end state, whenever the daemon died. An attach or logout is requested again
+    /// first, as an agent does.
     fn check(self, rig: &Rig, before: Option<&SessionStatus>, at: &str) {
         match self {
             Self::Attach => {
@@ -99,7 +100,7 @@ impl Deed {
                 one_session(rig, &status, at);
             }
             Self::LogOut | Self::Cut => {
-                // What the journal knows to be ending ends without anybody who asks again.
+                // An end that the journal has recorded completes without a further request.
                 if !rig.entry().contains("\"wanted\"") {
                     wait(at, || rig.host.sessions().is_empty() && rig.journal().is_empty());
                 }
@@ -119,7 +120,7 @@ impl Deed {
 }
 
 fn one_session(rig: &Rig, status: &SessionStatus, at: &str) {
-    // What is destroyed goes by and by.
+    // Destroyed sessions disappear with a delay.
     assert!(
         rig.host.wait_for(|host| host.sessions() == [status.sid.unwrap()]),
         "{at}: {:?}",
@@ -135,7 +136,8 @@ fn nothing(rig: &Rig, at: &str) {
     assert_eq!(rig.links(), [], "{at}: no path leads to it");
 }
 
-/// Dies at each fault point of a deed in turn, until none is left. How many there were, and which.
+/// Kills the daemon at each fault point of an operation in turn, until none is left. Returns the
+/// number of fault points, and their names.
 fn die_everywhere(deed: Deed) -> (u64, BTreeSet<FaultPoint>) {
     let mut seen = BTreeSet::new();
     for n in 0.. {
@@ -210,7 +212,7 @@ fn it_may_die_while_it_gives_a_disk_up() {
     assert!(seen.iter().any(|point| point.step == Step::DeviceState));
 }
 
-/// The state of the one disk.
+/// Returns the path of the one disk's state.
 fn state_path(rig: &Rig) -> TreePath {
     TreePath::new(&format!("block/{}/device/state", rig.host.disks()[0]))
 }
@@ -228,7 +230,8 @@ fn a_wrong_disk_is_off_before_its_session_goes() {
     assert_eq!(rig.links().len(), 3, "its paths go with the session, and that has not begun");
 }
 
-/// The agent makes these paths, and it is down: sessiond ends the session by itself, and takes its paths away.
+/// The agent made these paths, and is down. sessiond ends the session by itself, and removes the
+/// paths.
 #[test]
 fn no_path_is_left_of_a_session_that_is_given_up_while_the_agent_is_down() {
     for deed in [Deed::Forbid, Deed::WrongDisk] {
@@ -249,7 +252,7 @@ fn no_path_is_left_of_a_session_that_is_given_up_while_the_agent_is_down() {
     }
 }
 
-/// Whoever gave it up has died before the last path was gone.
+/// The daemon that gave the session up dies before the last path is gone.
 #[test]
 fn the_paths_of_a_session_that_was_given_up_go_with_the_next_start() {
     let rig = Rig::new();
@@ -279,7 +282,8 @@ fn a_disk_that_was_switched_off_is_taken_over_and_runs() {
     assert_eq!(rig.host.read_text(&state_path(&rig)).unwrap(), "running");
 }
 
-/// The kernel tells once that the disks are gone; who comes after the death of the one who was told is told nothing.
+/// The kernel says only once that the disks are gone. The successor of a daemon that died after
+/// this hears nothing.
 #[test]
 fn a_logout_goes_on_at_once_when_the_disks_are_gone_already() {
     let mut rig = Rig::new();
@@ -297,7 +301,8 @@ fn a_logout_goes_on_at_once_when_the_disks_are_gone_already() {
     assert_eq!(rig.target.logouts(), 1, "the target was told");
 }
 
-/// How many tries there are before it is given up differs from run to run; these steps are done at the end alone.
+/// The number of tries before a host is given up varies between runs. These steps occur only at the
+/// end.
 #[test]
 fn it_may_die_while_it_gives_a_revoked_host_up() {
     for step in [Step::JournalWrite, Step::DestroyConnection, Step::DestroySession] {
@@ -329,7 +334,7 @@ fn a_healthy_session_is_adopted_without_a_login() {
     let after = rig.until("checked", |status| status.verified == 1);
     assert_eq!((after.state, after.sid, after.host), (SessionState::LoggedIn, before.sid, before.host));
     assert_eq!((after.adopted, after.relogins, &after.isid), (true, 0, &before.isid));
-    // The same session there, too: no login, no logout, no other connection.
+    // The target also keeps its session: it sees no login, no logout, and no other connection.
     assert_eq!(rig.target.sessions(), on_target);
     assert_eq!((rig.target.seen().len(), rig.target.logouts()), (1, 0));
     let log = log();
@@ -337,7 +342,7 @@ fn a_healthy_session_is_adopted_without_a_login() {
         .lines()
         .find(|line| line.contains("session adopted, no login") && line.contains(&rig.volume.to_string()));
     assert!(line.unwrap().contains(&format!("sid={}", before.sid.unwrap())));
-    // It is kept like one of its own.
+    // The daemon recovers an adopted session like one of its own.
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
@@ -398,7 +403,8 @@ fn what_was_given_up_stays_given_up() {
 #[test]
 fn nothing_of_others_is_touched() {
     let rig = Rig::new();
-    // Of a distribution's initiator; of an agent of ours whose journal is gone; unnamed, of somebody else.
+    // Sessions of others: of a distribution's initiator, of our agent with a lost journal, and an
+    // unnamed foreign one.
     let theirs = rig
         .host
         .log_in(&rig_open(&rig), "iqn.1993-08.org.debian:01:x", "default", [0, 2, 0x3d, 0, 0, 1])
@@ -414,7 +420,8 @@ fn nothing_of_others_is_touched() {
         .unwrap();
     let unnamed = rig.host.create_session(128, 32).unwrap();
     rig.host.set_creator(unnamed.sid, 4711);
-    // Ours, of a death between making and naming; and named, never logged in, and wanted by nobody.
+    // Sessions of ours: one from a death between making and naming, and a named one that never
+    // logged in and that nobody wants.
     let half = rig.host.create_session(128, 32).unwrap();
     let named = rig.host.create_session(128, 32).unwrap();
     rig.host.create_connection(named.sid).unwrap();
@@ -437,7 +444,8 @@ fn nothing_of_others_is_touched() {
     }
 }
 
-/// The journal is lost with the sessions alive: asked for again they are adopted, asked away they go.
+/// The journal is lost while the sessions live. A request for such a session adopts it; a request
+/// for its end ends it.
 #[test]
 fn an_orphan_is_taken_over_or_ended_when_somebody_asks() {
     for how in [None, Some(End::Logout), Some(End::Cut)] {
@@ -468,7 +476,7 @@ fn an_orphan_is_taken_over_or_ended_when_somebody_asks() {
     }
 }
 
-/// A target that lets those two in.
+/// Returns the target, with access for the two foreign initiators.
 fn rig_open(rig: &Rig) -> mooring_host::fake::initiator::FakeTarget {
     for initiator in ["iqn.1993-08.org.debian:01:x", "iqn.1993-08.org.debian:01:y"] {
         rig.target.allow(initiator, Acl::default());
@@ -527,7 +535,7 @@ fn the_second_names_the_first() {
     assert!(matches!(error, StartError::Another { pid: Some(_), .. }));
     let text = error.to_string();
     assert!(text.contains(&format!("another mooring-sessiond (pid {})", std::process::id())), "{text}");
-    // The first goes on.
+    // The first one goes on.
     rig.attach();
 }
 
@@ -536,7 +544,7 @@ fn the_journal_is_for_root_alone() {
     use std::os::unix::fs::PermissionsExt;
 
     let rig = Rig::new();
-    // Left open by somebody.
+    // Somebody left the folder open.
     std::fs::create_dir(rig.folder()).unwrap();
     std::fs::set_permissions(rig.folder(), std::fs::Permissions::from_mode(0o777)).unwrap();
     let _daemon = rig.start();
@@ -560,7 +568,7 @@ fn many_sessions_are_taken_over_together() {
     }
     let before = host.client().list().unwrap();
     daemon.kill();
-    // Half of them are lost meanwhile.
+    // Half of them lose their session meanwhile.
     for rig in rigs.iter().step_by(2) {
         rig.target.cut_all();
     }

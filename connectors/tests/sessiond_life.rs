@@ -1,4 +1,4 @@
-//! One session's life: made, recovered, refused, ended.
+//! Life of one session: made, recovered, refused, ended.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn a_session_is_made_with_chap_and_ended_with_a_logout() {
     let path = |name: &str| TreePath::new("class/iscsi_session").join(format!("session{sid}")).join(name);
     assert_eq!(rig.host.read_text(&path("ifacename")).unwrap(), format!("mooring-{}", rig.volume));
     assert_eq!(rig.host.read_text(&path("recovery_tmo")).unwrap(), "120");
-    // The same again is nothing new.
+    // A repeated request changes nothing.
     assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().sid, Some(sid));
     assert_eq!(rig.target.seen().len(), 1);
 
@@ -39,7 +39,7 @@ fn a_session_is_made_with_chap_and_ended_with_a_logout() {
     assert_eq!((rig.host.sessions(), rig.target.sessions().len()), (vec![], 0));
     assert_eq!(rig.target.logouts(), 1);
     assert_eq!(rig.journal(), Vec::<String>::new());
-    // And ended again.
+    // A second end succeeds, too.
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
     assert_eq!(rig.client().get(rig.volume).unwrap(), None);
 }
@@ -90,7 +90,7 @@ fn a_wrong_secret_is_final_and_names_the_portal() {
     assert!(problem.contains("0201") && problem.contains("CHAP"), "{problem}");
     assert_eq!(status.sid, None);
     assert_eq!((rig.host.sessions(), rig.target.seen().len()), (vec![], 1));
-    // The same wish does not try again; a newer one does.
+    // This generation does not try again; a newer one does.
     assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::Failed);
     assert_eq!(rig.target.seen().len(), 1);
     wish.generation = next(wish.generation);
@@ -147,7 +147,7 @@ fn an_unreachable_target_is_tried_on_and_the_answer_says_so_in_time() {
     assert!(problem.contains("Connection refused") && problem.contains("tried"), "{problem}");
     // Nothing is left in the kernel between two tries.
     assert_eq!(rig.host.sessions(), Vec::<u32>::new());
-    // Another portal comes with a newer wish.
+    // Another portal comes with a newer generation.
     wish.generation = next(wish.generation);
     wish.portals = vec![dead, rig.portal()];
     let status = rig.client().ensure(&wish, PATIENCE).unwrap();
@@ -233,8 +233,8 @@ fn a_recovery_that_comes_late_brings_the_disk_back() {
     assert!(rig.host.read_disk(&device, 0, 512).is_ok());
 }
 
-/// What a storage node answers while the device of the volume hangs (lio.md, u), or while it restores its exports: however often it
-/// is said, the session waits for it, and its disk with it.
+/// A storage node gives these answers while the device of the volume hangs (lio.md, u), or while it
+/// restores its exports. The session waits, however often they come, and its disk waits with it.
 #[test]
 fn a_lost_session_whose_target_is_not_there_for_now_is_tried_on() {
     for (status, said) in [((3, 1), "status 0301"), ((2, 3), "status 0203")] {
@@ -248,7 +248,7 @@ fn a_lost_session_whose_target_is_not_there_for_now_is_tried_on() {
             status.problem.as_ref().is_some_and(|problem| problem.contains(said))
                 && status.retry_in_ms.is_some()
         });
-        // More than the refusals of an initiator by which it is given up.
+        // More refusals than those that make a session forbidden.
         let logins = rig.target.seen().len();
         assert!(rig.target.wait_for(|target| target.seen().len() >= logins + 4));
         rig.target.behave(|target| target.refuse = None);
@@ -271,10 +271,10 @@ fn a_revoked_host_is_forbidden_after_two_refusals_and_its_disk_goes() {
     let logins = rig.target.seen().len();
     assert!(logins >= 3, "one refusal is not enough: {logins}");
     assert!(rig.entry().contains("\"forbidden\""));
-    // Not tried again, not by the same wish either.
+    // The session is not tried again, not even for a repeated request.
     assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().state, SessionState::Forbidden);
     assert_eq!(rig.target.seen().len(), logins);
-    // A newer one begins anew.
+    // A newer generation begins anew.
     rig.target.allow(INITIATOR, Acl { chap: Some(Credentials::new(USER, SECRET)), ..Acl::default() });
     let mut wish = rig.wish();
     wish.generation = next(wish.generation);
@@ -296,18 +296,19 @@ fn another_disk_after_a_recovery_ends_the_session() {
     assert!(problem.contains(&other.naa()) && problem.contains(&rig.disk.naa()), "{problem}");
     assert_eq!((rig.host.sessions(), rig.host.disks()), (vec![], vec![]));
     assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().state, SessionState::WrongDisk);
-    // A newer wish may want the disk that is there.
+    // A newer generation may name the disk that is there.
     let mut wish = rig.wish();
     wish.generation = next(wish.generation);
     wish.naa = Naa::from_hex(&other.naa()).unwrap();
     wish.serial = Some("99999999-0000-4000-8000-000000000000".to_owned());
     assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
-    // And what is given up can be ended.
+    // A session that was given up can be ended.
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
     assert_eq!(rig.journal(), Vec::<String>::new());
 }
 
-/// A disk of the same NAA as this serial's, and of another serial: only behind the 25th digit they differ.
+/// A disk with the NAA of this serial, and with another serial: the serials differ only after the
+/// 25th digit.
 fn twin_of(serial: &str) -> FakeDisk {
     let (kept, last) = serial.split_at(serial.len() - 1);
     FakeDisk::new(format!("{kept}{}", if last == "f" { "e" } else { "f" }), 1 << 30)
@@ -336,7 +337,7 @@ fn session_asks_for_the_serial_when_an_older_agent_names_none() {
     assert_eq!(wish.unit_serial(), Some(rig.volume.to_string()), "its NAA tells it");
     let status = rig.client().ensure(&wish, PATIENCE).unwrap();
     rig.scan(&status);
-    // The same disk comes back first: control.
+    // The control: the original disk comes back first.
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
     // The agent is upgraded and asks again: the session stays.
@@ -360,7 +361,7 @@ fn what_the_target_says_by_itself_is_answered_by_a_new_login() {
         assert_eq!(after.sid, before.sid, "event {event}");
     }
     assert_eq!(rig.target.logouts(), 1);
-    // A vendor's event is logged and changes nothing: the next one is taken as ever.
+    // A vendor's event is logged and changes nothing. The next event is handled as usual.
     rig.target.send_async(INITIATOR, 255, [0, 0, 0]);
     rig.target.send_async(INITIATOR, 4, [0, 0, 0]);
     rig.until("a relogin", |status| status.relogins == 5 && status.state == SessionState::LoggedIn);
@@ -373,14 +374,14 @@ fn what_others_do_to_the_session_is_put_right() {
     let rig = Rig::new();
     let _daemon = rig.start();
     let first = rig.attach().sid.unwrap();
-    // Somebody takes its disks: a session that is unbound never gets any again.
+    // Somebody unbinds the session's disks: an unbound session never gets any again.
     rig.host.unbind_session(first).unwrap();
     let second = rig
         .until("a new session", |status| status.state == SessionState::LoggedIn && status.sid != Some(first))
         .sid
         .unwrap();
     assert_eq!(rig.host.sessions(), [second]);
-    // Somebody destroys it.
+    // Somebody destroys the session.
     rig.host.stop_connection(second, mooring_host::StopMode::Terminate).unwrap();
     rig.host.destroy_connection(second).unwrap();
     rig.host.destroy_session(second).unwrap();
@@ -388,7 +389,7 @@ fn what_others_do_to_the_session_is_put_right() {
         status.state == SessionState::LoggedIn && status.sid.is_some_and(|sid| sid > second)
     });
     assert_eq!(rig.host.sessions(), [third.sid.unwrap()]);
-    // Its host goes away: not made again.
+    // The session's SCSI host goes away: the session is not made again.
     rig.host.break_connection(third.sid.unwrap(), 1018);
     let status = rig.until_state(SessionState::Failed);
     assert!(status.problem.unwrap().contains("unloaded"));
@@ -444,7 +445,7 @@ fn one_volume_has_one_session() {
         matches!(&error, ClientError::Refused { kind: ErrorKind::Conflict, text } if text.contains("end it"))
     );
     assert_eq!(error.cure(), Cure::FixSpec);
-    // Asked for while it ends: it begins anew.
+    // A session that is requested while it ends begins anew.
     rig.host.pause(IscsiOp::DestroySession);
     assert!(rig.client().end(rig.volume, End::Cut, Duration::ZERO).unwrap().is_some());
     assert!(rig.host.wait_for(|host| host.is_paused(IscsiOp::DestroySession)));
@@ -482,7 +483,7 @@ fn new_portals_and_secrets_are_taken_over_without_a_login() {
         .join("recovery_tmo");
     assert_eq!(rig.host.read_text(&path).unwrap(), "30");
     assert!(rig.entry().contains("another-secret-here"));
-    // An older wish is late, and changes nothing.
+    // An older generation is late, and changes nothing.
     let late = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
     assert_eq!(late.generation, wish.generation);
     // The next login uses the new secret.
@@ -511,14 +512,14 @@ fn no_secret_leaves_the_journal() {
         if file.extension().is_some_and(|extension| extension == "json") {
             continue;
         }
-        // The socket is no file to read.
+        // The socket cannot be read like a file.
         let bytes = std::fs::read(&file).unwrap_or_default();
         assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{}", file.display());
     }
     let log = log();
     assert!(log.contains(&rig.volume.to_string()), "the control: the log is kept");
     assert!(!log.contains(SECRET));
-    // Not in sysfs either.
+    // The secret is not in sysfs either.
     let seen = mooring_host::dump_below(&rig.host, &TreePath::root());
     assert!(!format!("{seen:?}").contains(SECRET));
 }
@@ -537,7 +538,7 @@ fn a_redirect_is_followed_and_a_circle_of_them_is_bounded() {
     let rig = Rig::new();
     let elsewhere = Rig::new();
     let _daemon = rig.start();
-    // The second target has the first one's name, as a cluster's other node has.
+    // The second target is called like the first one, as on another node of a cluster.
     let there = elsewhere.portal();
     rig.target.behave(|target| target.redirect = Some((1, rig.portal().to_string())));
     let _ = rig.client().ensure(&rig.wish(), Duration::ZERO).unwrap();
@@ -545,7 +546,7 @@ fn a_redirect_is_followed_and_a_circle_of_them_is_bounded() {
     let problem = status.problem.unwrap();
     assert!(problem.contains("redirects more than"), "{problem}");
     rig.target.behave(|target| target.redirect = Some((1, there.to_string())));
-    // Its target is another, and says so.
+    // The second machine has another target, and says so.
     rig.until("not found there", |status| {
         status.problem.as_ref().is_some_and(|problem| problem.contains("0203"))
     });

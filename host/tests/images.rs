@@ -1,5 +1,6 @@
-//! The real `qemu-nbd` in its sandbox, where this machine has both: a whole image comes through byte for byte, and of one that names
-//! another file nothing of that file does, although nobody has looked at its header.
+//! Tests of the real `qemu-nbd` in its sandbox, where this machine has both. A whole image comes
+//! through byte for byte. An image that names another file reveals nothing of that file, although
+//! nobody has looked at its header.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::path::Path;
@@ -13,7 +14,7 @@ fn runs(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// Whether it can be tried here; said when it cannot.
+/// True if this machine can run these tests; otherwise prints the reason.
 fn can_serve() -> bool {
     let shut = ["--unshare-all", "--ro-bind", "/", "/", "--ro-bind-fd", "0", "/tmp", "/bin/true"];
     let bwrap = || {
@@ -82,7 +83,7 @@ fn nothing_of_another_file_comes_through() {
     qemu_img(folder.path(), &["create", "-f", "qcow2", "-o", &data, "elsewhere", "64k"]);
     std::fs::write(folder.path().join("data"), &padded).unwrap();
     for name in ["backed", "elsewhere"] {
-        // The control: whoever reads it without a sandbox reads the other file.
+        // The control: without the sandbox, a reader gets the other file.
         qemu_img(folder.path(), &["convert", "-f", "qcow2", "-O", "raw", name, "out"]);
         assert!(std::fs::read(folder.path().join("out")).unwrap().starts_with(SECRET), "{name}");
     }
@@ -123,7 +124,7 @@ fn a_written_image_is_whole_and_sparse_and_only_its_file_is_written() {
     }
     qemu_img(folder, &["check", "-q", "-f", "qcow2", "Qcow2"]);
     assert!(contents(folder, "Qcow2").unwrap() == disk);
-    // One that is let go of is not whole, and its program has gone with it.
+    // A dropped part is not whole, and its program has ended.
     drop(QemuServers.make_part((folder, "b"), size as u64, PartFormat::Qcow2, &scratch).unwrap());
     assert!(folder.join(part_name("b")).is_file());
     assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0, "its socket has gone");
@@ -144,14 +145,14 @@ fn a_left_part_is_resumed_unless_it_is_damaged_or_written_to() {
         part.write(0, &disk[..16 << 20]).unwrap();
         part.flush().unwrap();
         QemuServers.mark_part(folder, "a", b"16").unwrap();
-        // What comes behind that may be there, or half there.
+        // Later data may be there, or half there.
         part.write(16 << 20, &disk[16 << 20..32 << 20]).unwrap();
         let open = || QemuServers.open_part((folder, "a"), size as u64, format, &scratch).unwrap();
         if format == PartFormat::Qcow2 {
             assert!(open().is_none(), "somebody writes to it still");
         }
         drop(part);
-        // The program that was killed has it locked for a moment longer.
+        // The killed program holds its lock for a moment longer.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let mut part = loop {
             match open() {
@@ -172,7 +173,7 @@ fn a_left_part_is_resumed_unless_it_is_damaged_or_written_to() {
         QemuServers.remove_part(folder, "a").unwrap();
         qemu_img(folder, &["compare", "-f", "raw", "-F", &name.to_lowercase(), "disk", &name]);
     }
-    // Nothing is left that nobody refers to.
+    // The image has no leaked clusters.
     qemu_img(folder, &["check", "-q", "-f", "qcow2", "Qcow2"]);
     drop(QemuServers.make_part((folder, "b"), size as u64, PartFormat::Qcow2, &scratch).unwrap());
     let path = folder.join(part_name("b"));

@@ -1,4 +1,5 @@
-//! A target's side of the login phase, byte by byte, with hashes of its own: the tests' independent look at the protocol.
+//! The target's side of the login phase, byte by byte, with its own hashes: an independent reading
+//! of the protocol.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -38,7 +39,7 @@ pub(crate) fn mutual() -> Credentials {
     Credentials { mutual: Some((TARGET_USER.to_owned(), Secret::new(TARGET_SECRET))), ..one_way() }
 }
 
-/// Begins a login; its "random" bytes are 1, 2, 3, …: identifier 1, challenge 02 03 04 ….
+/// Begins a login. Its "random" bytes are 1, 2, 3, …: identifier 1, challenge 02 03 04 ….
 pub(crate) fn start(chap: Option<Credentials>) -> (Login, LoginStep) {
     let (initiator, target) = (initiator(), target());
     let config =
@@ -50,7 +51,8 @@ pub(crate) fn start(chap: Option<Credentials>) -> (Login, LoginStep) {
     })
 }
 
-/// The hash of identifier, secret and challenge under the algorithm with this number.
+/// Returns the hash of identifier, secret and challenge; the number of the algorithm is that of
+/// `CHAP_A`.
 pub(crate) fn hash(algorithm: u32, id: u8, secret: &str, challenge: &[u8]) -> Vec<u8> {
     let bytes = [&[id], secret.as_bytes(), challenge].concat();
     match algorithm {
@@ -70,12 +72,12 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// `key=value` pairs with NULs.
+/// Encodes `key=value` pairs, each ended by a NUL.
 pub(crate) fn text(pairs: &[(&str, &str)]) -> Vec<u8> {
     pairs.iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect()
 }
 
-/// The pairs of a text that we sent.
+/// Decodes the pairs of a text that the initiator sent.
 pub(crate) fn pairs(data: &[u8]) -> Vec<(String, String)> {
     String::from_utf8(data.to_vec())
         .unwrap()
@@ -89,7 +91,7 @@ pub(crate) fn value(data: &[u8], key: &str) -> String {
     pairs(data).into_iter().find(|(name, _)| name == key).unwrap_or_else(|| panic!("no {key}")).1
 }
 
-/// What was to be sent.
+/// A PDU that the login wants to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) header: Header,
@@ -112,7 +114,7 @@ impl Sent {
         self.header[1] & 0x40 != 0
     }
 
-    /// Stage and, with T, next stage.
+    /// Returns the stage, and the next stage if T is set.
     pub(crate) fn stages(&self) -> (u8, Option<u8>) {
         (self.header[1] >> 2 & 3, self.transit().then_some(self.header[1] & 3))
     }
@@ -126,7 +128,7 @@ impl Sent {
     }
 }
 
-/// A Login Response in the making.
+/// A Login Response under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) header: Header,
@@ -134,7 +136,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// In this stage, without T.
+    /// A response in this stage, without T.
     pub(crate) fn new(stage: u8, data: Vec<u8>) -> Self {
         let mut header = [0; 48];
         header[0] = 0x23;
@@ -167,14 +169,14 @@ impl Answer {
         self
     }
 
-    /// A refusal as LIO sends it: nothing but the status.
+    /// A refusal as LIO sends it: only the status.
     pub(crate) fn status(class: u8, detail: u8) -> Self {
         let mut header = [0; 48];
         (header[0], header[36], header[37]) = (0x23, class, detail);
         Self { header, data: Vec::new() }
     }
 
-    /// With the length of the data in the header.
+    /// Returns the bytes, with the length of the data in the header.
     pub(crate) fn bytes(&self) -> (Header, Vec<u8>) {
         let mut header = self.header;
         header[5..8].copy_from_slice(&u32::try_from(self.data.len()).unwrap().to_be_bytes()[1..]);
@@ -190,7 +192,7 @@ impl Answer {
 pub(crate) const METHOD: &[(&str, &str)] =
     &[("TargetAlias", "LIO Target"), ("TargetPortalGroupTag", "1"), ("AuthMethod", "CHAP")];
 
-/// What LIO answers to our parameters.
+/// LIO's answer to our parameters.
 pub(crate) const PARAMETERS: &[(&str, &str)] = &[
     ("HeaderDigest", "None"),
     ("DataDigest", "None"),
@@ -218,7 +220,7 @@ pub(crate) fn challenge(algorithm: u32) -> Answer {
     Answer::new(0, data)
 }
 
-/// A target that does everything right, as LIO does: it looks at what came and answers.
+/// Answers as LIO does, without any fault.
 pub(crate) fn right_answer(sent: &Sent, algorithm: u32) -> Answer {
     let keys = sent.keys();
     let has = |key: &str| keys.iter().any(|name| name == key);
@@ -234,7 +236,7 @@ pub(crate) fn right_answer(sent: &Sent, algorithm: u32) -> Answer {
     if has("CHAP_A") { challenge(algorithm) } else { Answer::new(0, text(METHOD)) }
 }
 
-/// The target's answer to our challenge.
+/// Returns the target's answer to our challenge.
 pub(crate) fn proof(sent: &Sent, algorithm: u32, secret: &str) -> Vec<u8> {
     let id = value(&sent.data, "CHAP_I").parse().unwrap();
     let response = hash(algorithm, id, secret, &unhex(&value(&sent.data, "CHAP_C")));

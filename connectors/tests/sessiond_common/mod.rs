@@ -1,4 +1,4 @@
-//! A fake host, a fake target and a daemon between them.
+//! A fake host, a fake target, and a daemon between them.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -19,17 +19,17 @@ use mooring_host::SystemClock;
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
 use mooring_model::{AttachmentId, Generation, Iqn, Lun, Naa, Portal, VolumeId};
 
-/// Longer than anything here takes; what is awaited comes or the test fails.
+/// Limit of every wait, longer than anything in these tests takes.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const BOOT: &str = "3d1f5f6e-0000-4000-8000-000000000001";
 pub const INITIATOR: &str = "iqn.2026-11.dev.mooring:host.b0000000-1111-4222-8333-444444444444";
 pub const USER: &str = "mooring-user";
 pub const SECRET: &str = "correct-horse-battery";
 
-/// The attachments of the volume.
+/// Attachments of the volume.
 const LINKS: [AttachmentId; 2] = [AttachmentId::from_u128(0xa1), AttachmentId::from_u128(0xa2)];
 
-/// The daemon's times, short enough for tests; the rules between them are the same.
+/// Timing of the daemon: short enough for tests, with the rules between the times unchanged.
 pub fn timing() -> Timing {
     Timing {
         connect_within: Duration::from_secs(5),
@@ -62,7 +62,7 @@ impl io::Write for Log {
     }
 }
 
-/// Everything that was logged in this process, at every level.
+/// Returns everything that this process has logged, at every level.
 pub fn log() -> String {
     static LOG: OnceLock<Log> = OnceLock::new();
     let log = LOG.get_or_init(|| {
@@ -80,13 +80,13 @@ pub fn log() -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Dies at the n-th fault point after it was armed.
+/// Kills the daemon at the n-th fault point after it was armed.
 #[derive(Clone)]
 pub struct Death {
     host: FakeHost,
-    /// Fault points that are left; u64::MAX: not armed.
+    /// Number of fault points that are left; u64::MAX if not armed.
     left: Arc<AtomicU64>,
-    /// Dies there, whenever it comes by.
+    /// Fault point at which the daemon dies, whenever it comes by; `None` if there is none.
     at: Arc<Mutex<Option<FaultPoint>>>,
     dead: Arc<AtomicBool>,
     pub passed: Arc<Mutex<Vec<FaultPoint>>>,
@@ -144,7 +144,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The process is gone: what it would have done next is not done.
+    /// Kills the process: it does nothing more.
     pub fn kill(mut self) {
         self.death.die();
         if let Some(daemon) = self.daemon.take() {
@@ -239,7 +239,7 @@ impl Rig {
         self.try_start().unwrap()
     }
 
-    /// A daemon after the death of one.
+    /// Starts a daemon after the death of another one.
     pub fn restart(&self) -> Running {
         self.host.uncrash();
         self.start()
@@ -253,7 +253,7 @@ impl Rig {
         self.dir.path().join("sessiond")
     }
 
-    /// The journal's files, by name.
+    /// Returns the names of the journal's files.
     pub fn journal(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.folder()).unwrap().map(|file| file.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -262,7 +262,7 @@ impl Rig {
         names
     }
 
-    /// What the journal says of the volume.
+    /// Returns the journal's entry of the volume, or "" if there is none.
     pub fn entry(&self) -> String {
         std::fs::read_to_string(self.folder().join(format!("{}.json", self.volume))).unwrap_or_default()
     }
@@ -282,7 +282,7 @@ impl Rig {
         PathBuf::from("/dev").join(&self.host.disks()[0])
     }
 
-    /// Makes the paths for users, as an agent does when it has verified the disk.
+    /// Makes the paths for users, as an agent does after it has verified the disk.
     pub fn link(&self, device: &std::path::Path) {
         let links = RunLinks::new(self.dir.path(), "/dev");
         for name in LINKS.map(LinkName::Attachment).into_iter().chain([LinkName::Volume(self.volume)]) {
@@ -290,7 +290,7 @@ impl Rig {
         }
     }
 
-    /// The paths for users that there are.
+    /// Returns the existing paths for users.
     pub fn links(&self) -> Vec<LinkName> {
         let links = RunLinks::new(self.dir.path(), "/dev");
         assert!(links.recorded(self.volume).unwrap().iter().all(|id| LINKS.contains(id)));
@@ -298,7 +298,7 @@ impl Rig {
         names.filter(|name| links.look(*name).unwrap() != LinkSeen::Absent).collect()
     }
 
-    /// Waits until the session's status is like this.
+    /// Waits until the session's status satisfies `holds`.
     pub fn until(&self, what: &str, holds: impl Fn(&SessionStatus) -> bool) -> SessionStatus {
         let mut watch = self.client().watch().unwrap();
         let until = Instant::now() + PATIENCE;
@@ -319,7 +319,7 @@ impl Rig {
     }
 }
 
-/// Waits for the next event that is like this.
+/// Waits for the next event that satisfies `holds`.
 pub fn next_event(watch: &mut Watch, holds: impl Fn(&SessionEvent) -> bool) -> SessionEvent {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
@@ -332,7 +332,7 @@ pub fn next_event(watch: &mut Watch, holds: impl Fn(&SessionEvent) -> bool) -> S
     panic!("no such event");
 }
 
-/// A portal that refuses connections.
+/// Returns a portal that refuses connections.
 pub fn refusing_portal() -> Portal {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string().parse().unwrap()
