@@ -1,6 +1,7 @@
-//! Exports that somebody else made, taken over as they stand. The law: whatever is offered can be kept without a session, a
-//! mapping or a credential being touched, and is made the same again after a boot; and whatever cannot is refused, with its
-//! reason. Foreign objects stay byte for byte as they were.
+//! Exports that somebody else made, adopted as they are. The law: an export that is offered can be
+//! kept without touching a session, a mapping or a credential, and is made identically after a
+//! boot. Any other export is refused with a reason. Foreign objects stay byte for byte as they
+//! were.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -44,7 +45,7 @@ fn offer(tree: &dyn Tree, iqn: &str) -> Offer {
     judge(&seen(tree, iqn)).unwrap_or_else(|reasons| panic!("{iqn}: {reasons:?}"))
 }
 
-/// What the agent would want of it, once it is kept.
+/// Returns the spec that the agent would have for this export after the adoption.
 fn wanted(offer: &Offer) -> Wanted {
     Wanted::Present {
         names: offer.names.clone(),
@@ -57,13 +58,13 @@ fn wanted(offer: &Offer) -> Wanted {
     }
 }
 
-/// Everything but the attributes that a takeover may tighten.
+/// Dumps everything except the attributes that an adoption may tighten.
 fn dump_rest(tree: &dyn Tree, offer: &Offer) -> String {
     let group = layout::tpg(&offer.names).join("attrib");
     let own: Vec<TreePath> = layout::TPG_ATTRIBS
         .iter()
         .map(|(name, ..)| group.join(name))
-        // It says what `authentication` says.
+        // This parameter follows the attribute `authentication`.
         .chain(["AuthMethod", "ImmediateData"].map(|name| layout::tpg(&offer.names).join("param").join(name)))
         .chain(
             layout::SEALS.iter().map(|(name, ..)| layout::backstore(&offer.names).join("attrib").join(name)),
@@ -74,14 +75,14 @@ fn dump_rest(tree: &dyn Tree, offer: &Offer) -> String {
         .collect();
     let kept = |line: &&str| {
         let at = path(line.split(' ').next().unwrap_or_default());
-        // The numbers of a session move with its commands.
+        // The numbers of a session change with its commands.
         let moves = at.name() == "info" && at.parent().parent().name() == "acls";
         !moves && !own.contains(&at)
     };
     dump_all(tree).lines().filter(kept).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines in which they differ, and not the whole of them.
+/// Asserts that two texts are equal, and shows only the first lines that differ.
 fn assert_same(now: &str, before: &str, when: &str) {
     let differ: Vec<_> =
         now.lines().zip(before.lines()).filter(|(now, before)| now != before).take(3).collect();
@@ -92,7 +93,8 @@ fn reach_of(machine: &FakeMachine, iqn: &str) -> Vec<Reach> {
     machine.reachable().into_iter().filter(|reach| reach.target == iqn).collect()
 }
 
-/// The same as it was meant: whoever made it did not know that a host which may only read can write.
+/// Returns the access as its maker intended it. Makers do not know that a host with read-only
+/// access can write.
 fn meant(reach: Vec<Reach>, offer: &Offer) -> Vec<Reach> {
     let given = |mut reach: Reach| {
         let grant = offer.grants.iter().find(|grant| grant.initiator.as_str() == reach.initiator);
@@ -104,7 +106,7 @@ fn meant(reach: Vec<Reach>, offer: &Offer) -> Vec<Reach> {
     reach.into_iter().map(given).collect()
 }
 
-/// Does what the agent would do at its start, and holds every step to the law.
+/// Does what the agent does at its start, and checks every step against the law.
 fn keeps_all(machine: &FakeMachine, offer: &Offer, sessions: &[(SessionId, u64, Mode)]) {
     let tree = machine.lio();
     let iqn = offer.names.iqn.as_str();
@@ -138,7 +140,7 @@ fn log_in(machine: &FakeMachine, offer: &Offer) -> Vec<(SessionId, u64, Mode)> {
     offer.grants.iter().map(one).collect()
 }
 
-/// After a boot nothing of it is there, and it is made under the names that were kept.
+/// After a boot nothing of the export is there, and the agent makes it under the recorded names.
 fn comes_back_the_same(machine: &FakeMachine, offer: &Offer) {
     let before = log_in(machine, offer);
     let identity = |sessions: &[(SessionId, u64, Mode)]| -> Vec<_> {
@@ -193,7 +195,7 @@ fn what_targetcli_left_is_taken_as_it_stands() {
 fn an_attribute_of_the_disk_that_initiators_know_it_by_is_made_again() {
     let machine = captured();
     let mut offer = offer(&machine.lio(), TARGETCLI_TARGET);
-    // The control: without it the disk would have another model.
+    // The control: without it, the disk would have another model.
     offer.names.model_alias = false;
     machine.reboot();
     mooring_targets::prepare(&machine.lio()).unwrap();
@@ -214,12 +216,13 @@ fn looking_changes_nothing_and_shows_no_secret() {
         assert!(!said.contains(SECRET), "{said}");
     }
     assert_same(&dump_all(&tree), &before, "after a look");
-    // Ours are not among them.
+    // Our own exports are not among the offers.
     settle(&machine, &present(&[PORTAL], vec![grant(1, 1, Mode::ReadWrite, None)]));
     assert_eq!(look(&tree, &IqnPrefix::default()).unwrap(), all);
 }
 
-/// What is done to Cinder's export, and what is then said. `$T` is its target, `$P` its portal group, `$B` its backstore.
+/// Changes of Cinder's export, and the obstacle that is then reported. `$T` is its target, `$P` its
+/// portal group, `$B` its backstore.
 const OBSTACLES: [(&str, &str); 21] = [
     ("mkdir $T/tpgt_2", "it has 2 portal groups"),
     ("mkdir $P/lun/lun_5", "it has 2 LUNs"),
@@ -258,14 +261,14 @@ fn place(text: &str) -> String {
         .replace("$H", "iqn.2026-01.lab.host1")
 }
 
-/// What was said of it before, with one thing other than it was.
+/// A machine with the captured exports and one obstacle.
 fn with_obstacle(what: &str) -> FakeMachine {
     let Some(attribute) = what.strip_prefix("relink ") else {
         let machine = captured();
         run_script(&machine.lio(), &place(what));
         return machine;
     };
-    // What cannot change while it is exported is done before.
+    // Attributes that cannot change during an export are set before it.
     let machine = machine_beside_foreign();
     machine.add_device(CINDER_DEVICE, 1 << 30);
     let line = format!("write core/iblock_0/{CINDER_TARGET}/{attribute}");
@@ -289,7 +292,7 @@ fn what_cannot_be_taken_over_is_refused_with_its_reason() {
         assert!(reasons.iter().any(|reason| reason.contains(why)), "{what}: {reasons:?}");
         assert_same(&dump_all(&machine.lio()), &before, what);
     }
-    // What the fake of the kernel does not have: it is put into what was seen.
+    // Obstacles that the fake kernel does not have are put into the view.
     let changes: [(Change, &str); 4] = [
         (|seen| seen.store.as_mut().unwrap().alua.push("mine".to_owned()), "ALUA group of its own, mine"),
         (|seen| seen.store.as_mut().unwrap().protected = true, "protection information"),
@@ -302,7 +305,7 @@ fn what_cannot_be_taken_over_is_refused_with_its_reason() {
         let reasons = judge(&seen).unwrap_err();
         assert!(reasons.iter().any(|reason| reason.contains(why)), "{why}: {reasons:?}");
     }
-    // The control: without any of them it is offered.
+    // The control: without an obstacle, the export is offered.
     assert_eq!(offer(&captured().lio(), CINDER_TARGET).steps.blocked, []);
 }
 
@@ -319,18 +322,18 @@ fn a_stranger_that_is_logged_in_is_not_cut_behind_an_operators_back() {
     offer(&tree, CINDER_TARGET);
 }
 
-/// One initiator of an export that somebody made.
+/// One initiator of a foreign export.
 #[derive(Debug, Clone)]
 struct Acl {
     lun: u16,
     mode: Mode,
     chap: bool,
     mutual: bool,
-    /// Its own `attrib/authentication`.
+    /// The ACL's own `attrib/authentication`; `None` if it is not set.
     says: Option<bool>,
 }
 
-/// An export that somebody made in a way that can be kept.
+/// A foreign export that can be adopted.
 #[derive(Debug, Clone)]
 struct Made {
     tpg: u16,
@@ -351,7 +354,7 @@ const LOOSE: [&str; 4] = [
 ];
 
 impl Made {
-    /// Whether its initiator is asked for CHAP.
+    /// True if the initiator of this ACL is asked for CHAP.
     fn asks(&self, acl: &Acl) -> bool {
         acl.says.unwrap_or(self.asks)
     }
@@ -424,8 +427,8 @@ fn any_made() -> impl Strategy<Value = Made> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is offered is kept as it stands; and it is offered unless an ACL is one by which nobody can log in, or has
-    /// credentials that nobody asks for.
+    /// An offered export is kept as it is. Every export is offered, unless nobody can log in by one
+    /// of its ACLs, or an ACL has credentials that nobody asks for.
     #[test]
     fn what_is_offered_is_kept_and_nothing_else_is_touched(made in any_made()) {
         let machine = machine_beside_foreign();
@@ -442,11 +445,11 @@ proptest! {
         let foreign = dump(&tree, &path("core/iblock_1160"));
         keeps_all(&machine, &offer, &sessions);
         prop_assert_eq!(dump(&tree, &path("core/iblock_1160")), foreign);
-        // Adopted, it is judged the same, and nothing is left to do.
+        // The adopted export is judged as before, and nothing is left to do.
         let again = judge(&seen(&tree, "iqn.2026-02.org.example:t")).unwrap();
         prop_assert!(again.steps.is_quiet());
         prop_assert_eq!((&again.names, &again.grants, &again.portals), (&offer.names, &offer.grants, &offer.portals));
-        // One of its grants is revoked by the ordinary plan, and the others notice nothing.
+        // The ordinary plan revokes one grant, and the other initiators notice nothing.
         if let Some((gone, stay)) = offer.grants.split_first() {
             let mut wanted = wanted(&offer);
             if let Wanted::Present { grants, .. } = &mut wanted {

@@ -1,6 +1,6 @@
-//! Barriers on the behaving fake: what was in flight has landed before a report says so, at every prefix of a plan; and the
-//! initiator meets nothing on the way but the end of its session. The controls: a plain change lets it land; a name on an ACL
-//! that was open does not count.
+//! Barriers on the behaving fake. At every prefix of a plan, writes in flight have landed before a
+//! report says so, and the initiator notices only the end of its session. The controls: a plain
+//! change lets such writes land later, and the name on an ACL that was writable does not count.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -24,7 +24,7 @@ fn chap_of(number: usize) -> Chap {
     chap(&user, &secret)
 }
 
-/// Host 1 as said, and host 2, which writes.
+/// A spec for host 1 with these values, and for host 2, which writes.
 fn wish(mode: Mode, barrier: Option<u128>, with_chap: bool) -> Wanted {
     let first = grant(1, 1, mode, with_chap.then(|| chap_of(1)));
     let first = Grant { barrier: barrier.map(BarrierId::from_u128), ..first };
@@ -46,7 +46,7 @@ fn acl() -> TreePath {
     layout::acl(&names(), &host(1))
 }
 
-/// Both hosts write; host 1 has eight writes in a disk that does not answer.
+/// Both hosts write. Host 1 has eight writes in flight to a disk that does not answer.
 fn with_writes() -> (FakeMachine, SessionId, SessionId) {
     let machine = machine_beside_foreign();
     settle(&machine, &wish(Mode::ReadWrite, None, true));
@@ -93,14 +93,14 @@ fn a_plain_change_lets_what_is_in_flight_land_and_a_barrier_waits_for_it() {
     assert!(plan_now(&machine.lio(), &wanted).is_quiet());
 }
 
-/// A session that ended by itself with writes in flight is not waited for by what drops sessions, and is by what removes the
-/// ACL: so only that is a proof.
+/// A session may end by itself with writes in flight. A call that drops sessions does not wait for
+/// it; the removal of the ACL does, so only the removal is a proof.
 #[test]
 fn a_session_that_was_ending_is_waited_for_too() {
     let (machine, one, two) = with_writes();
     machine.logout(one);
     let again = login(&machine, 1, true).unwrap();
-    // The control: the call that drops the sessions alone.
+    // The control: the call that only drops the sessions.
     machine.lio().write(&acl().join("cmdsn_depth"), b"7").unwrap();
     assert_eq!((machine.is_live(again), machine.in_flight(DEVICE)), (false, 8));
     let wanted = wish(Mode::ReadOnly, Some(1), true);
@@ -108,7 +108,7 @@ fn a_session_that_was_ending_is_waited_for_too() {
         let (tree, wanted) = (machine.lio(), wanted.clone());
         thread::spawn(move || pass(&tree, &wanted).map(drop))
     };
-    // Nobody can look into the folder that goes; its initiator reaches nothing any more.
+    // Nobody can look into the folder that is being removed. Its initiator then reaches nothing.
     while machine.reachable().iter().any(|reach| reach.initiator == host(1)) {
         thread::yield_now();
     }
@@ -120,8 +120,8 @@ fn a_session_that_was_ending_is_waited_for_too() {
     assert_eq!((machine.landed(DEVICE), said(&machine, &wanted)), (8, Some(BarrierId::from_u128(1))));
 }
 
-/// What must hold after every step of a barrier: nothing is written, no session sees that its LUN is not there, and whoever
-/// can log in can read.
+/// Asserts the rules for every step of a barrier: nothing is written, no session finds its LUN
+/// missing, and an initiator that can log in can read.
 fn harmless(machine: &FakeMachine, live: SessionId, with_chap: bool, step: &Step<Op>) {
     let ok = |read| matches!(read, Ok(Answer::Device(_)) | Err(IoRefusal::SessionGone));
     assert!(ok(machine.read(live, 1)), "after {}", step.op);
@@ -156,7 +156,8 @@ fn at_every_step_nothing_is_written_and_no_read_fails_for_want_of_the_lun() {
     }
 }
 
-/// Stops after any number of steps: said is only what a removal of the ACL has proven, and the next pass makes it true.
+/// Stops after any number of steps. The report says only what a removal of the ACL has proven, and
+/// the next pass reaches the spec.
 #[test]
 fn after_any_prefix_nothing_is_said_that_was_not_drained() {
     let wanted = wish(Mode::ReadOnly, Some(2), true);
@@ -180,7 +181,8 @@ fn after_any_prefix_nothing_is_said_that_was_not_drained() {
     }
 }
 
-/// Somebody opens the LUN by hand after its barrier was done: what was written since is in flight, perhaps.
+/// Somebody makes the LUN writable by hand after its barrier. Later writes may be in flight, so the
+/// ACL must drain again.
 #[test]
 fn an_acl_that_was_open_since_has_to_drain_again() {
     let wanted = wish(Mode::ReadOnly, Some(1), true);
@@ -206,7 +208,8 @@ fn an_acl_that_was_open_since_has_to_drain_again() {
     }
 }
 
-/// The same barrier again is nothing to do; a storage node that makes its ACLs anew has nothing in flight.
+/// A repeated barrier has nothing to do. A storage node that makes its ACLs anew has nothing in
+/// flight.
 #[test]
 fn it_is_done_once_and_holds_for_an_acl_that_is_made_anew() {
     let machine = machine_beside_foreign();
@@ -215,7 +218,7 @@ fn it_is_done_once_and_holds_for_an_acl_that_is_made_anew() {
     assert_eq!(said(&machine, &wanted), Some(BarrierId::from_u128(1)));
     let one = login(&machine, 1, true).unwrap();
     assert!(pass(&machine.lio(), &wanted).unwrap().steps.is_empty() && machine.is_live(one));
-    // It writes again in the same session, and only a new barrier ends that.
+    // The session writes again, and only a new barrier ends it.
     settle(&machine, &wish(Mode::ReadWrite, None, true));
     assert!(machine.is_live(one) && machine.write(one, 1).is_ok());
     settle(&machine, &wish(Mode::ReadOnly, None, true));

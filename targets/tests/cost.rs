@@ -1,5 +1,5 @@
-//! What a look and a change cost, in counted operations, and that it does not depend on other exports. The numbers are
-//! written down here; a change of one is a change of a promise.
+//! Cost of a look and of a change in counted operations, which does not depend on other exports.
+//! The numbers are pinned here: a changed number is a changed promise.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -12,7 +12,7 @@ use mooring_targets::{Known, Wanted, apply, count_commands, plan, read_live};
 
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 
-/// Operations of a look, and of doing the plan that follows from it.
+/// Operations of a look, and of applying the plan that follows from it.
 fn cost(tree: &Counted<FakeLio>, wanted: &Wanted) -> (u64, u64) {
     tree.reset();
     let view = look(tree, wanted);
@@ -25,7 +25,8 @@ fn cost(tree: &Counted<FakeLio>, wanted: &Wanted) -> (u64, u64) {
     (looked, steps.steps.len() as u64)
 }
 
-/// A machine with this many exports of other volumes, each with two grants, all over the HBAs: some share ours.
+/// A machine with this many exports of other volumes, each with two grants, all over the HBAs: some
+/// share ours.
 fn beside(others: u128) -> FakeMachine {
     let machine = machine();
     for number in 0..others {
@@ -39,7 +40,8 @@ fn beside(others: u128) -> FakeMachine {
     machine
 }
 
-/// Cost of: first grant, further grant, a look at two grants, sessions of two grants, mode change, revoke, tombstone.
+/// Cost of: first grant, further grant, a look at two grants, sessions of two grants, mode change,
+/// revoke, tombstone.
 fn costs(machine: &FakeMachine) -> Vec<(&'static str, u64, u64)> {
     let tree = Counted::new(machine.lio());
     let chap = Some(chap("user", "secret-1234567"));
@@ -78,7 +80,8 @@ fn costs(machine: &FakeMachine) -> Vec<(&'static str, u64, u64)> {
     costs
 }
 
-/// Law 8: the operations of every change are equal with 1 and with 200 other exports, and are these.
+/// Law 8: every change takes the same number of operations with 1 and with 200 other exports, and
+/// these are the numbers.
 #[test]
 fn cost_does_not_depend_on_other_exports() {
     let alone = costs(&beside(1));
@@ -100,7 +103,7 @@ fn cost_does_not_depend_on_other_exports() {
     assert_eq!(alone, costs(&beside(200)));
 }
 
-/// Operations of a narrow change: looking before, doing it, looking after.
+/// Operations of a narrow change: the look before, the steps, the look after.
 fn narrow_cost(tree: &Counted<FakeLio>, known: Known, wanted: &Wanted) -> (u64, Known) {
     tree.reset();
     let narrow = known.narrow(wanted).unwrap();
@@ -113,7 +116,8 @@ fn narrow_cost(tree: &Counted<FakeLio>, known: Known, wanted: &Wanted) -> (u64, 
     (cost, known)
 }
 
-/// Invariant 12: what a further grant, a mode change and a revoke cost does not depend on how many hosts share the volume.
+/// Invariant 12: the cost of a further grant, a mode change and a revoke does not depend on how
+/// many hosts share the volume.
 #[test]
 fn a_narrow_change_does_not_depend_on_other_attachments() {
     let costs = |others: usize| {
@@ -152,7 +156,7 @@ fn port_beside(others: u16) -> FakeMachine {
     machine
 }
 
-/// Operations of a look over Fibre Channel, and of doing the plan that follows from it.
+/// Operations of a look over Fibre Channel, and of applying the plan that follows from it.
 fn fc_cost(tree: &Counted<FakeLio>, node: &fc::Node<'_>, wanted: &fc::Wanted) -> (u64, u64) {
     tree.reset();
     let view = node.look(tree, wanted);
@@ -165,7 +169,8 @@ fn fc_cost(tree: &Counted<FakeLio>, node: &fc::Node<'_>, wanted: &fc::Wanted) ->
     (looked, steps.steps.len() as u64)
 }
 
-/// Law 8 on a port that all volumes share: what a look and a change cost does not depend on how many there are.
+/// Law 8 on a port that all volumes share: the cost of a look and of a change does not depend on
+/// how many volumes there are.
 #[test]
 fn cost_does_not_depend_on_other_volumes_of_the_port() {
     let costs = |others| {

@@ -1,5 +1,6 @@
-//! One volume over iSCSI and over Fibre Channel at once: one backstore, made before what shows it and removed after it; what
-//! happens to one fabric is not noticed by the other.
+//! One volume over iSCSI and over Fibre Channel at once. Both share one backstore, which is made
+//! before what shows it and removed after it. A change on one transport is not noticed on the
+//! other.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -23,7 +24,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// A wish over both fabrics; `None` is absent.
+/// A spec for both transports; `None` if the export is absent.
 #[derive(Debug, Clone)]
 struct Both {
     iscsi: Option<Vec<Grant>>,
@@ -59,7 +60,7 @@ struct Node {
 }
 
 impl Node {
-    /// Beside another volume on the port and a target of somebody else.
+    /// A node with another volume on the port, and a target of somebody else.
     fn new() -> Self {
         let machine = port::shared(FC);
         Self { machine, former: BTreeSet::new() }
@@ -83,13 +84,14 @@ impl Node {
         plan
     }
 
-    /// Exactly what is wanted is reachable, over both.
+    /// Asserts that exactly the spec is reachable, over both transports.
     fn is_reached(&self, wish: &Both) {
         assert_eq!(common::ways(&self.machine), common::wanted_ways(&wish.iscsi()));
         assert_eq!(port::ways(&self.machine, FC), port::wanted_ways(&wish.fc()));
     }
 
-    /// Logs in everybody over both: (session, fabric is iSCSI, initiator).
+    /// Logs in every initiator over both transports. Returns the session, `true` for iSCSI, and the
+    /// initiator.
     fn log_in(&self, wish: &Both) -> Vec<(SessionId, bool, String)> {
         let target = common::names().iqn;
         let over_iscsi = wish.iscsi.iter().flatten().map(|grant| {
@@ -104,7 +106,7 @@ impl Node {
     }
 }
 
-/// The mode of an initiator in a wish.
+/// Returns the mode of an initiator in a spec; `None` if it has no grant.
 fn mode(wish: &Both, iscsi: bool, name: &str) -> Option<Mode> {
     if iscsi {
         wish.iscsi.iter().flatten().find(|grant| grant.initiator.as_str() == name).map(|grant| grant.mode)
@@ -116,8 +118,8 @@ fn mode(wish: &Both, iscsi: bool, name: &str) -> Option<Mode> {
 proptest! {
     #![proptest_config(config())]
 
-    /// From any wish over both fabrics to any other in one pass; the backstore is there while a fabric has a grant, and gone with
-    /// the last export; nothing else has changed then.
+    /// One pass leads from any spec over both transports to any other. The backstore is there while
+    /// a transport has a grant, and goes with the last export. In the end nothing else has changed.
     #[test]
     fn both_converge_on_one_backstore(wishes in prop::collection::vec(some_wish(), 1..4)) {
         let mut node = Node::new();
@@ -133,8 +135,9 @@ proptest! {
         prop_assert_eq!(dump_all(&node.machine.lio()), before);
     }
 
-    /// Whoever has a grant in both wishes works on through every step, over whichever fabric: no session ends and no I/O fails
-    /// that both wishes allow. Nobody has more at any step than one of the wishes gives.
+    /// An initiator with a grant in both specs works on through every step, on both transports. No
+    /// session ends, and no I/O fails that both specs allow. At no step has anybody more than one
+    /// of the specs gives.
     #[test]
     fn one_fabric_does_not_notice_the_other(a in some_wish(), b in some_wish()) {
         let mut node = Node::new();
@@ -159,7 +162,7 @@ proptest! {
         node.is_reached(&b);
     }
 
-    /// Any prefix, then again, ends the same; and so it does after any call has failed.
+    /// Any prefix, and any failed call, ends in the same state after another pass.
     #[test]
     fn any_prefix_then_again_ends_the_same(a in some_wish(), b in some_wish(), stop in any::<prop::sample::Index>()) {
         let (mut straight, mut broken) = (Node::new(), Node::new());
@@ -175,8 +178,9 @@ proptest! {
         prop_assert_eq!(dump_all(&broken.machine.lio()), dump_all(&straight.machine.lio()));
     }
 
-    /// What takes access away comes before all that gives, of both fabrics; of that, what cannot block before what can; and the
-    /// backstore is made before all that gives and removed last of all.
+    /// Steps that take access away precede all that give it, on both transports. Among them, those
+    /// that cannot block precede those that can. The backstore is made before access is given, and
+    /// removed last.
     #[test]
     fn the_parts_stand_in_order(a in some_wish(), b in some_wish()) {
         let mut node = Node::new();
@@ -204,7 +208,8 @@ fn both(iscsi: Mode, fc: Mode) -> Both {
     Both { iscsi: Some(vec![common::grant(1, 1, iscsi, None)]), fc: Some(vec![port::grant(1, 1, fc)]) }
 }
 
-/// The same disk over both, each with its own mode; taking either away leaves the other, whichever is first.
+/// One disk over both transports, each with its own mode. Removing either leaves the other, in
+/// either order.
 #[test]
 fn one_disk_over_two_fabrics() {
     for iscsi_goes in [true, false] {
@@ -226,7 +231,8 @@ fn one_disk_over_two_fabrics() {
     }
 }
 
-/// A wrong device behind the backstore is named once for all fabrics, and each still takes away what goes.
+/// A wrong device behind the backstore is named once for all transports, and each still revokes
+/// what must go.
 #[test]
 fn a_wrong_backstore_is_named_once() {
     let mut node = Node::new();
@@ -246,7 +252,8 @@ fn a_wrong_backstore_is_named_once() {
     assert_eq!(port::ways(&node.machine, FC), port::wanted_ways(&fc));
 }
 
-/// A fabric that cannot give keeps no other from taking away: a portal that is taken fails after the revoke over Fibre Channel.
+/// A transport that cannot give access does not keep another from revoking: a portal that is taken
+/// fails after the revoke over Fibre Channel.
 #[test]
 fn a_failing_gift_comes_after_every_revoke() {
     let mut node = Node::new();
@@ -264,7 +271,7 @@ fn a_failing_gift_comes_after_every_revoke() {
     assert_eq!(node.machine.landed(DEVICE), 0);
 }
 
-/// A barrier waits for the disk: whoever loses something over Fibre Channel has lost it before that.
+/// A barrier waits for the disk: revokes over Fibre Channel come before that.
 #[test]
 fn a_barrier_holds_up_no_revoke_over_another_fabric() {
     let barrier = Some(BarrierId::from_u128(1));
@@ -282,7 +289,7 @@ fn a_barrier_holds_up_no_revoke_over_another_fabric() {
     }
 }
 
-/// A portal that somebody holds keeps no grant over Fibre Channel from coming into force; and an adapter that is missing
+/// A portal that somebody holds delays no grant over Fibre Channel, and a missing adapter delays
 /// none over iSCSI.
 #[test]
 fn one_fabric_that_cannot_give_holds_up_no_other() {

@@ -1,5 +1,5 @@
-//! What goes wrong on a real machine, and what is said about it: the step, what it means, who can cure it. And what the
-//! report says of an export that is not as wanted.
+//! Faults of a real machine and their errors: the step, its meaning, and who can cure it. Also
+//! reports of exports that do not match their spec.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -20,7 +20,8 @@ fn wish() -> Wanted {
     present(&PORTALS, vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", DROP)))])
 }
 
-/// Applies on a machine that was spoiled, and checks the error's step, words and cure, and that the cured machine converges.
+/// Applies a spec on a spoiled machine. Checks the error's step, words and cure, and that the cured
+/// machine converges.
 fn fails(spoil: impl Fn(&FakeMachine), cure: impl Fn(&FakeMachine), step: &str, words: &str, by: Cure) {
     let machine = machine();
     spoil(&machine);
@@ -68,7 +69,7 @@ fn the_device_is_read_only() {
     );
 }
 
-/// The grants are in force on the other portals before the one that fails, and stay so.
+/// Grants come into force on the other portals before the failing one, and stay in force.
 #[test]
 fn a_port_is_taken() {
     let machine = machine();
@@ -86,7 +87,7 @@ fn a_port_is_taken() {
     assert!(!report(&wish, &look(&machine.lio(), &wish), &BTreeMap::new()).in_force);
 }
 
-/// Without the target core or the fabric the message says what to load.
+/// Without the target core or the transport's module, the message says what to load.
 #[test]
 fn no_target_in_the_kernel() {
     let machine = FakeMachine::new();
@@ -120,7 +121,7 @@ fn a_tombstone_whose_backstore_is_shown_elsewhere() {
     settle(&machine, &absent());
 }
 
-/// Does a whole pass of another wish before one step.
+/// Runs a whole pass of another spec before one step.
 struct Meanwhile<'a>(usize, &'a dyn Tree, Wanted);
 impl mooring_targets::Observer for Meanwhile<'_> {
     fn before(
@@ -135,7 +136,8 @@ impl mooring_targets::Observer for Meanwhile<'_> {
     }
 }
 
-/// Two volumes on one HBA: one goes while the other comes, in every interleaving of one step of the one with all of the other.
+/// Two volumes on one HBA: one goes while the other comes. Every step of one is interleaved with
+/// all steps of the other.
 #[test]
 fn an_hba_that_goes_meanwhile_does_no_harm() {
     let machine = machine();
@@ -157,7 +159,7 @@ fn an_hba_that_goes_meanwhile_does_no_harm() {
     }
 }
 
-/// What cannot be given to the kernel as a device is refused before anything is done.
+/// A path that cannot be given to the kernel as a device is refused before anything is done.
 #[test]
 fn device_paths_that_would_be_read_as_options() {
     let long = format!("/dev/{}", "x".repeat(507));
@@ -201,7 +203,8 @@ fn a_report_says_what_the_kernel_enforces() {
     assert_eq!(facts.grants[0].sessions[0].initiator.as_str(), host(1));
     assert_eq!((facts.grants[0].counters.commands, facts.grants[1].sessions.len()), (1, 0));
 
-    // Half a nexus is no nexus; a stranger is a problem; a mode that differs is not in force.
+    // A grant with half its credentials does not exist; a stranger is a problem; a differing mode
+    // is not in force.
     let acl = layout::acl(&names(), &host(2));
     tree.write(&acl.join("lun_1").join("write_protect"), b"0").unwrap();
     tree.write(&layout::acl(&names(), &host(1)).join("auth").join("password"), b"NULL").unwrap();
@@ -220,7 +223,7 @@ fn a_report_says_what_the_kernel_enforces() {
     assert_eq!(now(&wish).grants.iter().map(|grant| grant.seen).collect::<Vec<_>>(), [None, None]);
 }
 
-/// Commands that have not come back are seen in the session's numbers.
+/// The session's numbers show commands that have not come back.
 #[test]
 fn commands_in_flight_are_counted() {
     let machine = machine();
@@ -237,7 +240,7 @@ fn commands_in_flight_are_counted() {
     assert_eq!(now()[&host(1)].sessions[0].in_flight, 0);
 }
 
-/// Of several sessions of one initiator its ACL shows the newest; the target counts them all.
+/// If one initiator has several sessions, its ACL shows the newest; the target counts all of them.
 #[test]
 fn the_target_counts_the_sessions_that_no_acl_shows() {
     let machine = machine();
@@ -257,7 +260,7 @@ fn the_target_counts_the_sessions_that_no_acl_shows() {
     assert_eq!(count_sessions(&tree, &names_of(mooring_model::VolumeId::from_u128(1))).unwrap(), None);
 }
 
-/// What was counted before stands while no command has come; a nexus that is not there has done nothing.
+/// Counters keep their values while no command comes. A nexus that does not exist has none.
 #[test]
 fn counters_move_with_the_commands() {
     let machine = machine();

@@ -1,6 +1,6 @@
-//! The laws of Fibre Channel exports, on the behaving fake: a port that our volume shares with another volume of ours, with
-//! the same initiators, and with somebody else. The laws are those of `laws.rs`; where a law could hold for nothing, a
-//! control shows the run that breaks it.
+//! The laws of Fibre Channel exports, on the behaving fake: our volume shares a port with another
+//! volume of ours that has the same initiators, and with somebody else. The laws are those of
+//! `laws.rs`; where a law could be empty, a control shows the run that breaks it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -18,7 +18,7 @@ use mooring_targets::fc::{self, Wanted};
 use mooring_targets::{Error, Observer, Op, apply};
 use proptest::prelude::*;
 
-/// Cases per law: proptest's own number (256), or `PROPTEST_CASES`.
+/// Cases per law: proptest's default (256), or `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -34,7 +34,7 @@ fn some_grant(number: u16) -> impl Strategy<Value = Option<FcGrant>> {
     prop_oneof![1 => Just(None), 2 => made]
 }
 
-/// A wish: `None` is absent.
+/// A spec; `None` if the export is absent.
 fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
     let grants = (some_grant(1), some_grant(2), some_grant(3));
     prop_oneof![
@@ -47,14 +47,14 @@ fn wish(fabric: FcFabric, grants: Option<&Vec<FcGrant>>) -> Wanted {
     grants.map_or_else(|| absent(fabric), |grants| present(fabric, grants.clone()))
 }
 
-/// The lines by which two dumps differ.
+/// Returns the lines in which two dumps differ.
 fn differences(first: &str, second: &str) -> Vec<String> {
     let (a, b): (BTreeSet<_>, BTreeSet<_>) = (first.lines().collect(), second.lines().collect());
     let gone = a.difference(&b).map(|line| format!("- {line}"));
     gone.chain(b.difference(&a).map(|line| format!("+ {line}"))).collect()
 }
 
-/// What people and crashes of other programs do: never something that makes an object foreign.
+/// Damage by people and by crashes of other programs. No damage makes an object foreign.
 const DAMAGE: [&str; 12] = [
     "unlink $L/mooring",
     "unlink $M/mooring",
@@ -70,7 +70,7 @@ const DAMAGE: [&str; 12] = [
     "link $L/by-hand -> $B",
 ];
 
-/// Does what can be done of the damage at places where the wish has grants; what the kernel refuses is left out.
+/// Does the damage at places where the spec has grants, and skips what the kernel refuses.
 fn damage(machine: &FakeMachine, fabric: FcFabric, wanted: &Wanted, which: &[(usize, usize)]) {
     let tree = machine.lio();
     for (line, number) in which {
@@ -101,7 +101,7 @@ fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..DAMAGE.len(), 0usize..3), 0..6)
 }
 
-/// Whether one of the wishes gives this way, with this mode or a wider one.
+/// True if one of the specs gives this access, with this mode or a wider one.
 fn is_given(way: &Way, wishes: &[&Wanted]) -> bool {
     wishes
         .iter()
@@ -113,8 +113,9 @@ fn is_given(way: &Way, wishes: &[&Wanted]) -> bool {
 proptest! {
     #![proptest_config(config())]
 
-    /// Laws 1, 3, 4: from any wish, damaged in any way, to any wish: one pass leaves nothing to do, exactly the new wish's
-    /// grants are reachable, everything that is not ours is as it was, byte for byte, and gone is gone.
+    /// Laws 1, 3, 4: one pass leads from any spec, damaged in any way, to any other. Nothing is
+    /// left to do, exactly the new grants are reachable, and foreign objects are byte for byte as
+    /// before. A tombstone leaves nothing.
     #[test]
     fn converges_and_touches_only_ours(fabric in some_fabric(), a in some_wish(), harm in some_damage(), b in some_wish()) {
         let machine = shared(fabric);
@@ -130,7 +131,8 @@ proptest! {
         prop_assert_eq!(differences(&before, &dump_all(&tree)), Vec::<String>::new());
     }
 
-    /// Law 2: stop after any number of steps, look and plan again: the same tree as without the stop.
+    /// Law 2: after a stop at any step, a new look and plan end in the same tree as a run without
+    /// the stop.
     #[test]
     fn any_prefix_then_again_ends_the_same(fabric in some_fabric(), a in some_wish(), harm in some_damage(), b in some_wish(), stop in any::<prop::sample::Index>()) {
         let (straight, broken) = (shared(fabric), shared(fabric));
@@ -151,9 +153,10 @@ proptest! {
         prop_assert_eq!(differ, Vec::<String>::new(), "stopped after {} of\n{}", stop, text(&whole));
     }
 
-    /// Law 5, with everybody logged in: after every step whoever could reach our volume is given that by the old or by the new
-    /// wish, with at most that mode; what the new wish does not give goes once and never comes back. There is no exception
-    /// for the moment between a link and its `write_protect`.
+    /// Law 5, with every initiator logged in: after every step, the old or the new spec gives each
+    /// access to our volume, with at most that mode. Access that the new spec does not give goes
+    /// once and never comes back. The moment between a link and its `write_protect` is no
+    /// exception.
     #[test]
     fn nothing_is_exposed_early(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
         let machine = shared(fabric);
@@ -175,8 +178,8 @@ proptest! {
         prop_assert_eq!(ways(&machine, fabric), wanted_ways(&b));
     }
 
-    /// Law 6: any call may fail with any error: the pass ends and names its step, or the error says that it is so already; then
-    /// the next passes converge.
+    /// Law 6: any call may fail with any error. The pass then ends and names its step, or the error
+    /// says that the step is already done. The next passes converge.
     #[test]
     fn any_step_may_fail(fabric in some_fabric(), a in some_wish(), b in some_wish(), at in any::<prop::sample::Index>(), errno in some_errno()) {
         let machine = shared(fabric);
@@ -195,7 +198,7 @@ proptest! {
         match apply(&whole, &faulty, &mut ()) {
             Ok(()) | Err(Error::Unexpected { .. }) => {}
             Err(Error::Step { source, step, .. }) => {
-                // A lie of "it is so already" may let a later step fail.
+                // A false error "it is so already" may make a later step fail.
                 if source.errno == errno {
                     prop_assert!(whole.steps.iter().any(|planned| planned.op.to_string() == step));
                 }
@@ -212,8 +215,9 @@ proptest! {
         prop_assert_eq!(ways(&machine, fabric), wanted_ways(&b));
     }
 
-    /// Law 7: every nexus that goes is unmapped, then drained, then its folders go, then (at most) its ACL; all are unmapped and
-    /// all modes shrunk before the first call that may block; nothing is given before the last drain.
+    /// Law 7: every nexus that goes is unmapped, then drained, then its folders go, then (at most)
+    /// its ACL. All are unmapped, and all modes shrunk, before the first call that may block.
+    /// Nothing is given before the last drain.
     #[test]
     fn revokes_come_first_and_in_order(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
         let machine = shared(fabric);
@@ -241,7 +245,8 @@ proptest! {
         }
     }
 
-    /// A change ends no session: not of the initiators that stay, not of those that go (their other volumes need it).
+    /// A change ends no session: neither of initiators that stay, nor of those that go, because
+    /// their other volumes need it.
     #[test]
     fn no_session_is_dropped_and_other_volumes_work(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
         let machine = shared(fabric);
@@ -259,7 +264,8 @@ proptest! {
         })).unwrap();
     }
 
-    /// A look at a part of the grants plans that part: a change costs what changes, not what the volume has.
+    /// A look at some of the grants plans those alone: a change costs what changes, not what the
+    /// volume has.
     #[test]
     fn a_narrow_look_plans_the_same(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
         let machine = shared(fabric);
@@ -271,7 +277,7 @@ proptest! {
         let narrow = present(fabric, changed);
         let view = fc::View::read(&machine.lio(), &narrow, &gone).unwrap();
         let (part, whole) = (fc::plan(&narrow, &view), node.plan(&present(fabric, b)));
-        // Whether an ACL is pruned depends on the grants that stay; pruning one that is in use does nothing.
+        // Pruning of an ACL depends on the grants that stay; pruning an ACL in use does nothing.
         let pruned = |plan: &Plan<Op>| {
             plan.steps.iter().filter(|step| !matches!(step.op, Op::Prune { .. })).cloned().collect::<Vec<_>>()
         };
@@ -279,9 +285,9 @@ proptest! {
         prop_assert_eq!(text(&Plan { steps: pruned(&part), ..Plan::default() }), text(&whole));
     }
 
-    /// Read-only from the first command: an initiator that is logged in writes after any steps of the grant, at once or with data
-    /// that come as late as they can, and the agent may die after any step: nothing of it lands, and the grant comes into force
-    /// once the initiator is still for a moment.
+    /// Read-only from the first command. A logged-in initiator writes after any steps of the grant,
+    /// at once or with data that come as late as possible, and the agent may die after any step. No
+    /// write lands, and the grant comes into force once the initiator is quiet for a moment.
     #[test]
     fn read_only_from_the_first_command(fabric in some_fabric(), stop in prop::option::of(0usize..18), asks in prop::collection::vec((0usize..18, any::<bool>()), 0..4)) {
         prop_assert_eq!(lands(fabric, stop, &asks, |plan| plan), 0);
@@ -305,7 +311,7 @@ fn some_errno() -> impl Strategy<Value = Errno> {
     prop::sample::select(ERRNOS.to_vec())
 }
 
-/// Calls back after every step, and stops after so many.
+/// Calls back after every step, and stops after this many; `None` does not stop.
 struct EachUntil<F>(Option<usize>, F);
 
 impl<F: FnMut()> Observer for EachUntil<F> {
@@ -322,8 +328,8 @@ impl<F: FnMut()> Observer for EachUntil<F> {
     }
 }
 
-/// Grants an initiator read-only while it is logged in and writes after the given steps (`true`: with late data). How many
-/// writes landed.
+/// Grants an initiator read-only while it is logged in and writes after the given steps (`true`:
+/// with late data). Returns the number of writes that landed.
 fn lands(
     fabric: FcFabric,
     stop: Option<usize>,
@@ -352,7 +358,7 @@ fn lands(
         Ok(()) | Err(Error::Unexpected { .. } | Error::Stopped { .. }) => {}
         Err(error) => panic!("{error}"),
     }
-    // The next pass drains, if it has to: then the late data come.
+    // If the next pass drains, the late data come during the drain.
     std::thread::scope(|scope| {
         let pass = scope.spawn(|| {
             let node = Node::new(&machine);
@@ -371,7 +377,7 @@ fn lands(
     machine.landed(DEVICE)
 }
 
-/// The index of the step after which the new LUN is mapped and not yet protected.
+/// Returns the index of the step after which the new LUN is mapped and not yet protected.
 fn window(fabric: FcFabric) -> usize {
     let machine = shared(fabric);
     let plan = Node::new(&machine).plan(&present(fabric, vec![grant(1, 1, Mode::ReadOnly)]));
@@ -383,8 +389,8 @@ fn without(plan: Plan<Op>, gone: fn(&Op) -> bool) -> Plan<Op> {
     Plan { steps: plan.steps.into_iter().filter(|step| !gone(&step.op)).collect(), ..plan }
 }
 
-/// The same exhaustively where it matters: asked in the window or right after it, at once or late, and the agent dies after
-/// any step from there on.
+/// Tries the critical moments exhaustively: writes in the window or right after it, at once or
+/// late, and a death of the agent after any later step.
 #[test]
 fn a_late_write_lands_after_no_crash() {
     for fabric in FcFabric::ALL {
@@ -403,7 +409,8 @@ fn a_late_write_lands_after_no_crash() {
     }
 }
 
-/// Control: without the gate, a write in the window lands (on tcm_fc, whose portal group has no second lock).
+/// Control: without the gate, a write in the window lands (on tcm_fc, whose portal group has no
+/// second lock).
 #[test]
 fn without_the_gate_a_write_lands() {
     let at = window(FcFabric::TcmFc);
@@ -414,7 +421,8 @@ fn without_the_gate_a_write_lands() {
     assert_eq!(landed, 1);
 }
 
-/// Control: with the gate and without the expectation, a write that was taken in the window lands when its data come.
+/// Control: with the gate and without the expectation, a write that was taken in the window lands
+/// when its data come.
 #[test]
 fn without_the_expectation_a_late_write_lands() {
     let at = window(FcFabric::TcmFc);
@@ -425,7 +433,8 @@ fn without_the_expectation_a_late_write_lands() {
     assert_eq!(landed, 1);
 }
 
-/// On adapters `prod_mode_write_protect` is a lock of its own: without gate and expectation nothing lands either.
+/// On adapters, `prod_mode_write_protect` is a second lock: nothing lands without gate and
+/// expectation either.
 #[test]
 fn adapters_have_a_second_lock() {
     for fabric in [FcFabric::Qla2xxx, FcFabric::Efct] {
@@ -437,7 +446,7 @@ fn adapters_have_a_second_lock() {
     }
 }
 
-/// The wishes of the exhaustive run: every kind of change is a step from one to the next.
+/// Specs of the exhaustive run: every kind of change is a step from one to the next.
 fn chain(fabric: FcFabric) -> Vec<Wanted> {
     let (rw, ro) = (Mode::ReadWrite, Mode::ReadOnly);
     vec![
@@ -448,7 +457,8 @@ fn chain(fabric: FcFabric) -> Vec<Wanted> {
     ]
 }
 
-/// Law 2, exhaustively: every change of the chain, stopped after every number of steps, ends in the same tree as without.
+/// Law 2, exhaustively: every change of the chain, stopped after every number of steps, ends in the
+/// same tree as without a stop.
 #[test]
 fn every_stop_of_the_chain() {
     for fabric in FcFabric::ALL {

@@ -1,5 +1,5 @@
-//! Fibre Channel, case by case: what drains and what hangs, whose ACL it is, places that are taken, a port that has to be
-//! found again, and what is reported.
+//! Fibre Channel, case by case: drains and hangs, owners of ACLs, places that are taken, a port
+//! that must be found again, and reports.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -21,8 +21,8 @@ fn rw(number: u16, lun: u16) -> mooring_model::FcGrant {
     grant(number, lun, Mode::ReadWrite)
 }
 
-/// A revoke waits for the commands of its own nexus, and for nobody else's: not for another initiator's of the same volume,
-/// not for the same initiator's of another volume.
+/// A revoke waits only for the commands of its own nexus: not for another initiator of this volume,
+/// and not for this initiator's commands to another volume.
 #[test]
 fn a_revoke_drains_exactly_its_nexus() {
     let machine = bare(FC);
@@ -34,11 +34,12 @@ fn a_revoke_drains_exactly_its_nexus() {
     machine.hold(OTHER_DEVICE);
     machine.start_write(sessions[1].1, 1).unwrap();
     machine.start_write(sessions[0].1, 2).unwrap();
-    // Neither of these is ours: the revoke of (volume, 1) returns although both disks hang.
+    // Neither command belongs to the nexus (volume, 1): its revoke returns although both disks
+    // hang.
     ours.settle(&present(FC, vec![rw(2, 1)]));
     assert_eq!(machine.in_flight(DEVICE), 1);
     assert_eq!(machine.in_flight(OTHER_DEVICE), 1);
-    // This one is: the revoke of (volume, 2) waits, in the step that says so.
+    // The revoke of (volume, 2) waits for its command, in the step that says so.
     let wanted = present(FC, vec![]);
     let steps = ours.plan(&wanted);
     let mut done = Vec::new();
@@ -55,13 +56,14 @@ fn a_revoke_drains_exactly_its_nexus() {
         run.join().unwrap().unwrap();
     });
     assert_eq!((done.iter().filter(|drains| **drains).count(), machine.landed(DEVICE)), (1, 1));
-    // The ACL, and with it the session, of an initiator goes with its last volume.
+    // An initiator's ACL, and with it its session, goes with its last volume.
     let live: Vec<bool> = sessions.iter().map(|(_, session)| machine.is_live(*session)).collect();
     assert_eq!(live, [true, false]);
 }
 
-/// While one volume's revoke hangs, another volume's revoke of the same initiator ends, and the ACL stays: the folder of the
-/// mapped LUN that has not drained holds it. With the folder gone first, the second would hang with the first (control).
+/// While one volume's revoke hangs, another volume's revoke of the same initiator ends. The ACL
+/// stays, because the folder of the mapped LUN that has not drained holds it. Without that folder,
+/// the second revoke would hang, too (control).
 #[test]
 fn a_hung_volume_holds_up_no_other_of_its_initiator() {
     let machine = bare(FC);
@@ -87,7 +89,8 @@ fn a_hung_volume_holds_up_no_other_of_its_initiator() {
         hung.join().unwrap();
     });
     assert!(!machine.lio().is_dir(&acl).unwrap(), "the last one takes it");
-    // Control: an ACL without a mapped LUN waits for commands of its sessions, whatever LUN they went to.
+    // Control: an ACL without a mapped LUN waits for all commands of its sessions, whatever their
+    // LUN.
     ours.settle(&present(FC, vec![rw(1, 1)]));
     let session = ours.log_in_all(FC)[0].1;
     machine.hold(DEVICE);
@@ -106,7 +109,8 @@ fn a_hung_volume_holds_up_no_other_of_its_initiator() {
     });
 }
 
-/// An ACL is made with the first volume of its initiator and goes with the last; nothing else is left.
+/// An ACL is made with the first volume of its initiator and goes with the last; nothing else is
+/// left.
 #[test]
 fn an_acl_lives_as_long_as_a_volume_needs_it() {
     for fabric in FcFabric::ALL {
@@ -127,7 +131,8 @@ fn an_acl_lives_as_long_as_a_volume_needs_it() {
     }
 }
 
-/// The ACL goes between another plan's look and its steps: that pass fails with a cure, and the next makes it.
+/// The ACL goes between another plan's look and its steps: that pass fails with a cure, and the
+/// next one makes the ACL.
 #[test]
 fn an_acl_that_goes_meanwhile_is_made_again() {
     let machine = bare(FC);
@@ -148,8 +153,8 @@ fn an_acl_that_goes_meanwhile_is_made_again() {
     assert_eq!(ways(&machine, FC), wanted_ways(&wanted));
 }
 
-/// A number that is another volume's: it is not touched, it is named, and the other grants come into force. When the other
-/// has gone, so does the obstacle.
+/// A number that belongs to another volume is not touched, and is named. The other grants come into
+/// force. When the other volume has gone, the obstacle is gone, too.
 #[test]
 fn a_place_that_is_taken_is_left_and_named() {
     let machine = bare(FC);
@@ -167,7 +172,7 @@ fn a_place_that_is_taken_is_left_and_named() {
     assert!(machine.write(session, 1).is_ok() && machine.landed(OTHER_DEVICE) == 1);
     let again = ours.plan(&wanted);
     assert!(again.steps.is_empty() && again.blocked.len() == 1, "{}", text(&again));
-    // It is not revoked from under the other either, although it stands in `former`.
+    // A revoke does not take it from the other volume either, although `former` contains it.
     let gone = ours.pass(&machine.lio(), &present(FC, vec![rw(2, 1)])).unwrap();
     assert!(gone.steps.is_empty(), "{}", text(&gone));
     assert!(machine.write(session, 1).is_ok());
@@ -177,8 +182,8 @@ fn a_place_that_is_taken_is_left_and_named() {
     assert_eq!(ways(&machine, FC), wanted_ways(&wanted));
 }
 
-/// Numbers change hands in one wish: an initiator's slot goes to another, and another's slot changes. One pass, and the old
-/// holder is drained before the new one is mapped.
+/// One spec moves numbers: an initiator's slot goes to another one, and a second initiator gets a
+/// new slot. One pass does it, and drains the old holder before it maps the new one.
 #[test]
 fn numbers_change_hands() {
     for fabric in FcFabric::ALL {
@@ -189,7 +194,7 @@ fn numbers_change_hands() {
             grant.slot = mooring_model::InitiatorSlot::new(slot).unwrap();
             grant
         };
-        // 3 takes the slot of 1, which goes; 2 gets another.
+        // Initiator 3 takes the slot of 1, which goes; 2 gets another slot.
         let wanted = present(fabric, vec![slot(grant(3, 1, Mode::ReadOnly), 1), slot(rw(2, 1), 9)]);
         let done = node.settle(&wanted);
         assert!(done.blocked.is_empty(), "{}", text(&done));
@@ -209,7 +214,7 @@ fn numbers_change_hands() {
     }
 }
 
-/// A LUN number that no grant may have is refused by name, and holds up no other grant.
+/// A LUN number that no grant may have is refused by name, and delays no other grant.
 #[test]
 fn a_lun_out_of_range_is_the_specs_fault() {
     let machine = bare(FC);
@@ -221,7 +226,8 @@ fn a_lun_out_of_range_is_the_specs_fault() {
     assert_eq!(ways(&machine, FC), wanted_ways(&present(FC, vec![rw(2, 1)])));
 }
 
-/// A wrong device behind our backstore: nothing is opened, and revokes and shrunken modes go through.
+/// With a wrong device behind our backstore, nothing is opened; revokes and shrunken modes go
+/// through.
 #[test]
 fn behind_a_wrong_backstore_only_access_is_taken_away() {
     let machine = bare(FC);
@@ -235,7 +241,8 @@ fn behind_a_wrong_backstore_only_access_is_taken_away() {
     assert_eq!(ways(&machine, FC), wanted_ways(&present(FC, vec![grant(1, 1, Mode::ReadOnly)])));
 }
 
-/// What a portal group of an adapter lets in too much is tightened by any volume's plan, and no session is dropped for it.
+/// A portal group of an adapter that admits too much is tightened by any volume's plan, and no
+/// session is dropped for it.
 #[test]
 fn an_adapters_group_is_tightened() {
     let fabric = FcFabric::Qla2xxx;
@@ -258,8 +265,9 @@ fn an_adapters_group_is_tightened() {
     assert_eq!(ways(&machine, fabric), wanted_ways(&wanted));
 }
 
-/// A disk that takes EXTENDED COPY, made so by an older agent or by hand, stops to, before anybody is mapped and under live
-/// sessions: else a host writes to one that it may only read, from another of its disks.
+/// A disk that takes EXTENDED COPY (set by an older agent, or by hand) stops doing so, before
+/// anybody is mapped and under live sessions. Otherwise a host could write to a disk that it may
+/// only read, from another of its disks.
 #[test]
 fn no_disk_of_a_port_takes_copies() {
     let machine = bare(FC);
@@ -280,7 +288,7 @@ fn no_disk_of_a_port_takes_copies() {
     assert!(machine.is_live(session));
 }
 
-/// A driver without one of the attributes is not asked for it again and again.
+/// A driver that lacks an attribute is not asked for it again and again.
 #[test]
 fn an_attribute_that_a_driver_lacks_is_not_missed() {
     let machine = common::machine();
@@ -295,7 +303,8 @@ fn an_attribute_that_a_driver_lacks_is_not_missed() {
     assert!(fc::plan(&wanted, &fc::View::read(&tree, &wanted, &BTreeSet::new()).unwrap()).is_quiet());
 }
 
-/// A port is made ready once, by itself or with the first grant, and a group that has to be enabled is enabled last.
+/// A port is prepared once, by itself or with the first grant. A group that must be enabled is
+/// enabled last.
 #[test]
 fn a_port_is_made_once() {
     for fabric in FcFabric::ALL {
@@ -317,7 +326,8 @@ fn a_port_is_made_once() {
     assert!(error.to_string().contains("no adapter"), "{error}");
 }
 
-/// The store is lost: one walk finds the places of every volume, and nobody's as anybody's.
+/// The store is lost: one walk finds the places of every volume, and assigns no foreign place to
+/// any.
 #[test]
 fn a_walk_over_the_port_finds_every_place() {
     for fabric in FcFabric::ALL {
@@ -332,7 +342,7 @@ fn a_walk_over_the_port_finds_every_place() {
             (backstore(other_volume()), BTreeSet::from([place(1, 7), place(2, 7)])),
         ]);
         assert_eq!((index.exports, index.loose), (places, BTreeMap::new()));
-        // What is found is enough to revoke.
+        // The places that the walk found suffice for a revoke.
         let found = Node {
             machine: &machine,
             former:
@@ -347,7 +357,8 @@ fn a_walk_over_the_port_finds_every_place() {
     assert_eq!(fc::read_port(&machine.lio(), port(FC)).unwrap(), fc::PortIndex::default());
 }
 
-/// A TPG LUN that nobody is mapped to belongs to whoever has its slot; without him it is loose.
+/// A TPG LUN that nobody is mapped to belongs to the initiator with its slot; without such an
+/// initiator, it is loose.
 #[test]
 fn a_half_revoked_place_is_found_by_its_slot() {
     let machine = bare(FC);
@@ -364,8 +375,8 @@ fn a_half_revoked_place_is_found_by_its_slot() {
     assert_eq!(index.loose, BTreeMap::from([(ours, BTreeSet::from([loose]))]));
 }
 
-/// Somebody maps LUN 9 of an initiator to our TPG LUN, and makes a LUN of his own under a number like ours: the walk takes
-/// neither for a place.
+/// Somebody maps LUN 9 of an initiator to our TPG LUN, and makes a foreign LUN under a number like
+/// ours. The walk takes neither for a place.
 #[test]
 fn a_walk_guesses_nothing() {
     let machine = bare(FC);
@@ -382,7 +393,8 @@ fn a_walk_guesses_nothing() {
     assert!(index.loose.is_empty());
 }
 
-/// Proof after a crash: a place has drained when its TPG LUN does not show our backstore, not when it is unmapped.
+/// Proof after a crash: a place has drained when its TPG LUN does not show our backstore, not when
+/// it is unmapped.
 #[test]
 fn what_is_not_linked_has_drained() {
     let machine = bare(FC);
@@ -426,7 +438,7 @@ fn a_report_says_what_is_enforced() {
         after.grants.iter().map(|grant| (grant.seen, grant.logged_in, grant.counters.commands)).collect();
     assert_eq!(seen, [(Some(Mode::ReadWrite), true, 1), (Some(Mode::ReadOnly), false, 0)]);
     assert!(after.in_force && after.serves && after.problems.is_empty());
-    // Shut by hand: nothing is enforced but silence.
+    // After the gate is closed by hand, the grant gives no access at all.
     machine.lio().write(&lun_of(FC, place(1, 1)).join(fc::SHUT), b"1").unwrap();
     assert_eq!((report(&wanted).grants[0].seen, report(&wanted).in_force), (None, false));
     let half = present(FC, vec![rw(1, 1)]);

@@ -1,5 +1,6 @@
-//! Golden folders: `golden/<case>/{before.tree, wanted.txt, plan.txt, after.tree}`. A new case is a new folder with the first
-//! two files; `UPDATE_GOLDEN=1 cargo test -p mooring-targets --test golden` writes the others. See `golden/README.md`.
+//! Golden folders: `golden/<case>/{before.tree, wanted.txt, plan.txt, after.tree}`. A new case is a
+//! new folder with the first two files; `UPDATE_GOLDEN=1 cargo test -p mooring-targets --test
+//! golden` writes the others. See `golden/README.md`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -12,7 +13,7 @@ use mooring_host::{EntryKind, Tree, TreePath};
 use mooring_model::{Chap, ExportNames, Grant, Lun, Secret};
 use mooring_targets::{Wanted, apply, layout};
 
-/// `TPG`, `TARGET`, `BACKSTORE` and `HBA` stand for our paths, the longest first.
+/// Short names of our paths, `TPG`, `TARGET`, `BACKSTORE` and `HBA`, with the longest path first.
 fn short_names(names: &ExportNames) -> [(&'static str, TreePath); 4] {
     [
         ("TPG", layout::tpg(names)),
@@ -42,7 +43,7 @@ fn lengthen(text: &str) -> String {
     text.split(' ').map(long).collect::<Vec<_>>().join(" ")
 }
 
-/// `grant INITIATOR lun N rw|ro [chap USER SECRET [mutual USER SECRET]]`
+/// Parses `grant INITIATOR lun N rw|ro [chap USER SECRET [mutual USER SECRET]]`.
 fn grant_line(line: &str) -> Grant {
     let words: Vec<&str> = line.split_whitespace().collect();
     let chap = match words.get(5..).unwrap_or_default() {
@@ -63,7 +64,8 @@ fn grant_line(line: &str) -> Grant {
     }
 }
 
-/// Lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`, `withheld`.
+/// Parses lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`,
+/// `withheld`.
 fn read_wish(text: &str) -> Wanted {
     let (mut device, mut portals, mut grants) = (DEVICE.to_owned(), Vec::new(), Vec::new());
     let (mut said, mut port_id, mut silent) = (Vec::new(), None, false);
@@ -84,7 +86,7 @@ fn read_wish(text: &str) -> Wanted {
     port_id.map_or(wanted.clone(), |id| with_port(wanted, id))
 }
 
-/// What of the attributes a reader wants to see.
+/// Attributes that a reader wants to see.
 const SHOWN: [&str; 20] = [
     "max_write_same_len",
     "emulate_caw",
@@ -108,7 +110,8 @@ const SHOWN: [&str; 20] = [
     "write_protect",
 ];
 
-/// Objects, links and the attributes that matter; folders that come with an object only where something is in them.
+/// Writes objects, links and the attributes that matter. A folder that comes with its object is
+/// written only if something is in it.
 fn tree_text(tree: &dyn Tree, folder: &TreePath, text: &mut String) {
     const HIDDEN: [&str; 4] = ["statistics", "fabric_statistics", "discovery_auth", "alua"];
     const FIXED: [&str; 9] = ["action", "attrib", "auth", "param", "pr", "wwn", "acls", "lun", "np"];
@@ -160,7 +163,7 @@ fn run(case: &Path) -> Result<(), String> {
     let wanted = read_wish(&fs::read_to_string(case.join("wanted.txt")).unwrap());
     let machine = machine();
     machine.add_device(FOREIGN_DEVICE, 1 << 30);
-    // Only a later kernel has them.
+    // Only a later kernel has port ids.
     machine.set_port_ids(wanted.port_id().is_some());
     let tree = machine.lio();
     let was: String = before
@@ -202,7 +205,7 @@ fn golden_folders() {
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), cases.len(), failed.join("\n"));
 }
 
-/// The plans in the golden folders are texts for people: no secret of a wish is in one of them.
+/// Plans in the golden folders are texts for people: no plan contains a secret of its spec.
 #[test]
 fn no_plan_text_holds_a_secret() {
     let wish =

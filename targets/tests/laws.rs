@@ -1,5 +1,5 @@
-//! The laws of the planner, on the behaving fake of LIO. A law is said exactly; where a law could hold for nothing, a
-//! control shows the run that breaks it.
+//! The laws of the planner, on the behaving fake of LIO. Where a law could be empty, a control
+//! shows the run that breaks it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 const PORTALS: [&str; 3] = ["10.10.0.10:3260", "10.20.0.10:3260", "10.10.0.10:3261"];
 
-/// Cases per law: proptest's own number (256), or `PROPTEST_CASES`.
+/// Cases per law: proptest's default (256), or `PROPTEST_CASES`.
 fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -64,7 +64,7 @@ fn some_wish() -> impl Strategy<Value = Wanted> {
     prop_oneof![1 => Just(absent()), 8 => present]
 }
 
-/// What people, and crashes of other programs, do to an export that stands: never something that makes it foreign.
+/// Damage to an existing export by people and by crashes of other programs; none makes it foreign.
 const DAMAGE: [&str; 28] = [
     "write $P/param/ImmediateData = Yes",
     "write $B/attrib/max_write_same_len = 65535",
@@ -96,7 +96,7 @@ const DAMAGE: [&str; 28] = [
     "mkdir $P/np/10.30.0.10:3260",
 ];
 
-/// Does what can be done of the damage; what the kernel refuses is left out.
+/// Does the damage, and skips what the kernel refuses.
 fn damage(machine: &FakeMachine, which: &[(usize, usize)]) {
     let tree = machine.lio();
     let tpg = layout::tpg(&names());
@@ -124,7 +124,7 @@ fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..DAMAGE.len(), 1usize..=3), 0..6)
 }
 
-/// Logs in everybody who can, over every portal.
+/// Logs in every initiator that can, over every portal.
 fn log_in_all(machine: &FakeMachine, wanted: &Wanted) {
     let Wanted::Present { names, grants, .. } = wanted else { return };
     for portal in wanted.doors() {
@@ -136,14 +136,14 @@ fn log_in_all(machine: &FakeMachine, wanted: &Wanted) {
     }
 }
 
-/// A tree on which one changing call fails without having reached the kernel, and all others work.
+/// A tree on which one changing call fails without reaching the kernel; all others work.
 fn fails_once(tree: &FakeLio, at: usize, errno: Errno) -> Faulty<FakeLio> {
     let faulty = Faulty::new(tree.clone());
     faulty.fail_nth(at as u64 + 1, errno);
     faulty
 }
 
-/// Whether one of the two wishes gives this way, with this mode or a wider one, and with these credentials.
+/// True if a spec gives this access, with this or a wider mode, and with these credentials.
 fn is_given(way: &Way, wishes: [&Wanted; 2]) -> bool {
     wishes.iter().any(|wish| {
         wish.grants().iter().map(way_of).any(|given| {
@@ -155,8 +155,8 @@ fn is_given(way: &Way, wishes: [&Wanted; 2]) -> bool {
     })
 }
 
-/// Law 5, logins: after every single step, whoever could log in is given that by the old or by the new wish: that LUN, at
-/// most that mode, and with exactly those credentials. What the new wish does not give goes once and never comes back.
+/// Law 5, logins: after every step, the old or the new spec gives each possible login: that LUN, at
+/// most that mode, exactly those credentials. Other access goes once and never comes back.
 fn exposes_nothing(a: &Wanted, b: &Wanted) {
     let machine = machine();
     let tree = machine.lio();
@@ -207,8 +207,8 @@ fn nothing_is_exposed_early_between_any_two_grants() {
 proptest! {
     #![proptest_config(config())]
 
-    /// Laws 1, 3, 4: from any wish, damaged in any way, to any wish: one pass leaves nothing to do, exactly the new wish's
-    /// grants are reachable, and everything that is not ours is as it was, byte for byte.
+    /// Laws 1, 3, 4: one pass leads from any damaged spec to any other. Nothing is left to do,
+    /// exactly the new grants are reachable, and foreign objects are byte for byte unchanged.
     #[test]
     fn converges_and_touches_only_ours(a in some_wish(), harm in some_damage(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -218,13 +218,13 @@ proptest! {
         damage(&machine, &harm);
         settle(&machine, &b);
         prop_assert_eq!(dump_foreign(&tree), foreign);
-        // Gone is gone: not even an empty folder.
+        // A tombstone leaves not even an empty folder.
         settle(&machine, &absent());
         let bare = machine_beside_foreign();
         prop_assert_eq!(dump_all(&tree), dump_all(&bare.lio()));
     }
 
-    /// Law 2: stop after any number of steps, look and plan again: the same tree as without the stop.
+    /// Law 2: after a stop at any step, a new look and plan end in the tree of a run without it.
     #[test]
     fn any_prefix_then_again_ends_the_same(a in some_wish(), harm in some_damage(), b in some_wish(), stop in any::<prop::sample::Index>()) {
         let (straight, broken) = (machine_beside_foreign(), machine_beside_foreign());
@@ -242,7 +242,7 @@ proptest! {
         prop_assert_eq!(dump_all(&tree), dump_all(&straight.lio()), "stopped after {} of\n{}", stop, text(&whole));
     }
 
-    /// A narrow plan is the whole plan: from what is known to be in force, the same steps in the same order, and the same end.
+    /// A narrow plan equals the whole plan: from a known state, it has the same steps and end.
     #[test]
     fn narrow_is_whole(a in some_wish(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -275,8 +275,8 @@ proptest! {
         exposes_nothing(&a, &b);
     }
 
-    /// Law 5, live sessions: with everybody of the old wish logged in, no session ever has a mode that is wider than the wider
-    /// of the two wishes for that initiator and LUN, and what the new wish does not give goes once and never comes back.
+    /// Law 5, live sessions of all initiators of the old spec: none ever gets a mode wider than the
+    /// wider one of the two specs. Access that the new spec does not give goes once, for good.
     #[test]
     fn no_session_gets_more_than_it_is_given(a in some_wish(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -309,8 +309,8 @@ proptest! {
         }
     }
 
-    /// Law 6: any call may fail with any error. An error that does not say "it is so already" ends the pass, names its step and
-    /// its errno; then the next passes converge.
+    /// Law 6: any call may fail with any error. An error other than "it is so already" ends the
+    /// pass, and names its step and errno. The next passes converge.
     #[test]
     fn any_step_may_fail(a in some_wish(), harm in some_damage(), b in some_wish(), at in any::<prop::sample::Index>(), errno in some_errno()) {
         let machine = machine_beside_foreign();
@@ -340,9 +340,9 @@ proptest! {
         settle(&machine, &b);
     }
 
-    /// Law 7: in every plan, every initiator that goes is unmapped, its mapped LUNs removed, then its ACL, in this order; all
-    /// are unmapped, and all modes shrunk, before the first call that can block; and nothing is opened before the last removal of
-    /// an ACL.
+    /// Law 7: each initiator that goes is unmapped, loses its mapped LUNs, then its ACL, in this
+    /// order. All are unmapped, and all modes shrunk, before the first call that can block. Nothing
+    /// is opened before the last removal of an ACL.
     #[test]
     fn revokes_come_first_and_in_order(a in some_wish(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -370,7 +370,8 @@ proptest! {
         }
     }
 
-    /// A portal or credential change, or one of another initiator, ends no session; a revoke or a barrier ends exactly its own.
+    /// A change of portals, credentials or another initiator ends no session; a revoke or a barrier
+    /// ends exactly its own.
     #[test]
     fn sessions_of_unchanged_nexuses_live(a in some_wish(), b in some_wish()) {
         let Wanted::Present { grants, names, .. } = &a else { return Ok(()) };
@@ -395,7 +396,7 @@ proptest! {
         }
     }
 
-    /// The text of a plan, its `Debug`, and its errors never hold a secret.
+    /// Plans, their `Debug`, and errors never contain a secret.
     #[test]
     fn no_secret_is_printed(a in some_wish(), b in some_wish(), at in any::<prop::sample::Index>()) {
         let machine = machine_beside_foreign();
@@ -410,7 +411,7 @@ proptest! {
     }
 }
 
-/// The errors by which the kernel says that an object is already as the step wants it, and the hint that may be refused.
+/// True if the kernel says so that a step is already done, or if the step is a refusable hint.
 fn is_so_already(op: &Op, errno: Errno) -> bool {
     match op {
         Op::Mkdir { .. } => errno == Errno::EEXIST,
@@ -443,8 +444,7 @@ fn some_errno() -> impl Strategy<Value = Errno> {
     prop::sample::select(ERRNOS.to_vec())
 }
 
-/// A tree whose kernel does not know `prod_mode_write_protect` (it takes the value and does nothing): a mapped LUN starts
-/// read-write.
+/// A tree whose kernel ignores `prod_mode_write_protect`: a mapped LUN starts read-write.
 struct NoProdMode<'a>(&'a dyn Tree);
 
 impl Tree for NoProdMode<'_> {
@@ -477,7 +477,7 @@ impl Tree for NoProdMode<'_> {
     }
 }
 
-/// The ways that were open after some step and that no wish gives.
+/// Returns every access that was open after some step and that the spec does not give.
 fn exposed(
     machine: &FakeMachine,
     tree: &dyn Tree,
@@ -495,7 +495,8 @@ fn exposed(
 proptest! {
     #![proptest_config(config())]
 
-    /// The gate alone closes the window between a link and its `write_protect`: also on a kernel that maps read-write.
+    /// The gate alone closes the window between a link and its `write_protect`, also on a kernel
+    /// that maps read-write.
     #[test]
     fn the_gate_alone_closes_the_window(first in some_grant(1), second in some_grant(2)) {
         let machine = machine_beside_foreign();
@@ -509,8 +510,8 @@ proptest! {
     }
 }
 
-/// Control of the law of early exposure: the same steps with the credential before `write_protect` do show a read-write way
-/// for a read-only grant; and with `enable` first, too.
+/// Control of the law of early exposure: the same steps, with the credential before
+/// `write_protect`, do show read-write access for a read-only grant.
 #[test]
 fn a_wrong_order_is_seen_as_exposure() {
     let machine = machine();
@@ -528,7 +529,7 @@ fn a_wrong_order_is_seen_as_exposure() {
     assert_eq!(exposed[0].mode, Mode::ReadWrite);
 }
 
-/// The wishes of the exhaustive runs: every kind of change is a step from one to the next.
+/// Specs of the exhaustive runs: every kind of change is a step from one to the next.
 fn chain() -> Vec<Wanted> {
     let mutual = Some(Chap {
         mutual: Some(side("target-a", "mutual-of-a-1234")),
@@ -550,8 +551,8 @@ fn chain() -> Vec<Wanted> {
     ]
 }
 
-/// Laws 2 and 6, exhaustively: every change of the chain, stopped after every number of steps, and with every step failing
-/// with every error, ends in the same tree as without.
+/// Laws 2 and 6, exhaustively: each change of the chain ends in one tree, stopped after every
+/// number of steps, and with every step failing with every error.
 #[test]
 fn every_stop_and_every_failure_of_the_chain() {
     let machine = machine();
@@ -581,7 +582,8 @@ fn every_stop_and_every_failure_of_the_chain() {
                 drop(apply(&plan, &fails_once(&tree, stop, errno), &mut ()));
                 drop(pass(&tree, wish));
                 settle(&broken, wish);
-                // An error that says "it is so already" and lies, or a hint refused for good, may leave a trace that grants nothing.
+                // A false "it is so already" error, or a refused hint, may leave a trace without
+                // access.
                 if is_so_already(&plan.steps[stop].op, errno) {
                     continue;
                 }
@@ -591,7 +593,7 @@ fn every_stop_and_every_failure_of_the_chain() {
     }
 }
 
-/// Credentials that somebody left behind an ACL without CHAP never come to life while CHAP is put on it.
+/// Stale credentials on an ACL without CHAP never become valid while CHAP is put on it.
 #[test]
 fn stale_credentials_never_admit() {
     let machine = machine();
@@ -609,7 +611,7 @@ fn stale_credentials_never_admit() {
     assert_eq!(seen, BTreeSet::from([None, Some(("user".to_owned(), "secret-1234567".to_owned()))]));
 }
 
-/// Demo mode found on: whoever came in without an ACL is thrown out, although no ACL shows him.
+/// Demo mode is on: an initiator that came in without an ACL is thrown out.
 #[test]
 fn strangers_are_thrown_out() {
     let machine = machine();
@@ -628,8 +630,9 @@ fn strangers_are_thrown_out() {
     assert!(!machine.is_live(stranger));
 }
 
-/// Where a mapping is made in place while a session lives (its gate was closed meanwhile, its mapping taken away by hand),
-/// `prod_mode_write_protect` alone keeps a read-only nexus from writing; without it the session can write, for two steps.
+/// A mapping is made again under a live session (gate closed, mapping removed by hand). Only
+/// `prod_mode_write_protect` keeps a read-only nexus from writing: without it, the session can
+/// write for two steps.
 #[test]
 fn prod_mode_alone_closes_the_window() {
     for (prod_mode, exposed) in [(true, false), (false, true)] {
@@ -699,8 +702,8 @@ fn a_mode_change_is_one_write() {
     }
 }
 
-/// While one initiator's commands do not end, its ACL's removal blocks; by then every initiator that goes is cut off, and
-/// the one that stays works on.
+/// The removal of an ACL blocks while its initiator's commands do not end. By then every initiator
+/// that goes is cut off, and the one that stays works on.
 #[test]
 fn a_hung_drain_keeps_no_door_open() {
     let machine = machine();
@@ -738,7 +741,7 @@ fn a_hung_drain_keeps_no_door_open() {
     assert!(plan_now(&machine.lio(), &wish).is_quiet());
 }
 
-/// Objects under our names that we did not make: nothing of them is touched, nothing is opened, and revokes still go through.
+/// Foreign objects under our names are not touched, nothing is opened, and revokes go through.
 #[test]
 fn behind_a_foreign_object_only_revokes_go_through() {
     for (case, intrusion) in [
@@ -783,7 +786,7 @@ fn behind_a_foreign_object_only_revokes_go_through() {
     }
 }
 
-/// The view of a tree in which nothing of ours stands is empty, and absent is quiet then.
+/// The view of a tree with nothing of ours is empty, and a tombstone is then quiet.
 #[test]
 fn nothing_is_nothing() {
     let machine = machine();

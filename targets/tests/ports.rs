@@ -1,5 +1,5 @@
-//! The relative port id of an export: the one that is wanted, whoever else is enabled first, and never another one under those who use
-//! it. On a kernel without `rtpi`, as if nothing was said.
+//! The relative port id of an export: the id of the spec, whichever target is enabled first. The id
+//! never changes under its users. On a kernel without `rtpi`, the id in the spec has no effect.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -20,7 +20,7 @@ fn wish(port_id: u16) -> Wanted {
     with_port(present(&PORTALS, grants()), port_id)
 }
 
-/// A later kernel, with somebody else's target that nobody gave an id.
+/// A later kernel, with a foreign target that nobody gave an id.
 fn later() -> FakeMachine {
     let machine = machine();
     machine.set_port_ids(true);
@@ -43,7 +43,8 @@ fn port_id(machine: &FakeMachine) -> String {
     machine.lio().read_text(&layout::tpg(&names()).join("rtpi")).unwrap()
 }
 
-/// The control: nobody has asked for an id, and the export gets what the order of enabling leaves.
+/// The control: without an id in the spec, the export gets the id that the order of enabling
+/// leaves.
 #[test]
 fn without_a_wish_the_order_decides() {
     let machine = later();
@@ -54,7 +55,8 @@ fn without_a_wish_the_order_decides() {
     assert_eq!(port_id(&machine), "0x1");
 }
 
-/// Stopped before any step and planned anew, also after a loss of power: the same id, before the LUN is linked.
+/// A run that stops before any step and is planned anew gives the same id, also after a loss of
+/// power. The id is written before the LUN is linked.
 #[test]
 fn it_is_the_wanted_one_whatever_was_begun() {
     let wanted = wish(OWN);
@@ -76,7 +78,7 @@ fn it_is_the_wanted_one_whatever_was_begun() {
     }
 }
 
-/// An upgrade: what was exported without an id of ours keeps the one that it has, with its sessions.
+/// An upgrade: an export without an id of ours keeps its present id, and its sessions.
 #[test]
 fn a_group_that_is_enabled_is_left_alone() {
     let machine = later();
@@ -88,7 +90,7 @@ fn a_group_that_is_enabled_is_left_alone() {
     assert_eq!(look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id, Some(2));
 }
 
-/// Somebody has disabled the group: what the kernel had chosen would be chosen anew.
+/// Somebody has disabled the group, so the kernel would choose a new id.
 #[test]
 fn it_comes_back_with_enable() {
     for chosen in [true, false] {
@@ -105,7 +107,8 @@ fn it_comes_back_with_enable() {
     }
 }
 
-/// It admitted strangers, whose sessions end by a moment without `enable`: the others find the port that they know.
+/// The group admitted strangers, whose sessions end by a moment without `enable`. The other
+/// initiators find the port that they know.
 #[test]
 fn a_group_that_is_cut_for_strangers_keeps_its_own() {
     let machine = later();
@@ -117,7 +120,8 @@ fn a_group_that_is_cut_for_strangers_keeps_its_own() {
     assert_eq!(port_id(&machine), "0x2");
 }
 
-/// Somebody else has it: the plan stops at `enable`, nobody reaches anything, and with another one it goes on.
+/// Another target has the id: the plan stops at `enable`, and nobody reaches anything. With another
+/// id the plan succeeds.
 #[test]
 fn an_id_that_is_taken_is_named_and_another_one_is_right() {
     let machine = later();
@@ -131,14 +135,14 @@ fn an_id_that_is_taken_is_named_and_another_one_is_right() {
     assert!(again.is_port_taken(&names()), "{again}");
     settle(&machine, &wish(OWN + 1));
     assert_eq!(port_id(&machine), "0x1235");
-    // Another answer, and another step, say nothing of ids.
+    // Another error, or an error of another step, says nothing about ids.
     let names = names();
     let faulty = mooring_host::fake::Faulty::new(self::later().lio());
     faulty.fail_when(mooring_host::Errno::EIO, |_, path| path.name() == "enable");
     assert!(!pass(&faulty, &wish(OWN)).unwrap_err().is_port_taken(&names));
 }
 
-/// A kernel without `rtpi`: one look, or one write, that finds it missing.
+/// A kernel without `rtpi`: one look, or one write, finds the attribute missing.
 #[test]
 fn on_a_kernel_without_it_nothing_is_planned() {
     let machine = machine();
@@ -151,7 +155,7 @@ fn on_a_kernel_without_it_nothing_is_planned() {
     assert!(again.steps.iter().all(|step| step.op.path().name() != "rtpi"), "{}", text(&again));
 }
 
-/// What it costs: one read where it is asked for, and nothing where not; a narrow change does not ask.
+/// Cost: one read if the spec has an id, otherwise none. A narrow change does not read the id.
 #[test]
 fn it_costs_one_look() {
     let machine = later();
@@ -164,7 +168,7 @@ fn it_costs_one_look() {
     };
     assert_eq!(looks(&wish(OWN)), looks(&present(&PORTALS, grants())) + 1);
     let known = Known::new(&wish(OWN), look(&tree, &wish(OWN))).unwrap();
-    // Also when it was learnt meanwhile that another id is its own.
+    // This also holds after the agent has learnt that the export has another id.
     let narrow = known.narrow(&wish(7)).unwrap();
     tree.reset();
     assert!(plan(&narrow.wanted, &narrow.look(&tree).unwrap()).is_quiet());

@@ -1,5 +1,6 @@
-//! The ways past `write_protect`, of commands that claim to read (lio.md, t): shut before anybody is mapped, on exports of an
-//! earlier agent's as well, and shut again when somebody has opened one.
+//! Ways past `write_protect` for commands that claim to read (lio.md, t). They are shut before
+//! anybody is mapped, also on exports of an earlier agent, and shut again when somebody has opened
+//! one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -15,7 +16,7 @@ fn wish() -> Wanted {
     present(&[PORTAL], vec![grant(1, 1, Mode::ReadWrite, None), grant(2, 1, Mode::ReadOnly, None)])
 }
 
-/// What an agent that knew of none of them has left.
+/// Opens all of them, as an agent that knew none of them would leave them.
 fn unseal(machine: &FakeMachine) {
     for (name, _, _) in layout::SEALS {
         let path = layout::backstore(&names()).join("attrib").join(name);
@@ -55,7 +56,8 @@ fn one_seal_that_is_broken_is_the_only_step() {
     }
 }
 
-/// Data behind a command that claims to read are refused from the first login on, whatever a type says.
+/// Data of a command that claims to read are refused from the first login on, whatever a volume
+/// type says.
 #[test]
 fn immediate_data_is_never_agreed_on() {
     let machine = machine();
@@ -73,7 +75,7 @@ fn immediate_data_is_never_agreed_on() {
     }
 }
 
-/// Seals take away, and wait for nothing: they come before a revoke that may wait for a disk.
+/// Seals only take away, and wait for nothing: they come before a revoke that may wait for a disk.
 #[test]
 fn seals_stand_before_a_revoke() {
     let machine = machine();

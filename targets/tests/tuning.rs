@@ -1,4 +1,5 @@
-//! What is said about an export's sessions: written before anybody could use it, live, and nothing else is looked at.
+//! Tuning of an export's sessions: values are written before anybody could use them, change under
+//! live sessions, and are read only where the spec has them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -25,7 +26,7 @@ fn seen(machine: &FakeMachine, key: TuningKey) -> String {
     machine.lio().read_text(&at::path(&names(), key)).unwrap()
 }
 
-/// What the newest session of a host was agreed on, or has as its command window.
+/// Returns the value that a host's newest session has agreed on, or its command window.
 fn of_session(machine: &FakeMachine, number: usize, name: &str) -> String {
     let acl = layout::acl(&names(), &host(number));
     let path = if name == "cmdsn_depth" { acl.join(name) } else { acl.join("param").join(name) };
@@ -54,7 +55,7 @@ fn every_value_of_every_key_is_what_the_kernel_takes() {
             assert_eq!(seen(&machine, key), at::text(key, key.parse(value).unwrap()), "{name}");
         }
     }
-    // And what a new portal group has is what is taken for its default.
+    // The values of a new portal group are the ones that we take for the kernel's defaults.
     pass(&machine.lio(), &absent()).unwrap();
     pass(&machine.lio(), &export(&[1], &[])).unwrap();
     for key in TuningKey::ALL {
@@ -62,7 +63,8 @@ fn every_value_of_every_key_is_what_the_kernel_takes() {
     }
 }
 
-/// An export that says nothing is planned and looked at as ever, whatever somebody else has written there.
+/// An export without tuning is planned and looked at as before, whatever values somebody else has
+/// written.
 #[test]
 fn what_nobody_said_anything_about_is_not_looked_at() {
     let machine = machine();
@@ -79,7 +81,7 @@ fn what_nobody_said_anything_about_is_not_looked_at() {
     let view = look(&tree, &wanted);
     let cost = tree.total();
     assert!(plan(&wanted, &view).is_quiet());
-    // The control: what is said is looked at, one operation for each value, and put right.
+    // The control: each value in the spec is read, with one operation each, and corrected.
     let said = export(&[1], &[("max_burst", "8192"), ("queue_depth", "64")]);
     tree.reset();
     let view = look(&tree, &said);
@@ -101,7 +103,7 @@ fn sessions_that_are_there_notice_nothing() {
     assert!(plan_now(&machine.lio(), &export(&[1, 2], &later)).is_quiet());
     assert!(machine.is_live(one) && machine.is_live(two));
     assert_eq!(of_session(&machine, 1, "MaxBurstLength"), "1048576");
-    // A login, and an ACL, that come later.
+    // A later login, and a later ACL.
     machine.logout(two);
     log_in(&machine, 2).unwrap();
     assert_eq!(of_session(&machine, 2, "MaxBurstLength"), "8192");
@@ -119,7 +121,7 @@ fn sessions_that_are_there_notice_nothing() {
 fn a_digest_that_is_demanded_is_demanded_from_the_first_login_on() {
     let machine = machine();
     let wanted = export(&[1], &[("data_digest", "crc32c")]);
-    // After every step of the making: whoever gets in was asked for the digest.
+    // After every step of the creation, an initiator that gets in was asked for the digest.
     let steps = plan_now(&machine.lio(), &wanted);
     for step in &steps.steps {
         apply(
@@ -135,7 +137,7 @@ fn a_digest_that_is_demanded_is_demanded_from_the_first_login_on() {
     log_in(&machine, 1).unwrap();
 }
 
-/// A change of what is said is no change of grants.
+/// A change of tuning is no change of grants.
 #[test]
 fn a_narrow_look_is_for_grants_only() {
     let machine = machine();

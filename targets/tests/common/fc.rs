@@ -1,4 +1,5 @@
-//! Fibre Channel: a port that several volumes and somebody else share, wishes, and the loop of the agent over it.
+//! Fibre Channel: a port that several volumes and somebody else share, specs, and the agent's loop
+//! over it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -53,7 +54,7 @@ pub(crate) fn of_other(fabric: FcFabric, grants: Vec<FcGrant>) -> Wanted {
     Wanted::Present { names: names(fabric, other_volume()), device: OTHER_DEVICE.into(), grants }
 }
 
-/// A machine with one port of this driver, made ready, and the devices of two volumes.
+/// A machine with one prepared port of this driver, and the devices of two volumes.
 pub(crate) fn bare(fabric: FcFabric) -> FakeMachine {
     let machine = machine();
     machine.add_device(OTHER_DEVICE, 1 << 30);
@@ -62,8 +63,9 @@ pub(crate) fn bare(fabric: FcFabric) -> FakeMachine {
     machine
 }
 
-/// Somebody else's LUN 0 in the same group, mapped to an initiator of his own and to one of ours. It takes no EXTENDED COPY: from
-/// one that does and may be written, that initiator could write to our volumes whatever their mode (lio.md, s).
+/// LUN 0 of somebody else in the same group, mapped to a foreign initiator and to one of ours. Its
+/// disk takes no EXTENDED COPY: from a writable disk that does, this initiator could write to our
+/// volumes whatever their mode (lio.md, s).
 const FOREIGN: &str = "
 mkdir core/iblock_0
 mkdir core/iblock_0/foreign
@@ -80,7 +82,7 @@ mkdir $P/acls/20:00:52:54:00:14:01:03/lun_0
 link $P/acls/20:00:52:54:00:14:01:03/lun_0/x -> $P/lun/lun_0
 ";
 
-/// The same beside another volume of ours, which shares initiators with it, and beside somebody else's LUN.
+/// A bare machine with another volume of ours that has the same initiators, and with a foreign LUN.
 pub(crate) fn shared(fabric: FcFabric) -> FakeMachine {
     let machine = bare(fabric);
     machine.add_device(super::FOREIGN_DEVICE, 1 << 30);
@@ -90,7 +92,7 @@ pub(crate) fn shared(fabric: FcFabric) -> FakeMachine {
     machine
 }
 
-/// The agent's part: a machine and what was last in force.
+/// The agent's part: a machine, and the places that were last in force.
 pub(crate) struct Node<'a> {
     pub(crate) machine: &'a FakeMachine,
     pub(crate) former: RefCell<BTreeSet<Place>>,
@@ -109,8 +111,8 @@ impl<'a> Node<'a> {
         fc::plan(wanted, &self.look(&self.machine.lio(), wanted))
     }
 
-    /// One pass: what was in force is forgotten only when nothing is left to do. What was wanted is remembered before it is
-    /// begun.
+    /// Runs one pass. Places of the spec are remembered before the pass, and former places are
+    /// forgotten only when nothing is left to do.
     pub(crate) fn pass(&self, tree: &dyn Tree, wanted: &Wanted) -> Result<Plan<Op>, Error> {
         let plan = fc::plan(wanted, &self.look(tree, wanted));
         self.former.borrow_mut().extend(wanted.places());
@@ -121,7 +123,7 @@ impl<'a> Node<'a> {
         Ok(plan)
     }
 
-    /// Makes a wish true in one pass, and checks that it is.
+    /// Reaches a spec in one pass, and asserts that nothing is left to do.
     pub(crate) fn settle(&self, wanted: &Wanted) -> Plan<Op> {
         let done = self.pass(&self.machine.lio(), wanted).unwrap();
         let left = self.plan(wanted);
@@ -129,7 +131,7 @@ impl<'a> Node<'a> {
         done
     }
 
-    /// Logs in everybody whom the port admits.
+    /// Logs in every initiator that the port admits.
     pub(crate) fn log_in_all(&self, fabric: FcFabric) -> Vec<(u16, SessionId)> {
         let login = |number| {
             Some((
@@ -141,7 +143,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// What an initiator can do with our volume over the port.
+/// Access of an initiator to our volume over the port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub(crate) initiator: String,
@@ -149,7 +151,8 @@ pub(crate) struct Way {
     pub(crate) mode: Mode,
 }
 
-/// Every way to our volume over the port right now, by a login or by a new one.
+/// Returns every access to our volume over the port right now, by an existing login or by a new
+/// one.
 pub(crate) fn ways(machine: &FakeMachine, fabric: FcFabric) -> BTreeSet<Way> {
     let here = |reach: &mooring_host::fake::Reach| {
         reach.target == port(fabric).wwpn.to_string() && reach.device.to_str() == Some(DEVICE)
@@ -178,7 +181,7 @@ pub(crate) fn mapped_of(fabric: FcFabric, place: Place) -> TreePath {
     fc::mapped(port(fabric), place.initiator, place.lun)
 }
 
-/// Everything that is not at a place of ours and not our backstore.
+/// Dumps everything except our places and our backstore.
 pub(crate) fn dump_foreign(tree: &dyn Tree, fabric: FcFabric) -> String {
     let mut ours = vec![mooring_targets::layout::backstore(&names_of(volume()))];
     for (number, lun) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)] {

@@ -1,5 +1,5 @@
-//! What the tests of this crate share: a machine with foreign objects beside ours, dumps, wishes, and the loop that makes
-//! a wish true the way the agent does (look, plan, apply, look again).
+//! Shared parts of this crate's tests: a machine with foreign objects beside ours, dumps, specs,
+//! and a loop that reaches a spec as the agent does (look, plan, apply, look again).
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -85,7 +85,7 @@ pub(crate) fn tuning(said: &[(&str, &str)]) -> Tuning {
         .collect()
 }
 
-/// The same wish, with this said about its sessions.
+/// Adds this tuning of the sessions to a spec.
 pub(crate) fn tuned(wanted: Wanted, said: &[(&str, &str)]) -> Wanted {
     let Wanted::Present { names, device, portals, withheld, grants, port_id, .. } = wanted else {
         return wanted;
@@ -93,7 +93,7 @@ pub(crate) fn tuned(wanted: Wanted, said: &[(&str, &str)]) -> Wanted {
     Wanted::Present { names, device, portals, withheld, grants, tuning: tuning(said), port_id }
 }
 
-/// The same wish, for a kernel whose portal groups have their relative port ids themselves.
+/// Adds a relative port id to a spec, for a kernel whose portal groups have an attribute for it.
 pub(crate) fn with_port(wanted: Wanted, port_id: u16) -> Wanted {
     let Wanted::Present { names, device, portals, withheld, grants, tuning, .. } = wanted else {
         return wanted;
@@ -101,7 +101,7 @@ pub(crate) fn with_port(wanted: Wanted, port_id: u16) -> Wanted {
     Wanted::Present { names, device, portals, withheld, grants, tuning, port_id: Some(port_id) }
 }
 
-/// The same wish, whose device does not answer.
+/// Marks the device of a spec as one that does not answer.
 pub(crate) fn withheld(mut wanted: Wanted) -> Wanted {
     if let Wanted::Present { withheld, .. } = &mut wanted {
         *withheld = true;
@@ -113,8 +113,8 @@ pub(crate) fn absent() -> Wanted {
     Wanted::Absent { names: names() }
 }
 
-/// Makes objects by raw calls: one line each, as `mkdir P`, `rmdir P`, `link L -> T`, `unlink P`, `write P = V` (`\n` in a
-/// value is a newline).
+/// Makes objects by raw calls: one line each, as `mkdir P`, `rmdir P`, `link L -> T`, `unlink P`,
+/// `write P = V` (`\n` in a value is a newline).
 pub(crate) fn run_script(tree: &dyn Tree, script: &str) {
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (verb, rest) = line.split_once(' ').unwrap();
@@ -136,7 +136,7 @@ pub(crate) fn run_script(tree: &dyn Tree, script: &str) {
     }
 }
 
-/// A target of somebody else, with a backstore in the very HBA folder that our volume uses.
+/// A target of somebody else, with a backstore in the HBA folder that our volume uses.
 const FOREIGN: &str = "
 mkdir core/iblock_1160
 mkdir core/iblock_1160/foreign
@@ -162,7 +162,7 @@ pub(crate) fn machine() -> FakeMachine {
     machine
 }
 
-/// The same beside somebody else's target.
+/// A machine with our device, beside a target of somebody else.
 pub(crate) fn machine_beside_foreign() -> FakeMachine {
     let machine = machine();
     machine.add_device(FOREIGN_DEVICE, 1 << 30);
@@ -170,12 +170,13 @@ pub(crate) fn machine_beside_foreign() -> FakeMachine {
     machine
 }
 
-/// Statistics move by themselves; `members` lists the LUNs of other exports.
+/// True for paths that change by themselves: statistics, and `members`, which lists the LUNs of
+/// other exports.
 fn is_moving(path: &TreePath) -> bool {
     matches!(path.name(), "statistics" | "fabric_statistics" | "members" | "hba_info")
 }
 
-/// Every object, link and attribute below a path, one per line.
+/// Dumps every object, link and attribute below a path, one per line.
 pub(crate) fn dump(tree: &dyn Tree, from: &TreePath) -> String {
     let mut text = String::new();
     dump_into(tree, from, &mut text);
@@ -196,7 +197,8 @@ fn dump_into(tree: &dyn Tree, folder: &TreePath, text: &mut String) {
             }
             EntryKind::Link => writeln!(text, "{path} -> {}", tree.read_link(&path).unwrap()).unwrap(),
             EntryKind::File => match tree.read(&path) {
-                // A credential that was taken away reads NULL, one that never was reads empty: the kernel treats both as unset.
+                // A removed credential reads NULL, one that was never set reads empty: the kernel
+                // treats both as unset.
                 Ok(bytes) if path.parent().name() == "auth" && bytes.starts_with(b"NULL") => {
                     writeln!(text, "{path} = \"\\n\"").unwrap();
                 }
@@ -207,12 +209,12 @@ fn dump_into(tree: &dyn Tree, folder: &TreePath, text: &mut String) {
     }
 }
 
-/// The whole tree.
+/// Dumps the whole tree.
 pub(crate) fn dump_all(tree: &dyn Tree) -> String {
     dump(tree, &TreePath::root())
 }
 
-/// Everything that is not ours.
+/// Dumps everything that is not ours.
 pub(crate) fn dump_foreign(tree: &dyn Tree) -> String {
     let names = names();
     let ours = [mooring_targets::layout::backstore(&names), mooring_targets::layout::target(&names)];
@@ -224,7 +226,8 @@ pub(crate) fn dump_foreign(tree: &dyn Tree) -> String {
     all.lines().filter(foreign).collect::<Vec<_>>().join("\n")
 }
 
-/// What one initiator can do with our export by a new login: mode, LUN, and the credentials that it must show.
+/// Access that one initiator gets to our export by a new login: mode, LUN, and the credentials that
+/// it must show.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub(crate) initiator: String,
@@ -233,7 +236,8 @@ pub(crate) struct Way {
     pub(crate) credentials: Option<(String, String)>,
 }
 
-/// Every way into our export right now. The fake says who gets in and whether credentials are asked for; which ones, the tree.
+/// Returns every access to our export right now. The fake says who gets in, and whether credentials
+/// are asked for; the tree says which ones.
 pub(crate) fn ways(machine: &FakeMachine) -> Vec<Way> {
     let names = names();
     let tree = machine.lio();
@@ -266,7 +270,7 @@ pub(crate) fn mode_of(access: Access) -> Mode {
     }
 }
 
-/// The ways that a wish gives.
+/// Returns the access that a spec gives.
 pub(crate) fn wanted_ways(wanted: &Wanted) -> Vec<Way> {
     if wanted.doors().is_empty() {
         return Vec::new();
@@ -290,14 +294,14 @@ pub(crate) fn plan_now(tree: &dyn Tree, wanted: &Wanted) -> Plan<Op> {
     plan(wanted, &look(tree, wanted))
 }
 
-/// One pass of the agent.
+/// Runs one pass of the agent.
 pub(crate) fn pass(tree: &dyn Tree, wanted: &Wanted) -> Result<Plan<Op>, Error> {
     let plan = plan_now(tree, wanted);
     apply(&plan, tree, &mut ())?;
     Ok(plan)
 }
 
-/// Makes a wish true in one pass, and checks that it is.
+/// Reaches a spec in one pass, and asserts that nothing is left to do.
 pub(crate) fn settle(machine: &FakeMachine, wanted: &Wanted) -> Plan<Op> {
     let tree = machine.lio();
     let done = pass(&tree, wanted).unwrap();
@@ -307,7 +311,7 @@ pub(crate) fn settle(machine: &FakeMachine, wanted: &Wanted) -> Plan<Op> {
     done
 }
 
-/// A plan as `mooring plan` would print it.
+/// Returns a plan as `mooring plan` would print it.
 pub(crate) fn text(plan: &Plan<Op>) -> String {
     let mut text = String::new();
     for step in &plan.steps {
