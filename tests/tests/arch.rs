@@ -1,4 +1,5 @@
-//! The house's rules that a compiler does not hold: arrows between crates, where `unsafe` may be, how long a file may be.
+//! Rules of the workspace that no compiler holds: arrows between crates, the home of `unsafe`, the
+//! length of a file.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +17,8 @@ mod modules;
 #[path = "arch/words.rs"]
 mod words;
 
-/// Who may import whom (ARCHITECTURE.md). Dev-dependencies are free: tests may look at anything.
+/// Crates that each crate may import (ARCHITECTURE.md). Dev-dependencies are free: tests may look
+/// at anything.
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "mooring-agent",
@@ -108,7 +110,7 @@ fn arrows() {
         })
         .collect();
     assert_eq!(check_arrows(&found), Vec::<String>::new());
-    // The control: a wrong arrow is seen.
+    // The control: a wrong arrow is found.
     let wrong = BTreeMap::from([("mooring-model".to_owned(), BTreeSet::from(["mooring-host".to_owned()]))]);
     assert_eq!(check_arrows(&wrong), ["mooring-model imports mooring-host"]);
 }
@@ -133,7 +135,8 @@ fn sources() -> Vec<(String, String)> {
     found
 }
 
-/// Whether a line of code (not of comment, not of text) uses `unsafe`: a block, a function, an impl, an attribute.
+/// True if a line of code (not of a comment, not of text) uses `unsafe`: a block, a function, an
+/// impl, an attribute.
 fn says_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     ["{", "fn", "impl", "extern", "trait", "("].iter().any(|next| {
@@ -181,8 +184,8 @@ fn every_module_says_what_it_is_for() {
     assert_eq!(silent, Vec::<String>::new());
 }
 
-/// A crate whose integration tests are one program lists them in it, and further programs in its manifest: what neither names is
-/// never run.
+/// Finds test files that are never run. A crate whose integration tests are one program lists them
+/// in it, and lists further programs in its manifest.
 #[test]
 fn no_file_of_tests_is_left_out() {
     let sources = sources();

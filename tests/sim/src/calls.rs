@@ -1,5 +1,6 @@
-//! What the network does to calls: it takes time, and in a storm it loses them before or after they are carried out, brings
-//! them late (also after their caller has given up), or twice.
+//! Faults of the network on calls. Every call takes time. A storm loses calls before or after they
+//! are carried out, delivers them late (also after their caller has given up), or delivers them
+//! twice.
 //!
 //! What must never happen here: a call whose content is changed.
 
@@ -21,32 +22,32 @@ use tower::{Layer, Service};
 use crate::lie::Liar;
 use crate::{Broken, lock};
 
-/// What may happen to a call.
+/// Fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Arrives,
-    /// It never comes, and nobody says so.
+    /// The call never arrives, and nobody says so.
     Lost,
-    /// The connection says at once that it did not come.
+    /// The connection says at once that the call did not arrive.
     Refused,
-    /// It is carried out, and the answer never comes.
+    /// The call is carried out, and the answer never arrives.
     AnswerLost,
-    /// It comes this much later, whoever still waits for it.
+    /// The call arrives this much later, whether or not its caller still waits.
     Late(Duration),
-    /// It is carried out once more, this much later.
+    /// The call is carried out a second time, this much later.
     Twice(Duration),
 }
 
-/// The fates of all calls of one run. Clones share them.
+/// Chooses the fates of all calls of one run. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     rng: Rng,
-    /// Per cent of the calls that something happens to.
+    /// Percentage of the calls that something happens to.
     storm: u8,
-    /// In runs with that defect.
+    /// Set in runs with [`Broken::Answer`], otherwise `None`.
     liar: Option<Liar>,
 }
 
@@ -119,7 +120,7 @@ where
         let (inner, calls) = (self.inner.clone(), self.calls.clone());
         Box::pin(async move {
             tokio::time::sleep(calls.latency()).await;
-            // A stream of reports is one call for ever: what happens to it is the wire's matter.
+            // A stream of reports is one endless call; `net.rs` decides about its faults.
             let fate = if request.uri().path().contains("/Watch") { Fate::Arrives } else { calls.fate() };
             let (head, body) = request.into_parts();
             // The client has gone away in the middle of its request.
@@ -134,7 +135,7 @@ where
                 Fate::Refused => return Ok(Status::unavailable("the network is down").into_http()),
                 Fate::Arrives => carry(inner, again()).await,
                 Fate::AnswerLost => {
-                    // Also when its caller gives up, it is carried out.
+                    // The call is carried out even if its caller gives up.
                     let _ = tokio::spawn(carry(inner, again())).await;
                     std::future::pending().await
                 }

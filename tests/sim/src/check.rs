@@ -1,4 +1,5 @@
-//! What must hold after every event, judged from the controller's answers and the kernels' trees.
+//! Checks of everything that must hold after every event, judged from the controller's answers and
+//! the kernels' trees.
 //!
 //! The controller is read twice, and the kernels in between: a grant must have its attachment in one of both reads, because
 //! an attachment is there before its grant and goes after it.
@@ -17,7 +18,7 @@ use crate::lock;
 use crate::node::device_of;
 use crate::world::{Kernel, Snapshot, World};
 
-/// Checks everything that can be seen now.
+/// Checks everything that is visible now.
 pub(crate) async fn check(world: &World, service: Option<&Service>) {
     for node in world.nodes.iter() {
         for complaint in lock(node).complaints() {
@@ -49,10 +50,12 @@ pub(crate) async fn check(world: &World, service: Option<&Service>) {
     }
 }
 
-/// How long an agent that can see it may take to put right what somebody else has done: until the next resync, and some more.
+/// Time within which an agent that can see a foreign change must correct it: until the next resync,
+/// and some more.
 const SEEN_WITHIN: Duration = Duration::from_secs(75);
 
-/// What was done by hand is put right, as far as it can be, and no volume that was whole is made anew or smaller.
+/// Checks that changes by hand are corrected as far as possible, and that no whole volume is
+/// recreated or shrunk.
 fn by_hand(world: &World, after: &Snapshot, found: &mut Vec<String>) {
     let sizes: Vec<_> = world.nodes.iter().map(|node| crate::hand::sizes(&lock(node).machine)).collect();
     let well: Vec<_> = world.nodes.iter().map(|node| lock(node).is_well()).collect();
@@ -82,24 +85,24 @@ fn by_hand(world: &World, after: &Snapshot, found: &mut Vec<String>) {
     }
 }
 
-/// A volume in review, or one that the database forgot, is held as it is.
+/// True if a volume is left as it is: it is in review, or the database has forgotten it.
 fn is_held(world: &World, volume: VolumeId, snapshots: [&Snapshot; 2]) -> bool {
     let lost = lock(&world.model).volumes.get(&volume).is_none_or(|known| known.lost || known.confirmed);
     lost || snapshots.iter().any(|snapshot| is_in_review(snapshot, volume))
 }
 
-/// Nothing is sent of this volume until an operator says what holds.
+/// True if nothing is sent for this volume until an operator decides.
 pub(crate) fn is_in_review(snapshot: &Snapshot, volume: VolumeId) -> bool {
     let fault = snapshot.volumes.get(&volume).and_then(|shown| shown.fault.as_ref());
     fault.is_some_and(|fault| {
         let older =
             fault.contains("restored") || fault.contains("older state") || fault.contains("lost its store");
-        // What a storage agent says of a volume whose LV is gone speaks of older states, too.
+        // A storage agent's report of a lost LV also speaks of older states.
         older && !fault.contains("its LV is gone")
     })
 }
 
-/// The status is the derivation; no attachment is without its volume.
+/// Checks that each status is the derived one, and that every attachment has its volume.
 fn statuses(snapshot: &Snapshot, found: &mut Vec<String>) {
     for (id, shown) in &snapshot.volumes {
         let operation = Operation::from_word(shown.status.as_str());
@@ -115,7 +118,8 @@ fn statuses(snapshot: &Snapshot, found: &mut Vec<String>) {
     }
 }
 
-/// What was acknowledged as gone is not there again; what is there has the mode that was asked for.
+/// Checks that attachments acknowledged as gone stay gone, and that the others have the mode that
+/// was asked for.
 fn ended(world: &World, snapshot: &Snapshot, found: &mut Vec<String>) {
     let model = lock(&world.model);
     for (id, row) in &snapshot.rows {
@@ -132,7 +136,7 @@ fn ended(world: &World, snapshot: &Snapshot, found: &mut Vec<String>) {
     }
 }
 
-/// No grant without an attachment, and none that is wider than all of its attachments.
+/// Checks that every grant has an attachment, and that none is wider than all of its attachments.
 fn grants(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, found: &mut Vec<String>) {
     for ((volume, initiator), mode) in kernel {
         if is_held(world, *volume, [before, after]) {
@@ -155,7 +159,8 @@ fn grants(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, f
     }
 }
 
-/// What a client was told to log in to is there, though without a portal while its device hangs, unless the machine has lost its kernel's state since.
+/// Checks that the kernel has each grant that a client may log in to. The portal may be missing
+/// while the device hangs, and everything after a loss of the kernel's state.
 fn granted(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, found: &mut Vec<String>) {
     for (id, row) in after.rows.iter().filter(|(_, row)| row.connected) {
         let Some(initiator) = &row.initiator else { continue };
@@ -172,7 +177,7 @@ fn granted(world: &World, before: &Snapshot, kernel: &Kernel, after: &Snapshot, 
     }
 }
 
-/// No volume without its data.
+/// Checks that every volume has its data.
 fn data(world: &World, before: &Snapshot, after: &Snapshot, found: &mut Vec<String>) {
     for (id, shown) in &after.volumes {
         let settled = |status| {

@@ -1,5 +1,5 @@
-//! Clients of the controller and their hosts: each operation is a task of its own, so that many go on at once. A request that
-//! is not done yet is asked again, as clients do.
+//! Clients of the controller and their hosts. Each operation is a task, so that many run at once. A
+//! request that is not done yet is repeated, as clients do.
 //!
 //! What must never happen here: a client that believes more than it was told.
 
@@ -23,12 +23,12 @@ use crate::model::initiator_of;
 use crate::node::device_of;
 use crate::world::World;
 
-/// How long a client waits for an answer.
+/// Time for which a client waits for an answer.
 const PATIENCE: Wait = Wait(Duration::from_secs(12));
-/// How often it asks.
+/// Number of times that a client asks.
 const TRIES: u32 = 4;
 
-/// What a client does.
+/// Operation of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errand {
     Create {
@@ -52,7 +52,7 @@ pub(crate) enum Errand {
     Write {
         id: AttachmentId,
     },
-    /// By so many GiB.
+    /// Extends a volume by `more` GiB.
     Extend {
         volume: VolumeId,
         more: u32,
@@ -60,19 +60,19 @@ pub(crate) enum Errand {
     CancelExtend {
         volume: VolumeId,
     },
-    /// Takes a snapshot, writes, and has the volume be what the snapshot holds.
+    /// Takes a snapshot, writes, and reverts the volume to the snapshot.
     Revert {
         volume: VolumeId,
     },
 }
 
-/// What kind of volume a client wants.
+/// Kind of volume that a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// For one host, in any pool.
     Plain,
     Shared,
-    /// In a thin pool; shared, too.
+    /// In a thin pool, and shared.
     Thin,
 }
 
@@ -84,7 +84,7 @@ fn connector(node: u8) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// The kind of a refusal: its text may hold what differs from run to run.
+/// Returns the kind of a refusal. The text may differ between runs of one seed.
 fn short(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Rule(RuleAnswer::Invalid | RuleAnswer::InvalidVolume, _) | Refusal::Invalid(_) => "invalid",
@@ -187,7 +187,8 @@ async fn extend(world: &World, service: &Service, volume: VolumeId, more: u32, r
     }
 }
 
-/// Waits until a volume, or a snapshot, is no longer on its way. `None`: it does not get there while its client waits.
+/// Waits until a volume or snapshot has left its transitional status. `None` if it does not within
+/// the client's patience.
 async fn arrived(service: &Service, id: VolumeId, snapshot: bool) -> Option<VolumeStatus> {
     for _ in 0..60 {
         let status = if snapshot {
@@ -212,7 +213,7 @@ async fn revert(world: &World, service: &Service, volume: VolumeId, rng: &mut Rn
     if arrived(service, snapshot.id, true).await != Some(VolumeStatus::Available) {
         return;
     }
-    // A host has written meanwhile.
+    // A host writes meanwhile.
     let written = world.node_of(volume).map(|at| {
         let machine = lock(&world.nodes[at]).machine.clone();
         machine.blocks().fill(device_of(volume));
@@ -276,7 +277,7 @@ async fn attach(world: &World, service: &Service, id: AttachmentId, reserve: boo
     }
 }
 
-/// The host logs in with what it was given.
+/// Logs the host in, with the connection info that it was given.
 fn log_in(world: &World, made: &Attachment) {
     let Some(info) = &made.connection_info else { return };
     let text = |key: &str| info.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -295,7 +296,8 @@ fn log_in(world: &World, made: &Attachment) {
     }
 }
 
-/// The host writes. Where all that its nexus was ever given is read-only, the target must refuse.
+/// Writes as the host. If all modes that its nexus was ever given are read-only, the target must
+/// refuse.
 fn write(world: &World, id: AttachmentId) {
     let (known, may_write) = {
         let model = lock(&world.model);

@@ -1,9 +1,10 @@
-//! The kernel work of one agent process, in lockstep: as long as the machine is quick and no device hangs, a job runs where it is
-//! submitted, at once, and virtual time stands still meanwhile.
+//! Kernel work of one agent process, in lockstep. While the machine is fast and no device hangs, a
+//! job runs where it is submitted, at once, and virtual time stands still.
 //!
-//! Otherwise each job has a thread, its *lane*. At any moment either the run's own thread works or one lane does. A lane gives the
-//! turn back when its job has ended, when it hangs in the fake kernel, or when a call of it takes (virtual) time. So two jobs are at
-//! work at the same time on a slow machine, and how their calls follow each other is the seed's choice.
+//! Otherwise each job has a thread, its *lane*. At any moment either the run's own thread works or
+//! one lane does. A lane gives the turn back when its job has ended, when it hangs in the fake
+//! kernel, or when a call of it takes (virtual) time. On a slow machine two jobs can therefore be
+//! at work at the same time. The seed decides how their calls are interleaved.
 //!
 //! What must never happen here: two jobs of one machine that run at the same moment; a job of a process that was killed.
 
@@ -20,23 +21,24 @@ use mooring_host::fake::FakeMachine;
 use crate::lock;
 use crate::switch::{Killed, Switch};
 
-/// Jobs of a process at work at the same time, those that hang apart.
+/// Jobs of a process at work at the same time, without those that hang.
 const LANES: usize = 2;
 
-/// A job that waits for another one looks again so often.
+/// Interval in which a job that waits for another one looks again.
 const LOOKS_AGAIN: Duration = Duration::from_millis(100);
 
-/// The run's thread looks so often whether a job hangs.
+/// Interval in which the run's thread checks for a job that hangs.
 const HANGS_AFTER: Duration = Duration::from_micros(50);
 
-/// In real time: a job that gives no turn back for so long waits for something that only another job could do.
+/// Limit in real time: a job that gives no turn back for this long waits for something that only
+/// another job could do.
 const STUCK_AFTER: Duration = Duration::from_mins(1);
 
-/// Where a job is.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Work,
-    /// A call takes so long.
+    /// A call takes this long.
     Waits(Duration),
     End,
 }
@@ -46,7 +48,7 @@ enum At {
 struct Lane {
     at: Mutex<At>,
     moved: Condvar,
-    /// Closed while the job hangs, so that what comes back from the kernel waits for its turn.
+    /// `true` while the job hangs, so that calls which return from the kernel wait for their turn.
     closed: AtomicBool,
 }
 
@@ -60,7 +62,7 @@ impl Lane {
         self.moved.notify_all();
     }
 
-    /// Gives the turn back until this time has passed. For the lane's own thread.
+    /// Gives the turn back until this time has passed; called by the lane's own thread.
     fn wait(&self, time: Duration) {
         self.go(At::Waits(time));
         let waits = |at: &mut At| *at != At::Work;
@@ -76,7 +78,7 @@ fn own_lane() -> Option<Arc<Lane>> {
     LANE.with_borrow(Clone::clone)
 }
 
-/// Waits while this thread's lane is closed. The kernel's door calls it whenever a call has returned.
+/// Waits while this thread's lane is closed; called after every return from the kernel.
 pub(crate) fn take_turn() {
     if let Some(lane) = own_lane() {
         while lane.closed.load(Ordering::Acquire) {
@@ -85,22 +87,23 @@ pub(crate) fn take_turn() {
     }
 }
 
-/// Lets time pass in a job. Nothing where no lane is: there, time stands still.
+/// Lets time pass in a job. Does nothing outside a lane: there, time stands still.
 pub(crate) fn pass(time: Duration) {
     if let Some(lane) = own_lane() {
         lane.wait(time);
     }
 }
 
-/// What hangs on one machine, whoever submitted it.
+/// Jobs that hang on one machine, whoever submitted them.
 #[derive(Clone, Default)]
 pub(crate) struct Hung(Arc<Mutex<Vec<HungJob>>>);
 
-/// A lane that hangs, and whose it is.
+/// A lane that hangs, and the process that it belongs to.
 type HungJob = (Jobs, Arc<Lane>);
 
 impl Hung {
-    /// The device answers again: all calls return, and their jobs go on in the order in which they hung.
+    /// Resumes the jobs after the device has answered: all calls return, and their jobs go on in
+    /// the order in which they hung.
     pub(crate) fn go_on(&self, machine: &FakeMachine) {
         while machine.waiting() > 0 {
             std::thread::yield_now();
@@ -116,13 +119,13 @@ impl Hung {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Somebody is at it.
+    /// `true` while [`Jobs::drain`] runs.
     at_work: bool,
     /// Jobs that have begun, and do not hang.
     lanes: Vec<Arc<Lane>>,
 }
 
-/// The jobs of one agent process. Clones are the same process.
+/// Jobs of one agent process; clones belong to the same process.
 #[derive(Clone)]
 pub(crate) struct Jobs {
     queue: Arc<Mutex<Queue>>,
@@ -132,12 +135,12 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Must be called inside the run's runtime.
+    /// Creates an empty queue; must be called inside the run's runtime.
     pub(crate) fn new(switch: Switch, hung: Hung) -> Self {
         Self { queue: Arc::default(), switch, hung, runtime: tokio::runtime::Handle::current() }
     }
 
-    /// As the agent takes them.
+    /// Returns the workers that the agent uses.
     pub(crate) fn workers(&self) -> Workers {
         let jobs = self.clone();
         Workers::given(move |job| jobs.submit(job))
@@ -148,13 +151,13 @@ impl Jobs {
             return;
         }
         lock(&self.queue).jobs.push_back(job);
-        // What a job submits begins when it has given the turn back.
+        // A job that another job submits begins after that one has given the turn back.
         if own_lane().is_none() {
             self.drain();
         }
     }
 
-    /// Runs what waits and may begin. For the run's thread.
+    /// Runs the jobs that wait and may begin; called by the run's thread.
     pub(crate) fn drain(&self) {
         if std::mem::replace(&mut lock(&self.queue).at_work, true) {
             return;
@@ -176,7 +179,7 @@ impl Jobs {
         }
     }
 
-    /// The process was killed: jobs that wait for a call come to their end at once.
+    /// Ends the jobs after a kill of the process: those that wait for a call end at once.
     pub(crate) fn end(&self) {
         let lanes = std::mem::take(&mut lock(&self.queue).lanes);
         for lane in lanes {
@@ -195,7 +198,7 @@ impl Jobs {
             let _runtime = runtime.enter();
             LANE.set(Some(Arc::clone(&ours)));
             mooring_agent::workers::wait_by(|time| pass(time.max(LOOKS_AGAIN)));
-            // Also the first call of a job may come behind another job's.
+            // Even the first call of a job may come after another job's.
             if let Some(time) = switch.takes_first() {
                 pass(time);
             }
@@ -210,7 +213,8 @@ impl Jobs {
         self.follow(&lane, before);
     }
 
-    /// Waits until a lane gives the turn back, and takes note of why. `before`: so many calls of the machine hung before.
+    /// Waits until a lane gives the turn back, and records why. `before` is the number of the
+    /// machine's calls that hung already.
     fn follow(&self, lane: &Arc<Lane>, before: usize) {
         let ended = |queue: &Mutex<Queue>| lock(queue).lanes.retain(|one| !Arc::ptr_eq(one, lane));
         match self.next_turn(lane, before) {
@@ -235,7 +239,7 @@ impl Jobs {
         }
     }
 
-    /// Where the job is when the turn comes back. `None`: it hangs.
+    /// Returns the job's state when the turn comes back; `None` if the job hangs.
     fn next_turn(&self, lane: &Lane, before: usize) -> Option<At> {
         let may_hang = self.switch.may_hang();
         let patience = if may_hang { HANGS_AFTER } else { STUCK_AFTER };

@@ -56,27 +56,27 @@ pub enum Broken {
     Store,
 }
 
-/// How runs are made.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Events before everything heals.
+    /// Number of events before everything heals.
     pub events: u32,
-    /// A defect put in on purpose.
+    /// Defect put in on purpose; `None` for a run without one.
     pub broken: Option<Broken>,
 }
 
-/// What a run has shown.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// What must never be, and was. Empty: the run is good.
+    /// Violations of what must never happen. A good run has none.
     pub violations: Vec<String>,
-    /// What happened, line by line.
+    /// Events of the run, line by line.
     pub trace: Vec<String>,
-    /// Of the trace: the same seed has the same.
+    /// Hash of the trace; one seed always gives the same hash.
     pub hash: u64,
-    /// What happened how often.
+    /// Number of occurrences of each kind of event.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs one seed.
 pub fn run(seed: u64, options: Options) -> Result<Outcome> {
-    // In memory where there is one: what a disk does to a sync is no matter of this.
+    // In memory if possible: the duration of a disk's sync must not matter.
     let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).context("make a folder")?;
     let gate = gate::Gate::default();
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -94,9 +94,10 @@ pub fn run(seed: u64, options: Options) -> Result<Outcome> {
     let runtime = builder
         .enable_time()
         .start_paused(true)
-        // One thread, in order, for all transactions.
+        // One thread runs all transactions in order.
         .max_blocking_threads(1)
-        // What another thread has woken comes when everything else is done, so that its speed has no part in the order.
+        // Tasks woken by another thread run after everything else, so that its speed does not
+        // affect the order.
         .global_queue_interval(u32::MAX)
         .build()
         .context("start a runtime")?;

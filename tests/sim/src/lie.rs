@@ -1,5 +1,5 @@
-//! A network that answers in the place of the agent: every grant that a change takes away is "revoked", and nothing is done.
-//! Only to show that the simulation would find it.
+//! A network that answers instead of the agent: every grant that a change takes away is "revoked",
+//! and nothing is done. The run with this defect shows that the simulation would find it.
 //!
 //! What must never happen here: anything in a run without a defect.
 
@@ -11,15 +11,15 @@ use tonic::body::Body;
 use tonic::codegen::Bytes;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Response};
 
-/// The flag and the length before a message.
+/// Flag and length before a message, in bytes.
 const FRAME_BYTES: usize = 5;
 
-/// What went to the agent last, by volume.
+/// Initiators with a grant that the agent last received, by volume.
 #[derive(Debug, Default)]
 pub(crate) struct Liar(BTreeMap<String, BTreeSet<String>>);
 
 impl Liar {
-    /// An answer to this request; `None`: the agent may have it.
+    /// Returns a false answer to this request; `None` if the agent may have the request.
     pub(crate) fn answer(&mut self, path: &str, body: &Bytes) -> Option<Response<Body>> {
         if !path.ends_with("/PutExport") {
             return None;
@@ -48,7 +48,7 @@ impl Liar {
     }
 }
 
-/// What an agent would report if it had done it.
+/// Returns the report of an agent that has done the change.
 fn report(
     volume: &str,
     generation: Option<v1::Generation>,

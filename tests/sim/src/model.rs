@@ -1,4 +1,4 @@
-//! What the run knows by itself: what its clients asked for and what they were told, and the trace of it all.
+//! Own knowledge of the run: requests of its clients, their answers, and the trace.
 //!
 //! What must never happen here: anything taken from the controller's rows or the agents' reports: those are what is judged.
 
@@ -13,37 +13,40 @@ use tokio::time::Instant;
 #[derive(Debug, Clone)]
 pub(crate) struct KnownVolume {
     pub(crate) name: String,
-    /// The database was put back to a state from before it, or from before its end.
+    /// `true` if the database was restored to a state from before the volume, or from before its
+    /// end.
     pub(crate) lost: bool,
-    /// An operator has said what holds, and what does not is still being taken away.
+    /// `true` if an operator has decided the review, and what contradicts the decision is still
+    /// being removed.
     pub(crate) confirmed: bool,
-    /// When it was asked for, in steps of the run.
+    /// Step of the run in which the volume was asked for.
     pub(crate) born: u64,
     pub(crate) hand: Hand,
 }
 
-/// What was done to a volume behind its agent's back.
+/// Changes of a volume behind its agent's back.
 #[derive(Debug, Clone, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "notes of a simulation")]
 pub(crate) struct Hand {
-    /// On which node, and when last; a node that cannot see it stops this clock. `None`: its agent has had the time to put it right.
+    /// Node and time of the last change. A node that cannot see the change restarts this clock.
+    /// `None` if the agent has had time to correct it.
     pub(crate) touched: Option<(usize, Instant)>,
-    /// It is its export that was changed.
+    /// `true` if the export was changed.
     pub(crate) in_tree: bool,
-    /// Its LV was renamed.
+    /// `true` if the LV was renamed.
     pub(crate) away: bool,
-    /// Its LV was removed.
+    /// `true` if the LV was removed.
     pub(crate) removed: bool,
-    /// The agent's store that knew of it was lost: that the volume was whole is known no more.
+    /// `true` if the agent has lost its store: nothing records any more that the volume was whole.
     pub(crate) unmade: bool,
-    /// Its LV was extended.
+    /// `true` if the LV was extended.
     pub(crate) extended: bool,
-    /// The largest size that its LV was seen with.
+    /// Largest size of the LV that was seen.
     pub(crate) largest: u64,
 }
 
 impl Hand {
-    /// Whether its agent waits for an operator: its LV is not there, or is larger than it is wished.
+    /// True if the agent waits for an operator: the LV is missing, or larger than its spec.
     pub(crate) const fn is_apart(&self) -> bool {
         self.away || self.removed || self.extended
     }
@@ -56,9 +59,9 @@ pub(crate) struct KnownAttachment {
     pub(crate) volume: VolumeId,
     pub(crate) node: u8,
     pub(crate) mode: Mode,
-    /// Its end was acknowledged at this step.
+    /// Step in which the end was acknowledged; `None` before.
     pub(crate) gone: Option<u64>,
-    /// Where its host is logged in.
+    /// Node and session of the host's login; `None` if it has not logged in.
     pub(crate) session: Option<(usize, SessionId)>,
 }
 
@@ -67,17 +70,17 @@ pub(crate) struct Model {
     pub(crate) step: u64,
     pub(crate) volumes: BTreeMap<VolumeId, KnownVolume>,
     pub(crate) attachments: BTreeMap<AttachmentId, KnownAttachment>,
-    /// What must never be, and was.
+    /// Violations of what must never happen.
     pub(crate) violations: Vec<String>,
     pub(crate) trace: Vec<String>,
-    /// What happened how often.
+    /// Number of occurrences of each kind of event.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     hash: DefaultHasher,
     born: Instant,
 }
 
 impl Model {
-    /// Must be called inside the run's runtime.
+    /// Creates an empty model; must be called inside the run's runtime.
     pub(crate) fn new() -> Self {
         Self {
             step: 0,
@@ -102,24 +105,24 @@ impl Model {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Somebody has done something to a volume on this node, or to the whole node.
+    /// Records a foreign change of a volume on this node, or of the whole node.
     pub(crate) fn touch(&mut self, at: usize, volume: VolumeId) {
         if let Some(known) = self.volumes.get_mut(&volume) {
             known.hand.touched = Some((at, Instant::now()));
         }
     }
 
-    /// Whether a volume is not what its agent has made it, because somebody else was at it.
+    /// True if a volume may differ from what its agent made, because somebody else changed it.
     pub(crate) fn is_touched(&self, volume: VolumeId) -> bool {
         self.volumes.get(&volume).is_some_and(|known| known.hand.touched.is_some())
     }
 
-    /// Whether an export is not what its agent has made it.
+    /// True if an export may differ from what its agent made.
     pub(crate) fn is_changed_in_tree(&self, volume: VolumeId) -> bool {
         self.is_touched(volume) && self.volumes.get(&volume).is_some_and(|known| known.hand.in_tree)
     }
 
-    /// Something is so that must never be.
+    /// Records a violation of what must never happen.
     pub(crate) fn violated(&mut self, what: impl AsRef<str>) {
         self.say(format!("VIOLATED: {}", what.as_ref()));
         self.violations.push(what.as_ref().to_owned());
@@ -129,12 +132,13 @@ impl Model {
         self.hash.finish()
     }
 
-    /// Names of ours in the place of ids.
+    /// Returns the run's own name of a volume instead of the id.
     pub(crate) fn name(&self, volume: VolumeId) -> String {
         self.volumes.get(&volume).map_or_else(|| volume.to_string(), |known| known.name.clone())
     }
 
-    /// Another attachment of this volume from the same host may be there, as far as its clients were told.
+    /// True if another attachment of this volume from the same host may exist, as far as its
+    /// clients were told.
     pub(crate) fn shares(&self, id: AttachmentId) -> bool {
         let Some(this) = self.attachments.get(&id) else { return false };
         self.attachments.iter().any(|(other, known)| {
@@ -143,7 +147,7 @@ impl Model {
     }
 }
 
-/// The initiator name of a stock host.
+/// Initiator name of a stock host.
 pub(crate) fn initiator_of(node: u8) -> String {
     format!("iqn.2026-01.org.example:node{node}")
 }

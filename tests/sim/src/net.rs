@@ -1,4 +1,5 @@
-//! The network between the controller and one agent: streams in memory that can be cut, or that swallow everything.
+//! Network between the controller and one agent: streams in memory that can be cut, or that can
+//! swallow everything.
 //!
 //! What must never happen here: a byte that arrives on a stream that was cut, or out of order.
 
@@ -17,14 +18,14 @@ use tonic::transport::{Endpoint, Uri};
 
 use crate::lock;
 
-/// Bytes that are on the way in one direction.
+/// Bytes that can be under way in one direction.
 const WINDOW: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the network does.
+/// State of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Weather {
-    /// It carries.
+    /// Everything arrives.
     #[default]
     Fair,
     /// Every connection ends, and none can be made.
@@ -49,24 +50,24 @@ impl Flow {
 #[derive(Debug, Default)]
 struct State {
     weather: Weather,
-    /// Who takes connections; `None`: nobody listens.
+    /// Receiver of new connections; `None` if no agent listens.
     listener: Option<mpsc::UnboundedSender<Pipe>>,
     flows: Vec<Weak<Mutex<Flow>>>,
 }
 
-/// The way to one agent. Clones are the same way.
+/// Network to one agent; clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wire(Arc<Mutex<State>>);
 
 impl Wire {
-    /// An agent listens.
+    /// Starts to listen as an agent.
     pub(crate) fn listen(&self) -> mpsc::UnboundedReceiver<Pipe> {
         let (send, receive) = mpsc::unbounded_channel();
         lock(&self.0).listener = Some(send);
         receive
     }
 
-    /// The agent is gone, and with it its connections.
+    /// Stops listening: the agent is gone, and its connections end.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.0);
         state.listener = None;
@@ -98,7 +99,7 @@ impl Wire {
         Ok(Some(Pipe { stream: ours, flow }))
     }
 
-    /// Dials the agent. The channel dials again by itself, as over a real network.
+    /// Dials the agent. The channel reconnects by itself, as over a real network.
     pub(crate) fn dial(&self) -> Dialled {
         let wire = self.clone();
         Box::pin(async move {
@@ -136,7 +137,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Whether the network carries now. What must wait is woken when that changes.
+    /// Ready if the network carries bytes now. The task is woken when that changes.
     fn carries(&self, context: &Context<'_>) -> Poll<io::Result<()>> {
         let mut flow = lock(&self.flow);
         if flow.cut {

@@ -1,4 +1,4 @@
-//! A storage node: a fake machine that stays, and agents on it that come and go.
+//! Storage nodes: a fake machine that stays, and agents on it that come and go.
 //!
 //! What must never happen here: two agents of one node at the same time.
 
@@ -33,7 +33,7 @@ use crate::pace::Pace;
 use crate::switch::Switch;
 use crate::time::WallClock;
 
-/// Room for volumes.
+/// Size of the volume group.
 const GROUP_BYTES: u64 = 64 << 30;
 
 /// A running agent.
@@ -53,7 +53,7 @@ pub(crate) struct Node {
     pub(crate) wire: Wire,
     pub(crate) clock: WallClock,
     pub(crate) pace: Pace,
-    /// The power failed: what its kernel had is made again by its agent.
+    /// `true` after a loss of power: the agent must make the kernel's objects again.
     pub(crate) rebooted: bool,
     calls: Calls,
     dir: PathBuf,
@@ -65,24 +65,24 @@ pub(crate) struct Node {
     process: Option<Process>,
     pub(crate) broken: Option<Broken>,
     complaints: Vec<String>,
-    /// Why LVM does not answer as it should.
+    /// Present fault of LVM; `None` if LVM answers as it should.
     pub(crate) trouble: Option<Trouble>,
-    /// Its agent has lost its store at some time.
+    /// `true` if the agent has ever lost its store.
     pub(crate) lost_store: bool,
 }
 
-/// Why LVM does not answer as it should.
+/// Fault of LVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// Each command fails.
     Fails,
-    /// The program is not there.
+    /// The program is missing.
     Missing,
-    /// The disk of the group is not there.
+    /// The disk of the group is missing.
     NoGroup,
 }
 
-/// Where a volume's LV is.
+/// Returns the device path of a volume's LV.
 pub(crate) fn device_of(volume: VolumeId) -> PathBuf {
     format!("/dev/vg0/mooring-{volume}").into()
 }
@@ -99,7 +99,7 @@ impl Node {
             "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nportals = [\"{portal}\"]\nresync_seconds = 60\n\
              [[groups]]\nname = \"vg0\"\n{1}",
             dir.display(),
-            // With a thin pool LVM is asked at every resync; without one, only now and then.
+            // With a thin pool, the agent asks LVM at every resync; without one, only now and then.
             if number == 1 { "" } else { "thin_pool = \"24GiB\"\n" }
         );
         let machine = FakeMachine::new();
@@ -131,7 +131,7 @@ impl Node {
         self.process.as_ref().is_some_and(|process| !process.switch.is_dead())
     }
 
-    /// Starts an agent, if none runs.
+    /// Starts an agent if none runs.
     pub(crate) fn start(&mut self) -> Result<()> {
         if self.is_up() {
             return Ok(());
@@ -170,7 +170,7 @@ impl Node {
             let incoming = UnboundedReceiverStream::new(wire.listen()).map(Ok::<_, std::io::Error>);
             let service = AgentServer::new(Service::new(engine, stopped));
             let service = service.max_decoding_message_size(MESSAGE_BYTES_MAX);
-            // It ends with the process.
+            // The server ends with the process.
             drop(Server::builder().layer(calls).add_service(service).serve_with_incoming(incoming).await);
         });
         let hearing = tokio::spawn(switch.ears().clone().follow());
@@ -178,7 +178,7 @@ impl Node {
         Ok(())
     }
 
-    /// The agent is killed: nothing is closed, nothing is said, nothing is done any more.
+    /// Kills the agent: it closes nothing, says nothing, and does nothing any more.
     pub(crate) fn crash(&mut self) {
         if let Some(process) = self.process.take() {
             process.switch.kill();
@@ -190,21 +190,21 @@ impl Node {
         }
     }
 
-    /// The agent is killed around one of its next changes of the machine.
+    /// Kills the agent before or after one of its next changes of the machine.
     pub(crate) fn crash_in(&self, changes: u64, after: bool) {
         if let Some(process) = &self.process {
             process.switch.kill_in(changes, after);
         }
     }
 
-    /// What a simulation must not see of an agent's code.
+    /// Takes the complaints about the agent's code.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         let mut all = std::mem::take(&mut self.complaints);
         all.extend(self.process.iter().flat_map(|process| process.switch.complaints()));
         all
     }
 
-    /// The power fails and comes back.
+    /// Loses power, and boots again.
     pub(crate) fn reboot(&mut self) {
         self.crash();
         self.machine.reboot();
@@ -212,7 +212,7 @@ impl Node {
         self.rebooted = true;
     }
 
-    /// From now on LVM does not answer as it should.
+    /// Lets LVM fail in this way from now on.
     pub(crate) fn trouble(&mut self, trouble: Trouble) {
         self.end_trouble();
         let lvm = self.machine.lvm();
@@ -224,7 +224,7 @@ impl Node {
         self.trouble = Some(trouble);
     }
 
-    /// LVM answers again. Nobody activates the LVs of a group that has come back.
+    /// Ends the fault of LVM. Nobody activates the LVs of a group that has come back.
     pub(crate) fn end_trouble(&mut self) {
         let lvm = self.machine.lvm();
         lvm.set_broken(None);
@@ -235,7 +235,7 @@ impl Node {
         }
     }
 
-    /// The agent is killed, and its store is lost with all it knows. Starts another one.
+    /// Kills the agent, loses its store, and starts another agent.
     pub(crate) fn lose_store(&mut self) -> Result<()> {
         self.lost_store = true;
         self.crash();
@@ -248,26 +248,26 @@ impl Node {
         self.start()
     }
 
-    /// The agent is told that somebody has changed LIO's tree.
+    /// Tells the agent that somebody has changed LIO's tree.
     pub(crate) fn tree_changed(&self) {
         if let Some(process) = &self.process {
             process.switch.ears().tree_changed();
         }
     }
 
-    /// The agent is told that somebody has written to a disk of its group.
+    /// Tells the agent that somebody has written to a disk of its group.
     pub(crate) fn disk_written(&self) {
         if let Some(process) = &self.process {
             process.switch.ears().disk_written();
         }
     }
 
-    /// The agent that runs.
+    /// Returns the running agent's engine; `None` if no agent runs.
     pub(crate) fn engine(&self) -> Option<Engine> {
         self.process.as_ref().map(|process| process.engine.clone())
     }
 
-    /// Whether nothing keeps the agent from seeing and mending what somebody else does.
+    /// True if nothing keeps the agent from seeing and correcting foreign changes.
     pub(crate) fn is_well(&self) -> bool {
         self.is_up() && !self.is_held() && !self.pace.is_slow() && self.trouble.is_none()
     }
@@ -276,7 +276,7 @@ impl Node {
         self.device.is_some()
     }
 
-    /// A device stops answering, with a write in flight on it.
+    /// Stops a device from answering, with a write in flight on it.
     pub(crate) fn hold(&mut self, volume: VolumeId, session: SessionId) {
         let device = device_of(volume);
         self.machine.hold(&device);
@@ -285,7 +285,7 @@ impl Node {
         self.device = Some(device);
     }
 
-    /// It answers again.
+    /// Lets the device answer again.
     pub(crate) fn release(&mut self) {
         if let Some(device) = self.device.clone() {
             self.machine.release(device);
@@ -302,7 +302,7 @@ impl Node {
         }
     }
 
-    /// An initiator logs in with what it was given.
+    /// Logs an initiator in with its credentials.
     pub(crate) fn login(&self, target: &str, initiator: &str, user: &str, secret: &str) -> Result<SessionId> {
         Ok(self.machine.login(&self.portal, target, initiator, Some((user, secret)))?)
     }

@@ -1,4 +1,4 @@
-//! One run: a seed's events, one after another, with everything checked after each.
+//! One run: the events of a seed, one after another, with all checks after each.
 //!
 //! What must never happen here: a choice that does not come from the seed.
 
@@ -19,17 +19,18 @@ use crate::model::{Hand, KnownAttachment, KnownVolume};
 use crate::world::World;
 use crate::{Options, lock, settle};
 
-/// Hosts that log in by themselves.
+/// Number of hosts that log in by themselves.
 const HOSTS: u8 = 3;
-/// Volumes that clients want at the same time.
+/// Number of volumes that clients want at the same time.
 const VOLUMES: usize = 4;
-/// Late calls have come by then: a database is not put back while its network still brings what it sent.
+/// Time within which late calls arrive. No database is restored while the network still delivers
+/// what the former one sent.
 const NETWORK_LIFE: Duration = Duration::from_secs(40);
 
 /// A copy of the database.
 struct Backup {
     step: u64,
-    /// Volumes that clients knew of then.
+    /// Volumes that clients knew at the time of the copy.
     volumes: BTreeSet<VolumeId>,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Must be called inside the run's runtime.
+    /// Prepares a run; must be called inside the run's runtime.
     pub(crate) async fn new(seed: u64, options: &Options, dir: &Path) -> Result<Self> {
         let mut rng = Rng::with_seed(seed);
         let world = World::new(dir, Calls::new(rng.fork(), options.broken), options.broken)?;
@@ -53,12 +54,12 @@ impl Run {
         let mut control = world.control(dir)?;
         control.start(false)?;
         control.make_types().await?;
-        // Until the agents have said their pools.
+        // Wait until the agents have reported their pools.
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok(Self { world, control, clients: JoinSet::new(), rng, backup: None, named: (0, 0) })
     }
 
-    /// All events, and then everything heals and comes to rest.
+    /// Runs all events, heals everything, and waits for rest.
     pub(crate) async fn all(mut self, events: u32) -> Result<()> {
         for step in 0..events {
             lock(&self.world.model).step = step.into();
@@ -89,7 +90,7 @@ impl Run {
         self.carry_out_fault().await
     }
 
-    /// What a client does next. What it is about may be gone, or not there yet.
+    /// Chooses a client's next operation. The object may be gone, or may not exist yet.
     fn errand(&mut self) -> Option<Errand> {
         let (volumes, attachments) = {
             let model = lock(&self.world.model);
@@ -205,11 +206,12 @@ impl Run {
             let mut model = lock(&self.world.model);
             for (id, known) in &mut model.volumes {
                 known.lost |= !volumes.contains(id) || known.born > step;
-                // It may have grown since.
+                // The volume may have grown after the copy.
                 known.hand.extended = true;
             }
             for known in model.attachments.values_mut() {
-                // The database remembers it again; whether it holds is an operator's word.
+                // The restored database knows the attachment again. An operator decides whether it
+                // holds.
                 known.gone = known.gone.filter(|gone| *gone <= step);
             }
         }

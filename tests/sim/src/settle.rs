@@ -1,5 +1,5 @@
-//! The end of a run: everything heals, and within some virtual minutes everything that is wished is true; then everything is
-//! detached and deleted, and nothing is left.
+//! End of a run: everything heals, and within some virtual minutes every spec is reached. Then
+//! everything is detached and deleted, and nothing is left.
 //!
 //! What must never happen here: a run that is called good because nobody could look.
 
@@ -19,10 +19,10 @@ use crate::net::Weather;
 use crate::run::Run;
 use crate::world::{Kernel, Shown, Snapshot, World};
 
-/// How long wishes may take to become true once everything works.
+/// Time within which specs must be reached once everything works.
 const REST_WITHIN: Duration = Duration::from_mins(5);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// After so long an operator does something about an agent that its controller does not know.
+/// Time after which an operator acts on an agent that its controller does not know.
 const STORES_ANEW_AFTER: Duration = Duration::from_mins(2);
 
 fn heal(run: &mut Run) -> Result<()> {
@@ -42,7 +42,7 @@ fn heal(run: &mut Run) -> Result<()> {
     run.control.start(false)
 }
 
-/// Heals, waits for rest, takes everything away, waits again.
+/// Heals, waits for rest, takes everything away, and waits again.
 pub(crate) async fn settle(run: &mut Run) -> Result<()> {
     heal(run)?;
     let Some(service) = run.control.service().cloned() else { return Ok(()) };
@@ -50,7 +50,7 @@ pub(crate) async fn settle(run: &mut Run) -> Result<()> {
         let mut waited = Duration::ZERO;
         loop {
             for node in run.world.nodes.iter() {
-                // A kill that was to come at some later change may come only now.
+                // A kill planned for some later change may happen only now.
                 lock(node).start()?;
             }
             while run.clients.try_join_next().is_some() {}
@@ -81,8 +81,9 @@ pub(crate) async fn settle(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A call that came to an agent with a new store before its controller had given it its id back has left it specs of its own, and the
-/// controller takes it for another one. An operator moves that store aside, too.
+/// Moves the new stores of unknown agents aside, as an operator does. A call that reached an agent
+/// with a new store before its controller had restored the agent's id left specs in that store. The
+/// controller then takes the agent for another one.
 fn take_stores_anew(world: &World) -> Result<()> {
     for node in world.nodes.iter() {
         let mut node = lock(node);
@@ -95,7 +96,7 @@ fn take_stores_anew(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Writes down what the agents would still do.
+/// Writes the agents' remaining steps into the trace.
 async fn say_plans(world: &World) {
     for node in world.nodes.iter() {
         let engine = lock(node).engine();
@@ -109,7 +110,7 @@ async fn say_plans(world: &World) {
     }
 }
 
-/// An operator wishes volumes as large as somebody has made them by hand.
+/// Raises the size in the spec of volumes that somebody has extended by hand, as an operator does.
 async fn take_as_large(world: &World, service: &Service) {
     let Some(snapshot) = world.snapshot(service).await else { return };
     let extended = |id: &&VolumeId| {
@@ -119,7 +120,7 @@ async fn take_as_large(world: &World, service: &Service) {
         let Some(shown) = snapshot.volumes.get(&id).filter(|shown| shown.is_whole()) else { continue };
         let Some(gib) = world.lv_gib(id) else { continue };
         if gib > shown.size_gib && !matches!(shown.status, VolumeStatus::Available | VolumeStatus::InUse) {
-            // Only what is attached, or is not at all, can be made larger.
+            // Only a volume that is attached, or free, can be extended.
             for (attachment, _) in snapshot.rows.iter().filter(|(_, row)| row.volume == id) {
                 let wait = Wait(Duration::from_secs(1));
                 drop(service.delete_attachment(&admin(), *attachment, true, wait).await);
@@ -128,7 +129,7 @@ async fn take_as_large(world: &World, service: &Service) {
         }
         if gib > shown.size_gib {
             let action = VolumeAction::Extend { size_gib: gib, online: true };
-            // An agent that is not up yet: asked again.
+            // If the agent is not up yet, a later round asks again.
             drop(service.volume_action(&admin(), id, action).await);
             continue;
         }
@@ -138,12 +139,12 @@ async fn take_as_large(world: &World, service: &Service) {
     }
 }
 
-/// An operator says that what a restored database wishes holds.
+/// Confirms, as an operator, that the specs of a restored database hold.
 async fn confirm(world: &World, service: &Service) {
     let Some(snapshot) = world.snapshot(service).await else { return };
     for id in snapshot.volumes.keys().filter(|id| is_in_review(&snapshot, **id)) {
         log_out_unknown(world, &snapshot, *id);
-        // An agent that is not up yet: asked again.
+        // If the agent is not up yet, a later round asks again.
         let confirmed = service.confirm_review(&admin(), *id).await.is_ok();
         let mut model = lock(&world.model);
         if let Some(known) = model.volumes.get_mut(id).filter(|_| confirmed) {
@@ -154,8 +155,8 @@ async fn confirm(world: &World, service: &Service) {
     }
 }
 
-/// Hosts that the database does not know any more log out: a live session is nobody's to cut who does not know it, and the
-/// review would go on.
+/// Logs out hosts that the database has forgotten. Nothing may end a live session of an unknown
+/// host, and the review would never end.
 fn log_out_unknown(world: &World, snapshot: &Snapshot, volume: VolumeId) {
     let model = lock(&world.model);
     let unknown = model
@@ -167,7 +168,7 @@ fn log_out_unknown(world: &World, snapshot: &Snapshot, volume: VolumeId) {
     }
 }
 
-/// Asks for the end of everything that is there, each in a task of its own.
+/// Requests the end of everything that exists, each in its own task.
 async fn take_away(run: &mut Run, service: &Service) {
     let Some(snapshot) = run.world.snapshot(service).await else { return };
     for id in snapshot.rows.keys().copied() {
@@ -185,7 +186,7 @@ async fn take_away(run: &mut Run, service: &Service) {
     }
 }
 
-/// What the kernels should let initiators do, by the rows.
+/// Returns the access that the kernels should give, according to the rows.
 pub(crate) fn wanted(snapshot: &Snapshot) -> Kernel {
     let mut wanted: BTreeMap<(VolumeId, String), Mode> = BTreeMap::new();
     for row in snapshot.rows.values() {
@@ -199,7 +200,8 @@ pub(crate) fn wanted(snapshot: &Snapshot) -> Kernel {
     wanted
 }
 
-/// Why a volume that is whole is not as large as it is said to be, or what it should have grown by is still there.
+/// Returns why a whole volume does not have its size, or which LV of its growth is left; `None` if
+/// all is right.
 fn sized(world: &World, id: VolumeId, shown: &Shown) -> Option<String> {
     let has = world.lv_gib(id).filter(|_| shown.is_whole())?;
     if has != shown.size_gib {
@@ -209,7 +211,7 @@ fn sized(world: &World, id: VolumeId, shown: &Shown) -> Option<String> {
     left.map(|lv| format!("the LV {lv} is left"))
 }
 
-/// What is not at rest yet.
+/// Returns what is not at rest yet; `None` if everything is.
 async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
     if !run.clients.is_empty() {
         return Some("clients still ask".to_owned());
@@ -261,14 +263,15 @@ async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
     }
     let lost = |volume: &VolumeId| lock(&run.world.model).volumes.get(volume).is_none_or(|known| known.lost);
     let mut kernel = run.world.kernel();
-    // What a database that was put back does not know is left alone.
+    // Objects that a restored database does not know are left alone.
     kernel.retain(|(volume, _), _| snapshot.volumes.contains_key(volume) || !lost(volume));
     let wanted = wanted(&snapshot);
     if kernel != wanted {
         return Some(format!("the kernels have {kernel:?}, and {wanted:?} is wanted"));
     }
     let left = run.world.model.lock().ok().and_then(|model| {
-        // An LV that an agent made for a new volume, and lost its store before it said so, is nobody's.
+        // An agent may make an LV for a new volume, and lose its store before it reports that: such
+        // an LV is nobody's.
         let mut known = model.volumes.iter().filter(|(_, known)| !known.lost && !known.hand.unmade);
         known.find(|(id, _)| run.world.node_of(**id).is_some()).map(|(_, known)| known.name.clone())
     });

@@ -1,5 +1,5 @@
-//! The machine as one agent process sees it: the process can be killed before or after any change that it makes, and the
-//! kernel can be made to lie, to show that the checks would see it.
+//! The machine as one agent process sees it. The process can be killed before or after any change
+//! that it makes. The kernel can be made to lie, to show that the checks would see it.
 //!
 //! What must never happen here: anything done by a process that was killed.
 
@@ -19,22 +19,22 @@ use crate::net::Wire;
 use crate::pace::{Call, Pace};
 use crate::{Broken, jobs, lock};
 
-/// So much later a kernel that is late does what it said it had done.
+/// Delay after which a late kernel does what it said it had done.
 const LATE: Duration = Duration::from_secs(30);
 
-/// What a killed process unwinds with.
+/// Payload with which a killed process unwinds.
 pub(crate) struct Killed;
 
 #[derive(Debug, Default)]
 struct State {
     dead: bool,
-    /// The process is killed around the change with this number from now, 1 is the next.
+    /// Number of the change around which the process is killed; 1 is the next. `None` for no kill.
     kill_in: Option<u64>,
     kill_after: bool,
     complaints: Vec<String>,
 }
 
-/// Clones are the same process.
+/// Handle to one process; clones belong to the same process.
 #[derive(Debug, Clone)]
 pub(crate) struct Switch {
     state: Arc<Mutex<State>>,
@@ -43,7 +43,7 @@ pub(crate) struct Switch {
     lvm: FakeLvm,
     blocks: FakeBlocks,
     wire: Wire,
-    /// Whether a device of the machine hangs now.
+    /// `true` while a device of the machine hangs.
     held: Arc<AtomicBool>,
     pace: Pace,
     ears: Ears,
@@ -76,22 +76,22 @@ impl Switch {
         &self.machine
     }
 
-    /// A job may not come back for a while.
+    /// True if a job may not return for a while.
     pub(crate) fn may_hang(&self) -> bool {
         self.held.load(Ordering::Acquire) || self.machine.waiting() > 0
     }
 
-    /// A job may not come to its end at once.
+    /// True if a job may not end at once.
     pub(crate) fn takes_time(&self) -> bool {
         self.may_hang() || self.pace.is_slow()
     }
 
-    /// How long a job waits before its first call.
+    /// Returns how long a job waits before its first call; `None` if it does not wait.
     pub(crate) fn takes_first(&self) -> Option<Duration> {
         self.pace.of(Call::Kernel)
     }
 
-    /// What the process is told of its machine.
+    /// Returns the process's notifications of its machine.
     pub(crate) fn ears(&self) -> &Ears {
         &self.ears
     }
@@ -100,21 +100,21 @@ impl Switch {
         lock(&self.state).dead
     }
 
-    /// The process does nothing any more, and its connections end with it.
+    /// Stops the process: it does nothing any more, and its connections end.
     pub(crate) fn kill(&self) {
         if !std::mem::replace(&mut lock(&self.state).dead, true) {
             self.wire.close();
         }
     }
 
-    /// The process is killed around its n-th change from now.
+    /// Kills the process before or after its n-th change from now.
     pub(crate) fn kill_in(&self, changes: u64, after: bool) {
         let mut state = lock(&self.state);
         state.kill_in = Some(changes);
         state.kill_after = after;
     }
 
-    /// Something that a simulation must not do.
+    /// Records something that a simulation must not do.
     pub(crate) fn complain(&self, what: &str) {
         lock(&self.state).complaints.push(what.to_owned());
     }
@@ -129,7 +129,7 @@ impl Switch {
         }
     }
 
-    /// Counts a change. Whether it is the last one, and whether it is still made.
+    /// Counts a change. Returns whether it is the last one, and whether that is still made.
     fn count(&self) -> (bool, bool) {
         let mut state = lock(&self.state);
         let Some(left) = state.kill_in.as_mut() else { return (false, false) };
@@ -161,12 +161,12 @@ impl Switch {
         result
     }
 
-    /// Whether the kernel only says that it takes this away.
+    /// True if the kernel only says that it removes this object.
     fn lies(&self, path: &TreePath) -> bool {
         self.broken == Some(Broken::Revoke) && path.as_str().contains("/acls/")
     }
 
-    /// Whether the kernel takes this away only after it has said that it did.
+    /// True if the kernel removes this object only after it has said that it did.
     fn is_late(
         &self,
         path: &TreePath,
@@ -322,10 +322,10 @@ impl BlockDevices for Switch {
     }
 }
 
-/// What LVM makes of a command.
+/// Effect of a defect on a command of LVM.
 enum Defect {
     Nothing,
-    /// It says that it is done.
+    /// LVM only says that the command is done.
     OnlySaid,
     Other(Command),
 }

@@ -1,4 +1,5 @@
-//! All of one run: the controller, the storage nodes, the network, the clients, and what is known of them.
+//! Whole world of one run: the controller, the storage nodes, the network, the clients, and the
+//! model.
 //!
 //! What must never happen here: a lock that is held while something of the product runs that takes it, too.
 
@@ -19,10 +20,10 @@ use crate::model::{Model, initiator_of};
 use crate::node::{Node, device_of};
 use crate::{Broken, hand, lock};
 
-/// Storage nodes of a run.
+/// Number of storage nodes of a run.
 const NODES: u8 = 2;
 
-/// What clients and the driver share. Clones are the same world.
+/// State that clients and the driver share; clones are the same world.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) nodes: Arc<Vec<Mutex<Node>>>,
@@ -30,14 +31,14 @@ pub(crate) struct World {
     pub(crate) calls: Calls,
 }
 
-/// A row as the controller's API shows it.
+/// An attachment as the controller's API shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) volume: VolumeId,
     pub(crate) initiator: Option<String>,
     pub(crate) mode: Mode,
     pub(crate) status: AttachmentStatus,
-    /// A client may log in with what it was given.
+    /// `true` if the attachment has its connection info, so that a client may log in.
     pub(crate) connected: bool,
 }
 
@@ -47,13 +48,13 @@ pub(crate) struct Shown {
     pub(crate) status: VolumeStatus,
     pub(crate) attach_status: mooring_controller::domain::AttachStatus,
     pub(crate) attachments: Vec<AttachmentStatus>,
-    /// Why it is in error or in review.
+    /// Reason for an error or a review; `None` without one.
     pub(crate) fault: Option<String>,
     pub(crate) size_gib: u32,
 }
 
 impl Shown {
-    /// Its data is there, as far as the controller was told.
+    /// True if the volume has its data, as far as the controller was told.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(
             self.status,
@@ -73,7 +74,7 @@ pub(crate) struct Snapshot {
     pub(crate) rows: BTreeMap<AttachmentId, Row>,
 }
 
-/// Who reaches what in all kernels: (volume, initiator) and whether it may write.
+/// Access in all kernels: the mode by volume and initiator.
 pub(crate) type Kernel = BTreeMap<(VolumeId, String), Mode>;
 
 impl World {
@@ -95,7 +96,7 @@ impl World {
         lock(&self.model).say(what);
     }
 
-    /// The node that has a volume's LV.
+    /// Returns the index of the node that has a volume's LV; `None` if no node has one.
     pub(crate) fn node_of(&self, volume: VolumeId) -> Option<usize> {
         self.nodes.iter().position(|node| {
             let blocks = lock(node).machine.blocks();
@@ -103,7 +104,7 @@ impl World {
         })
     }
 
-    /// How large a volume's LV is, in whole GiB. `None`: it is not there.
+    /// Returns the size of a volume's LV in whole GiB, rounded up; `None` if the LV is missing.
     pub(crate) fn lv_gib(&self, volume: VolumeId) -> Option<u32> {
         let name = LvName::of(volume);
         let size =
@@ -115,7 +116,7 @@ impl World {
         self.nodes.iter().any(|node| hand::sizes(&lock(node).machine).contains_key(lv.as_str()))
     }
 
-    /// What all kernels let initiators do now.
+    /// Returns the access that all kernels give now.
     pub(crate) fn kernel(&self) -> Kernel {
         let mut all = Kernel::new();
         for node in self.nodes.iter() {
@@ -138,14 +139,14 @@ impl World {
         all
     }
 
-    /// Whether a node has this grant of a volume in its kernel, and no portal for it: its device does not answer, or has not been
-    /// heard since it did. That portals come back is seen at rest.
+    /// True if a node has this grant in its kernel, and no portal for it: the device does not
+    /// answer, or the agent has not heard it since. The check at rest shows that portals come back.
     pub(crate) fn is_withheld(&self, volume: VolumeId, initiator: &str) -> bool {
         let target = IqnPrefix::default().target(volume).to_string();
         self.nodes.iter().any(|node| lock(node).machine.is_withheld(&target, initiator))
     }
 
-    /// Something was done to a whole node that its agent may not see at once.
+    /// Records a change of a whole node that its agent may not see at once.
     pub(crate) fn touch_node(&self, at: usize) {
         let mut model = lock(&self.model);
         let volumes: Vec<_> = model.volumes.keys().copied().collect();
@@ -154,12 +155,12 @@ impl World {
         }
     }
 
-    /// What an agent knew of its volumes is gone.
+    /// Records that an agent has lost its knowledge of its volumes.
     pub(crate) fn store_was_lost(&self) {
         lock(&self.model).volumes.values_mut().for_each(|known| known.hand.unmade = true);
     }
 
-    /// LVs that were renamed have their names again. `false`: there is none on this node.
+    /// Gives renamed LVs their names again. `false` if this node has none.
     pub(crate) fn bring_back(&self, at: usize) -> bool {
         let away = |(id, known): (&VolumeId, &crate::model::KnownVolume)| known.hand.away.then_some(*id);
         let volumes: Vec<_> = lock(&self.model).volumes.iter().filter_map(away).collect();
@@ -181,13 +182,13 @@ impl World {
         any
     }
 
-    /// What the controller says, as an admin sees it. `None`: it says nothing now.
+    /// Reads the controller as an admin; `None` if it does not answer now.
     pub(crate) async fn snapshot(&self, service: &Service) -> Option<Snapshot> {
         let all = || ListQuery { all_projects: true, ..ListQuery::default() };
         let (volumes, attachments) = loop {
             let volumes = service.volumes(&admin(), all()).await.ok()?.items;
             let attachments = service.attachments(&admin(), all()).await.ok()?.items;
-            // Two reads: nothing may have changed between them.
+            // Nothing may have changed between the two reads.
             if service.volumes(&admin(), all()).await.ok()?.items == volumes {
                 break (volumes, attachments);
             }
@@ -217,7 +218,8 @@ impl World {
         Some(snapshot)
     }
 
-    /// A client was told that its attachment is gone. From this moment its host reaches nothing by it.
+    /// Records that a client was told the end of its attachment. From then on its host reaches
+    /// nothing by it.
     pub(crate) fn acknowledged(&self, id: AttachmentId) {
         let kernel = self.kernel();
         let mut model = lock(&self.model);
