@@ -1,4 +1,4 @@
-//! CHAP's hashes against fixed values, and binary values in both forms.
+//! Hashes of CHAP against fixed values, and binary values in both forms.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use mooring_connectors::iscsi::{Algorithm, decode_binary, encode_binary};
@@ -7,7 +7,8 @@ use mooring_model::Secret;
 #[test]
 fn responses_are_the_hashes_of_identifier_secret_and_challenge() {
     let challenge: Vec<u8> = (0..16).collect();
-    // Made with another implementation (Python's hashlib) from the bytes 1f, "correct-horse-1", 00 … 0f; and 00, "s", ff.
+    // Computed with another implementation (Python's hashlib) from the bytes 1f, "correct-horse-1",
+    // 00 … 0f; and 00, "s", ff.
     for (algorithm, number, want, short) in [
         (Algorithm::Md5, 5, "4ee2b9b8e15363bb2c6542f41fedfeee", "80bc95b282237b8bbd1c2d7f4b883086"),
         (

@@ -1,5 +1,5 @@
-//! The login phase against a scripted target: what is sent, what every answer means, and that nothing but a proven login
-//! ends well.
+//! The login phase against a scripted target: the PDUs that are sent, the meaning of every answer,
+//! and that only a proven login succeeds.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use crate::iscsi_common;
@@ -12,7 +12,7 @@ use mooring_connectors::iscsi::{
 use mooring_host::IscsiParam;
 use mooring_model::{Chain, Cure, Secret};
 
-/// Runs a login with a target that does everything right.
+/// Runs a login with a target that makes no mistake.
 fn run(chap: Option<Credentials>, algorithm: u32) -> (Vec<Sent>, Negotiated) {
     let (mut login, mut step) = start(chap);
     let mut sent = Vec::new();
@@ -29,7 +29,7 @@ fn run(chap: Option<Credentials>, algorithm: u32) -> (Vec<Sent>, Negotiated) {
     }
 }
 
-/// A login whose target did everything right until what was sent has this key; and what was sent.
+/// Runs a login with a faultless target until a PDU has this key. Returns the login and that PDU.
 fn at(chap: Option<Credentials>, key: &str) -> (Login, Sent) {
     let (mut login, mut step) = start(chap);
     loop {
@@ -78,7 +78,7 @@ fn chap_with_each_algorithm_and_direction() {
             let response = hash(algorithm, 77, SECRET, CHALLENGE);
             let mut want = vec![("CHAP_N", USER.to_owned()), ("CHAP_R", hex(&response))];
             if both_ways {
-                // As long as the hash, from the login's own random bytes.
+                // The challenge is as long as the hash, from the login's own random bytes.
                 let challenge: Vec<u8> = (2..).take(response.len()).collect();
                 want.extend([("CHAP_I", "1".to_owned()), ("CHAP_C", hex(&challenge))]);
             }
@@ -242,7 +242,8 @@ fn a_target_must_prove_itself_when_asked_to() {
 
 #[test]
 fn our_own_challenge_is_not_answered() {
-    // With the "random" bytes of `start` our challenge is 02 03 …; one-way CHAP has no challenge of ours to reflect.
+    // With the "random" bytes of `start`, our challenge is 02 03 …; one-way CHAP has no challenge
+    // of ours to reflect.
     for (algorithm, bytes) in [(5, 16), (6, 20), (7, 32)] {
         let ours: Vec<u8> = (2..).take(bytes).collect();
         let data = text(&[("CHAP_A", &algorithm.to_string()), ("CHAP_I", "1"), ("CHAP_C", &hex(&ours))]);

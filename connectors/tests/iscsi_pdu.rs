@@ -1,4 +1,4 @@
-//! PDUs beside the login: logout and what a target says without being asked.
+//! PDUs beside the login: logout, and what a target sends unasked.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use mooring_connectors::iscsi::{

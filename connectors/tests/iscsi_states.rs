@@ -1,4 +1,5 @@
-//! Every state of the login against every kind of answer, as one table: a change of any cell is seen in review.
+//! Every state of the login against every kind of answer, in one table, so that a review sees each
+//! changed cell.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::fmt::Write as _;
@@ -16,7 +17,7 @@ const STATES: [&str; 7] = [
     "parameters mutual",
 ];
 
-/// A login in this state, and what it sent last.
+/// A login in this state, and the PDU that it sent last.
 fn at(state: &str) -> (Login, Sent) {
     let (chap, steps): (Option<Credentials>, usize) = match state {
         "method" => (Some(mutual()), 0),
@@ -39,7 +40,7 @@ fn at(state: &str) -> (Login, Sent) {
     (login, sent)
 }
 
-/// The kinds of answers. `stage` is the stage that the login is in, `sent` what it sent last.
+/// Answers of each kind. `stage` is the login's present stage, `sent` the PDU that it sent last.
 fn answers(stage: u8, sent: &Sent) -> Vec<(&'static str, Answer)> {
     let next = if stage == 0 { 1 } else { 3 };
     let with = |pairs: &[(&str, &str)]| Answer::new(stage, text(pairs));
@@ -138,7 +139,7 @@ fn every_state_against_every_answer() {
             let (mut login, _) = at(state);
             let result = answer.give(&mut login);
             writeln!(table, "{name} | {}", outcome(&result)).unwrap();
-            // What has ended stays so.
+            // A login that has ended stays ended.
             if !matches!(result, Ok(LoginStep::Send { .. })) {
                 let after = right_answer(&sent, 7).give(&mut login);
                 assert_eq!(after, Err(LoginError::Ended), "{state}, {name}");

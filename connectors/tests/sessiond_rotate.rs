@@ -1,5 +1,5 @@
-//! Secrets that are rotated: a session that is logged in is not touched, and one that has to log in again gets in, whichever of the
-//! two secrets the target has.
+//! Rotation of secrets: a live session is not touched, and one that must log in again gets in,
+//! whichever of the two secrets the target has.
 
 use mooring_connectors::client::Client;
 use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
@@ -18,7 +18,7 @@ fn chap(secret: &str, target: &str) -> WireChap {
     }
 }
 
-/// The wish of this number, with these credentials: those that are in use, and those beside them.
+/// A spec with this counter and these credentials: `own` are in use, `other` are the alternative.
 fn wish(rig: &Rig, counter: u64, own: WireChap, other: Option<WireChap>) -> SessionWish {
     let mut wish = rig.wish();
     wish.generation.counter = counter;
@@ -49,9 +49,9 @@ fn while_secrets_are_rotated_either_logs_in_again() {
     let first = ensure(&mut client, &wish(&rig, 1, old.clone(), None));
     assert_eq!((first.state, first.secrets), (SessionState::LoggedIn, 1));
     let both = ensure(&mut client, &wish(&rig, 2, old.clone(), Some(new.clone())));
-    // Nobody logs in for it.
+    // The change causes no login.
     assert_eq!((both.state, both.secrets, both.relogins, both.sid), (first.state, 2, 0, first.sid));
-    // Also in the middle of the target's two steps, and in whatever order it makes them.
+    // A relogin also succeeds between the target's two steps, in either order.
     let mut relogins = 0;
     for (own, other) in [(old.clone(), new.clone()), (new.clone(), old)] {
         let generation = 3 + u64::from(relogins);
@@ -70,7 +70,7 @@ fn while_secrets_are_rotated_either_logs_in_again() {
     let last = ensure(&mut client, &wish(&rig, 20, new.clone(), None));
     assert_eq!((last.state, last.secrets, last.relogins, last.sid), (first.state, 1, relogins, first.sid));
     assert!(!rig.entry().contains(SECRET) && !rig.entry().contains(TARGET[0]), "the old ones are forgotten");
-    // The control: a target with neither ends it, and so does an impostor's proof.
+    // The control: a target with neither secret ends the session, and so does an impostor's proof.
     give(&rig, "neither-of-the-two", TARGET[1]);
     rig.target.cut_all();
     rig.until_state(SessionState::Forbidden);
@@ -96,7 +96,7 @@ fn a_first_login_and_a_killed_daemon_know_both_secrets() {
     assert_eq!((status.adopted, status.secrets), (true, 2));
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
-    // What cannot be credentials is refused by its field, and the session stays as it is.
+    // Invalid credentials are refused by their field, and the session stays unchanged.
     let mut alone = wish(&rig, 2, old.clone(), Some(chap("", TARGET[1])));
     let refused = rig.client().ensure(&alone, PATIENCE).unwrap_err().to_string();
     assert!(refused.contains("other_chap.secret"), "{refused}");

@@ -1,4 +1,4 @@
-//! The daemon's socket: versions, watchers, and clients that are wrong, slow or many.
+//! The daemon's socket: versions, watchers, and clients that are wrong, slow or too many.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use crate::sessiond_common::{PATIENCE, Rig, SECRET, log, next_event};
 
 const HELLO: &str = r#"{"request":"hello","protocol_min":1,"protocol_max":1,"software":"test"}"#;
 
-/// A client that says what it likes.
+/// A client that sends arbitrary lines.
 struct Raw {
     stream: UnixStream,
     lines: BufReader<UnixStream>,
@@ -35,9 +35,9 @@ impl Raw {
         raw
     }
 
-    /// The answer; `None`: the daemon has closed.
+    /// Sends a line and returns the answer; `None` if the daemon has closed the connection.
     fn ask(&mut self, line: &str) -> Option<Answer> {
-        // A daemon that has closed already is seen by the read.
+        // If the daemon has closed already, the read shows it.
         let _ = self.stream.write_all(format!("{line}\n").as_bytes());
         self.answer()
     }
@@ -127,7 +127,7 @@ fn wrong_requests_are_answered_and_harm_nobody() {
     ] {
         assert_eq!(kind(raw.ask(&line)), want, "{line:?}");
     }
-    // The same connection goes on, and so does the session. Fields that are not known are skipped.
+    // The connection goes on, and so does the session. Unknown fields are skipped.
     let newer = r#"{"request":"list","since":7}"#;
     let Some(Answer::Sessions { sessions }) = raw.ask(newer) else { panic!() };
     assert_eq!((sessions.len(), sessions[0].sid, sessions[0].state), (1, sid, SessionState::LoggedIn));
@@ -150,7 +150,7 @@ fn a_line_without_an_end_ends_the_connection_alone() {
         }
         bytes
     });
-    // Told why, if the telling was faster than the reset of the connection.
+    // The daemon tells the reason, if that arrives before the reset of the connection.
     if let Some(answer) = raw.answer() {
         assert_eq!(kind(Some(answer)), ErrorKind::Invalid);
         assert_eq!(raw.answer(), None);
@@ -167,7 +167,7 @@ fn slow_and_silent_clients_hold_up_nobody() {
     half.stream.write_all(br#"{"request":"#).unwrap();
     let _silent = Raw::connect(&rig);
     rig.attach();
-    // The slow one is answered when it gets to its end.
+    // The daemon answers the slow client when its line is complete.
     assert!(matches!(half.ask(r#""list"}"#), Some(Answer::Sessions { .. })));
 }
 
@@ -181,7 +181,7 @@ fn one_client_too_many_is_told_so() {
     let error = Client::connect(rig.dir.path(), "test").unwrap_err();
     assert!(matches!(error.cure(), Cure::Operator | Cure::Retry), "{error}");
     drop(many);
-    // Places become free as soon as it is seen that they are.
+    // A place becomes free as soon as the daemon notices the closed connection.
     let until = std::time::Instant::now() + PATIENCE;
     while Client::connect(rig.dir.path(), "test").is_err() {
         assert!(std::time::Instant::now() < until);
@@ -232,7 +232,7 @@ fn a_daemon_that_is_not_there_is_named_with_its_cure() {
     let mut client = rig.client();
     daemon.kill();
     assert!(matches!(client.list(), Err(ClientError::Broken { .. })));
-    // The socket that a dead one left is no hindrance.
+    // The socket of a dead daemon is no obstacle.
     let _daemon = rig.restart();
     assert_eq!(rig.client().list().unwrap(), []);
     assert_eq!(rig.client().get(VolumeId::random()).unwrap(), None);

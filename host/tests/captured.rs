@@ -28,7 +28,7 @@ const VOLATILE: &[&str] = &[
     "write_mbytes",
     "port_auth_indx",
     "role",
-    // Of logins that failed before the tree was read.
+    // Counters of failed logins from before the tree was read.
     "authenticate_fails",
     "negotiate_fails",
     "login_fails",

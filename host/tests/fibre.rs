@@ -1,5 +1,5 @@
-//! The fake's Fibre Channel ports under any sequence of operations: nothing panics, and what an initiator gets by trying is
-//! what the fake says it could reach.
+//! Fake Fibre Channel ports under any sequence of operations: nothing panics, and an initiator gets
+//! exactly the access that the fake reports.
 #![allow(clippy::unwrap_used, reason = "a test says by its panic what went wrong")]
 
 use mooring_host::fake::{FakeMachine, SessionId};
@@ -79,7 +79,7 @@ fn apply(machine: &FakeMachine, sessions: &mut Vec<SessionId>, op: Op) {
         Op::Io(session, lun, writes) => {
             let Some(session) = sessions.get(session) else { return };
             drop(if writes { machine.write(*session, lun) } else { machine.read(*session, lun) });
-            // Its data are there at once: nothing on this one thread waits for them.
+            // The data come at once, because nothing on this one thread waits for them.
             drop(machine.begin_write(*session, lun).map(|late| machine.send_data(late)));
         }
     }
@@ -140,7 +140,7 @@ proptest! {
             for host in HOSTS {
                 let Ok(session) = machine.plogi(&at(fabric), host) else { continue };
                 for lun in machine.report_luns(session).unwrap() {
-                    // One that is shut is seen and answers nothing.
+                    // A LUN whose gate is closed is listed, and answers nothing.
                     if machine.read(session, lun).is_err() {
                         continue;
                     }

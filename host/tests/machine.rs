@@ -1,4 +1,4 @@
-//! Laws of the fake machine: whatever is done in whatever order, it neither panics nor contradicts itself.
+//! Laws of the fake machine: in any order of operations, it neither panics nor contradicts itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says by its panic what went wrong")]
 
 use std::time::Duration;
@@ -166,7 +166,7 @@ fn ops() -> impl Strategy<Value = Op> {
 fn apply(machine: &FakeMachine, sessions: &mut Vec<SessionId>, op: Op) {
     let lio = machine.lio();
     let path = |text: &str| TreePath::new(text);
-    // These may wait for I/O in flight, for ever on this one thread.
+    // These calls may wait for I/O in flight, forever on this one thread.
     if matches!(op, Op::Rmdir(_) | Op::Unlink(_) | Op::Write(..) | Op::Zero(..)) {
         for device in DEVICES {
             machine.release(device);
@@ -207,7 +207,7 @@ fn apply(machine: &FakeMachine, sessions: &mut Vec<SessionId>, op: Op) {
     }
 }
 
-/// The usual steps of an export, so that random sequences start from something that works.
+/// Returns the usual steps of an export, so that random sequences start from something that works.
 fn export() -> Vec<Op> {
     let tpg = "iscsi/iqn.x:a/tpgt_1".to_owned();
     let acl = format!("{tpg}/acls/iqn.x:h1");
@@ -240,7 +240,8 @@ fn machine() -> FakeMachine {
     machine
 }
 
-/// Whatever any initiator gets by trying is in `reachable`; whatever is there by a login can be had.
+/// Asserts that everything an initiator gets by trying is in `reachable`, and that every access
+/// there that needs a login can be had.
 fn exposure_is_the_whole_truth(machine: &FakeMachine, sessions: &[SessionId]) {
     for session in sessions {
         machine.logout(*session);

@@ -1,4 +1,5 @@
-//! All integration tests of this crate as one program: each further one is linked anew, with all that is below it.
+//! All integration tests of this crate as one program, because every further program is linked
+//! separately, with everything below it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

@@ -1,4 +1,5 @@
-//! Discards of initiators: passed through where that is wanted and the device takes them, and never changed under a LUN.
+//! Discards of initiators: passed through if the spec says so and the device takes them, and never
+//! changed under a LUN.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -19,7 +20,7 @@ fn wish(discards: bool) -> Wanted {
     }
 }
 
-/// Looks, plans, applies; the plan that is left is quiet.
+/// Looks, plans, applies, and asserts that the next plan is quiet.
 fn make(machine: &FakeMachine, wanted: &Wanted) {
     let lio = machine.lio();
     let look = || ExportView::read(&lio, wanted.names()).unwrap();
@@ -27,7 +28,7 @@ fn make(machine: &FakeMachine, wanted: &Wanted) {
     assert!(plan(wanted, &look()).is_quiet());
 }
 
-/// `emulate_tpu`, `emulate_tpws`, `unmap_zeroes_data`.
+/// Returns `emulate_tpu`, `emulate_tpws` and `unmap_zeroes_data`.
 fn attributes(machine: &FakeMachine) -> String {
     let attrib = layout::backstore(&names()).join("attrib");
     let read = |name: &str| machine.lio().read_text(&attrib.join(name)).unwrap();
@@ -59,7 +60,7 @@ fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
         make(&machine, &wish(first));
         let look = ExportView::read(&machine.lio(), &names()).unwrap();
         assert!(plan(&wish(!first), &look).is_quiet());
-        // Nor by a change of something else.
+        // A change of something else does not change it either.
         let mut more = wish(!first);
         if let Wanted::Present { grants, .. } = &mut more {
             grants.clear();
@@ -77,7 +78,7 @@ fn a_backstore_that_is_not_exported_yet_is_put_right() {
     for (found, discards, attribs) in [("1", false, "0 0 0"), ("0", true, "1 0 0")] {
         let machine = machine();
         make(&machine, &wish(false));
-        // As a crash between two steps leaves it, of an agent that was configured otherwise.
+        // The state that a crash between two steps leaves, of an agent with another configuration.
         let (lun, tpg) = (layout::lun(&names()), layout::tpg(&names()));
         let script = format!(
             "unlink {tpg}/acls/{host}/lun_1/{link}\nunlink {lun}/{link}\nwrite {store}/attrib/emulate_tpu = {found}",

@@ -1,5 +1,6 @@
-//! Golden plans over Fibre Channel, on tcm_fc and on qla2xxx: the snapshots in `snapshots/` are read by people. `P` is the
-//! port's portal group, `B` our backstore, `HBA` its folder, `T` our iSCSI target. `INSTA_UPDATE=always` takes a change.
+//! Golden plans over Fibre Channel, on tcm_fc and on qla2xxx: the snapshots in `snapshots/` are
+//! read by people. `P` is the port's portal group, `B` our backstore, `HBA` its folder, `T` our
+//! iSCSI target. `INSTA_UPDATE=always` accepts a change.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -24,7 +25,7 @@ fn shorten(fabric: FcFabric, plan: &Plan<Op>) -> String {
         .replace("20:00:52:54:00:14:01:0", "initiator-")
 }
 
-/// From one wish to another, on each fabric; `harm` is done in between.
+/// Plans from one spec to another, on each driver; `harm` is done in between.
 fn case(name: &str, before: Wish<'_>, harm: fn(&dyn Tree, FcFabric), after: Wish<'_>) {
     let wish = |fabric, grants: Wish<'_>| match grants {
         Some(grants) => {
@@ -47,7 +48,7 @@ fn case(name: &str, before: Wish<'_>, harm: fn(&dyn Tree, FcFabric), after: Wish
 
 /// Initiator, LUN, mode.
 type Grant = (u16, u16, Mode);
-/// `None` is absent.
+/// Grants of a spec; `None` if the export is absent.
 type Wish<'a> = Option<&'a [Grant]>;
 
 const RO: Mode = Mode::ReadOnly;
@@ -90,7 +91,7 @@ fn repairs() {
     case("13-half-revoked", Some(&[(1, 1, RW)]), half, Some(&[]));
 }
 
-/// A read-only LUN that was asked while it was writable is taken down, still shut, and made anew.
+/// A read-only LUN that was asked while it was writable is removed, still shut, and made anew.
 #[test]
 fn asked_while_writable() {
     for fabric in BOTH {
@@ -118,7 +119,7 @@ fn obstacles() {
     }
 }
 
-/// One volume over iSCSI and Fibre Channel: made, one taken away, both.
+/// One volume over iSCSI and Fibre Channel: made, one removed, both.
 #[test]
 fn beside_iscsi() {
     let fabric = FcFabric::TcmFc;

@@ -1,4 +1,5 @@
-//! Persistent reservations: texts of the kernel, what is kept of them, and the plan that puts them back.
+//! Persistent reservations: texts of the kernel, what the agent stores of them, and the plan that
+//! restores them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
@@ -14,7 +15,8 @@ use mooring_targets::reservations::{
 use mooring_targets::{Device, ExportView, Op, Wanted, apply, plan};
 use proptest::prelude::*;
 
-/// As the kernel wrote it (Linux 6.1, two initiators, the second one added by hand to a second block).
+/// File as the kernel wrote it (Linux 6.1, two initiators, the second one added by hand to a second
+/// block).
 const FILE: &str = "PR_REG_START: 0\ninitiator_fabric=iSCSI\ninitiator_node=iqn.2026-01.test.mooring:host1\n\
     initiator_sid=00023d000001\nsa_res_key=171\nres_holder=1\nres_type=08\nres_scope=00\nres_all_tg_pt=0\nmapped_lun=1\n\
     target_fabric=iSCSI\ntarget_node=iqn.2026-11.dev.mooring:t\ntpgt=1\nport_rtpi=1\ntarget_lun=1\nPR_REG_END: 0\n\
@@ -89,35 +91,37 @@ fn what_is_kept() {
     let everybody = |_: &Initiator| true;
     let all = |generation, live: &[(u8, u64)], holder| seen(generation, live, holder);
 
-    // What lives, with what the file says of it; who holds it is the kernel's word.
+    // Live registrations are stored, with their details from the file. The kernel's view decides
+    // about the holder.
     let live = all(2, &[(1, 10), (2, 20)], Some(1));
     assert_eq!(keep(none, &live, Some(&file), everybody, true), file);
     let passed_on = all(2, &[(1, 10), (2, 20)], Some(2));
     assert_eq!(keep(none, &passed_on, Some(&file), everybody, true), [kept(1, 10, None), kept(2, 20, WERO)]);
-    // A registration that was revoked is in the file still.
+    // A revoked registration is still in the file.
     assert_eq!(keep(none, &all(2, &[(2, 20)], None), Some(&file), everybody, true), [kept(2, 20, None)]);
-    // Nothing that was not asked to outlive a loss of power.
+    // A registration that is not durable is not stored.
     let short = Reservations { durable: false, ..live.clone() };
     let before = Before { kept: &file, generation: Some(2) };
     assert_eq!(keep(before, &short, Some(&file), everybody, true), []);
 
-    // Put back, and not mapped yet: it waits. Without a grant it does not.
+    // A restored registration that is not mapped yet waits. Without a grant it does not.
     let before = Before { kept: &file, generation: None };
     let half = all(1, &[(1, 10)], Some(1));
     assert_eq!(keep(before, &half, None, everybody, false), file);
     assert_eq!(keep(before, &half, None, |one| *one == initiator(1), false), [kept(1, 10, WERO)]);
-    // All mapped, and one is not there: lost, unless commands came since.
+    // All are mapped, and one is missing: it is lost, unless commands came meanwhile.
     let lost = |n, key| Kept { lost: true, ..kept(n, key, None) };
     assert_eq!(keep(before, &half, None, everybody, true), [kept(1, 10, WERO), lost(2, 20)]);
     assert_eq!(keep(before, &all(3, &[(1, 10)], Some(1)), None, everybody, true), [kept(1, 10, WERO)]);
-    // The same in the life of one backstore.
+    // The same rules hold in the life of one backstore.
     let before = Before { kept: &file, generation: Some(7) };
     assert_eq!(keep(before, &all(8, &[(1, 10)], Some(1)), Some(&file), everybody, true), [kept(1, 10, WERO)]);
     assert_eq!(
         keep(before, &all(7, &[(1, 10)], Some(1)), Some(&file), everybody, true),
         [kept(1, 10, WERO), lost(2, 20)]
     );
-    // Whoever unregisters moves no counter, and is not in the file any more. Of a file from before a loss of power that says nothing.
+    // An initiator that unregisters moves no counter, and is no longer in the file. In a file from
+    // before a loss of power, this means nothing.
     let rest = [kept(1, 10, WERO)];
     assert_eq!(keep(before, &all(7, &[(1, 10)], Some(1)), Some(&rest), everybody, true), rest);
     let none = Reservations { durable: false, ..all(7, &[], None) };
@@ -125,7 +129,7 @@ fn what_is_kept() {
     assert_eq!(keep(before, &none, Some(&[]), everybody, false), file, "it may not be mapped yet");
     let anew = Before { kept: &file, generation: None };
     assert_eq!(keep(anew, &half, Some(&rest), everybody, true), [kept(1, 10, WERO), lost(2, 20)]);
-    // What is lost stays so, until its initiator registers anew or loses its grant.
+    // A lost registration stays lost until its initiator registers anew or loses its grant.
     let gone = [kept(1, 10, WERO), lost(2, 20)];
     let before = Before { kept: &gone, generation: Some(7) };
     assert_eq!(keep(before, &all(9, &[(1, 10)], Some(1)), Some(&file), everybody, true), gone);
@@ -137,7 +141,7 @@ fn what_is_kept() {
 }
 
 proptest! {
-    /// Nothing is kept of those without a grant, and nothing twice.
+    /// Nothing is stored for initiators without a grant, and nothing twice.
     #[test]
     fn only_the_granted_and_once(
         before in proptest::collection::btree_map(0u8..6, 1u64..9, 0..5),
@@ -149,7 +153,7 @@ proptest! {
         in_force in any::<bool>(),
     ) {
         let before: Vec<_> = before.iter().map(|(n, key)| kept(*n, *key, None)).collect();
-        // Whoever lives has a grant.
+        // Every live registration has a grant.
         let live: Vec<_> = live.into_iter().filter(|(n, _)| granted.contains(n)).collect();
         let file: Vec<_> = live.iter().map(|(n, key)| kept(*n, *key, None)).collect();
         let seen = Reservations { durable, ..seen(now, &live, None) };
@@ -159,7 +163,7 @@ proptest! {
             prop_assert!(may(&one.registration.initiator));
             prop_assert!(!after[..index].iter().any(|other| other.is_of(&one.registration)));
         }
-        // Again from there, with nothing changed: the same.
+        // A second step without any change gives the same result.
         let again = keep(Before { kept: &after, generation: Some(now) }, &seen, Some(&file), may, in_force);
         prop_assert_eq!(again, after);
     }
@@ -169,7 +173,7 @@ fn names() -> ExportNames {
     ExportIdentity::Derived.names(VolumeId::from_u128(7 << 96), &IqnPrefix::default())
 }
 
-/// A volume of host1 and host2, with what it gets back.
+/// A volume of host1 and host2, with the registrations that are to be restored.
 fn wanted(back: Vec<Kept>) -> Wanted {
     let grant = |n: u8| Grant {
         initiator: initiator(n).iqn().unwrap().clone(),
@@ -201,7 +205,8 @@ fn machine() -> FakeMachine {
     fake
 }
 
-/// Stopped before any step and planned anew: the kernel has each registration once, and nobody could reach the volume before.
+/// A run that stops before any step is planned anew. The kernel then has each registration once,
+/// and nobody could reach the volume before.
 #[test]
 fn stopped_at_any_step_each_comes_back_once() {
     let (wanted, names) = (wanted(back()), names());
@@ -223,7 +228,8 @@ fn stopped_at_any_step_each_comes_back_once() {
     }
 }
 
-/// The order: after the serial, before `enable`; and an export that stands is left alone.
+/// Registrations are restored after the serial and before `enable`; an existing export is left
+/// alone.
 #[test]
 fn they_come_back_before_enable_and_never_later() {
     let fake = machine();

@@ -1,5 +1,6 @@
-//! Secrets that are rotated while a host may have to log in again: after every step of the plan it gets in with the old secret or with
-//! the new one, and a session that is there lives on. The control: with another user the gate is closed for a moment.
+//! Rotation of secrets while a host may have to log in again: after every step of the plan the host
+//! gets in with the old or the new secret, and an existing session lives on. The control: with
+//! another user, the gate is closed for a moment.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -21,7 +22,7 @@ fn wish(mode: Mode, chap: Chap) -> Wanted {
     present(&[PORTAL], vec![grant(1, 1, mode, Some(chap)), grant(2, 1, Mode::ReadOnly, None)])
 }
 
-/// With which credentials host 1 could log in at the beginning and after each step.
+/// Returns the credentials with which host 1 could log in, at the beginning and after each step.
 fn open_to(before: &Wanted, after: &Wanted) -> Vec<BTreeSet<Option<(String, String)>>> {
     let machine = machine_beside_foreign();
     settle(&machine, before);
@@ -68,7 +69,7 @@ fn a_host_gets_in_after_every_step_of_a_rotation() {
 fn another_user_closes_the_gate_for_a_moment() {
     let (old, new) = (credentials("host", "old", true), credentials("other", "new", true));
     let seen = open_to(&wish(Mode::ReadWrite, old), &wish(Mode::ReadWrite, new));
-    // A secret of `NULL` is none: it admits nobody.
+    // A secret of `NULL` admits nobody.
     let closed = |way: &Option<(String, String)>| way.as_ref().is_some_and(|(_, secret)| secret == "NULL");
     assert!(seen.iter().any(|open| open.iter().all(closed)), "the control: {seen:?}");
 }

@@ -75,7 +75,7 @@ fn an_agent_without_its_database_takes_its_id_back_and_keeps_it() {
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     let session = node.login(&v, "host1").unwrap();
-    // One that keeps anything is somebody.
+    // An agent with anything in its store already has an identity.
     let somebody = "00000000-0000-4000-8000-00000000beef";
     let texts = [first.agent_id.as_str(), somebody];
     assert!(!agent.hello().fresh);
@@ -91,7 +91,8 @@ fn an_agent_without_its_database_takes_its_id_back_and_keeps_it() {
     assert!(lost.fresh && lost.agent_id != first.agent_id);
     assert_refused(agent.adopt(CLUSTER, "nonsense"), Code::InvalidArgument, "fix_spec", &["agent_id"]);
     agent.adopt(CLUSTER, &first.agent_id).unwrap();
-    // The same again, because the answer was lost; and nobody else takes it from here.
+    // A repeated request succeeds, because its first answer may be lost. Another cluster cannot
+    // take the agent.
     agent.adopt(CLUSTER, &first.agent_id).unwrap();
     let other = "00000000-0000-4000-8000-0000000000ff";
     assert_refused(agent.adopt(other, somebody), Code::PermissionDenied, "operator", &[CLUSTER]);
@@ -113,7 +114,8 @@ fn a_volume_that_only_the_kernel_knows_to_be_granted_is_not_deleted() {
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &[&v, "2 initiator(s)", "tombstone"]);
     assert_eq!(node.tree(), tree);
     assert!(sessions.iter().all(|session| node.fake.is_live(*session)));
-    // Its tombstone cuts nobody who is logged in, unless it says so, and leaves a receipt of everybody.
+    // The tombstone ends no live session unless it says so, and leaves a receipt for every
+    // initiator.
     let spare =
         v1::PutExportRequest { live_sessions: v1::LiveSessions::Refuse.into(), ..delete_export(&v, 2) };
     let refused = agent.put_export(spare);
@@ -127,7 +129,7 @@ fn a_volume_that_only_the_kernel_knows_to_be_granted_is_not_deleted() {
     for receipt in &receipts {
         assert!(receipt.proven && receipt.sessions_cut.len() == 1, "{receipt:?}");
     }
-    // The tombstone once more, newer: there is nothing left to take away.
+    // A newer tombstone finds nothing left to take away.
     assert_eq!(agent.make(delete_export(&v, 3)), []);
     agent.make(delete_volume(&v, 2));
     node.assert_nothing_left(&v);
@@ -157,7 +159,7 @@ fn what_is_not_ours_is_never_touched() {
     let before = (node.tree(), node.lvs());
 
     let agent = node.start();
-    // What is under our names and nobody's wish is told; what is not is nobody's business.
+    // The agent reports objects under our names without a spec. It does not report foreign ones.
     let told = agent.capabilities().problems;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
@@ -190,7 +192,7 @@ fn an_orphan_is_adopted_with_its_data_and_unlisted_when_it_is_gone() {
     eventually("the orphan is gone", || agent.list().len() == 1);
 }
 
-/// A controller that has listed the volumes before LVM has shown them hears of them.
+/// A controller that has listed the volumes before LVM showed them is told of them.
 #[test]
 fn watchers_are_told_of_an_orphan_that_is_found_later() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));

@@ -9,8 +9,8 @@ use tonic::Code;
 
 use crate::rig::*;
 
-/// Reads the export's spec, adds or removes one host, and sends it back, until nobody was in between. The others' secrets
-/// are not known here: they are kept.
+/// Reads the export's spec, adds or removes one host, and sends it back, until no other change came
+/// between. The sender does not know the other hosts' secrets, so the agent keeps them.
 async fn change(mut client: AgentClient<Channel>, v: String, host: String, add: bool) -> u32 {
     for aborted in 0.. {
         let status =
@@ -44,14 +44,14 @@ fn what_was_acknowledged_holds_and_nothing_is_lost() {
     let mut tasks = Vec::new();
     for id in &volumes {
         for host in 0..8 {
-            // Each over a connection of its own.
+            // Each caller has its own connection.
             let channel = agent.wait(async {
                 mooring_api::connect(&node.config.listen[0], &mooring_api::TlsFiles::default()).await.unwrap()
             });
             let (client, id) = (AgentClient::new(channel), id.clone());
             tasks.push(agent.spawn(async move {
                 let mut aborted = 0;
-                // Comes, goes, and comes; the odd ones go in the end.
+                // Each host comes, goes, and comes again; the odd ones go in the end.
                 for add in [true, false, true, host % 2 == 0] {
                     aborted += change(client.clone(), id.clone(), format!("host{host}"), add).await;
                 }
@@ -74,7 +74,7 @@ fn what_was_acknowledged_holds_and_nothing_is_lost() {
         let receipts = agent.get(id).unwrap().receipts;
         assert!(receipts.iter().all(|receipt| receipt.proven));
     }
-    // And all of it is durable.
+    // All of it is durable.
     agent.crash();
     node.fake.reboot();
     let _agent = node.start();

@@ -1,5 +1,5 @@
-//! A volume that is cut off from its disk, and is again what it was: at once, behind a call that hangs, after a reboot, killed at
-//! every step.
+//! Isolation of a volume from its disk, and its end: immediate, also behind a call that hangs,
+//! after a reboot, and after a kill at every step.
 
 use mooring_api::v1;
 use mooring_host::fake::{IoRefusal, SessionId};
@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::rig::*;
 use crate::switch::Kill;
 
-/// When it was asked for.
+/// Time of the request, in microseconds since 1970.
 const SINCE: i64 = 1_790_000_000_000_000;
 
 const CUT: v1::CutState = v1::CutState::InForce;
@@ -31,7 +31,7 @@ fn dmsetup(node: &Node, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The table in force, and the one that waits.
+/// Returns the table in force, and the table that waits.
 fn tables(node: &Node, id: &str) -> (&'static str, &'static str) {
     let path = device(id).display().to_string();
     let word = |table: &str| match table.split(' ').nth(2) {
@@ -42,7 +42,7 @@ fn tables(node: &Node, id: &str) -> (&'static str, &'static str) {
     (word(&dmsetup(node, &["table", &path])), word(&dmsetup(node, &["table", "--inactive", &path])))
 }
 
-/// A volume that host1 has, and its session.
+/// Attaches a volume to host1, and returns the session.
 fn attached(node: &Node, id: &str) -> SessionId {
     let agent = node.start();
     agent.make(put_volume(id, 1));
@@ -63,12 +63,12 @@ fn a_cut_volume_answers_with_errors_at_once_and_others_notice_nothing() {
     assert_eq!(node.fake.write(one, 1), Err(IoRefusal::Failed));
     assert_eq!(node.fake.read(one, 1), Err(IoRefusal::Failed));
     assert_eq!(node.fake.landed(device(&v)), 1, "nothing reaches the disk");
-    // Its session and its grant stay, and so does everybody else's.
+    // The volume's session and grant stay, and so do those of other volumes.
     assert!(node.fake.is_live(one));
     assert_eq!(node.reach(&v), ["host1 rw"]);
     node.fake.write(other, 1).unwrap();
     assert_eq!((state(&agent, &w), agent.plan("")), (NOT, v1::PlanResponse::default()));
-    // Asked for again it is the same; a grant may come and go.
+    // A repeated request changes nothing; grants may come and go.
     agent.make(cut(&v, 2));
     agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
     agent.make(put_export(&v, 3, &[("host1", RW)]));
@@ -89,7 +89,8 @@ fn it_is_cut_while_a_call_of_its_volume_hangs() {
     agent.switch.pause_before(&rmdir);
     assert!(!agent.put_export(brief(put_export(&v, 3, &[("host1", RW)]))).unwrap().done);
     assert_eq!(agent.switch.paused().as_deref(), Some(rmdir.as_str()));
-    // Long before its deadline: nobody waits for the call that hangs.
+    // The change succeeds long before its deadline, because it does not wait for the call that
+    // hangs.
     agent.make(cut(&v, 2));
     assert_eq!(node.fake.write(one, 1), Err(IoRefusal::Failed));
     agent.make(put_volume(&v, 3));
@@ -150,7 +151,7 @@ fn nothing_is_done_to_a_volume_that_is_cut() {
     refused(put_volume_spec(&s, 1, snapshot.clone()));
     refused(put_volume_spec(&s, 1, v1::VolumeSpec { source: Some(of), ..thin() }));
     assert_eq!((state(&agent, &v), tables(&node, &v).0), (CUT, "error"));
-    // Not a snapshot's, nor together with a revert.
+    // A snapshot cannot be isolated, nor can a volume together with a revert.
     let wrong = v1::VolumeSpec { cut_us: SINCE, ..snapshot.clone() };
     assert_eq!(agent.put_volume(put_volume_spec(&s, 1, wrong)).unwrap_err().code(), Code::InvalidArgument);
     agent.make(put_volume_spec(&v, 3, thin()));
@@ -218,7 +219,8 @@ fn without_dmsetup_it_is_said_what_is_missing() {
     eventually("it is cut", || state(&agent, &v) == CUT);
 }
 
-/// Sends a cut, or the end of one, to an agent that is killed at one of its calls. `false`: it was not killed.
+/// Sends the start or the end of an isolation to an agent that is killed at one of its calls.
+/// `false` if the agent was not killed.
 fn killed(kill: Kill, cuts: bool, reboots: bool) -> bool {
     let (node, v) = (Node::new(), volume(1));
     attached(&node, &v);

@@ -1,4 +1,5 @@
-//! An enrolled agent's certificate: renewed while connections are open, moved to another authority, taken away; and who is let in.
+//! Certificate of an enrolled agent: renewed while connections are open, moved to another
+//! authority, or taken away; and the callers that the agent lets in.
 
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use tonic::{Code, Status};
 
 use crate::rig::*;
 
-/// The name by which the controller dials the agent.
+/// Name by which the controller dials the agent.
 const NAME: &str = "6a1f1dbe-2f5c-4a8e-9d57-0f3c1a7b9e11.agents.mooring.invalid";
 
 struct Authority {
@@ -61,7 +62,7 @@ impl Authority {
         Pair { cert: self.sign(&key, usage, ended), key: key.serialize_pem() }
     }
 
-    /// The certificate of an agent over the key of a request.
+    /// Signs the certificate of an agent over the key of a request.
     fn of_request(&self, csr: &str) -> String {
         let csr = CertificateSigningRequestParams::from_pem(csr).unwrap();
         self.sign(&csr.public_key, ExtendedKeyUsagePurpose::ServerAuth, false)
@@ -80,7 +81,8 @@ struct Site {
 }
 
 impl Site {
-    /// An agent that has joined. `one_file`: as join makes it; else with files of an operator.
+    /// An agent that has joined: with the one file that join makes if `one_file`, otherwise with an
+    /// operator's files.
     fn new(one_file: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -106,7 +108,7 @@ impl Site {
         (read(&self.tls().cert), read(&self.tls().key), read(&self.tls().client_ca))
     }
 
-    /// The controller's channel, by the enrolment's name.
+    /// Opens the controller's channel, by the enrolment's name.
     fn dial(&self, agent: &Agent, authority: &Authority, shown: Option<&Pair>) -> Result<Channel, String> {
         let mut tls =
             ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&authority.pem)).domain_name(NAME);
@@ -117,18 +119,18 @@ impl Site {
         let endpoint = endpoint.tls_config(tls).unwrap();
         agent.wait(async {
             let channel = endpoint.connect().await.map_err(|error| error.to_string())?;
-            // Under TLS 1.3 the client's certificate is judged after its handshake.
+            // Under TLS 1.3, the server judges the client's certificate only after the handshake.
             hello(&channel).await.map_err(|status| status.to_string())?;
             Ok(channel)
         })
     }
 
-    /// The certificate that a new handshake is shown.
+    /// Returns the certificate that a new handshake shows.
     fn shown(&self) -> CertificateDer<'static> {
         self.handshake(&rustls::version::TLS13).unwrap()
     }
 
-    /// The same, by one version of TLS.
+    /// Returns the certificate that a handshake of this TLS version shows.
     fn handshake(
         &self,
         version: &'static rustls::SupportedProtocolVersion,
@@ -171,7 +173,8 @@ fn set(agent: &Agent, channel: &Channel, certificate: &str, authority: &str) -> 
     answer.map(|answer| answer.into_inner().expires_at_us)
 }
 
-/// Which authorities the agent says that it trusts, and which one signed its certificate.
+/// Returns the authorities that the agent reports as trusted, and the one that signed its
+/// certificate.
 fn identity(agent: &Agent, channel: &Channel) -> (Vec<String>, String) {
     let mut client = AgentClient::new(channel.clone());
     let said = agent.wait(client.get_capabilities(v1::GetCapabilitiesRequest {})).unwrap().into_inner();
@@ -204,7 +207,7 @@ fn a_certificate_is_renewed_while_a_connection_is_open() {
         assert!(agent.wait(hello(&open)).is_ok(), "the connection goes on");
         assert_eq!(site.shown(), der(&renewed));
         assert_ne!(site.shown(), before);
-        // An answer that was lost is asked for again, and nothing more happens.
+        // A repeated request, whose answer may be lost, changes nothing.
         let files = site.read();
         assert_eq!(set(&agent, &open, &renewed, &site.authority.pem).unwrap(), ends);
         assert_eq!(site.read(), files);
@@ -323,7 +326,7 @@ fn an_agent_that_left_lets_nobody_in_over_tls_and_goes_on() {
         assert!(site.dial(&agent, &site.authority, Some(&controller)).is_err());
         let warned = listen::check_tls(&site.node.config).unwrap();
         assert!(warned.len() == 1 && warned[0].contains("mooring-agent join"), "{warned:?}");
-        // A new join gives it a key again.
+        // A new join gives the agent a key again.
         let new = identity::new_key(site.tls()).unwrap();
         identity::install(site.tls(), &new, &site.authority.of_request(&new.csr)).unwrap();
         drop(agent);

@@ -1,4 +1,5 @@
-//! A start before LVM has answered: what is served then, what is not, and what LVM says of it afterwards.
+//! Starts before LVM has answered: what the agent serves, what it does not serve, and the effect of
+//! LVM's later answer.
 
 use mooring_api::v1;
 
@@ -6,7 +7,7 @@ use crate::boot::{MANY, are_served, make_in, node};
 use crate::rig::*;
 use crate::switch::{Kill, Switch};
 
-/// A node that is booted with so many exports, each of them remembered, and whose agent has not been started since.
+/// A booted node with `count` remembered exports, whose agent has not been started yet.
 fn booted(count: u8) -> Node {
     let node = node("");
     let agent = node.start();
@@ -21,7 +22,7 @@ fn lv(n: u8) -> String {
     format!("vg0/mooring-{}", volume(n))
 }
 
-/// Every volume of these has had its first pass, and LVM has been asked and has not answered.
+/// True if each of these volumes has had its first pass, while LVM was asked and has not answered.
 fn all_had_a_pass(agent: &Agent, mut numbers: std::ops::Range<u8>) -> bool {
     let said =
         |n| agent.get(&volume(n)).is_ok_and(|status| status.export.is_some_and(|export| export.in_force));
@@ -42,11 +43,11 @@ fn exports_come_back_while_lvm_hangs() {
     let status = agent.get(&volume(0)).unwrap();
     assert_eq!(status.volume.unwrap().phase(), v1::Phase::Ready);
     assert!(status.export.unwrap().in_force);
-    // They can be granted and revoked.
+    // Exports can be granted and revoked.
     agent.make(put_export(&volume(0), 2, &[("host2", RO)]));
     assert_eq!(node.reach(&volume(0)), ["host2 ro"]);
     agent.crash();
-    // The control: nothing is remembered, and nothing is served.
+    // The control: if nothing is remembered, nothing is served.
     node.forget_lvs();
     node.fake.reboot();
     let agent = node.start();
@@ -63,7 +64,7 @@ fn who_needs_no_word_of_lvm_does_not_wait_for_those_who_do() {
     eventually("they are served", || are_served(&node, 0..MANY));
     let log = agent.switch.log();
     let vgs = log.iter().find(|call| call.starts_with("lvm vgs")).unwrap().clone();
-    // One more, of which nothing is remembered yet when the agent is killed.
+    // One more volume, of which the store remembers nothing yet when the agent is killed.
     agent.make(put_volume(&volume(MANY), 1));
     agent.make(put_export(&volume(MANY), 1, &[("host1", RW), ("host2", RO)]));
     agent.crash();
@@ -71,7 +72,7 @@ fn who_needs_no_word_of_lvm_does_not_wait_for_those_who_do() {
     store.keep_whole_lvs(vec![(volume(MANY).parse().unwrap(), None)]).unwrap();
     drop(store);
     node.fake.reboot();
-    // LVM is asked at once, also while the first export of all is not made; and it takes its time.
+    // LVM is asked at once, even before the first export is made; and it takes its time.
     let switch = Switch::new(&node.fake, None);
     switch.pause_before(&vgs);
     let agent = node.start_on(switch);
@@ -86,7 +87,8 @@ fn who_needs_no_word_of_lvm_does_not_wait_for_those_who_do() {
 fn a_device_that_is_not_the_lv_waits_for_lvm() {
     let node = booted(MANY);
     let fakes = node.fake.lvm();
-    // Made anew by somebody under the same name: not zeroed, and without our tag. And one that is larger than it was.
+    // Somebody made LVs again under these names: one that is not zeroed, and one without our tag. A
+    // third LV is larger than before.
     for (n, tags) in [(0, &["mooring", "mooring-unzeroed"][..]), (1, &[])] {
         fakes.lose_volume("vg0", &format!("mooring-{}", volume(n)));
         assert!(fakes.add_volume("vg0", &format!("mooring-{}", volume(n)), SIZE, tags));
@@ -101,7 +103,7 @@ fn a_device_that_is_not_the_lv_waits_for_lvm() {
         assert_eq!(node.reach(&volume(n)), Vec::<String>::new(), "{n}");
     }
     fakes.set_hanging(false);
-    // What is ours is made usable and served; what is somebody's is not, and it is said.
+    // An LV of ours is finished and served. A foreign one is not, and is reported.
     eventually("those that can be are served", || [0, 3].iter().all(|n| node.reach(&volume(*n)).len() == 2));
     assert!(agent.switch.opened().contains(&(format!("/dev/{}", lv(0)), true)), "it was zeroed before");
     for (n, words) in [(1, "without the tag mooring"), (2, "a volume never shrinks")] {
@@ -118,7 +120,7 @@ fn a_tag_removed_while_no_agent_ran_is_restored_after_the_first_look() {
     let node = booted(MANY);
     node.lvm(&format!("lvchange --deltag mooring {}", lv(0)));
     let agent = node.start();
-    // Its device is the very LV that it was, and so is its identity.
+    // The device is the remembered LV, and its identity is unchanged.
     eventually("all are served", || are_served(&node, 0..MANY));
     eventually("it has its tag", || tags(&node, &volume(0)).contains("mooring\""));
     eventually("it is ready", || agent.get(&volume(0)).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
@@ -128,7 +130,7 @@ fn a_tag_removed_while_no_agent_ran_is_restored_after_the_first_look() {
 #[test]
 fn what_lvm_says_otherwise_is_drift_and_is_not_believed_again() {
     let node = booted(MANY);
-    // Somebody is about to do something with it, and says so with a tag of ours.
+    // Somebody is about to change the LV, and marks this with a tag of ours.
     node.lvm(&format!("lvchange --addtag mooring-unzeroed {}", lv(0)));
     node.fake.lvm().fail_next("lvchange", 5, "Command failed.");
     let agent = node.start();
@@ -152,18 +154,18 @@ fn what_a_look_has_shown_is_written_once() {
     let before = commits();
     agent.make(put_volume(&volume(MANY), 1));
     agent.remembers(usize::from(MANY) + 1);
-    // The volume, and what is remembered of it. The looks of the start have written nothing.
+    // The volume's spec, and the knowledge of its LV. The looks of the start have written nothing.
     assert_eq!(commits() - before, 2);
 }
 
-/// An LV's tags, as LVM says them.
+/// Returns an LV's tags, as LVM lists them.
 pub(crate) fn tags(node: &Node, id: &str) -> String {
     let lvs = node.lvs();
     let at = lvs.find(&format!("mooring-{id}\"")).map_or("", |at| &lvs[at..]);
     at.split('}').next().unwrap_or_default().to_owned()
 }
 
-/// An agent of a volume that is zeroed, served and remembered, and then granted to nobody.
+/// An agent with a volume that is zeroed, served, remembered, and then granted to nobody.
 fn about_to_be_doomed(node: &Node, v: &str) -> Agent {
     let agent = node.start();
     agent.make(put_volume(v, 1));
@@ -174,7 +176,8 @@ fn about_to_be_doomed(node: &Node, v: &str) -> Agent {
     agent
 }
 
-/// The changes of a deletion, from when the volume's blocks are about to be wiped: their numbers, from 1.
+/// Returns the numbers (from 1) of a deletion's changes, beginning where the volume's blocks are
+/// about to be wiped.
 fn changes_of_a_deletion() -> Vec<u64> {
     let (node, v) = (Node::new(), volume(1));
     let agent = about_to_be_doomed(&node, &v);
@@ -188,9 +191,11 @@ fn changes_of_a_deletion() -> Vec<u64> {
     numbered[wiped..].iter().map(|(number, _)| *number).collect()
 }
 
-/// The agent of such a volume is killed after this change of its deletion. The deletion is called off, and the next agent is killed
-/// before that change of its own; 0: it is not killed. Whether it has taken that and was not killed, and whether the volume is served after
-/// the boot that follows, by an agent whose LVM hangs.
+/// Kills the agent of such a volume after change `doom` of its deletion. Then cancels the deletion,
+/// and kills the next agent before change `calling_off` of its own; 0 does not kill it.
+///
+/// Returns whether that agent has accepted the specs and was not killed, and whether the volume is
+/// served after the next boot, by an agent whose LVM hangs.
 fn called_off(doom: u64, calling_off: u64) -> (bool, bool) {
     let (node, v) = (Node::new(), volume(1));
     let agent = about_to_be_doomed(&node, &v);
@@ -210,7 +215,7 @@ fn called_off(doom: u64, calling_off: u64) -> (bool, bool) {
         });
         eventually("it is killed, or done", || agent.switch.is_dead() || sent.is_finished());
         if !agent.switch.is_dead() {
-            // While its LV goes, it is refused.
+            // While the LV is being removed, the agent refuses the specs.
             taken = agent.wait(sent).unwrap().1.is_ok();
             agent.remembers(usize::from(taken));
         }
@@ -219,7 +224,8 @@ fn called_off(doom: u64, calling_off: u64) -> (bool, bool) {
     node.fake.reboot();
     node.fake.lvm().set_hanging(true);
     let agent = node.start();
-    // The start has looked at devices and has asked LVM in vain; each volume that it knows has had its pass.
+    // The start has looked at devices, and has asked LVM in vain. Each known volume has had its
+    // pass.
     eventually("it had its pass, or is not wanted", || {
         agent.get(&v).map_or(true, |status| status.export.is_none() || all_had_a_pass(&agent, 1..2))
     });
@@ -243,7 +249,8 @@ fn a_deletion_that_was_called_off_leaves_nothing_that_is_believed() {
             .collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
-    // The control: an agent that was not killed has made the volume whole again, and that is remembered.
+    // The control: an agent that was not killed has made the volume whole again, and remembers
+    // that.
     assert!(ends.contains(&(true, true)) && ends.contains(&(false, false)), "{ends:?}");
     assert!(!ends.contains(&(true, false)), "{ends:?}");
 }
@@ -254,7 +261,8 @@ fn what_is_remembered_of_another_wish_is_worth_nothing() {
     let store = mooring_agent::store::Store::open(&node.config.state_dir).unwrap();
     let ids: Vec<mooring_model::VolumeId> = (0..3).map(|n| volume(n).parse().unwrap()).collect();
     let rows = store.whole_lvs().unwrap().into_iter().filter(|(volume, ..)| ids.contains(volume));
-    // A wish before this one, one after it, and one of another database of the controller's.
+    // Knowledge of an earlier spec, of a later one, and of one of another database of the
+    // controller.
     let rows = rows.map(|(volume, mut generation, whole)| {
         match ids.iter().position(|id| *id == volume) {
             Some(0) => generation.counter -= 1,

@@ -1,4 +1,5 @@
-//! Generations: what is older, or the same with another content, is refused; the very same is the same.
+//! Generations: an older one, or the same one with another content, is refused; a repetition
+//! succeeds.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -33,7 +34,8 @@ fn the_very_same_again_has_the_same_answer_and_writes_nothing() {
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
     let first = agent.put_export(put_export(&v, 2, &[("host2", RW)])).unwrap();
-    // What differs: how long it took, and whether and when the sessions were looked at meanwhile.
+    // Expected differences: the duration, and whether and when the sessions were looked at
+    // meanwhile.
     let as_first = |mut again: v1::PutExportResponse| {
         again.timing.clone_from(&first.timing);
         let (report, first) = (again.report.as_mut().unwrap(), first.report.as_ref().unwrap());
@@ -46,11 +48,11 @@ fn the_very_same_again_has_the_same_answer_and_writes_nothing() {
     let volume_answer = agent.put_volume(put_volume(&v, 1)).unwrap();
     assert!(volume_answer.done);
     assert_eq!(agent.switch.changes(), changes);
-    // And so it is for the agent's successor.
+    // The agent's successor answers in the same way.
     agent.crash();
     let agent = node.start();
     let mut again = as_first(agent.put_export(put_export(&v, 2, &[("host2", RW)])).unwrap());
-    // The proof was not written down yet: the successor has it from the kernel, later.
+    // The proof was not stored yet: the successor gets it from the kernel, later.
     assert!(again.receipts[0].ended_us >= first.receipts[0].ended_us);
     again.receipts[0].ended_us = first.receipts[0].ended_us;
     assert_eq!(again, first);
@@ -92,7 +94,7 @@ fn nothing_older_than_a_tombstone_comes_back() {
     agent.make(delete_volume(&v, 2));
     assert_refused(agent.put_volume(put_volume(&v, 1)), Code::Aborted, "retry", &[&v]);
     node.assert_nothing_left(&v);
-    // Nor after a restart; and newer ones may come.
+    // A restart does not bring it back either; newer generations are accepted.
     agent.crash();
     let agent = node.start();
     assert_refused(agent.put_volume(put_volume(&v, 1)), Code::Aborted, "retry", &[&v]);

@@ -1,4 +1,5 @@
-//! Volumes over Fibre Channel beside iSCSI: found ports, grants, receipts, what is left when a port or the store is gone.
+//! Volumes over Fibre Channel beside iSCSI: found ports, grants, receipts, and what is left when a
+//! port or the store is gone.
 
 use mooring_api::v1;
 use mooring_host::fake::IoRefusal;
@@ -41,7 +42,7 @@ fn one_volume_over_both_fabrics_at_once() {
         port.grants.iter().map(|it| (it.initiator.clone(), it.lun, it.seen(), it.logged_in)).collect();
     assert_eq!(grants, [(wwpn(1), 1, RW, true), (wwpn(2), 7, RO, true)]);
     assert!(port.grants[0].commands > 0);
-    // The wish is kept as it came, and the same again changes nothing.
+    // The spec is stored as it came, and a repetition changes nothing.
     let kept = agent.get(&v).unwrap().export_spec.unwrap();
     assert_eq!(kept.fc.unwrap().grants.len(), 2);
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
@@ -83,7 +84,8 @@ fn a_write_in_flight_holds_the_proof_and_quarantines() {
     assert!(node.fake.read(two, 7).is_ok());
 }
 
-/// One pass works at a volume at a time; whoever loses something behind one that hangs does not keep it until the disk answers.
+/// One pass at a time works on a volume. An initiator that loses access behind a pass that hangs
+/// does not keep it until the disk answers.
 #[test]
 fn a_revoke_and_a_mode_behind_one_that_hangs_shut_out_at_once() {
     let (node, v) = (Node::with_fc(), volume(1));
@@ -96,7 +98,7 @@ fn a_revoke_and_a_mode_behind_one_that_hangs_shut_out_at_once() {
     node.fake.start_write(one, 1).unwrap();
     agent.put_export(brief(put_fc(&v, 2, &[(2, 7, RW)], &[host1, host2]))).unwrap();
     assert_eq!(node.reach(&v), ["fc2 rw", "host1 rw", "host2 rw"], "the control: it hangs");
-    // One right behind the other: the second does not make the first forgotten.
+    // Two changes in a row: the second one does not make the agent forget the first one.
     agent.put_export(brief(put_fc(&v, 3, &[], &[host1, host2]))).unwrap();
     let answer = agent.put_export(brief(put_fc(&v, 4, &[], &[("host1", RO)]))).unwrap();
     assert!(!answer.done && answer.receipts.iter().all(|receipt| !receipt.proven), "{answer:?}");
@@ -123,7 +125,7 @@ fn what_was_granted_is_found_again_without_the_store() {
     let refused = agent.put_volume(delete_volume(&v, 2));
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["3 initiator(s) in the kernel"]);
     agent.make(put_volume(&v, 1));
-    // Started again before the export's spec has come.
+    // The agent is restarted before the export's spec comes.
     agent.crash();
     let agent = node.start();
     let receipts = agent.make(put_fc(&v, 2, &[(2, 7, RO)], &[("host1", RW)]));
@@ -148,7 +150,7 @@ fn a_port_that_shall_not_serve_shows_nothing_any_more() {
     );
     agent.make(put_export(&v, 2, &[("host1", RW)]));
     agent.crash();
-    // Not configured at all: still taken away, should anything be there.
+    // Without a configuration of Fibre Channel, the agent still removes what may be there.
     node.config.fibre_channel = None;
     let agent = node.start();
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
@@ -187,7 +189,7 @@ fn capabilities_tell_the_ports_and_their_links() {
     let transport = fc(&agent);
     let port = v1::FcPort { port: format!("fc/{FC_PORT}"), state: "Online".to_owned() };
     assert!(transport.ready && transport.ports == [port], "{transport:?}");
-    // It is a target from the start: whoever meets it later finds one.
+    // The port is a target from the start, so that initiators which meet it later find one.
     assert!(node.tree().contains(&format!("fc/{FC_PORT}/tpgt_1")));
     agent.crash();
     std::fs::write(node.dir.path().join("sys/class/fc_host/host0/port_state"), "Linkdown\n").unwrap();
@@ -213,7 +215,7 @@ fn places_are_forgotten_when_nothing_is_there_any_more() {
     eventually("the former two are forgotten", || kept(&agent) == 1);
     agent.make(put_fc(&v, 3, &[], &[]));
     eventually("all are forgotten", || kept(&agent) == 0);
-    // Without a place a port has no part in the volume, and costs nothing.
+    // Without a place in the volume, a port costs nothing.
     agent.switch.forget_log();
     agent.make(put_export(&v, 4, &[("host1", RW)]));
     assert!(
@@ -221,7 +223,7 @@ fn places_are_forgotten_when_nothing_is_there_any_more() {
     );
 }
 
-/// Takes things away from a volume whose port is gone, and asks for new ones in vain.
+/// Revokes grants of a volume whose port is gone, and requests new ones in vain.
 fn take_away_without_a_port(node: &Node, v: &str) {
     let agent = node.start();
     eventually("only iSCSI is left", || node.reach(v) == ["host1 rw"]);

@@ -1,4 +1,4 @@
-//! A volume that is to be new is made only where nobody has anything under its id.
+//! A volume that must be new is made only where nothing has its id.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -30,7 +30,7 @@ fn new_volume_is_refused_where_lvm_has_anything_of_its_id() {
         (format!("mooring-snap-{}", ids[2]), None),
         ("data".to_owned(), Some(format!("mooring-volume-{}", ids[3]))),
     ];
-    // Found by the agent's start, or only when it is asked to make the volume.
+    // The agent finds the LV at its start, or only when it is asked to make the volume.
     for late in [false, true] {
         let node = Node::new();
         let add = || {
@@ -51,7 +51,7 @@ fn new_volume_is_refused_where_lvm_has_anything_of_its_id() {
             refused(&agent, id, 7, if late { name } else { "vg0" });
         }
         assert_eq!((node.lvs(), agent.switch.changes()), before, "late: {late}");
-        // Control: whoever does not say that it is new takes back what is there.
+        // Control: a request that does not say `new` takes back what is there.
         agent.make(put_volume(&ids[0], 1));
         assert!(!node.fake.blocks().is_zeroed(device(&ids[0])), "its data is there");
     }
@@ -67,19 +67,20 @@ fn new_volume_is_refused_where_the_store_has_its_id() {
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     agent.make(delete_volume(&gone, 2));
     for counter in [1, 2, 9] {
-        // The very same generation with another content is no repetition.
+        // The same generation with another content is no repetition.
         let spec = v1::VolumeSpec { size_bytes: SIZE + MIB * 4, ..volume_spec(SIZE) };
         let other = crate::rig::put_volume_spec(&v, counter, spec);
         let put = v1::PutVolumeRequest { new: true, ..other };
         assert_refused(agent.put_volume(put), Code::AlreadyExists, "fix_spec", &[&v, "generation 1.1"]);
     }
     refused(&agent, &gone, 9, "generation 1.2");
-    // Also after a start, which knows it from the store alone.
+    // After a restart, the agent knows it from the store alone.
     agent.crash();
     let agent = node.start();
     refused(&agent, &v, 9, "generation 1.1");
     refused(&agent, &gone, 9, "generation 1.2");
-    // Control: what is no new volume is changed as ever, and an older sender says nothing of it.
+    // Control: a change of an existing volume, and an older sender, do not say `new`, and are
+    // accepted as usual.
     agent.make(put_volume(&v, 9));
 }
 
@@ -105,7 +106,7 @@ fn new_volume_that_is_sent_again_is_taken_also_across_a_crash() {
     agent.crash();
     let agent = node.start();
     agent.make(new(&v, 1));
-    // The store is lost behind the work: nobody can tell whose LV that is.
+    // The store is lost after the work: nobody can tell whose LV that is.
     agent.crash();
     lose_store(&node);
     refused(&node.start(), &v, 1, "vg0");

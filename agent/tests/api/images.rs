@@ -42,7 +42,7 @@ fn both_formats_become_volumes_that_are_served() {
         std::fs::write(images.path().join("image"), bytes).unwrap();
         agent.make(put_volume_spec(&v, 1, from("image", format, LARGE)));
         assert!(holds(&node, &v, &content));
-        // Its controller wishes it without the image from then on; the image may go.
+        // The controller then sends the spec without the image, and the image may go.
         std::fs::remove_file(images.path().join("image")).unwrap();
         agent.make(put_volume_spec(&v, 2, volume_spec(LARGE)));
         agent.make(put_export(&v, 1, &[("host1", RW)]));
@@ -140,7 +140,7 @@ fn killed_behind_a_mark_it_goes_on_there_and_says_what_that_saved() {
     let (node, images) = node();
     let v = volume(1);
     node.fake.add_vg("vg0", 8 * GIB);
-    // Its end is data, which tells whether what is between was copied once.
+    // The volume's end is data, which shows whether everything before it was copied once.
     let content = content();
     let file = std::fs::File::create(images.path().join("image")).unwrap();
     file.set_len(GIB + 48 * MIB).unwrap();

@@ -1,5 +1,5 @@
-//! Bad input: each with its gRPC code, who can cure it, and a message that names the object. Nothing is stored, nothing is
-//! touched, nothing is left.
+//! Bad input: each kind with its gRPC code, who can cure it, and a message that names the object.
+//! Nothing is stored, touched or left behind.
 
 use mooring_api::v1;
 use tokio_stream::StreamExt;
@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::rig::*;
 
-/// A node with one exported volume, to be left as it is.
+/// A node with one exported volume, which must stay unchanged.
 struct Bench {
     node: Node,
     agent: Agent,
@@ -166,7 +166,7 @@ fn no_room_leaves_nothing_in_lvm() {
     assert!(
         !bench.agent.switch.log().iter().any(|call| call.contains("lvcreate") && call.contains(&volume(2)))
     );
-    // What is left, to the last extent, can be had.
+    // The rest of the group is usable to the last extent.
     bench.agent.make(put_volume_spec(&volume(3), 1, volume_spec(1016 * MIB)));
     let last = bench.agent.put_volume(put_volume(&volume(2), 1));
     assert_refused(last, Code::ResourceExhausted, "operator", &["vg0"]);
@@ -177,7 +177,7 @@ fn a_group_that_fills_up_before_the_creation_fails_it_until_space_is_free() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
     let agent = node.start();
     let mut reports = agent.watch();
-    // What comes before the mark is how everything is, and not what it was on the way there.
+    // Reports before the mark show the state at the start, not its history.
     drop(crate::watching::first(&agent, &mut reports));
     let said = "  Volume group \"vg0\" has insufficient free space (1 extents): 2 required.\n";
     node.fake.lvm().fail_next("lvcreate", 5, said);
@@ -189,7 +189,7 @@ fn a_group_that_fills_up_before_the_creation_fails_it_until_space_is_free() {
             seen.push(report);
         }
     }
-    // A look at the right moment reports it while it is being made.
+    // A look at the right moment reports the volume while it is being made.
     let failed = seen.iter().find(|report| report.phase() == v1::Phase::Failed).unwrap();
     assert_eq!(failed.problems[0].cure(), v1::Cure::Operator);
     assert!(failed.problems[0].text.contains("vg0 has not enough free space"), "{failed:?}");
@@ -207,12 +207,12 @@ fn a_portal_that_is_not_on_this_host() {
 #[test]
 fn an_id_whose_identity_on_the_wire_is_taken() {
     let bench = Bench::new();
-    // Differs from volume 1 in its last digit only: the NAA is made of the first 25.
+    // This id differs from volume 1 only in its last digit; the NAA is made of the first 25.
     let twin = format!("{}7", &bench.v[..bench.v.len() - 1]);
     bench.volume(Code::AlreadyExists, "fix_spec", &[&twin, &bench.v, "NAA"], |put| {
         put.volume_id.clone_from(&twin);
     });
-    // Also for its successor, who learns of it from the store.
+    // The successor learns of it from the store.
     bench.agent.crash();
     let agent = bench.node.start();
     let again = agent.put_volume(put_volume(&twin, 1));
@@ -262,7 +262,7 @@ fn a_recorded_export_goes_with_its_names_and_not_by_a_bare_tombstone() {
     spec.identity = Some(recorded("iqn.2003-01.org.other:a"));
     agent.make(put_export_spec(&w, 1, spec.clone()));
     assert_eq!(node.fake.reachable().len(), 1);
-    // Taken down under derived names, it would live on, with a receipt that says otherwise.
+    // Under derived names, the export would live on, and its receipt would deny it.
     let refused = agent.put_export(delete_export(&w, 2));
     assert_refused(
         refused,

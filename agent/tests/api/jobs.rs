@@ -1,4 +1,4 @@
-//! Long work is told as it goes on, is slowed at once, gives way, and goes on after a death.
+//! Long work is reported while it runs, is slowed at once, gives way, and resumes after a crash.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -77,14 +77,14 @@ fn each_kind_of_job_is_told_and_none_is_left_when_it_is_done() {
 
 #[test]
 fn a_limit_holds_jobs_back_at_once_and_lets_them_go_at_once() {
-    // By the configuration, and by a call.
+    // The limit comes from the configuration, or from a call.
     for (node, call) in [(Node::with("job_limit = \"1MiB\""), None), (Node::new(), Some(MIB))] {
         let v = volume(1);
         let agent = node.start();
         if let Some(bytes) = call {
             assert_eq!(limit(&agent, bytes).unwrap(), 0);
         }
-        // It would take a quarter of an hour.
+        // The job would take a quarter of an hour.
         begin(&agent, put_volume_spec(&v, 1, volume_spec(LARGE)));
         eventually("it zeroes", || jobs(&agent, &v).jobs.iter().any(|job| job.done_bytes > 0));
         let seen = jobs(&agent, &v);
@@ -92,11 +92,11 @@ fn a_limit_holds_jobs_back_at_once_and_lets_them_go_at_once() {
             seen.jobs[0].limited && seen.limit_bytes == MIB && seen.jobs[0].done_bytes < LARGE / 2,
             "{seen:?}"
         );
-        // Pieces are as small as the limit: nobody else's I/O waits behind 16 MiB.
+        // Pieces are as small as the limit, so that no other I/O waits behind 16 MiB.
         let pieces = agent.switch.log().iter().filter(|call| call.starts_with("zero ")).count();
         let done = seen.jobs[0].done_bytes;
         assert!(u64::try_from(pieces).unwrap() >= done / MIB, "{pieces} pieces for {done} bytes");
-        // Whoever changes the volume does not wait for its turn.
+        // A change of the volume does not wait for the job's turn.
         assert!(
             !agent
                 .put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..delete_volume(&v, 2) })
@@ -139,7 +139,7 @@ fn killed_it_goes_on_near_where_it_was_and_says_what_that_saved() {
     let (node, v) = (Node::new(), volume(1));
     node.fake.add_vg("vg0", 8 * GIB);
     let agent = node.start();
-    // The call behind the first mark.
+    // The call after the first mark.
     let call = zeroing(&format!("mooring-{v}"));
     begin_and_stop_behind(&agent, &v, &call, 3 * GIB, GIB);
     agent.crash();
@@ -157,7 +157,7 @@ fn killed_it_goes_on_near_where_it_was_and_says_what_that_saved() {
     assert!(!node.lvs().contains("mooring-zeroed"), "{}", node.lvs());
 }
 
-/// Zeroes a new volume until so much is done, and stops there.
+/// Zeroes a new volume until this much is done, and stops there.
 fn begin_and_stop_behind(agent: &Agent, v: &str, call: &str, size: u64, done: u64) {
     agent.switch.pause_before(call);
     begin(agent, put_volume_spec(v, 1, volume_spec(size)));

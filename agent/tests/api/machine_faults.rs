@@ -37,7 +37,8 @@ fn without_lvm_its_package_is_named() {
 
 #[test]
 fn a_revoke_does_not_wait_for_lvm() {
-    // The disk is ill, LVM with it, and somebody wants a host off it: that is when it matters.
+    // The disk is ill, LVM hangs with it, and somebody wants a host off the volume: this is when it
+    // matters.
     for ill in [
         |node: &Node| node.fake.lvm().set_broken(Some("  unreadable")),
         |node: &Node| {
@@ -49,14 +50,14 @@ fn a_revoke_does_not_wait_for_lvm() {
         agent.make(put_volume(&v, 1));
         agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
         agent.crash();
-        // What is remembered of its LV would do without LVM's word.
+        // With knowledge of the LV, the agent would not need LVM.
         node.forget_lvs();
         ill(&node);
         let agent = node.start();
         let receipts = agent.make(put_export(&v, 2, &[("host2", RO)]));
         assert!(receipts[0].proven);
         assert_eq!(node.reach(&v), ["host2 ro"]);
-        // A grant on what is served already neither.
+        // A new grant on an export that is served does not wait for LVM either.
         agent.make(put_export(&v, 3, &[("host2", RW)]));
         assert_eq!(node.reach(&v), ["host2 rw"]);
         let report = agent.get(&v).unwrap().volume.unwrap();
@@ -129,7 +130,7 @@ fn a_teardown_that_was_blocked_finishes_by_itself() {
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[]));
-    // Somebody has put a LUN into our portal group: it keeps the group, the target and the volume.
+    // A foreign LUN in our portal group keeps the group, the target and the volume.
     let foreign = TreePath::new(&format!("iscsi/{}/tpgt_1/lun/lun_7", target(&v)));
     node.fake.lio().mkdir(&foreign).unwrap();
     let answer = agent.put_volume(delete_volume(&v, 2)).unwrap();
@@ -150,7 +151,7 @@ fn a_failed_teardown_is_tried_again_by_itself() {
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[]));
     node.fake.lvm().fail_next("lvremove", 5, "  Logical volume is used by another device.\n");
-    // Held for a moment: the same call waits for the next try.
+    // The LV is held for a moment: the agent repeats the removal within the call.
     let answer = agent.put_volume(delete_volume(&v, 2)).unwrap();
     assert!(answer.done, "{answer:?}");
     let removals = node.fake.lvm().log().iter().filter(|call| call.contains("lvremove")).count();
@@ -179,7 +180,7 @@ fn after_a_reboot_restoring_exports_has_a_linear_cost() {
                     .iter()
                     .all(|status| status.export.as_ref().is_some_and(|export| export.in_force))
         });
-        // Without what the questions above have cost.
+        // Leave out the cost of the questions above.
         agent.crash();
         node.fake.reboot();
         let agent = node.start();
@@ -210,14 +211,15 @@ fn after_a_reboot_restoring_exports_has_a_linear_cost() {
     assert_eq!(cost(3), cost(50), "calls for each volume");
 }
 
-/// A look at sessions and counters, which comes by in its own time, or at reservations, behind each pass.
+/// True for looks at sessions and counters, which come by the clock, and for looks at reservations,
+/// which follow each pass.
 fn is_pulse(call: &str) -> bool {
     call.contains("/statistics/")
         || call.contains("/pr/")
         || (call.contains("/acls/") && call.ends_with("/info"))
 }
 
-/// How often each target was looked at.
+/// Number of looks at each target.
 fn looks(log: &[String]) -> BTreeMap<&str, u32> {
     let mut looks = BTreeMap::new();
     for call in log {
@@ -269,7 +271,7 @@ fn a_grant_costs_the_same_with_one_attachment_and_with_many() {
             names[..hosts].iter().map(|name| (name.as_str(), RO)).collect();
         agent.make(put_volume(&v, 1));
         agent.make(put_export(&v, 1, &grants));
-        // The least of some: the pulse, and what else comes by the clock, is in one or the other.
+        // The smallest of several runs leaves out the pulse, and other work by the clock.
         let calls = |generation: u64, grants: &[(&str, v1::Mode)]| {
             agent.switch.forget_log();
             agent.make(put_export(&v, generation, grants));
@@ -303,17 +305,18 @@ fn a_lost_state_folder_is_noticed_and_nothing_more_is_taken() {
         assert!(node.fake.is_live(session));
     };
     refused();
-    // Whoever asks what the export waits for is told, and so is whoever asks how the host is.
+    // The report of the export and the report of the host both say this.
     let export = agent.get(&v).unwrap().export.unwrap();
     assert!(export.problems.iter().any(|problem| problem.text.contains(texts[0])), "{export:?}");
     let told = agent.capabilities().problems;
     assert!(told.iter().any(|problem| problem.text.contains(texts[0])), "{told:?}");
     eventually("the log says so", || logs().contains("no change is taken any more"));
-    // Another one in its place is not it.
+    // Another folder in its place is not accepted.
     std::fs::create_dir(folder).unwrap();
     std::fs::write(folder.join("mooring-agent.db"), "").unwrap();
     refused();
-    // It is put back: nothing of what was refused was kept, and all goes on.
+    // After the folder is restored, nothing of the refused changes is stored, and everything goes
+    // on.
     std::fs::remove_dir_all(folder).unwrap();
     std::fs::rename(&aside, folder).unwrap();
     let receipts = agent.make(put_export(&v, 2, &[]));

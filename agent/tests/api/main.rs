@@ -1,6 +1,6 @@
-//! The whole agent in one process: the real engine, store and service behind a real socket, on a machine that is a
-//! behaving fake. What is checked is the fake kernel's tree, who can log in, and what lands on a device; an answer alone
-//! proves nothing.
+//! The whole agent in one process: the real engine, store and service behind a real socket, on a
+//! machine that is a behaving fake. Tests check the fake kernel's tree, who can log in, and what
+//! lands on a device; an answer alone proves nothing.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 

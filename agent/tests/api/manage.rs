@@ -1,4 +1,5 @@
-//! LVs of others that become volumes with what they hold, and volumes that are let go, through the whole agent.
+//! Foreign LVs that become volumes with their data, and volumes that are unmanaged, through the
+//! whole agent.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -11,7 +12,7 @@ fn lvs(agent: &Agent, group: &str) -> Vec<v1::Lv> {
     agent.wait(async move { client.list_lvs(list).await }).unwrap().into_inner().lvs
 }
 
-/// The wish that somebody's `data` is the volume, as the agent lists it.
+/// A spec by which somebody's `data`, as the agent lists it, becomes the volume.
 fn take(agent: &Agent, id: &str, counter: u64) -> v1::PutVolumeRequest {
     let lv = lvs(agent, "vg0").into_iter().find(|lv| lv.name == "data").unwrap();
     let takes = Some(v1::ExistingLv { name: lv.name, uuid: lv.uuid });
@@ -46,9 +47,9 @@ fn an_lv_is_served_with_what_it_holds_and_let_go_with_it() {
         (listed.len(), listed[0].volume_id.as_str(), listed[0].unsafe_because.is_empty()),
         (1, &*v, false)
     );
-    // Wished without what it was, as its controller does from then on, nothing changes.
+    // The controller then sends the spec without the origin, and nothing changes.
     agent.make(put_volume(&v, 2));
-    // While somebody reaches it, and while its export is up, it is not let go.
+    // A volume is not unmanaged while an initiator reaches it, or while its export exists.
     assert_refused(
         agent.put_volume(release(&v, 3)),
         Code::FailedPrecondition,
@@ -64,13 +65,13 @@ fn an_lv_is_served_with_what_it_holds_and_let_go_with_it() {
     let free = (format!("mooring-{v}"), String::new(), String::new());
     assert_eq!(is_there(&agent), free);
     assert!(!node.fake.lvm().reads_zeros("vg0", &free.0) && agent.list().is_empty(), "no orphan");
-    // It is kept that it was let go, and a late deletion destroys nothing.
+    // The agent remembers the unmanage, and a late deletion destroys nothing.
     agent.crash();
     let agent = node.start();
     assert_eq!((is_there(&agent), agent.list().len()), (free.clone(), 0));
     agent.make(delete_volume(&v, 4));
     assert_eq!(is_there(&agent), free);
-    // The control: what is ours is destroyed by the same words.
+    // The control: the same request destroys a volume of ours.
     let w = volume(2);
     agent.make(put_volume(&w, 1));
     agent.make(delete_volume(&w, 2));
@@ -102,7 +103,7 @@ fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
     };
     let refused = agent.put_volume(put_volume_spec(&v, 2, another));
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["cannot change"]);
-    // What is being deleted is not let go any more.
+    // A volume that is being deleted cannot be unmanaged any more.
     node.fake.set_busy(device(&v), true);
     let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 3) };
     assert!(!agent.put_volume(doom).unwrap().done);

@@ -1,5 +1,5 @@
-//! Portals on several networks, of IPv4 and IPv6: an address that is missing, goes and comes is reported, and nothing is done
-//! to any portal for it.
+//! Portals on several networks, of IPv4 and IPv6: an address that is missing, goes or comes is
+//! reported, and the agent touches no portal for it.
 
 use mooring_api::v1;
 use mooring_host::fake::{LoginRefusal, SessionId};
@@ -58,7 +58,8 @@ fn portals_of_both_families_let_in() {
     assert!(plan.steps.is_empty() && plan.blocked.is_empty(), "{plan:?}");
 }
 
-/// The law of this part: whatever addresses do, no call changes the kernel, and every other portal and session goes on.
+/// The law of this file: whatever addresses do, no call changes the kernel, and every other portal
+/// and session goes on.
 #[test]
 fn an_address_that_goes_and_comes_disturbs_nobody() {
     let node = Node::new();
@@ -89,7 +90,8 @@ fn an_address_that_goes_and_comes_disturbs_nobody() {
     assert_eq!((agent.switch.changes(), node.tree().len()), (changes, tree.len()));
 }
 
-/// At a boot an address may be late: everything is made without it, and it answers when it comes, with no agent at all.
+/// An address may be late at a boot. Everything is made without it, and the portal answers when the
+/// address comes, even without an agent.
 #[test]
 fn a_portal_whose_address_is_late_waits_for_it() {
     let node = Node::new();
@@ -110,7 +112,8 @@ fn a_portal_whose_address_is_late_waits_for_it() {
     login(&node, &id, V4).unwrap();
 }
 
-/// The portals of the configuration are this host's own: they are told as a capability, too, and when they change.
+/// Portals of the configuration are this host's own: they are also reported as a capability, and
+/// whenever they change.
 #[test]
 fn the_host_says_which_portals_nobody_reaches() {
     let node = Node::new();
@@ -125,7 +128,8 @@ fn the_host_says_which_portals_nobody_reaches() {
     assert!(
         !ready(&agent) && seen.problems.iter().any(|problem| problem.object == format!("portal {PORTAL}"))
     );
-    // Whoever is asked for a grant meanwhile does what can be done: it is in force when the address is back.
+    // A grant that is requested meanwhile is made as far as possible, and is in force when the
+    // address is back.
     agent.make(put_export(&id, 2, &[("host1", RW), ("host2", RO)]));
     addresses(&node, &ALL);
     eventually("the host says so", || ready(&agent));

@@ -1,5 +1,5 @@
-//! The power fails right behind an answer: what LVM has written and nobody has flushed is gone from the disks, and what was answered
-//! is there all the same.
+//! Power failures right after an answer: changes of LVM that nobody flushed are gone from the
+//! disks, and acknowledged changes are there in spite of it.
 
 use mooring_api::v1;
 
@@ -9,7 +9,7 @@ use crate::revert::{done_or_dead, node, snapshot, thin};
 use crate::rig::*;
 use crate::switch::Kill;
 
-/// The power fails, and the disks lose what nobody has had them flush.
+/// Cuts the power; the disks lose everything that was not flushed.
 fn power_cut(node: &Node, agent: Agent) -> Agent {
     agent.crash();
     node.fake.lvm().forget_unflushed();
@@ -53,7 +53,7 @@ fn an_agent_that_died_before_it_flushed_is_no_excuse() {
             break;
         }
         points += 1;
-        // The next one finds it made, and says so.
+        // The next agent finds the volume made, and says so.
         let agent = node.start();
         agent.make(put_volume_spec(&v, 1, thin()));
         let agent = power_cut(&node, agent);

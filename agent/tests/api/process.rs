@@ -1,4 +1,5 @@
-//! The program itself: one agent on one state folder, its exit codes and its last words, and its end by every signal.
+//! The program itself: one agent on one state folder, its exit codes and last words, and its end by
+//! every signal.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use mooring_model::{Digest, Generation, Stamp};
 
 use crate::rig::*;
 
-/// A folder with a configuration whose kernel has no target: an empty folder is its configfs.
+/// A folder with a configuration whose kernel has no target: its configfs is an empty folder.
 struct Site {
     dir: tempfile::TempDir,
 }
@@ -50,7 +51,7 @@ impl Site {
         process
     }
 
-    /// Runs to the end: exit code, what it said on standard error.
+    /// Runs the program to its end. Returns the exit code and the text on standard error.
     fn run(&self, args: &[&str]) -> (Option<i32>, String) {
         let output = self.command().args(args).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -125,7 +126,7 @@ fn a_start_removes_what_a_killed_rotation_of_keys_has_left() {
     assert_eq!((code, said.matches("its writer was killed").count()), (Some(0), 2), "{said}");
 }
 
-/// The names of the threads of a process that have this open, as `/proc` says it.
+/// Returns the names of a process's threads that have this file open, according to `/proc`.
 fn threads_with(pid: u32, open: &str) -> Vec<String> {
     let mut names = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -139,7 +140,7 @@ fn threads_with(pid: u32, open: &str) -> Vec<String> {
     names
 }
 
-/// The inode of a socket that is listened on, from a table in `/proc/net`.
+/// Returns the inode of a listening socket, from a table in `/proc/net`.
 fn listening(pid: u32, table: &str, is: impl Fn(&[&str]) -> bool, column: usize) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap();
     let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -150,7 +151,8 @@ fn listening(pid: u32, table: &str, is: impl Fn(&[&str]) -> bool, column: usize)
 
 #[test]
 fn a_thread_that_hangs_in_the_kernel_has_neither_the_lock_nor_a_port() {
-    // The kernel closes a killed process's files with the last thread that has them, and one that hangs stays.
+    // The kernel closes a killed process's files with the last thread that has them, and a thread
+    // that hangs stays.
     let site = Site::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let text = std::fs::read_to_string(site.path("agent.toml")).unwrap();
@@ -258,13 +260,13 @@ fn every_command_finds_the_key_that_the_configuration_names() {
     }
 }
 
-/// The lines of keys in a file that was read whole.
+/// Returns the lines of keys in a complete file.
 fn keys_in(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 
-/// A kill at any moment leaves the file as it was, or with one key more in front.
+/// A kill at any moment leaves the file as it was, or with one more key in front.
 #[test]
 fn a_new_sealing_key_is_made_whole_or_not_at_all() {
     let site = Site::new();
@@ -310,7 +312,7 @@ fn mistakes_in_the_configuration_end_it_with_their_line() {
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("agent.toml line 1: unknown key `prot`"), "{said}");
     }
-    // All of them at once.
+    // All mistakes are reported at once.
     site.write(&format!("prot = 1\nresync_seconds = 0\nlog = \"loud\"\n{good}"));
     let said = site.run(&["--check"]).1;
     for mistake in ["line 1: unknown key `prot`", "line 2: resync_seconds: 0", "line 3: log: \"loud\""] {

@@ -1,5 +1,5 @@
-//! Receipts: proven when the kernel's draining call has returned, and not a moment before; until then the volume is in
-//! quarantine, and nobody else's.
+//! Receipts: proven when the kernel's draining call has returned, and not a moment before. Until
+//! then this volume is in quarantine, and no other one.
 
 use mooring_api::v1;
 use tokio_stream::StreamExt;
@@ -8,10 +8,11 @@ use tonic::Code;
 use crate::rig::*;
 use crate::switch::Kill;
 
-/// The quarantine begins after the agent's own deadline: as short as it can be.
+/// The quarantine begins after the agent's own deadline, which is as short as possible here.
 const QUICK: &str = "answer_deadline_ms = 100";
 
-/// A volume whose first host was revoked with so many writes in flight on a disk that does not answer.
+/// A volume whose first host was revoked with `writes` writes in flight to a disk that does not
+/// answer.
 fn revoked_on_a_dead_disk(writes: usize) -> (Node, Agent, String, v1::PutExportResponse) {
     let (node, v) = (Node::with(QUICK), volume(1));
     let agent = node.start();
@@ -59,10 +60,10 @@ fn a_clock_that_is_set_back_ends_no_quarantine() {
     let (node, agent, v, _) = revoked_on_a_dead_disk(1);
     node.clock.set_back(7_200);
     let writer = || agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RW)]));
-    // As soon as the deadline of an answer has passed.
+    // Wait until the deadline of an answer has passed.
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert_refused(writer(), Code::FailedPrecondition, "retry", &[v.as_str(), "quarantined"]);
-    // Of one of before the agent's start, too.
+    // A quarantine from before the agent's start holds, too.
     agent.crash();
     let agent = node.start();
     let writer = agent.put_export(put_export(&v, 3, &[("host2", RO), ("host3", RW)]));
@@ -108,9 +109,10 @@ fn a_second_revoke_is_taken_while_the_first_hangs() {
     put.deadline_ms = 3000;
     let answer = agent.put_export(put).unwrap();
     assert!(!answer.done && !answer.receipts[0].proven, "{answer:?}");
-    // Nobody could look at it: it is not said that none may land.
+    // Nobody could look at the nexus, so the receipt does not say that no command may land.
     assert_eq!((answer.receipts[0].initiator.clone(), answer.receipts[0].uncounted), (iqn("host2"), true));
-    // Not proven, and shut out all the same: it does not wait for the other one's call.
+    // The revoke is unproven, and yet shuts the initiator out: it does not wait for the other
+    // revoke's call.
     eventually("the second is shut out", || node.reach(&v) == [""; 0]);
     assert_eq!(agent.get(&v).unwrap().receipts.iter().filter(|receipt| receipt.proven).count(), 0);
     node.fake.release(device(&v));
@@ -122,15 +124,16 @@ fn a_second_revoke_is_taken_while_the_first_hangs() {
 
 #[test]
 fn a_grant_that_comes_back_at_once_is_cut_all_the_same() {
-    // The revoke is taken and not carried out when the next spec grants the same initiator again: its receipt would
-    // never be proven, and the old session would go on under the new attachment.
+    // The revoke is accepted and not carried out when the next spec grants the same initiator
+    // again. Otherwise its receipt would never be proven, and the old session would go on under the
+    // new attachment.
     let (node, v) = (Node::with(QUICK), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW)]));
     let old = node.login(&v, "host1").unwrap();
     agent.crash();
-    // Killed before it could do anything: the revoke is durable.
+    // The agent is killed before it could do anything, and the revoke is durable.
     let agent = node.start_with(Some(Kill::Before(2)));
     let mut client = agent.client();
     let mut died = agent.switch.died();
@@ -143,7 +146,7 @@ fn a_grant_that_comes_back_at_once_is_cut_all_the_same() {
     let v = volume(1);
     agent.crash();
     assert!(node.fake.is_live(old));
-    // Its successor knows the re-grant before its first pass can run, as two quick callers would have it.
+    // The successor knows the new grant before its first pass can run, as after two quick requests.
     let store = mooring_agent::store::Store::open(&node.config.state_dir).unwrap();
     let again = put_export(&v, 3, &[("host1", RW)]);
     let Some(v1::put_export_request::Wish::Spec(spec)) = &again.wish else { panic!() };
@@ -196,7 +199,7 @@ fn after_a_crash_a_receipt_is_proven_only_when_its_acl_is_gone() {
         assert!(!node.tree().contains(&iqn("host1")));
         agent.make(put_export(&v, counter + 1, &[("host1", RW)]));
         agent.crash();
-        // That change took the proof along.
+        // The proof is stored with that change.
         let stored = mooring_agent::store::Store::open(&node.config.state_dir).unwrap();
         assert!(stored.unproven_receipts().unwrap().is_empty());
         proofs.proven += 1;
@@ -208,7 +211,7 @@ fn after_a_crash_a_receipt_is_proven_only_when_its_acl_is_gone() {
     assert!(proofs.listed > 0 && proofs.gone_and_unproven > 0 && proofs.proven > 0, "{proofs:?}");
 }
 
-/// That the loop has seen every case.
+/// Counts the cases that the loop has seen.
 #[derive(Debug, Default)]
 struct Proofs {
     listed: u32,
@@ -249,7 +252,7 @@ fn who_wants_no_session_cut_is_told_where_it_comes_from() {
     assert_refused(agent.put_export(whole), Code::FailedPrecondition, "fix_spec", &words);
     assert_eq!((node.tree(), agent.get(&v).unwrap().export_stamp), (tree, stamp), "nothing was stored");
     assert!(agent.get(&v).unwrap().receipts.is_empty() && node.fake.is_live(one));
-    // The one that is not logged in may go, and so may the first when it has logged out.
+    // The initiator that is not logged in may go, and so may the first one after its logout.
     agent.make(polite(2, &[("host1", RW)]));
     node.fake.logout(one);
     agent.make(polite(3, &[]));
@@ -274,8 +277,8 @@ fn refusing_live_sessions_is_retried_when_nobody_could_look() {
 fn a_revoke_of_what_never_was_in_the_kernel_says_so() {
     let node = Node::new();
     let agent = node.start();
-    // A retry that the agent makes by itself may be at work just when the revoke comes: it might be making the grant, and the
-    // receipt says the careful thing. Of ten revokes that is not so of all.
+    // A retry of the agent may run just when the revoke comes. It might be making the grant, and
+    // then the receipt is cautious. This does not happen in all of ten revokes.
     let says_so = |n: u8| {
         let v = volume(n);
         agent.make(put_volume(&v, 1));
@@ -293,8 +296,8 @@ fn a_revoke_of_what_never_was_in_the_kernel_says_so() {
 
 #[test]
 fn a_pass_of_an_older_spec_proves_no_newer_revoke() {
-    // The older spec has the nexus made anew (another LUN number): its ACL goes and comes back. A revoke that arrives in
-    // between must not take that going for its own.
+    // The older spec changes the LUN number, so its nexus is made anew: the ACL goes and comes
+    // back. A revoke that arrives in between must not take this removal for its own.
     let (node, v) = (Node::with(QUICK), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

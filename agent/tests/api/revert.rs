@@ -1,4 +1,5 @@
-//! A volume that is reverted to a snapshot, through the whole agent: killed at every step; only while nobody is granted it.
+//! Reverts of a volume to a snapshot, through the whole agent: killed at every step, and only while
+//! nobody has a grant.
 
 use mooring_api::v1;
 use tonic::Code;
@@ -28,7 +29,7 @@ fn revert(id: &str, counter: u64, snapshot: &str, revert: &str) -> v1::PutVolume
     put_volume_spec(id, counter, v1::VolumeSpec { revert: Some(revert), ..thin() })
 }
 
-/// A volume of zeros, a snapshot of it, an export that nobody is granted; then data all over the volume.
+/// A volume of zeros, its snapshot, and an export without grants; then data fill the volume.
 fn prepared(node: &Node, v: &str, s: &str) {
     let agent = node.start();
     agent.make(put_volume_spec(v, 1, thin()));
@@ -55,7 +56,8 @@ fn it_holds_what_the_snapshot_held_under_the_same_names() {
     let naa = agent.get(&v).unwrap().export.unwrap().naa;
     agent.make(revert(&v, 2, &s, FIRST));
     assert_eq!((is_reverted(&node, &v), reverted(&agent, &v).as_str()), (true, FIRST));
-    // Withdrawn when it is done, as its controller does; then somebody is granted it again.
+    // The revert leaves the spec when it is done, as the controller does it; then the volume is
+    // granted again.
     agent.make(put_volume_spec(&v, 3, thin()));
     agent.make(put_export(&v, 3, &[("host1", RW)]));
     node.login(&v, "host1").unwrap();
@@ -63,7 +65,7 @@ fn it_holds_what_the_snapshot_held_under_the_same_names() {
     assert_eq!(node.reach(&v), ["host1 rw"]);
     assert!(!node.lvs().contains("mooring-back"), "{}", node.lvs());
     assert_eq!(agent.plan(""), v1::PlanResponse::default());
-    // The snapshot is there, and another revert to it is another matter.
+    // The snapshot remains, and a second revert to it is done again.
     node.fake.blocks().fill(device(&v));
     agent.make(put_export(&v, 4, &[]));
     agent.make(revert(&v, 4, &s, SECOND));
@@ -87,13 +89,13 @@ fn who_reaches_it_goes_first_and_comes_back_when_it_is_done() {
         "operator",
         &["snapshot", "it is not in"],
     );
-    // Something of this host holds the LV open: it is what it was, and served so.
+    // A program on this host holds the LV open: the volume keeps its content, and is served.
     agent.make(delete_export(&v, 5));
     node.fake.set_busy(device(&v), true);
     let waits = v1::PutVolumeRequest { deadline_ms: 300, ..revert(&v, 2, &s, FIRST) };
     let answer = agent.put_volume(waits).unwrap();
     assert!(!answer.done && answer.report.unwrap().reverted_id.is_empty());
-    // It is said why, for as long as it is so, and that it is whole.
+    // The reason is reported as long as it holds, and the volume is reported as whole.
     eventually("it is said", || {
         let seen = agent.get(&v).unwrap().volume.unwrap();
         seen.phase() == v1::Phase::Ready
@@ -108,7 +110,7 @@ fn who_reaches_it_goes_first_and_comes_back_when_it_is_done() {
     assert!(!is_reverted(&node, &v));
     node.fake.set_busy(device(&v), false);
     eventually("it is reverted", || reverted(&agent, &v) == FIRST);
-    // Done: its controller may say so, or grant it at once.
+    // The revert is done: the controller may remove it from the spec, or grant the volume at once.
     agent.make(put_export(&v, 6, &[("host1", RW)]));
     assert_eq!(node.reach(&v), ["host1 rw"]);
 }
@@ -129,7 +131,8 @@ fn withdrawn_before_it_is_done_nothing_has_happened() {
     assert!(!node.lvs().contains("mooring-back"), "{}", node.lvs());
 }
 
-/// Sends a wish to an agent that may be killed meanwhile: whether it is true, and not dead.
+/// Sends a spec to an agent that may be killed meanwhile. `true` if the spec was reached and the
+/// agent lives.
 pub(crate) fn done_or_dead(agent: &Agent, put: v1::PutVolumeRequest) -> bool {
     let (mut client, mut died) = (agent.client(), agent.switch.died());
     agent.wait(async move {
@@ -141,7 +144,8 @@ pub(crate) fn done_or_dead(agent: &Agent, put: v1::PutVolumeRequest) -> bool {
     })
 }
 
-/// Sends a revert to an agent that is killed at one of its calls. `false`: it was not killed.
+/// Sends a revert to an agent that is killed at one of its calls. `false` if the agent was not
+/// killed.
 fn killed(kill: Kill, reboots: bool) -> bool {
     let (node, v, s) = (node(), volume(1), volume(2));
     prepared(&node, &v, &s);
@@ -159,7 +163,7 @@ fn killed(kill: Kill, reboots: bool) -> bool {
         agent.make(revert(&v, 2, &s, FIRST));
         agent.crash();
     }
-    // Whatever was killed: it is done, once, and nothing is left of it.
+    // After any kill, the revert is done, once, and nothing is left of it.
     assert!(is_reverted(&node, &v), "{kill:?}");
     node.fake.blocks().fill(device(&v));
     let agent = node.start();

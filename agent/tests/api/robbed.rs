@@ -1,5 +1,5 @@
-//! Tags of ours that somebody has taken from a volume's LV: given back where LVM's identity proves that it is the volume's, said of
-//! anything else.
+//! Tags of ours that somebody removed from a volume's LV. The agent restores them where LVM's
+//! identity proves that the LV is the volume's, and reports any other case.
 
 use mooring_api::v1;
 
@@ -17,7 +17,7 @@ fn says(agent: &Agent, id: &str, words: &str) -> bool {
     report(agent, id).problems.iter().any(|problem| problem.text.contains(words))
 }
 
-/// How often a tag was given to its LV since it was made.
+/// Number of times that the LV got its tag back.
 fn tagged(node: &Node, id: &str) -> usize {
     let log = node.fake.lvm().log();
     log.iter().filter(|line| line.starts_with("lvchange --addtag mooring ") && line.contains(id)).count()
@@ -29,7 +29,7 @@ fn has_tag(node: &Node, id: &str) -> bool {
 
 #[test]
 fn a_lost_tag_is_reported_and_restored_under_a_live_session() {
-    // No resync comes within this test: the disk that LVM has written to tells.
+    // No resync runs in this test: the write to the disk triggers the look.
     let (node, disk) = watched("resync_seconds = 3600");
     let (agent, v) = (node.start(), volume(1));
     stands(&node);
@@ -49,7 +49,7 @@ fn a_lost_tag_is_reported_and_restored_under_a_live_session() {
     agent.switch.go_on();
     eventually("the volume is ready again", || is_ready(&agent, &v));
     assert!(has_tag(&node, &v), "{}", tags(&node, &v));
-    // Whatever the host has written is as it was, and it was not cut off.
+    // The host's data are unchanged, and the host was not cut off.
     assert!(!node.fake.blocks().is_zeroed(device(&v)));
     assert!(node.fake.is_live(session));
     assert_eq!(node.reach(&v), ["host1 rw"]);

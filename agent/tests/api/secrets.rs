@@ -1,4 +1,5 @@
-//! Secrets: in the kernel and in the store, and nowhere else; and kept when a sender does not know them.
+//! Secrets: they are in the kernel and in the store, and nowhere else. The agent keeps a secret
+//! that a sender does not know.
 
 use std::fmt::Write;
 
@@ -62,7 +63,7 @@ fn no_answer_no_error_no_debug_and_no_log_holds_a_secret() {
         }
     });
     agent.crash();
-    // Also on the way in from the store.
+    // Secrets that come from the store are not shown either.
     let agent = node.start();
     hear(&agent.list());
 
@@ -108,7 +109,7 @@ fn an_empty_secret_keeps_the_kept_one() {
     eventually("the export is back", || node.reach(&v).len() == 2);
     assert!(node.login(&v, "host1").is_ok(), "the secret was kept on disk, too");
 
-    // Under another user's name nothing is kept, nor for another host, nor after a revoke.
+    // For another user name or host, or after a revoke, the agent has no secret to keep.
     let mut other = shown.clone();
     other.grants[0].chap.as_mut().unwrap().initiator.as_mut().unwrap().user = "somebody".to_owned();
     let refused = agent.put_export(put_export_spec(&v, 3, other));

@@ -1,4 +1,5 @@
-//! A shutdown: it waits while a data job is at work, the job writes down how far it is, and goes on from there.
+//! Shutdowns wait while a data job is at work. The job records its progress, and resumes from
+//! there.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ fn jobs(agent: &Agent) -> Vec<v1::Job> {
         .jobs
 }
 
-/// How far the node's only LV says that it is zeroed, in MiB.
+/// Returns the zeroed MiB according to the mark on the node's only LV; `None` without a mark.
 fn marked(node: &Node) -> Option<u64> {
     let lvs = node.lvs();
     let digits = lvs.split("mooring-zeroed-").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -47,7 +48,7 @@ fn a_job_at_a_shutdown_marks_how_far_it_is_and_goes_on_from_there() {
     assert!(mark >= 4, "{mark}");
     assert_eq!(jobs(&agent), [], "nothing begins while the machine goes down");
 
-    // Called off.
+    // The shutdown is cancelled.
     runtime.block_on(fake.shutdown(false));
     eventually("it goes on", || jobs(&agent).iter().any(|job| job.done_bytes > mark * MIB));
     eventually("the lock", || fake.locks() == [why]);

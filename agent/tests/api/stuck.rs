@@ -1,4 +1,5 @@
-//! A kernel call that does not return: it is named, its volume says so at once, and nothing else waits for it.
+//! Kernel calls that do not return: the call is named, its volume reports it at once, and nothing
+//! else waits for it.
 
 use mooring_agent::standing::Standing;
 use mooring_api::v1;
@@ -8,7 +9,7 @@ use tonic::Code;
 use crate::rig::*;
 use crate::switch::Blocks;
 
-/// A volume whose revoke hangs in the kernel, known to be stuck.
+/// A volume whose revoke hangs in the kernel, and is known to be stuck.
 fn stuck_volume() -> (Node, Agent, String) {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
@@ -62,7 +63,7 @@ fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
     let (node, agent, v) = stuck_volume();
     let w = volume(2);
     agent.make(put_volume(&w, 1));
-    // Each of these calls would lose a thread, if it went into the stuck folder.
+    // Each of these calls would lose a thread if it went into the stuck folder.
     let mut clients = Vec::new();
     for n in 0..700 {
         let (mut client, v) = (agent.client(), v.clone());
@@ -86,7 +87,8 @@ fn however_often_a_stuck_volume_is_asked_for_others_are_served() {
 
 #[test]
 fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
-    // Not our rmdir: some other program's. The volume is at rest for us, and a look at it does not come back.
+    // Another program's rmdir hangs. The agent has nothing to do for the volume, and a look at it
+    // does not return.
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
@@ -115,7 +117,7 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
 
 #[test]
 fn a_change_that_could_not_be_checked_is_not_taken_later() {
-    // Its caller is told that it was not taken, and then it never is.
+    // The agent tells the caller that the change was not accepted, and never carries it out.
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));
@@ -123,7 +125,7 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
     let one = node.login(&v, "host1").unwrap();
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
-    // Another program hangs in an rmdir of that ACL; whoever looks for its sessions waits with it.
+    // Another program hangs in an rmdir of that ACL. A look at the sessions waits with it.
     let (lio, acl) = (node.fake.lio(), format!("iscsi/{}/tpgt_1/acls/{}", target(&v), iqn("host1")));
     let other = std::thread::spawn(move || {
         lio.unlink(&TreePath::new(&format!("{acl}/lun_1/mooring"))).unwrap();
@@ -140,7 +142,7 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
     let status = agent.get(&v).unwrap();
     assert_eq!(status.export_stamp.unwrap().generation.unwrap().counter, 1);
     assert_eq!(status.receipts, []);
-    // Asked for again, it is.
+    // A second request succeeds.
     assert!(agent.make(put_export(&v, 2, &[("host2", RW)]))[0].proven);
     assert_eq!(node.reach(&v), ["host2 rw"]);
 }

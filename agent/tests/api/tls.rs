@@ -1,4 +1,4 @@
-//! An agent on the network: certificates of both sides, or nothing.
+//! An agent on the network: both sides show certificates, or nothing works.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// Writes a certificate for a name and its key.
+    /// Writes a certificate for a name, and its key.
     fn sign(&self, dir: &Path, file: &str, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -42,7 +42,7 @@ fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A port that nobody has at this moment.
+/// Returns a port that is free at this moment.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -82,7 +82,7 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     assert!(deceived.is_err(), "{deceived:?}");
     let nobody = ask(&address, TlsFiles { ca: Some(ca), ..TlsFiles::default() });
     assert!(nobody.is_err_and(|text| text.contains("client certificate")));
-    // Also when its own software does not insist, and not in plain text either.
+    // Neither a client whose software does not insist, nor plain text, gets in.
     let bare = agent.wait(async {
         let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&ours.pem));
         let endpoint = Endpoint::from_shared(address.to_string()).unwrap().tls_config(tls).unwrap();
@@ -95,7 +95,7 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     assert!(ask(&plain, TlsFiles::default()).is_err());
 }
 
-/// Connects without a word, and tells whether the agent keeps the connection.
+/// Connects without sending anything. `None` if the agent closes the connection.
 fn silent(port: u16) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -119,7 +119,7 @@ fn connections_without_a_handshake_are_few_and_end() {
     if began.elapsed() < Duration::from_secs(4) {
         assert_eq!(kept.len(), CONNECTIONS_PER_PEER_MAX, "one address has no more places");
     }
-    // Each of them is closed by the agent, and its place is another one's.
+    // The agent closes each of them, and its place becomes free.
     for mut stream in kept {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0, "it said nothing, and is not let in");

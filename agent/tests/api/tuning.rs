@@ -1,4 +1,5 @@
-//! How an export's sessions are negotiated: as its spec says, after a restart and a reboot as well, and by hand no longer.
+//! Tuning of an export's sessions: as its spec says, also after a restart and a reboot, and in
+//! spite of changes by hand.
 
 use mooring_api::v1;
 use mooring_host::{Tree, TreePath};
@@ -36,7 +37,7 @@ fn it_is_in_force_and_stays_so() {
     let wanted = || ("1048576".to_owned(), "16".to_owned(), "16".to_owned());
     assert_eq!(in_force(), wanted());
     assert_eq!(agent.get(&v).unwrap().export_spec.unwrap().tuning, said(&pairs));
-    // The agent alone, and the machine.
+    // A restart of the agent alone, and then of the machine.
     agent.crash();
     let agent = node.start();
     eventually("nothing to do", || agent.get(&v).unwrap().export.is_some_and(|export| export.in_force));
@@ -46,7 +47,7 @@ fn it_is_in_force_and_stays_so() {
     let agent = node.start();
     eventually("the export", || node.reach(&v).len() == 1);
     assert_eq!(in_force(), wanted());
-    // Drift of what is said is seen, and put right by the next change; what is unsaid is nobody's.
+    // The next change corrects drift of values in the spec. Other values are left alone.
     node.fake.lio().write(&path(&v, "param/MaxBurstLength"), b"512").unwrap();
     node.fake.lio().write(&path(&v, "param/FirstBurstLength"), b"512").unwrap();
     assert_eq!(agent.plan(&v).steps.len(), 1, "{:?}", agent.plan(&v));

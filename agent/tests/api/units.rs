@@ -1,4 +1,4 @@
-//! Units that systemd calls wrong are problems of this host, as long as they are wrong.
+//! Units with the wrong state in systemd are problems of this host while they are wrong.
 
 use mooring_api::v1::report::What;
 use mooring_api::v1::{Capabilities, HealthLevel};
@@ -9,7 +9,7 @@ use crate::rig::*;
 
 const RESTORER: &str = "rtslib-fb-targetctl.service";
 
-/// Problem that the restorer is.
+/// Returns the problem of the restorer; `None` if there is none.
 fn told(seen: &Capabilities) -> Option<&str> {
     seen.problems.iter().find(|problem| problem.object == RESTORER).map(|problem| problem.text.as_str())
 }
@@ -52,7 +52,7 @@ fn a_unit_that_clears_the_target_is_a_problem_while_it_is_there() {
     assert_eq!(until(&|seen| told(seen).is_none()).health.unwrap().level(), HealthLevel::Ok);
     runtime.block_on(fake.change(RESTORER, |unit| unit.active = "active"));
     until(&|seen| told(seen).is_some());
-    // Nobody knows any more: nothing is told.
+    // Nobody knows the unit's state any more, so no problem is reported.
     daemon.stop();
     until(&|seen| told(seen).is_none());
 }

@@ -1,5 +1,5 @@
-//! Volumes that are copied to files, through the whole agent: killed at every step; only while nobody is granted it; told as a job,
-//! and ended by taking the wish back.
+//! Image exports (volumes that are copied to files) through the whole agent: killed at every step,
+//! only while nobody has a grant, reported as a job, and ended by a spec without it.
 
 use mooring_api::v1;
 use mooring_host::BlockDevices;
@@ -28,7 +28,7 @@ fn soon(put: v1::PutVolumeRequest) -> v1::PutVolumeRequest {
     v1::PutVolumeRequest { deadline_ms: 100, ..put }
 }
 
-/// A volume with an export that nobody is granted, and data.
+/// A volume with data, and with an export without grants.
 fn prepared(node: &Node, v: &str) {
     let agent = node.start();
     agent.make(put_volume_spec(v, 1, volume_spec(LARGE)));
@@ -74,7 +74,7 @@ fn both_formats_are_whole_and_the_volume_is_served_afterwards() {
         (report(&agent, &v).uploaded_id.as_str(), report(&agent, &v).phase()),
         (FIRST, v1::Phase::Ready)
     );
-    // Another one, without a wish in between.
+    // A second image, without a spec between the two.
     agent.make(to(&v, 3, "a.qcow2", v1::ImageFormat::Qcow2, SECOND));
     assert!(is_whole(&folder, "a.qcow2", v1::ImageFormat::Qcow2));
     agent.make(put_volume_spec(&v, 4, volume_spec(LARGE)));
@@ -112,7 +112,7 @@ fn an_agent_killed_at_every_change_leaves_a_whole_image_or_none() {
             agent.crash();
             let whole = names(&folder).contains(&"new".to_owned());
             assert!(!whole || is_whole(&folder, "new", format), "{kill:?}");
-            // Its controller asks again; what it did not keep, it is told now.
+            // The controller asks again. An agent that did not store the request gets it now.
             let agent = node.start();
             agent.make(to(&v, 2, "new", format, FIRST));
             assert!(is_whole(&folder, "new", format), "{kill:?}");
@@ -122,11 +122,11 @@ fn an_agent_killed_at_every_change_leaves_a_whole_image_or_none() {
         }
         kills += 1;
     }
-    // Make, four pieces, finish, name; and what a start changes of its own.
+    // Making the part, four pieces, finishing and naming it; and the start's own changes.
     assert!(kills >= 7, "{kills}");
 }
 
-/// Files as an agent would have left them that had copied half of the volume when it held other data.
+/// Leaves the files of an agent that copied half of the volume while it held other data.
 fn leave_half(node: &Node, folder: &tempfile::TempDir, v: &str) {
     let vg: mooring_model::VgName = "vg0".parse().unwrap();
     let lv = lv_uuid(node, &format!("{vg}/mooring-{v}"));
@@ -152,7 +152,8 @@ fn lv_uuid(node: &Node, lv: &str) -> String {
 #[test]
 fn a_part_is_resumed_if_its_copy_was_in_the_spec_all_the_time() {
     let raw = v1::ImageFormat::Raw;
-    // Wished, and killed before anything was made: what is found then is of this wish.
+    // The spec has the copy, and the agent is killed before it made anything: files that appear
+    // then belong to this spec.
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
     let agent = node.start();
@@ -181,14 +182,14 @@ fn a_part_is_resumed_if_its_copy_was_in_the_spec_all_the_time() {
 #[test]
 fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
     let raw = v1::ImageFormat::Raw;
-    // The same files, and the wish of this very id is new: somebody may have written since.
+    // The same files, and a new spec with this very id: somebody may have written meanwhile.
     for behind in [false, true] {
         let ((node, folder), v) = (node(), volume(1));
         prepared(&node, &v);
         leave_half(&node, &folder, &v);
         let agent = node.start();
         if behind {
-            // As if the part had come to lie there behind the agent's look at its start.
+            // The part appears after the agent's look at its start.
             eventually("it has looked", || names(&folder).is_empty());
             leave_half(&node, &folder, &v);
         }
@@ -199,7 +200,7 @@ fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
     }
 }
 
-/// An agent crashes before the first piece of a copy is written.
+/// Crashes an agent before it writes the first piece of a copy.
 fn crashed_at_it(node: &Node, v: &str) {
     let agent = node.start();
     agent.switch.pause_before("write part");
@@ -228,7 +229,8 @@ fn what_an_agent_left_that_nobody_wants_goes_at_the_next_start() {
     prepared(&node, &v);
     crashed_at_it(&node, &v);
     assert_eq!(names(&folder).len(), 1, "the control: something is left");
-    // While the agent is away nobody can take the wish back; with its store it would have gone. As if it had been.
+    // No spec without the copy can arrive while the agent is down. A foreign file and a part of an
+    // unknown copy stand for that case.
     std::fs::write(folder.path().join(".mooring-notes"), b"theirs").unwrap();
     let other = format!(".mooring-{}-{SECOND}.part", volume(9));
     std::fs::write(folder.path().join(&other), b"half").unwrap();
@@ -257,7 +259,7 @@ fn a_taken_name_a_full_disk_and_no_program_are_told_and_leave_nothing() {
     };
     refused(2, "taken", FIRST, v1::ImageFormat::Raw, "taken is there already");
     refused(3, "new", SECOND, v1::ImageFormat::Raw, "is full");
-    // It is not tried again by itself.
+    // The copy is not tried again by itself.
     node.fake.images().set_room(None);
     refused(4, "new", SECOND, v1::ImageFormat::Raw, "is full");
     node.fake.images().set_missing(true);
@@ -267,7 +269,7 @@ fn a_taken_name_a_full_disk_and_no_program_are_told_and_leave_nothing() {
     agent.make(put_export(&v, 3, &[("host1", RW)]));
     node.login(&v, "host1").unwrap();
     assert_eq!(std::fs::read(folder.path().join("taken")).unwrap(), b"theirs");
-    // Where there is no folder.
+    // Without a folder of images.
     let (none, w) = (Node::new(), volume(2));
     let agent = none.start();
     agent.make(put_volume_spec(&w, 1, volume_spec(LARGE)));
@@ -280,7 +282,7 @@ fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
     let agent = node.start();
-    // What was revoked before the start is proven by the first pass.
+    // The first pass proves what was revoked before the start.
     eventually("nothing may land", || agent.get(&v).unwrap().receipts.iter().all(|one| one.proven));
     agent.make(put_export(&v, 3, &[("host1", RW)]));
     let refused = agent.put_volume(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST));
@@ -300,7 +302,7 @@ fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     let seen = job().unwrap();
     assert_eq!((seen.kind(), seen.total_bytes), (v1::JobKind::Export, LARGE));
     assert_eq!(report(&agent, &v).phase(), v1::Phase::Ready, "it is there all the while");
-    // Something newer that is no end of it: it goes on where it was.
+    // A newer spec with this copy does not end it: the copy goes on where it was.
     let named =
         v1::PutVolumeRequest { opaque: b"named".to_vec(), ..to(&v, 3, "new", v1::ImageFormat::Raw, FIRST) };
     let spec = match &named.wish {
@@ -312,7 +314,7 @@ fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     assert!(!agent.put_volume(soon(v1::PutVolumeRequest { stamp: Some(stamp), ..named })).unwrap().done);
     agent.switch.let_one_go();
     eventually("the second piece", || job().is_some_and(|job| job.done_bytes == 32 * MIB));
-    // Taken back: it ends, and nothing of it is left.
+    // A spec without the copy ends it, and nothing of it is left.
     assert!(!agent.put_volume(soon(put_volume_spec(&v, 4, volume_spec(LARGE)))).unwrap().done);
     agent.switch.go_on();
     agent.make(put_volume_spec(&v, 4, volume_spec(LARGE)));

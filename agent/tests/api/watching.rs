@@ -1,4 +1,5 @@
-//! Watch: first everything, then `synced`, then changes in order; a reader that is too slow is cut off.
+//! Watch: first everything, then `synced`, then changes in order; a reader that is too slow is
+//! disconnected.
 
 use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent as _;
@@ -12,7 +13,7 @@ pub(crate) fn next(agent: &Agent, reports: &mut Streaming<v1::Report>) -> What {
     agent.wait(async { reports.next().await.unwrap().unwrap().what.unwrap() })
 }
 
-/// All reports up to the mark.
+/// Returns all reports up to the mark.
 pub(crate) fn first(agent: &Agent, reports: &mut Streaming<v1::Report>) -> Vec<What> {
     let mut first = Vec::new();
     loop {
@@ -85,7 +86,7 @@ fn two_watchers_each_get_everything() {
 fn a_reader_that_does_not_read_is_cut_off_and_nobody_waits_for_it() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
-    // Without a connection in between, whose windows take megabytes before anybody notices.
+    // The test uses no connection: its windows take megabytes before anybody notices.
     let service = mooring_agent::serve::Service::new(agent.engine(), agent.stopped());
     let watch = service.watch(tonic::Request::new(v1::WatchRequest {}));
     let mut reports = agent.wait(watch).unwrap().into_inner();

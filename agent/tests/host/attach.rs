@@ -48,12 +48,12 @@ fn attachments_of_one_volume_share_a_connection() {
     let read_only = || site.world.is_read_only(volume(1));
     assert_eq!(agent.make(agent.put(1, 1, &[(1, RO)])).mode(), RO);
     assert_eq!(read_only(), Some(true));
-    // rw if any of them is.
+    // The connection is read-write if any attachment is.
     let report = agent.make(agent.put(1, 2, &[(1, RO), (2, RW)]));
     assert_eq!((report.mode(), report.paths.len(), read_only()), (RW, 2, Some(false)));
     site.assert_attached(1, 1);
     site.assert_attached(2, 1);
-    // One goes: its path alone.
+    // One attachment goes, and takes only its own path.
     let report = agent.make(agent.put(1, 3, &[(1, RO)]));
     assert_eq!((report.mode(), report.paths.len(), read_only()), (RO, 1, Some(true)));
     assert_eq!(site.path_of(2), None);

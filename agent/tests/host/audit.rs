@@ -35,7 +35,7 @@ fn the_users_of_a_disk_whose_cache_is_off_become_problems_and_go_again() {
         attach(&agent, n, cache_off);
         site.world.hold_open(volume(n), &[dd(), Holder::Mount("/data".into())]);
     }
-    // A change of the attachment has it looked at; so has a question.
+    // A change of the attachment triggers a look, and so does a question.
     agent.check(1).unwrap();
     eventually("both problems", || objects(&agent, 1) == [BUFFERED_IO, UNSHARED_FILESYSTEM]);
     let report = agent.report(1);
@@ -44,12 +44,12 @@ fn the_users_of_a_disk_whose_cache_is_off_become_problems_and_go_again() {
     assert!(report.problems[1].text.contains("is mounted on /data"), "{report:?}");
     assert_eq!(objects(&agent, 2), Vec::<String>::new(), "its cache is on");
     assert_eq!((metric(&agent, BUFFERED_IO), metric(&agent, UNSHARED_FILESYSTEM)), ("1".into(), "1".into()));
-    // A pass says them, too: here it is one that another attachment brings.
+    // A pass reports them, too; here another attachment causes the pass.
     let mut spec = agent.spec(1, &[(1, RW), (3, RW)]);
     spec.attachments.iter_mut().for_each(|wish| wish.cache_off = true);
     let report = agent.make(put_spec(1, 2, spec.clone()));
     assert_eq!(report.problems.len(), 2, "{report:?}");
-    // With the cache on nobody minds.
+    // With the cache on, these users are no problem.
     spec.attachments.iter_mut().for_each(|wish| wish.cache_off = false);
     let report = agent.make(put_spec(1, 3, spec.clone()));
     assert_eq!(report.problems, []);

@@ -1,4 +1,5 @@
-//! Detaching: gracefully, refused while held, and at once when the target has revoked this host.
+//! Detaching: gracefully, refused while the disk is held, and at once when the target has revoked
+//! this host.
 
 use mooring_api::v1;
 use mooring_connectors::wire::SessionState;
@@ -18,10 +19,10 @@ fn a_detach_leaves_nothing() {
     site.assert_nothing_left(1);
     assert_eq!((site.path_of(1), site.path_of(2)), (None, None));
     site.assert_attached(3, 2);
-    // The tombstone is kept, and can be asked for; it is not a connection any more.
+    // The tombstone is stored and can be read; it does not count as a connection.
     assert!(agent.get(1).unwrap().spec.is_none() && agent.get(1).unwrap().stamp.is_some());
     assert_eq!(agent.list().len(), 1);
-    // And again by a newer spec.
+    // A newer spec attaches the volume again.
     agent.make(agent.put(1, 3, &[(1, RW)]));
     site.assert_attached(1, 1);
     site.assert_lawful();
@@ -48,7 +49,7 @@ fn held_open_it_is_refused_and_the_holder_is_named() {
     site.assert_nothing_left(1);
 }
 
-/// udev looks at a disk that has just come for as long as the machine lets it, and lets go by itself.
+/// udev looks at a new disk for as long as the machine lets it, and then closes it by itself.
 #[test]
 fn udev_alone_is_waited_for() {
     let site = Site::exporting(&[1]);
@@ -58,7 +59,7 @@ fn udev_alone_is_waited_for() {
     site.world.hold_open(volume(1), &[udev]);
     let world = site.world.clone();
     let lets_go = std::thread::spawn(move || {
-        // Longer than anybody else is waited for.
+        // Longer than the agent waits for any other holder.
         std::thread::sleep(std::time::Duration::from_secs(1));
         world.hold_open(volume(1), &[]);
     });
@@ -73,7 +74,7 @@ fn opened_between_the_check_and_the_removal_it_stays_until_it_is_closed() {
     let agent = site.start();
     agent.make(agent.put(1, 1, &[(1, RW)]));
     agent.crash();
-    // Killed after the tombstone was written and before anything was done.
+    // The agent is killed after the tombstone was stored, and before anything was done.
     let agent = site.start_with(Some(mooring_connectors::fake::Kill::Before(1)));
     drop(agent.try_put(brief(tombstone(1, 2, false))));
     assert!(agent.door.is_dead());
@@ -123,7 +124,7 @@ fn what_was_never_here_is_gone() {
     let agent = site.start();
     assert_eq!(agent.make(tombstone(1, 1, false)).phase(), v1::ConnectionPhase::Gone);
     assert_eq!(agent.make(tombstone(2, 1, true)).phase(), v1::ConnectionPhase::Gone);
-    // An older spec does not bring it back.
+    // An older spec does not bring the connection back.
     let refused = agent.try_put(put_spec(1, 0, agent.spec(1, &[(1, RW)])));
     assert_refused(refused, Code::Aborted, "retry", &["generation 1.0", "older than 1.1"]);
 }
@@ -139,7 +140,7 @@ fn revoked_by_the_target_it_is_forbidden_and_not_tried_again() {
     let report = agent.report(1);
     assert!(problems(&report).contains("refused twice (0202)") && report.disk.is_none(), "{report:?}");
     let logins = site.world.logins();
-    // The same once more is not a newer spec; a newer one is.
+    // A repetition is not a newer spec; a newer one tries again.
     agent.make_not_done(agent.put(1, 1, &[(1, RW)]));
     assert_eq!(site.world.logins(), logins);
     agent.make(agent.put(1, 2, &[(1, RW)]));

@@ -1,4 +1,5 @@
-//! Connections over Fibre Channel, whose SCSI host is shared: whose disk is whose, and who is woken by what.
+//! Connections over Fibre Channel, which share a SCSI host: the owner of each disk, and the
+//! connections that each event wakes.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -114,7 +115,7 @@ fn what_is_told_of_a_shared_host_wakes_whose_disk_it_is() {
     tell.send(event("remove", "block", disk)).unwrap();
     until("the disk to be found again", || fc.is_attached(7));
     assert_eq!(fc.world.take_log(), ["scsi_host/host3/scan = 0 0 7"], "and nobody else's");
-    // The port goes for good, and comes back: its states are not told, its coming is.
+    // The port goes for good, and comes back. Its states are not announced, its return is.
     fc.world.lose(TARGET.parse().unwrap(), true);
     let rport = "/devices/pci0000:00/0000:00:03.0/host3/rport-3:0-0/fc_remote_ports/rport-3:0-0";
     tell.send(event("remove", "fc_remote_ports", rport)).unwrap();

@@ -1,4 +1,4 @@
-//! Requests that are not taken, and what they are told; and secrets, which nobody is told.
+//! Requests that are refused, with their answers; and secrets, which appear nowhere.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -90,7 +90,7 @@ fn what_a_connection_is_does_not_change() {
         "fix_spec",
         &["NAA", "detach it first"],
     );
-    // Nor is a path of two volumes.
+    // One path cannot belong to two volumes either.
     assert_refused(
         agent.try_put(agent.put(2, 1, &[(1, RW)])),
         Code::FailedPrecondition,

@@ -1,4 +1,5 @@
-//! The program itself, as a host that only attaches: it needs neither LVM nor a target, and says what is missing.
+//! The program itself on a host that only attaches: it needs neither LVM nor a target, and says
+//! what is missing.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -78,7 +79,7 @@ fn a_host_without_sessiond_says_so_and_keeps_what_it_is_told() {
     assert!(problems(&answer.report.unwrap()).contains("mooring-sessiond does not answer"));
     drop(first);
 
-    // Killed and started again, it still knows.
+    // An agent that was killed and started again still has it.
     let _second = start(dir.path());
     let mut host = HostClient::new(connect());
     let status = runtime.block_on(host.get_connection(v1::GetConnectionRequest { volume_id: id.clone() }));

@@ -1,5 +1,5 @@
-//! The agent's process ends at any moment, the host reboots: what was acknowledged is made true again, and nothing is
-//! changed that is true.
+//! Ends of the agent's process at any moment, and reboots of the host: acknowledged specs are
+//! reached again, and nothing that is right is changed.
 
 use mooring_api::v1;
 use mooring_connectors::fake::Kill;
@@ -44,7 +44,7 @@ fn a_host_without_its_database_goes_on_under_its_old_name_without_a_login() {
     let report = agent.make(put.clone());
     assert_eq!((report.session.unwrap().sid, site.world.logins()), (sid, 1));
     site.assert_attached(1, 1);
-    // Its secrets come back to who asks for them.
+    // A sender that asks for secrets gets them back.
     let Some(v1::put_connection_request::Wish::Spec(spec)) = put.wish else { panic!("a spec") };
     assert_eq!(agent.list_asking(true)[0].spec.as_ref(), Some(&spec));
     assert!(agent.list()[0].spec.clone().unwrap().chap.unwrap().initiator.unwrap().secret.is_empty());
@@ -74,7 +74,8 @@ fn after_a_reboot_the_store_attaches_again() {
     site.assert_nothing_left(3);
 }
 
-/// Sends until it is acknowledged as true, or the process is dead.
+/// Sends a spec until it is acknowledged as reached, or the process is dead. `true` if it was
+/// acknowledged.
 fn send(agent: &Agent, put: &v1::PutConnectionRequest) -> bool {
     let (mut client, put, door) = (agent.client(), put.clone(), agent.door.clone());
     let put = agent.spawn(async move { client.put_connection(put).await });
@@ -86,21 +87,22 @@ fn send(agent: &Agent, put: &v1::PutConnectionRequest) -> bool {
     true
 }
 
-/// A request, and how the disk is when it is true: whether it refuses writes, and how far its cache reads ahead. `None`: there is
-/// no disk.
+/// A request, and the disk's state when it is reached: `true` if the disk refuses writes, and its
+/// read-ahead in sectors; `None` for no disk.
 type Step = (fn(&Agent) -> v1::PutConnectionRequest, Option<(bool, u32)>);
 
-/// Read-ahead of a disk that nobody has touched, in sectors.
+/// Read-ahead of an untouched disk, in sectors.
 const AHEAD: u32 = 256;
 
-/// Attachments with the cache off.
+/// A request for attachments with the cache off.
 fn put_uncached(agent: &Agent, counter: u64, attachments: &[(u8, v1::Mode)]) -> v1::PutConnectionRequest {
     let mut spec = agent.spec(1, attachments);
     spec.attachments.iter_mut().for_each(|wish| wish.cache_off = true);
     put_spec(1, counter, spec)
 }
 
-/// Runs a connection's life with one kill; `false` when the process was never killed, because it had nothing left to do.
+/// Runs a connection's life with one kill. `false` if the process was never killed, because it had
+/// nothing left to do.
 fn run(kill: Kill, reboots: bool) -> bool {
     let site = Site::exporting(&[1]);
     let mut agent = site.start_with(Some(kill));

@@ -1,4 +1,4 @@
-//! A shutdown waits a moment for a disk that is on its way off this host.
+//! Shutdowns wait a moment for a disk that is leaving this host.
 
 use std::sync::Arc;
 use std::time::Duration;

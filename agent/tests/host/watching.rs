@@ -1,4 +1,4 @@
-//! The stream of reports.
+//! Stream of reports.
 
 use mooring_api::v1;
 use mooring_api::v1::connection_event::What;

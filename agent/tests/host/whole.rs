@@ -25,7 +25,7 @@ struct Whole {
     config: Config,
 }
 
-/// A running daemon. Dropped, it is dead.
+/// A running daemon, which dies when dropped.
 struct Keeper {
     daemon: Option<Daemon>,
     process: FakeHost,
@@ -136,7 +136,7 @@ fn modes_follow_the_target_and_the_attachments() {
     whole.target.allow(agent.initiator(), Acl { chap: chap.clone(), read_only: true, ..Acl::default() });
     let report = whole.attach(&agent, 1, &[(1, RO)]);
     assert!(report.disk.unwrap().read_only);
-    // The target lets it write, and a second attachment wants to.
+    // The target allows writes, and a second attachment is read-write.
     whole.target.allow(agent.initiator(), Acl { chap, ..Acl::default() });
     let report = whole.attach(&agent, 2, &[(1, RO), (2, RW)]);
     assert!(report.mode() == RW && !report.disk.unwrap().read_only);
@@ -159,7 +159,7 @@ fn killed_and_started_again_both_find_it_as_it_is() {
     eventually("it is ready", || agent.report(1).phase() == v1::ConnectionPhase::Ready);
     assert_eq!(agent.report(1).session.unwrap().sid, before.sid);
     assert_eq!((whole.target.seen().len(), whole.host.scans().len()), (1, 1), "adopted, and left as it was");
-    // The connection breaks; sessiond makes it again, and the agent sees it.
+    // The connection breaks. sessiond restores it, and the agent sees that.
     whole.target.cut_all();
     eventually("it is logged in again", || {
         let report = agent.report(1);
@@ -182,7 +182,7 @@ fn sessiond_alone_dies_and_comes_back() {
     let _keeper = whole.keeper(1);
     eventually("all is well", || agent.report(1).problems.is_empty());
     agent.make(tombstone(1, 2, true));
-    // Cut off by force, it has not waited for the target, which hears of it from the broken connection.
+    // The forced end did not wait for the target, which learns of it from the broken connection.
     assert!(whole.target.wait_for(|target| target.sessions().is_empty()) && whole.path_of(1).is_none());
 }
 
@@ -262,7 +262,8 @@ fn a_revoke_at_the_target_takes_the_path_away() {
 
 #[test]
 fn the_fake_kernel_has_what_the_agent_reads() {
-    // The control for the paths in sysfs: where the agent looks is where the fake, like a kernel, has it.
+    // The control for the paths in sysfs: the fake has them where a kernel has them, and where the
+    // agent looks.
     let whole = Whole::new();
     let _keeper = whole.keeper(1);
     let agent = whole.agent();

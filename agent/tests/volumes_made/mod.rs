@@ -1,5 +1,5 @@
-//! A volume that was whole once: its LV is never made again, by whatever way it was made the first time; what is there of it is
-//! planned as of any other.
+//! Volumes that were once whole: the LV is never recreated, however it was first made. An existing
+//! LV is planned like any other.
 
 use mooring_agent::config::{Group, Wipe};
 use mooring_agent::volumes::{VolumeOp, Wanted, apply, plan, report, view};
@@ -47,7 +47,7 @@ fn made(spec: &VolumeSpec) -> Wanted {
     Wanted::Made { spec: spec.clone(), export_gone: true }
 }
 
-/// Volume 1 by every way of making one, and what is done the first time.
+/// Volume 1 in every way of making one, and the steps of the first time.
 fn ways() -> Vec<(&'static str, VolumeSpec)> {
     let from = |source| thin(1, Some(source));
     let image = ImageSource { name: "a.qcow2".parse().unwrap(), format: ImageFormat::Qcow2 };
@@ -93,7 +93,7 @@ fn what_is_there_is_planned_as_of_any_other() {
         assert_eq!(words(&plan(&made(&spec), &seen, id(1))), "-", "{first}");
         assert_eq!(report(&made(&spec), &seen, id(1)).phase, Phase::Ready);
     }
-    // What a revert has left of it is it.
+    // The LV that a revert has left is the volume.
     let (fake, spec) = (machine(), thin(1, None));
     let (copy, tag) = (LvName::back_of(id(1)), lv_revert_tag(RevertId::from_u128(1)));
     make(&fake, &thin(2, Some(Source::Snapshot(id(8)))));

@@ -1,5 +1,5 @@
-//! How far a long zeroing has come stands on its LV: after a crash it goes on there, and what the tags say is true whenever it
-//! is believed.
+//! Marks of a long zeroing on its LV: after a crash the zeroing resumes there, and tags are true
+//! whenever they are believed.
 
 use std::ops::ControlFlow;
 
@@ -24,7 +24,7 @@ fn mark(mib: u64) -> String {
     format!("{LV_ZEROED_MARK}{mib}")
 }
 
-/// Stops where it is told to, and keeps nothing: as a crash does.
+/// Stops at one point, and keeps nothing in memory, as a crash does.
 #[derive(Default)]
 struct Stops {
     at: Option<u64>,
@@ -77,7 +77,7 @@ fn after_a_crash_a_long_zeroing_goes_on_near_where_it_was() {
     assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
     assert_eq!(tags(&fake, 1), [LV_TAG], "nothing of it is left");
     assert_eq!(report(&wanted, &look(&fake), id(1)).phase, Phase::Ready);
-    // The control: what has no mark begins at its beginning.
+    // The control: without a mark, the zeroing begins at the start.
     let other = Wanted::Volume(spec(2, "vg0", 4 * 1024));
     assert!(is_stopped(&apply(
         &plan(&other, &look(&fake), id(2)),
@@ -110,12 +110,12 @@ fn there_are_few_marks_however_large_it_is() {
     fake.lvm().clear_log();
     make(&fake, &Wanted::Volume(spec(1, "vg0", 128 * 1024)), &mut Stops::default()).unwrap();
     let commands = fake.lvm().log().len();
-    // A look at first, the LV, its identity, a mark each 2 GiB but the last, the end.
+    // A first look, the LV, its identity, a mark for each 2 GiB but the last, the end.
     assert_eq!(commands, 2 + 1 + 1 + 63 + 1);
     assert_eq!(MARK_BYTES, GIB);
 }
 
-/// A volume with somebody's data on it that carries a mark of the time before.
+/// A volume with data that carries an old mark.
 fn stale(fake: &FakeMachine, unzeroed: bool) {
     let mark = mark(4);
     let tags = if unzeroed { vec![LV_TAG, LV_UNZEROED_TAG, &mark] } else { vec![LV_TAG, &mark] };
@@ -137,7 +137,7 @@ fn what_was_written_since_is_wiped_whatever_the_marks_say() {
         let mut stops = Stops { steps: Some(stop), ..Stops::default() };
         let stopped = apply(&doom, &fake.lvm(), &fake.blocks(), &mut stops);
         assert_eq!(is_stopped(&stopped), stop < words.len());
-        // The deletion is called off there, or goes on there: nothing that was written is ever taken for zeros.
+        // The deletion is cancelled or resumed there: written data are never taken for zeros.
         if stop < 4 {
             let mut whole = Stops::default();
             let path = volumes::device_path("vg0", &name(1));

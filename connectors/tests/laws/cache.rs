@@ -1,5 +1,5 @@
-//! The laws of a connection's page cache: what was written reaches the target before its path goes, and a path that comes shows
-//! nothing old.
+//! The laws of a connection's page cache: written data reach the target before the path goes, and a
+//! new path shows nothing old.
 
 use mooring_connectors::fake::Kill;
 use mooring_host::DiskOp;
@@ -7,7 +7,8 @@ use mooring_model::{Chain, Cure};
 
 use super::*;
 
-/// The words of the changes that a pass makes on the host, without their details: a newer spec is told to sessiond besides.
+/// Returns the verbs of the changes that a pass makes on the host. A newer spec is also sent to
+/// sessiond; that is left out.
 fn verbs(site: &Site, want: &Wanted) -> Vec<String> {
     let door = site.world.door(None);
     assert!(make(&door.parts(), want, &mut Memory::default(), &mut ()).left.unwrap().is_quiet());
@@ -34,11 +35,11 @@ fn a_cache_that_is_off_is_dropped_at_each_path_that_comes_or_goes() {
     site.world.read_buffered(volume());
     assert_eq!(verbs(&site, &cached(3, &[one])), ["flush", "unlink"]);
     assert_eq!(site.world.is_cached(volume()), Some(false));
-    // Nothing is dropped under users whose paths neither come nor go.
+    // Nothing is dropped for users whose paths neither come nor go.
     site.world.read_buffered(volume());
     assert_eq!(verbs(&site, &cached(4, &[one])), Vec::<String>::new());
     assert_eq!(site.report(&cached(4, &[one])).cache, Some(Cache::Off));
-    // The last that wants it off goes, and the other stays.
+    // The last attachment with the cache off goes, and the other stays.
     assert!(site.make(&cached(5, &[one, two])).left.unwrap().is_quiet());
     assert_eq!(verbs(&site, &cached(6, &[two])), ["flush", "unlink", "read-ahead", "forget"]);
     assert_eq!(site.world.read_ahead(volume()), Some(256));
@@ -51,7 +52,7 @@ fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
     let site = Site::new();
     let with = |counter, cache| cached(counter, &[(1, Mode::ReadWrite, cache)]);
     assert!(site.make(&with(1, Cache::On)).left.unwrap().is_quiet());
-    // A value of the operator's own, and one that is 0 already.
+    // An operator's own value, and a value of 0.
     for (counter, before) in [(2, 4096), (4, 0)] {
         site.world.set_read_ahead(volume(), before);
         site.world.read_buffered(volume());
@@ -61,24 +62,25 @@ fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
         assert_eq!(verbs(&site, &with(counter + 1, Cache::On)), back);
         assert_eq!(site.world.read_ahead(volume()), Some(before));
     }
-    // The kernel sets it anew when it reads the disk's limits again (6.11 and newer). What was before stays recorded.
+    // The kernel resets the read-ahead when it reads the disk's limits again (6.11 and newer). The
+    // recorded value stays.
     site.world.set_read_ahead(volume(), 2048);
     assert!(site.make(&with(6, Cache::Off)).left.unwrap().is_quiet());
     for counter in [6, 8] {
         site.world.set_read_ahead(volume(), 256);
         assert_eq!(site.report(&with(counter, Cache::Off)).cache, Some(Cache::On), "as it is in force");
         assert_eq!(verbs(&site, &with(counter, Cache::Off)), ["drop", "keep", "read-ahead"]);
-        // Raised, or not, when the flag goes.
+        // The read-ahead may have been raised when the flag goes.
         site.world.set_read_ahead(volume(), if counter == 6 { 0 } else { 256 });
         assert_eq!(verbs(&site, &with(counter + 1, Cache::On)), ["read-ahead", "forget"]);
         assert_eq!(site.world.read_ahead(volume()), Some(2048));
         assert!(site.make(&with(counter + 2, Cache::Off)).left.unwrap().is_quiet());
     }
-    // Another disk has its own.
+    // Another disk has its own read-ahead.
     site.world.lose_disk(volume());
     assert!(site.make(&with(11, Cache::Off)).left.unwrap().is_quiet());
     assert_eq!(site.report(&with(11, Cache::Off)).cache, Some(Cache::Off));
-    // The record of a disk that has gone says nothing of the next one.
+    // The record of a disk that has gone does not apply to the next one.
     site.world.lose_disk(volume());
     assert_eq!(
         verbs(&site, &with(12, Cache::On)),
@@ -86,7 +88,7 @@ fn a_cache_is_turned_off_and_on_under_paths_that_stand() {
     );
     assert_eq!(site.world.read_ahead(volume()), Some(256));
     assert!(site.make(&with(13, Cache::Off)).left.unwrap().is_quiet());
-    // The disk goes, and with it what was kept of it.
+    // The disk goes, and its record goes with it.
     assert!(site.make(&absent(false)).left.unwrap().is_quiet());
     assert_eq!(site.words(), ["disk false read-only None read-ahead None", "session None"]);
 }
@@ -103,7 +105,7 @@ fn a_cache_that_cannot_be_turned_off_fails_the_attach_and_changes_nothing() {
     let text = Chain(&error).to_string();
     assert!(text.contains("stop the read-ahead of /dev/") && text.contains("EACCES"), "{text}");
     assert_eq!(site.report(&cached(2, &[off])).cache, Some(Cache::On));
-    // The flag is taken back: it is as it was, and nothing is left to be put back.
+    // The flag is withdrawn: everything is as before, and nothing is left to restore.
     assert!(site.make(&cached(3, &[on])).left.unwrap().is_quiet());
     assert_eq!(site.words(), before);
 }
@@ -111,12 +113,12 @@ fn a_cache_that_cannot_be_turned_off_fails_the_attach_and_changes_nothing() {
 const ONE: Attached = (1, Mode::ReadWrite, Cache::Off);
 const TWO: Attached = (2, Mode::ReadWrite, Cache::Off);
 
-/// The path of attachment 2 is there.
+/// True if the path of attachment 2 exists.
 fn stands(site: &Site) -> bool {
     site.link(LinkName::Attachment(attachment(2))).symlink_metadata().is_ok()
 }
 
-/// A disk with these attachments, and something in its page cache that is not written.
+/// A disk with these attachments, and unwritten data in its page cache.
 fn written_to(attachments: &[Attached]) -> Site {
     let site = Site::new();
     assert!(site.make(&cached(1, attachments)).left.unwrap().is_quiet());
@@ -124,7 +126,8 @@ fn written_to(attachments: &[Attached]) -> Site {
     site
 }
 
-/// Nothing but the flush itself keeps a path: the kernel says once that pages could not be written, and has lost them then.
+/// Only the flush itself keeps a path: the kernel reports only once that it could not write pages,
+/// and has then lost them.
 #[test]
 fn a_path_whose_pages_cannot_be_written_stays_for_that_pass() {
     let site = written_to(&[ONE, TWO]);
@@ -144,7 +147,7 @@ fn a_path_whose_pages_cannot_be_written_stays_for_that_pass() {
 
 #[test]
 fn a_path_stays_while_its_pages_cannot_be_written() {
-    // The other attachment wants the cache off, or only the one that goes did.
+    // The other attachment has the cache off, or only the one that goes had it off.
     for keeps in [Cache::Off, Cache::On] {
         for (what, harm) in [("its session is lost", Harm::Lost), ("does not say who it is", Harm::NoUnit)] {
             let stays = (1, Mode::ReadWrite, keeps);
@@ -180,14 +183,15 @@ fn a_path_goes_at_once_when_no_page_of_it_can_ever_be_written() {
     site.world.target(volume(), |target| target.unit = Some(Unit::of(VolumeId::from_u128(77), SIZE)));
     drop(site.make(&cached(2, &[ONE])));
     assert!(!stands(&site));
-    // With the cache on it goes while the session is lost, as ever.
+    // With the cache on, the path goes even while the session is lost.
     let site = written_to(&[(1, Mode::ReadWrite, Cache::On), (2, Mode::ReadWrite, Cache::On)]);
     site.world.lose(volume(), true);
     drop(site.make(&cached(2, &[(1, Mode::ReadWrite, Cache::On)])));
     assert!(!stands(&site));
 }
 
-/// The first wish, the harms after it, the second wish, and `true` if that one wants a larger disk than the target shows.
+/// The first spec, the faults after it, the second spec, and `true` if that one has a larger disk
+/// than the target shows.
 type Leaving = (Vec<Attached>, Vec<Harm>, Vec<Attached>, bool);
 
 fn some_leaving() -> impl Strategy<Value = Leaving> {
@@ -198,8 +202,8 @@ fn some_leaving() -> impl Strategy<Value = Leaving> {
 proptest! {
     #![proptest_config(config())]
 
-    /// With the cache off, no path goes while something is not written that can be: whatever befell the host, the session and the
-    /// target. The path goes when all is well again.
+    /// With the cache off, no path goes while data are unwritten that could be written, whatever
+    /// happened to the host, the session and the target. The path goes when all is well again.
     #[test]
     fn pages_are_written_before_their_path_goes((first, harms, second, grown) in some_leaving()) {
         let site = written_to(&first);
@@ -211,7 +215,7 @@ proptest! {
             ConnectionSpec { size: ByteSize(size), ..spec_of(second.iter().copied()) },
         );
         let now = want(2, if grown { 2 * SIZE } else { SIZE });
-        // Of a wrong disk nothing is written.
+        // Nothing is written to a wrong disk.
         let is_other = harms.iter().any(|harm| matches!(harm, Harm::OtherVolume));
         let mut steps = Steps::of(&site, &now, usize::MAX);
         drop(make(&site.world.door(None).parts(), &now, &mut Memory::default(), &mut steps));
@@ -240,7 +244,8 @@ proptest! {
     }
 }
 
-/// The control: a path that goes without a flush is noticed, whoever wanted the cache off.
+/// The control: a path that goes without a flush is noticed, whichever attachment had the cache
+/// off.
 #[test]
 fn a_path_that_goes_before_its_pages_is_noticed() {
     let on = (1, Mode::ReadWrite, Cache::On);
@@ -263,7 +268,8 @@ fn a_path_of_a_disk_too_small_goes_after_its_pages() {
     let made = make(&door.parts(), &wanted_spec(2, spec), &mut Memory::default(), &mut ());
     assert!(made.left.unwrap().blocked[0].why.contains("at least"));
     let verbs: Vec<_> = door.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    // Read again, which raises the read-ahead: the path that stays reads nothing ahead all the same.
+    // The disk is read again, which raises the read-ahead. The path that stays still reads nothing
+    // ahead.
     assert_eq!(verbs, ["flush", "unlink", "ensure", "write", "drop", "keep", "read-ahead"]);
     assert!(!stands(&site) && site.world.is_dirty(volume()) == Some(false));
     assert_eq!(site.world.read_ahead(volume()), Some(0));
@@ -282,7 +288,8 @@ fn a_raised_read_ahead_does_not_spare_the_flush() {
     }
 }
 
-/// The record is forgotten after the change: killed between the two, it is forgotten by the next pass.
+/// The record is removed after the change. If the agent is killed between the two, the next pass
+/// removes the record.
 #[test]
 fn a_kill_after_any_change_leaves_no_read_ahead_behind() {
     let on = (1, Mode::ReadWrite, Cache::On);
@@ -298,7 +305,7 @@ fn a_kill_after_any_change_leaves_no_read_ahead_behind() {
                 assert!(site.make(&cached(3, &[on])).left.unwrap().is_quiet());
                 assert_eq!(site.world.read_ahead(volume()), Some(before), "{kill:?}");
                 assert!(!site.is_cache_recorded(), "{kill:?}");
-                // And on the way to nothing.
+                // The same holds for a tombstone.
                 assert!(site.make(&cached(4, &[TWO])).left.unwrap().is_quiet());
                 let door = site.world.door(Some(kill));
                 drop(make(&door.parts(), &absent(false), &mut Memory::default(), &mut ()));
@@ -317,7 +324,7 @@ fn a_held_disk_keeps_the_record_of_its_read_ahead() {
     let left = site.make(&absent(false)).left.unwrap();
     assert_eq!(left.blocked[0].kind, BlockedKind::Held);
     assert!(site.is_cache_recorded());
-    // The detach is taken back, and then the flag.
+    // The detach is withdrawn, and then the flag.
     assert!(site.make(&cached(3, &[ONE])).left.unwrap().is_quiet());
     assert!(site.make(&cached(4, &[(1, Mode::ReadWrite, Cache::On)])).left.unwrap().is_quiet());
     assert_eq!(site.world.read_ahead(volume()), Some(256));
@@ -329,13 +336,14 @@ fn a_disk_that_takes_writes_again_gets_its_paths_with_the_cache_off() {
     let (reads, writes) = ((1, Mode::ReadOnly, Cache::Off), (2, Mode::ReadWrite, Cache::Off));
     let site = Site::new();
     assert!(site.make(&cached(1, &[reads])).left.unwrap().is_quiet());
-    // Reading the write protection again raises the read-ahead: looked at before the path comes.
+    // Reading the write protection again raises the read-ahead, so it is checked before the path
+    // comes.
     let want = cached(2, &[reads, writes]);
     let mut steps = Steps::of(&site, &want, usize::MAX);
     let door = site.world.door(None);
     assert!(make(&door.parts(), &want, &mut Memory::default(), &mut steps).left.unwrap().is_quiet());
     assert_eq!(site.report(&want).cache, Some(Cache::Off));
-    // The target still protects it: no path comes, and the one that stands reads nothing ahead.
+    // The target still protects the disk: no path comes, and the existing one reads nothing ahead.
     let site = Site::new();
     site.world.target(volume(), |target| target.unit.as_mut().unwrap().protected = true);
     assert!(site.make(&cached(1, &[reads])).left.unwrap().is_quiet());
@@ -345,7 +353,7 @@ fn a_disk_that_takes_writes_again_gets_its_paths_with_the_cache_off() {
     assert_eq!(site.world.read_ahead(volume()), Some(0));
 }
 
-/// A pass, and what it reports.
+/// Runs a pass. Returns the phase, and the amount of unwritten data that it reports.
 fn unwritten_after(site: &Site, memory: &mut Memory, want: &Wanted) -> (ConnectionPhase, Option<ByteSize>) {
     let door = site.world.door(None);
     let made = make(&door.parts(), want, memory, &mut ());
@@ -365,9 +373,9 @@ fn a_revoked_host_says_what_it_had_not_written() {
         assert_eq!(unwritten_after(&site, &mut memory, &want), (ConnectionPhase::Ready, None));
         site.world.set_unwritten(before.map(|bytes| bytes.0));
         assert_eq!(unwritten_after(&site, &mut memory, &absent(true)), (ConnectionPhase::Gone, before));
-        // Whoever asks later is told the same.
+        // A later question gets the same answer.
         assert_eq!(unwritten_after(&site, &mut memory, &absent(true)), (ConnectionPhase::Gone, before));
-        // Attached again it is another matter.
+        // A new attach does not inherit it.
         assert_eq!(unwritten_after(&site, &mut memory, &want), (ConnectionPhase::Ready, None));
         assert_eq!(site.world.violations(), Vec::<String>::new());
     }
@@ -391,10 +399,10 @@ fn the_most_that_was_not_written_is_kept_until_the_session_is_there_again() {
     site.world.lose(volume(), false);
     site.world.set_unwritten(Some(4096));
     assert_eq!(unwritten_after(&site, &mut memory, &want), (ConnectionPhase::Ready, None));
-    // Lost anew: from the beginning.
+    // After a second loss, the count begins anew.
     site.world.lose(volume(), true);
     assert_eq!(unwritten_after(&site, &mut memory, &want).1, Some(ByteSize(4096)));
-    // Cut instead of recovered: what was most is said to the end.
+    // The host is revoked instead: the largest amount is reported to the end.
     let gone = unwritten_after(&site, &mut revoked, &absent(true));
     assert_eq!(gone, (ConnectionPhase::Gone, Some(ByteSize(8192))));
 }

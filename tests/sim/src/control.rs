@@ -1,4 +1,5 @@
-//! The controller: one process at a time on one database, which can be killed, backed up, and put back.
+//! The controller: one process at a time on one database, which can be killed, backed up and
+//! restored.
 //!
 //! What must never happen here: a second controller on the database before every transaction of the first has ended.
 
@@ -14,12 +15,12 @@ use mooring_model::ClusterId;
 use crate::net::Wire;
 use crate::time::WallClock;
 
-/// The type whose volumes may be shared.
+/// Type of volumes that may be shared.
 pub(crate) const SHARED: &str = "shared";
-/// The type whose volumes lie in a thin pool, and may be shared.
+/// Type of volumes in a thin pool, which may be shared.
 pub(crate) const THIN: &str = "thin";
 
-/// The controller's place.
+/// The controller's process and state.
 pub(crate) struct Control {
     pub(crate) clock: WallClock,
     dir: PathBuf,
@@ -71,7 +72,7 @@ impl Control {
         self.service.as_ref()
     }
 
-    /// Starts a controller, if none runs.
+    /// Starts a controller if none runs.
     pub(crate) fn start(&mut self, restored: bool) -> Result<()> {
         if self.service.is_none() {
             let service = Service::open(ServiceOptions { restored, ..self.options.clone() })?;
@@ -81,7 +82,7 @@ impl Control {
         Ok(())
     }
 
-    /// The types of shared volumes, made once.
+    /// Makes the types of shared volumes; called once.
     pub(crate) async fn make_types(&self) -> Result<()> {
         let service = self.service().context("a controller")?;
         for (name, provisioning) in [(SHARED, "thick"), (THIN, "thin")] {
@@ -95,12 +96,13 @@ impl Control {
         Ok(())
     }
 
-    /// The controller is killed. Its clients have ended before.
+    /// Kills the controller; its clients have ended before.
     pub(crate) async fn kill(&mut self) -> Result<()> {
         if let Some(service) = self.service.take() {
             service.stop().await;
             drop(service);
-            // One thread runs all transactions, in order: behind this one there is none of the killed process.
+            // One thread runs all transactions in order, so the killed process has none after this
+            // one.
             tokio::task::spawn_blocking(|| ()).await?;
         }
         Ok(())
@@ -110,12 +112,12 @@ impl Control {
         self.dir.join("backup")
     }
 
-    /// Keeps a copy of the database. Only while no controller runs.
+    /// Copies the database; allowed only while no controller runs.
     pub(crate) fn back_up(&self) -> Result<()> {
         copy(&self.options.state_dir, &self.backup_dir())
     }
 
-    /// Puts the copy in the place of the database. Only while no controller runs.
+    /// Replaces the database by the copy; allowed only while no controller runs.
     pub(crate) fn restore(&self) -> Result<()> {
         copy(&self.backup_dir(), &self.options.state_dir)
     }

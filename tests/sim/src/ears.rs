@@ -1,5 +1,6 @@
-//! Notices of the kernel to an agent process: changes in folders of LIO's tree, and writes to the disks below volume
-//! groups. On a real machine threads wait for both (inotify); here they are told in virtual time.
+//! Notices of the kernel to an agent process: changes in folders of LIO's tree, and writes to the
+//! disks below volume groups. On a real machine, threads wait for both (inotify); here they arrive
+//! in virtual time.
 //!
 //! What must never happen here: a change that is told late because a thread was slow.
 
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::lock;
 
-/// As long as the agent's own thread waits for what follows a change.
+/// Time for which the agent's own thread waits for what follows a change.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
 
 type TellFolders = Box<dyn Fn(FolderChanges) + Send + Sync>;
@@ -24,12 +25,12 @@ struct State {
     disks: Option<TellDisks>,
 }
 
-/// The ears of one process. Clones are the same process.
+/// Notices for one process; clones belong to the same process.
 #[derive(Clone)]
 pub(crate) struct Ears {
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
-    /// A defect put in on purpose: nothing is told.
+    /// `true` with a defect put in on purpose: no notice arrives.
     deaf: bool,
 }
 
@@ -45,12 +46,12 @@ impl Ears {
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), deaf }
     }
 
-    /// Something was changed in LIO's tree.
+    /// Announces a change in LIO's tree.
     pub(crate) fn tree_changed(&self) {
         self.changed.notify_one();
     }
 
-    /// Something was written to the disk of a group.
+    /// Announces a write to the disk of a group.
     pub(crate) fn disk_written(&self) {
         if let Some(tell) = lock(&self.state).disks.as_ref().filter(|_| !self.deaf) {
             tell();
@@ -61,7 +62,7 @@ impl Ears {
         lock(&self.state).disks = Some(to);
     }
 
-    /// Tells of changes in folders, for ever.
+    /// Forwards changes in folders, forever.
     pub(crate) async fn follow(self) {
         loop {
             self.changed.notified().await;
@@ -87,7 +88,7 @@ impl Folders for Ears {
     }
 
     fn changes(&self, _: Duration) -> Result<FolderChanges, Errno> {
-        // Nobody asks where changes are told.
+        // Nobody asks here, because changes are announced.
         Ok(FolderChanges::default())
     }
 

@@ -1,5 +1,5 @@
-//! Events besides the calls of clients, by the seed's choice: to processes, machines, the network, clocks, disks and databases, and
-//! what somebody does by hand.
+//! Events besides the calls of clients, chosen by the seed. They affect processes, machines, the
+//! network, clocks, disks and databases; some are changes by hand.
 //!
 //! What must never happen here: a choice that does not come from the seed.
 
@@ -18,11 +18,11 @@ use crate::settle::wanted;
 use crate::world::Kernel;
 use crate::{Broken, lock};
 
-/// After so long without a change an export is watched: it was looked at in two resyncs.
+/// Time without a change after which an export is watched: two resyncs have looked at it.
 const WATCHED_AFTER: Duration = Duration::from_secs(190);
-/// After so long an agent that has lost its store has been told everything, if it can be.
+/// Time after which an agent that has lost its store has received all specs, if it can.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
-/// A change in a watched folder is put right within this.
+/// Time within which a change in a watched folder is corrected.
 const MENDED_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,7 @@ enum Fault {
     Tree(usize, InTree),
     /// Somebody changes a volume group.
     Group(usize, InGroup),
-    /// An LV that was renamed has its name again.
+    /// A renamed LV gets its name back.
     BringBack(usize),
     Slow(usize, Slow),
     Quick(usize),
@@ -113,7 +113,7 @@ impl Run {
         }
     }
 
-    /// Draws what happens next, and has it happen.
+    /// Chooses the next event, and carries it out.
     pub(crate) async fn carry_out_fault(&mut self) -> Result<()> {
         let fault = self.fault();
         self.world.say(format!("{fault:?}"));
@@ -124,7 +124,7 @@ impl Run {
         Ok(())
     }
 
-    /// Has it happen. `false`: nothing was there that it could happen to.
+    /// Carries an event out. `false` if there was nothing that it could happen to.
     async fn carry_out(&mut self, fault: Fault) -> Result<bool> {
         let node = |at: usize| lock(&self.world.nodes[at]);
         match fault {
@@ -172,7 +172,7 @@ impl Run {
         Ok(true)
     }
 
-    /// An agent loses its store. No session is cut over that.
+    /// Lets an agent lose its store. No session may end because of that.
     async fn lose_store(&mut self, at: usize) -> Result<()> {
         let at = self.with_something(at, true);
         let live: Vec<_> = {
@@ -201,7 +201,7 @@ impl Run {
         Ok(())
     }
 
-    /// A device stops answering while a host writes to it.
+    /// Stops a device from answering while a host writes to it.
     fn hold(&mut self, at: usize) {
         let live: Vec<_> = {
             let model = lock(&self.world.model);
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// This node, or the next one that has an export, or an LV.
+    /// Returns this node, or the next one that has an export, or an LV.
     fn with_something(&self, at: usize, exported: bool) -> usize {
         let volumes: Vec<_> = lock(&self.world.model).volumes.keys().copied().collect();
         let count = self.world.nodes.len();
@@ -235,12 +235,12 @@ impl Run {
         (0..count).map(|more| (at + more) % count).find(has_any).unwrap_or(at)
     }
 
-    /// Somebody changes one export of a node; which volume's, if there is one.
+    /// Changes one export of a node by hand. Returns its volume; `None` if there is none.
     fn change_tree(&mut self, at: usize, change: InTree) -> Option<VolumeId> {
         let volumes: Vec<_> = lock(&self.world.model).volumes.keys().copied().collect();
         let node = lock(&self.world.nodes[at]);
         if node.is_held() {
-            // The kernel would have whoever does it wait.
+            // The kernel would make the caller wait.
             return None;
         }
         let served = volumes.into_iter().filter(|volume| hand::is_exported(&node.machine, *volume));
@@ -260,7 +260,7 @@ impl Run {
         Some(volume)
     }
 
-    /// Somebody changes the LV of a volume that was whole.
+    /// Changes the LV of a whole volume by hand.
     async fn change_group(&mut self, at: usize, change: InGroup) -> bool {
         let Some(service) = self.control.service().cloned() else { return false };
         let Some(snapshot) = self.world.snapshot(&service).await else { return false };
@@ -293,7 +293,7 @@ impl Run {
         true
     }
 
-    /// Somebody changes an export that is watched: it is put right at once.
+    /// Changes a watched export by hand, and checks that it is corrected at once.
     async fn change_in_calm(&mut self, at: usize, change: InTree) -> Result<bool> {
         let at = self.with_something(at, true);
         let is_well = |run: &Self| lock(&run.world.nodes[at]).is_well();
@@ -318,7 +318,7 @@ impl Run {
         tokio::time::sleep(MENDED_WITHIN).await;
         let known = lock(&self.world.model).volumes.get(&volume).cloned();
         let judged = known.is_some_and(|known| !(known.hand.is_apart() || known.lost));
-        // It may have been killed over it.
+        // The agent may have been killed meanwhile.
         if at_rest && judged && is_well(self) && shapes.get(&volume) != Some(&hand::shape(&machine, volume)) {
             let mut model = lock(&self.world.model);
             let text =

@@ -1,5 +1,5 @@
-//! Somebody changes a storage node by hand, behind its agent's back: LIO's tree as `targetcli` does, volume groups as LVM's own
-//! commands do.
+//! Changes of a storage node by hand, behind its agent's back: LIO's tree as `targetcli` does it,
+//! volume groups with LVM's own commands.
 //!
 //! What must never happen here: a change that the kernel or LVM would refuse on a real machine.
 
@@ -24,17 +24,17 @@ pub(crate) enum InTree {
     /// A mapped LUN is unlinked.
     Unmap,
     RemoveAcl,
-    /// The LUN goes, with what is mapped to it.
+    /// The LUN goes, with everything mapped to it.
     RemoveLun,
     RemoveTarget,
     /// The backstore goes, with its LUN.
     RemoveBackstore,
-    /// A mapped LUN's write protection is turned round.
+    /// The write protection of a mapped LUN is inverted.
     FlipMode,
     /// The portal group admits nobody.
     Disable,
     RemovePortal,
-    /// An ACL has another password.
+    /// An ACL gets another password.
     Password,
 }
 
@@ -53,12 +53,12 @@ pub(crate) const IN_TREE: [InTree; 9] = [
 /// A change of a volume's LV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InGroup {
-    /// Also of one that is in use.
+    /// LVM also does this to an LV in use.
     Rename,
-    /// LVM refuses it for one that is in use.
+    /// LVM refuses this for an LV in use.
     Remove,
     Extend,
-    /// LVM refuses it for one that is in use.
+    /// LVM refuses this for an LV in use.
     Deactivate,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn shape(machine: &FakeMachine, volume: VolumeId) -> Vec<String> {
     all
 }
 
-/// Takes away what is in a folder, as far as the kernel lets it.
+/// Removes everything in a folder, as far as the kernel allows it.
 fn clear(tree: &dyn Tree, path: &TreePath) {
     for entry in tree.list(path).unwrap_or_default() {
         let inner = path.join(&entry.name);
@@ -137,14 +137,14 @@ fn folders(tree: &dyn Tree, path: &TreePath) -> Vec<TreePath> {
     entries.filter(|entry| entry.kind == EntryKind::Dir).map(|entry| path.join(entry.name)).collect()
 }
 
-/// All mapped LUNs of an export.
+/// Returns all mapped LUNs of an export.
 fn mapped(tree: &dyn Tree, volume: VolumeId) -> Vec<TreePath> {
     let acls = folders(tree, &group_of_portals(volume).join("acls"));
     let luns = acls.iter().flat_map(|acl| folders(tree, acl));
     luns.filter(|path| path.name().starts_with("lun_")).collect()
 }
 
-/// Changes an export in the tree. `false`: nothing of that kind was there.
+/// Changes an export in the tree. `false` if it has no such object.
 pub(crate) fn change_tree(machine: &FakeMachine, volume: VolumeId, change: InTree, rng: &mut Rng) -> bool {
     let lio = machine.lio();
     let tree: &dyn Tree = &lio;
@@ -197,7 +197,7 @@ pub(crate) fn change_tree(machine: &FakeMachine, volume: VolumeId, change: InTre
     true
 }
 
-/// Takes all exports away.
+/// Removes all exports.
 pub(crate) fn clear_exports(machine: &FakeMachine) {
     let lio = machine.lio();
     for target in folders(&lio, &TreePath::new("iscsi")) {
@@ -210,7 +210,7 @@ pub(crate) fn clear_exports(machine: &FakeMachine) {
     }
 }
 
-/// Puts an empty LV in the place of a volume's.
+/// Replaces a volume's LV by an empty one.
 pub(crate) fn make_anew(machine: &FakeMachine, volume: VolumeId) {
     let tags = ["mooring".to_owned(), mooring_model::lv_volume_tag(volume)];
     machine.lvm().add_volume(
@@ -221,7 +221,7 @@ pub(crate) fn make_anew(machine: &FakeMachine, volume: VolumeId) {
     );
 }
 
-/// Runs a command of LVM. `None`: it was refused.
+/// Runs a command of LVM. `None` if LVM refused it.
 fn lvm(machine: &FakeMachine, args: &[&str]) -> Option<CommandOutput> {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
@@ -236,7 +236,7 @@ fn away(volume: VolumeId) -> String {
     format!("away-{volume}")
 }
 
-/// Changes a volume's LV. `false`: LVM refused it.
+/// Changes a volume's LV. `false` if LVM refused it.
 pub(crate) fn change_group(machine: &FakeMachine, volume: VolumeId, change: InGroup) -> bool {
     let lv = path_of(LvName::of(volume).as_str());
     let output = match change {
@@ -257,7 +257,7 @@ pub(crate) fn change_group(machine: &FakeMachine, volume: VolumeId, change: InGr
     output.is_some()
 }
 
-/// Gives a volume whose LV was renamed its name back. `false`: it was not.
+/// Gives a renamed LV its name back. `false` if it was not renamed.
 pub(crate) fn bring_back(machine: &FakeMachine, volume: VolumeId) -> bool {
     lvm(machine, &["lvrename", "--yes", &path_of(&away(volume)), &path_of(LvName::of(volume).as_str())])
         .is_some()
@@ -278,7 +278,7 @@ fn is_thin(machine: &FakeMachine, volume: VolumeId) -> bool {
     })
 }
 
-/// All LVs of the group, and how large they are. Empty while LVM does not answer.
+/// Returns all LVs of the group with their sizes in bytes; empty while LVM does not answer.
 pub(crate) fn sizes(machine: &FakeMachine) -> BTreeMap<String, u64> {
     let size = |row: &Value| {
         let size = row["lv_size"].as_str()?.parse().ok()?;

@@ -69,7 +69,7 @@ fn add(all: &mut Counts, more: Counts) {
     }
 }
 
-/// Runs one seed; whether it is good.
+/// Runs one seed. `true` if the run is good.
 fn one(seed: u64, args: &Args, counts: &mut Counts) -> Result<bool> {
     let options = Options { events: args.events, broken: args.broken };
     let outcome = mooring_sim::run(seed, options)?;

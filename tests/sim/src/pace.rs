@@ -1,4 +1,5 @@
-//! How long the calls of one machine take. At first none takes any time; then, by the seed's choice, each may.
+//! Duration of the calls of one machine. At first no call takes any time; later, by the seed's
+//! choice, each may.
 //!
 //! What must never happen here: a time that does not follow from the seed.
 
@@ -12,18 +13,18 @@ use crate::lock;
 /// Calls that are slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slow {
-    /// Some calls of the kernel take a moment: two jobs come between each other's.
+    /// Some kernel calls take a moment, so that the calls of two jobs interleave.
     Calls,
     /// A command of LVM takes longer than most callers wait.
     Lvm,
 }
 
-/// The kind of a call.
+/// Kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Kernel,
     Lvm,
-    /// A command that the agent runs alone, behind a lock of its own.
+    /// A command that the agent runs alone, behind its own lock.
     LvmAlone,
 }
 
@@ -33,7 +34,7 @@ struct State {
     rng: Rng,
 }
 
-/// The pace of one machine. Clones are the same machine's.
+/// Pace of one machine; clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pace(Arc<Mutex<Option<State>>>);
 
@@ -46,7 +47,7 @@ impl Pace {
         lock(&self.0).is_some()
     }
 
-    /// How long a call takes.
+    /// Returns how long a call takes; `None` if it takes no time.
     pub(crate) fn of(&self, call: Call) -> Option<Duration> {
         let mut state = lock(&self.0);
         let State { slow, rng } = state.as_mut()?;

@@ -1,4 +1,4 @@
-//! Time of the run: virtual, and for each process a clock on the wall that may be wrong.
+//! Time of the run: virtual, with a wall clock for each process that may be wrong.
 //!
 //! What must never happen here: the machine's own time.
 
@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mooring_controller::clock::Clock;
 use tokio::time::Instant;
 
-/// When a run begins, for those who look at the wall.
+/// Wall-clock time at which a run begins, since 1970.
 const BEGINNING: Duration = Duration::from_secs(1_795_000_000);
 
-/// The clock of one process. Clones are the same clock.
+/// The clock of one process; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct WallClock {
     born: Instant,
@@ -20,7 +20,7 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Must be called inside the run's runtime.
+    /// Creates a clock; must be called inside the run's runtime.
     pub(crate) fn new() -> Self {
         Self { born: Instant::now(), wrong_by_ms: Arc::default() }
     }

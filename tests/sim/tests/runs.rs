@@ -1,4 +1,4 @@
-//! The simulation judged: good runs are good, are the same again, and a defect that is put in is found.
+//! Tests of the simulation: good runs are good and repeatable, and each planted defect is found.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use mooring_sim::{Broken, Options, Outcome};
 
 const EVENTS: u32 = 40;
-/// With a defect: enough of them for hosts to come and go in most runs.
+/// Number of events with a defect: enough for hosts to come and go in most runs.
 const EVENTS_BROKEN: u32 = 80;
 
 fn run(seed: u64, broken: Option<Broken>) -> Outcome {
@@ -25,7 +25,7 @@ fn twenty_seeds_are_good_and_the_same_again() {
     }
 }
 
-/// How many of these seeds find a defect, by the first word of what they say.
+/// Counts the seeds that find a defect, by their first violation.
 fn found(broken: Broken) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for violation in (0..20).filter_map(|seed| run(seed, Some(broken)).violations.into_iter().next()) {
@@ -61,7 +61,7 @@ fn a_kernel_that_maps_everything_writable_is_found() {
     assert!(found.keys().any(|text| text.contains("read-only")), "{found:#?}");
 }
 
-/// Runs seeds with a defect until one finds it; what that one says first.
+/// Runs seeds with a defect until one finds it. Returns its first violation.
 fn first_found(broken: Broken) -> String {
     let say = |seed| {
         let outcome = mooring_sim::run(seed, Options { events: 30, broken: Some(broken) }).unwrap();

@@ -239,7 +239,8 @@ fn names_after(tokens: &[TokenTree], at: usize) -> Vec<String> {
     }
 }
 
-/// Says whether the tokens before `at` are `#[cfg(test)]`, also with `any` or `all` around `test`, and what may stand between.
+/// True if the tokens before `at` are `#[cfg(test)]`, also with `any` or `all` around `test`, and
+/// whatever may stand between.
 fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let mut attributes = Vec::new();
     for token in tokens[..at].iter().rev() {
@@ -324,7 +325,7 @@ fn modules_import_downwards() {
         );
         for (own, others) in &arrows {
             for (path, other) in others {
-                // What is no module is an item of the root.
+                // A name that is no module is an item of the root.
                 if floor(other).is_some_and(|other| Some(other) > floor(own)) {
                     upward.insert(format!("{path} -> {other}"));
                 }

@@ -1,4 +1,4 @@
-//! Words: how a doc block begins, and how long the name of a function may be.
+//! Words: the beginning of a doc block, and the length of a function's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
