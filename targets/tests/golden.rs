@@ -1,6 +1,6 @@
 //! Golden folders: `golden/<case>/{before.tree, wanted.txt, plan.txt, after.tree}`. A new case is a
-//! new folder with the first two files; `UPDATE_GOLDEN=1 cargo test -p mooring-targets --test
-//! golden` writes the others. See `golden/README.md`.
+//! new folder with the first two files. See `golden/README.md`.
+//! `UPDATE_GOLDEN=1 cargo test -p mooring-targets --test golden` writes the others.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 

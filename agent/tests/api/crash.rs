@@ -1,6 +1,6 @@
 //! Agents killed at every step: the successor looks, plans, and ends where the specs say.
-//! Acknowledged changes hold. At no step does an initiator reach a volume without a grant, or is an
-//! LV exported that is not zeroed. Deleted volumes are wiped as their group says.
+//! Acknowledged changes hold. At no step does an initiator reach a volume without a grant, and no
+//! LV is exported that is not zeroed. Deleted volumes are wiped as their group says.
 
 use std::collections::BTreeSet;
 
