@@ -49,7 +49,10 @@ pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use transport::{STORAGE_PROTOCOL, Transport};
-pub use violation::{AttachViolation, ConnectorViolation, RetypeViolation, RuleViolation, SpecViolation};
+pub use violation::{
+    AttachViolation, ConnectorViolation, QuotaViolation, RetypeViolation, RuleViolation, SpecViolation,
+    TuningFault,
+};
 pub use wanted_id::{RequestKey, WantedId};
 
 /// The caller of a request.

@@ -94,6 +94,7 @@ impl From<RuleViolation> for Refusal {
             }
             RuleViolation::Spec(_)
             | RuleViolation::Connector(_)
+            | RuleViolation::Quota(_)
             | RuleViolation::Retype(_)
             | RuleViolation::Attach(
                 Attach::ReadOnlyVolume | Attach::NotAttachable { .. } | Attach::DetachAnnounced { .. },

@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::domain::{QuotaViolation, RuleViolation};
+
 /// The largest number of a limit.
 pub const LIMIT_MAX: u64 = 0x7fff_ffff;
 
@@ -315,14 +317,14 @@ fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> Over {
 
 /// Checks whether a project's limit may be set to this (400 if not): it must not be below the
 /// usage. A volume larger than a new limit per volume stays.
-pub fn may_set(key: &Key, limit: Limit, usage: &Usage) -> Result<(), String> {
+pub fn may_set(key: &Key, limit: Limit, usage: &Usage) -> Result<(), RuleViolation> {
     let used = used(usage, key);
     if *key == Key::PerVolumeGigabytes || limit.allows(used) {
         return Ok(());
     }
-    Err(format!(
-        "Quota {key} limit must be equal or greater than existing resources. Current usage is {used} and the requested limit \
-         is {}.",
-        limit.number()
-    ))
+    Err(RuleViolation::Quota(QuotaViolation::LimitBelowUsage {
+        key: key.to_string(),
+        used,
+        limit: limit.number(),
+    }))
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use mooring_controller::http::sentence;
 use mooring_controller::quota::{self, Delta, Key, Limit, Limits, Usage};
 use proptest::prelude::*;
 
@@ -129,6 +130,7 @@ fn a_limit_is_not_set_below_what_is_used() {
     let used = usage(&[("volumes", 5)]);
     let set = |key: &str, number| {
         quota::may_set(&Key::from_name(key).unwrap(), Limit::from_number(number).unwrap(), &used)
+            .map_err(|violation| sentence(&violation))
     };
     assert_eq!(
         set("volumes", 3).unwrap_err(),

@@ -21,6 +21,34 @@ pub enum RuleViolation {
     Connector(ConnectorViolation),
     /// A rule of retypes.
     Retype(RetypeViolation),
+    /// A rule of quotas.
+    Quota(QuotaViolation),
+}
+
+/// A limit of a project that cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuotaViolation {
+    /// The limit is below what the project uses.
+    LimitBelowUsage {
+        /// The quota's name in the API.
+        key: String,
+        /// Present usage of the project, in the quota's unit.
+        used: u64,
+        /// The limit that is asked for, as the API has it.
+        limit: i64,
+    },
+}
+
+/// The reason why no agent takes the value of an extra spec about sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TuningFault {
+    /// The setting is a flag, and the value is no boolean.
+    NoFlag,
+    /// The value is none of those that the setting allows.
+    NotAllowed {
+        /// Description of the values that are allowed.
+        wanted: String,
+    },
 }
 
 /// Extra specs of a volume type that cannot be, or a volume that they do not allow.
@@ -56,8 +84,8 @@ pub enum SpecViolation {
         key: TuningKey,
         /// Value of the extra spec, cut short.
         value: String,
-        /// Description of the values that are accepted.
-        why: String,
+        /// The reason why no agent takes the value.
+        why: TuningFault,
     },
     /// Extra specs about sessions contradict each other.
     TuningContradicts {

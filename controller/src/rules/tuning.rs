@@ -10,7 +10,7 @@ use mooring_model::{Tuning, TuningKey, TuningValue};
 
 use super::cache::CACHE;
 use super::types::{MIXED_MODES, Specs, boolean, cut_short, is_boolean};
-use crate::domain::{RuleViolation, SpecViolation};
+use crate::domain::{RuleViolation, SpecViolation, TuningFault};
 
 /// Mooring's own prefix of extra specs. Keys with it choose no pool.
 pub const PREFIX: &str = "mooring:";
@@ -21,13 +21,14 @@ pub fn spec_of(key: TuningKey) -> String {
 }
 
 /// Reads one value. A flag may have the spelling of the API, or be a yes or no.
-fn parse(key: TuningKey, text: &str) -> Result<TuningValue, String> {
-    if !key.is_flag() {
-        return key.parse(text);
-    }
-    let yes = is_boolean(text).or_else(|| boolean(text));
-    let yes = yes.ok_or_else(|| "want '<is> True' or '<is> False'".to_owned())?;
-    key.parse(if yes { "yes" } else { "no" })
+fn parse(key: TuningKey, text: &str) -> Result<TuningValue, TuningFault> {
+    let plain = if key.is_flag() {
+        let yes = is_boolean(text).or_else(|| boolean(text)).ok_or(TuningFault::NoFlag)?;
+        if yes { "yes" } else { "no" }
+    } else {
+        text
+    };
+    key.parse(plain).map_err(|wanted| TuningFault::NotAllowed { wanted })
 }
 
 /// Gives every value its one spelling, and refuses a value that no agent would take.

@@ -116,7 +116,7 @@ impl Service {
             check_keys(db, &new)?;
             let usage = db.usage(&project)?;
             for (key, limit) in &new {
-                quota::may_set(key, *limit, &usage).map_err(Refusal::Invalid)?;
+                quota::may_set(key, *limit, &usage)?;
             }
             db.set_limits(Some(&project), &new)?;
             table(db, &limits(&inner, db, &project)?, &usage)

@@ -6,8 +6,8 @@ use mooring_model::TuningKey;
 use mooring_model::limit::{FC_LUN_MAX, FC_PORTS_PER_HOST_MAX};
 
 use crate::domain::{
-    AttachViolation, ConnectorViolation, RetypeViolation, RuleViolation, STORAGE_PROTOCOL, SpecViolation,
-    Transport,
+    AttachViolation, ConnectorViolation, QuotaViolation, RetypeViolation, RuleViolation, STORAGE_PROTOCOL,
+    SpecViolation, Transport, TuningFault,
 };
 use crate::error::{Refusal, RuleAnswer};
 use crate::rules::cache::CACHE;
@@ -44,6 +44,10 @@ pub fn sentence(violation: &RuleViolation) -> String {
             format!("Invalid input received: {}", of_connector(violation))
         }
         RuleViolation::Retype(violation) => of_retype(violation),
+        RuleViolation::Quota(QuotaViolation::LimitBelowUsage { key, used, limit }) => format!(
+            "Quota {key} limit must be equal or greater than existing resources. Current usage is {used} and the requested \
+             limit is {limit}."
+        ),
     }
 }
 
@@ -78,7 +82,13 @@ fn of_specs(violation: &SpecViolation) -> String {
             let known: Vec<_> = TuningKey::ALL.iter().map(|key| spec_of(*key)).collect();
             format!("there is no extra spec {key:?}: want {MIXED_MODES}, {CACHE}, {}.", known.join(", "))
         }
-        SpecViolation::BadTuning { key, value, why } => format!("{} is {value:?}: {why}.", spec_of(*key)),
+        SpecViolation::BadTuning { key, value, why } => {
+            let wanted = match why {
+                TuningFault::NoFlag => "want '<is> True' or '<is> False'",
+                TuningFault::NotAllowed { wanted } => wanted,
+            };
+            format!("{} is {value:?}: {wanted}.", spec_of(*key))
+        }
         SpecViolation::TuningContradicts { key, why } => format!("{}: {why}.", spec_of(*key)),
         SpecViolation::CacheableAndShared => "cacheable and multiattach cannot be set together.".to_owned(),
         SpecViolation::SizesCrossed { least, most } => {
