@@ -13,10 +13,13 @@ mod pools;
 mod transports;
 mod units;
 
+use std::collections::BTreeSet;
+
 use mooring_api::v1;
+use mooring_bus::Units;
 use mooring_host::{Tree, TreePath};
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{Chain, Problem};
+use mooring_model::{AgentId, Chain, Portal, Problem, VolumeId};
 
 use self::health::{Code, Fault, On, Weight};
 pub use self::lvm::Known;
@@ -24,73 +27,85 @@ pub(crate) use self::lvm::{Lvm, begin, timestamp};
 pub(crate) use self::modules::loaded as loaded_modules;
 pub(crate) use self::units::FOLLOWED as FOLLOWED_UNITS;
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::fibre_channel::PortSeen;
+use crate::images::Images;
 use crate::machine::Machine;
+use crate::store::StoreError;
 
-/// Queries LVM, and examines everything else. Waits for LVM for a moment only.
-pub async fn ask(engine: &Engine, host_name: &str) -> v1::Capabilities {
-    let looking = engine.clone();
-    let known =
-        engine.lvm().ask(|look| engine.submit(move || look.run(looking.machine(), looking.config()))).await;
-    with(engine, host_name, known).await
+/// Facts that the engine knows of this host.
+pub(crate) struct Facts<'a> {
+    pub(crate) agent_id: AgentId,
+    /// The authorities of this agent's TLS. `None` if it has no TLS, or does not serve yet.
+    pub(crate) tls: Option<v1::TlsIdentity>,
+    /// An error if what is stored from now on is lost.
+    pub(crate) store: Result<(), StoreError>,
+    /// Targets of ours that no spec names.
+    pub(crate) orphans: Vec<Problem>,
+    /// The portals where nobody can log in, and why.
+    pub(crate) blocked: Vec<(Portal, Problem)>,
+    /// The volumes whose devices do not answer.
+    pub(crate) silent: BTreeSet<VolumeId>,
+    /// The states of systemd's units. `None` if nobody knows them.
+    pub(crate) units: Option<Units>,
+    /// The images that volumes can be made from. `None` if no folder is configured.
+    pub(crate) images: Option<&'a Images>,
+    /// The Fibre Channel ports that serve.
+    pub(crate) ports: Vec<PortSeen>,
+    /// A target of ours. `None` if the last look found none.
+    pub(crate) target: Option<String>,
 }
 
-/// Examines everything but LVM. Takes LVM's last answer for the groups.
-pub async fn now(engine: &Engine, host_name: &str) -> v1::Capabilities {
-    with(engine, host_name, engine.lvm().known()).await
+/// Capabilities as far as they need no engine, with the faults so far.
+pub(crate) struct Gathered {
+    found: v1::Capabilities,
+    faults: Vec<Fault>,
 }
 
-/// Returns LVM's last answer about the groups, without examining anything.
-pub(crate) fn known(engine: &Engine) -> Known {
-    engine.lvm().known()
-}
+impl Gathered {
+    /// Examines this host. `known` is LVM's answer about the groups.
+    pub(crate) fn examine(machine: &Machine, config: &Config, host_name: &str, known: Known) -> Self {
+        let (found, faults) = gather(machine, config, host_name, known);
+        Self { found, faults }
+    }
 
-async fn with(engine: &Engine, host_name: &str, known: Known) -> v1::Capabilities {
-    let (looking, host_name) = (engine.clone(), host_name.to_owned());
-    let gathered = engine.blocking(move || {
-        let (machine, config) = (looking.machine(), looking.config());
-        let (mut found, mut faults) = gather(machine, config, &host_name, known);
-        found.agent_id = looking.agent_id().to_string();
-        found.tls = looking.door().and_then(|door| door.identity());
-        if let Err(error) = looking.store().check_place() {
+    /// Adds what the engine knows, and judges the health of all.
+    pub(crate) fn judge(self, machine: &Machine, config: &Config, facts: Facts<'_>) -> v1::Capabilities {
+        let Self { mut found, mut faults } = self;
+        found.agent_id = facts.agent_id.to_string();
+        found.tls = facts.tls;
+        if let Err(error) = facts.store {
             // A registration from now on is not kept.
             found.persistent_reservations_kept = found.persistent_reservations_kept.map(|_| false);
             let fault =
                 Fault::new(Code::StoreLost, Weight::Fails, On::Everything, "store", error.to_string());
             faults.push(fault.cured_by(error.cure()));
         }
-        faults.extend(looking.strays().into_iter().map(|problem| Fault {
-            code: Code::OrphanedTarget,
-            weight: Weight::Noted,
-            on: On::Host,
-            problem,
-        }));
-        faults.extend(transports::silent(&looking));
-        if let Some(seen) = looking.units() {
+        let orphan =
+            |problem| Fault { code: Code::OrphanedTarget, weight: Weight::Noted, on: On::Host, problem };
+        faults.extend(facts.orphans.into_iter().map(orphan));
+        faults.extend(transports::silent(&config.portals, &facts.blocked, &facts.silent));
+        if let Some(seen) = facts.units {
             faults.extend(units::judge(&seen, machine, config));
         }
-        if let Some(images) = looking.images() {
+        if let Some(images) = facts.images {
             found.images = Some(images::look(images, &mut faults));
         }
         if config.host.is_some() {
-            let serves: Vec<_> = looking.fibre_channel_ports().iter().map(|seen| seen.port.wwpn).collect();
+            let serves: Vec<_> = facts.ports.iter().map(|seen| seen.port.wwpn).collect();
             found.fc_initiator_ports = transports::initiator_ports(&*machine.sys, &serves);
         }
         if let Some(config) = &config.fibre_channel {
-            let (transport, wrong) = transports::fibre_channel(config, looking.fibre_channel_ports());
+            let (transport, wrong) = transports::fibre_channel(config, facts.ports);
             found.transports.push(transport);
             faults.extend(wrong);
         }
-        let target = looking.seen_target();
-        let digests = target.and_then(|target| transports::digests(&*machine.target, &target));
+        let digests = facts.target.and_then(|target| transports::digests(&*machine.target, &target));
         for transport in found.transports.iter_mut().filter(|one| one.protocol == transports::ISCSI) {
             transport.digests.clone_from(&digests);
         }
         health::judge(&mut found, &faults, !config.groups.is_empty());
-        looking.note_health(found.health.as_ref());
         found
-    });
-    gathered.await.unwrap_or_default()
+    }
 }
 
 /// Gathers everything that needs no engine, with the faults.
@@ -203,9 +218,8 @@ fn check_host(modules: &[v1::Module], config: &Config, release: &str, faults: &m
 }
 
 /// Returns the problems with systemd's units.
-pub(crate) fn wrong_units(engine: &Engine) -> Vec<Problem> {
-    let judged = engine.units().map(|seen| units::judge(&seen, engine.machine(), engine.config()));
-    judged.into_iter().flatten().map(|fault| fault.problem).collect()
+pub(crate) fn wrong_units(seen: &Units, machine: &Machine, config: &Config) -> Vec<Problem> {
+    units::judge(seen, machine, config).into_iter().map(|fault| fault.problem).collect()
 }
 
 fn is_dir(tree: &dyn Tree, path: &TreePath) -> bool {

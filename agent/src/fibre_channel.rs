@@ -26,6 +26,15 @@ struct Adapter {
     software: bool,
 }
 
+/// A Fibre Channel port that serves.
+pub(crate) struct PortSeen {
+    pub(crate) port: FcPort,
+    /// The state that the adapter reports. Empty without an adapter.
+    pub(crate) state: String,
+    /// Reason why the port is no target. `None` if it is one.
+    pub(crate) trouble: Option<String>,
+}
+
 /// Returns the ports of every adapter. Leaves out what cannot be read.
 fn adapters(sys: &dyn Tree) -> BTreeMap<Wwpn, Adapter> {
     let folder = TreePath::new("class/fc_host");

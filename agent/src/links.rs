@@ -6,11 +6,14 @@
 //!
 //! What must never happen here: an address that is gone because it could not be listed.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mooring_host::{LocalAddress, local_addresses};
+use mooring_model::{Cure, Portal, Problem};
 use rtnetlink::MulticastGroup;
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
@@ -89,6 +92,35 @@ impl Links {
     }
 }
 
+/// Lists the addresses that other hosts may reach, for an error's text.
+pub(crate) fn listed(here: &[LocalAddress]) -> String {
+    let reached = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    let list: BTreeSet<_> = here.iter().map(|address| address.ip).filter(reached).collect();
+    let list: Vec<_> = list.iter().map(IpAddr::to_string).collect();
+    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+}
+
+/// The reason why nobody reaches a portal. `None` if its address is here and the link is up.
+pub(crate) fn trouble(portal: &Portal, here: &[LocalAddress]) -> Option<Problem> {
+    let ip = portal.address();
+    let text = match here.iter().find(|address| address.ip == ip) {
+        None => format!(
+            "this host does not have the address {ip} (it has {}): the portal waits for it; bring its interface up, or \
+             correct the configuration",
+            listed(here)
+        ),
+        Some(address) if !address.up => format!(
+            "the link of {} is down, which has the address {ip}: see `ip link show {0}`",
+            address.interface
+        ),
+        Some(_) => return None,
+    };
+    Some(Problem { object: format!("portal {portal}"), text, cure: Cure::Operator })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +151,28 @@ mod tests {
         assert!(loopback(&links.now()));
         // Without notices no list stays current.
         following.abort();
+    }
+
+    fn address(ip: &str, up: bool) -> LocalAddress {
+        LocalAddress { ip: ip.parse().unwrap(), interface: "eth1".to_owned(), up, mtu: None }
+    }
+
+    #[test]
+    fn what_keeps_hosts_from_a_portal() {
+        let here = [
+            address("10.0.0.1", true),
+            address("10.0.1.1", false),
+            address("127.0.0.1", true),
+            address("fd00::1", true),
+            address("fe80::1", true),
+        ];
+        let of = |portal: &str| trouble(&portal.parse().unwrap(), &here).map(|problem| problem.text);
+        assert_eq!((of("10.0.0.1"), of("[fd00::1]")), (None, None));
+        let down = of("10.0.1.1").unwrap();
+        assert_eq!(down, "the link of eth1 is down, which has the address 10.0.1.1: see `ip link show eth1`");
+        let missing = of("[fd00::2]").unwrap();
+        let says = "does not have the address fd00::2 (it has 10.0.0.1, 10.0.1.1, fd00::1): the portal waits";
+        assert!(missing.contains(says), "{missing}");
+        assert!(trouble(&"10.0.0.9".parse().unwrap(), &[]).unwrap().text.contains("(it has none)"));
     }
 }

@@ -58,7 +58,7 @@ pub fn text(engine: Engine, connections: Option<Connections>) -> Result<String, 
         say_exports(to, &counts.volumes, &nexuses)?;
         say_activity(to, &nexuses)?;
         say_jobs(to, &engine.jobs(None))?;
-        say_groups(to, &capabilities::known(&engine))?;
+        say_groups(to, &engine.lvm().known())?;
         say_connections(to, connections.as_ref())
     })
 }

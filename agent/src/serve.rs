@@ -338,7 +338,7 @@ impl Agent for Service {
         &self,
         _: Request<v1::GetCapabilitiesRequest>,
     ) -> Result<Response<v1::Capabilities>, Status> {
-        Ok(Response::new(capabilities::ask(&self.engine, &self.host_name).await))
+        Ok(Response::new(self.engine.capabilities(&self.host_name).await))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
@@ -479,7 +479,7 @@ impl Watcher {
 
     /// Returns the capabilities of this host. `None` if they are not known within a moment.
     async fn first_capabilities(&self) -> Option<v1::Capabilities> {
-        let asked = capabilities::ask(&self.engine, &self.host_name);
+        let asked = self.engine.capabilities(&self.host_name);
         let known = tokio::time::timeout(CAPABILITIES_WITHIN, asked).await.ok()?;
         (!known.pools_unknown).then_some(known)
     }
@@ -517,7 +517,7 @@ async fn report_capabilities(
     // A greater age of the last answer is no news.
     let ageless = |told: &v1::Capabilities| v1::Capabilities { pools_age_ms: 0, ..told.clone() };
     while lvm.changed().await.is_ok() {
-        let new = capabilities::now(engine, host_name).await;
+        let new = engine.capabilities_now(host_name).await;
         if new.pools_unknown || told.as_ref().map(ageless) == Some(ageless(&new)) {
             continue;
         }

@@ -4,19 +4,20 @@
 //! What must never happen here: a transport that is reported as ready and that nobody could log in
 //! over.
 
+use std::collections::BTreeSet;
+
 use mooring_api::v1;
 use mooring_host::{LocalAddress, Tree, TreePath};
 use mooring_model::limit::FC_LUN_MAX;
-use mooring_model::{Portal, Problem, Wwpn};
+use mooring_model::{Portal, Problem, VolumeId, Wwpn};
 use mooring_targets::layout;
 
 use super::health::{Code, Fault, On, Weight};
 use super::modules::{self, IBLOCK, ISCSI_TARGET, TARGET};
 use super::{is_dir, missing_text};
 use crate::config::FibreChannel;
-use crate::engine::Engine;
-use crate::engine::addresses::trouble;
-use crate::engine::fabrics::PortSeen;
+use crate::fibre_channel::PortSeen;
+use crate::links::trouble;
 use crate::machine::Machine;
 
 /// Names of protocols on the wire.
@@ -107,14 +108,16 @@ pub(super) fn iscsi(
         .collect()
 }
 
-/// Returns the faults of devices that do not answer. They keep hosts from logging in although
-/// addresses and targets are there.
-pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
-    let blocked = engine.blocked_portals();
+/// Returns the faults of devices that do not answer, and of the portals that they block. They keep
+/// hosts from logging in although addresses and targets are there.
+pub(super) fn silent(
+    portals: &[Portal],
+    blocked: &[(Portal, Problem)],
+    silent: &BTreeSet<VolumeId>,
+) -> Vec<Fault> {
     // Hosts log in over the other portals.
     let is_blocked = |portal: &Portal| blocked.iter().any(|(one, _)| one == portal);
-    let weight =
-        if engine.config().portals.iter().all(is_blocked) { Weight::Fails } else { Weight::Degrades };
+    let weight = if portals.iter().all(is_blocked) { Weight::Fails } else { Weight::Degrades };
     let fault = |(portal, problem): &(Portal, Problem)| Fault {
         code: Code::PortalBlocked,
         weight,
@@ -122,7 +125,6 @@ pub(super) fn silent(engine: &Engine) -> Vec<Fault> {
         problem: problem.clone(),
     };
     let mut faults: Vec<_> = blocked.iter().map(fault).collect();
-    let silent = engine.silent_volumes();
     if let Some(first) = silent.first() {
         let text = format!(
             "do not answer, of {} volumes, the first of them {first}: their portals are taken off until they do; each says since when \

@@ -19,12 +19,12 @@ use mooring_targets::ExportView;
 use mooring_targets::fc::Place;
 use prost::Message;
 
-use super::addresses::listed;
 use super::cell::{Cell, State, Wish, WishKind};
 use super::knowledge::Stale;
 use super::receipts::OpenReceipt;
 use super::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
+use crate::links::listed;
 use crate::object::seen::Seen;
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
 use crate::turn::Claim;

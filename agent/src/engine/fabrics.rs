@@ -21,6 +21,7 @@ use mooring_targets::{Error, ExportFacts, ExportView, Exports, Op, Wanted, plan_
 use super::cell::{Cell, State, Wish};
 use super::receipts::OpenReceipt;
 use super::{Engine, Refusal, lock};
+use crate::fibre_channel::PortSeen;
 use crate::store::StoreError;
 
 /// The specs of one volume for all transports.
@@ -39,15 +40,6 @@ pub(crate) struct Wanteds {
 pub(crate) struct View {
     pub(super) iscsi: ExportView,
     pub(super) fc: Vec<fc::View>,
-}
-
-/// A Fibre Channel port that serves.
-pub(crate) struct PortSeen {
-    pub(crate) port: FcPort,
-    /// The state that the adapter reports. Empty without an adapter.
-    pub(crate) state: String,
-    /// Reason why the port is no target. `None` if it is one.
-    pub(crate) trouble: Option<String>,
 }
 
 impl Wanteds {

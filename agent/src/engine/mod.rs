@@ -11,19 +11,20 @@
 //! taken after its caller was told that it was not; a lock of one volume held while another waits
 //! for it; a plan that is stored; a decision from a missing spec.
 
-pub(crate) mod addresses;
+mod addresses;
 mod admit;
 mod bulk;
 pub(crate) mod busy;
 mod callers;
 mod calls;
+mod capabilities;
 mod cell;
 pub(crate) mod counts;
 mod cut;
 mod disks;
 mod early;
 mod established;
-pub(crate) mod fabrics;
+mod fabrics;
 mod first_wish;
 pub(crate) mod jobs;
 mod kept_look;

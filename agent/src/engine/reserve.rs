@@ -21,12 +21,12 @@ use mooring_model::{
 use mooring_targets::{Wanted, reservations};
 use tokio::sync::oneshot;
 
-use super::addresses::trouble;
 use super::cell::{Cell, Wish};
 use super::fabrics::Wanteds;
 use super::pass::{ExportEnd, Made, Wishes};
 use super::reservations::grant_of;
 use super::{Engine, Refusal};
+use crate::links::trouble;
 
 /// Longest time of a session. A command waits for no disk, but for an abort.
 const SESSION_WITHIN: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@
 use mooring_model::Problem;
 
 use super::Engine;
-use crate::capabilities::wrong_units;
+use crate::capabilities;
 
 impl Engine {
     /// Reports problems of units that come or go. Ends at once if this agent has no bus.
@@ -18,7 +18,7 @@ impl Engine {
             seen.mark_unchanged();
             let asking = self.clone();
             // The check reads files, too.
-            let Some(now) = self.blocking(move || wrong_units(&asking)).await else { return };
+            let Some(now) = self.blocking(move || asking.wrong_units()).await else { return };
             if now != known {
                 for problem in now.iter().filter(|problem| !known.contains(problem)) {
                     tracing::warn!(unit = problem.object, "{}", problem.text);
@@ -33,5 +33,10 @@ impl Engine {
                 return;
             }
         }
+    }
+
+    fn wrong_units(&self) -> Vec<Problem> {
+        let judge = |seen| capabilities::wrong_units(&seen, self.machine(), self.config());
+        self.units().map(judge).unwrap_or_default()
     }
 }
