@@ -62,12 +62,12 @@ impl Connections {
             return Err(Refusal::field("opaque", why));
         }
         self.check_sender(put.cluster)?;
-        let kept = cell.state().wish.clone();
+        let kept = cell.state().wish().cloned();
         if fence(cell.id, &put, kept.as_ref())? == Fence::Same {
             let mut state = cell.state();
             // A sender that asks again wants the present state, and another try of what failed for
             // good.
-            state.anew = true;
+            state.ask_anew();
             return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
         }
         let (kind, stored) = match put.wish {
@@ -88,8 +88,7 @@ impl Connections {
         self.keep(cell, put.cluster, &wish, &stored, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
-        state.wish = Some(wish);
-        state.anew = false;
+        state.set_wish(wish);
         Ok(Admitted { durable, after: state.turn.passes() })
     }
 
@@ -146,10 +145,9 @@ impl Connections {
     fn has_attachment(&self, volume: VolumeId, id: mooring_model::AttachmentId) -> bool {
         let Some(cell) = self.known_cell(volume) else { return false };
         let state = cell.state();
-        let wished = state.wish.as_ref().and_then(Wish::spec);
-        let wished = wished.is_some_and(|spec| spec.attachments.iter().any(|wish| wish.id == id));
-        let report = state.end.report.as_ref();
-        wished || report.is_some_and(|report| report.paths.iter().any(|path| path.attachment == id))
+        let wished = state.spec().is_some_and(|spec| spec.attachments.iter().any(|wish| wish.id == id));
+        wished
+            || state.last_report().is_some_and(|report| report.paths.iter().any(|path| path.attachment == id))
     }
 
     /// Refuses a detach while somebody holds the disk open.

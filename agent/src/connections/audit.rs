@@ -21,7 +21,7 @@ use mooring_model::{Cache, Chain, Cure, DiskCheck, HostDisk, VolumeId};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::Connections;
-use super::cell::{Audit, Cell, Wish};
+use super::cell::{Audit, Cell};
 use crate::engine::Refusal;
 
 /// Seconds from one walk to the next, if nothing changes.
@@ -120,8 +120,8 @@ impl Connections {
     fn looked(cell: Arc<Cell>) -> Option<Looked> {
         let looked = {
             let state = cell.state();
-            state.wish.as_ref().and_then(Wish::spec)?;
-            let report = state.end.report.as_ref()?;
+            state.spec()?;
+            let report = state.last_report()?;
             report.disk.clone().map(|disk| (disk, report.cache))
         };
         looked.map(|(disk, cache)| Looked { cell, disk, cache })
@@ -173,13 +173,13 @@ impl Connections {
         let audit = Audit { sequence: looked.disk.sequence, problems: problems(users) };
         let said = {
             let mut state = looked.cell.state();
-            if state.audit == audit {
+            if *state.audit() == audit {
                 return;
             }
-            let news = state.audit.problems != audit.problems;
-            state.audit = audit;
+            let news = state.audit().problems != audit.problems;
+            state.set_audit(audit);
             let report = self.report(looked.cell.id, &state).filter(|_| news);
-            report.map(|report| (state.audit.problems_of(&report).to_vec(), report))
+            report.map(|report| (state.audit().problems_of(&report).to_vec(), report))
         };
         if let Some((found, report)) = said {
             for problem in found {
@@ -254,8 +254,8 @@ impl Connections {
         let mut wrong = Wrong::default();
         for cell in self.cells() {
             let state = cell.state();
-            let report = state.end.report.as_ref().filter(|_| state.wish.is_some());
-            for problem in report.map_or(&[][..], |report| state.audit.problems_of(report)) {
+            let report = state.last_report().filter(|_| state.wish().is_some());
+            for problem in report.map_or(&[][..], |report| state.audit().problems_of(report)) {
                 wrong.buffered += u64::from(problem.object == BUFFERED_IO);
                 wrong.unshared += u64::from(problem.object == UNSHARED_FILESYSTEM);
             }

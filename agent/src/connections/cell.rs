@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Memory, same};
 use mooring_model::{
-    Cache, ConnectionReport, ConnectionSpec, Generation, Problem, Stamp, StuckStep, VolumeId,
+    Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, Generation, Problem, Stamp, StuckStep, VolumeId,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::object::turn::Turn;
+use crate::object::turn::{Begun, Turn};
 use crate::turn::Turns;
 use crate::workers::LOST_AFTER;
 
@@ -41,7 +41,7 @@ impl Wish {
 
 /// A call at work.
 #[derive(Debug, Clone)]
-pub(crate) struct AtWork {
+struct AtWork {
     step: String,
     began: Instant,
 }
@@ -66,6 +66,11 @@ pub(crate) struct End {
 }
 
 impl End {
+    /// Says whether a pass that began later than pass `after` left this very generation true.
+    pub(crate) fn is_done(&self, generation: Generation, after: u64) -> bool {
+        self.done && self.pass > after && self.generation == Some(generation)
+    }
+
     /// Says whether a pass that began later than pass `after` worked on this generation or a newer
     /// one, and a longer wait is of no use.
     pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
@@ -92,41 +97,172 @@ impl Audit {
 
 /// A session as `mooring-sessiond` reported it. `None` if it is gone.
 #[derive(Debug, Clone)]
-pub(crate) struct Told(pub(crate) Option<SessionStatus>);
+struct Told(Option<SessionStatus>);
 
+/// The state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub(crate) wish: Option<Wish>,
+    wish: Option<Wish>,
     /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
-    pub(crate) anew: bool,
+    anew: bool,
     /// The turn of the connection's passes.
-    pub(crate) turn: Turn,
-    pub(crate) at_work: Option<AtWork>,
+    pub(super) turn: Turn,
+    at_work: Option<AtWork>,
     /// The memory of a pass for the next one; a pass at work has it.
-    pub(crate) memory: Memory,
+    memory: Memory,
     /// Bytes that the page cache had not written when a call beside a pass ended the session.
-    pub(crate) unwritten: Option<u64>,
+    unwritten: Option<u64>,
     /// The last look at the users of the disk.
-    pub(crate) audit: Audit,
+    audit: Audit,
     /// The session as the last pass saw it.
-    pub(crate) seen: Option<SessionStatus>,
+    seen: Option<SessionStatus>,
     /// The session as `mooring-sessiond` reported it during the pass at work. `None` if it did not.
-    pub(crate) told: Option<Told>,
+    told: Option<Told>,
     /// `true` if a disk came during the pass at work.
-    pub(crate) arrived: bool,
-    pub(crate) end: End,
+    arrived: bool,
+    end: End,
+}
+
+/// A pass that has begun, with what it works on.
+#[derive(Debug)]
+pub(super) struct Begins {
+    pub(super) wish: Wish,
+    /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
+    pub(super) anew: bool,
+    /// The pass's number.
+    pub(super) pass: u64,
+    /// The memory of the pass before.
+    pub(super) memory: Memory,
 }
 
 impl State {
+    /// The spec or tombstone. `None` if there was never one.
+    pub(super) fn wish(&self) -> Option<&Wish> {
+        self.wish.as_ref()
+    }
+
+    /// The spec. `None` if there is none, or a tombstone.
+    pub(super) fn spec(&self) -> Option<&ConnectionSpec> {
+        self.wish.as_ref().and_then(Wish::spec)
+    }
+
+    /// Says whether the target has revoked this host, and no newer spec came.
+    pub(super) fn is_revoked(&self) -> bool {
+        matches!(self.wish.as_ref().map(|wish| &wish.kind), Some(WishKind::Tombstone { revoked: true }))
+    }
+
+    /// Takes the spec or tombstone as the store has it.
+    pub(super) fn set_wish(&mut self, wish: Wish) {
+        self.wish = Some(wish);
+        self.anew = false;
+    }
+
+    /// Has the next pass try again what failed for good.
+    pub(super) fn ask_anew(&mut self) {
+        self.anew = true;
+    }
+
+    /// Begins a pass. `None` if none was asked for, one is at work, or nothing is wanted.
+    pub(super) fn begin_pass(&mut self) -> Option<Begins> {
+        let wish = self.wish.clone()?;
+        if self.turn.is_running() {
+            return None;
+        }
+        self.heed();
+        let Begun { pass, .. } = self.turn.begin()?;
+        let mut memory = std::mem::take(&mut self.memory);
+        memory.unwritten = memory.unwritten.max(self.unwritten.take());
+        Some(Begins { wish, anew: std::mem::take(&mut self.anew), pass, memory })
+    }
+
     /// Asks for another pass if a report during the last one differs from what that pass saw.
     /// Called when no pass is at work, under the lock that shows this: no report is lost between
     /// two passes.
-    pub(crate) fn heed(&mut self) {
+    fn heed(&mut self) {
         let news = self.told.take().is_some_and(|told| !same(told.0.as_ref(), self.seen.as_ref()));
         let arrived = std::mem::take(&mut self.arrived) && !self.end.done;
         if news || arrived {
             self.turn.ask();
         }
+    }
+
+    /// Keeps the results of the pass at work. `seen` is the session as the pass saw it, `None` if it
+    /// could not look.
+    pub(super) fn leave(&mut self, end: End, memory: Memory, seen: Option<Option<SessionStatus>>) {
+        self.memory = memory;
+        if let Some(seen) = seen {
+            self.seen = seen;
+        }
+        self.end = end;
+    }
+
+    /// Ends the pass at work, however it went.
+    pub(super) fn end_pass(&mut self) {
+        self.turn.end();
+        self.end_call();
+    }
+
+    /// The end of the last pass.
+    pub(super) fn end(&self) -> &End {
+        &self.end
+    }
+
+    /// The report of the last pass. `None` if there was none.
+    pub(super) fn last_report(&self) -> Option<&ConnectionReport> {
+        self.end.report.as_ref()
+    }
+
+    /// Says whether nothing is left of the connection, and its tombstone is the newest that came.
+    pub(super) fn is_gone(&self) -> bool {
+        let current = self.wish.as_ref().map(|wish| wish.stamp.generation);
+        self.end.done
+            && self.end.generation == current
+            && self.last_report().is_some_and(|report| report.phase == ConnectionPhase::Gone)
+    }
+
+    /// Takes note of the bytes that were not written when the session was cut beside a pass.
+    pub(super) fn note_unwritten(&mut self, unwritten: Option<u64>) {
+        self.unwritten = unwritten;
+    }
+
+    /// The last look at the users of the disk.
+    pub(super) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Keeps a look at the users of the disk.
+    pub(super) fn set_audit(&mut self, audit: Audit) {
+        self.audit = audit;
+    }
+
+    /// The session as the last pass saw it. `None` if there was none.
+    pub(super) fn seen(&self) -> Option<&SessionStatus> {
+        self.seen.as_ref()
+    }
+
+    /// Notes a reported session. `true` if a pass must look at it now; during a pass, the next one
+    /// looks.
+    pub(super) fn tell(&mut self, status: Option<&SessionStatus>) -> bool {
+        if self.turn.is_running() {
+            self.told = Some(Told(status.cloned()));
+            return false;
+        }
+        !same(status, self.seen.as_ref())
+    }
+
+    /// Notes that a disk came. `true` if a pass must look at it now. As a rule, a pass at work sees
+    /// the disk by itself.
+    pub(super) fn arrive(&mut self) -> bool {
+        self.arrived = self.turn.is_running();
+        !self.arrived && !self.end.done
+    }
+
+    fn begin_call(&mut self, step: String) {
+        self.at_work = Some(AtWork { step, began: Instant::now() });
+    }
+
+    fn end_call(&mut self) {
+        self.at_work = None;
     }
 
     /// The call of this connection that has not returned for [`LOST_AFTER`]. `None` if there is
@@ -165,7 +301,12 @@ impl Cell {
 
     /// Notes that this call is at work from now on.
     pub(crate) fn begin(&self, step: String) {
-        self.state().at_work = Some(AtWork { step, began: Instant::now() });
+        self.state().begin_call(step);
+    }
+
+    /// Says that the call at work has returned.
+    pub(crate) fn end(&self) {
+        self.state().end_call();
     }
 
     /// Wakes those who wait for a change.

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use mooring_connectors::SessionChanges;
 use mooring_connectors::client::{ClientError, SessionEvent};
 use mooring_connectors::wire::{FcTarget, SessionStatus};
-use mooring_connectors::{SessionChanges, same};
 use mooring_host::{Uevent, UeventItem, Uevents};
 use mooring_model::{Chain, Lun, VolumeId};
 
-use super::cell::{Cell, Told, Wish};
+use super::cell::Cell;
 use super::{Connections, SESSIOND_RETRY, Shared};
 use crate::engine::lock;
 
@@ -109,8 +109,8 @@ impl Connections {
             let waits = {
                 let state = cell.state();
                 // Also a connection whose session went while nobody listened.
-                let lost = state.seen.is_some() && !all.contains_key(&cell.id);
-                state.wish.is_some() && !state.turn.is_running() && (lost || !state.end.done)
+                let lost = state.seen().is_some() && !all.contains_key(&cell.id);
+                state.wish().is_some() && !state.turn.is_running() && (lost || !state.end().done)
             };
             if waits {
                 self.wake(&cell);
@@ -128,18 +128,12 @@ impl Connections {
                 None => sessions.remove(&volume),
             };
         }
-        let cell = self.known_cell(volume).filter(|cell| cell.state().wish.is_some());
+        let cell = self.known_cell(volume).filter(|cell| cell.state().wish().is_some());
         let Some(cell) = cell else {
             let report = status.map(mooring_connectors::orphan);
             return report.into_iter().for_each(|report| self.publish(report));
         };
-        let news = {
-            let mut state = cell.state();
-            if state.turn.is_running() {
-                state.told = Some(Told(status.cloned()));
-            }
-            !state.turn.is_running() && !same(status, state.seen.as_ref())
-        };
+        let news = cell.state().tell(status);
         if news {
             self.wake(&cell);
         }
@@ -152,10 +146,9 @@ impl Connections {
         let told = lock(&self.shared.sessions).values().find(of_host).map(|status| status.volume);
         match told {
             Some(volume) => self.known_cell(volume),
-            None => self
-                .cells()
-                .into_iter()
-                .find(|cell| cell.state().seen.as_ref().is_some_and(|seen| of_host(&seen))),
+            None => {
+                self.cells().into_iter().find(|cell| cell.state().seen().is_some_and(|seen| of_host(&seen)))
+            }
         }
     }
 
@@ -163,8 +156,7 @@ impl Connections {
     fn cell_of_unit(&self, place: Place) -> Option<Arc<Cell>> {
         let is_there = |cell: &Arc<Cell>| {
             let state = cell.state();
-            let seen = state.seen.as_ref();
-            seen.is_some_and(|seen| {
+            state.seen().is_some_and(|seen| {
                 let path =
                     seen.fc.as_ref().filter(|path| seen.host == Some(place.host) && path.lun == place.lun);
                 path.is_some_and(|path| path.all.contains(&place.target))
@@ -178,8 +170,8 @@ impl Connections {
         self.shared.parts.arrivals.tell();
         let is_over_fc = |cell: &Arc<Cell>| {
             let state = cell.state();
-            let wished = state.wish.as_ref().and_then(Wish::spec).is_some_and(|spec| spec.fc.is_some());
-            wished || state.seen.as_ref().is_some_and(|seen| seen.fc.is_some())
+            let wished = state.spec().is_some_and(|spec| spec.fc.is_some());
+            wished || state.seen().is_some_and(|seen| seen.fc.is_some())
         };
         for cell in self.cells().iter().filter(|cell| is_over_fc(cell)) {
             self.wake(cell);
@@ -204,12 +196,7 @@ impl Connections {
         };
         let Some(cell) = cell else { return };
         let wakes = match event.action.as_str() {
-            // As a rule a pass at work sees the disk by itself.
-            "add" => {
-                let mut state = cell.state();
-                state.arrived = state.turn.is_running();
-                !state.turn.is_running() && !state.end.done
-            }
+            "add" => cell.state().arrive(),
             // A disk that a spec names does not go by itself.
             "remove" => Self::wish_is_spec(&cell),
             _ => attention,

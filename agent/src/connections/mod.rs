@@ -24,9 +24,7 @@ use std::time::Duration;
 use mooring_connectors::wire::SessionStatus;
 use mooring_connectors::{Names, Parts};
 use mooring_host::Uevents;
-use mooring_model::{
-    AttachmentId, Chain, ClusterId, ConnectionPhase, ConnectionReport, ConnectionSpec, Iqn, Stamp, VolumeId,
-};
+use mooring_model::{AttachmentId, Chain, ClusterId, ConnectionReport, ConnectionSpec, Iqn, Stamp, VolumeId};
 use tokio::sync::{broadcast, oneshot};
 use tokio::time::Instant;
 
@@ -138,7 +136,7 @@ impl Connections {
                 let wish = admit::stored(&stored)?;
                 let cell = connections.cell(stored.volume);
                 connections.claim_attachments(stored.volume, wish.spec());
-                cell.state().wish = Some(wish);
+                cell.state().set_wish(wish);
             }
         }
         Ok(connections)
@@ -192,11 +190,7 @@ impl Connections {
 
     fn is_gone(&self, id: VolumeId) -> bool {
         let Some(cell) = self.known_cell(id) else { return true };
-        let state = cell.state();
-        let current = state.wish.as_ref().map(|wish| wish.stamp.generation);
-        state.end.done
-            && state.end.generation == current
-            && state.end.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone)
+        cell.state().is_gone()
     }
 
     fn cell(&self, id: VolumeId) -> Arc<Cell> {
@@ -228,7 +222,7 @@ impl Connections {
 
     fn wake_all(&self) {
         for cell in self.cells() {
-            if cell.state().wish.is_some() {
+            if cell.state().wish().is_some() {
                 self.wake(&cell);
             }
         }
@@ -277,15 +271,13 @@ impl Connections {
             let (settled, answer) = {
                 let state = cell.state();
                 // An end for a newer spec does not say that this one was carried out.
-                let done = state.end.done
-                    && state.end.pass > admitted.after
-                    && state.end.generation == Some(generation);
+                let done = state.end().is_done(generation, admitted.after);
                 let answer = ConnectionAnswer {
                     report: self.report(cell.id, &state),
                     done,
                     durable: admitted.durable,
                 };
-                (state.end.is_settled(generation, admitted.after), answer)
+                (state.end().is_settled(generation, admitted.after), answer)
             };
             let left = deadline.saturating_sub(began.elapsed());
             if settled || left.is_zero() || tokio::time::timeout(left, version.changed()).await.is_err() {

@@ -13,30 +13,20 @@ use mooring_model::{
     BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
 };
 
-use super::cell::{Cell, End, State, Wish, WishKind};
+use super::cell::{Begins, Cell, End, State, Wish, WishKind};
 use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
 use crate::engine::busy::Task;
-use crate::object::turn::{Begun, Next, Outcome};
+use crate::object::turn::{Next, Outcome};
 
 impl Connections {
     /// Runs passes until none is asked for. Returns at once if another thread runs one.
     pub(super) fn run(&self, cell: &Arc<Cell>) {
         loop {
-            let (wish, anew, pass, memory) = {
-                let mut state = cell.state();
-                let Some(wish) = state.wish.clone() else { return };
-                if state.turn.is_running() {
-                    return;
-                }
-                state.heed();
-                let Some(Begun { pass, .. }) = state.turn.begin() else { return };
-                let mut memory = std::mem::take(&mut state.memory);
-                memory.unwritten = memory.unwritten.max(state.unwritten.take());
-                (wish, std::mem::take(&mut state.anew), pass, memory)
-            };
+            let begun = cell.state().begin_pass();
+            let Some(begun) = begun else { return };
             // Also when a pass panics, the connection must not stay "running" for ever.
             let running = Running { cell };
-            self.pass(cell, &wish, anew, pass, memory);
+            self.pass(cell, begun);
             drop(running);
             self.plan_retry(cell);
         }
@@ -48,17 +38,13 @@ impl Connections {
     pub(super) fn cut_beside(&self, cell: &Cell) {
         let hangs = {
             let state = cell.state();
-            let revoked = matches!(
-                state.wish.as_ref().map(|wish| &wish.kind),
-                Some(WishKind::Tombstone { revoked: true })
-            );
-            revoked && state.turn.is_running()
+            state.is_revoked() && state.turn.is_running()
         };
         if hangs {
             let wanted = Wanted::Absent { volume: cell.id, revoked: true };
             let mut memory = Memory::default();
             let made = make(&self.shared.parts, &wanted, &mut memory, &mut ());
-            cell.state().unwritten = memory.unwritten;
+            cell.state().note_unwritten(memory.unwritten);
             if let Err(error) = made.left {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "not cut yet; tried again by the next pass");
             }
@@ -68,8 +54,8 @@ impl Connections {
     fn plan_retry(&self, cell: &Arc<Cell>) {
         let (next, at_most) = {
             let mut state = cell.state();
-            let outcome = if state.end.retry { Outcome::Failed } else { Outcome::Done };
-            (state.turn.plan(outcome), if state.end.down { SESSIOND_RETRY } else { RETRY_MAX })
+            let outcome = if state.end().retry { Outcome::Failed } else { Outcome::Done };
+            (state.turn.plan(outcome), if state.end().down { SESSIOND_RETRY } else { RETRY_MAX })
         };
         if let Next::Retry { pass, failures } = next {
             self.wake_later(cell, pass, failures, at_most);
@@ -88,26 +74,23 @@ impl Connections {
         }
     }
 
-    fn pass(&self, cell: &Arc<Cell>, wish: &Wish, anew: bool, pass: u64, mut memory: Memory) {
-        let wanted = self.wanted(cell.id, wish, anew);
+    fn pass(&self, cell: &Arc<Cell>, begun: Begins) {
+        let Begins { wish, anew, pass, mut memory } = begun;
+        let wanted = self.wanted(cell.id, &wish, anew);
         let detaches = matches!(wish.kind, WishKind::Tombstone { .. });
         let _busy = detaches.then(|| self.shared.engine.busy(Task::Detach));
         let mut watch = Watch { cell, generation: wish.stamp.generation };
         let made = make(&self.shared.parts, &wanted, &mut memory, &mut watch);
-        let last = cell.state().end.report.clone();
+        let last = cell.state().last_report().cloned();
         let seen = made.view.as_ref().map(|view| view.session.clone());
-        let mut end = self.end(&wanted, wish, &made, last.as_ref());
+        let mut end = self.end(&wanted, &wish, &made, last.as_ref());
         end.pass = pass;
         if let Some(report) = &mut end.report {
             report.device_took = memory.device_took;
         }
         let changed = end.report != last;
         let mut state = cell.state();
-        state.memory = memory;
-        if let Some(seen) = seen {
-            state.seen = seen;
-        }
-        state.end = end;
+        state.leave(end, memory, seen);
         let report = if changed { self.report(cell.id, &state) } else { None };
         drop(state);
         if let Some(report) = report {
@@ -164,10 +147,10 @@ impl Connections {
     /// The connection as the last pass left it, with the call that is stuck now. `None` without a
     /// spec or tombstone.
     pub(super) fn report(&self, volume: VolumeId, state: &State) -> Option<ConnectionReport> {
-        let wish = state.wish.as_ref()?;
-        let mut report = state.end.report.clone().unwrap_or_else(|| self.unseen(volume, wish, None));
+        let wish = state.wish()?;
+        let mut report = state.last_report().cloned().unwrap_or_else(|| self.unseen(volume, wish, None));
         report.stuck = state.stuck();
-        report.problems.extend(state.audit.problems_of(&report).iter().cloned());
+        report.problems.extend(state.audit().problems_of(&report).iter().cloned());
         Some(report)
     }
 
@@ -230,9 +213,7 @@ struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = self.cell.state();
-        state.turn.end();
-        state.at_work = None;
+        self.cell.state().end_pass();
     }
 }
 
@@ -254,10 +235,10 @@ impl Observer for Watch<'_> {
     }
 
     fn after(&mut self, _index: usize, _step: &Step<Op>) {
-        self.cell.state().at_work = None;
+        self.cell.end();
     }
 
     fn is_stale(&self) -> bool {
-        self.cell.state().wish.as_ref().is_some_and(|wish| wish.stamp.generation != self.generation)
+        self.cell.state().wish().is_some_and(|wish| wish.stamp.generation != self.generation)
     }
 }

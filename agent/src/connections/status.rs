@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mooring_model::{ConnectionPhase, ConnectionReport, ConnectionSpec, Stamp, VolumeId};
 
 use super::Connections;
-use super::cell::{Cell, Wish};
+use super::cell::Cell;
 use crate::engine::lock;
 use crate::standing::Standing;
 
@@ -31,7 +31,7 @@ pub struct Status {
 impl Connections {
     fn status_of(&self, cell: &Arc<Cell>) -> Option<Status> {
         let state = cell.state();
-        let wish = state.wish.as_ref()?;
+        let wish = state.wish()?;
         Some(Status {
             id: cell.id,
             kept: Some((wish.stamp.clone(), wish.opaque.clone())),
@@ -42,7 +42,7 @@ impl Connections {
 
     /// Says whether a spec or a tombstone of this volume is kept.
     pub(super) fn is_kept(&self, id: VolumeId) -> bool {
-        self.known_cell(id).is_some_and(|cell| cell.state().wish.is_some())
+        self.known_cell(id).is_some_and(|cell| cell.state().wish().is_some())
     }
 
     fn orphan(&self, id: VolumeId) -> Option<Status> {
@@ -91,7 +91,7 @@ impl Connections {
         for cell in self.cells() {
             let state = cell.state();
             let Some(report) = self.report(cell.id, &state) else { continue };
-            if state.wish.as_ref().and_then(Wish::spec).is_some() {
+            if state.spec().is_some() {
                 wished += 1;
                 ready += usize::from(report.phase == ConnectionPhase::Ready);
             }
@@ -101,6 +101,6 @@ impl Connections {
     }
 
     pub(super) fn wish_is_spec(cell: &Cell) -> bool {
-        cell.state().wish.as_ref().and_then(Wish::spec).is_some()
+        cell.state().spec().is_some()
     }
 }
