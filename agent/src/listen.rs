@@ -34,10 +34,10 @@ use crate::engine::Engine;
 use crate::identity;
 use crate::metrics;
 use crate::places::{self, Seated};
+use crate::rate_limit::RateLimit;
 use crate::serve::Service;
 use crate::serve_host::HostService;
 use crate::serve_identity::IdentityService;
-use crate::turn::Seldom;
 
 /// Number of requests at work per connection.
 const REQUESTS_PER_CONNECTION_MAX: usize = 256;
@@ -298,7 +298,7 @@ async fn hand_out(incoming: Incoming, ways: Vec<Way>, stop: watch::Receiver<bool
     incoming.socket.set_nonblocking(true).context("wait for connections")?;
     let socket = UnixStream::from_std(incoming.socket).context("wait for connections")?;
     let stopped = stopped(stop);
-    let lost = Seldom::default();
+    let lost = RateLimit::default();
     tokio::pin!(stopped);
     loop {
         let came = tokio::select! {

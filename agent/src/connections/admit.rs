@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::cell::{Cell, Wish, WishKind};
 use super::{Admitted, ConnectionWish, Connections, PutConnection};
 use crate::engine::{Refusal, lock};
+use crate::object::admission::Claim;
 use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
-use crate::turn::Claim;
 
 /// Time that holders get to close the disk before a detach is refused. udev opens every new disk,
 /// and every disk closed after a write, for a moment.

@@ -11,8 +11,8 @@ use mooring_model::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Turn};
-use crate::turn::Turns;
 use crate::workers::LOST_AFTER;
 
 /// A connection's spec, or its tombstone. `revoked` says that the target has revoked this host.

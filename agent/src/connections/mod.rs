@@ -31,8 +31,10 @@ use tokio::time::Instant;
 pub use status::Status;
 
 use crate::engine::{Engine, Refusal, lock};
+use crate::object::admission::{self, Claim};
+use crate::object::turn::{self, RETRY_MAX};
+use crate::rate_limit::RateLimit;
 use crate::store::{Kind, PURGED_EVERY, StoreError};
-use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::Cell;
 
@@ -102,7 +104,7 @@ struct Shared {
     sessions: Mutex<BTreeMap<VolumeId, SessionStatus>>,
     changes: broadcast::Sender<ConnectionReport>,
     /// Limits how often old tombstones are forgotten.
-    purged: Seldom,
+    purged: RateLimit,
     /// The walks for the users of disks.
     audits: audit::Audits,
     runtime: tokio::runtime::Handle,
@@ -126,7 +128,7 @@ impl Connections {
             attachments: Mutex::default(),
             sessions: Mutex::default(),
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
-            purged: Seldom::default(),
+            purged: RateLimit::default(),
             audits: audit::Audits::default(),
             runtime: tokio::runtime::Handle::current(),
         };
@@ -309,7 +311,7 @@ impl Connections {
                 connections.run(&at);
             }
         });
-        let answer = turn::answer(result, &claim, deadline).await;
+        let answer = admission::answer(result, &claim, deadline).await;
         answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
 }

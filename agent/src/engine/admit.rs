@@ -25,9 +25,9 @@ use super::receipts::OpenReceipt;
 use super::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
 use crate::links::listed;
+use crate::object::admission::Claim;
 use crate::object::seen::Seen;
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
-use crate::turn::Claim;
 use crate::volumes::{self, VolumesView};
 
 /// The parameters of an admission's write.

@@ -23,8 +23,8 @@ use super::revert::Revert;
 use super::shorter::Growth;
 use super::silence::Silence;
 use super::upload::Uploads;
+use crate::object::admission::Turns;
 use crate::object::turn::Turn;
-use crate::turn::Turns;
 
 /// Time after which a kernel call counts as blocked. A kernel call takes micro- to milliseconds,
 /// and some wait for an RCU grace period. A longer call is a drain, and everyone who reads its

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::cell::{Cell, State};
 use super::{Change, Engine, Refusal, pass};
-use crate::turn::{self, RETRY_MAX};
+use crate::object::turn::{self, RETRY_MAX};
 use crate::volumes::{self, LvId, SeenTable, VolumesView};
 use crate::workers::LOST_AFTER;
 

@@ -12,8 +12,8 @@ use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
 
 use super::cell::{Cell, Wish};
 use super::{Engine, Refusal, lock};
+use crate::object::admission::Claim;
 use crate::store::Kind;
-use crate::turn::Claim;
 use crate::volumes::VolumesView;
 
 fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {

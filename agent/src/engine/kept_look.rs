@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::cell::{Cell, State};
 use super::{Engine, Refusal};
-use crate::turn::Claim;
+use crate::object::admission::Claim;
 use crate::volumes::{Beside, VolumesView};
 
 /// Time for which such a view is kept. LVM gives no extent away twice, whatever others take

@@ -83,8 +83,10 @@ use crate::fibre_channel::Ports;
 use crate::images::Images;
 use crate::lvm_gate::Gated;
 use crate::machine::Machine;
+use crate::object::admission::{self, Claim};
+use crate::object::turn::{self, RETRY_MAX};
+use crate::rate_limit::RateLimit;
 use crate::store::{Kind, Store, StoreError};
-use crate::turn::{self, Claim, RETRY_MAX, Seldom};
 use crate::workers::Workers;
 use cell::{Cell, Wish};
 use receipts::OpenReceipt;
@@ -210,7 +212,7 @@ struct Shared {
     /// Targets of ours that no spec names.
     strays: Mutex<Vec<strays::Stray>>,
     /// Limits how often old tombstones are forgotten.
-    purged: Seldom,
+    purged: RateLimit,
     /// A target of ours that the last look found: it shows what targets offer. `None` if there was
     /// none.
     seen_target: Mutex<Option<String>>,
@@ -291,7 +293,7 @@ impl Engine {
             ports,
             changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
             strays: Mutex::default(),
-            purged: Seldom::default(),
+            purged: RateLimit::default(),
             seen_target: Mutex::default(),
             port_ids: Mutex::default(),
             health: Mutex::default(),
@@ -725,7 +727,7 @@ impl Engine {
         });
         // As a rule the pass ends a moment after admission: one wake-up of the caller serves both.
         let _ = tokio::time::timeout(deadline, version.changed()).await;
-        let answer = turn::answer(result, &claim, deadline.saturating_sub(began.elapsed())).await;
+        let answer = admission::answer(result, &claim, deadline.saturating_sub(began.elapsed())).await;
         answer.unwrap_or_else(|| Err(Refusal::busy(cell.id, cell.state().stuck())))
     }
 }

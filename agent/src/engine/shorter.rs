@@ -15,7 +15,7 @@ use mooring_model::{Cure, Stamp, VolumeKind, VolumeSpec};
 
 use super::cell::{Cell, State};
 use super::{Engine, Refusal};
-use crate::turn::Claim;
+use crate::object::admission::Claim;
 use crate::volumes::VolumeOp;
 
 /// Prevents appends while this lives.

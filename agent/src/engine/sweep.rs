@@ -24,7 +24,7 @@ use super::knowledge::Stale;
 use super::{Change, Engine, lock, pass};
 use crate::capabilities;
 use crate::object::seen::{Moment, Seen};
-use crate::turn::{RETRY_MAX, retry_delay};
+use crate::object::turn::{RETRY_MAX, retry_delay};
 use crate::volumes::{self, LvId, SeenLv, VolumesView};
 
 /// Most volumes that are activated by their own passes; more are activated together.

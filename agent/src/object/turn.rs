@@ -20,6 +20,20 @@
 //! What must never happen here: two passes of one object at work at once; a request that no pass
 //! follows which began later.
 
+use std::time::Duration;
+
+/// Time until a failed object is tried again, after its first failure. The time doubles with each
+/// failure, up to [`RETRY_MAX`] or less.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+
+/// The longest time that a failed object waits.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Returns the time until an object that has failed `failures` times is tried again.
+pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
+}
+
 /// A request for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Request {

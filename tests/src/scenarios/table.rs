@@ -387,7 +387,7 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &[
                 "agent/src/workers.rs",
-                "agent/src/turn.rs",
+                "agent/src/object",
                 "agent/src/engine/pass.rs",
                 "agent/src/engine/shut_out.rs",
                 "agent/src/engine/cut.rs",

@@ -20,7 +20,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "workers",
             "lvm_gate",
             "links",
-            "turn",
+            "rate_limit",
             "object",
             "machine",
             "args",
