@@ -453,13 +453,16 @@ impl Engine {
         let durable = put.decoded.elapsed();
         let losers = Self::losers(cell, kept);
         let mut state = cell.state();
-        state.reserved.retain(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
-        state.receipts.set_newest(wish.stamp.generation, receipts.iter().rev().cloned().collect());
+        state.established.let_in_unless(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
+        state
+            .established
+            .receipts_mut()
+            .set_newest(wish.stamp.generation, receipts.iter().rev().cloned().collect());
         state.admit_export(wish);
         let (any, began) = (!receipts.is_empty(), Some(self.began(put.decoded.elapsed())));
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));
-            state.receipts.add_open(OpenReceipt { row, receipt, began });
+            state.established.receipts_mut().add_open(OpenReceipt { row, receipt, began });
         }
         if let Some(losers) = losers {
             self.shut_out_if_stuck(cell, losers);
@@ -566,7 +569,7 @@ impl Engine {
         kept: Option<&ExportSpec>,
     ) -> Result<(), Refusal> {
         // Almost always no receipt is open.
-        if cell.state().receipts.open().is_empty() {
+        if cell.state().established.receipts().open().is_empty() {
             return Ok(());
         }
         let before: HashSet<Initiator> = kept.into_iter().flat_map(writers).collect();

@@ -15,7 +15,6 @@ use super::cut::Table;
 use super::established::Established;
 use super::jobs::Jobs;
 use super::knowledge::Knowledge;
-use super::receipts::Receipts;
 use super::reservations::Held;
 use super::reserve::Asked;
 use super::reserved::Reserved;
@@ -102,7 +101,6 @@ pub(crate) struct State {
     pub(super) knowledge: Knowledge,
     /// The facts that end only with the volume.
     pub(super) established: Established,
-    pub(super) receipts: Receipts,
     /// The volume's calls that have not returned.
     pub(super) calls: Calls,
     /// The long work of the volume's passes.
@@ -118,7 +116,7 @@ pub(crate) struct State {
     pub(super) uploads: Uploads,
     /// The persistent reservations of the volume.
     pub(super) held: Held,
-    /// The reservations of the volume by RESERVE(6) and RESERVE(10).
+    /// The looks at RESERVE(6) and RESERVE(10) of the volume.
     pub(super) reserved: Reserved,
     /// The requested change of the persistent reservations. `None` if no change waits for a pass.
     asked: Option<Asked>,

@@ -161,7 +161,7 @@ impl Engine {
     /// deadline of an answer.
     pub(super) fn quarantine<'a>(&self, state: &'a State) -> Option<&'a OpenReceipt> {
         // Almost always no receipt is open.
-        if state.receipts.open().is_empty() {
+        if state.established.receipts().open().is_empty() {
             return None;
         }
         let now = self.shared.machine.clock.instant();
@@ -172,13 +172,13 @@ impl Engine {
             open.began.is_none_or(|began| now.saturating_duration_since(began) >= limit)
         };
         let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
-        state.receipts.open().iter().filter(unproven).find(overdue)
+        state.established.receipts().open().iter().filter(unproven).find(overdue)
     }
 
     fn count_cell(&self, cell: &Cell, counts: &mut Counts) {
         let state = cell.state();
         let unproven = |open: &&OpenReceipt| matches!(open.receipt.proof, Proof::Unproven { .. });
-        counts.unproven += count(state.receipts.open().iter().filter(unproven).count());
+        counts.unproven += count(state.established.receipts().open().iter().filter(unproven).count());
         counts.quarantined += u64::from(self.quarantine(&state).is_some());
         counts.stuck += u64::from(state.stuck().is_some());
         counts.watched += u64::from(state.knowledge.is_unchanged());

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use mooring_model::Generation;
+use mooring_model::{Generation, Initiator};
 use mooring_targets::fc::Place;
 
+use super::receipts::Receipts;
 use crate::volumes::Whole;
 
 /// The established facts of one volume. `Stale` ends observations only, and none of these.
@@ -25,6 +26,10 @@ pub(crate) struct Established {
     former: BTreeSet<Place>,
     /// The places that the store has.
     kept_places: BTreeSet<Place>,
+    receipts: Receipts,
+    /// Initiators that have a grant and are not let in: they had reserved the volume, and may only read. The store has a
+    /// receipt of each.
+    kept_out: BTreeSet<Initiator>,
 }
 
 impl Established {
@@ -96,6 +101,36 @@ impl Established {
     pub(super) fn load_place(&mut self, place: Place) {
         self.former.insert(place);
         self.kept_places.insert(place);
+    }
+
+    /// The receipts, as far as the engine needs them at hand.
+    pub(super) fn receipts(&self) -> &Receipts {
+        &self.receipts
+    }
+
+    /// The receipts, to be changed with the store's write.
+    pub(super) fn receipts_mut(&mut self) -> &mut Receipts {
+        &mut self.receipts
+    }
+
+    /// The initiators with a grant that are not let in.
+    pub(super) fn kept_out(&self) -> &BTreeSet<Initiator> {
+        &self.kept_out
+    }
+
+    /// Says whether an initiator with a grant is not let in.
+    pub(super) fn is_kept_out(&self, initiator: &Initiator) -> bool {
+        self.kept_out.contains(initiator)
+    }
+
+    /// The store has a receipt by which this initiator is not let in.
+    pub(super) fn keep_out(&mut self, initiator: Initiator) {
+        self.kept_out.insert(initiator);
+    }
+
+    /// Lets those in that are not `out` any more.
+    pub(super) fn let_in_unless(&mut self, out: impl Fn(&Initiator) -> bool) {
+        self.kept_out.retain(out);
     }
 
     /// Says whether the store has exactly the places that may show the volume.

@@ -203,7 +203,7 @@ impl Cell {
         let open = |initiator: &Initiator| {
             let of =
                 |open: &OpenReceipt| open.is_unproven(generation) && open.receipt.initiator == *initiator;
-            state.receipts.open().iter().any(of) && has_nexus(initiator)
+            state.established.receipts().open().iter().any(of) && has_nexus(initiator)
         };
         wanted.initiators().iter().any(open).then(|| wanted.without(open))
     }

@@ -449,7 +449,7 @@ impl Engine {
         self.load_kept_out()?;
         for (row, receipt) in self.shared.store.unproven_receipts()? {
             let cell = self.cell(receipt.volume);
-            cell.state().receipts.add_open(OpenReceipt { row, receipt, began: None });
+            cell.state().established.receipts_mut().add_open(OpenReceipt { row, receipt, began: None });
         }
         Ok(())
     }
@@ -659,7 +659,7 @@ impl Engine {
     }
 
     async fn receipts_of(&self, cell: &Cell, generation: Generation) -> Result<Vec<Receipt>, Refusal> {
-        if let Some(receipts) = cell.state().receipts.newest(generation) {
+        if let Some(receipts) = cell.state().established.receipts().newest(generation) {
             return Ok(receipts.to_vec());
         }
         // The receipts are of an earlier generation, or from before the agent's start.

@@ -29,7 +29,8 @@ impl Cell {
         // A grant that came back before its revoke was carried out: a whole pass revokes the old
         // nexus first.
         let came_back = state
-            .receipts
+            .established
+            .receipts()
             .open()
             .iter()
             .any(|open| wanted.grants().iter().any(|grant| open.receipt.initiator == grant.initiator));

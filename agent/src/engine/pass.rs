@@ -376,8 +376,8 @@ impl Engine {
         let iscsi = self.wanted_over_iscsi(cell, volume, export)?;
         let wanted = self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc));
         let state = cell.state();
-        let is_out = |initiator: &Initiator| state.reserved.is_out(initiator);
-        Some(if state.reserved.is_empty() { wanted } else { wanted.without(is_out) })
+        let is_out = |initiator: &Initiator| state.established.is_kept_out(initiator);
+        Some(if state.established.kept_out().is_empty() { wanted } else { wanted.without(is_out) })
     }
 
     fn wanted_over_iscsi(
@@ -597,7 +597,7 @@ impl Engine {
         let proven = {
             let mut guard = cell.state();
             let state = &mut *guard;
-            state.receipts.prove(generation, ended, drained, |initiator| {
+            state.established.receipts_mut().prove(generation, ended, drained, |initiator| {
                 if let Some(lives) = state.knowledge.lives_mut() {
                     lives.forget(initiator);
                 }
@@ -606,7 +606,7 @@ impl Engine {
         for open in proven {
             self.shared.store.prove_receipt(open.row, &open.receipt);
             self.shared.done.proof();
-            cell.state().receipts.note_proven(open.row, &open.receipt);
+            cell.state().established.receipts_mut().note_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));
         }

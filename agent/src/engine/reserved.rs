@@ -8,13 +8,12 @@
 //! What must never happen here: a nexus revoked without a receipt stored before; the nexus of a
 //! host that may write revoked without an operator's request; a session of anybody else touched.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_model::{
-    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Initiator, Mode, Problem,
-    Proof, Receipt, ReservationHolder, Revoked,
+    Cause, Chain, Cure, ExportReport, ExportSpec, Generation, HeldReservation, Mode, Problem, Proof, Receipt,
+    ReservationHolder, Revoked,
 };
 use mooring_targets::reservations;
 use tokio::time::Instant;
@@ -40,31 +39,11 @@ fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
     holder.ends_with_its_session() && mode == Some(Mode::ReadOnly)
 }
 
-/// The RESERVE(6) and RESERVE(10) of one volume.
+/// The looks at the RESERVE(6) and RESERVE(10) of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
-    /// Initiators that have a grant and are kept out: they had reserved the volume, and may only
-    /// read.
-    kept_out: BTreeSet<Initiator>,
     /// Time at which the last session was ended for its reservation.
     cut: Option<Instant>,
-}
-
-impl Reserved {
-    /// Says whether an initiator with a grant is kept out.
-    pub(super) fn is_out(&self, initiator: &Initiator) -> bool {
-        self.kept_out.contains(initiator)
-    }
-
-    /// Says whether nobody with a grant is kept out.
-    pub(super) fn is_empty(&self) -> bool {
-        self.kept_out.is_empty()
-    }
-
-    /// Keeps out only the initiators that are still `out`.
-    pub(super) fn retain(&mut self, out: impl Fn(&Initiator) -> bool) {
-        self.kept_out.retain(out);
-    }
 }
 
 impl State {
@@ -84,7 +63,7 @@ impl State {
             text,
             cure: Cure::Operator,
         };
-        report.problems.extend(self.reserved.kept_out.iter().map(|initiator| {
+        report.problems.extend(self.established.kept_out().iter().map(|initiator| {
             problem(format!(
                 "{initiator} may only read and had reserved it for itself: it is kept out until it is detached and attached again"
             ))
@@ -108,7 +87,7 @@ impl Engine {
     pub(super) fn load_kept_out(&self) -> Result<(), StoreError> {
         if self.shared.config.ro_reservation == RoReservation::Revoke {
             for receipt in self.shared.store.kept_out()? {
-                self.cell(receipt.volume).state().reserved.kept_out.insert(receipt.initiator);
+                self.cell(receipt.volume).state().established.keep_out(receipt.initiator);
             }
         }
         Ok(())
@@ -199,7 +178,10 @@ impl Engine {
             let of = |open: &OpenReceipt| open.receipt.initiator == *initiator;
             let sessions =
                 state.knowledge.lives().map(|lives| lives.sessions(&initiator.to_string()).to_vec());
-            (sessions.unwrap_or_default(), state.receipts.open().iter().filter(unproven).any(of))
+            (
+                sessions.unwrap_or_default(),
+                state.established.receipts().open().iter().filter(unproven).any(of),
+            )
         };
         if at_work {
             return Ok(());
@@ -224,9 +206,9 @@ impl Engine {
         let began = Some(self.shared.machine.clock.instant());
         let mut state = cell.state();
         if cause == Cause::ReservationKeptOut {
-            state.reserved.kept_out.insert(initiator.clone());
+            state.established.keep_out(initiator.clone());
         }
-        state.receipts.add_open(OpenReceipt { row, receipt, began });
+        state.established.receipts_mut().add_open(OpenReceipt { row, receipt, began });
         Ok(())
     }
 }

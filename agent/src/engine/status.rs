@@ -226,7 +226,9 @@ impl Engine {
         let state = cell.state();
         let receipts = match receipts {
             Some(Ok(receipts)) => receipts,
-            Some(Err(_)) | None => state.receipts.open().iter().map(|open| open.receipt.clone()).collect(),
+            Some(Err(_)) | None => {
+                state.established.receipts().open().iter().map(|open| open.receipt.clone()).collect()
+            }
         };
         // The export of a tombstone is shown until it is gone.
         let shown = super::is_spec(state.export()) || !state.is_export_done();

@@ -87,7 +87,7 @@ impl State {
         volume.is_some_and(|wish| self.has_ended_by(wish))
             && self.export().is_none_or(|wish| wish.spec().is_none())
             && self.is_export_done()
-            && self.receipts.open().is_empty()
+            && self.established.receipts().open().is_empty()
             && self.knowledge.linked().is_empty()
             && self.knowledge.orphan().is_none()
             && self.turn.is_idle()
@@ -104,7 +104,7 @@ impl State {
     /// no longer holds once its target is there again.
     fn rests_unexported(&self) -> bool {
         self.export().is_none_or(|wish| wish.spec().is_none())
-            && self.receipts.open().is_empty()
+            && self.established.receipts().open().is_empty()
             && self.knowledge.linked().is_empty()
             && self.established.former().is_empty()
             && self.is_as_left()
