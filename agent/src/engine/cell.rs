@@ -14,7 +14,7 @@ use super::calls::Calls;
 use super::cut::Table;
 use super::established::Established;
 use super::jobs::Jobs;
-use super::knowledge::Knowledge;
+use super::knowledge::{Knowledge, Stale};
 use super::reservations::Held;
 use super::reserve::Asked;
 use super::reserved::Reserved;
@@ -23,7 +23,7 @@ use super::shorter::Growth;
 use super::silence::Silence;
 use super::upload::Uploads;
 use crate::object::admission::Turns;
-use crate::object::turn::Turn;
+use crate::object::turn::{Begun, Turn};
 
 /// Time after which a kernel call counts as blocked. A kernel call takes micro- to milliseconds,
 /// and some wait for an RCU grace period. A longer call is a drain, and everyone who reads its
@@ -167,6 +167,13 @@ impl State {
     /// Says whether nothing is known of this volume: no spec, no tombstone, no orphan LV.
     pub(super) fn is_unknown(&self) -> bool {
         self.volume.is_none() && self.export.is_none() && self.knowledge.orphan().is_none()
+    }
+
+    /// Begins the pass that waits. `None` if none waits, or one is at work.
+    pub(super) fn begin_pass(&mut self) -> Option<Begun> {
+        let begun = self.turn.begin()?;
+        self.knowledge.forget(Stale::PassBegun);
+        Some(begun)
     }
 
     /// The result of the volume half of the last pass.

@@ -27,8 +27,8 @@ pub(crate) struct Established {
     /// The places that the store has.
     kept_places: BTreeSet<Place>,
     receipts: Receipts,
-    /// Initiators that have a grant and are not let in: they had reserved the volume, and may only read. The store has a
-    /// receipt of each.
+    /// Initiators with a grant that are kept out: they had reserved the volume, and may only read.
+    /// The store has a receipt of each.
     kept_out: BTreeSet<Initiator>,
 }
 
@@ -103,32 +103,32 @@ impl Established {
         self.kept_places.insert(place);
     }
 
-    /// The receipts, as far as the engine needs them at hand.
+    /// The receipts that the engine needs in memory.
     pub(super) fn receipts(&self) -> &Receipts {
         &self.receipts
     }
 
-    /// The receipts, to be changed with the store's write.
+    /// Mutable access to the receipts, for a change that the store has written.
     pub(super) fn receipts_mut(&mut self) -> &mut Receipts {
         &mut self.receipts
     }
 
-    /// The initiators with a grant that are not let in.
+    /// The initiators with a grant that are kept out.
     pub(super) fn kept_out(&self) -> &BTreeSet<Initiator> {
         &self.kept_out
     }
 
-    /// Says whether an initiator with a grant is not let in.
+    /// Says whether an initiator with a grant is kept out.
     pub(super) fn is_kept_out(&self, initiator: &Initiator) -> bool {
         self.kept_out.contains(initiator)
     }
 
-    /// The store has a receipt by which this initiator is not let in.
+    /// Keeps an initiator out, once the store has its receipt.
     pub(super) fn keep_out(&mut self, initiator: Initiator) {
         self.kept_out.insert(initiator);
     }
 
-    /// Lets those in that are not `out` any more.
+    /// Keeps out only the initiators that are still `out`.
     pub(super) fn let_in_unless(&mut self, out: impl Fn(&Initiator) -> bool) {
         self.kept_out.retain(out);
     }

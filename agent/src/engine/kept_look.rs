@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::cell::{Cell, State};
 use super::{Engine, Refusal};
 use crate::object::admission::Claim;
+use crate::object::seen::Seen;
 use crate::volumes::{Beside, VolumesView};
 
 /// Time for which such a view is kept. LVM gives no extent away twice, whatever others take
@@ -24,7 +25,6 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 pub(super) struct KeptLook {
     /// The stamp of the spec that the look was for.
     stamp: Stamp,
-    passes: u64,
     ended: Instant,
     view: VolumesView,
 }
@@ -32,8 +32,7 @@ pub(super) struct KeptLook {
 impl State {
     fn take_kept_look(&mut self, stamp: &Stamp) -> Option<VolumesView> {
         let kept = self.knowledge.take_kept_look()?;
-        let holds =
-            kept.stamp == *stamp && self.turn.rests_since(kept.passes) && kept.ended.elapsed() < KEPT_FOR;
+        let holds = kept.stamp == *stamp && kept.ended.elapsed() < KEPT_FOR;
         holds.then_some(kept.view)
     }
 }
@@ -48,21 +47,22 @@ impl Engine {
         stamp: &Stamp,
         claim: &Claim,
     ) -> Result<VolumesView, Refusal> {
-        let rested = {
+        let began = {
             let mut state = cell.state();
             if let Some(view) = state.take_kept_look(stamp) {
                 return Ok(view);
             }
-            (!state.turn.is_running()).then_some(state.turn.passes())
+            // A pass at work may change what is being looked at.
+            (!state.turn.is_running()).then(|| state.knowledge.begin_look())
         };
         let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
         if !claim.is_taken() {
             return Ok(view);
         }
         let mut state = cell.state();
-        if let Some(passes) = rested.filter(|passes| state.turn.rests_since(*passes)) {
-            let look = KeptLook { stamp: stamp.clone(), passes, ended: Instant::now(), view };
-            state.knowledge.learn_kept_look(look);
+        if let Some(began) = began {
+            let look = KeptLook { stamp: stamp.clone(), ended: Instant::now(), view };
+            state.knowledge.learn_kept_look(Seen::new(began, look));
         }
         let stuck = state.stuck();
         drop(state);
@@ -102,7 +102,7 @@ mod tests {
 
     fn begin(state: &mut State) {
         state.turn.ask();
-        state.turn.begin().unwrap();
+        state.begin_pass().unwrap();
     }
 
     fn is_kept(cell: &Cell) -> bool {
@@ -149,8 +149,12 @@ mod tests {
             begin(state);
             state.turn.end();
         };
-        let spoils: [fn(&mut State); 3] =
-            [passes, begin, |state| state.knowledge.kept_look().unwrap().ended -= KEPT_FOR];
+        let spoils: [fn(&mut State); 3] = [passes, begin, |state| {
+            let mut kept = state.knowledge.take_kept_look().unwrap();
+            kept.ended -= KEPT_FOR;
+            let began = state.knowledge.begin_look();
+            state.knowledge.learn_kept_look(Seen::new(began, kept));
+        }];
         for spoil in spoils {
             eventually("the look is kept", || is_kept(&cell));
             {

@@ -31,7 +31,7 @@ pub(crate) struct Knowledge {
     /// again.
     looked: Memory<VolumesView>,
     /// LVM's view for a spec whose sender did not wait for it.
-    kept_look: Option<KeptLook>,
+    kept_look: Memory<KeptLook>,
     /// The export as a look saw it in force: a change of grants need not look at all of it.
     known: Memory<Known>,
     /// The watch of the export's folders.
@@ -102,18 +102,19 @@ impl Knowledge {
 
     /// LVM's view for a spec whose sender did not wait for it.
     #[cfg(test)]
-    pub(super) fn kept_look(&mut self) -> Option<&mut KeptLook> {
-        self.kept_look.as_mut()
+    pub(super) fn kept_look(&self) -> Option<&KeptLook> {
+        self.kept_look.get()
     }
 
     /// Takes LVM's view for a spec whose sender did not wait for it.
     pub(super) fn take_kept_look(&mut self) -> Option<KeptLook> {
-        self.kept_look.take()
+        self.kept_look.take().map(Seen::into_value)
     }
 
-    /// Keeps LVM's view for a spec whose sender did not wait for it.
-    pub(super) fn learn_kept_look(&mut self, look: KeptLook) {
-        self.kept_look = Some(look);
+    /// Keeps LVM's view for a spec whose sender did not wait for it, unless a pass has begun since
+    /// that look began.
+    pub(super) fn learn_kept_look(&mut self, look: Seen<KeptLook>) {
+        self.kept_look.learn(look);
     }
 
     /// Takes the export as a look saw it in force: only success puts it back.

@@ -75,7 +75,7 @@ impl Engine {
         loop {
             let wishes = {
                 let mut state = cell.state();
-                let Some(Begun { pass, anew }) = state.turn.begin() else { return };
+                let Some(Begun { pass, anew }) = state.begin_pass() else { return };
                 let (volume, export) = state.wishes();
                 let ready = state.knowledge.ready_seen().cloned();
                 Wishes { volume, export, ready, began: state.knowledge.begin_look(), anew, pass }

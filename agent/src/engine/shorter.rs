@@ -110,7 +110,7 @@ mod tests {
         let remove = VolumeOp::Remove { lv };
         let begin = |state: &mut State| {
             state.turn.ask();
-            state.turn.begin().unwrap();
+            state.begin_pass().unwrap();
         };
         let mut state = State::default();
         begin(&mut state);

@@ -52,11 +52,13 @@ pub enum Stale {
     ExportFailed,
     /// A revert took the export out of the kernel.
     Reverting,
+    /// A pass over the volume has begun.
+    PassBegun,
 }
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 20] = [
+    pub const ALL: [(Self, &str); 21] = [
         (Self::LvDrifted, "lv-drifted"),
         (Self::LvContradicted, "lv-contradicted"),
         (Self::LvmFailed, "lvm-failed"),
@@ -77,6 +79,7 @@ impl Stale {
         (Self::OtherFolders, "other-folders"),
         (Self::ExportFailed, "export-failed"),
         (Self::Reverting, "reverting"),
+        (Self::PassBegun, "pass-begun"),
     ];
 
     /// The reason of this name. `None` if no reason has it.
@@ -92,6 +95,7 @@ enum Observation {
     /// The looks at work that show whether the LV is ready. The observation before them stays.
     LooksForReady,
     Looked,
+    KeptLook,
     Known,
     Unchanged,
 }
@@ -99,7 +103,7 @@ enum Observation {
 impl Stale {
     /// The observations that this reason can falsify.
     const fn falsifies(self) -> &'static [Observation] {
-        use Observation::{Known, Looked, LooksForReady, Ready, Unchanged};
+        use Observation::{KeptLook, Known, Looked, LooksForReady, Ready, Unchanged};
         match self {
             Self::LvDrifted | Self::ExportAskedAgain | Self::Swept | Self::Reverting => &[Known],
             // The narrow pass takes what is known, and puts back what follows from it.
@@ -111,6 +115,7 @@ impl Stale {
             | Self::VolumeNotReady
             | Self::ExportFailed => &[Ready],
             Self::LateInVain => &[Looked],
+            Self::PassBegun => &[KeptLook],
             Self::VolumeSpec => &[Ready, Looked],
             Self::NarrowStep | Self::ExportTold | Self::OtherFolders => &[Unchanged],
             Self::Step | Self::BesidePass | Self::ExportDrifted | Self::FoundOtherwise => &[Known, Unchanged],
@@ -130,6 +135,7 @@ impl Knowledge {
                 Observation::Ready => self.ready.forget(now),
                 Observation::LooksForReady => self.ready.refuse_looks(now),
                 Observation::Looked => self.looked.forget(now),
+                Observation::KeptLook => self.kept_look.forget(now),
                 Observation::Known => self.known.forget(now),
                 Observation::Unchanged => self.unchanged.forget(now),
             }

@@ -144,7 +144,7 @@ async fn portals_are_taken_off_beside_a_pass_that_hangs() {
     node.fake.start_write(session, 1).unwrap();
     // A pass that does not end.
     node.cell.state().turn.ask();
-    assert!(node.cell.state().turn.begin().is_some());
+    assert!(node.cell.state().begin_pass().is_some());
     listen(&node, 4);
     let target = node.engine.config().iqn_prefix.target(node.cell.id);
     let portals = || {
