@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::calls::Calls;
-use super::cut::Table;
+use super::cut::Exchanges;
 use super::established::Established;
 use super::jobs::Jobs;
 use super::knowledge::{Knowledge, Stale};
@@ -21,7 +21,6 @@ use super::reserved::Reserved;
 use super::revert::Revert;
 use super::shorter::Growth;
 use super::silence::Silence;
-use super::upload::Uploads;
 use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Turn};
 
@@ -109,11 +108,9 @@ pub(crate) struct State {
     pub(super) growth: Growth,
     /// The silence of the volume's device.
     pub(super) silence: Silence,
-    /// The device-mapper table of the LV.
-    pub(super) table: Table,
+    /// The exchanges of the LV's device-mapper table.
+    pub(super) exchanges: Exchanges,
     pub(super) revert: Revert,
-    /// The image export of the volume.
-    pub(super) uploads: Uploads,
     /// The persistent reservations of the volume.
     pub(super) held: Held,
     /// The looks at RESERVE(6) and RESERVE(10) of the volume.

@@ -20,7 +20,7 @@ use crate::object::turn::{self, RETRY_MAX};
 use crate::volumes::{self, LvId, SeenTable, VolumesView};
 use crate::workers::LOST_AFTER;
 
-/// The device-mapper table of a volume's LV, as far as it is known.
+/// The device-mapper table of a volume's LV, as the last look read it.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     seen: Option<SeenTable>,
@@ -29,9 +29,33 @@ pub(crate) struct Table {
     /// An LV that was isolated, or whose table LVM calls altered. `None` once a look saw the LV's
     /// own table.
     doubt: Option<LvId>,
+    /// The reason why the last look or exchange failed. `None` if it did not fail.
+    problem: Option<Problem>,
+}
+
+impl Table {
+    /// Says whether the last look saw a table that answers with errors: the volume is isolated.
+    fn is_errors(&self) -> bool {
+        self.seen == Some(SeenTable::Errors)
+    }
+
+    /// Notes a look at this LV. `wanted`: it is to be isolated. `true` if the look shows anything
+    /// new.
+    fn learn(&mut self, lv: &LvId, wanted: bool, seen: Option<SeenTable>, problem: Option<Problem>) -> bool {
+        let news = self.seen != seen || self.problem != problem;
+        (self.seen, self.problem, self.fresh) = (seen, problem, true);
+        let own = matches!(seen, Some(SeenTable::NoDevice | SeenTable::Disk { waiting: false }));
+        self.doubt.take_if(|doubt| !wanted && own && doubt == lv);
+        news
+    }
+}
+
+/// The exchanges of the table of a volume's LV.
+#[derive(Debug, Default)]
+pub(crate) struct Exchanges {
     /// Time at which the exchange at work began. `None` if none is at work.
     at_work: Option<Instant>,
-    problem: Option<Problem>,
+    /// Number of exchanges that failed one after another.
     failures: u32,
     /// The generation of the volume's spec, if that changed nothing but the isolation.
     asked: Option<Generation>,
@@ -51,31 +75,32 @@ impl State {
     /// Says whether the table is another one than LVM's own, or may be: no event reports a change
     /// of it.
     pub(super) fn may_be_cut(&self) -> bool {
-        self.wants_cut().is_some() || self.table.doubt.is_some()
+        self.wants_cut().is_some() || self.knowledge.table().doubt.is_some()
     }
 
     /// The LV whose table is to be exchanged or read, and whether it is to be isolated. `None` if
     /// nothing is to be done.
     fn due(&self) -> Option<(LvId, bool)> {
+        let table = self.knowledge.table();
         match self.wants_cut() {
-            Some(_) if self.table.fresh && self.table.seen == Some(SeenTable::Errors) => None,
+            Some(_) if table.fresh && table.is_errors() => None,
             Some(spec) => Some((lv_of(spec, self), true)),
-            None => self.table.doubt.clone().map(|lv| (lv, false)),
+            None => table.doubt.clone().map(|lv| (lv, false)),
         }
     }
 
     /// Says whether the volume is isolated, or not, as its spec says.
     pub(super) fn is_cut_true(&self) -> bool {
         match self.wants_cut() {
-            Some(_) => self.table.seen == Some(SeenTable::Errors),
-            None => self.table.doubt.is_none(),
+            Some(_) => self.knowledge.table().is_errors(),
+            None => self.knowledge.table().doubt.is_none(),
         }
     }
 
     /// Says whether a spec of this generation is carried out although its pass may hang: it changed
     /// nothing but the isolation.
     pub(super) fn is_only_cut(&self, generation: Generation) -> bool {
-        self.table.asked == Some(generation) && self.is_cut_true()
+        self.exchanges.asked == Some(generation) && self.is_cut_true()
     }
 
     /// Notes a new spec before the state has it.
@@ -89,33 +114,34 @@ impl State {
                 VolumeSpec { cut: None, ..new.clone() } == VolumeSpec { cut: None, ..old.clone() }
             });
         if doubt.is_some() {
-            self.table.doubt = doubt;
+            self.knowledge.table_mut().doubt = doubt;
         }
         if changed {
-            self.table.fresh = false;
-            self.table.problem = None;
+            let table = self.knowledge.table_mut();
+            (table.fresh, table.problem) = (false, None);
         }
-        self.table.asked = only.then_some(generation);
+        self.exchanges.asked = only.then_some(generation);
     }
 
     /// Notes LVM's view of the tables of this volume's LVs.
     pub(super) fn note_altered(&mut self, id: VolumeId, view: &VolumesView) {
         let Some(lv) = view.lvs_of(id).iter().find(|lv| lv.is_tagged() && lv.altered) else { return };
         if let Some(group) = view.groups().iter().find(|group| group.name.as_str() == lv.group) {
-            self.table.doubt = Some(LvId { group: group.name.clone(), name: lv.name.clone() });
+            self.knowledge.table_mut().doubt =
+                Some(LvId { group: group.name.clone(), name: lv.name.clone() });
         }
     }
 
     /// Reports whether the volume is isolated, and what keeps it from being as its spec says.
     pub(super) fn fill_cut(&self, id: VolumeId, report: &mut VolumeReport) {
-        let (wanted, errors) = (self.wants_cut().is_some(), self.table.seen == Some(SeenTable::Errors));
+        let (wanted, errors) = (self.wants_cut().is_some(), self.knowledge.table().is_errors());
         report.cut = match (wanted, errors) {
             (_, true) => Cut::InForce,
             (true, false) => Cut::Pending,
             (false, false) => Cut::No,
         };
-        let waits = self.table.at_work.is_some_and(|began| began.elapsed() >= LOST_AFTER);
-        if let Some(problem) = &self.table.problem {
+        let waits = self.exchanges.at_work.is_some_and(|began| began.elapsed() >= LOST_AFTER);
+        if let Some(problem) = &self.knowledge.table().problem {
             report.problems.push(problem.clone());
         } else if waits && wanted {
             let text =
@@ -131,7 +157,7 @@ struct AtWork<'a>(&'a Cell);
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        self.0.state().table.at_work = None;
+        self.0.state().exchanges.at_work = None;
     }
 }
 
@@ -172,7 +198,7 @@ impl Engine {
     /// Has a volume's table exchanged soon, if there is anything to do.
     pub(super) fn tend_cut_soon(&self, cell: &Arc<Cell>) {
         let state = cell.state();
-        if state.table.at_work.is_some() || state.due().is_none() {
+        if state.exchanges.at_work.is_some() || state.due().is_none() {
             return;
         }
         drop(state);
@@ -182,7 +208,7 @@ impl Engine {
 
     /// Has a volume's table read again at a sweep, and exchanged if need be: it may have changed.
     pub(super) fn look_at_cut(&self, cell: &Arc<Cell>) {
-        cell.state().table.fresh = false;
+        cell.state().knowledge.table_mut().fresh = false;
         self.tend_cut_soon(cell);
     }
 
@@ -191,7 +217,7 @@ impl Engine {
     pub(super) fn is_cut_first(&self, cell: &Arc<Cell>) -> bool {
         let so = {
             let state = cell.state();
-            state.wants_cut().is_none() || state.table.seen == Some(SeenTable::Errors)
+            state.wants_cut().is_none() || state.knowledge.table().is_errors()
         };
         if !so {
             self.tend_cut_soon(cell);
@@ -203,9 +229,9 @@ impl Engine {
         loop {
             let due = {
                 let mut state = cell.state();
-                let due = state.due().filter(|_| state.table.at_work.is_none());
+                let due = state.due().filter(|_| state.exchanges.at_work.is_none());
                 let Some(due) = due else { return };
-                state.table.at_work = Some(Instant::now());
+                state.exchanges.at_work = Some(Instant::now());
                 due
             };
             let at_work = AtWork(cell);
@@ -247,17 +273,11 @@ impl Engine {
     ) {
         let (report, news) = {
             let mut state = cell.state();
-            let before = (state.table.seen, state.table.problem.clone());
-            state.table.seen = seen;
-            state.table.fresh = true;
             let object = format!("the table of {lv}");
-            state.table.problem =
+            let problem =
                 failed.map(|error| Problem { object, text: Chain(&error).to_string(), cure: error.cure() });
-            let own = matches!(seen, Some(SeenTable::NoDevice | SeenTable::Disk { waiting: false }));
-            if !wanted && own && state.table.doubt.as_ref() == Some(lv) {
-                state.table.doubt = None;
-            }
-            (state.volume_report(cell.id), before != (state.table.seen, state.table.problem.clone()))
+            let news = state.knowledge.table_mut().learn(lv, *wanted, seen, problem);
+            (state.volume_report(cell.id), news)
         };
         if news {
             let cut = report.cut;
@@ -274,8 +294,8 @@ impl Engine {
         let failures = {
             let mut state = cell.state();
             let left = state.due().is_some();
-            state.table.failures = if left { state.table.failures.saturating_add(1) } else { 0 };
-            state.table.failures
+            state.exchanges.failures = if left { state.exchanges.failures.saturating_add(1) } else { 0 };
+            state.exchanges.failures
         };
         if failures == 0 {
             return;

@@ -14,8 +14,10 @@ pub use forget::Stale;
 #[cfg(feature = "faults")]
 pub use forget::keep_stale;
 
+use super::cut::Table;
 use super::kept_look::KeptLook;
 use super::pulse::Lives;
+use super::upload::Uploading;
 use super::watched::Watched;
 use crate::object::seen::{Memory, Moment, Seen};
 use crate::volumes::VolumesView;
@@ -43,6 +45,10 @@ pub(crate) struct Knowledge {
     linked: BTreeSet<(FcPort, Place)>,
     /// Sessions and counters, as the last look at them read them.
     lives: Option<Lives>,
+    /// The device-mapper table of the LV, as the last look read it.
+    table: Table,
+    /// The image export that was seen last. `None` if there was none.
+    uploading: Option<Uploading>,
     /// An LV of ours that no spec names. `None` if there is none.
     orphan: Option<VolumeReport>,
 }
@@ -193,6 +199,26 @@ impl Knowledge {
     /// Notes sessions and counters.
     pub(super) fn learn_lives(&mut self, lives: Option<Lives>) {
         self.lives = lives;
+    }
+
+    /// The device-mapper table of the LV, as the last look read it.
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The table of the LV, to be changed by a look at it.
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// The image export that was seen last. `None` if there was none. `None` if nothing of one is left.
+    pub(super) fn uploading(&self) -> Option<&Uploading> {
+        self.uploading.as_ref()
+    }
+
+    /// Takes note of a copy to a file, or with `None` that nothing of it is left.
+    pub(super) fn learn_uploading(&mut self, uploading: Option<Uploading>) {
+        self.uploading = uploading;
     }
 
     /// The LV of ours that no spec names. `None` if there is none.

@@ -28,13 +28,6 @@ pub(crate) struct Uploading {
     end: Option<Result<(), Problem>>,
 }
 
-/// The image exports of one volume.
-#[derive(Debug, Default)]
-pub(crate) struct Uploads {
-    /// The last one that was seen. `None` if there was none.
-    seen: Option<Uploading>,
-}
-
 fn upload_of(wishes: &Wishes) -> Option<&Upload> {
     wishes.volume.as_ref().and_then(Wish::spec)?.upload.as_ref()
 }
@@ -49,7 +42,7 @@ impl Cell {
     /// Says whether the image export of this id is done, as far as this agent has seen.
     pub(super) fn is_uploaded(&self, id: UploadId) -> bool {
         let done = |seen: &Uploading| seen.id == id && matches!(seen.end, Some(Ok(())));
-        self.state().uploads.seen.as_ref().is_some_and(done)
+        self.state().knowledge.uploading().is_some_and(done)
     }
 
     /// Refuses to grant a volume during its image export: it is read from its first block to its
@@ -90,7 +83,7 @@ impl Engine {
     /// Removes what is left of an image export that no spec names any more: its part, or its file's
     /// second name.
     pub(super) fn leave_upload(&self, cell: &Cell, wishes: &Wishes) {
-        let left = cell.state().uploads.seen.as_ref().map(|seen| seen.id);
+        let left = cell.state().knowledge.uploading().map(|seen| seen.id);
         let Some(upload) = left.filter(|id| upload_of(wishes).is_none_or(|upload| upload.id != *id)) else {
             return;
         };
@@ -99,7 +92,7 @@ impl Engine {
         let removed = images.remove_part(PartId { volume: cell.id, upload });
         cell.end();
         match removed {
-            Ok(()) => cell.state().uploads.seen = None,
+            Ok(()) => cell.state().knowledge.learn_uploading(None),
             // The next pass tries again.
             Err(error) => {
                 tracing::warn!(volume = %cell.id, error = %Chain(&error), "a part of a file is not removed");
@@ -115,7 +108,7 @@ impl Engine {
         let Some(upload) = upload_of(wishes).filter(|_| end.done && report.phase == Phase::Ready) else {
             return end;
         };
-        let before = cell.state().uploads.seen.clone().filter(|seen| seen.id == upload.id);
+        let before = cell.state().knowledge.uploading().filter(|seen| seen.id == upload.id).cloned();
         let ended = match before.and_then(|seen| seen.end) {
             Some(ended) => ended,
             None => match self.upload(cell, wishes, upload, (report, began)) {
@@ -124,7 +117,8 @@ impl Engine {
                 None => return VolumeEnd { done: false, retry: true, ..end },
             },
         };
-        cell.state().uploads.seen = Some(Uploading { id: upload.id, end: Some(ended.clone()) });
+        let seen = Uploading { id: upload.id, end: Some(ended.clone()) };
+        cell.state().knowledge.learn_uploading(Some(seen));
         match ended {
             Ok(()) => report.uploaded = Some(upload.id),
             Err(problem) => {
@@ -159,7 +153,7 @@ impl Engine {
         let seen = images.look_for(cell.id, upload);
         cell.end();
         // From here on there may be a part of the file.
-        cell.state().uploads.seen = Some(Uploading { id: upload.id, end: None });
+        cell.state().knowledge.learn_uploading(Some(Uploading { id: upload.id, end: None }));
         let plan = match seen {
             Ok(seen) => volumes::plan_upload(id, (&lv, report.size), upload, seen),
             Err(error) => return failed(Chain(&error).to_string(), error.cure()),
@@ -207,7 +201,10 @@ impl Engine {
             if wished {
                 // If the spec goes before a pass looks, the part goes with it.
                 if let Some(cell) = self.known_cell(part.volume) {
-                    cell.state().uploads.seen.get_or_insert(Uploading { id: part.upload, end: None });
+                    let mut state = cell.state();
+                    if state.knowledge.uploading().is_none() {
+                        state.knowledge.learn_uploading(Some(Uploading { id: part.upload, end: None }));
+                    }
                 }
             } else {
                 tracing::info!(%part, "the part of a file that nobody wants any more is removed");
