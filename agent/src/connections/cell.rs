@@ -46,35 +46,54 @@ struct AtWork {
     began: Instant,
 }
 
+/// The work that is left after a pass.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing: the spec or tombstone is carried out.
+    Nothing,
+    /// The agent tries again by itself, and a little longer wait may help.
+    Soon,
+    /// The agent tries again by itself, and an obstacle is in the way.
+    Later,
+    /// The agent does not try again by itself: the session has ended for good, or no pass has run.
+    #[default]
+    Ended,
+}
+
 /// The result of a pass.
 #[derive(Debug, Clone, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(crate) struct End {
     /// The number of the pass; 0 if there was none.
     pub(crate) pass: u64,
     /// The generation that the pass worked on. `None` if there was no pass.
     pub(crate) generation: Option<Generation>,
     pub(crate) report: Option<ConnectionReport>,
-    /// `true` if the spec or tombstone is carried out.
-    pub(crate) done: bool,
-    /// `true` if a little longer wait may help.
-    pub(crate) hope: bool,
-    /// `true` if the agent tries again by itself.
-    pub(crate) retry: bool,
+    /// The work that is left.
+    pub(crate) left: Left,
     /// `true` if `mooring-sessiond` did not answer.
     pub(crate) down: bool,
 }
 
 impl End {
+    /// Says whether the spec or tombstone of the pass is carried out.
+    pub(crate) fn is_true(&self) -> bool {
+        self.left == Left::Nothing
+    }
+
+    /// Says whether the agent tries again by itself.
+    pub(crate) fn is_tried_again(&self) -> bool {
+        matches!(self.left, Left::Soon | Left::Later)
+    }
+
     /// Says whether a pass that began later than pass `after` left this very generation true.
     pub(crate) fn is_done(&self, generation: Generation, after: u64) -> bool {
-        self.done && self.pass > after && self.generation == Some(generation)
+        self.is_true() && self.pass > after && self.generation == Some(generation)
     }
 
     /// Says whether a pass that began later than pass `after` worked on this generation or a newer
     /// one, and a longer wait is of no use.
     pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
-        self.pass > after && self.generation >= Some(generation) && (self.done || !self.hope)
+        self.pass > after && self.generation >= Some(generation) && self.left != Left::Soon
     }
 }
 
@@ -180,7 +199,7 @@ impl State {
     /// two passes.
     fn heed(&mut self) {
         let news = self.told.take().is_some_and(|told| !same(told.0.as_ref(), self.seen.as_ref()));
-        let arrived = std::mem::take(&mut self.arrived) && !self.end.done;
+        let arrived = std::mem::take(&mut self.arrived) && !self.end.is_true();
         if news || arrived {
             self.turn.ask();
         }
@@ -215,7 +234,7 @@ impl State {
     /// Says whether nothing is left of the connection, and its tombstone is the newest that came.
     pub(super) fn is_gone(&self) -> bool {
         let current = self.wish.as_ref().map(|wish| wish.stamp.generation);
-        self.end.done
+        self.end.is_true()
             && self.end.generation == current
             && self.last_report().is_some_and(|report| report.phase == ConnectionPhase::Gone)
     }
@@ -254,7 +273,7 @@ impl State {
     /// the disk by itself.
     pub(super) fn arrive(&mut self) -> bool {
         self.arrived = self.turn.is_running();
-        !self.arrived && !self.end.done
+        !self.arrived && !self.end.is_true()
     }
 
     fn begin_call(&mut self, step: String) {

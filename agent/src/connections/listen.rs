@@ -110,7 +110,7 @@ impl Connections {
                 let state = cell.state();
                 // Also a connection whose session went while nobody listened.
                 let lost = state.seen().is_some() && !all.contains_key(&cell.id);
-                state.wish().is_some() && !state.turn.is_running() && (lost || !state.end().done)
+                state.wish().is_some() && !state.turn.is_running() && (lost || !state.end().is_true())
             };
             if waits {
                 self.wake(&cell);

@@ -13,7 +13,7 @@ use mooring_model::{
     BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
 };
 
-use super::cell::{Begins, Cell, End, State, Wish, WishKind};
+use super::cell::{Begins, Cell, End, Left, State, Wish, WishKind};
 use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
 use crate::engine::busy::Task;
 use crate::object::turn::{Next, Outcome};
@@ -54,7 +54,7 @@ impl Connections {
     fn plan_retry(&self, cell: &Arc<Cell>) {
         let (next, at_most) = {
             let mut state = cell.state();
-            let outcome = if state.end().retry { Outcome::Failed } else { Outcome::Done };
+            let outcome = if state.end().is_tried_again() { Outcome::Failed } else { Outcome::Done };
             (state.turn.plan(outcome), if state.end().down { SESSIOND_RETRY } else { RETRY_MAX })
         };
         if let Next::Retry { pass, failures } = next {
@@ -135,10 +135,13 @@ impl Connections {
         End {
             pass: 0,
             generation: Some(generation),
-            done,
-            hope: !done && !ended && !obstacle,
-            // Also if only an operator can cure it: he does not report that he has.
-            retry: !done && !ended,
+            left: match (done, ended, obstacle) {
+                (true, _, _) => Left::Nothing,
+                (false, true, _) => Left::Ended,
+                // Also if only an operator can cure it: he does not report that he has.
+                (false, false, true) => Left::Later,
+                (false, false, false) => Left::Soon,
+            },
             down,
             report: Some(report),
         }

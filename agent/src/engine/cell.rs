@@ -22,7 +22,7 @@ use super::revert::Revert;
 use super::shorter::Growth;
 use super::silence::Silence;
 use crate::object::admission::Turns;
-use crate::object::turn::{Begun, Turn};
+use crate::object::turn::{Begun, Left, Turn};
 
 /// Time after which a kernel call counts as blocked. A kernel call takes micro- to milliseconds,
 /// and some wait for an RCU grace period. A longer call is a drain, and everyone who reads its
@@ -65,10 +65,8 @@ pub(crate) struct End<R> {
     /// The generation that the pass worked on. `None` if there was neither a spec nor a tombstone.
     pub(crate) generation: Option<Generation>,
     pub(crate) report: Option<R>,
-    /// `true` if nothing is left to do.
-    pub(crate) done: bool,
-    /// `true` if something failed that may succeed later by itself.
-    pub(crate) retry: bool,
+    /// The work that is left.
+    pub(crate) left: Left,
     /// Time at which the pass ended. `None` if there was none.
     pub(crate) at: Option<Instant>,
     /// Operations of the pass on the kernel's tree.
@@ -77,15 +75,20 @@ pub(crate) struct End<R> {
 
 impl<R> Default for End<R> {
     fn default() -> Self {
-        Self { pass: 0, generation: None, report: None, done: false, retry: false, at: None, operations: 0 }
+        Self { pass: 0, generation: None, report: None, left: Left::Unfinished, at: None, operations: 0 }
     }
 }
 
 impl<R> End<R> {
+    /// Says whether nothing is left to do.
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == Left::Nothing
+    }
+
     /// Says whether a pass that began later than pass `after` worked on this generation or a newer
     /// one, and a longer wait is of no use.
     pub(crate) fn is_settled(&self, generation: Generation, after: u64) -> bool {
-        self.pass > after && self.generation >= Some(generation) && (self.done || !self.retry)
+        self.pass > after && self.generation >= Some(generation) && self.left != Left::Again
     }
 }
 
@@ -200,7 +203,9 @@ impl State {
 
     /// Notes that something is left to do for the volume: LVM has shown it.
     pub(super) fn undo_volume_end(&mut self) {
-        self.volume_end.done = false;
+        if self.volume_end.is_done() {
+            self.volume_end.left = Left::Unfinished;
+        }
     }
 
     /// The change of persistent reservations that waits for a pass. `None` if none does.
@@ -275,13 +280,13 @@ impl State {
 
     /// Says whether the export's current spec or tombstone is carried out.
     pub(crate) fn is_export_done(&self) -> bool {
-        self.export_end.done && self.is_export_current()
+        self.export_end.is_done() && self.is_export_current()
     }
 
     /// Says whether nothing was left of the volume when a pass worked on this tombstone.
     pub(crate) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
         let end = &self.volume_end;
-        wish.spec().is_none() && end.done && end.generation == Some(wish.stamp.generation)
+        wish.spec().is_none() && end.is_done() && end.generation == Some(wish.stamp.generation)
     }
 }
 

@@ -497,7 +497,7 @@ impl Engine {
         let state = cell.state();
         match kind {
             Kind::Volume => {
-                state.volume_end().done && state.knowledge.orphan().is_none() && !is_spec(state.volume())
+                state.volume_end().is_done() && state.knowledge.orphan().is_none() && !is_spec(state.volume())
             }
             Kind::Export => state.is_export_done() && !is_spec(state.export()),
             Kind::Connection => false,
@@ -598,7 +598,7 @@ impl Engine {
                 // A pass of an isolated volume may hang.
                 let only_cut = state.is_only_cut(generation);
                 // An end for a newer spec does not say that this one was carried out.
-                let done = only_cut || end.done && end.generation == Some(generation);
+                let done = only_cut || end.is_done() && end.generation == Some(generation);
                 (only_cut || end.is_settled(generation, after) && state.is_cut_true())
                     .then(|| VolumeAnswer { report: state.volume_report(cell.id), done })
             };
@@ -638,7 +638,7 @@ impl Engine {
                 let state = cell.state();
                 let end = state.export_end();
                 let settled = end.is_settled(generation, admitted.after);
-                if settled && end.done {
+                if settled && end.is_done() {
                     let at = end.at.unwrap_or_else(Instant::now);
                     answer.seen = Some(at.saturating_duration_since(began));
                     answer.operations = end.operations;

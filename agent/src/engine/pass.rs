@@ -23,7 +23,7 @@ use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
 use crate::object::seen::{Moment, Seen};
-use crate::object::turn::{Begun, Next, Outcome};
+use crate::object::turn::{Begun, Left, Next, Outcome};
 use crate::volumes::{self, VolumeOp, VolumesView};
 
 /// Prepares what all exports need: LIO's iSCSI folder, and the kernel's folder for reservations.
@@ -52,14 +52,17 @@ pub(super) struct Wishes {
     pass: u64,
 }
 
+/// Returns the work that is left of a half that is not done. `again`: it may succeed later by
+/// itself.
+const fn again_if(again: bool) -> Left {
+    if again { Left::Again } else { Left::Unfinished }
+}
+
 /// The result of the export half of a pass.
-#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct ExportEnd {
     report: Option<ExportReport>,
-    /// `true` if nothing is left to do.
-    pub(super) done: bool,
-    /// `true` if something failed that may succeed later by itself.
-    retry: bool,
+    /// The work that is left.
+    pub(super) left: Left,
     /// `true` if nothing of the export is in the kernel.
     pub(super) gone: bool,
     /// `true` if the export is not in the kernel, and its LV is not known to be ready.
@@ -99,9 +102,9 @@ impl Engine {
         let next = {
             let mut state = cell.state();
             let (volume, export) = (state.volume_end(), state.export_end());
-            let outcome = if !volume.retry && !export.retry {
+            let outcome = if volume.left != Left::Again && export.left != Left::Again {
                 Outcome::Done
-            } else if is_spec(state.volume()) && !volume.done && !volume.retry {
+            } else if is_spec(state.volume()) && volume.left == Left::Unfinished {
                 // Only the export waits, and no pass can help its volume: the group is not there,
                 // or an operator has to act.
                 Outcome::Late
@@ -165,7 +168,7 @@ impl Engine {
         let usable = self.is_usable(cell, wishes, ready.as_ref());
         let end = if usable { self.export_half(cell, wishes, true) } else { end };
         self.end_export(cell, wishes, end);
-        let grows = usable && !cell.state().volume_end().done;
+        let grows = usable && !cell.state().volume_end().is_done();
         if grows {
             self.volume_half(cell, wishes, false, true, Grow::Now);
         }
@@ -208,8 +211,7 @@ impl Engine {
             pass: wishes.pass,
             generation: wishes.export.as_ref().map(|wish| wish.stamp.generation),
             report: end.report,
-            done: end.done,
-            retry: end.retry,
+            left: end.left,
             at: Some(Instant::now()),
             operations: end.operations,
         });
@@ -228,13 +230,13 @@ impl Engine {
         grow: Grow,
     ) -> bool {
         self.leave_upload(cell, wishes);
-        let (done, retry, report, began) = match (&wishes.volume, &wishes.ready) {
-            (None, _) => (true, false, None, wishes.began),
+        let (rest, report, began) = match (&wishes.volume, &wishes.ready) {
+            (None, _) => (Left::Nothing, None, wishes.began),
             (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
-                (true, false, Some(report.clone().into_value()), report.began())
+                (Left::Nothing, Some(report.clone().into_value()), report.began())
             }
             (Some(wish), _) if !look && !wishes.anew && cell.state().has_ended_by(wish) => {
-                (true, false, cell.state().volume_end().report.clone(), wishes.began)
+                (Left::Nothing, cell.state().volume_end().report.clone(), wishes.began)
             }
             (Some(wish), _) => {
                 let made = cell.state().established.is_made();
@@ -252,23 +254,25 @@ impl Engine {
                 cell.note_reverted(seen.as_ref());
                 self.tend_cut_soon(cell);
                 let unkept = self.keep_made(cell, wish, seen.as_ref());
-                let (done, retry, report) = match (left, seen) {
+                let (rest, report) = match (left, seen) {
                     // Nobody hears of the volume, or gets it, before the store has it.
-                    _ if unkept.is_some() => (false, true, unkept),
-                    (Ok(plan), seen) => (plan.is_quiet(), !plan.steps.is_empty(), seen),
+                    _ if unkept.is_some() => (Left::Again, unkept),
+                    (Ok(plan), seen) if plan.is_quiet() => (Left::Nothing, seen),
+                    (Ok(plan), seen) => (again_if(!plan.steps.is_empty()), seen),
                     // The step gave way to something newer, and goes on afterwards.
-                    (Err(volumes::Error::Stopped { .. }), seen) => (false, true, seen),
+                    (Err(volumes::Error::Stopped { .. }), seen) => (Left::Again, seen),
                     (Err(error), seen) => {
-                        let retry = error.cure() == Cure::Retry;
-                        (false, retry, Some(failed_volume(cell, wish, seen, &error)))
+                        let rest = again_if(error.cure() == Cure::Retry);
+                        (rest, Some(failed_volume(cell, wish, seen, &error)))
                     }
                 };
-                (done, retry, report, began)
+                (rest, report, began)
             }
         };
         // The next step of a revert is not the volume's: its export has to leave the kernel first.
+        let done = rest == Left::Nothing;
         let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
-        let end = VolumeEnd { done: done && !reverting, retry: retry || reverting, report, began };
+        let end = VolumeEnd { left: if reverting { Left::Again } else { rest }, report, began };
         let end = self.upload_half(cell, wishes, end);
         self.note_volume(cell, wishes, end);
         done
@@ -276,7 +280,7 @@ impl Engine {
 
     /// Notes the result of the volume half, and wakes those who wait for it.
     pub(super) fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
-        let VolumeEnd { done, retry, report, began } = end;
+        let VolumeEnd { left, report, began } = end;
         let mut state = cell.state();
         // A volume that is only too small may be exported while it is extended.
         let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
@@ -296,8 +300,7 @@ impl Engine {
             pass: wishes.pass,
             generation,
             report,
-            done,
-            retry,
+            left,
             at: Some(Instant::now()),
             operations: 0,
         });
@@ -343,7 +346,7 @@ impl Engine {
             }
             // A change by somebody else is reported also if a step mends it in a moment.
             if failed || (whole && wishes.volume.as_ref().is_none_or(kept)) {
-                let end = VolumeEnd { done: false, retry: true, report: Some(report), began: view.began() };
+                let end = VolumeEnd { left: Left::Again, report: Some(report), began: view.began() };
                 self.note_volume(cell, wishes, end);
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
@@ -436,8 +439,7 @@ impl Engine {
             let problems = Vec::from_iter(waits.then(|| waits_for_volume(cell)));
             return ExportEnd {
                 report: None,
-                done: !waits,
-                retry: waits,
+                left: if waits { Left::Again } else { Left::Nothing },
                 gone: false,
                 waits,
                 problems,
@@ -461,22 +463,22 @@ impl Engine {
             problems = vec![waits_for_volume(cell)];
         }
         let unfinished = left.as_ref().is_some_and(|plan| !plan.steps.is_empty());
-        let retry = unfinished || problems.iter().any(|problem| problem.cure == Cure::Retry);
+        let rest = again_if(unfinished || problems.iter().any(|problem| problem.cure == Cure::Retry));
         let Some(view) = view else {
             let last = cell.state().last_report();
             let report = last.map(|last| ExportReport { problems: problems.clone(), ..last });
-            return ExportEnd { report, done: false, retry, gone: false, waits, problems, operations };
+            return ExportEnd { report, left: rest, gone: false, waits, problems, operations };
         };
         // The plan in `left` was made for this view.
         let plan = left.filter(|_| !waits).unwrap_or_else(|| wanted.plan(&view));
         let (mut facts, ports) = wanted.facts(&view, &plan);
         facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
         let gone = view.iscsi.target.is_none() && view.iscsi.backstore.is_none();
-        let done = problems.is_empty() && facts.in_force;
+        let rest = if problems.is_empty() && facts.in_force { Left::Nothing } else { rest };
         let shown = super::is_spec(export) || !gone;
         let report =
             export.filter(|_| shown).map(|_| export_report(cell.id, generation, facts, ports, &problems));
-        ExportEnd { report, done, retry, gone, waits, problems, operations }
+        ExportEnd { report, left: rest, gone, waits, problems, operations }
     }
 
     /// Looks, plans, applies, looks again. Without `usable`, applies nothing to an export that the
@@ -622,8 +624,7 @@ pub(super) enum Grow {
 
 /// The result of the volume half of a pass.
 pub(super) struct VolumeEnd {
-    pub(super) done: bool,
-    pub(super) retry: bool,
+    pub(super) left: Left,
     pub(super) report: Option<VolumeReport>,
     /// The moment at which the look at LVM behind the report began.
     pub(super) began: Moment,

@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use super::cell::{Cell, State, Wish};
 use super::pass::ExportEnd;
 use super::{Engine, Refusal, lock};
+use crate::object::turn::Left;
 
 /// Time until the agent watches again after a watch ended or failed.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
@@ -228,7 +229,7 @@ impl Engine {
             holder.since = before.since(holder).or_else(|| Some(self.shared.machine.clock.now()));
         }
         let at = Before { kept: &before.kept, generation: before.generation };
-        let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.done);
+        let kept = reservations::keep(at, &seen, file.as_deref(), granted(spec), end.left == Left::Nothing);
         let is_kept = |live: &Registration| kept.iter().any(|kept| kept.registration == *live);
         let unread = seen.durable && file.is_none() && !seen.registrations.iter().all(is_kept);
         seen.lost = kept.iter().filter(|kept| kept.lost).map(|kept| kept.registration.clone()).collect();

@@ -27,6 +27,7 @@ use super::pass::{ExportEnd, Made, Wishes};
 use super::reservations::grant_of;
 use super::{Engine, Refusal};
 use crate::links::trouble;
+use crate::object::turn::Left;
 
 /// Longest time of a session. A command waits for no disk, but for an abort.
 const SESSION_WITHIN: Duration = Duration::from_secs(5);
@@ -231,7 +232,7 @@ impl Engine {
             let why = format!("volume {} is not exported: nobody can reserve it", cell.id);
             return Err(refused(why, Cure::FixSpec));
         };
-        if !end.done {
+        if end.left != Left::Nothing {
             let first = end
                 .problems
                 .first()

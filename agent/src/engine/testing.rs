@@ -94,7 +94,7 @@ impl Node {
     pub(crate) fn settle(&self) {
         eventually("the volume is clean", || {
             let state = self.cell.state();
-            state.turn.is_idle() && state.export_end().done && state.volume_end().done
+            state.turn.is_idle() && state.export_end().is_done() && state.volume_end().is_done()
         });
     }
 

@@ -18,6 +18,7 @@ use super::steps::Watch;
 use super::{Engine, Refusal};
 use crate::images::PartId;
 use crate::object::seen::Moment;
+use crate::object::turn::Left;
 use crate::volumes::{self, LvId};
 
 /// The image export that a volume was last seen with.
@@ -105,7 +106,9 @@ impl Engine {
         let began = end.began;
         let Some(report) = &mut end.report else { return end };
         report.uploaded = None;
-        let Some(upload) = upload_of(wishes).filter(|_| end.done && report.phase == Phase::Ready) else {
+        let Some(upload) =
+            upload_of(wishes).filter(|_| end.left == Left::Nothing && report.phase == Phase::Ready)
+        else {
             return end;
         };
         let before = cell.state().knowledge.uploading().filter(|seen| seen.id == upload.id).cloned();
@@ -114,7 +117,7 @@ impl Engine {
             None => match self.upload(cell, wishes, upload, (report, began)) {
                 Some(ended) => ended,
                 // The work gave way to something newer, and goes on afterwards.
-                None => return VolumeEnd { done: false, retry: true, ..end },
+                None => return VolumeEnd { left: Left::Again, ..end },
             },
         };
         let seen = Uploading { id: upload.id, end: Some(ended.clone()) };
@@ -123,7 +126,7 @@ impl Engine {
             Ok(()) => report.uploaded = Some(upload.id),
             Err(problem) => {
                 report.problems.push(problem);
-                end.done = false;
+                end.left = Left::Unfinished;
             }
         }
         end
@@ -165,7 +168,7 @@ impl Engine {
             return Some(Ok(()));
         }
         // Those who ask meanwhile get the volume as it was.
-        let end = VolumeEnd { done: false, retry: true, report: Some(report.clone()), began };
+        let end = VolumeEnd { left: Left::Again, report: Some(report.clone()), began };
         self.note_volume(cell, wishes, end);
         let machine = &self.shared.machine;
         let hands =

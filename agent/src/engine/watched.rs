@@ -115,7 +115,7 @@ impl State {
         self.turn.is_idle()
             && !self.may_be_cut()
             && self.is_export_done()
-            && self.volume_end().done
+            && self.volume_end().is_done()
             && self.knowledge.ready().is_some()
             && self.knowledge.ready() == self.volume_end().report.as_ref()
     }

@@ -34,6 +34,18 @@ pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
 }
 
+/// What a pass, or one half of it, has left to do.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing: the object is as it is wanted.
+    Nothing,
+    /// Something that may succeed later by itself: it is tried again.
+    Again,
+    /// Something that is not tried again by itself.
+    #[default]
+    Unfinished,
+}
+
 /// A request for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Request {
