@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_model::{AgentId, Cure, Stamp, VolumeId};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::waits::Waiting;
 use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
@@ -31,9 +31,6 @@ use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, Volu
 
 /// Availability zone of agents that name none: Cinder's own default.
 pub const ZONE_DEFAULT: &str = "nova";
-
-/// Key of the image that a volume is copied from, among the hints that are kept with it.
-const IMAGE: &str = "image";
 
 /// Time for which the agent of a volume that was never sent to it may be down before another pool
 /// is tried. Cinder takes a silent service for up for the same time.
@@ -233,8 +230,7 @@ pub(crate) fn nowhere() -> Place {
 /// Makes the request of a volume that was placed before, and failed.
 fn again(inner: &Inner, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
     let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
-    let hints = Hints::from_kept(&volume.hints);
-    let mut request = request(inner, db, volume.size_gib, specs, &hints)?;
+    let mut request = request(inner, db, volume.size_gib, specs, &volume.hints)?;
     if volume.source.is_some() {
         // The volume shares blocks with its source: it can be nowhere else.
         request.pool = Some(PoolRef { agent: volume.agent, pool: volume.pool.clone() });
@@ -450,41 +446,5 @@ impl Inner {
         let (id, at, pool) = (volume.id, volume.agent, volume.pool.clone());
         let write = move |db: &Db<'_>| Ok(db.mark_sent(id, at, &pool)?);
         agent.store.write("send a volume", write).await
-    }
-}
-
-impl Hints {
-    /// Converts the hints to the form that is kept with the volume.
-    pub(crate) fn kept(&self) -> Map<String, Value> {
-        let mut kept = Map::new();
-        for (key, ids) in [("same_host", &self.same_host), ("different_host", &self.different_host)] {
-            if !ids.is_empty() {
-                kept.insert(key.to_owned(), ids.iter().map(ToString::to_string).collect());
-            }
-        }
-        if let Some(zone) = &self.zone {
-            kept.insert("availability_zone".to_owned(), json!(zone));
-        }
-        if let Some(HostImage { host, image }) = &self.image {
-            kept.insert(IMAGE.to_owned(), json!({ "host": host, "image": image }));
-        }
-        kept
-    }
-
-    /// Converts kept hints back.
-    pub(crate) fn from_kept(kept: &Map<String, Value>) -> Self {
-        let ids = |key: &str| {
-            let ids = kept.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            ids.iter().filter_map(|id| id.as_str()?.parse().ok()).collect()
-        };
-        Self {
-            same_host: ids("same_host"),
-            different_host: ids("different_host"),
-            zone: kept.get("availability_zone").and_then(Value::as_str).map(str::to_owned),
-            image: kept.get(IMAGE).and_then(|kept| {
-                let image = serde_json::from_value(kept["image"].clone()).ok()?;
-                Some(HostImage { host: kept["host"].as_str()?.to_owned(), image })
-            }),
-        }
     }
 }

@@ -27,7 +27,7 @@ use crate::initiators::{HostPorts, Initiators};
 use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
 use crate::service::ZONE_DEFAULT;
-use crate::store::{Abort, AttachmentRow, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
+use crate::store::{Abort, AttachmentRow, KeptOperations, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
 
 /// Everything that is to be written.
 #[derive(Debug)]
@@ -335,15 +335,16 @@ impl All<'_> {
             holds: 0,
             holds_until: None,
             said_status: None,
-            hints: serde_json::Map::new(),
+            hints: Hints::default(),
             tried: Vec::new(),
             grows_from,
             snapshot_of: kept.snapshot_of,
             source: kept.source(),
             taken: false,
+            kept: KeptOperations::default(),
         };
         if row.operation.is_some() {
-            row.hints = Hints { image: image_of(agent, spec), ..Hints::default() }.kept();
+            row.hints.image = image_of(agent, spec);
         }
         row.note_cut(spec.cut_us);
         if let Some(takes) = spec.takes.as_ref().filter(|_| row.operation.is_some()) {

@@ -9,7 +9,7 @@ use mooring_model::VolumeId;
 use serde_json::Value;
 
 use super::{Refusal, Service, types, view, volumes};
-use crate::domain::{Caller, Hints, Placement, PoolFilter, PoolState, VolumeType, Zone};
+use crate::domain::{Caller, Placement, PoolFilter, PoolState, VolumeType, Zone};
 use crate::flow::place::{self, Figures, ZONE_DEFAULT, zone_of};
 use crate::policy::Target;
 use crate::rules::{is_multiattach, specs};
@@ -121,7 +121,7 @@ impl Service {
                 volume: id,
                 tried: tried.collect(),
                 pool: row.is_placed().then(|| view::pool_name(&inner, row.agent, &row.pool)),
-                hints: Hints::from_kept(&row.hints),
+                hints: row.hints,
                 zone: row.zone,
             })
         };

@@ -13,13 +13,13 @@ use mooring_model::{Source, VolumeId};
 use super::lists::{found, metadata_after, seen_by};
 use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
-use crate::domain::{AttachStatus, Caller, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
+use crate::domain::{AttachStatus, Caller, Hints, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
 use crate::flow::{Inner, wishes};
 use crate::list::{ListQuery, Page};
 use crate::policy::Target;
 use crate::quota::Delta;
 use crate::rules::Operation;
-use crate::store::{Abort, Db, VolumeRow};
+use crate::store::{Abort, Db, KeptOperations, VolumeRow};
 
 fn not_found(id: VolumeId) -> Refusal {
     Refusal::NotFound { kind: "Snapshot", what: id.to_string() }
@@ -90,11 +90,12 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         holds: 0,
         holds_until: None,
         said_status: None,
-        hints: serde_json::Map::new(),
+        hints: Hints::default(),
         tried: Vec::new(),
         snapshot_of: Some(volume.id),
         source: Some(Source::Volume(volume.id)),
         taken: false,
+        kept: KeptOperations::default(),
         ..volume
     })?;
     wishes::apply(db, id, &mut [], &BTreeSet::new())?;

@@ -13,7 +13,7 @@ use crate::flow::{self, Inner, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
-use crate::store::{Abort, Db, Event, Place, VolumeRow, id_is_taken};
+use crate::store::{Abort, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
 
 /// Most keys in a volume's metadata. A spec carries them all.
 const METADATA_KEYS_MAX: usize = 128;
@@ -221,7 +221,7 @@ fn insert(
         operation: Some(if found { Operation::Creating } else { Operation::Error }),
         metadata: new.metadata,
         bootable: source.is_some_and(|of| of.bootable),
-        hints: new.hints.kept(),
+        hints: new.hints,
         source: new.source,
         ..new_row(db, caller, id, size_gib, &volume_type, at)
     })
@@ -267,12 +267,13 @@ pub(super) fn new_row(
         holds: 0,
         holds_until: None,
         said_status: None,
-        hints: serde_json::Map::new(),
+        hints: Hints::default(),
         tried: Vec::new(),
         grows_from: None,
         snapshot_of: None,
         source: None,
         taken: false,
+        kept: KeptOperations::default(),
     }
 }
 
@@ -312,7 +313,7 @@ fn id(
             && kept.project == caller.project
             && kept.snapshot_of.is_none()
             && kept.source == new.source
-            && Hints::from_kept(&kept.hints).image == new.hints.image
+            && kept.hints.image == new.hints.image
             && kept.type_id == volume_type.id
             && kept.name == new.name;
         return if same { Ok(Id::Made(id)) } else { Err(taken.into()) };

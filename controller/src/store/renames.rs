@@ -22,9 +22,7 @@ impl Db<'_> {
     /// A volume that is being made from an image of the storage node with this name.
     pub(crate) fn made_from_image_of(&self, name: &str) -> Result<Option<mooring_model::VolumeId>, Abort> {
         let coming = self.volumes_where("WHERE operation IN ('creating', 'managing')", &[])?;
-        let is_of = |kept: &serde_json::Map<String, serde_json::Value>| {
-            Hints::from_kept(kept).image.is_some_and(|image| image.host == name)
-        };
+        let is_of = |hints: &Hints| hints.image.as_ref().is_some_and(|image| image.host == name);
         Ok(coming.into_iter().find(|volume| is_of(&volume.hints)).map(|volume| volume.id))
     }
 

@@ -1,16 +1,14 @@
-//! The revert of a volume that is in progress, kept with the hints of the volume's place.
+//! The revert of a volume that is in progress.
 //!
-//! What must never happen here: another hint lost.
+//! What must never happen here: a revert that is over and is found again.
 
 use mooring_model::Revert;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Db;
-use super::sql::{SqlError, values};
+use super::operations::{KeptOperation, OperationKind};
+use super::sql::SqlError;
 use super::volumes::VolumeRow;
-
-/// The hint's key.
-const REVERT: &str = "revert";
 
 /// A revert in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,34 +19,39 @@ pub(crate) struct KeptRevert {
     pub(crate) withdrawn: Option<String>,
 }
 
-impl VolumeRow {
-    /// The revert in progress.
-    pub(crate) fn revert(&self) -> Option<KeptRevert> {
-        let kept = self.hints.get(REVERT)?;
+impl KeptRevert {
+    /// The revert as JSON.
+    pub(super) fn payload(&self) -> Value {
+        let Revert { snapshot, id } = self.revert;
+        json!({ "snapshot": snapshot.to_string(), "id": id.to_string(), "withdrawn": self.withdrawn })
+    }
+
+    /// Reads JSON; `None` if it is no revert.
+    pub(super) fn read(payload: &Value) -> Option<Self> {
         let revert = Revert {
-            snapshot: kept["snapshot"].as_str()?.parse().ok()?,
-            id: kept["id"].as_str()?.parse().ok()?,
+            snapshot: payload["snapshot"].as_str()?.parse().ok()?,
+            id: payload["id"].as_str()?.parse().ok()?,
         };
-        Some(KeptRevert { revert, withdrawn: kept["withdrawn"].as_str().map(str::to_owned) })
+        Some(Self { revert, withdrawn: payload["withdrawn"].as_str().map(str::to_owned) })
     }
 }
 
-fn hints(before: &Map<String, Value>, kept: Option<&KeptRevert>) -> Map<String, Value> {
-    let mut hints = before.clone();
-    hints.remove(REVERT);
-    if let Some(kept) = kept {
-        let Revert { snapshot, id } = kept.revert;
-        let value =
-            json!({ "snapshot": snapshot.to_string(), "id": id.to_string(), "withdrawn": kept.withdrawn });
-        hints.insert(REVERT.to_owned(), value);
+impl VolumeRow {
+    /// The revert in progress.
+    pub(crate) fn revert(&self) -> Option<KeptRevert> {
+        self.kept.iter().find_map(|kept| match kept {
+            KeptOperation::Revert(revert) => Some(revert.clone()),
+            _ => None,
+        })
     }
-    hints
 }
 
 impl Db<'_> {
     /// Stores the revert of a volume that was read in this transaction; `None` if it is over.
     pub(crate) fn keep_revert(&self, volume: &VolumeRow, kept: Option<&KeptRevert>) -> Result<(), SqlError> {
-        let text = Value::Object(hints(&volume.hints, kept)).to_string();
-        self.run("UPDATE volumes SET hints = ?2 WHERE id = ?1", &values![volume.id, text]).map(drop)
+        match kept {
+            Some(kept) => self.keep_operation(volume.id, &KeptOperation::Revert(kept.clone())),
+            None => self.drop_operation(volume.id, OperationKind::Revert),
+        }
     }
 }

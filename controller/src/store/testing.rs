@@ -7,11 +7,10 @@ use std::time::SystemTime;
 
 use mooring_model::{AgentId, AttachmentId, VolumeId};
 use mooring_systemd::sealing::Origin;
-use serde_json::Map;
 
 use super::sql::{EachRow, Sql, SqlError, Value};
-use super::{AttachmentRow, DEFAULT_TYPE, Database, Db, PostgresOptions, VolumeRow};
-use crate::domain::{AttachStatus, VolumeStatus};
+use super::{AttachmentRow, DEFAULT_TYPE, Database, Db, KeptOperations, PostgresOptions, VolumeRow};
+use crate::domain::{AttachStatus, Hints, VolumeStatus};
 
 struct Counting<'a> {
     sql: &'a dyn Sql,
@@ -80,8 +79,9 @@ pub(crate) fn volume(id: VolumeId, fc_ports: &[&str]) -> VolumeRow {
         holds: 0,
         holds_until: None,
         said_status: None,
-        hints: Map::new(),
+        hints: Hints::default(),
         tried: Vec::new(),
+        kept: KeptOperations::default(),
     }
 }
 

@@ -1,17 +1,14 @@
-//! The last image export of a volume, kept with the hints of its place. A finished one stays there,
-//! so that its result can be queried.
+//! The last image export of a volume. A finished one stays, so that its result can be queried.
 //!
-//! What must never happen here: another hint lost.
+//! What must never happen here: an export that is over and counts as one in progress.
 
 use mooring_model::{ImageSource, Upload};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Db;
-use super::sql::{SqlError, values};
+use super::operations::KeptOperation;
+use super::sql::SqlError;
 use super::volumes::VolumeRow;
-
-/// The hint's key.
-const UPLOAD: &str = "upload";
 
 /// An image export.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,36 +23,42 @@ pub(crate) struct KeptUpload {
     pub(crate) ended: bool,
 }
 
-impl VolumeRow {
-    /// The last image export, in progress or over.
-    pub(crate) fn upload(&self) -> Option<KeptUpload> {
-        let kept = self.hints.get(UPLOAD)?;
-        let text = |key: &str| kept[key].as_str();
+impl KeptUpload {
+    /// The export as JSON.
+    pub(super) fn payload(&self) -> Value {
+        let Upload { image, id } = &self.upload;
+        json!({
+            "id": id.to_string(), "name": image.name.as_str(), "format": image.format.as_str(),
+            "withdrawn": self.withdrawn, "cancelled": self.cancelled, "ended": self.ended,
+        })
+    }
+
+    /// Reads JSON; `None` if it is no export.
+    pub(super) fn read(payload: &Value) -> Option<Self> {
+        let text = |key: &str| payload[key].as_str();
         let image = ImageSource { name: text("name")?.parse().ok()?, format: text("format")?.parse().ok()? };
-        Some(KeptUpload {
+        Some(Self {
             upload: Upload { image, id: text("id")?.parse().ok()? },
             withdrawn: text("withdrawn").map(str::to_owned),
-            cancelled: kept["cancelled"] == true,
-            ended: kept["ended"] == true,
+            cancelled: payload["cancelled"] == true,
+            ended: payload["ended"] == true,
         })
     }
 }
 
-fn hints(before: &Map<String, Value>, kept: &KeptUpload) -> Map<String, Value> {
-    let Upload { image, id } = &kept.upload;
-    let value = json!({
-        "id": id.to_string(), "name": image.name.as_str(), "format": image.format.as_str(),
-        "withdrawn": kept.withdrawn, "cancelled": kept.cancelled, "ended": kept.ended,
-    });
-    let mut hints = before.clone();
-    hints.insert(UPLOAD.to_owned(), value);
-    hints
+impl VolumeRow {
+    /// The last image export, in progress or over.
+    pub(crate) fn upload(&self) -> Option<KeptUpload> {
+        self.kept.iter().find_map(|kept| match kept {
+            KeptOperation::Upload(upload) => Some(upload.clone()),
+            _ => None,
+        })
+    }
 }
 
 impl Db<'_> {
     /// Stores the image export of a volume that was read in this transaction.
     pub(crate) fn keep_upload(&self, volume: &VolumeRow, kept: &KeptUpload) -> Result<(), SqlError> {
-        let text = Value::Object(hints(&volume.hints, kept)).to_string();
-        self.run("UPDATE volumes SET hints = ?2 WHERE id = ?1", &values![volume.id, text]).map(drop)
+        self.keep_operation(volume.id, &KeptOperation::Upload(kept.clone()))
     }
 }

@@ -3,23 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use mooring_model::{
-    AgentId, ExistingLv, Iqn, LvName, Naa, PoolName, Portal, Source, VolumeId, VolumeKind, Wwpn,
-};
+use mooring_model::{AgentId, ExistingLv, Iqn, Naa, PoolName, Portal, Source, VolumeId, VolumeKind, Wwpn};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::Db;
 use super::identities::naa_of;
+use super::operations::{self, KeptOperation, KeptOperations};
 use super::reviews::{self, Review};
 use super::sql::{Row, SqlError, Value as Bound, values};
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus};
 use crate::rules::Operation;
 use crate::rules::promised::{Promised, derived};
-
-/// The hint's key for the foreign LV that a volume is to take over.
-const TAKES: &str = "takes";
 
 /// A volume as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +51,7 @@ pub(crate) struct VolumeRow {
     pub(crate) holds: u32,
     pub(crate) holds_until: Option<SystemTime>,
     pub(crate) said_status: Option<VolumeStatus>,
-    pub(crate) hints: Map<String, Value>,
+    pub(crate) hints: Hints,
     pub(crate) tried: Vec<Tried>,
     /// The present size in GiB while the volume grows to `size_gib`; otherwise `None`.
     pub(crate) grows_from: Option<u32>,
@@ -65,6 +61,8 @@ pub(crate) struct VolumeRow {
     pub(crate) source: Option<Source>,
     /// `true` if the agent is known to have the volume.
     pub(crate) taken: bool,
+    /// The rows of `volume_operations`.
+    pub(crate) kept: KeptOperations,
 }
 
 /// A pool that could not take a volume, and the reason.
@@ -125,20 +123,22 @@ impl VolumeRow {
 
     /// The foreign LV that this volume is to become, until the agent has taken it over.
     pub(crate) fn takes(&self) -> Option<ExistingLv> {
-        let kept = self.hints.get(TAKES)?;
-        let name = LvName::existing(kept["name"].as_str()?).ok()?;
-        Some(ExistingLv { name, uuid: kept["uuid"].as_str()?.to_owned() }).filter(|_| !self.taken)
+        let taken_over = self.kept.iter().find_map(|kept| match kept {
+            KeptOperation::Takes(lv) => Some(lv.clone()),
+            _ => None,
+        });
+        taken_over.filter(|_| !self.taken)
     }
 
     /// The image that the volume is copied from, until the agent is known to have all of it.
     pub(crate) fn image(&self) -> Option<HostImage> {
         let coming = self.operation.is_some_and(Operation::is_coming);
-        Hints::from_kept(&self.hints).image.filter(|_| coming && self.snapshot_of.is_none())
+        self.hints.image.clone().filter(|_| coming && self.snapshot_of.is_none())
     }
 
     /// Makes the volume take over this LV.
     pub(crate) fn set_takes(&mut self, lv: &ExistingLv) {
-        self.hints.insert(TAKES.to_owned(), json!({ "name": lv.name.as_str(), "uuid": lv.uuid }));
+        self.kept.put(KeptOperation::Takes(lv.clone()));
     }
 
     /// The volume's kind at its agent.
@@ -165,10 +165,13 @@ impl VolumeRow {
     }
 }
 
-pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, multiattach, operation, status, attach_status, project, \
-                       user_id, metadata, agent_id, pool, target, naa, portals, review, created_us, updated_us, fault, \
-                       bootable, readonly, zone, reserved, holds, holds_until_us, said_status, hints, tried, review_kind, \
-                       grows_from, fc_ports, snapshot_of, source_volume, source_snapshot, taken_us";
+pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, multiattach, operation, status, \
+                       attach_status, project, user_id, metadata, agent_id, pool, target, naa, portals, \
+                       review, created_us, updated_us, fault, bootable, readonly, zone, reserved, holds, \
+                       holds_until_us, said_status, placement_hints, tried, review_kind, grows_from, fc_ports, \
+                       snapshot_of, source_volume, source_snapshot, taken_us, \
+                       (SELECT '[' || string_agg('[\"' || o.kind || '\",' || CAST(o.since_us AS TEXT) || ',' || \
+                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id)";
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let operation: Option<String> = row.get(6)?;
@@ -208,13 +211,14 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         holds: row.get(25)?,
         holds_until: row.time_opt(26)?,
         said_status: said.as_deref().and_then(VolumeStatus::from_word),
-        hints: row.json(28)?,
+        hints: Hints::from_kept(&row.json(28)?),
         tried: row.json(29)?,
         grows_from: row.get(31)?,
         fc_ports: fc_ports.split_whitespace().filter_map(|port| port.parse().ok()).collect(),
         snapshot_of,
         source,
         taken: row.time_opt(36)?.is_some(),
+        kept: operations::read(row, 37)?,
     })
 }
 
@@ -251,8 +255,8 @@ impl Db<'_> {
         let naa = new.naa.clone().unwrap_or_else(|| naa_of(new.id));
         self.note_identities(&[(naa_of(new.id), new.id), (naa.clone(), new.id)])?;
         let sql = "INSERT INTO volumes (id, name, description, size_gib, type_id, multiattach, operation, status, \
-                   attach_status, project, user_id, metadata, agent_id, pool, created_us, bootable, readonly, zone, hints, \
-                   tried, grows_from, snapshot_of, source_volume, source_snapshot, naa) VALUES \
+                   attach_status, project, user_id, metadata, agent_id, pool, created_us, bootable, readonly, zone, \
+                   placement_hints, tried, grows_from, snapshot_of, source_volume, source_snapshot, naa) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
                    ?22, ?23, ?24, ?25)";
         self.run(
@@ -276,7 +280,7 @@ impl Db<'_> {
                 new.bootable,
                 new.readonly,
                 &new.zone,
-                Value::Object(new.hints.clone()).to_string(),
+                Value::Object(new.hints.kept()).to_string(),
                 serde_json::to_value(&new.tried).unwrap_or_default().to_string(),
                 new.grows_from,
                 new.snapshot_of,
@@ -284,8 +288,8 @@ impl Db<'_> {
                 new.made_from_snapshot(),
                 naa.as_str()
             ],
-        )
-        .map(drop)
+        )?;
+        new.kept.iter().try_for_each(|kept| self.keep_operation(new.id, kept))
     }
 
     /// Stores the fields that users may change.

@@ -83,12 +83,12 @@ fn reservations_outlive_a_storage_node_that_loses_power_and_database() {
     let sessions = |of: &[Attached; 2]| [0, 1].map(|host: usize| log_in(&hosts[host], &of[host]));
     let copy = |volume: &str| {
         let database = fleet.database().join("mooring-controller.db");
-        let hints = rusqlite::Connection::open(database).unwrap().query_row(
-            "SELECT hints FROM volumes WHERE id = ?1",
+        let text = rusqlite::Connection::open(database).unwrap().query_row(
+            "SELECT coalesce(max(payload), '') FROM volume_operations WHERE volume_id = ?1 AND kind = 'reservations'",
             [volume],
             |row| row.get::<_, String>(0),
         );
-        hints.unwrap()
+        text.unwrap()
     };
     let reserve = |of: &[Attached; 2], durable: bool| {
         let [one, two] = sessions(of);
