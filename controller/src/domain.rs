@@ -50,8 +50,8 @@ pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use violation::{
-    AttachViolation, ConnectorViolation, QuotaViolation, RetypeViolation, RuleViolation, SpecViolation,
-    TuningFault,
+    AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
+    SpecViolation, TuningFault,
 };
 pub use wanted_id::{RequestKey, WantedId};
 

@@ -2,7 +2,7 @@
 //!
 //! What must never happen here: a refusal without a kind; a secret in a text.
 
-use crate::domain::{AttachViolation, RetypeViolation, RuleViolation};
+use crate::domain::{AttachViolation, QuotaViolation, RetypeViolation, RuleViolation};
 
 /// How the API answers a request that breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum RuleAnswer {
     InvalidVolume,
     /// 409.
     Conflict,
+    /// 413.
+    Exceeded,
     /// 501: a part that is not there yet.
     Unimplemented,
 }
@@ -24,8 +26,8 @@ pub enum Refusal {
     /// 400).
     #[error("{0}")]
     Invalid(String),
-    /// 400, 409 or 501: the request breaks a rule of volume types or attachments. `http` makes
-    /// the API's sentence.
+    /// 400, 409, 413 or 501: the request breaks a rule of volume types, attachments or quotas.
+    /// `http` makes the API's sentence.
     #[error("a rule is broken: {1:?}")]
     Rule(RuleAnswer, Box<RuleViolation>),
     /// 403: the caller may not do it.
@@ -48,7 +50,7 @@ pub enum Refusal {
     /// 409, even where other conflicts are 400: the initiator name belongs to another host.
     #[error("{0}")]
     OtherHost(String),
-    /// 413: the project's quota is exhausted.
+    /// 413: the project's quota is exhausted. `http` makes it of a broken rule.
     #[error("{0}")]
     Exceeded(String),
     /// 501: a part of the API that does not exist yet.
@@ -87,14 +89,17 @@ impl Refusal {
 
 impl From<RuleViolation> for Refusal {
     fn from(violation: RuleViolation) -> Self {
-        use {AttachViolation as Attach, RetypeViolation as Retype};
+        use {AttachViolation as Attach, QuotaViolation as Quota, RetypeViolation as Retype};
         let answer = match &violation {
             RuleViolation::Retype(Retype::PoolCannotServe { may_move: true, .. }) => {
                 RuleAnswer::Unimplemented
             }
+            RuleViolation::Quota(Quota::VolumeTooLarge { .. } | Quota::Exceeded { .. }) => {
+                RuleAnswer::Exceeded
+            }
             RuleViolation::Spec(_)
             | RuleViolation::Connector(_)
-            | RuleViolation::Quota(_)
+            | RuleViolation::Quota(Quota::LimitBelowUsage { .. })
             | RuleViolation::Retype(_)
             | RuleViolation::Attach(
                 Attach::ReadOnlyVolume | Attach::NotAttachable { .. } | Attach::DetachAnnounced { .. },

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::domain::{QuotaViolation, RuleViolation};
+use crate::domain::{QuotaViolation, Resource, RuleViolation};
 
 /// The largest number of a limit.
 pub const LIMIT_MAX: u64 = 0x7fff_ffff;
@@ -255,24 +255,12 @@ impl Delta {
     }
 }
 
-/// The reason why a change does not fit: 413. The text has the form that clients know, with the
-/// word `exceed` in it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{error}: {text}")]
-pub struct Over {
-    /// The error's name in the API.
-    pub error: &'static str,
-    /// The error's text.
-    pub text: String,
-}
-
 /// Checks whether a change fits. Only increases count: a project over its limit may always release.
-pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> {
+pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), QuotaViolation> {
     if let (Some(size), Limit::At(most)) = (delta.volume_gib, limits.of(&Key::PerVolumeGigabytes))
         && size > most
     {
-        let text = format!("Requested volume size {size}G is larger than maximum allowed limit {most}G.");
-        return Err(Over { error: "VolumeSizeExceedsLimit", text });
+        return Err(QuotaViolation::VolumeTooLarge { size_gib: size, most });
     }
     // By name, as clients are used to: too many gigabytes are reported before too many volumes.
     let mut over: Vec<_> = delta
@@ -288,31 +276,16 @@ pub fn check(usage: &Usage, limits: &Limits, delta: &Delta) -> Result<(), Over> 
     over.first().map_or(Ok(()), |(key, more, most)| Err(exceeded(key, *more, *most, used(usage, key))))
 }
 
-fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> Over {
-    let number = |what: &str| format!("Maximum number of {what} allowed ({most}) exceeded");
-    let (error, text) = match key {
-        Key::Volumes | Key::VolumesOf(_) => {
-            ("VolumeLimitExceeded", format!("{} for quota '{key}'.", number("volumes")))
-        }
-        Key::Snapshots | Key::SnapshotsOf(_) => ("SnapshotLimitExceeded", number("snapshots")),
-        Key::Backups => ("BackupLimitExceeded", number("backups")),
-        Key::Groups => ("GroupLimitExceeded", number("groups")),
-        Key::BackupGigabytes => (
-            "VolumeBackupSizeExceedsAvailableQuota",
-            format!(
-                "Requested backup exceeds allowed Backup gigabytes quota. Requested {more}G, quota is {most}G and \
-                 {used}G has been consumed."
-            ),
-        ),
-        Key::Gigabytes | Key::GigabytesOf(_) | Key::PerVolumeGigabytes => (
-            "VolumeSizeExceedsAvailableQuota",
-            format!(
-                "Requested volume or snapshot exceeds allowed {key} quota. Requested {more}G, quota is {most}G and \
-                 {used}G has been consumed."
-            ),
-        ),
+fn exceeded(key: &Key, more: u64, most: u64, used: u64) -> QuotaViolation {
+    let resource = match key {
+        Key::Volumes | Key::VolumesOf(_) => Resource::Volumes,
+        Key::Snapshots | Key::SnapshotsOf(_) => Resource::Snapshots,
+        Key::Backups => Resource::Backups,
+        Key::Groups => Resource::Groups,
+        Key::BackupGigabytes => Resource::BackupGigabytes,
+        Key::Gigabytes | Key::GigabytesOf(_) | Key::PerVolumeGigabytes => Resource::Gigabytes,
     };
-    Over { error, text }
+    QuotaViolation::Exceeded { resource, key: key.to_string(), more, most, used }
 }
 
 /// Checks whether a project's limit may be set to this (400 if not): it must not be below the

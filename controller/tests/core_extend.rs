@@ -197,7 +197,7 @@ async fn the_new_size_counts_from_the_request_on() {
     hold(&rig, None);
     extend(&rig, id, 400).await.unwrap();
     let other = rig.volume(false).await;
-    assert!(matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))));
+    assert!(matches!(extend(&rig, other, 700).await.map_err(in_words), Err(Refusal::Exceeded(_))));
     release(&rig, id);
     let grown: Volume = rig.until_volume(id, VolumeStatus::Available).await;
     assert_eq!(grown.size_gib, 400);
@@ -227,7 +227,10 @@ async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
     extend(&rig, id, 400).await.unwrap();
     until_told(&rig, id, 400).await;
     let other = rig.volume(false).await;
-    assert!(matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))), "both are too much");
+    assert!(
+        matches!(extend(&rig, other, 700).await.map_err(in_words), Err(Refusal::Exceeded(_))),
+        "both are too much"
+    );
     let put = format!("volume {id} ");
     let puts = || rig.storage.state().calls.iter().filter(|call| call.starts_with(&put)).count();
     let before = puts();
@@ -243,7 +246,7 @@ async fn a_growth_that_is_taken_back_leaves_the_volume_as_it_was() {
     conflict(cancel(&rig, id).await, "does not grow, or not any more");
     assert!(!is_told(&rig, "extend volume: ").await, "nothing has failed");
     // The project gets the quota of the growth back, and the volume grows when asked again.
-    assert!(!matches!(extend(&rig, other, 700).await, Err(Refusal::Exceeded(_))));
+    assert!(!matches!(extend(&rig, other, 700).await.map_err(in_words), Err(Refusal::Exceeded(_))));
     release(&rig, id);
     extend(&rig, id, 2).await.unwrap();
     assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 2);

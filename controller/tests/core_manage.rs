@@ -171,7 +171,7 @@ async fn what_cannot_be_a_volume_is_refused_before_anything_is_kept() {
     assert!(matches!(&refused, Err(Refusal::Forbidden(_))), "{refused:?}");
 
     rig.service.set_quotas(&admin(), "p", [(Key::Gigabytes, Limit::At(1))].into()).await.unwrap();
-    let refused = manage(&rig, wish("data")).await;
+    let refused = manage(&rig, wish("data")).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Exceeded(_))), "{refused:?}");
     assert!(rig.service.volumes(&admin(), ListQuery::default()).await.unwrap().items.is_empty());
     assert!(rig.storage.state().volumes.is_empty(), "the agent was told nothing");

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use mooring_controller::domain::{QuotaViolation, RuleViolation};
 use mooring_controller::http::sentence;
 use mooring_controller::quota::{self, Delta, Key, Limit, Limits, Usage};
 use proptest::prelude::*;
@@ -20,8 +21,12 @@ fn usage(pairs: &[(&str, u64)]) -> Usage {
     pairs.iter().map(|(name, used)| (Key::from_name(name).unwrap(), *used)).collect()
 }
 
+fn said(violation: QuotaViolation) -> String {
+    sentence(&RuleViolation::Quota(violation))
+}
+
 fn text(used: &[(&str, u64)], set: &[(&str, i64)], delta: &Delta) -> String {
-    quota::check(&usage(used), &limits(set), delta).unwrap_err().to_string()
+    said(quota::check(&usage(used), &limits(set), delta).unwrap_err())
 }
 
 #[test]
@@ -73,7 +78,8 @@ fn every_refusal_has_the_word() {
         for delta in &deltas {
             if let Err(over) = quota::check(&Usage::new(), &zero, delta) {
                 seen += 1;
-                assert!(over.to_string().to_lowercase().contains("exceed"), "{over}");
+                let text = said(over);
+                assert!(text.to_lowercase().contains("exceed"), "{text}");
             }
         }
     }

@@ -5,12 +5,11 @@
 use std::sync::LazyLock;
 
 use mooring_controller::domain::{
-    AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus, VolumeType,
+    AttachViolation, AttachmentStatus, QuotaViolation, RuleViolation, VolumeStatus, VolumeType,
 };
 use mooring_controller::error::{Refusal, RuleAnswer};
 use mooring_controller::http::sentence;
 use mooring_controller::initiators::Initiators;
-use mooring_controller::quota::Over;
 use mooring_controller::rules::retype::{Change, MigrationPolicy, Refused, Retype, retype};
 use mooring_controller::rules::types::{self, Specs};
 use mooring_controller::rules::{self, Deletion, Existing, Operation};
@@ -56,8 +55,8 @@ fn granted(new_type: &VolumeType) -> Retype<'_> {
     }
 }
 
-fn over() -> Over {
-    Over { error: "VolumeLimitExceeded", text: "no".to_owned() }
+fn over() -> QuotaViolation {
+    QuotaViolation::VolumeTooLarge { size_gib: 10, most: 9 }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +74,9 @@ fn code(verdict: &Result<Change, Refused>) -> Code {
         Ok(_) => Code::Done,
         Err(Refused::Forbidden(_)) => Code::Forbidden,
         Err(Refused::NotFound(_)) => Code::NotFound,
-        Err(Refused::Over(_)) => Code::Over,
         Err(Refused::Rule(violation)) => match Refusal::from(violation.clone()) {
             Refusal::Rule(RuleAnswer::Invalid, _) => Code::Invalid,
+            Refusal::Rule(RuleAnswer::Exceeded, _) => Code::Over,
             Refusal::Rule(RuleAnswer::Unimplemented, _) => Code::Later,
             other => panic!("{other:?}"),
         },
@@ -109,7 +108,7 @@ fn the_first_check_that_fails_answers() {
     wish.old_type = NEW;
     assert!(sentence_of(&wish).starts_with("Invalid volume: Retype needs volume to be in available"));
     wish.quota = Err(over());
-    assert_eq!(retype(&wish), Err(Refused::Over(over())));
+    assert_eq!(retype(&wish), Err(Refused::Rule(RuleViolation::Quota(over()))));
     let unlimited = of_specs(&[("multiattach", "<is> True"), ("encryption", "luks")]);
     wish.new_type = Some(&unlimited);
     assert!(sentence_of(&wish).contains("both encryption and multi-attach"));

@@ -25,9 +25,46 @@ pub enum RuleViolation {
     Quota(QuotaViolation),
 }
 
-/// A limit of a project that cannot be set.
+/// A kind of resource that quotas limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Volumes.
+    Volumes,
+    /// Snapshots.
+    Snapshots,
+    /// Backups.
+    Backups,
+    /// Volume groups.
+    Groups,
+    /// GiB of volumes and snapshots.
+    Gigabytes,
+    /// GiB of backups.
+    BackupGigabytes,
+}
+
+/// A change that a quota does not allow, or a limit of a project that cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuotaViolation {
+    /// A single volume would be larger than the limit per volume.
+    VolumeTooLarge {
+        /// Size of the volume, in GiB.
+        size_gib: u64,
+        /// The limit, in GiB.
+        most: u64,
+    },
+    /// The project would have more than its limit.
+    Exceeded {
+        /// The kind of resource.
+        resource: Resource,
+        /// The quota's name in the API.
+        key: String,
+        /// Amount that is asked for, in the quota's unit.
+        more: u64,
+        /// The limit, in the quota's unit.
+        most: u64,
+        /// Present usage of the project, in the quota's unit.
+        used: u64,
+    },
     /// The limit is below what the project uses.
     LimitBelowUsage {
         /// The quota's name in the API.

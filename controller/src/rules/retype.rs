@@ -11,8 +11,7 @@ use mooring_model::Tuning;
 use uuid::Uuid;
 
 use super::{Operation, tuning, types};
-use crate::domain::{RetypeViolation, RuleViolation, VolumeStatus, VolumeType};
-use crate::quota::Over;
+use crate::domain::{QuotaViolation, RetypeViolation, RuleViolation, VolumeStatus, VolumeType};
 
 /// Permission to move the volume to another pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,7 +58,7 @@ pub struct Retype<'a> {
     /// The operation that runs on the volume, or how it ended.
     pub operation: Option<Operation>,
     /// Verdict of the new type's quotas.
-    pub quota: Result<(), Over>,
+    pub quota: Result<(), QuotaViolation>,
     /// Permission to move the volume.
     pub migration: MigrationPolicy,
     /// Reason why its pool cannot serve the new type (`schedule::fits`). `None`: it can.
@@ -73,8 +72,6 @@ pub enum Refused {
     Forbidden(&'static str),
     /// The caller sees no type of this name or id.
     NotFound(String),
-    /// A quota does not allow it.
-    Over(Over),
     /// A rule does not allow it.
     Rule(RuleViolation),
 }
@@ -109,7 +106,7 @@ pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     if types::check_encryption(specs).is_err() {
         return Err(RuleViolation::Retype(RetypeViolation::Encrypted).into());
     }
-    wish.quota.clone().map_err(Refused::Over)?;
+    wish.quota.clone().map_err(RuleViolation::Quota)?;
     let rests = matches!(wish.status, VolumeStatus::Available | VolumeStatus::InUse);
     if !rests || wish.operation.is_some() || new_type.id == wish.old_type {
         return Err(RuleViolation::Retype(RetypeViolation::State).into());

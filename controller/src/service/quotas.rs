@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use super::{Refusal, Service};
-use crate::domain::Caller;
+use crate::domain::{Caller, QuotaViolation, RuleViolation};
 use crate::flow::Inner;
 use crate::policy::Target;
-use crate::quota::{self, Delta, Entry, Key, Limit, Limits, Over};
+use crate::quota::{self, Delta, Entry, Key, Limit, Limits};
 use crate::store::{Abort, Db, VolumeRow};
 
 /// The limits that apply to a project.
@@ -29,7 +29,7 @@ pub(super) fn verdict(
     db: &Db<'_>,
     project: &str,
     delta: &Delta,
-) -> Result<Result<(), Over>, Abort> {
+) -> Result<Result<(), QuotaViolation>, Abort> {
     let limits = limits(inner, db, project)?;
     let limited = delta.keys().any(|(key, more)| more > 0 && limits.of(key) != Limit::Unlimited);
     let usage = if limited { db.usage(project)? } else { quota::Usage::new() };
@@ -38,7 +38,7 @@ pub(super) fn verdict(
 
 /// As [`verdict`], with an excess as a refusal.
 pub(super) fn check(inner: &Inner, db: &Db<'_>, project: &str, delta: &Delta) -> Result<(), Abort> {
-    Ok(verdict(inner, db, project, delta)?.map_err(|over| Refusal::Exceeded(over.to_string()))?)
+    Ok(verdict(inner, db, project, delta)?.map_err(RuleViolation::Quota)?)
 }
 
 /// Refuses to extend a volume beyond its project's quotas.

@@ -33,7 +33,6 @@ impl From<Refused> for Refusal {
                     what: if id { what } else { format!("with name {what}") },
                 }
             }
-            Refused::Over(over) => Self::Exceeded(over.to_string()),
             Refused::Rule(violation) => violation.into(),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mooring_controller::domain::NewVolume;
+use mooring_controller::http::in_words;
 use mooring_controller::quota::{Entry, Key, Limit};
 use mooring_controller::service::Refusal;
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ fn of_size(size_gib: u32, volume_type: Option<&str>) -> NewVolume {
 
 #[track_caller]
 fn over<T: std::fmt::Debug>(answer: Result<T, Refusal>, name: &str) {
-    match answer {
+    match answer.map_err(in_words) {
         Err(Refusal::Exceeded(text)) => {
             assert!(text.starts_with(name) && text.contains("xceed"), "{text}");
         }

@@ -96,7 +96,7 @@ fn short(refusal: &Refusal) -> &'static str {
         Refusal::Pending(_) => "pending",
         Refusal::Unavailable(_) => "unavailable",
         Refusal::Internal(_) => "internal",
-        Refusal::Exceeded(_) => "exceeded",
+        Refusal::Rule(RuleAnswer::Exceeded, _) | Refusal::Exceeded(_) => "exceeded",
         Refusal::Rule(RuleAnswer::Unimplemented, _) | Refusal::Unimplemented(_) => "unimplemented",
     }
 }

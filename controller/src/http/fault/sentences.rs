@@ -6,8 +6,8 @@ use mooring_model::TuningKey;
 use mooring_model::limit::{FC_LUN_MAX, FC_PORTS_PER_HOST_MAX};
 
 use crate::domain::{
-    AttachViolation, ConnectorViolation, QuotaViolation, RetypeViolation, RuleViolation, STORAGE_PROTOCOL,
-    SpecViolation, Transport, TuningFault,
+    AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
+    STORAGE_PROTOCOL, SpecViolation, Transport, TuningFault,
 };
 use crate::error::{Refusal, RuleAnswer};
 use crate::rules::cache::CACHE;
@@ -17,7 +17,7 @@ use crate::rules::types::{MIXED_MODES, SIZE_MAX, SIZE_MIN};
 /// The message of an answer to a request that breaks a rule.
 fn message(answer: RuleAnswer, violation: &RuleViolation) -> String {
     let prefix = match answer {
-        RuleAnswer::Invalid | RuleAnswer::Conflict => "",
+        RuleAnswer::Invalid | RuleAnswer::Conflict | RuleAnswer::Exceeded => "",
         RuleAnswer::InvalidVolume => "Invalid volume: ",
         RuleAnswer::Unimplemented => "Mooring does not implement it yet: ",
     };
@@ -31,6 +31,7 @@ pub fn in_words(refusal: Refusal) -> Refusal {
     match answer {
         RuleAnswer::Invalid | RuleAnswer::InvalidVolume => Refusal::Invalid(text),
         RuleAnswer::Conflict => Refusal::Conflict(text),
+        RuleAnswer::Exceeded => Refusal::Exceeded(text),
         RuleAnswer::Unimplemented => Refusal::Unimplemented(text),
     }
 }
@@ -44,10 +45,7 @@ pub fn sentence(violation: &RuleViolation) -> String {
             format!("Invalid input received: {}", of_connector(violation))
         }
         RuleViolation::Retype(violation) => of_retype(violation),
-        RuleViolation::Quota(QuotaViolation::LimitBelowUsage { key, used, limit }) => format!(
-            "Quota {key} limit must be equal or greater than existing resources. Current usage is {used} and the requested \
-             limit is {limit}."
-        ),
+        RuleViolation::Quota(violation) => of_quota(violation),
     }
 }
 
@@ -216,6 +214,38 @@ fn of_retype(violation: &RetypeViolation) -> String {
         ),
         RetypeViolation::PoolCannotServe { type_name, why, may_move: true } => format!(
             "the volume's pool cannot serve the type {type_name}, and volumes cannot be moved to another pool yet: {why}"
+        ),
+    }
+}
+
+fn of_quota(violation: &QuotaViolation) -> String {
+    let (resource, key, more, most, used) = match violation {
+        QuotaViolation::LimitBelowUsage { key, used, limit } => {
+            return format!(
+                "Quota {key} limit must be equal or greater than existing resources. Current usage is {used} and the \
+                 requested limit is {limit}."
+            );
+        }
+        QuotaViolation::VolumeTooLarge { size_gib, most } => {
+            return format!(
+                "VolumeSizeExceedsLimit: Requested volume size {size_gib}G is larger than maximum allowed limit {most}G."
+            );
+        }
+        QuotaViolation::Exceeded { resource, key, more, most, used } => (resource, key, more, most, used),
+    };
+    let number = |what: &str| format!("Maximum number of {what} allowed ({most}) exceeded");
+    match resource {
+        Resource::Volumes => format!("VolumeLimitExceeded: {} for quota '{key}'.", number("volumes")),
+        Resource::Snapshots => format!("SnapshotLimitExceeded: {}", number("snapshots")),
+        Resource::Backups => format!("BackupLimitExceeded: {}", number("backups")),
+        Resource::Groups => format!("GroupLimitExceeded: {}", number("groups")),
+        Resource::BackupGigabytes => format!(
+            "VolumeBackupSizeExceedsAvailableQuota: Requested backup exceeds allowed Backup gigabytes quota. Requested \
+             {more}G, quota is {most}G and {used}G has been consumed."
+        ),
+        Resource::Gigabytes => format!(
+            "VolumeSizeExceedsAvailableQuota: Requested volume or snapshot exceeds allowed {key} quota. Requested {more}G, \
+             quota is {most}G and {used}G has been consumed."
         ),
     }
 }
