@@ -205,14 +205,15 @@ impl State {
         }
     }
 
-    /// Keeps the results of the pass at work. `seen` is the session as the pass saw it, `None` if it
-    /// could not look.
-    pub(super) fn leave(&mut self, end: End, memory: Memory, seen: Option<Option<SessionStatus>>) {
+    /// Keeps the results of the pass at work.
+    pub(super) fn leave(&mut self, end: End, memory: Memory) {
         self.memory = memory;
-        if let Some(seen) = seen {
-            self.seen = seen;
-        }
         self.end = end;
+    }
+
+    /// Keeps the session as a pass saw it. `None` if there is none.
+    pub(super) fn learn_seen(&mut self, seen: Option<SessionStatus>) {
+        self.seen = seen;
     }
 
     /// Ends the pass at work, however it went.

@@ -90,7 +90,10 @@ impl Connections {
         }
         let changed = end.report != last;
         let mut state = cell.state();
-        state.leave(end, memory, seen);
+        if let Some(seen) = seen {
+            state.learn_seen(seen);
+        }
+        state.leave(end, memory);
         let report = if changed { self.report(cell.id, &state) } else { None };
         drop(state);
         if let Some(report) = report {

@@ -34,7 +34,7 @@ pub(crate) fn retry_delay(failures: u32, at_most: Duration) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(at_most)
 }
 
-/// What a pass, or one half of it, has left to do.
+/// Work that a pass, or one half of it, has left.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Nothing: the object is as it is wanted.
