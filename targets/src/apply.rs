@@ -7,12 +7,12 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use mooring_host::{Errno, Tree, TreeError, TreePath};
+use mooring_host::{EntryKind, Errno, Tree, TreeError, TreePath};
 use mooring_model::{Plan, Step};
 
 use crate::Error;
 use crate::layout::{self, Place};
-use crate::op::Op;
+use crate::op::{LeadsTo, Op};
 
 /// Watches the steps of a plan: for stuck calls, receipts ([`drains`](crate::drains)) and fault
 /// points.
@@ -25,6 +25,10 @@ pub trait Observer {
     /// Called after a step that succeeded. A step that failed has no `after`: [`apply`] returns its
     /// error.
     fn after(&mut self, _index: usize, _step: &Step<Op>) {}
+
+    /// Called in the place of [`after`](Self::after) when an [`Op::UnlinkIf`] or an
+    /// [`Op::ProtectIf`] changed nothing, because its mapped LUN does not lead there.
+    fn skipped(&mut self, _index: usize, _step: &Step<Op>) {}
 }
 
 /// Observes nothing.
@@ -39,20 +43,42 @@ pub fn apply(plan: &Plan<Op>, tree: &dyn Tree, observer: &mut dyn Observer) -> R
             return Err(Error::Stopped { index, total });
         }
         tracing::debug!(op = %step.op, why = %step.why, "step");
-        let found = run(&step.op, tree).map_err(|source| Error::step(index, total, step, source))?;
-        if let Some(found) = found {
-            return Err(Error::Unexpected { index, total, step: step.op.to_string(), found });
+        match run(&step.op, tree).map_err(|source| Error::step(index, total, step, source))? {
+            Ran::Done => observer.after(index, step),
+            Ran::Skipped => observer.skipped(index, step),
+            Ran::Unexpected(found) => {
+                return Err(Error::Unexpected { index, total, step: step.op.to_string(), found });
+            }
         }
-        observer.after(index, step);
     }
     Ok(())
 }
 
-/// Runs one step. `Some` is the text that an expectation found in the place of the expected one;
-/// `None` if the step is done.
-fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
+/// The result of a step whose calls did not fail.
+enum Ran {
+    /// The object is as the step wants it.
+    Done,
+    /// The mapped LUN of a conditional step does not lead where the step says.
+    Skipped,
+    /// An expectation found this text in the place of the expected one.
+    Unexpected(String),
+}
+
+/// Runs one step.
+fn run(op: &Op, tree: &dyn Tree) -> Result<Ran, TreeError> {
     let done = match op {
-        Op::Expect { path, value } => return Ok(Some(tree.read_text(path)?).filter(|found| found != value)),
+        Op::Expect { path, value } => {
+            let found = tree.read_text(path)?;
+            return Ok(if found == *value { Ran::Done } else { Ran::Unexpected(found) });
+        }
+        Op::UnlinkIf { path, leads_to } => match leading(tree, path, leads_to) {
+            Some(link) => tree.unlink(&link),
+            None => return Ok(Ran::Skipped),
+        },
+        Op::ProtectIf { path, leads_to } => match leading(tree, path, leads_to) {
+            Some(_) => tree.write(&path.join("write_protect"), b"1"),
+            None => return Ok(Ran::Skipped),
+        },
         Op::Mkdir { path } => unless(&[Errno::EEXIST], tree.mkdir(path)),
         Op::Rmdir { path } => unless(&[Errno::ENOENT], tree.rmdir(path)),
         Op::Prune { path } => unless(&[Errno::ENOENT, Errno::ENOTEMPTY], tree.rmdir(path)),
@@ -71,7 +97,23 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Option<String>, TreeError> {
         }
         Op::WriteIfThere { path, value } => unless(&[Errno::ENOENT], tree.write(path, value.expose())),
     };
-    done.map(|()| None)
+    done.map(|()| Ran::Done)
+}
+
+/// Returns the link by which a mapped LUN leads there; `None` if it leads elsewhere, is half made,
+/// or could not be read. Only the mapped LUN's own folder is listed: another call may hold the one
+/// of the ACLs for ever.
+fn leading(tree: &dyn Tree, mapped: &TreePath, leads_to: &LeadsTo) -> Option<TreePath> {
+    let leads = |link: &TreePath, to: &TreePath| tree.read_link(link).is_ok_and(|found| found == *to);
+    let ours = Some(mapped.join(layout::LINK)).filter(|link| leads(link, &leads_to.lun));
+    let link = ours.or_else(|| {
+        // In an adopted export the link has the name that others gave it.
+        let entries = tree.list(mapped).unwrap_or_default().into_iter();
+        let links = entries.filter(|entry| entry.kind == EntryKind::Link);
+        links.map(|entry| mapped.join(entry.name)).find(|link| leads(link, &leads_to.lun))
+    });
+    let shows = leads_to.backstore.as_ref().is_none_or(|to| leads(&leads_to.lun.join(layout::LINK), to));
+    link.filter(|_| shows)
 }
 
 fn unless(done: &[Errno], result: Result<(), TreeError>) -> Result<(), TreeError> {

@@ -10,6 +10,9 @@
 //! port, which all volumes share. [`plan_exports`] plans a volume over several transports at once,
 //! with one backstore.
 //!
+//! [`take_away()`] needs no view: while a call hangs in the kernel, it lists what a newer spec takes
+//! from initiators.
+//!
 //! What must never happen here:
 //! - a step after which an initiator reaches a LUN that neither the old nor the new spec gives it
 //!   ([`plan()`] has the order);
@@ -33,6 +36,7 @@ mod plan;
 mod port;
 mod report;
 pub mod reservations;
+mod take_away;
 pub mod tuning;
 mod view;
 
@@ -42,10 +46,11 @@ pub use exports::{Exports, plan_exports};
 pub use info::{BackstoreInfo, SessionInfo, parse_backstore, parse_sessions};
 pub use live::{Live, count_commands, count_sessions, read_live, read_sessions_of, read_window};
 pub use narrow::{Known, Narrow};
-pub use op::{Op, Value, drains};
+pub use op::{LeadsTo, Op, Value, drains};
 pub use plan::{Device, Wanted, plan, plan_portals};
 pub use port::{may_have_port_ids, port_ids};
 pub use report::{ExportFacts, report, report_planned};
+pub use take_away::take_away;
 pub use view::{
     AclAuth, AclView, BackstoreView, BarrierView, Credentials, ExportView, HbaFolder, Link, LunView,
     MappedLun, TargetView, TpgView, read_initiators, read_portals,

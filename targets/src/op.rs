@@ -45,6 +45,23 @@ impl fmt::Display for Value {
     }
 }
 
+/// The place where a mapped LUN leads, for an operation that touches no other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeadsTo {
+    /// The LUN behind the mapped LUN.
+    pub lun: TreePath,
+    /// The backstore that this LUN shows under our link. `None`: the LUN's own name says whose it
+    /// is.
+    pub backstore: Option<TreePath>,
+}
+
+impl fmt::Display for LeadsTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.lun)?;
+        self.backstore.as_ref().map_or(Ok(()), |backstore| write!(f, " -> {backstore}"))
+    }
+}
+
 /// One call on one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
@@ -105,6 +122,22 @@ pub enum Op {
         /// The bytes.
         value: Value,
     },
+    /// Removes the link of a mapped LUN that leads there, whatever the link's name; does nothing to
+    /// one that leads elsewhere, or nowhere.
+    UnlinkIf {
+        /// The mapped LUN.
+        path: TreePath,
+        /// The place where it has to lead.
+        leads_to: LeadsTo,
+    },
+    /// Makes a mapped LUN that leads there read-only; does nothing to one that leads elsewhere, or
+    /// nowhere.
+    ProtectIf {
+        /// The mapped LUN.
+        path: TreePath,
+        /// The place where it has to lead.
+        leads_to: LeadsTo,
+    },
 }
 
 impl Op {
@@ -118,7 +151,9 @@ impl Op {
             | Self::Write { path, .. }
             | Self::Expect { path, .. }
             | Self::Advise { path, .. }
-            | Self::WriteIfThere { path, .. } => path,
+            | Self::WriteIfThere { path, .. }
+            | Self::UnlinkIf { path, .. }
+            | Self::ProtectIf { path, .. } => path,
             Self::Link { link, .. } => link,
         }
     }
@@ -136,6 +171,10 @@ impl fmt::Display for Op {
             Self::Expect { path, value } => write!(f, "expect {path} = {value}"),
             Self::Advise { path, value } => write!(f, "write {path} = {value} (may be refused)"),
             Self::WriteIfThere { path, value } => write!(f, "write {path} = {value} (if it is there)"),
+            Self::UnlinkIf { path, leads_to } => write!(f, "unlink {path} (if it leads to {leads_to})"),
+            Self::ProtectIf { path, leads_to } => {
+                write!(f, "write {path}/write_protect = 1 (if it leads to {leads_to})")
+            }
         }
     }
 }

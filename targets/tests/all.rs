@@ -19,4 +19,5 @@ mod ports;
 mod reservations;
 mod rotate;
 mod seals;
+mod take_away;
 mod tuning;

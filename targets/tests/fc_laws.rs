@@ -23,7 +23,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn some_fabric() -> impl Strategy<Value = FcFabric> {
+pub(crate) fn some_fabric() -> impl Strategy<Value = FcFabric> {
     prop::sample::select(FcFabric::ALL.to_vec())
 }
 
@@ -35,7 +35,7 @@ fn some_grant(number: u16) -> impl Strategy<Value = Option<FcGrant>> {
 }
 
 /// A spec; `None` if the export is absent.
-fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
+pub(crate) fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
     let grants = (some_grant(1), some_grant(2), some_grant(3));
     prop_oneof![
         1 => Just(None),
@@ -43,12 +43,12 @@ fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
     ]
 }
 
-fn wish(fabric: FcFabric, grants: Option<&Vec<FcGrant>>) -> Wanted {
+pub(crate) fn wish(fabric: FcFabric, grants: Option<&Vec<FcGrant>>) -> Wanted {
     grants.map_or_else(|| absent(fabric), |grants| present(fabric, grants.clone()))
 }
 
 /// Returns the lines in which two dumps differ.
-fn differences(first: &str, second: &str) -> Vec<String> {
+pub(crate) fn differences(first: &str, second: &str) -> Vec<String> {
     let (a, b): (BTreeSet<_>, BTreeSet<_>) = (first.lines().collect(), second.lines().collect());
     let gone = a.difference(&b).map(|line| format!("- {line}"));
     gone.chain(b.difference(&a).map(|line| format!("+ {line}"))).collect()
@@ -71,7 +71,7 @@ const DAMAGE: [&str; 12] = [
 ];
 
 /// Does the damage at places where the spec has grants, and skips what the kernel refuses.
-fn damage(machine: &FakeMachine, fabric: FcFabric, wanted: &Wanted, which: &[(usize, usize)]) {
+pub(crate) fn damage(machine: &FakeMachine, fabric: FcFabric, wanted: &Wanted, which: &[(usize, usize)]) {
     let tree = machine.lio();
     for (line, number) in which {
         let Some(place) = wanted.places().into_iter().nth(*number) else { continue };
@@ -97,7 +97,7 @@ fn damage(machine: &FakeMachine, fabric: FcFabric, wanted: &Wanted, which: &[(us
     }
 }
 
-fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
+pub(crate) fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..DAMAGE.len(), 0usize..3), 0..6)
 }
 

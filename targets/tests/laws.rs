@@ -17,7 +17,7 @@ use proptest::prelude::*;
 const PORTALS: [&str; 3] = ["10.10.0.10:3260", "10.20.0.10:3260", "10.10.0.10:3261"];
 
 /// Cases per law: proptest's default (256), or `PROPTEST_CASES`.
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
@@ -51,7 +51,7 @@ fn some_grant(number: usize) -> impl Strategy<Value = Option<Grant>> {
     prop_oneof![1 => Just(None), 2 => made]
 }
 
-fn some_wish() -> impl Strategy<Value = Wanted> {
+pub(crate) fn some_wish() -> impl Strategy<Value = Wanted> {
     let portals = prop::sample::subsequence(PORTALS.to_vec(), 0..=3);
     let grants = (some_grant(1), some_grant(2), some_grant(3));
     let said = (prop_oneof![Just("8192"), Just("1048576")], prop_oneof![Just("yes"), Just("no")]);
@@ -97,7 +97,7 @@ const DAMAGE: [&str; 28] = [
 ];
 
 /// Does the damage, and skips what the kernel refuses.
-fn damage(machine: &FakeMachine, which: &[(usize, usize)]) {
+pub(crate) fn damage(machine: &FakeMachine, which: &[(usize, usize)]) {
     let tree = machine.lio();
     let tpg = layout::tpg(&names());
     for (line, number) in which {
@@ -120,7 +120,7 @@ fn damage(machine: &FakeMachine, which: &[(usize, usize)]) {
     }
 }
 
-fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
+pub(crate) fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
     prop::collection::vec((0..DAMAGE.len(), 1usize..=3), 0..6)
 }
 
@@ -421,7 +421,7 @@ fn is_so_already(op: &Op, errno: Errno) -> bool {
             path.name() == "enable" && path.as_str().starts_with("core/") && errno == Errno::EEXIST
         }
         Op::Advise { .. } => errno == Errno::EINVAL,
-        Op::Link { .. } | Op::Expect { .. } => false,
+        Op::Link { .. } | Op::Expect { .. } | Op::UnlinkIf { .. } | Op::ProtectIf { .. } => false,
     }
 }
 

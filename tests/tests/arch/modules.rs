@@ -186,6 +186,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "plan",
             "live",
             "fc",
+            "take_away",
             "adopt",
             "narrow",
             "report",
