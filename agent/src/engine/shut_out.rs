@@ -7,36 +7,16 @@
 //! What must never happen here: a step that gives access; a step for a spec that is not the newest;
 //! a mapped LUN touched that does not lead to this volume's LUN; a receipt proven.
 
+use std::error::Error as StdError;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use mooring_host::{EntryKind, TreePath};
-use mooring_model::{Chain, ExportSpec, Generation, Mode, PortLun};
-use mooring_targets::{fc, layout};
+use mooring_model::{Chain, ExportSpec, Generation, Plan, Step};
+use mooring_targets::{Error, Observer, Op, apply, take_away};
 
 use super::cell::{BLOCKED_AFTER, Cell};
 use super::knowledge::Stale;
 use super::{Engine, lock};
-
-/// The access that an initiator loses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loss {
-    /// All access.
-    Access,
-    /// Write access.
-    Writes,
-}
-
-/// A path of one initiator to the volume.
-#[derive(Debug)]
-struct Way {
-    /// The mapped LUN of the initiator.
-    mapped: TreePath,
-    /// The LUN that the mapped LUN has to lead to.
-    lun: TreePath,
-    /// The backstore that the LUN has to lead to. `None` if the LUN's name is the volume's own.
-    backstore: Option<TreePath>,
-    loss: Loss,
-}
 
 /// Initiators with access before a spec that came while a pass was at work. Their loss follows from
 /// the spec that is the newest when it is carried out: a later one may take more, or give back.
@@ -47,11 +27,26 @@ pub(super) struct Losers {
     kept: ExportSpec,
 }
 
-fn loss(was: Mode, is: Option<Mode>) -> Option<Loss> {
-    match (was, is) {
-        (_, None) => Some(Loss::Access),
-        (Mode::ReadWrite, Some(Mode::ReadOnly)) => Some(Loss::Writes),
-        _ => None,
+/// Stops the steps once the pass has ended or a newer spec has come.
+struct Beside<'a> {
+    cell: &'a Cell,
+    pass: u64,
+    generation: Generation,
+}
+
+impl Observer for Beside<'_> {
+    fn before(&mut self, _index: usize, _step: &Step<Op>) -> ControlFlow<()> {
+        if is_stuck(self.cell, self.pass, self.generation) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+
+    fn after(&mut self, _index: usize, step: &Step<Op>) {
+        self.cell.state().knowledge.forget(Stale::BesidePass);
+        let mapped = step.op.path();
+        tracing::info!(volume = %self.cell.id, %mapped, "shut out beside a call of the kernel that hangs");
     }
 }
 
@@ -62,35 +57,18 @@ impl Engine {
         Some(Losers { pass, kept: kept?.clone() })
     }
 
-    /// The losses by the newest spec, and its generation. `None` if the pass has ended.
-    fn ways(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Way>)> {
+    /// The operations that take away what the newest spec does not give, and the generation of that
+    /// spec. `None` if the pass has ended.
+    fn lost(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Op>)> {
         let wish = cell.state().export().cloned()?;
         let generation = wish.stamp.generation;
         if !is_stuck(cell, losers.pass, generation) {
             return None;
         }
-        let (kept, new) = (&losers.kept, wish.spec());
+        let kept = &losers.kept;
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let mut ways = Vec::new();
-        for grant in &kept.grants {
-            let now = new.and_then(|new| new.grants.iter().find(|one| one.initiator == grant.initiator));
-            let Some(loss) = loss(grant.mode, now.map(|now| now.mode)) else { continue };
-            let mapped = layout::acl(&names, grant.initiator.as_str()).join(layout::lun_name(grant.lun));
-            ways.push(Way { mapped, lun: layout::lun(&names), backstore: None, loss });
-        }
         let ports: Vec<_> = lock(&self.shared.ports).served().map(|(port, _)| port).collect();
-        for grant in &kept.fc.grants {
-            let now = new.and_then(|new| new.fc.grants.iter().find(|one| one.initiator == grant.initiator));
-            let Some(loss) = loss(grant.mode, now.map(|now| now.mode)) else { continue };
-            let Some(number) = PortLun::of(grant.slot, grant.lun) else { continue };
-            ways.extend(ports.iter().map(|port| Way {
-                mapped: fc::mapped(*port, grant.initiator, grant.lun),
-                lun: fc::lun(*port, number),
-                backstore: Some(layout::backstore(&names)),
-                loss,
-            }));
-        }
-        Some((generation, ways))
+        Some((generation, take_away(&names, &ports, kept, wish.spec())))
     }
 
     /// Shuts them out beside the pass at work, if a call of that pass still seems to hang after
@@ -105,53 +83,31 @@ impl Engine {
     }
 
     fn shut_out(&self, cell: &Cell, losers: &Losers) {
-        while let Some((generation, ways)) = self.ways(cell, losers) {
-            let newest = |way: &Way| {
-                let newest = is_stuck(cell, losers.pass, generation);
-                if newest {
-                    self.take(cell, way);
-                }
-                newest
-            };
-            if ways.iter().all(newest) {
+        while let Some((generation, ops)) = self.lost(cell, losers) {
+            let mut beside = Beside { cell, pass: losers.pass, generation };
+            if ops.into_iter().all(|op| self.take(op, &mut beside)) {
                 return;
             }
         }
     }
 
-    fn take(&self, cell: &Cell, way: &Way) {
-        match self.shut(way) {
-            Ok(false) => {}
-            Ok(true) => {
-                cell.state().knowledge.forget(Stale::BesidePass);
-                let mapped = &way.mapped;
-                tracing::info!(volume = %cell.id, %mapped, "shut out beside a call of the kernel that hangs");
-            }
-            Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "not shut out before the kernel's call returns");
-            }
-        }
-    }
-
-    /// Shuts one path. `false` if there was nothing to shut.
-    fn shut(&self, way: &Way) -> Result<bool, mooring_host::TreeError> {
-        let tree = &*self.shared.machine.target;
-        let leads = |link: &TreePath, to: &TreePath| tree.read_link(link).is_ok_and(|found| found == *to);
-        let link = Some(way.mapped.join(layout::LINK)).filter(|link| leads(link, &way.lun)).or_else(|| {
-            // In an adopted export others have named the link. Lists only the mapped LUN's own
-            // folder: the call that hangs holds the folder of the ACLs.
-            let links = tree.list(&way.mapped).unwrap_or_default().into_iter();
-            let links = links.filter(|entry| entry.kind == EntryKind::Link);
-            links.map(|entry| way.mapped.join(entry.name)).find(|link| leads(link, &way.lun))
-        });
-        let ours = way.backstore.as_ref().is_none_or(|store| leads(&way.lun.join(layout::LINK), store));
-        // Half made: the next pass looks at it.
-        let Some(link) = link.filter(|_| ours) else { return Ok(false) };
-        match way.loss {
-            Loss::Access => tree.unlink(&link)?,
-            Loss::Writes => tree.write(&way.mapped.join("write_protect"), b"1")?,
-        }
-        Ok(true)
+    /// Runs one operation. Returns `false` if the steps have to stop here. An operation that fails
+    /// holds up none of the others: each is a plan of its own.
+    fn take(&self, op: Op, beside: &mut Beside<'_>) -> bool {
+        let mut plan = Plan::default();
+        plan.step(op, "a newer spec takes it away while a call hangs");
+        let error = match apply(&plan, &*self.shared.machine.target, beside) {
+            Ok(()) => return true,
+            Err(Error::Stopped { .. }) => return false,
+            Err(error) => error,
+        };
+        // The kernel's answer alone: the step is the only one, and follows from the specs.
+        let cause: &(dyn StdError + 'static) = match &error {
+            Error::Step { source, .. } => source,
+            other => other,
+        };
+        tracing::warn!(volume = %beside.cell.id, error = %Chain(cause), "not shut out before the kernel's call returns");
+        true
     }
 }
 
