@@ -35,6 +35,10 @@ impl Connections {
     /// Ends the session of a host that the target has revoked, beside a pass of an earlier spec
     /// that may hang on the very disk that goes. Nothing here touches the disk. This ends the hang:
     /// the pass comes to its end, and another one follows it.
+    ///
+    /// This needs no list of operations from two specs, as an export does: `make` looks, plans and
+    /// applies, and its look at a connection asks nothing that waits for the disk. It does not stop
+    /// at a newer spec: the pass that it observes belongs to the earlier one.
     pub(super) fn cut_beside(&self, cell: &Cell) {
         let hangs = {
             let state = cell.state();
