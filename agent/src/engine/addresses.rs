@@ -23,7 +23,7 @@ impl Engine {
     /// it, and so does this host.
     pub(super) fn watch_addresses(&self) {
         let now = (self.shared.machine.addresses)();
-        let before = std::mem::replace(&mut *lock(&self.shared.addresses), now.clone());
+        let before = std::mem::replace(&mut *lock(&self.shared.watchers.addresses), now.clone());
         if before == now {
             return;
         }
@@ -63,7 +63,7 @@ impl Engine {
     /// The problems that keep hosts from the portals of an export.
     pub(super) fn portal_problems(&self, cell: &Cell, wanted: &Wanted) -> Vec<Problem> {
         let Wanted::Present { portals, .. } = wanted else { return Vec::new() };
-        let here = lock(&self.shared.addresses);
+        let here = lock(&self.shared.watchers.addresses);
         let troubles = portals.iter().filter_map(|portal| trouble(portal, &here));
         troubles.chain(Self::silence_problem(cell)).collect()
     }

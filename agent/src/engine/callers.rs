@@ -135,7 +135,7 @@ impl Engine {
         }
         let asked = self.shared.machine.clock.now();
         let changes = callers.changes(&|| self.ports());
-        lock(&self.shared.pulse).recent.note(Instant::now(), asked, changes);
+        lock(&self.shared.watchers.pulse).recent.note(Instant::now(), asked, changes);
     }
 
     /// The ports of the portals of the configuration and of all exports.

@@ -212,11 +212,11 @@ impl Engine {
 
     /// Counts everything, as far as it is known by now.
     pub(crate) fn counts(&self) -> Counts {
-        let done = &self.shared.done;
+        let done = &self.shared.reports.done;
         let mut counts = Counts {
             passes: done.passes.load(Ordering::Relaxed),
             proven: done.proven.load(Ordering::Relaxed),
-            callers: lock(&self.shared.pulse).recent.standing().map(count),
+            callers: lock(&self.shared.watchers.pulse).recent.standing().map(count),
             blocked_portals: count(self.blocked_portals().len()),
             ..Counts::default()
         };

@@ -64,7 +64,7 @@ impl Engine {
     /// Says whether this resync asks LVM.
     pub(super) fn resync_asks_lvm(&self) -> bool {
         let fills = self.lvm().known().pools().iter().any(|pool| !pool.thick);
-        let mut watch = lock(&self.shared.watch);
+        let mut watch = lock(&self.shared.watchers.watch);
         watch.resyncs += 1;
         let asks = !watch.stands || fills || watch.resyncs >= ASKED_EVERY;
         if asks {
@@ -85,7 +85,7 @@ impl Engine {
             if changes.is_none() || places != watched {
                 changes = watch(&*self.shared.machine.blocks, &places);
                 watched = places;
-                lock(&self.shared.watch).stands = changes.is_some();
+                lock(&self.shared.watchers.watch).stands = changes.is_some();
                 // Changes from before the watch stood.
                 if changes.is_some() {
                     self.look_at_groups().await;
@@ -106,7 +106,7 @@ impl Engine {
                 }
                 Ok(None) => {
                     changes = None;
-                    lock(&self.shared.watch).stands = false;
+                    lock(&self.shared.watchers.watch).stands = false;
                     tokio::time::sleep(LIST_AGAIN).await;
                 }
                 Err(_) => {}

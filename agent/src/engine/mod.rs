@@ -41,6 +41,7 @@ mod reservations;
 mod reserve;
 mod reserved;
 mod revert;
+mod shared;
 mod shorter;
 mod shut_out;
 mod silence;
@@ -62,7 +63,6 @@ use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_bus::Units;
-use mooring_host::LocalAddress;
 use mooring_model::{
     AgentId, Chain, ClusterId, Cure, ExportReport, Generation, Naa, Problem, Receipt, Stamp, VolumeId,
     VolumeReport, VolumeSpec,
@@ -90,9 +90,7 @@ use crate::store::{Kind, Store, StoreError};
 use crate::workers::Workers;
 use cell::{Cell, Wish};
 use receipts::OpenReceipt;
-
-/// Reports that a watcher may lag behind before its stream ends.
-const REPORTS_QUEUED_MAX: usize = 4096;
+use shared::{Reports, Watchers};
 
 /// Longest time that the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
@@ -208,38 +206,20 @@ struct Shared {
     naas: Mutex<HashMap<Naa, VolumeId>>,
     /// The Fibre Channel ports.
     ports: Mutex<Ports>,
-    changes: broadcast::Sender<Change>,
-    /// Targets of ours that no spec names.
-    strays: Mutex<Vec<strays::Stray>>,
+    reports: Reports,
+    watchers: Watchers,
     /// Limits how often old tombstones are forgotten.
     purged: RateLimit,
-    /// A target of ours that the last look found: it shows what targets offer. `None` if there was
-    /// none.
-    seen_target: Mutex<Option<String>>,
     /// The relative port ids of exports.
     port_ids: Mutex<port_ids::PortIds>,
-    /// The health that was reported last. `None` if nobody has asked.
-    health: Mutex<Option<v1::Health>>,
     door: OnceLock<Arc<Door>>,
-    pulse: Mutex<pulse::Pulse>,
-    ears: Mutex<silence::Ears>,
-    knocks: Mutex<knock::Knocks>,
     bulk: bulk::Bulk,
     /// The images that volumes are made from. `None` if no folder of images is configured.
     images: Option<Images>,
-    late: Mutex<sweep::Late>,
     /// Facts of LVs that the store is to have and does not have yet.
     unwritten: Mutex<early::Unwritten>,
-    watch: Mutex<disks::Watch>,
-    watches: Mutex<watched::Watches>,
     /// The speed limit of jobs.
     pace: jobs::Pace,
-    /// Counters of what was done since the start.
-    done: counts::Done,
-    /// The addresses of this host, as the last look saw them.
-    addresses: Mutex<Vec<LocalAddress>>,
-    /// The states of systemd's units. `None` if this agent has no bus.
-    units: Option<watch::Receiver<Option<Units>>>,
     /// Work that a shutdown waits for.
     busy: busy::Busy,
     runtime: tokio::runtime::Handle,
@@ -276,7 +256,7 @@ impl Engine {
         }
         store.keep_prefix(&config.iqn_prefix)?;
         let ports = Mutex::new(Ports::kept(store.fc_ports()?));
-        let addresses = Mutex::new((machine.addresses)());
+        let addresses = (machine.addresses)();
         let bulk = bulk::Bulk::new(&config);
         let pace = jobs::Pace::new(config.job_limit);
         let units = machine.bus.clone().map(|bus| mooring_bus::follow(bus, &FOLLOWED_UNITS));
@@ -291,26 +271,15 @@ impl Engine {
             cells: Mutex::default(),
             naas: Mutex::default(),
             ports,
-            changes: broadcast::Sender::new(REPORTS_QUEUED_MAX),
-            strays: Mutex::default(),
+            reports: Reports::new(),
+            watchers: Watchers::new(addresses, units),
             purged: RateLimit::default(),
-            seen_target: Mutex::default(),
             port_ids: Mutex::default(),
-            health: Mutex::default(),
             door: OnceLock::new(),
-            pulse: Mutex::default(),
-            ears: Mutex::default(),
-            knocks: Mutex::default(),
             bulk,
             images,
-            late: Mutex::default(),
             unwritten: Mutex::default(),
-            watch: Mutex::default(),
-            watches: Mutex::default(),
             pace,
-            done: counts::Done::default(),
-            addresses,
-            units,
             busy: busy::Busy::default(),
             runtime: tokio::runtime::Handle::current(),
         };
@@ -375,7 +344,7 @@ impl Engine {
 
     /// The health that was reported last. `None` if nobody has asked.
     pub(crate) fn health(&self) -> Option<v1::Health> {
-        lock(&self.shared.health).clone()
+        lock(&self.shared.reports.health).clone()
     }
 
     /// Takes this agent's side of TLS, once: a second one is ignored.
@@ -391,12 +360,12 @@ impl Engine {
 
     /// Notes the health that this host reports now.
     pub(crate) fn note_health(&self, health: Option<&v1::Health>) {
-        *lock(&self.shared.health) = health.cloned();
+        *lock(&self.shared.reports.health) = health.cloned();
     }
 
     /// The states of systemd's units. `None` if they are unknown.
     pub(crate) fn units(&self) -> Option<Units> {
-        self.shared.units.as_ref()?.borrow().clone()
+        self.shared.watchers.units.as_ref()?.borrow().clone()
     }
 
     /// The images that volumes are made from. `None` if no folder of images is configured.
@@ -571,12 +540,12 @@ impl Engine {
 
     /// Subscribes to changes.
     pub fn changes(&self) -> broadcast::Receiver<Change> {
-        self.shared.changes.subscribe()
+        self.shared.reports.changes.subscribe()
     }
 
     fn publish(&self, change: Change) {
         // A change without a watcher is no error.
-        drop(self.shared.changes.send(change));
+        drop(self.shared.reports.changes.send(change));
     }
 
     /// Takes a volume's change, and waits until it is carried out, blocked, or late for the

@@ -87,7 +87,7 @@ impl Engine {
             let running = Running { cell };
             self.pass(cell, &wishes);
             drop(running);
-            self.shared.done.pass();
+            self.shared.reports.done.pass();
             let made = cell.state().take_left_look();
             self.passed(cell.id, made);
             if made {
@@ -607,7 +607,7 @@ impl Engine {
         };
         for open in proven {
             self.shared.store.prove_receipt(open.row, &open.receipt);
-            self.shared.done.proof();
+            self.shared.reports.done.proof();
             cell.state().established.receipts_mut().note_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));

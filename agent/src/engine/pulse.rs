@@ -225,7 +225,7 @@ impl Engine {
     /// looks are at work.
     pub(super) fn beat(&self) {
         let began = {
-            let mut pulse = lock(&self.shared.pulse);
+            let mut pulse = lock(&self.shared.watchers.pulse);
             if pulse.at_work.is_some_and(|began| began.elapsed() < LOST_AFTER) {
                 return;
             }
@@ -240,7 +240,7 @@ impl Engine {
             for cell in engine.turn() {
                 engine.feel(&cell);
             }
-            let mut pulse = lock(&engine.shared.pulse);
+            let mut pulse = lock(&engine.shared.watchers.pulse);
             if pulse.at_work == Some(began) {
                 pulse.at_work = None;
             }
@@ -249,7 +249,7 @@ impl Engine {
 
     /// The next volumes: those that connections may concern, and those whose turn it is.
     fn turn(&self) -> Vec<Arc<Cell>> {
-        let mut pulse = lock(&self.shared.pulse);
+        let mut pulse = lock(&self.shared.watchers.pulse);
         let Pulse { last, recent, .. } = &mut *pulse;
         let now = Instant::now();
         let mut turn = Vec::new();
@@ -347,7 +347,7 @@ impl Engine {
     /// Says whether everything is as the last full look saw it, now that `commands` have come, and
     /// notes that. Without a login no command can have come, and `commands` may be `None`.
     fn is_as_seen(&self, cell: &Cell, commands: Option<u64>) -> bool {
-        let pulse = lock(&self.shared.pulse);
+        let pulse = lock(&self.shared.watchers.pulse);
         let mut state = cell.state();
         let fits = state.is_export_still() && over_ip_alone(&state).is_some();
         let Some(lives) = state.knowledge.lives_mut().filter(|lives| fits && lives.fc.is_empty()) else {

@@ -96,7 +96,7 @@ impl Engine {
     /// Looks for volumes whose holder has changed since their last pass.
     pub(super) fn look_for_holders(&self) {
         let turn = {
-            let mut pulse = lock(&self.shared.pulse);
+            let mut pulse = lock(&self.shared.watchers.pulse);
             pulse.holders = (pulse.holders + 1) % LOOKS;
             pulse.holders
         };

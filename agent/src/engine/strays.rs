@@ -42,13 +42,13 @@ impl Engine {
         let names: BTreeSet<_> = names.collect();
         self.note_strays(&names);
         let ours = names.iter().find(|name| self.shared.config.iqn_prefix.volume(name).is_some());
-        *lock(&self.shared.seen_target) = ours.cloned();
+        *lock(&self.shared.reports.seen_target) = ours.cloned();
         Some(names)
     }
 
     /// A target of ours. `None` if the last look found none.
     pub(crate) fn seen_target(&self) -> Option<String> {
-        lock(&self.shared.seen_target).clone()
+        lock(&self.shared.reports.seen_target).clone()
     }
 
     fn note_strays(&self, targets: &BTreeSet<String>) {
@@ -68,7 +68,7 @@ impl Engine {
             .map(stray)
             .collect();
         strays.sort_unstable_by_key(|stray| stray.id);
-        let mut known = lock(&self.shared.strays);
+        let mut known = lock(&self.shared.reports.strays);
         for new in strays.iter().filter(|stray| !known.contains(stray)) {
             tracing::warn!(volume = %new.id, initiators = new.grants, "an orphaned target: left as it is");
         }
@@ -80,7 +80,7 @@ impl Engine {
 
     /// Removes a target from the orphans if a spec that was taken explains it.
     pub(super) fn explain_stray(&self, id: VolumeId) {
-        let mut known = lock(&self.shared.strays);
+        let mut known = lock(&self.shared.reports.strays);
         let count = known.len();
         known.retain(|stray| stray.id != id || !self.explains_target(id));
         if known.len() < count {
@@ -99,7 +99,7 @@ impl Engine {
     /// Problems for the targets of ours that the last look found, and that no spec has explained
     /// since.
     pub(crate) fn strays(&self) -> Vec<Problem> {
-        let strays = lock(&self.shared.strays).clone();
+        let strays = lock(&self.shared.reports.strays).clone();
         let prefix = &self.shared.config.iqn_prefix;
         let problem = |Stray { id, grants }: &Stray| Problem {
             object: format!("orphaned target {}", prefix.target(*id)),

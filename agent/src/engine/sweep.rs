@@ -237,7 +237,7 @@ impl Engine {
     /// Has LVM asked later, once for all late volumes.
     pub(super) fn wake_when_there(&self) {
         let delay = {
-            let mut late = lock(&self.shared.late);
+            let mut late = lock(&self.shared.watchers.late);
             if std::mem::replace(&mut late.planned, true) {
                 return;
             }
@@ -253,14 +253,14 @@ impl Engine {
 
     /// Looks for late volumes that a pass can help now, and wakes them.
     fn look_for_late(&self) {
-        lock(&self.shared.late).planned = false;
+        lock(&self.shared.watchers.late).planned = false;
         let mut cells = self.cells();
         cells.retain(|cell| {
             let state = cell.state();
             state.turn.is_late()
         });
         if cells.is_empty() {
-            lock(&self.shared.late).in_vain = 0;
+            lock(&self.shared.watchers.late).in_vain = 0;
             return;
         }
         let count = cells.len();
@@ -270,7 +270,7 @@ impl Engine {
             None => (Vec::new(), cells),
         };
         {
-            let mut late = lock(&self.shared.late);
+            let mut late = lock(&self.shared.watchers.late);
             late.in_vain = if come.is_empty() { late.in_vain.saturating_add(1) } else { 0 };
         }
         for cell in &waiting {

@@ -12,7 +12,7 @@ use crate::capabilities;
 impl Engine {
     /// Reports problems of units that come or go. Ends at once if this agent has no bus.
     pub(super) async fn follow_units(self) {
-        let Some(mut seen) = self.shared.units.clone() else { return };
+        let Some(mut seen) = self.shared.watchers.units.clone() else { return };
         let mut known: Vec<Problem> = Vec::new();
         loop {
             seen.mark_unchanged();

@@ -124,7 +124,7 @@ impl State {
 impl Engine {
     /// The share of all volumes that this resync looks at.
     pub(super) fn next_share(&self) -> Share {
-        let mut watches = lock(&self.shared.watches);
+        let mut watches = lock(&self.shared.watchers.watches);
         watches.share = watches.share.next();
         watches.share
     }
@@ -208,7 +208,7 @@ impl Engine {
             Vec::new()
         });
         {
-            let mut all = lock(&self.shared.watches);
+            let mut all = lock(&self.shared.watchers.watches);
             all.volumes.extend(watched.iter().map(|folder| (*folder, cell.id)));
         }
         let mut state = cell.state();
@@ -228,7 +228,7 @@ impl Engine {
     fn let_go(&self, folders: &dyn Folders, left: &[FolderId]) {
         for folder in left {
             folders.unwatch(*folder);
-            lock(&self.shared.watches).volumes.remove(folder);
+            lock(&self.shared.watchers.watches).volumes.remove(folder);
         }
     }
 
@@ -260,7 +260,7 @@ impl Engine {
 
     fn note_changes(&self, changes: &FolderChanges) {
         let touched: BTreeSet<_> = {
-            let mut all = lock(&self.shared.watches);
+            let mut all = lock(&self.shared.watchers.watches);
             let of = |(folder, gone): &(FolderId, bool)| {
                 if *gone { all.volumes.remove(folder) } else { all.volumes.get(folder).copied() }
             };
