@@ -454,10 +454,8 @@ impl Engine {
         let losers = Self::losers(cell, kept);
         let mut state = cell.state();
         state.established.let_in_unless(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
-        state
-            .established
-            .receipts_mut()
-            .set_newest(wish.stamp.generation, receipts.iter().rev().cloned().collect());
+        let newest = receipts.iter().rev().cloned().collect();
+        state.established.receipts_mut().set_newest(wish.stamp.generation, newest);
         state.admit_export(wish);
         let (any, began) = (!receipts.is_empty(), Some(self.began(put.decoded.elapsed())));
         for (row, receipt) in rows.into_iter().zip(receipts) {
