@@ -18,6 +18,7 @@ mod context;
 mod default_types;
 mod fault;
 mod fences;
+mod gate;
 mod hosts;
 mod images;
 mod jobs;

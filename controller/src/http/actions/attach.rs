@@ -7,24 +7,28 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::{Call, Done};
+use super::{Call, Done, Row};
 use crate::domain::AttachAction;
 use crate::http::attachments::{attachment_id, mode};
 use crate::http::backend::Backend;
 use crate::http::fault::Fault;
+use crate::http::gate::Gate::Policies;
 use crate::http::schema::{Fields, python};
 use crate::service::Wait;
 
-pub(super) const NAMES: [&str; 9] = [
-    "os-attach",
-    "os-begin_detaching",
-    "os-detach",
-    "os-force_detach",
-    "os-initialize_connection",
-    "os-reserve",
-    "os-roll_detaching",
-    "os-terminate_connection",
-    "os-unreserve",
+pub(super) const ROWS: [Row; 9] = [
+    ("os-attach", Policies(&["volume_extension:volume_actions:attach"])),
+    ("os-begin_detaching", Policies(&["volume_extension:volume_actions:begin_detaching"])),
+    ("os-detach", Policies(&["volume_extension:volume_actions:detach"])),
+    (
+        "os-force_detach",
+        Policies(&["volume_extension:volume_admin_actions:force_detach", "volume:attachment_delete"]),
+    ),
+    ("os-initialize_connection", Policies(&["volume_extension:volume_actions:initialize_connection"])),
+    ("os-reserve", Policies(&["volume_extension:volume_actions:reserve"])),
+    ("os-roll_detaching", Policies(&["volume_extension:volume_actions:roll_detaching"])),
+    ("os-terminate_connection", Policies(&["volume_extension:volume_actions:terminate_connection"])),
+    ("os-unreserve", Policies(&["volume_extension:volume_actions:unreserve"])),
 ];
 
 pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn bodies_are_read_as_clients_send_them() {
-        for name in NAMES {
+        for (name, _) in ROWS {
             let nothing = ["os-attach", "os-initialize_connection"].contains(&name);
             assert_eq!(parse(name, &Value::Null).is_err(), nothing, "{name}");
             assert_eq!(parse(name, &json!({})).is_err(), nothing, "{name}");

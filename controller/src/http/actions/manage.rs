@@ -5,10 +5,11 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 
-use super::{Call, Done};
+use super::{Call, Done, Row};
 use crate::http::backend::Backend;
+use crate::http::gate::Gate::Policies;
 
-pub(super) const NAMES: [&str; 1] = ["os-unmanage"];
+pub(super) const ROWS: [Row; 1] = [("os-unmanage", Policies(&["volume_extension:volume_unmanage"]))];
 
 /// The value does not matter: clients send null or an empty object.
 pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {

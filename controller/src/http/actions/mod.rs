@@ -22,6 +22,7 @@ use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
+use super::gate::Gate;
 use super::routes::Routes;
 use super::volumes::volume_id;
 
@@ -47,19 +48,22 @@ type Done<'a> = Pin<Box<dyn Future<Output = Result<Response, Fault>> + Send + 'a
 
 type Handler<B> = for<'a> fn(Call<'a, B>) -> Done<'a>;
 
-/// The names of each module's actions, in the order of the handlers below.
-const NAMES: [&[&str]; 4] = [&attach::NAMES, &retype::NAMES, &operator::NAMES, &manage::NAMES];
+/// An action's name and its gate.
+type Row = (&'static str, Gate);
+
+/// The rows of each module's actions, in the order of the handlers below.
+const ROWS: [&[Row]; 4] = [&attach::ROWS, &retype::ROWS, &operator::ROWS, &manage::ROWS];
 
 /// Finds the handler of a name.
 fn handler<B: Backend>(name: &str) -> Option<Handler<B>> {
     let handlers: [Handler<B>; 4] = [attach::run, retype::run, operator::run, manage::run];
-    NAMES.iter().zip(handlers).find(|(names, _)| names.contains(&name)).map(|(_, run)| run)
+    let has = |rows: &[Row]| rows.iter().any(|(known, _)| *known == name);
+    ROWS.iter().zip(handlers).find(|(rows, _)| has(rows)).map(|(_, run)| run)
 }
 
-/// The names of all actions that a module has.
-#[cfg(test)]
-pub(super) fn served() -> impl Iterator<Item = &'static str> {
-    NAMES.into_iter().flatten().copied()
+/// The rows of all actions that a module has.
+pub(super) fn rows() -> impl Iterator<Item = Row> {
+    ROWS.into_iter().flatten().copied()
 }
 
 /// Actions of the Block Storage API that no module has, with their policies. A caller that the

@@ -7,15 +7,22 @@ use axum::response::IntoResponse;
 use mooring_model::VolumeId;
 use serde_json::Value;
 
-use super::{Call, Done};
+use super::{Call, Done, Row};
 use crate::domain::{VolumeAction, VolumeStatus};
 use crate::http::backend::Backend;
 use crate::http::fault::Fault;
+use crate::http::gate::Gate::Policies;
 use crate::http::schema::{Fields, invalid, python};
 use crate::http::version::Version;
 
-pub(super) const NAMES: [&str; 6] =
-    ["os-extend", "os-force_delete", "os-reset_status", "os-set_bootable", "os-update_readonly_flag", REVERT];
+pub(super) const ROWS: [Row; 6] = [
+    ("os-extend", Policies(&["volume:extend", "volume:extend_attached_volume"])),
+    ("os-force_delete", Policies(&["volume_extension:volume_admin_actions:force_delete"])),
+    ("os-reset_status", Policies(&["volume_extension:volume_admin_actions:reset_status"])),
+    ("os-set_bootable", Policies(&["volume:update"])),
+    ("os-update_readonly_flag", Policies(&["volume:update_readonly_flag"])),
+    (REVERT, Policies(&["volume:revert_to_snapshot"])),
+];
 
 const REVERT: &str = "revert";
 

@@ -7,13 +7,14 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use serde_json::Value;
 
-use super::{Call, Done};
+use super::{Call, Done, Row};
 use crate::http::backend::Backend;
 use crate::http::fault::Fault;
+use crate::http::gate::Gate::Policies;
 use crate::http::schema::{Fields, invalid, python};
 use crate::rules::retype::MigrationPolicy;
 
-pub(super) const NAMES: [&str; 1] = ["os-retype"];
+pub(super) const ROWS: [Row; 1] = [("os-retype", Policies(&["volume:retype", "volume:multiattach"]))];
 
 pub(super) fn run<B: Backend>(call: Call<'_, B>) -> Done<'_> {
     Box::pin(async move {

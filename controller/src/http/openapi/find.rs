@@ -4,7 +4,8 @@
 
 use axum::http::Method;
 
-use super::{BLOCK_STORAGE, OWN, Operation, ROOT};
+use super::operation::Operation;
+use super::{BLOCK_STORAGE, OWN, ROOT, rows};
 
 /// An API, and the path below it (below the project, for the Block Storage API).
 pub(in crate::http) type Api = (Which, String);
@@ -60,18 +61,18 @@ fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
 /// Finds an operation. Of two that match, takes the one with fewer variable parts, as the router
 /// does.
 pub(in crate::http) fn find((api, path): (Which, &str), method: &Method) -> Option<Found> {
-    let all: &[Operation] = match api {
-        Which::BlockStorage => &BLOCK_STORAGE,
-        Which::Own => &OWN,
+    let all = match api {
+        Which::BlockStorage => BLOCK_STORAGE,
+        Which::Own => OWN,
     };
     // Addresses outside of projects are compared in full.
     let open = |operation: &&Operation| {
         api == Which::Own && operation.path.strip_prefix("/mooring/v1") == Some(path)
     };
-    if let Some(found) = ROOT.iter().filter(open).find(|operation| operation.method == method.as_str()) {
+    if let Some(found) = rows(ROOT).filter(open).find(|operation| operation.method == method.as_str()) {
         return Some(Found { id: found.id, objects: Vec::new() });
     }
-    let of_method = all.iter().filter(|operation| operation.method == method.as_str());
+    let of_method = rows(all).filter(|operation| operation.method == method.as_str());
     let found = of_method.filter_map(|operation| Some((operation.id, matched(operation, path)?)));
     let (id, objects) = found.min_by_key(|(_, objects)| objects.len())?;
     Some(Found { id, objects })
@@ -83,8 +84,8 @@ mod tests {
 
     #[test]
     fn every_operation_is_found_by_its_own_address() {
-        for (which, all) in [(Which::BlockStorage, &BLOCK_STORAGE[..]), (Which::Own, &OWN[..])] {
-            for operation in all {
+        for (which, all) in [(Which::BlockStorage, BLOCK_STORAGE), (Which::Own, OWN)] {
+            for operation in rows(all) {
                 let part =
                     |part: &str| if name_of(part).is_some() { "x".to_owned() } else { part.to_owned() };
                 let path = operation.path.split('/').map(part).collect::<Vec<_>>().join("/");
