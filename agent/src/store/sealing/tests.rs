@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Instant;
 
 use mooring_model::{Digest, Generation, Stamp};
 use mooring_systemd::sealing::KeysError;
@@ -228,10 +227,9 @@ fn a_body_that_was_moved_to_another_row_is_refused() {
     assert!(store.spec(Kind::Export, one).is_ok());
 }
 
-/// A start after a reboot reads every spec once. The bound is far above what it takes, and far
-/// below what anybody would notice.
+/// A start after a reboot reads every spec once; `cargo xtask bench node` measures that.
 #[test]
-fn a_thousand_bodies_open_in_milliseconds() {
+fn all_bodies_of_a_full_store_open_with_the_keys() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let keys = keys(folder.path());
@@ -241,14 +239,8 @@ fn a_thousand_bodies_open_in_milliseconds() {
         .unwrap();
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
     let rows: Vec<(String, String, Vec<u8>)> = rows.collect::<Result<_, _>>().unwrap();
-    let open_all = || {
-        let began = Instant::now();
-        for (volume, kind, body) in &rows {
-            keys.open(place(&[volume, kind]), body).unwrap();
-        }
-        began.elapsed()
-    };
-    // The least of a few runs: others may have the processor.
-    let took = (0..5).map(|_| open_all()).min().unwrap();
-    assert!(rows.len() == 1000 && took.as_millis() < 200, "{took:?}");
+    assert_eq!(rows.len(), 1000);
+    for (volume, kind, body) in &rows {
+        keys.open(place(&[volume, kind]), body).unwrap();
+    }
 }
