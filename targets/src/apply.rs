@@ -1,8 +1,8 @@
 //! Runs the steps of a plan one by one and stops at the first that fails. It judges nothing: an
 //! error is tolerated only where the object is already as the step wants it.
 //!
-//! What must never happen here: a step that is tried twice, skipped, or done in another order; an
-//! error that repeats a value.
+//! What must never happen here: a step that is tried twice, done in another order, or skipped (but
+//! for a conditional one that has nothing to do); an error that repeats a value.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

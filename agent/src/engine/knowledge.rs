@@ -206,17 +206,17 @@ impl Knowledge {
         &self.table
     }
 
-    /// The table of the LV, to be changed by a look at it.
+    /// Mutable access to the table of the LV, for a look at it.
     pub(super) fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }
 
-    /// The image export that was seen last. `None` if there was none. `None` if nothing of one is left.
+    /// The image export that was seen last. `None` if none was seen, or nothing of it is left.
     pub(super) fn uploading(&self) -> Option<&Uploading> {
         self.uploading.as_ref()
     }
 
-    /// Takes note of a copy to a file, or with `None` that nothing of it is left.
+    /// Notes an image export, or with `None` that nothing of it is left.
     pub(super) fn learn_uploading(&mut self, uploading: Option<Uploading>) {
         self.uploading = uploading;
     }
