@@ -238,6 +238,12 @@ fn path(wire: &v1::AttachmentPath) -> Option<AttachmentPath> {
     Some(AttachmentPath { attachment: wire.attachment_id.parse().ok()?, path: wire.path.clone() })
 }
 
+/// The report of this volume's connection in an answer. `None` if there is none, or if it is another
+/// volume's.
+pub fn connection_of(wire: Option<&v1::ConnectionReport>, id: VolumeId) -> Option<ConnectionReport> {
+    wire.and_then(connection).filter(|report| report.volume == id)
+}
+
 /// A connection's report.
 pub fn connection(wire: &v1::ConnectionReport) -> Option<ConnectionReport> {
     let phase = match wire.phase() {

@@ -238,7 +238,7 @@ impl Agent {
             Some(status) => {
                 let seen = SeenConnection {
                     stamp: reports::stamp(status.stamp.as_ref()),
-                    report: status.report.as_ref().and_then(reports::connection),
+                    report: reports::connection_of(status.report.as_ref(), volume),
                     put_at: None,
                 };
                 state.connections.insert(volume, seen);

@@ -385,7 +385,7 @@ async fn list_host(
     let mut seen = BTreeMap::new();
     for status in &list.connections {
         let Ok(volume) = status.volume_id.parse::<VolumeId>() else { continue };
-        let report = status.report.as_ref().and_then(reports::connection);
+        let report = reports::connection_of(status.report.as_ref(), volume);
         seen.insert(
             volume,
             SeenConnection { stamp: reports::stamp(status.stamp.as_ref()), report, put_at: None },

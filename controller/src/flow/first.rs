@@ -77,7 +77,7 @@ impl Inner {
         let heard = Heard::Answered(Instant::now());
         let answer = agent.put_volume(put).await?;
         let released = spec.wish.body.is_none() && !spec.wish.hard;
-        if let Some(error) = manage::release_failed(agent, &answer).filter(|_| released) {
+        if let Some(error) = manage::release_failed(agent, id, &answer).filter(|_| released) {
             return Err(error);
         }
         agent.took_volume(id, spec.stamp.clone());

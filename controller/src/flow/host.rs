@@ -112,9 +112,7 @@ impl Inner {
             seen.stamp = Some(spec.stamp.clone());
             seen.put_at = Some(Instant::now());
         }
-        if let Some(report) =
-            answer.report.as_ref().and_then(reports::connection).filter(|it| it.volume == id)
-        {
+        if let Some(report) = reports::connection_of(answer.report.as_ref(), id) {
             agent.saw_connection(report);
         }
         self.touch(id);

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mooring_api::v1;
-use mooring_model::Cure;
+use mooring_api::{reports, v1};
+use mooring_model::{Cure, Phase, VolumeId};
 
 use super::storage::Work;
 use super::{Inner, Next, wishes};
@@ -20,8 +20,13 @@ use crate::store::{Db, Event, VolumeRow};
 
 /// Returns the refusal in an agent's answer to the tombstone of an unmanaged volume. `None`: the
 /// answer has no special meaning.
-pub(super) fn release_failed(agent: &Agent, answer: &v1::PutVolumeResponse) -> Option<CallError> {
-    let kept = answer.report.as_ref().is_some_and(|report| report.phase() == v1::Phase::Orphan);
+pub(super) fn release_failed(
+    agent: &Agent,
+    id: VolumeId,
+    answer: &v1::PutVolumeResponse,
+) -> Option<CallError> {
+    let report = reports::volume_of(answer.report.as_ref(), id);
+    let kept = report.is_some_and(|report| report.phase == Phase::Orphan);
     kept.then(|| CallError::Refused {
         text: format!("{}: it is of a release that cannot let go of volumes: upgrade it", agent.entry.name),
         precondition: true,

@@ -61,13 +61,15 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(status: v1::VolumeStatus) -> Self {
+    /// Reads the answer about this volume. Nothing is settled by another volume's report.
+    fn of(id: VolumeId, status: v1::VolumeStatus) -> Self {
+        let own = |report: &&v1::ExportReport| report.volume_id.parse() == Ok(id);
         let spec = status.export_spec.unwrap_or_default();
         Self {
             stamp: reports::stamp(status.export_stamp.as_ref()),
             granted: granted_by(&spec).collect(),
-            shown: status.export.iter().flat_map(shown_by).collect(),
-            settled: status.export.is_none_or(|report| report.in_force),
+            shown: status.export.iter().filter(own).flat_map(shown_by).collect(),
+            settled: status.export.as_ref().is_none_or(|report| own(&report) && report.in_force),
             receipts: status.receipts.iter().filter_map(reports::receipt).collect(),
             opaque: status.export_opaque,
             spec,
@@ -328,7 +330,7 @@ impl Inner {
         let mut seen = Seen::default();
         if agent.knows_volume(id) {
             match agent.get_volume(id.to_string(), LOOK_LIMIT).await {
-                Ok(status) => seen = Seen::of(status),
+                Ok(status) => seen = Seen::of(id, status),
                 Err(error) => {
                     tracing::warn!(volume = %id, %error, "cannot look at who is to be cut off");
                     return Ok(Next::After(AGAIN));
@@ -451,6 +453,23 @@ mod tests {
     const C: &str = "20:00:52:54:00:14:00:0c";
     const ONE: AttachmentId = AttachmentId::from_u128(1);
     const TWO: AttachmentId = AttachmentId::from_u128(2);
+
+    #[test]
+    fn nothing_is_settled_by_another_volumes_report() {
+        let (id, other) = (VolumeId::from_u128(7), VolumeId::from_u128(8));
+        let seen = |of: Option<VolumeId>| {
+            let grants = vec![v1::GrantReport { initiator: A.to_owned(), ..Default::default() }];
+            let report = |of: VolumeId| v1::ExportReport {
+                volume_id: of.to_string(),
+                in_force: true,
+                grants: grants.clone(),
+                ..Default::default()
+            };
+            let seen = Seen::of(id, v1::VolumeStatus { export: of.map(report), ..Default::default() });
+            (seen.settled, seen.shown.len())
+        };
+        assert_eq!((seen(None), seen(Some(id)), seen(Some(other))), ((true, 0), (true, 1), (false, 0)));
+    }
 
     /// An agent that grants these initiators over Fibre Channel, each for these attachments.
     fn seen(grants: &[(&str, &[AttachmentId])]) -> Seen {

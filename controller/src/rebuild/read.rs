@@ -86,7 +86,7 @@ pub(super) fn read(heard: &[Heard], now: SystemTime) -> Result<Found, RebuildErr
     for (index, agent) in heard.iter().enumerate() {
         for status in &agent.volumes {
             let Ok(id) = status.volume_id.parse() else { continue };
-            match claim(status) {
+            match claim(id, status) {
                 Claim::Wanted => claims.entry(id).or_default().push((index, status)),
                 Claim::Left(note) => reports[index].notes.push(format!("volume {id}: {note}")),
                 Claim::Outdated => return Err(RebuildError::Outdated(agent.entry.name.clone())),
@@ -136,8 +136,9 @@ enum Claim {
     Outdated,
 }
 
-fn claim(status: &v1::VolumeStatus) -> Claim {
-    let report = status.volume.clone().unwrap_or_default();
+fn claim(id: VolumeId, status: &v1::VolumeStatus) -> Claim {
+    let own = status.volume.as_ref().filter(|report| report.volume_id.parse() == Ok(id));
+    let report = own.cloned().unwrap_or_default();
     match (&status.volume_stamp, &status.volume_spec, report.phase()) {
         (Some(_), Some(_), _) => Claim::Wanted,
         (_, None, v1::Phase::Orphan) => Claim::Left(format!(
@@ -751,12 +752,15 @@ mod tests {
     fn an_agent_that_returns_no_specs_counts_as_outdated_not_as_empty() {
         let stamp = Some(v1::Stamp::default());
         let spec = Some(v1::VolumeSpec::default());
-        let status = |phase: v1::Phase, stamp: &Option<v1::Stamp>, spec: &Option<v1::VolumeSpec>| {
-            let mut volume = v1::VolumeReport::default();
-            volume.set_phase(phase);
-            let (volume, volume_stamp, volume_spec) = (Some(volume), stamp.clone(), spec.clone());
-            claim(&v1::VolumeStatus { volume, volume_stamp, volume_spec, ..Default::default() })
-        };
+        let (id, other) = (VolumeId::from_u128(1), VolumeId::from_u128(2));
+        let of_volume =
+            |of: VolumeId, phase: v1::Phase, stamp: &Option<v1::Stamp>, spec: &Option<v1::VolumeSpec>| {
+                let mut volume = v1::VolumeReport { volume_id: of.to_string(), ..Default::default() };
+                volume.set_phase(phase);
+                let (volume, volume_stamp, volume_spec) = (Some(volume), stamp.clone(), spec.clone());
+                claim(id, &v1::VolumeStatus { volume, volume_stamp, volume_spec, ..Default::default() })
+            };
+        let status = |phase, stamp: &_, spec: &_| of_volume(id, phase, stamp, spec);
         for phase in [v1::Phase::Ready, v1::Phase::Creating, v1::Phase::Failed, v1::Phase::Unspecified] {
             assert!(matches!(status(phase, &stamp, &spec), Claim::Wanted));
             assert!(matches!(status(phase, &stamp, &None), Claim::Outdated));
@@ -765,6 +769,8 @@ mod tests {
         for phase in [v1::Phase::Orphan, v1::Phase::Deleting, v1::Phase::Gone] {
             assert!(matches!(status(phase, &stamp, &None), Claim::Left(_)));
             assert!(matches!(status(phase, &None, &None), Claim::Left(_)));
+            // Another volume's report is no reason to leave this one.
+            assert!(matches!(of_volume(other, phase, &stamp, &None), Claim::Outdated));
         }
     }
 }
