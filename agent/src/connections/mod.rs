@@ -1,10 +1,10 @@
 //! The host's role: keeps the specs of connections to volumes durable, and carries them out through
 //! `mooring-sessiond`.
 //!
-//! It works as the engine of volumes and exports does, with its own cells, admission and passes: a
-//! hanging disk or an unreachable target delays its own volume only. A pass is woken by a new spec,
-//! a changed session (`mooring-sessiond` reports it), a disk that comes or goes (uevents report
-//! it), the retry of a failure, and the resync.
+//! This module works as the engine of volumes and exports does, with its own cells, admission and
+//! passes: a hanging disk or an unreachable target delays its own volume only. A pass is woken by a
+//! new spec, a changed session (`mooring-sessiond` reports it), a disk that comes or goes (uevents
+//! report it), the retry of a failure, and the resync.
 //!
 //! What must never happen here: an acknowledgement before the store has the spec; a session or disk
 //! touched that no spec and no tombstone names; anything torn down because somebody does not

@@ -303,7 +303,7 @@ impl Inner {
             }
         }
         if changed {
-            self.touch_all_here();
+            self.touch_all();
         }
     }
 

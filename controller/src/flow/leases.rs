@@ -212,7 +212,7 @@ impl Manager {
             news |= self.read_rows(stale).await;
         }
         if news {
-            self.inner.touch_all_here();
+            self.inner.touch_all();
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Manager {
             agent.set_hold(Hold::Theirs(Said::default()));
             agent.down(why.to_owned());
         }
-        self.inner.touch_all_here();
+        self.inner.touch_all();
     }
 
     async fn lose_what_is_over(&mut self) {
@@ -417,7 +417,7 @@ impl Manager {
         }
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move { inner.go_on_forgetting().await });
-        self.inner.touch_all_here();
+        self.inner.touch_all();
     }
 }
 

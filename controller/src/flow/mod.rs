@@ -358,13 +358,8 @@ impl Inner {
         self.touch(volume);
     }
 
-    /// Announces to all followers that something may have changed.
+    /// Announces to all followers at this controller that something may have changed.
     pub(crate) fn touch_all(&self) {
-        self.touch_all_here();
-    }
-
-    /// Does as [`Inner::touch_all`], only on this controller.
-    pub(crate) fn touch_all_here(&self) {
         for pulse in lock(&self.pulses).values() {
             pulse.beat();
         }
