@@ -317,4 +317,19 @@ impl Fleet {
             if up == self.control.agents() { Ok(()) } else { Err(format!("{hosts:?}")) }
         });
     }
+
+    /// Waits until the controller knows that an agent does not answer.
+    #[track_caller]
+    pub fn until_missed(&self, agent: &str) {
+        let admin = self.admin();
+        until("an agent is missed", || {
+            let hosts = admin.get("/mooring/v1/hosts").expect(200);
+            let missed = |host: &serde_json::Value| host["name"] == agent && host["up"] == false;
+            if hosts["hosts"].as_array().is_some_and(|hosts| hosts.iter().any(missed)) {
+                Ok(())
+            } else {
+                Err(hosts.to_string())
+            }
+        });
+    }
 }

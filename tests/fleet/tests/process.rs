@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Child, Command};
 
-use mooring_fleet::{Fleet, until};
+use mooring_fleet::Fleet;
 use serde_json::json;
 
 /// A process that does not outlive its test.
@@ -37,11 +37,9 @@ fn a_killed_agent_comes_back_with_its_volumes_and_its_grants() {
     drop(agent);
     let body =
         json!({ "attachment": { "volume_uuid": volume, "connector": fleet.stock("node2").connector() } });
-    until("the controller misses it", || {
-        let refused = member.post("/attachments", &body);
-        // While its loss is not noticed yet, the request waits for it in vain or is taken back.
-        if refused.status == 503 { Ok(()) } else { Err(format!("{refused:?}")) }
-    });
+    fleet.until_missed("a1");
+    let refused = member.post("/attachments", &body);
+    assert_eq!(refused.status, 503, "{refused:?}");
     assert_eq!(member.status(&volume), "in-use");
     let _agent = start(folder.path());
     fleet.until_up();

@@ -103,10 +103,8 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     let before = at_target(&fleet, &volume);
     // A host must learn it first.
     fleet.host("h1").kill();
-    until("it is missed", || {
-        let refused = admin.post(&path, &json!({}));
-        if refused.status == 503 { Ok(()) } else { Err(format!("{refused:?}")) }
-    });
+    fleet.until_missed("h1");
+    admin.post(&path, &json!({})).refused(503, "h1");
     assert_eq!(at_target(&fleet, &volume), before);
     fleet.host("h1").start();
     fleet.until_up();
