@@ -568,9 +568,11 @@ fn many_sessions_are_taken_over_together() {
     }
     let before = host.client().list().unwrap();
     daemon.kill();
-    // Half of them lose their session meanwhile.
+    // Half of them lose their session meanwhile, and the kernel notices each loss.
     for rig in rigs.iter().step_by(2) {
         rig.target.cut_all();
+        let sid = before.iter().find(|session| session.volume == rig.volume).unwrap().sid.unwrap();
+        assert!(host.host.wait_for(|host| host.session_state(sid).as_deref() == Some("FAILED")));
     }
     let _daemon = host.restart();
     wait("all logged in", || {

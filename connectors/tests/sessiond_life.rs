@@ -173,12 +173,13 @@ fn a_target_that_is_not_there_yet_is_tried_on() {
 #[test]
 fn a_silent_target_is_bounded() {
     let mut rig = Rig::new();
-    rig.timing.answer_within = Duration::from_millis(20);
+    rig.timing.answer_within = Duration::from_millis(200);
     rig.target.behave(|target| target.stall_at = Some(2));
     let _daemon = rig.start();
     let _ = rig.client().ensure(&rig.wish(), Duration::ZERO).unwrap();
-    let status = rig.until("a problem", |status| status.problem.is_some());
-    assert!(status.problem.unwrap().contains("no answer (the CHAP challenge)"), "says at which step");
+    // On a busy machine an earlier answer may be late in one of the tries.
+    let says_the_step = |problem: &String| problem.contains("no answer (the CHAP challenge)");
+    rig.until("the step at which it is silent", |status| status.problem.as_ref().is_some_and(says_the_step));
     rig.target.behave(|target| target.stall_at = None);
     rig.until_state(SessionState::LoggedIn);
     assert_eq!(rig.host.sessions().len(), 1);
@@ -353,9 +354,10 @@ fn what_the_target_says_by_itself_is_answered_by_a_new_login() {
     let rig = Rig::new();
     let _daemon = rig.start();
     let before = rig.attach();
-    // Logout request, drop of the connection, drop of all connections, new negotiation.
-    for (n, event) in [(1, 1), (2, 2), (3, 3), (4, 4)] {
-        assert_eq!(rig.target.send_async(INITIATOR, event, [0, 0, 0]), 1);
+    // Logout request (within a minute: a busy target may answer late), drop of the connection, drop
+    // of all connections, new negotiation.
+    for (n, event, seconds) in [(1, 1, 60), (2, 2, 0), (3, 3, 0), (4, 4, 0)] {
+        assert_eq!(rig.target.send_async(INITIATOR, event, [0, 0, seconds]), 1);
         let after =
             rig.until("a relogin", |status| status.relogins == n && status.state == SessionState::LoggedIn);
         assert_eq!(after.sid, before.sid, "event {event}");
@@ -412,6 +414,8 @@ fn a_kernel_that_refuses_any_step_leaves_nothing_and_is_asked_again() {
         let _daemon = rig.start();
         rig.host.fail(op, 1, Errno::ENOMEM);
         let mut watch = rig.client().watch().unwrap();
+        // A watch that begins after the login shows no failure.
+        next_event(&mut watch, |event| *event == SessionEvent::Synced);
         let status = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
         assert_eq!(status.state, SessionState::LoggedIn, "{op:?}");
         let event = next_event(

@@ -108,7 +108,9 @@ impl Door for Fake {
         Ok(())
     }
 
-    fn pause(&self) {}
+    fn pause(&self) {
+        thread::sleep(Duration::from_millis(1));
+    }
 
     fn log_out(&self, disk: &OurDisk) -> Result<(), String> {
         self.note(format!("log out {}", disk.device.display()));
@@ -130,7 +132,10 @@ fn mounted(number: u128, points: &[&str]) -> FakeDisk {
     FakeDisk { number, layers: Layers { mounts, ..Layers::default() }, ..FakeDisk::default() }
 }
 
-const SOON: Duration = Duration::from_millis(300);
+/// Time for disks of which one never ends: long enough for all steps of the others.
+const SOON: Duration = Duration::from_secs(4);
+/// Time for disks that all end.
+const LONG: Duration = Duration::from_mins(1);
 
 #[test]
 fn everything_on_a_disk_goes_in_its_order_and_then_the_disk() {
@@ -138,7 +143,7 @@ fn everything_on_a_disk_goes_in_its_order_and_then_the_disk() {
     disk.layers.swaps = vec!["/data/swap".into()];
     disk.layers.tops = vec![Top::Map("vg-data".into()), Top::Raid("md0".into()), Top::Loop("loop0".into())];
     let (fake, door) = machine(&[disk]);
-    let went = release(&door, SOON).unwrap();
+    let went = release(&door, LONG).unwrap();
     assert_eq!(went, BTreeMap::from([("/dev/sd1".into(), Released::Whole)]));
     let wanted = [
         "swapoff /data/swap",
@@ -151,7 +156,7 @@ fn everything_on_a_disk_goes_in_its_order_and_then_the_disk() {
         "log out /dev/sd1",
     ];
     assert_eq!(*fake.done.lock().unwrap(), wanted);
-    assert_eq!(release(&door, SOON).unwrap(), BTreeMap::new(), "the second time there is nothing");
+    assert_eq!(release(&door, LONG).unwrap(), BTreeMap::new(), "the second time there is nothing");
 }
 
 #[test]
@@ -159,7 +164,7 @@ fn users_that_go_later_are_waited_for_and_their_writes_are_sent_meanwhile() {
     let mut open = FakeDisk { number: 2, busy: 3, ..FakeDisk::default() };
     open.holders = vec![Holder::Process { pid: 9, name: "qemu".into() }];
     let (fake, door) = machine(&[FakeDisk { busy: 2, ..mounted(1, &["/data"]) }, open]);
-    let went = release(&door, Duration::from_secs(5)).unwrap();
+    let went = release(&door, LONG).unwrap();
     assert!(went.values().all(|how| *how == Released::Whole), "{went:?}");
     assert_eq!(fake.done.lock().unwrap().iter().filter(|what| *what == "sync /data").count(), 2);
 }
@@ -182,7 +187,7 @@ fn a_disk_that_the_target_of_this_host_exports_is_not_waited_for() {
     let disk =
         FakeDisk { number: 1, holders: vec![Holder::Device("LIO iblock_0/x".into())], ..FakeDisk::default() };
     let (fake, door) = machine(&[disk]);
-    let went = release(&door, Duration::from_mins(1)).unwrap();
+    let went = release(&door, LONG).unwrap();
     assert_eq!(went[Path::new("/dev/sd1")], Released::Flushed("held by LIO iblock_0/x".into()));
     assert_eq!(*fake.done.lock().unwrap(), ["flush /dev/sd1"]);
 }
@@ -203,6 +208,6 @@ fn a_disk_that_does_not_answer_holds_up_no_other() {
 #[test]
 fn a_host_without_disks_is_done_at_once() {
     let (fake, door) = machine(&[]);
-    assert_eq!(release(&door, Duration::from_mins(1)).unwrap(), BTreeMap::new());
+    assert_eq!(release(&door, LONG).unwrap(), BTreeMap::new());
     assert!(fake.done.lock().unwrap().is_empty());
 }

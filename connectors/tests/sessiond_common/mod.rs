@@ -332,8 +332,9 @@ pub fn next_event(watch: &mut Watch, holds: impl Fn(&SessionEvent) -> bool) -> S
     panic!("no such event");
 }
 
-/// Returns a portal that refuses connections.
+/// Returns a portal that refuses connections. No other test listens at its address, where it could
+/// get the port that is free again.
 pub fn refusing_portal() -> Portal {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.99.1:0").unwrap();
     listener.local_addr().unwrap().to_string().parse().unwrap()
 }
