@@ -641,7 +641,7 @@ fn an_adopted_volume_survives_the_loss_of_the_store() {
     others.all_go_on();
     // The agent does not destroy the data for a sender that does not say which export serves it.
     let doomed =
-        agent.put_volume(v1::PutVolumeRequest { deadline_ms: 1000, ..delete_volume(CINDER_ID, 2) }).unwrap();
+        agent.put_volume(v1::PutVolumeRequest { deadline_ms: 3000, ..delete_volume(CINDER_ID, 2) }).unwrap();
     assert!(!doomed.done, "{doomed:?}");
     others.all_go_on();
     let size = v1::VolumeSpec { group: "cinder-volumes".to_owned(), ..volume_spec(SIZE) };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use mooring_agent::standing::Standing;
 use mooring_host::{KernelTree, Tree, TreePath};
 
 use crate::rig::*;
@@ -89,6 +90,10 @@ fn calls_of_a_boot(count: u8, memory: Memory) -> Vec<String> {
         (0..count).all(|n| looked(n, &log))
     });
     eventually("LVM is asked", || agent.switch.log().iter().any(|call| call.starts_with("lvm lvs")));
+    eventually("no export waits for its pass", || {
+        let standing = Standing::of(&agent.engine(), None);
+        standing.waiting == 0 && standing.restored.is_none()
+    });
     // A pass still reads reservations after its look, so the last look in the log is not yet the
     // end.
     eventually("nothing more comes", || {
@@ -235,9 +240,10 @@ fn a_late_volume_group_delays_nobody_and_is_served_when_it_comes() {
     node.fake.lvm().hide_group("vg1");
     let agent = node.start();
     eventually("the others are served", || bulk_has_ended(&node, 0) && are_served(&node, 0..MANY));
-    let status = agent.get(&volume(MANY)).unwrap();
-    let problems = status.volume.unwrap().problems;
-    assert!(problems.iter().any(|problem| problem.text.contains("vg1")), "{problems:?}");
+    eventually("it is said which group is late", || {
+        let problems = agent.get(&volume(MANY)).unwrap().volume.unwrap().problems;
+        problems.iter().any(|problem| problem.text.contains("vg1"))
+    });
     // The agent asks LVM for all late volumes together, not for one after another.
     eventually("it is looked for again", || {
         agent.switch.log().iter().filter(|call| call.starts_with("lvm vgs")).count() > 2

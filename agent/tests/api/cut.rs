@@ -23,6 +23,11 @@ fn state(agent: &Agent, id: &str) -> v1::CutState {
     agent.get(id).unwrap().volume.unwrap().cut()
 }
 
+fn says(agent: &Agent, id: &str, words: &str) -> bool {
+    let report = agent.get(id).unwrap().volume.unwrap();
+    report.problems.iter().any(|problem| problem.text.contains(words))
+}
+
 fn dmsetup(node: &Node, args: &[&str]) -> String {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
     let timeout = std::time::Duration::from_secs(1);
@@ -106,11 +111,10 @@ fn what_is_in_flight_below_is_waited_for_and_said() {
     let agent = node.start();
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
-    let answer = agent.put_volume(v1::PutVolumeRequest { deadline_ms: 500, ..cut(&v, 2) }).unwrap();
-    assert!(!answer.done, "{answer:?}");
-    let report = agent.get(&v).unwrap().volume.unwrap();
-    assert_eq!(report.cut(), PENDING);
-    assert!(report.problems.iter().any(|problem| problem.text.contains("has not come back")), "{report:?}");
+    let begun = agent.begin(cut(&v, 2));
+    eventually("it is said", || says(&agent, &v, "has not come back"));
+    assert_eq!(state(&agent, &v), PENDING);
+    agent.assert_not_done(begun);
     agent.make(put_volume(&w, 1));
     node.fake.release(device(&v));
     eventually("it is cut", || state(&agent, &v) == CUT);
@@ -125,8 +129,9 @@ fn withdrawn_while_it_waits_no_table_stays_behind() {
     let agent = node.start();
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 500, ..cut(&v, 2) }).unwrap().done);
-    assert_eq!(tables(&node, &v), ("linear", "error"), "the control: there is one to stay");
+    let begun = agent.begin(cut(&v, 2));
+    eventually("the control: there is one to stay", || tables(&node, &v) == ("linear", "error"));
+    agent.assert_not_done(begun);
     agent.make(put_volume(&v, 3));
     assert_eq!((state(&agent, &v), tables(&node, &v)), (NOT, ("linear", "none")));
     node.fake.release(device(&v));
@@ -207,14 +212,10 @@ fn without_dmsetup_it_is_said_what_is_missing() {
     attached(&node, &v);
     let agent = node.start();
     node.fake.lvm().set_missing(true);
-    let answer = agent.put_volume(v1::PutVolumeRequest { deadline_ms: 500, ..cut(&v, 2) }).unwrap();
-    assert!(!answer.done);
-    let report = agent.get(&v).unwrap().volume.unwrap();
-    assert_eq!(report.cut(), PENDING);
-    assert!(
-        report.problems.iter().any(|problem| problem.text.contains("dmsetup is not installed")),
-        "{report:?}"
-    );
+    let begun = agent.begin(cut(&v, 2));
+    eventually("it is said", || says(&agent, &v, "dmsetup is not installed"));
+    assert_eq!(state(&agent, &v), PENDING);
+    agent.assert_not_done(begun);
     node.fake.lvm().set_missing(false);
     eventually("it is cut", || state(&agent, &v) == CUT);
 }

@@ -84,10 +84,9 @@ fn a_revoke_does_not_wait_for_a_growth() {
     let (node, v) = (Node::new(), volume(1));
     let (agent, _) = exported(&node, &v);
     agent.switch.pause_before(&zeroing(&v));
-    let answer = agent.put_volume(v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 900) }).unwrap();
-    let report = answer.report.unwrap();
-    assert!(!answer.done && report.phase() == v1::Phase::Ready && report.size_bytes == 8 * MIB, "{report:?}");
-    eventually("it zeroes", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it zeroes", put_size(&v, 2, 900));
+    let report = agent.get(&v).unwrap().volume.unwrap();
+    assert!(report.phase() == v1::Phase::Ready && report.size_bytes == 8 * MIB, "{report:?}");
     // The export is still reported meanwhile.
     assert_eq!(agent.get(&v).unwrap().export.unwrap().grants.len(), 1);
     let mut client = agent.client();
@@ -121,9 +120,7 @@ fn after_a_reboot_it_is_served_before_it_goes_on_growing() {
         node.fake.set_autoactivation(autoactivation);
         let (agent, _) = exported(&node, &v);
         agent.switch.pause_before(&zeroing(&v));
-        let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 20) };
-        assert!(!agent.put_volume(put).unwrap().done);
-        eventually("it zeroes", || agent.switch.paused().is_some());
+        agent.begin_to_pause("it zeroes", put_size(&v, 2, 20));
         agent.crash();
         node.fake.reboot();
         let switch = Switch::new(&node.fake, None);
@@ -161,9 +158,7 @@ fn a_volume_that_is_doomed_while_it_grows_leaves_nothing() {
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.switch.pause_before(&zeroing(&v));
-    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 900) };
-    assert!(!agent.put_volume(put).unwrap().done);
-    eventually("it zeroes", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it zeroes", put_size(&v, 2, 900));
     let mut client = agent.client();
     let doom = delete_volume(&v, 3);
     let doomed = agent.spawn(async move { client.put_volume(doom).await });
@@ -180,9 +175,7 @@ fn a_volume_that_is_doomed_while_it_grows_leaves_nothing() {
 fn zeroes(node: &Node, v: &str) -> (Agent, mooring_host::fake::SessionId) {
     let (agent, one) = exported(node, v);
     agent.switch.pause_before(&zeroing(v));
-    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(v, 2, 900) };
-    assert!(!agent.put_volume(put).unwrap().done);
-    eventually("it zeroes", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it zeroes", put_size(v, 2, 900));
     (agent, one)
 }
 
@@ -223,9 +216,7 @@ fn what_has_grown_already_stays_and_what_is_just_growing_is_not_cut_off() {
     let (agent, one) = exported(&node, &v);
     let append = format!("lvm lvremove --yes --force --config devices/issue_discards=0 vg0/mooring-grow-{v}");
     agent.switch.pause_before(&append);
-    let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 2, 20) };
-    assert!(!agent.put_volume(put).unwrap().done);
-    eventually("it is appended", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it is appended", put_size(&v, 2, 20));
     let refused = agent.put_volume(put_size(&v, 3, 8));
     assert_refused(refused, Code::FailedPrecondition, "retry", &["is being made larger at this moment"]);
     agent.switch.go_on();
@@ -250,15 +241,7 @@ fn killed_at_every_change_a_growth_that_is_taken_back_is_so_in_the_end() {
             let agent = node.start_on(switch);
             let mut alive = agent.is_up();
             if alive {
-                let (mut client, mut dead) = (agent.client(), agent.switch.died());
-                let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 3, 8) };
-                agent.wait(async move {
-                    tokio::select! {
-                        biased;
-                        _ = dead.wait_for(|died| *died) => {}
-                        answer = client.put_volume(put) => drop(answer.unwrap()),
-                    }
-                });
+                agent.begin(put_size(&v, 3, 8));
                 agent.switch.go_on();
                 let dead = agent.switch.died();
                 eventually("it is taken back, or the agent has died", || {
@@ -271,8 +254,7 @@ fn killed_at_every_change_a_growth_that_is_taken_back_is_so_in_the_end() {
             let switch = Switch::new(&node.fake, None);
             switch.pause_before(&zeroing(&v));
             let agent = node.start_on(switch);
-            let put = v1::PutVolumeRequest { deadline_ms: 200, ..put_size(&v, 3, 8) };
-            agent.put_volume(put).unwrap();
+            agent.begin(put_size(&v, 3, 8));
             agent.switch.go_on();
             agent.make(put_size(&v, 3, 8));
             let seen = agent.get(&v).unwrap().volume.unwrap();

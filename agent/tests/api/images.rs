@@ -71,8 +71,7 @@ fn a_refused_image_leaves_nothing_and_says_why() {
         assert!(report.problems[0].text.contains(why), "{report:?}");
         assert_eq!(report.problems[0].cure(), v1::Cure::Operator);
         // Nobody is let in meanwhile.
-        let put = v1::PutExportRequest { deadline_ms: 100, ..put_export(&v, 1, &[("host1", RW)]) };
-        assert!(!agent.put_export(put).unwrap().done);
+        agent.make_not_done(brief(put_export(&v, 1, &[("host1", RW)])));
         node.login(&v, "host1").unwrap_err();
     }
     assert!(!node.lvs().contains("mooring-"), "{}", node.lvs());
@@ -87,9 +86,7 @@ fn it_is_told_as_a_job_and_a_deletion_ends_it() {
     std::fs::write(images.path().join("image"), content()).unwrap();
     let (agent, v) = (node.start(), volume(1));
     agent.switch.pause_before(&format!("write /dev/vg0/mooring-{v}"));
-    let put = put_volume_spec(&v, 1, from("image", v1::ImageFormat::Raw, LARGE));
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it copies", put_volume_spec(&v, 1, from("image", v1::ImageFormat::Raw, LARGE)));
     agent.switch.let_one_go();
     let job = || {
         let (mut client, asked) = (agent.client(), v1::ListJobsRequest { volume_id: v.clone() });
@@ -98,8 +95,8 @@ fn it_is_told_as_a_job_and_a_deletion_ends_it() {
     eventually("a piece is copied", || job().is_some_and(|job| job.done_bytes == 16 * MIB));
     let seen = job().unwrap();
     assert_eq!((seen.kind(), seen.total_bytes, seen.limited), (v1::JobKind::Import, LARGE, false));
-    let gone = v1::PutVolumeRequest { deadline_ms: 100, ..delete_volume(&v, 2) };
-    assert!(!agent.put_volume(gone).unwrap().done);
+    let begun = agent.begin(delete_volume(&v, 2));
+    agent.assert_not_done(begun);
     agent.switch.go_on();
     eventually("it is gone", || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Gone);
     let writes = agent.switch.log().iter().filter(|call| call.starts_with("write ")).count();
@@ -116,11 +113,8 @@ fn killed_in_the_middle_it_is_copied_again_and_never_shown_before() {
     let call = format!("write /dev/vg0/mooring-{v}");
     let agent = node.start();
     agent.switch.pause_before(&call);
-    let put = put_volume_spec(&v, 1, from("image", v1::ImageFormat::Qcow2, LARGE));
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
-    let export = v1::PutExportRequest { deadline_ms: 100, ..put_export(&v, 1, &[("host1", RW)]) };
-    assert!(!agent.put_export(export).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it copies", put_volume_spec(&v, 1, from("image", v1::ImageFormat::Qcow2, LARGE)));
+    agent.make_not_done(brief(put_export(&v, 1, &[("host1", RW)])));
     agent.switch.let_one_go();
     eventually("a second piece", || agent.switch.paused().is_some());
     node.login(&v, "host1").unwrap_err();
@@ -150,8 +144,7 @@ fn killed_behind_a_mark_it_goes_on_there_and_says_what_that_saved() {
     let agent = node.start();
     agent.switch.pause_before(&last);
     let put = put_volume_spec(&v, 1, from("image", v1::ImageFormat::Raw, GIB + 48 * MIB));
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
-    eventually("it comes to its data", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it comes to its data", put);
     assert!(node.lvs().contains("mooring-copied-raw:"), "{}", node.lvs());
     agent.crash();
     let switch = Switch::new(&node.fake, None);

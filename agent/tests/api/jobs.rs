@@ -20,10 +20,6 @@ fn limit(agent: &Agent, limit_bytes: u64) -> Result<u64, tonic::Status> {
     agent.wait(async move { client.set_job_limit(set).await }).map(|set| set.into_inner().was_bytes)
 }
 
-fn begin(agent: &Agent, put: v1::PutVolumeRequest) {
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
-}
-
 fn zeroing(lv: &str) -> String {
     format!("zero /dev/vg0/{lv}")
 }
@@ -38,8 +34,7 @@ fn each_kind_of_job_is_told_and_none_is_left_when_it_is_done() {
     let agent = node.start();
     let call = zeroing(&format!("mooring-{v}"));
     agent.switch.pause_before(&call);
-    begin(&agent, put_volume_spec(&v, 1, volume_spec(40 * MIB)));
-    eventually("it zeroes", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it zeroes", put_volume_spec(&v, 1, volume_spec(40 * MIB)));
     agent.switch.let_one_go();
     eventually("a piece is done", || jobs(&agent, "").jobs[0].done_bytes == 16 * MIB);
     let seen = jobs(&agent, "");
@@ -58,16 +53,14 @@ fn each_kind_of_job_is_told_and_none_is_left_when_it_is_done() {
 
     let growth = zeroing(&format!("mooring-grow-{v}"));
     agent.switch.pause_before(&growth);
-    begin(&agent, put_volume_spec(&v, 2, volume_spec(100 * MIB)));
-    eventually("it grows", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it grows", put_volume_spec(&v, 2, volume_spec(100 * MIB)));
     let job = &jobs(&agent, "").jobs[0];
     assert_eq!((job.kind(), job.total_bytes), (v1::JobKind::Grow, 60 * MIB));
     agent.switch.go_on();
     eventually("it has grown", || agent.get(&v).unwrap().volume.unwrap().size_bytes == 100 * MIB);
 
     agent.switch.pause_before(&call);
-    begin(&agent, delete_volume(&v, 3));
-    eventually("it is wiped", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it is wiped", delete_volume(&v, 3));
     let job = &jobs(&agent, "").jobs[0];
     assert_eq!((job.kind(), job.total_bytes), (v1::JobKind::Wipe, 100 * MIB));
     agent.switch.go_on();
@@ -85,8 +78,9 @@ fn a_limit_holds_jobs_back_at_once_and_lets_them_go_at_once() {
             assert_eq!(limit(&agent, bytes).unwrap(), 0);
         }
         // The job would take a quarter of an hour.
-        begin(&agent, put_volume_spec(&v, 1, volume_spec(LARGE)));
+        let begun = agent.begin(put_volume_spec(&v, 1, volume_spec(LARGE)));
         eventually("it zeroes", || jobs(&agent, &v).jobs.iter().any(|job| job.done_bytes > 0));
+        agent.assert_not_done(begun);
         let seen = jobs(&agent, &v);
         assert!(
             seen.jobs[0].limited && seen.limit_bytes == MIB && seen.jobs[0].done_bytes < LARGE / 2,
@@ -97,13 +91,9 @@ fn a_limit_holds_jobs_back_at_once_and_lets_them_go_at_once() {
         let done = seen.jobs[0].done_bytes;
         assert!(u64::try_from(pieces).unwrap() >= done / MIB, "{pieces} pieces for {done} bytes");
         // A change of the volume does not wait for the job's turn.
-        assert!(
-            !agent
-                .put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..delete_volume(&v, 2) })
-                .unwrap()
-                .done
-        );
+        let begun = agent.begin(delete_volume(&v, 2));
         assert_eq!(stamp_of(&agent, &v), 2);
+        agent.assert_not_done(begun);
         eventually("what it was done for has ended", || {
             jobs(&agent, &v).jobs.iter().any(|job| job.kind() == v1::JobKind::Wipe)
         });
@@ -160,7 +150,7 @@ fn killed_it_goes_on_near_where_it_was_and_says_what_that_saved() {
 /// Zeroes a new volume until this much is done, and stops there.
 fn begin_and_stop_behind(agent: &Agent, v: &str, call: &str, size: u64, done: u64) {
     agent.switch.pause_before(call);
-    begin(agent, put_volume_spec(v, 1, volume_spec(size)));
+    let begun = agent.begin(put_volume_spec(v, 1, volume_spec(size)));
     eventually("so much is done", || {
         let so_far = jobs(agent, v).jobs.first().map_or(0, |job| job.done_bytes);
         if so_far < done {
@@ -168,4 +158,5 @@ fn begin_and_stop_behind(agent: &Agent, v: &str, call: &str, size: u64, done: u6
         }
         so_far >= done && agent.switch.paused().is_some()
     });
+    agent.assert_not_done(begun);
 }

@@ -75,7 +75,7 @@ fn a_volume_that_is_not_ready_is_not_exported() {
         !answer.done && answer.report.unwrap().problems[0].text.contains("cannot zero /dev/vg0/mooring-")
     );
     let mut put = put_export(&v, 1, &[("host1", RW)]);
-    put.deadline_ms = 300;
+    put.deadline_ms = 3000;
     let answer = agent.put_export(put).unwrap();
     assert!(
         !answer.done

@@ -105,8 +105,8 @@ fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["cannot change"]);
     // A volume that is being deleted cannot be unmanaged any more.
     node.fake.set_busy(device(&v), true);
-    let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 3) };
-    assert!(!agent.put_volume(doom).unwrap().done);
+    let begun = agent.begin(delete_volume(&v, 3));
+    agent.assert_not_done(begun);
     assert_refused(
         agent.put_volume(release(&v, 4)),
         Code::FailedPrecondition,

@@ -89,11 +89,17 @@ fn every_metric_is_documented_and_every_documented_one_is_there() {
     agent.make(put_export_spec(&v, 1, spec));
     let session = node.login(&v, "host1").unwrap();
     node.plogi(11).unwrap();
-    agent.get(&v).unwrap();
+    let address = serve(&agent);
+    let of = |name: &str| {
+        // A look beside a pass is not kept.
+        agent.get(&v).unwrap();
+        value(&scrape(address), &format!("mooring_agent_{name}"), &[("transport", "iscsi")])
+    };
+    eventually("the login is seen", || of("nexus_sessions") == Some(1.0));
     node.fake.write(session, 1).unwrap();
-    agent.get(&v).unwrap();
+    eventually("the command is seen", || of("nexus_last_activity_timestamp_seconds").is_some());
     agent.capabilities();
-    let text = scrape(serve(&agent));
+    let text = scrape(address);
     let families = families(&text);
     let there: BTreeSet<_> = families.keys().cloned().collect();
     assert_eq!(there, documented(), "left: what is there; right: what docs/operations/metrics.md lists");
@@ -149,14 +155,19 @@ fn the_numbers_are_those_of_the_kernel() {
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
     let session = node.login(&v, "host1").unwrap();
-    agent.get(&v).unwrap();
+    let address = serve(&agent);
+    let (host1, host2) = (iqn("host1"), iqn("host2"));
+    let first = |name: &str| {
+        // A look beside a pass is not kept.
+        agent.get(&v).unwrap();
+        value(&scrape(address), &format!("mooring_agent_{name}"), &[("initiator", &host1)])
+    };
+    eventually("the login is seen", || first("nexus_sessions") == Some(1.0));
     for _ in 0..512 {
         node.fake.write(session, 1).unwrap();
     }
-    agent.get(&v).unwrap();
-    let address = serve(&agent);
+    eventually("the commands are seen", || first("nexus_commands_total") == Some(512.0));
     let text = scrape(address);
-    let (host1, host2) = (iqn("host1"), iqn("host2"));
     let one = [("volume", v.as_str()), ("initiator", &host1), ("transport", "iscsi"), ("mode", "rw")];
     let two = [("volume", v.as_str()), ("initiator", &host2), ("transport", "iscsi"), ("mode", "ro")];
     let of = |name: &str, labels: &[(&str, &str)]| value(&text, &format!("mooring_agent_{name}"), labels);
@@ -220,7 +231,9 @@ fn a_hanging_drain_is_a_stuck_call_an_unproven_receipt_and_a_quarantine() {
     );
     node.fake.release(device(&v));
     eventually("the proof", || of("receipts_proven_total", &[]) == Some(1.0));
-    assert_eq!((of("receipts_unproven", &[]), of("quarantined_volumes", &[])), (Some(0.0), Some(0.0)));
+    eventually("no quarantine is left", || {
+        (of("receipts_unproven", &[]), of("quarantined_volumes", &[])) == (Some(0.0), Some(0.0))
+    });
     eventually("it goes on", || of("stuck_calls", &[]) == Some(0.0));
 }
 

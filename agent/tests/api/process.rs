@@ -154,16 +154,17 @@ fn a_thread_that_hangs_in_the_kernel_has_neither_the_lock_nor_a_port() {
     // The kernel closes a killed process's files with the last thread that has them, and a thread
     // that hangs stays.
     let site = Site::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = std::net::TcpListener::bind((own_loopback(), 0)).unwrap().local_addr().unwrap();
     let text = std::fs::read_to_string(site.path("agent.toml")).unwrap();
-    site.write(
-        &text.replace("[[groups]]", &format!("[metrics]\nlisten = [\"127.0.0.1:{port}\"]\n[[groups]]")),
-    );
+    site.write(&text.replace("[[groups]]", &format!("[metrics]\nlisten = [\"{free}\"]\n[[groups]]")));
     let process = site.start();
     let pid = process.0.id();
-    let (path, port) = (site.path("run/agent.sock").display().to_string(), format!(":{port:04X}"));
+    // The kernel's table has the bytes of an address in the machine's order.
+    let address = u32::from_ne_bytes(own_loopback().octets());
+    let address = format!("{address:08X}:{:04X}", free.port());
+    let path = site.path("run/agent.sock").display().to_string();
     let unix = listening(pid, "unix", |row| row.last() == Some(&&*path) && row[3] == "00010000", 6);
-    let tcp = listening(pid, "tcp", |row| row[1].ends_with(&port) && row[3] == "0A", 9);
+    let tcp = listening(pid, "tcp", |row| row[1] == address && row[3] == "0A", 9);
     let lock = site.path("state/agent.lock").display().to_string();
     for file in [unix, tcp, lock] {
         assert_eq!(threads_with(pid, &file), ["front"], "{file}");
@@ -373,7 +374,7 @@ fn metrics_are_where_the_configuration_says() {
         code == Some(1) && said.contains("line 8: metrics.listen: 0.0.0.0:9180 is not loopback"),
         "{said}"
     );
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = std::net::TcpListener::bind((own_loopback(), 0)).unwrap();
     let address = taken.local_addr().unwrap();
     with(&address.to_string());
     assert_eq!(site.run(&["--check"]).0, Some(0));

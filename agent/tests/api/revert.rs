@@ -92,15 +92,15 @@ fn who_reaches_it_goes_first_and_comes_back_when_it_is_done() {
     // A program on this host holds the LV open: the volume keeps its content, and is served.
     agent.make(delete_export(&v, 5));
     node.fake.set_busy(device(&v), true);
-    let waits = v1::PutVolumeRequest { deadline_ms: 300, ..revert(&v, 2, &s, FIRST) };
-    let answer = agent.put_volume(waits).unwrap();
-    assert!(!answer.done && answer.report.unwrap().reverted_id.is_empty());
+    let begun = agent.begin(revert(&v, 2, &s, FIRST));
     // The reason is reported as long as it holds, and the volume is reported as whole.
     eventually("it is said", || {
         let seen = agent.get(&v).unwrap().volume.unwrap();
         seen.phase() == v1::Phase::Ready
             && seen.problems.iter().any(|problem| problem.text.contains("in use"))
     });
+    agent.assert_not_done(begun);
+    assert_eq!(reverted(&agent, &v), "");
     assert_refused(
         agent.put_export(put_export(&v, 6, &[("host1", RW)])),
         Code::FailedPrecondition,
@@ -122,9 +122,9 @@ fn withdrawn_before_it_is_done_nothing_has_happened() {
     let agent = node.start();
     agent.make(delete_export(&v, 3));
     node.fake.set_busy(device(&v), true);
-    let put = v1::PutVolumeRequest { deadline_ms: 300, ..revert(&v, 2, &s, FIRST) };
-    assert!(!agent.put_volume(put).unwrap().done);
+    let begun = agent.begin(revert(&v, 2, &s, FIRST));
     eventually("the copy is made", || node.lvs().contains("mooring-back"));
+    agent.assert_not_done(begun);
     agent.make(put_volume_spec(&v, 3, thin()));
     node.fake.set_busy(device(&v), false);
     assert!(reverted(&agent, &v).is_empty() && !is_reverted(&node, &v));

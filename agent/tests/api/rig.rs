@@ -357,6 +357,49 @@ impl Agent {
         self.wait(async move { client.put_volume(put).await }).map(tonic::Response::into_inner)
     }
 
+    /// Sends a volume's spec that is not reached soon, and waits until the agent has taken it, or is
+    /// killed. Its answer comes in the background: an answer at a deadline of some milliseconds
+    /// would be a refusal where the machine is busy.
+    pub(crate) fn begin(&self, put: v1::PutVolumeRequest) -> Begun {
+        let (mut client, mut asking, mut died) = (self.client(), self.client(), self.switch.died());
+        let (id, sent) = (put.volume_id.clone(), put.stamp.clone());
+        let begun = self.spawn(async move { client.put_volume(put).await.map(tonic::Response::into_inner) });
+        self.wait(async move {
+            let taken = async {
+                loop {
+                    let asked = v1::GetVolumeRequest { volume_id: id.clone() };
+                    let status = asking.get_volume(asked).await;
+                    if status.is_ok_and(|status| status.into_inner().volume_stamp == sent) {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = died.wait_for(|died| *died) => {}
+                () = taken => {}
+            }
+        });
+        begun
+    }
+
+    /// Does as [`Agent::begin`], waits until the process stands still at a call, and asserts that
+    /// the spec is not reached.
+    pub(crate) fn begin_to_pause(&self, what: &str, put: v1::PutVolumeRequest) {
+        let begun = self.begin(put);
+        eventually(what, || self.switch.paused().is_some());
+        self.assert_not_done(begun);
+    }
+
+    /// Asserts that a spec is not reached yet.
+    pub(crate) fn assert_not_done(&self, begun: Begun) {
+        if begun.is_finished() {
+            let answer = self.wait(begun).expect("the call ended").unwrap();
+            assert!(!answer.done, "{answer:?}");
+        }
+    }
+
     pub(crate) fn put_export(&self, put: v1::PutExportRequest) -> Result<v1::PutExportResponse, Status> {
         let mut client = self.client();
         self.wait(async move { client.put_export(put).await }).map(tonic::Response::into_inner)
@@ -456,6 +499,9 @@ impl Agent {
     }
 }
 
+/// A request for a volume whose answer comes in the background.
+pub(crate) type Begun = tokio::task::JoinHandle<Result<v1::PutVolumeResponse, Status>>;
+
 /// A request with a volume's spec or with an export's.
 #[derive(Debug, Clone)]
 pub(crate) enum Put {
@@ -473,6 +519,13 @@ impl From<v1::PutExportRequest> for Put {
     fn from(put: v1::PutExportRequest) -> Self {
         Self::Export(put)
     }
+}
+
+/// Returns an address of loopback that is this process's own: nobody else listens there, so a port
+/// that is free stays free.
+pub(crate) fn own_loopback() -> std::net::Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    std::net::Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low)
 }
 
 /// Waits until the condition is true.
@@ -589,10 +642,10 @@ pub(crate) fn put_export_spec(id: &str, counter: u64, spec: v1::ExportSpec) -> v
     }
 }
 
-/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken, short
-/// enough to wait for.
+/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken and
+/// begun on a busy machine, short enough to wait for.
 pub(crate) fn brief(put: v1::PutExportRequest) -> v1::PutExportRequest {
-    v1::PutExportRequest { deadline_ms: 1000, ..put }
+    v1::PutExportRequest { deadline_ms: 3000, ..put }
 }
 
 pub(crate) fn delete_export(id: &str, counter: u64) -> v1::PutExportRequest {

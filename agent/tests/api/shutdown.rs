@@ -35,12 +35,12 @@ fn a_job_at_a_shutdown_marks_how_far_it_is_and_goes_on_from_there() {
     let agent = node.start();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(fake.locks(), Vec::<String>::new(), "nothing is at work");
-    let put = put_volume_spec(&v, 1, volume_spec(LARGE));
-    assert!(!agent.put_volume(v1::PutVolumeRequest { deadline_ms: 100, ..put }).unwrap().done);
+    let begun = agent.begin(put_volume_spec(&v, 1, volume_spec(LARGE)));
     let why = "shutdown delay Mooring agent: data jobs write down how far they are (1 zero)";
     eventually("the lock", || fake.locks() == [why]);
     eventually("it zeroes", || jobs(&agent).iter().any(|job| job.done_bytes >= 4 * MIB));
     assert_eq!(marked(&node), None, "a mark is due after a GiB");
+    agent.assert_not_done(begun);
 
     runtime.block_on(fake.shutdown(true));
     eventually("the end of the lock", || fake.locks().is_empty());

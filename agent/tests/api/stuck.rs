@@ -158,9 +158,11 @@ fn a_tombstone_of_a_stuck_export_says_its_reason_and_finishes_by_itself() {
     node.fake.start_write(one, 1).unwrap();
     let answer = agent.put_export(brief(delete_export(&v, 2))).unwrap();
     assert!(!answer.done && !answer.receipts[0].proven);
-    let answer =
-        agent.put_volume(v1::PutVolumeRequest { deadline_ms: 1000, ..delete_volume(&v, 2) }).unwrap();
-    assert_eq!((answer.done, answer.report.unwrap().phase()), (false, v1::Phase::Deleting));
+    let begun = agent.begin(delete_volume(&v, 2));
+    eventually("it is being deleted", || {
+        agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Deleting
+    });
+    agent.assert_not_done(begun);
     eventually("the stuck call is named", || {
         agent.get(&v).unwrap().export.is_some_and(|export| export.stuck.is_some())
     });

@@ -42,9 +42,9 @@ fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Returns a port that is free at this moment.
+/// Returns a free port of [`own_loopback`].
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind((own_loopback(), 0)).unwrap().local_addr().unwrap().port()
 }
 
 #[test]
@@ -52,10 +52,11 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     let (ours, foreign) = (Authority::new(), Authority::new());
     let files = tempfile::tempdir().unwrap();
     let dir = files.path();
-    let (cert, key) = ours.sign(dir, "server", "127.0.0.1");
+    let here = own_loopback();
+    let (cert, key) = ours.sign(dir, "server", &here.to_string());
     let (ca, foreign_ca) = (write(dir, "ca.crt", &ours.pem), write(dir, "foreign.crt", &foreign.pem));
     let mut node = Node::new();
-    let address = Address::Tls(format!("127.0.0.1:{}", free_port()));
+    let address = Address::Tls(format!("{here}:{}", free_port()));
     node.config.listen.push(address.clone());
     node.config.tls = Some(mooring_agent::config::Tls { cert, key, client_ca: ca.clone() });
     let agent = node.start();
@@ -95,29 +96,38 @@ fn only_a_client_with_a_certificate_of_the_configured_authority_is_served() {
     assert!(ask(&plain, TlsFiles::default()).is_err());
 }
 
-/// Connects without sending anything. `None` if the agent closes the connection.
-fn silent(port: u16) -> Option<TcpStream> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+/// Returns `true` if the agent has not closed this silent connection yet.
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let read = stream.read(&mut [0; 1]);
-    matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock).then_some(stream)
+    matches!(&read, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
 #[test]
 fn connections_without_a_handshake_are_few_and_end() {
     let ours = Authority::new();
     let files = tempfile::tempdir().unwrap();
-    let (cert, key) = ours.sign(files.path(), "server", "127.0.0.1");
+    let here = own_loopback();
+    let (cert, key) = ours.sign(files.path(), "server", &here.to_string());
     let ca = write(files.path(), "ca.crt", &ours.pem);
     let mut node = Node::new();
     let port = free_port();
-    node.config.listen.push(Address::Tls(format!("127.0.0.1:{port}")));
+    node.config.listen.push(Address::Tls(format!("{here}:{port}")));
     node.config.tls = Some(mooring_agent::config::Tls { cert, key, client_ca: ca.clone() });
     let agent = node.start();
     let began = Instant::now();
-    let kept: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX + 16).filter_map(|_| silent(port)).collect();
-    if began.elapsed() < Duration::from_secs(4) {
-        assert_eq!(kept.len(), CONNECTIONS_PER_PEER_MAX, "one address has no more places");
+    let soon = || began.elapsed() < Duration::from_secs(4);
+    // Nothing is sent.
+    let connect = |_| TcpStream::connect((here, port)).unwrap();
+    let mut kept: Vec<_> = (0..CONNECTIONS_PER_PEER_MAX + 16).map(connect).collect();
+    kept.retain_mut(is_open);
+    while kept.len() > CONNECTIONS_PER_PEER_MAX && soon() {
+        // The agent may come late to those that are too many.
+        kept.retain_mut(is_open);
+    }
+    assert!(kept.len() <= CONNECTIONS_PER_PEER_MAX, "one address has no more places: {}", kept.len());
+    if soon() {
+        assert_eq!(kept.len(), CONNECTIONS_PER_PEER_MAX, "one address has that many places");
     }
     // The agent closes each of them, and its place becomes free.
     for mut stream in kept {
@@ -126,7 +136,7 @@ fn connections_without_a_handshake_are_few_and_end() {
     }
     let (cert, key) = ours.sign(files.path(), "operator", "operator");
     let shown = TlsFiles { ca: Some(ca), cert: Some(cert), key: Some(key), server_name: None };
-    let address = Address::Tls(format!("127.0.0.1:{port}"));
+    let address = Address::Tls(format!("{here}:{port}"));
     let hello = agent.wait(async {
         let channel = mooring_api::connect(&address, &shown).await.unwrap();
         let request = v1::HelloRequest { protocol_min: 1, protocol_max: 1, software: String::new() };

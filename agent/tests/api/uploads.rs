@@ -24,10 +24,6 @@ fn to(v: &str, counter: u64, name: &str, format: v1::ImageFormat, id: &str) -> v
     put_volume_spec(v, counter, v1::VolumeSpec { upload, ..volume_spec(LARGE) })
 }
 
-fn soon(put: v1::PutVolumeRequest) -> v1::PutVolumeRequest {
-    v1::PutVolumeRequest { deadline_ms: 100, ..put }
-}
-
 /// A volume with data, and with an export without grants.
 fn prepared(node: &Node, v: &str) {
     let agent = node.start();
@@ -158,8 +154,7 @@ fn a_part_is_resumed_if_its_copy_was_in_the_spec_all_the_time() {
     prepared(&node, &v);
     let agent = node.start();
     agent.switch.pause_before("make part");
-    assert!(!agent.put_volume(soon(to(&v, 2, "new", raw, FIRST))).unwrap().done);
-    eventually("it begins", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it begins", to(&v, 2, "new", raw, FIRST));
     agent.crash();
     leave_half(&node, &folder, &v);
     let switch = Switch::new(&node.fake, None);
@@ -204,8 +199,7 @@ fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
 fn crashed_at_it(node: &Node, v: &str) {
     let agent = node.start();
     agent.switch.pause_before("write part");
-    assert!(!agent.put_volume(soon(to(v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it copies", to(v, 2, "new", v1::ImageFormat::Raw, FIRST));
     agent.crash();
 }
 
@@ -218,7 +212,7 @@ fn a_wish_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
     let switch = Switch::new(&node.fake, None);
     switch.pause_before("remove part");
     let agent = node.start_on(switch);
-    assert!(!agent.put_volume(soon(put_volume_spec(&v, 3, volume_spec(LARGE)))).unwrap().done);
+    agent.begin_to_pause("its part is removed", put_volume_spec(&v, 3, volume_spec(LARGE)));
     agent.switch.go_on();
     eventually("nothing is left", || names(&folder).is_empty());
 }
@@ -289,8 +283,7 @@ fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["revoke them first"]);
     agent.make(put_export(&v, 4, &[]));
     agent.switch.pause_before("write part");
-    assert!(!agent.put_volume(soon(to(&v, 2, "new", v1::ImageFormat::Raw, FIRST))).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it copies", to(&v, 2, "new", v1::ImageFormat::Raw, FIRST));
     let refused = agent.put_export(put_export(&v, 5, &[("host1", RW)]));
     assert_refused(refused, Code::FailedPrecondition, "retry", &["is being copied to a file"]);
     agent.switch.let_one_go();
@@ -311,11 +304,13 @@ fn a_copied_volume_takes_no_grants_and_its_job_ends_with_its_spec() {
     };
     let mut stamp = stamp(1, 3, &spec);
     stamp.digest = mooring_api::digest(&spec, b"named").as_bytes().to_vec();
-    assert!(!agent.put_volume(soon(v1::PutVolumeRequest { stamp: Some(stamp), ..named })).unwrap().done);
+    let begun = agent.begin(v1::PutVolumeRequest { stamp: Some(stamp), ..named });
+    agent.assert_not_done(begun);
     agent.switch.let_one_go();
     eventually("the second piece", || job().is_some_and(|job| job.done_bytes == 32 * MIB));
     // A spec without the copy ends it, and nothing of it is left.
-    assert!(!agent.put_volume(soon(put_volume_spec(&v, 4, volume_spec(LARGE)))).unwrap().done);
+    let begun = agent.begin(put_volume_spec(&v, 4, volume_spec(LARGE)));
+    agent.assert_not_done(begun);
     agent.switch.go_on();
     agent.make(put_volume_spec(&v, 4, volume_spec(LARGE)));
     eventually("nothing is left", || names(&folder).is_empty());
@@ -331,9 +326,9 @@ fn a_deletion_ends_it() {
     prepared(&node, &v);
     let agent = node.start();
     agent.switch.pause_before("write part");
-    assert!(!agent.put_volume(soon(to(&v, 2, "new", v1::ImageFormat::Qcow2, FIRST))).unwrap().done);
-    eventually("it copies", || agent.switch.paused().is_some());
-    assert!(!agent.put_volume(soon(delete_volume(&v, 3))).unwrap().done);
+    agent.begin_to_pause("it copies", to(&v, 2, "new", v1::ImageFormat::Qcow2, FIRST));
+    let begun = agent.begin(delete_volume(&v, 3));
+    agent.assert_not_done(begun);
     agent.switch.go_on();
     eventually("it is gone", || report(&agent, &v).phase() == v1::Phase::Gone);
     assert_eq!(names(&folder), Vec::<String>::new());

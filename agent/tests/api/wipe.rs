@@ -61,9 +61,7 @@ fn blocks_discarded_before_a_cancelled_deletion_do_not_count_as_zeroed() {
     agent.make(spec(1));
     node.fake.blocks().fill(device(&v));
     agent.switch.pause_before(&discarding(&v));
-    let doom = v1::PutVolumeRequest { deadline_ms: 200, ..delete_volume(&v, 2) };
-    assert!(!agent.put_volume(doom).unwrap().done);
-    eventually("it discards", || agent.switch.paused().is_some());
+    agent.begin_to_pause("it discards", delete_volume(&v, 2));
     // The data is to stay after all. The partly discarded rest is an orphan that nobody can use.
     let kept = v1::Tombstone { destroy_data: false, ..Default::default() };
     let keep = v1::PutVolumeRequest {
