@@ -63,7 +63,9 @@ impl Client {
         // An error here means that the same provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self {
-            http: reqwest::Client::builder().timeout(2 * PATIENCE).build().unwrap(),
+            // Each request has a connection of its own: one to a controller that was killed meanwhile
+            // may look alive for a moment.
+            http: reqwest::Client::builder().timeout(2 * PATIENCE).pool_max_idle_per_host(0).build().unwrap(),
             handle: handle.clone(),
             base: base.to_owned(),
             project: project.to_owned(),

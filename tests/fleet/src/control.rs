@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::client::Client;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{PATIENCE, own_loopback, until};
 use crate::{CLUSTER, PROJECT_A, PROJECT_B};
 
 /// Authentication of callers.
@@ -96,13 +96,13 @@ impl Control {
             token_file += &made.block;
         }
         // The first start finds a free port; all others use the same one.
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let probe = std::net::TcpListener::bind((own_loopback(), 0)).unwrap();
         let address = probe.local_addr().unwrap();
         let running = Mutex::default();
         Self { state_dir, agents, access, tune, tokens, token_file, address, running, asking: runtime() }
     }
 
-    /// The controller's address, such as `http://127.0.0.1:34567`.
+    /// The controller's address, such as `http://127.64.1.2:34567`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

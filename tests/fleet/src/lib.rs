@@ -42,7 +42,7 @@ pub use control::{Access, Control, Tune};
 pub use network::Network;
 pub use node::Node;
 pub use stock::{Session, Stock};
-pub use wait::{PATIENCE, until, until_some};
+pub use wait::{PATIENCE, own_loopback, until, until_some};
 pub use work::Attached;
 
 use mooring_controller::policy::Policies;

@@ -21,6 +21,7 @@ use mooring_model::VolumeId;
 pub const PORT: u16 = 3260;
 
 /// Time between two refusals of the target after which the second is final (sessiond's own rule).
+/// A target that is absent, as while its exports are restored, is tried on.
 const REFUSED_FOR: Duration = Duration::from_secs(3);
 
 /// The network; clones are the same one.
@@ -90,6 +91,13 @@ impl Wires {
                     *wire = again;
                     world.lose(volume, false);
                 }
+                Err(refusal) if !is_final(refusal) => {
+                    if refusal != LoginRefusal::Unreachable {
+                        wire.refused = None;
+                    }
+                    world.lose(volume, true);
+                    return true;
+                }
                 Err(refusal) => {
                     let since = *wire.refused.get_or_insert_with(Instant::now);
                     if since.elapsed() < REFUSED_FOR {
@@ -104,6 +112,11 @@ impl Wires {
         wire.show(world);
         true
     }
+}
+
+/// Returns `true` for the refusal of a target that does not admit this host.
+fn is_final(refusal: LoginRefusal) -> bool {
+    matches!(refusal, LoginRefusal::NotAuthorized | LoginRefusal::Authentication)
 }
 
 impl Network {

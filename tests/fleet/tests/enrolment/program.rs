@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use mooring_fleet::own_loopback;
 use serde_json::{Value, json};
 
 use crate::site::{Node, free, read, runtime, until};
@@ -48,7 +49,8 @@ impl Machine {
     /// Makes a first controller, on this PostgreSQL database or on one of its own.
     pub(crate) fn first(database: Option<&str>) -> Self {
         let mut machine = Self::empty("");
-        let (done, said) = run(&["init", "--folder", machine.etc().to_str().unwrap(), "--name", "127.0.0.1"]);
+        let (etc, name) = (machine.etc(), own_loopback().to_string());
+        let (done, said) = run(&["init", "--folder", etc.to_str().unwrap(), "--name", &name]);
         assert!(done, "{said}");
         let token = said.lines().find_map(|line| line.strip_prefix("the admin's token, shown this once: "));
         token.unwrap().clone_into(&mut machine.token);
@@ -77,7 +79,7 @@ impl Machine {
             });
             lines.collect::<Vec<_>>().join("\n")
         };
-        let text = set(&read(&self.config()), "listen", format!("[\"127.0.0.1:{}\"]", self.port));
+        let text = set(&read(&self.config()), "listen", format!("[\"{}:{}\"]", own_loopback(), self.port));
         let text = set(&text, "public_url", format!("{:?}", self.url()));
         let state = format!("\"{}\"", self.path("state").display());
         fs::write(self.config(), set(&text, "state_dir", state)).unwrap();
@@ -100,7 +102,7 @@ impl Machine {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}:{}", own_loopback(), self.port)
     }
 
     /// Starts it, and waits for its first answer.

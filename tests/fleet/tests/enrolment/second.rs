@@ -4,6 +4,8 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use mooring_fleet::own_loopback;
+
 use crate::pg;
 use crate::program::{Machine, mode, run};
 use crate::site::{Node, read, until};
@@ -28,7 +30,7 @@ fn join(machine: &Machine, file: &std::path::Path, code: &str) -> (bool, String)
         "--folder",
         folder,
         "--name",
-        "127.0.0.1",
+        &own_loopback().to_string(),
     ])
 }
 

@@ -23,6 +23,7 @@ use mooring_controller::service::{
     Database, Enroller, JoinRequest, JoinTerms, NewJoinToken, PostgresOptions, Refusal, Service,
     ServiceOptions,
 };
+use mooring_fleet::own_loopback;
 use mooring_host::fake::FakeMachine;
 use mooring_host::{KernelTree, SystemClock};
 use mooring_model::VolumeId;
@@ -47,9 +48,9 @@ pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A free port of loopback.
+/// A free port of this process's own address of loopback.
 pub(crate) fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind((own_loopback(), 0)).unwrap().local_addr().unwrap()
 }
 
 #[track_caller]
@@ -99,7 +100,7 @@ impl Site {
             (write("authority.crt", &certificate), write("authority.key", &key));
         let signer = Authority::load(&authority_file, &authority_key).unwrap();
         let (server, client) = (authority::make_key().unwrap(), authority::make_key().unwrap());
-        let cert = signer.sign_server(&server, &["127.0.0.1".to_owned()], now).unwrap().certificate;
+        let cert = signer.sign_server(&server, &[own_loopback().to_string()], now).unwrap().certificate;
         let tls = (write("server.crt", &cert), write("server.key", &server));
         let shown = signer.sign_client(&client, now).unwrap().certificate;
         let address = free();

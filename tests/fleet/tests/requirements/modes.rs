@@ -191,8 +191,11 @@ fn a_barrier_is_answered_when_nothing_of_the_host_is_in_flight() {
     let plain = admin.put(&path, &json!({ "mode": "ro" })).expect(200);
     assert_eq!((&plain["barrier"], machine.in_flight(&disk), cut.is_live()), (&json!(false), 1, true));
     admin.put(&format!("{path}?wait_ms=1000"), &barrier).refused(504, "ask again");
+    until("its session is cut", || match cut.write() {
+        Err(IoRefusal::SessionGone) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     assert_eq!((machine.in_flight(&disk), machine.landed(&disk)), (1, 0));
-    assert_eq!(cut.write(), Err(IoRefusal::SessionGone));
     machine.release(&disk);
     let done = admin.put(&path, &barrier).expect(200);
     assert_eq!((&done["barrier"], &done["attachment"]["effective_mode"]), (&json!(true), &json!("ro")));

@@ -130,7 +130,10 @@ fn whoever_is_killed_in_a_rotation_it_goes_on_and_nobody_is_cut() {
     let after = at_target(&fleet, &volume);
     assert!(after.iter().all(|(of, pair)| before[of].1 != pair.1), "all are new");
     assert!(before.iter().all(|(of, pair)| !gets_in(&fleet, &volume, of, pair)));
-    assert_eq!(fleet.storage("s1").sessions(&volume).len(), 2);
+    until("both are logged in again", || {
+        let sessions = fleet.storage("s1").sessions(&volume);
+        if sessions.len() == 2 { Ok(()) } else { Err(sessions.join(" ")) }
+    });
 }
 
 #[test]
