@@ -92,9 +92,10 @@ impl Site {
         std::fs::write(&tls.client_ca, &authority.pem).unwrap();
         let new = identity::new_key(&tls).unwrap();
         identity::install(&tls, &new, &authority.of_request(&new.csr)).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let here = own_loopback();
+        let port = std::net::TcpListener::bind((here, 0)).unwrap().local_addr().unwrap().port();
         let mut node = Node::new();
-        node.config.listen.push(Address::Tls(format!("127.0.0.1:{port}")));
+        node.config.listen.push(Address::Tls(format!("{here}:{port}")));
         node.config.tls = Some(tls);
         Self { node, dir, authority, port }
     }
@@ -115,7 +116,7 @@ impl Site {
         if let Some(pair) = shown {
             tls = tls.identity(Identity::from_pem(&pair.cert, &pair.key));
         }
-        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", self.port)).unwrap();
+        let endpoint = Endpoint::from_shared(format!("https://{}:{}", own_loopback(), self.port)).unwrap();
         let endpoint = endpoint.tls_config(tls).unwrap();
         agent.wait(async {
             let channel = endpoint.connect().await.map_err(|error| error.to_string())?;
@@ -148,7 +149,7 @@ impl Site {
             .unwrap();
         let mut connection =
             rustls::ClientConnection::new(Arc::new(client), NAME.try_into().unwrap()).unwrap();
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut stream = TcpStream::connect((own_loopback(), self.port)).unwrap();
         while connection.is_handshaking() {
             connection.complete_io(&mut stream)?;
         }
@@ -238,7 +239,7 @@ fn only_a_caller_with_a_valid_client_certificate_is_let_in() {
     }
     assert!(site.dial(&agent, &stranger, Some(&site.authority.controller())).is_err(), "it is not believed");
     assert!(site.handshake(&rustls::version::TLS12).is_err(), "TLS 1.2");
-    let plain = Address::Plain(format!("127.0.0.1:{}", site.port));
+    let plain = Address::Plain(format!("{}:{}", own_loopback(), site.port));
     let said = agent.wait(async {
         let channel =
             mooring_api::connect(&plain, &TlsFiles::default()).await.map_err(|error| error.to_string())?;
