@@ -90,7 +90,8 @@ impl FakeKeystone {
             project_domain: "Default".to_owned(),
             ca: None,
             remember,
-            timeout: Duration::from_millis(500),
+            // A busy machine may answer late.
+            timeout: Duration::from_secs(20),
             service_roles: vec!["Service".to_owned()],
         }
     }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooring_controller::auth::{Keystone, KeystoneError};
+use mooring_controller::auth::keystone::Options;
+use mooring_controller::auth::{Auth, Keystone, KeystoneError};
 use mooring_controller::domain::Caller;
 use serde_json::{Value, json};
 
@@ -15,12 +16,24 @@ const LONG: Duration = Duration::from_mins(5);
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
 async fn site(remember: Duration) -> (FakeKeystone, Api) {
+    let keystone = filled().await;
+    let auth = keystone.auth(remember);
+    (keystone, Api::with(auth, None))
+}
+
+/// A site whose controller waits for an answer no longer than this.
+async fn site_that_waits(timeout: Duration) -> (FakeKeystone, Api) {
+    let keystone = filled().await;
+    let options = Options { timeout, ..keystone.options(LONG) };
+    (keystone, Api::with(Auth::Keystone(Keystone::open(&options).unwrap()), None))
+}
+
+async fn filled() -> FakeKeystone {
     let keystone = FakeKeystone::start().await;
     keystone.give("member", PROJECT, &["Member", "reader"]);
     keystone.give("admin", PROJECT, &["admin"]);
     keystone.give("nova", OTHER, &["service", "member"]);
-    let auth = keystone.auth(remember);
-    (keystone, Api::with(auth, None))
+    keystone
 }
 
 async fn get(api: &Api, path: &str, token: &str) -> Answer {
@@ -164,9 +177,9 @@ async fn what_is_remembered_ends() {
 
     // No answer is remembered past the token's own end.
     let (keystone, api) = site(LONG).await;
-    keystone.give_until("short", 2, json!({ "project": { "id": PROJECT } }), &["member"]);
+    keystone.give_until("short", 4, json!({ "project": { "id": PROJECT } }), &["member"]);
     assert_eq!(get(&api, "/v3/volumes", "short").await.status, 200);
-    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    tokio::time::sleep(Duration::from_millis(4_100)).await;
     unknown(&get(&api, "/v3/volumes", "short").await);
 
     // No answer is remembered if the operator says so.
@@ -228,7 +241,11 @@ async fn nobody_is_let_in_by_an_answer_that_is_none() {
         Fault::Endless,
         Fault::Silence,
     ] {
-        let (keystone, api) = site(LONG).await;
+        let (keystone, api) = match fault {
+            // An answer that never comes is waited for.
+            Fault::Silence => site_that_waits(Duration::from_secs(3)).await,
+            _ => site(LONG).await,
+        };
         assert_eq!(get(&api, "/v3/volumes", "member").await.status, 200);
         keystone.inside().fault = Some(fault);
         let since = Instant::now();
@@ -250,7 +267,7 @@ async fn nobody_is_let_in_by_an_answer_that_is_none() {
 
 #[tokio::test]
 async fn silence_is_waited_for_once() {
-    let (keystone, api) = site(LONG).await;
+    let (keystone, api) = site_that_waits(Duration::from_millis(500)).await;
     keystone.inside().fault = Some(Fault::Silence);
     unavailable(&get(&api, "/v3/volumes", "member").await);
     let asked = keystone.asked();
@@ -268,10 +285,10 @@ async fn silence_is_waited_for_once() {
 async fn nobody_at_the_address() {
     let keystone = FakeKeystone::start().await;
     let mut options = keystone.options(LONG);
-    // A port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A port that was free a moment ago, at an address where nobody else listens.
+    let free = std::net::TcpListener::bind("127.0.99.1:0").unwrap().local_addr().unwrap();
     options.url = format!("http://{free}");
-    let api = Api::with(mooring_controller::auth::Auth::Keystone(Keystone::open(&options).unwrap()), None);
+    let api = Api::with(Auth::Keystone(Keystone::open(&options).unwrap()), None);
     unavailable(&get(&api, "/v3/volumes", "member").await);
 }
 
@@ -301,7 +318,7 @@ async fn our_own_password_is_wrong_or_open_to_others() {
     std::fs::write(&options.password_file, "wrong\n").unwrap();
     let opened = Keystone::open(&options).unwrap();
     assert!(!format!("{opened:?}").contains("wrong"));
-    let api = Api::with(mooring_controller::auth::Auth::Keystone(opened), None);
+    let api = Api::with(Auth::Keystone(opened), None);
     unavailable(&get(&api, "/v3/volumes", "member").await);
     assert_eq!(keystone.asked(), (1, 0));
 
