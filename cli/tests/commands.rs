@@ -451,9 +451,9 @@ fn an_agent_that_is_not_there_or_does_not_answer() {
     drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
     let dead = format!("unix:{}", dead.display());
     mooring(Some(&dead), &["volume", "list"], None).refused(6, &["Nobody listens", "systemctl status"]);
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let tcp = format!("http://127.0.0.1:{port}");
+    // A port that was free a moment ago, at an address where nobody else listens.
+    let port = std::net::TcpListener::bind("127.0.99.1:0").unwrap().local_addr().unwrap().port();
+    let tcp = format!("http://127.0.99.1:{port}");
     mooring(Some(&tcp), &["volume", "list", "--insecure"], None)
         .refused(6, &["cannot reach", "Nobody listens"]);
     rig.fake.state().knobs.silent = true;

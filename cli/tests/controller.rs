@@ -632,8 +632,9 @@ fn the_side_is_what_the_words_say() {
 
 #[test]
 fn a_controller_that_is_not_there() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let url = format!("http://127.0.0.1:{port}");
+    // Nobody else listens at this address.
+    let port = std::net::TcpListener::bind("127.0.99.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.99.1:{port}");
     let ran = end(start(&[("MOORING_CONTROLLER", &url)], &["volume", "list", "--timeout", "1"]));
     ran.refused(
         6,
