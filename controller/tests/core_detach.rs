@@ -367,7 +367,7 @@ async fn a_list_asks_only_for_what_is_old() {
     // The looks that the attachments themselves caused have ended first.
     let before = until("no look for a moment", async || {
         let before = looks();
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         if looks() == before { Ok(before) } else { Err(before.to_string()) }
     })
     .await;

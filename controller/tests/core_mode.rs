@@ -119,8 +119,11 @@ async fn a_barrier_is_asked_for_once_and_answered_when_it_is_reported() {
     rig.service.set_mode(&admin(), one.id, Mode::ReadWrite, LONG).await.unwrap();
 
     rig.storage.state().knobs.undrained = true;
-    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
-    assert!(matches!(&waits, Err(Refusal::Pending(text)) if text.contains("in flight")), "{waits:?}");
+    until("the reason", async || match rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await {
+        Err(Refusal::Pending(text)) if text.contains("in flight") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
     let told_first = barriers(&rig, volume);
     assert!(!told_first[0].is_empty() && told_first[1].is_empty(), "{told_first:?}");
     // The mode is in force, and a call without a barrier is answered.
