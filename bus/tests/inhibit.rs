@@ -1,7 +1,7 @@
 //! The lock that delays a shutdown: taken when work lasts, released when it ends, refused without
 //! harm.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooring_bus::{Bus, delay_shutdown};
 use tokio::sync::watch;
@@ -52,11 +52,15 @@ async fn a_lock_is_held_exactly_while_work_lasts() {
     rig.works(None);
     wait_for("its end", || fake.locks().is_empty()).await;
     // What is over in a moment takes none.
+    let begun = Instant::now();
     rig.works(Some("it is short"));
     tokio::time::sleep(Duration::from_millis(50)).await;
     rig.works(None);
+    // A busy machine may have made it long.
+    let short = begun.elapsed() < Duration::from_millis(200);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(fake.state().calls.iter().filter(|call| *call == "Inhibit").count(), 2);
+    let locks = fake.state().calls.iter().filter(|call| *call == "Inhibit").count();
+    assert!(locks == 2 || !short && locks == 3, "{locks} locks");
     drop(rig.work);
     tokio::time::timeout(SOON, rig.task).await.expect("it ends with its work").unwrap();
 }
