@@ -256,7 +256,7 @@ fn the_deadline_leaves_it_to_the_controller() {
         state.knobs.stop_after = Some(2);
         state.knobs.problems = vec!["host1: no disk yet".to_owned()];
     });
-    let words = ["attach", "data", "--host", "host1", "--id", ID, "--timeout", "1"];
+    let words = ["attach", "data", "--host", "host1", "--id", ID, "--timeout", "4"];
     let ran = rig.run(&words);
     assert_eq!(ran.code, 5, "{ran:?}");
     for words in [
@@ -295,7 +295,7 @@ fn an_attach_survives_a_controller_that_returns_and_says_what_it_left() {
     // The controller does not return.
     rig.run(&["detach", ID]);
     rig.fake.state().knobs.stop_after = Some(1);
-    let child = rig.start(&["attach", "data", "--host", "host1", "--id", ID, "--timeout", "2"]);
+    let child = rig.start(&["attach", "data", "--host", "host1", "--id", ID, "--timeout", "5"]);
     rig.fake.await_that(|state| state.attachments.get(ID).is_some_and(|live| live["revision"] == 2));
     rig.fake.state().knobs.unavailable = u32::MAX;
     rig.fake.state().attachments.get_mut(ID).unwrap()["revision"] = json!(9);
@@ -331,7 +331,7 @@ fn ctrl_c_takes_the_attachment_back() {
         state.knobs.stop_after = Some(1);
         state.knobs.pending = 1;
     });
-    let child = rig.start(&["attach", "data", "--host", "host1", "--id", ID, "--timeout", "3"]);
+    let child = rig.start(&["attach", "data", "--host", "host1", "--id", ID, "--timeout", "20"]);
     rig.fake.await_that(|state| state.count(POLL) > 0);
     interrupt(&child);
     let ran = end(child);

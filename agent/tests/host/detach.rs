@@ -76,8 +76,9 @@ fn opened_between_the_check_and_the_removal_it_stays_until_it_is_closed() {
     agent.crash();
     // The agent is killed after the tombstone was stored, and before anything was done.
     let agent = site.start_with(Some(mooring_connectors::fake::Kill::Before(1)));
-    drop(agent.try_put(brief(tombstone(1, 2, false))));
-    assert!(agent.door.is_dead());
+    let mut client = agent.client();
+    agent.spawn(async move { client.put_connection(tombstone(1, 2, false)).await });
+    eventually("it is killed", || agent.door.is_dead());
     agent.crash();
     site.hold(1);
     let agent = site.start();

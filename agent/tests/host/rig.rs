@@ -336,10 +336,10 @@ pub(crate) fn tombstone(n: u8, counter: u64, revoked: bool) -> v1::PutConnection
     }
 }
 
-/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken, short
-/// enough to wait for.
+/// Shortens the deadline, for an answer that comes at its deadline: long enough to be taken and
+/// begun on a busy machine, short enough to wait for.
 pub(crate) fn brief(put: v1::PutConnectionRequest) -> v1::PutConnectionRequest {
-    v1::PutConnectionRequest { deadline_ms: 1000, ..put }
+    v1::PutConnectionRequest { deadline_ms: 3000, ..put }
 }
 
 pub(crate) fn stamp(epoch: u64, counter: u64, wish: &impl mooring_api::Message) -> v1::Stamp {

@@ -1,6 +1,7 @@
 //! Shutdowns wait a moment for a disk that is leaving this host.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mooring_api::v1;
@@ -12,29 +13,32 @@ use mooring_model::VolumeId;
 
 use crate::rig::*;
 
-/// Sessions that take their time to end.
-struct Slow(Arc<dyn Sessions>);
+/// Sessions that end when they may.
+struct Slow {
+    sessions: Arc<dyn Sessions>,
+    may_end: Arc<AtomicBool>,
+}
 
 impl Sessions for Slow {
     fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
-        self.0.ensure(wish, wait)
+        self.sessions.ensure(wish, wait)
     }
 
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {
-        std::thread::sleep(Duration::from_secs(2));
-        self.0.end(volume, how, wait)
+        eventually("it may end", || self.may_end.load(Ordering::SeqCst));
+        self.sessions.end(volume, how, wait)
     }
 
     fn get(&self, volume: VolumeId) -> Result<Option<SessionStatus>, ClientError> {
-        self.0.get(volume)
+        self.sessions.get(volume)
     }
 
     fn list(&self) -> Result<Vec<SessionStatus>, ClientError> {
-        self.0.list()
+        self.sessions.list()
     }
 
     fn watch(&self) -> Result<Box<dyn SessionChanges>, ClientError> {
-        self.0.watch()
+        self.sessions.watch()
     }
 }
 
@@ -46,7 +50,8 @@ fn a_detach_that_takes_its_time_delays_a_shutdown_until_it_has_ended() {
     let site = Site::exporting(&[1]);
     let door = site.world.door(None);
     let mut parts = door.parts();
-    parts.sessions = Arc::new(Slow(parts.sessions));
+    let may_end = Arc::<AtomicBool>::default();
+    parts.sessions = Arc::new(Slow { sessions: parts.sessions, may_end: Arc::clone(&may_end) });
     let agent = start_agent_on(Some(daemon.bus()), &site.config, parts, door.uevents(), Some(door.clone()));
     agent.make(agent.put(1, 1, &[(1, RW)]));
     std::thread::sleep(Duration::from_millis(500));
@@ -56,6 +61,7 @@ fn a_detach_that_takes_its_time_delays_a_shutdown_until_it_has_ended() {
         eventually("the lock", || {
             watching.locks() == ["shutdown delay Mooring agent: 1 disk is being detached"]
         });
+        may_end.store(true, Ordering::SeqCst);
     });
     assert_eq!(agent.make(tombstone(1, 2, false)).phase(), v1::ConnectionPhase::Gone);
     seen.join().unwrap();
