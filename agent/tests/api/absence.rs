@@ -160,6 +160,7 @@ fn what_is_not_ours_is_never_touched() {
 
     let agent = node.start();
     // The agent reports objects under our names without a spec. It does not report foreign ones.
+    eventually("it is told", || !agent.capabilities().problems.is_empty());
     let told = agent.capabilities().problems;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
@@ -184,7 +185,7 @@ fn an_orphan_is_adopted_with_its_data_and_unlisted_when_it_is_gone() {
         assert!(node.fake.lvm().add_volume("vg0", &format!("mooring-{id}"), SIZE, &["mooring"]));
     }
     let agent = node.start();
-    assert_eq!(agent.list().len(), 2);
+    eventually("both are found", || agent.list().len() == 2);
     agent.make(put_volume(&v, 1));
     assert!(!node.fake.blocks().is_zeroed(device(&v)), "its data is there");
     assert_eq!(agent.get(&v).unwrap().volume.unwrap().phase(), v1::Phase::Ready);

@@ -284,6 +284,7 @@ async fn a_controller_that_slept_past_its_lease_does_no_harm() {
     rig.service.delete_attachment(&admin(), first, false, LONG).await.unwrap();
     rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
     let third = rig.attach(volume, "host3", Mode::ReadWrite).await.attachment.id;
+    rig.until_quiet().await;
     let before = *rig.world.puts.borrow();
     program.signal("-CONT");
     asked.join().unwrap();

@@ -306,6 +306,18 @@ impl Rig {
         live
     }
 
+    /// Waits until no put has come for a moment. An agent is told some things after the call that
+    /// caused them was answered.
+    pub(crate) async fn until_quiet(&self) {
+        until("no put for a moment", async || {
+            let before = *self.world.puts.borrow();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let now = *self.world.puts.borrow();
+            if now == before { Ok(()) } else { Err(format!("{now} puts")) }
+        })
+        .await;
+    }
+
     pub(crate) async fn until_gone(&self, id: AttachmentId) {
         until("the end of the attachment", async || match self.service.attachment(&admin(), id).await {
             Err(Refusal::NotFound { .. }) => Ok(()),
