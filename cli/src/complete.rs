@@ -17,6 +17,7 @@ use crate::error::Failure;
 use crate::select;
 use crate::session::Session;
 use crate::side::{self, Side};
+use crate::text::{is_one_line, one_line};
 
 /// Time limit for candidates; beyond it there are none.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -170,9 +171,9 @@ fn on_host(attachment: &crate::controller::records::Live) -> String {
 
 /// A candidate for one object: its name, or its id if the name is missing or unfit for a terminal.
 fn candidate(name: Option<String>, id: String, help: &str) -> CompletionCandidate {
-    let shown = |name: &String| !name.is_empty() && !name.chars().any(char::is_control);
+    let shown = |name: &String| !name.is_empty() && is_one_line(name);
     let value = name.filter(shown).unwrap_or(id);
-    let help = Some(crate::text::plain(help)).filter(|help| !help.is_empty());
+    let help = Some(one_line(help)).filter(|help| !help.is_empty());
     CompletionCandidate::new(value).help(help.map(Into::into))
 }
 
@@ -228,6 +229,20 @@ mod tests {
         }
         // No object has a new volume's name.
         assert!(!found.iter().any(|is| is.ends_with(" name")));
+    }
+
+    #[test]
+    fn a_candidate_is_one_line_and_draws_nothing() {
+        for odd in ["a\nb", "a\u{202e}b", "a\u{200b}b", "a\u{1b}[2Jb", "a\u{2028}b", ""] {
+            let made = candidate(Some(odd.to_owned()), "7".to_owned(), odd);
+            assert_eq!(made.get_value(), "7", "{odd:?}");
+            let help = made.get_help().map(ToString::to_string).unwrap_or_default();
+            assert_eq!(help, one_line(odd), "{odd:?}");
+        }
+        // Control: an ordinary name is the candidate.
+        let made = candidate(Some("größe".to_owned()), "7".to_owned(), "in-use");
+        assert_eq!(made.get_value(), "größe");
+        assert_eq!(made.get_help().map(ToString::to_string).as_deref(), Some("in-use"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use mooring_model::{AttachmentId, VolumeId};
 use crate::args::{AttachmentCommand, Cli, Command, DemoArgs, TypeCommand, VolumeCommand};
 use crate::controller::{Client, attach, attachment, detach, host, kind, volume};
 use crate::error::{Exit, Failure};
+use crate::text::plain;
 use crate::{print, write_out};
 
 /// Bytes that the tour writes: one block of any disk.
@@ -313,7 +314,7 @@ fn reads_only(path: &str) -> Result<(), Failure> {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    write_out(&format!("\n{}\n", text.trim_end())).map(drop)
+    write_out(&plain(&format!("\n{}\n", text.trim_end()))).map(drop)
 }
 
 /// Parses the words of a step.

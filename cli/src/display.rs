@@ -12,6 +12,7 @@ use crate::output::{
 };
 use crate::problem::{write_inline, write_problems};
 use crate::table::{NONE, facts, joined, named, or_none, size, table};
+use crate::text::one_line;
 
 /// Microseconds in readable form.
 fn duration(micros: u64) -> String {
@@ -27,7 +28,7 @@ fn write_stuck(f: &mut Formatter<'_>, stuck: Option<&Stuck>) -> fmt::Result {
     write!(
         f,
         "\nstuck: {} has not returned for {}",
-        stuck.step,
+        one_line(&stuck.step),
         duration(stuck.since_ms.saturating_mul(1000))
     )
 }
@@ -342,7 +343,8 @@ impl Display for Receipt {
         if let Some(held) = &self.held_reservation {
             write!(
                 f,
-                "\n\nnote: it held the volume's reservation ({held}), and has lost it with its access"
+                "\n\nnote: it held the volume's reservation ({}), and has lost it with its access",
+                one_line(held)
             )?;
         }
         if !self.sessions_cut.is_empty() {
@@ -356,14 +358,13 @@ impl Display for Granted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let grant = &self.grant;
         let volume = named(self.name.as_deref(), &self.volume_id);
-        let mode = grant.wanted.unwrap_or(NONE);
+        let (initiator, mode) = (one_line(&grant.initiator), grant.wanted.unwrap_or(NONE));
         if self.done {
-            writeln!(f, "{} reaches volume {volume}: {mode}", grant.initiator)?;
+            writeln!(f, "{initiator} reaches volume {volume}: {mode}")?;
         } else {
             writeln!(
                 f,
-                "{} will reach volume {volume}: {mode}; accepted, NOT seen in the kernel yet",
-                grant.initiator
+                "{initiator} will reach volume {volume}: {mode}; accepted, NOT seen in the kernel yet"
             )?;
         }
         f.write_str(&facts([
@@ -393,6 +394,7 @@ impl Granted {
         if self.grant.chap.is_some() {
             f.write_str("set node.session.auth.* in /etc/iscsi/iscsid.conf, then ")?;
         }
+        let (target, portal) = (one_line(target), one_line(portal));
         write!(
             f,
             "iscsiadm -m discovery -t st -p {portal} && iscsiadm -m node -T {target} -p {portal} --login"
@@ -409,36 +411,33 @@ impl Timing {
 impl Display for Revoked {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let volume = named(self.name.as_deref(), &self.volume_id);
+        let initiator = one_line(&self.initiator);
         match (self.was_granted, &self.receipt) {
             (false, None) => {
-                write!(f, "{} is not granted on volume {volume}: nothing to revoke", self.initiator)?;
+                write!(f, "{initiator} is not granted on volume {volume}: nothing to revoke")?;
             }
             (false, Some(receipt)) => {
                 write!(
                     f,
-                    "{} is not granted on volume {volume} any more; its last receipt:\n{receipt}",
-                    self.initiator
+                    "{initiator} is not granted on volume {volume} any more; its last receipt:\n{receipt}"
                 )?;
             }
             (true, Some(receipt)) if receipt.proven => {
                 write!(
                     f,
-                    "{} is revoked: nothing of it reaches volume {volume} any more\n{receipt}",
-                    self.initiator
+                    "{initiator} is revoked: nothing of it reaches volume {volume} any more\n{receipt}"
                 )?;
             }
             (true, Some(receipt)) => {
                 write!(
                     f,
-                    "{} on volume {volume}: the revoke is durable and NOT PROVEN yet; repeat the command to see it proven\n{receipt}",
-                    self.initiator
+                    "{initiator} on volume {volume}: the revoke is durable and NOT PROVEN yet; repeat the command to see it proven\n{receipt}"
                 )?;
             }
             (true, None) => {
                 write!(
                     f,
-                    "{} on volume {volume}: the revoke is durable, there is NO RECEIPT yet; repeat the command",
-                    self.initiator
+                    "{initiator} on volume {volume}: the revoke is durable, there is NO RECEIPT yet; repeat the command"
                 )?;
             }
         }
@@ -466,7 +465,7 @@ impl Display for Planned {
 
 impl Display for EventLine {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.at, self.event)
+        write!(f, "{} {}", self.at, one_line(&self.event.to_string()))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::Failure;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{NONE, facts, or_none, size, table};
-use crate::text::time;
+use crate::text::{one_line, time};
 
 /// `job list`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -258,7 +258,7 @@ impl Display for JobShown {
 
 impl Display for Throttled {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let host = self.host.name.as_deref().unwrap_or("the agent");
+        let host = one_line(self.host.name.as_deref().unwrap_or("the agent"));
         write!(f, "limit of all jobs of {host}: {}", self.host.limit())
     }
 }

@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 use mooring_api::v1;
 use serde::Serialize;
 
+use crate::text::one_line;
+
 /// A deviation from the spec.
 #[derive(Debug, Serialize)]
 pub(crate) struct Problem {
@@ -34,9 +36,9 @@ impl Display for Problem {
             "fix_spec" => "change the request",
             "operator" => "an operator must act",
             "bug" => "this is a defect",
-            _ => return write!(f, "{}: {}", self.object, self.text),
+            _ => return f.write_str(&one_line(&format!("{}: {}", self.object, self.text))),
         };
-        write!(f, "{}: {} ({who})", self.object, self.text)
+        f.write_str(&one_line(&format!("{}: {} ({who})", self.object, self.text)))
     }
 }
 
@@ -46,4 +48,18 @@ pub(crate) fn write_problems(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt
 
 pub(crate) fn write_inline(f: &mut Formatter<'_>, problems: &[Problem]) -> fmt::Result {
     problems.iter().try_for_each(|problem| write!(f, "; problem: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line() {
+        for (cure, end) in [("bug", " (this is a defect)"), ("unknown", "")] {
+            let problem =
+                Problem { object: "vg\u{202e}0".to_owned(), text: "a\nproblem: b".to_owned(), cure };
+            assert_eq!(problem.to_string(), format!("vg\u{fffd}0: a\u{fffd}problem: b{end}"));
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::error::Failure;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{facts, named, or_none, table};
-use crate::text::time;
+use crate::text::{one_line, time};
 use crate::volume_ref::VolumeRef;
 
 /// `volume reservations`.
@@ -186,14 +186,15 @@ impl Display for Changed {
             |one: &&Registration| self.reservations.registrations.iter().any(|other| same(one, other));
         let gone: Vec<_> = self.before.registrations.iter().filter(|one| !stays(one)).collect();
         for one in &gone {
-            writeln!(f, "taken away: key {} of {}", one.key, one.host.as_deref().unwrap_or(&one.initiator))?;
+            let who = one_line(one.host.as_deref().unwrap_or(&one.initiator));
+            writeln!(f, "taken away: key {} of {who}", one_line(&one.key))?;
         }
         // For a persistent reservation the registration shows it.
         let old = self.before.holder.as_ref().filter(|holder| holder.r#type == RESERVE_6);
         let old = old.filter(|_| self.reservations.holder.is_none());
         if let Some(old) = old {
-            let who = old.host.as_deref().unwrap_or(&old.initiator);
-            writeln!(f, "taken away: {} of {who}, whose session was cut", old.type_name)?;
+            let who = one_line(old.host.as_deref().unwrap_or(&old.initiator));
+            writeln!(f, "taken away: {} of {who}, whose session was cut", one_line(&old.type_name))?;
         }
         if gone.is_empty() && old.is_none() {
             writeln!(f, "there was nothing to take away")?;
@@ -241,7 +242,8 @@ impl Display for Reservations {
             f.write_str("\nthe kernel lists no more than a page: there may be others")?;
         }
         for lost in &self.lost {
-            write!(f, "\nlost by the kernel: key {} of {}", lost.key, lost.initiator)?;
+            let (key, who) = (one_line(&lost.key), one_line(&lost.initiator));
+            write!(f, "\nlost by the kernel: key {key} of {who}")?;
         }
         Ok(())
     }

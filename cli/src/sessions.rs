@@ -20,7 +20,7 @@ use crate::error::Failure;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{joined, or_none, table};
-use crate::text::time;
+use crate::text::{one_line, time};
 
 /// State of a session that should exist and does not.
 const MISSING: &str = "MISSING";
@@ -305,7 +305,7 @@ impl Display for Sessions {
         ];
         f.write_str(&table(heads, self.sessions.iter().map(row)))?;
         for of in &self.unlisted {
-            let volume = of.volume_name.as_ref().unwrap_or(&of.volume_id);
+            let volume = one_line(of.volume_name.as_ref().unwrap_or(&of.volume_id));
             write!(f, "\n{volume}: {}", unlisted(of.sessions))?;
         }
         Ok(())

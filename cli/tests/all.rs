@@ -17,6 +17,7 @@ mod help;
 mod import_commands;
 mod leaving_commands;
 mod manage_commands;
+mod names;
 mod parsing;
 mod revert_commands;
 mod rotate;

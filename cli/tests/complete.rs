@@ -53,6 +53,10 @@ fn a_name_that_could_draw_on_a_terminal_is_not_offered() {
         state.volumes.get_mut(&id).unwrap()["name"] = "a\u{1b}]0;x\u{7}".into();
     });
     assert_eq!(complete(&rig, &["mooring", "volume", "show", ""]).first(), Some(&id));
+    rig.fake.change(|state| {
+        state.volumes.get_mut(&id).unwrap()["name"] = "a\u{202e}b\nc".into();
+    });
+    assert_eq!(complete(&rig, &["mooring", "volume", "show", ""]).first(), Some(&id));
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::controller::volume::find;
 use crate::display::commands;
 use crate::error::Fault;
 use crate::error::{Failure, Left};
+use crate::text::one_line;
 use crate::volume_ref::VolumeRef;
 use crate::{Exit, Reply};
 
@@ -173,20 +174,21 @@ fn lost(live: &Live, fault: &Fault) -> Failure {
 /// Makes the failure for an attachment that will not become ready.
 fn ended(live: &Kept<Live>) -> Failure {
     let id = &live.id;
-    let volume = live.volume_name.as_deref().unwrap_or(&live.volume_id);
-    let host = live.host.as_deref().unwrap_or("its host");
+    // The text goes to a terminal. With --json the attachment beside it has the names as they are.
+    let volume = one_line(live.volume_name.as_deref().unwrap_or(&live.volume_id));
+    let host = one_line(live.host.as_deref().unwrap_or("its host"));
     let detaching = live.status == "detaching";
     let mut text = if detaching {
         format!("attachment {id} of volume {volume} is being taken away while it was being made")
     } else {
         format!(
             "volume {volume} cannot be attached to {host}: {}",
-            live.fault.as_deref().unwrap_or(&live.status)
+            one_line(live.fault.as_deref().unwrap_or(&live.status))
         )
     };
     for problem in live.problems.iter().filter(|problem| live.fault.as_ref() != Some(problem)) {
         // Writing to a string cannot fail.
-        let _ = write!(text, "\nproblem: {problem}");
+        let _ = write!(text, "\nproblem: {}", one_line(problem));
     }
     let advice = if detaching {
         format!("Somebody else detaches it; wait for that with `mooring detach {id}`.")

@@ -11,7 +11,8 @@ use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
 use crate::error::Failure;
-use crate::table::{NONE, or_none, table};
+use crate::table::{or_none, table};
+use crate::text::one_line;
 use crate::{Exit, Reply};
 
 /// Findings of the host.
@@ -75,9 +76,9 @@ impl UserRecord {
 impl Display for Checked {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let check = &self.check;
-        let disk = check.disk.as_deref().unwrap_or(NONE);
-        let cache = check.cache_in_force.as_deref().unwrap_or("not known");
-        writeln!(f, "disk {disk} of attachment {} on {}, cache {cache}", check.attachment_id, check.host)?;
+        let (disk, host) = (or_none(check.disk.as_deref()), one_line(&check.host));
+        let cache = one_line(check.cache_in_force.as_deref().unwrap_or("not known"));
+        writeln!(f, "disk {disk} of attachment {} on {host}, cache {cache}", check.attachment_id)?;
         if check.users.is_empty() {
             f.write_str("nobody uses it")?;
         } else {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::args::Global;
 use crate::error::Failure;
 use crate::error::Fault;
-use crate::text::plain;
+use crate::text::one_line;
 use crate::url::ControllerUrl;
 
 /// Time beyond the deadline in which an answer that is on its way is still awaited: it is worth
@@ -212,8 +212,8 @@ impl Client {
     /// Announces once that the call is repeated: a silent program tells nobody why it hangs.
     fn tell(&self, fault: &Fault) {
         if self.tells.replace(false) {
-            let text =
-                plain(&format!("mooring: {fault}; trying again for up to {} s\n", self.left().as_secs()));
+            let fault = one_line(&fault.to_string());
+            let text = format!("mooring: {fault}; trying again for up to {} s\n", self.left().as_secs());
             // An attach may be showing its progress on this line.
             let clear = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
             // A failed announcement changes nothing.

@@ -17,6 +17,7 @@ use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::volume;
 use crate::error::Failure;
 use crate::table::named;
+use crate::text::one_line;
 
 /// Pauses between looks: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
@@ -63,9 +64,12 @@ pub(crate) struct VolumeExported {
 impl Display for VolumeExported {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let volume = named(self.name.as_deref(), &self.volume_id);
-        let (image, host) = (&self.image.name, self.storage_host.as_deref().unwrap_or("its storage node"));
+        let host = one_line(self.storage_host.as_deref().unwrap_or("its storage node"));
+        let image = one_line(&self.image.name);
         match self.status.as_str() {
-            "done" => write!(f, "volume {volume} is copied to {image} ({}) on {host}", self.image.format),
+            "done" => {
+                write!(f, "volume {volume} is copied to {image} ({}) on {host}", one_line(&self.image.format))
+            }
             "cancelled" => write!(f, "the export of volume {volume} to {image} is cancelled"),
             _ => write!(
                 f,

@@ -17,6 +17,7 @@ use crate::display::commands;
 use crate::error::Failure;
 use crate::output::Receipt;
 use crate::table::{facts, joined, or_none, table};
+use crate::text::one_line;
 
 /// One attachment of a fenced host.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -212,7 +213,7 @@ impl Display for OneFence {
             (None, true) => "fenced: nothing of it reaches any volume",
             (None, false) => "the fence is durable and NOT PROVEN yet; repeat the command to see it proven",
         };
-        writeln!(f, "host {}: {how}", fence.host)?;
+        writeln!(f, "host {}: {how}", one_line(&fence.host))?;
         write!(
             f,
             "{}",

@@ -15,6 +15,7 @@ use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
 use crate::error::Failure;
 use crate::table::{facts, or_none, table};
+use crate::text::one_line;
 
 /// `host rename`
 #[derive(Debug, Deserialize, Serialize)]
@@ -93,7 +94,8 @@ impl Display for NewName {
         write!(
             f,
             "{} is called {} from now on; what it serves and attaches goes on",
-            self.renamed, self.name
+            one_line(&self.renamed),
+            one_line(&self.name)
         )?;
         write_lines(f, "to do", &self.warnings)
     }
@@ -146,9 +148,10 @@ impl Display for Planned {
         ]))?;
         loss.write_projects(f)?;
         match &loss.obstacle {
-            Some(why) => write!(f, "\n\nnothing was done, and nothing would be: {why}"),
+            Some(why) => write!(f, "\n\nnothing was done, and nothing would be: {}", one_line(why)),
             None => {
-                write!(f, "\n\nnothing was done: `mooring host forget {} --yes` does it, for good", loss.name)
+                let name = one_line(&loss.name);
+                write!(f, "\n\nnothing was done: `mooring host forget {name} --yes` does it, for good")
             }
         }
     }
@@ -157,7 +160,7 @@ impl Display for Planned {
 impl Display for Forgotten {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let loss = &self.forgotten;
-        write!(f, "{} is forgotten: {}", loss.name, loss.in_words())?;
+        write!(f, "{} is forgotten: {}", one_line(&loss.name), loss.in_words())?;
         loss.write_projects(f)?;
         write!(
             f,

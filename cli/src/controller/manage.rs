@@ -17,6 +17,7 @@ use crate::controller::records::{Hosts, OneVolume, VolumeRecord};
 use crate::controller::volume;
 use crate::error::Failure;
 use crate::table::{NONE, named, or_none, size, table};
+use crate::text::one_line;
 use crate::volume_ref::{VolumeName, VolumeRef};
 use crate::{Exit, Reply};
 
@@ -111,7 +112,7 @@ impl Display for Lvs {
             let heads = ["HOST", "LV", "SIZE", "PROVISIONING", "MANAGEABLE", "WHY NOT"];
             f.write_str(&table(heads, self.lvs.iter().map(row)))?;
         }
-        self.not_asked.iter().try_for_each(|host| write!(f, "\nnot asked: {host} is down"))
+        self.not_asked.iter().try_for_each(|host| write!(f, "\nnot asked: {} is down", one_line(host)))
     }
 }
 
@@ -119,7 +120,8 @@ impl Display for VolumeUnmanaged {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let volume = named(self.name.as_deref(), &self.volume_id);
         if self.done {
-            return write!(f, "volume {volume} is let go; its data stays in the logical volume {}", self.lv);
+            let lv = one_line(&self.lv);
+            return write!(f, "volume {volume} is let go; its data stays in the logical volume {lv}");
         }
         write!(
             f,

@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use crate::controller::records::{Live, STEPS};
-use crate::text::plain;
+use crate::text::one_line;
 
 /// The form of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl<W: Write> Progress<W> {
             return;
         }
         self.end();
-        self.write(&plain(&format!("mooring: {text}\n")));
+        self.write(&format!("mooring: {}\n", one_line(text)));
         self.said.push(text.to_owned());
     }
 
@@ -77,7 +77,7 @@ impl<W: Write> Progress<W> {
     }
 
     fn rewrite(&mut self, line: &str) {
-        self.write(&format!("\r\x1b[K{}", plain(line)));
+        self.write(&format!("\r\x1b[K{}", one_line(line)));
         self.open = true;
     }
 

@@ -16,6 +16,7 @@ use crate::controller::records::Attachments;
 use crate::controller::volume::find;
 use crate::error::Failure;
 use crate::table::named;
+use crate::text::one_line;
 
 /// `volume rotate-secrets`.
 #[derive(Debug, Serialize)]
@@ -42,8 +43,8 @@ impl Display for SecretsRotated {
             )?;
         }
         for live in &self.of.attachments {
-            let host = live.host.as_deref().unwrap_or("a client");
-            write!(f, "\n  {}  {host}  {}", live.id, live.secret_text())?;
+            let host = one_line(live.host.as_deref().unwrap_or("a client"));
+            write!(f, "\n  {}  {host}  {}", live.id, one_line(&live.secret_text()))?;
         }
         Ok(())
     }

@@ -17,13 +17,14 @@ use crate::controller::records::{
     Pools, Revoked, TransportRecord,
 };
 use crate::table::{NONE, facts, joined, named, or_none, size, table};
+use crate::text::one_line;
 
 fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()
 }
 
 pub(super) fn write_lines(f: &mut Formatter<'_>, kind: &str, lines: &[String]) -> fmt::Result {
-    lines.iter().try_for_each(|line| write!(f, "\n{kind}: {line}"))
+    lines.iter().try_for_each(|line| write!(f, "\n{kind}: {}", one_line(line)))
 }
 
 impl Display for Hosts {
@@ -71,10 +72,10 @@ impl Display for JoinToken {
         writeln!(
             f,
             "Type this on {}, as root, before {}. The token is shown once, and is good for one host.\n",
-            self.name,
+            one_line(&self.name),
             or_none(self.expires_at.as_deref())
         )?;
-        write!(f, "  {}", self.command)
+        write!(f, "  {}", one_line(&self.command))
     }
 }
 
@@ -83,7 +84,7 @@ impl Display for Revoked {
         write!(
             f,
             "{} is dialled no more, and its certificate is worth nothing. What it serves and attaches goes on until it is taken away there",
-            self.revoked
+            one_line(&self.revoked)
         )
     }
 }
@@ -277,7 +278,7 @@ impl Display for KindShown {
 impl Display for KindAccess {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.projects.is_empty() {
-            return write!(f, "no project has access to the type {}", self.name);
+            return write!(f, "no project has access to the type {}", one_line(&self.name));
         }
         f.write_str(&table(["PROJECT"], self.projects.iter().map(|project| [project.clone()])))
     }
@@ -285,7 +286,7 @@ impl Display for KindAccess {
 
 impl Display for KindDeleted {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "type {} ({}) is gone", self.name, self.type_id)
+        write!(f, "type {} is gone", named(Some(&self.name), &self.type_id))
     }
 }
 
@@ -338,11 +339,11 @@ impl Display for SnapshotShown {
 impl Display for SnapshotCreated {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Snapshot { id, name, status, .. } = &self.snapshot;
-        let name = name.as_deref().unwrap_or(NONE);
+        let snapshot = named(Some(name.as_deref().unwrap_or(NONE)), id);
         if self.done {
-            write!(f, "snapshot {name} ({id}) is there")
+            write!(f, "snapshot {snapshot} is there")
         } else {
-            write!(f, "snapshot {name} ({id}) is NOT there yet: its status is {status}")
+            write!(f, "snapshot {snapshot} is NOT there yet: its status is {status}")
         }
     }
 }
@@ -445,9 +446,7 @@ impl Display for Volumes {
 impl Display for VolumeShown {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.volume)?;
-        if let Some(fault) = &self.fault {
-            write!(f, "\nfault: {fault}")?;
-        }
+        write_lines(f, "fault", self.fault.as_slice())?;
         if self.in_review {
             write!(
                 f,
@@ -639,9 +638,7 @@ impl Live {
     }
 
     fn write_trouble(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(fault) = &self.fault {
-            write!(f, "\nfault: {fault}")?;
-        }
+        write_lines(f, "fault", self.fault.as_slice())?;
         write_lines(f, "problem", &self.problems)
     }
 }
@@ -766,7 +763,8 @@ impl Display for Detached {
             (_, Some(why)) => {
                 write!(
                     f,
-                    "attachment {id}: accepted, NOT detached yet ({why}); repeat the command to wait for it"
+                    "attachment {id}: accepted, NOT detached yet ({}); repeat the command to wait for it",
+                    one_line(why)
                 )
             }
             (None, None) if !self.known => {
