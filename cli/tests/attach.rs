@@ -300,7 +300,7 @@ fn an_attach_survives_a_controller_that_returns_and_says_what_it_left() {
     rig.fake.state().knobs.unavailable = u32::MAX;
     rig.fake.state().attachments.get_mut(ID).unwrap()["revision"] = json!(9);
     end(child)
-        .refused(6, &["it is not known how attachment", "goes on without this program", "mooring detach"]);
+        .refused(5, &["it is not known how attachment", "goes on without this program", "mooring detach"]);
 }
 
 #[test]

@@ -168,7 +168,12 @@ fn lost(live: &Live, fault: &Fault) -> Failure {
         );
     }
     let advice = format!("Attachment {id} is accepted, and goes on without this program. {}", way_on(id));
-    left(fault.exit(), id, format!("it is not known how attachment {id} ends: {fault}"), Some(advice))
+    // The attachment is accepted and durable: "unreachable" would leave that open.
+    let exit = match fault.exit() {
+        Exit::Unreachable => Exit::Pending,
+        exit => exit,
+    };
+    left(exit, id, format!("it is not known how attachment {id} ends: {fault}"), Some(advice))
 }
 
 /// Makes the failure for an attachment that will not become ready.
@@ -254,6 +259,38 @@ async fn take_back(
         }
         Err(fault) => {
             interrupted(id, &format!("attachment {id} could not be taken back: {fault}"), Some(way_on(id)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silent() -> Fault {
+        let url = "http://c1:8776/".to_owned();
+        Fault::Silent { url, call: "the attachment", after: Duration::from_secs(15) }
+    }
+
+    fn said(status: u16) -> Fault {
+        Fault::Said { status, message: "x".to_owned(), with_token: true }
+    }
+
+    #[test]
+    fn an_accepted_attach_is_pending_when_the_controller_is_lost() {
+        let live = json!({ "id": "a", "volume_id": "v", "status": "attaching", "revision": 3 });
+        let live: Live = serde_json::from_value(live).unwrap();
+        for fault in [silent(), said(502), said(503), said(504)] {
+            let failure = lost(&live, &fault);
+            assert_eq!(failure.exit(), Exit::Pending, "{fault}");
+            assert!(failure.text(false).contains("Attachment a is accepted, and goes on"), "{fault}");
+        }
+        // Control: without an answer to the create nobody knows whether it was accepted.
+        assert_eq!(not_asked("a", silent()).exit(), Exit::Unreachable);
+        assert_eq!(not_asked("a", said(503)).exit(), Exit::Unreachable);
+        // Control: an answer that is none of "not reachable" keeps its code.
+        for (status, exit) in [(403, Exit::Refused), (404, Exit::Refused), (500, Exit::Failed)] {
+            assert_eq!(lost(&live, &said(status)).exit(), exit, "{status}");
         }
     }
 }
