@@ -208,8 +208,13 @@ async fn what_certainly_does_not_fit_is_refused_at_once() {
     let rig = Rig::new(0).await;
     let id = rig.volume(false).await;
     // The pool has 512 GiB left.
-    invalid(extend(&rig, id, 600).await, "no room for 599 GiB more");
-    invalid(extend(&rig, id, 1).await, "must be greater than current size");
+    // The pool's state forbids it. Control: a request that can never be right begins otherwise.
+    let full = format!("Invalid volume: the pool of volume {id} has no room for 599 GiB more.");
+    invalid(extend(&rig, id, 600).await, &full);
+    invalid(
+        extend(&rig, id, 1).await,
+        "Invalid input received: New size for extend must be greater than current size",
+    );
     assert_eq!(shown(&rig, id).await, (VolumeStatus::Available, 1));
     assert_eq!(told(&rig, id), 1);
 }

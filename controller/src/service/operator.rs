@@ -235,7 +235,7 @@ fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) ->
         return Ok(());
     }
     Err(Refusal::Invalid(format!(
-        "Invalid input received: the pool of volume {} has no room for {more_gib} GiB more.",
+        "Invalid volume: the pool of volume {} has no room for {more_gib} GiB more.",
         volume.id
     ))
     .into())
