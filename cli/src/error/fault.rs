@@ -15,6 +15,10 @@ use crate::error::Exit;
 /// Most characters shown of an answer that does not come from the API.
 const TEXT_CHARS_MAX: usize = 200;
 
+/// Words of a retype that the volume's status forbids. The API begins them as Cinder does, like
+/// those of a wrong request.
+const STATUS_FORBIDS: &str = "currently has a status of: ";
+
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -118,7 +122,9 @@ impl Fault {
             Self::Said { status, message, .. } => match status {
                 // Status 400 means either a request that can never be right or a state that forbids
                 // it. The API's own words distinguish them.
-                400 if message.starts_with("Invalid input") => Exit::Usage,
+                400 if message.starts_with("Invalid input") && !message.contains(STATUS_FORBIDS) => {
+                    Exit::Usage
+                }
                 404 => Exit::NotFound,
                 _ if self.reviewed().is_some() => Exit::Refused,
                 400..500 => Exit::Refused,
@@ -226,8 +232,12 @@ mod tests {
     #[test]
     fn every_status_has_its_exit() {
         let fault = r#"{"badRequest":{"code":400,"message":"Invalid volume: it is in use"}}"#;
+        let full = r#"{"badRequest":{"code":400,"message":"Invalid volume: the pool of volume v has no room for 9 GiB more."}}"#;
+        let retype = r#"{"badRequest":{"code":400,"message":"Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available volumes, the specified volume however currently has a status of: in-use."}}"#;
         for (status, body, exit) in [
             (400, fault, Exit::Refused),
+            (400, full, Exit::Refused),
+            (400, retype, Exit::Refused),
             (400, r#"{"badRequest":{"code":400,"message":"Invalid input received: name"}}"#, Exit::Usage),
             (401, "{}", Exit::Refused),
             (403, "", Exit::Refused),
