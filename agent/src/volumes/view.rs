@@ -414,8 +414,12 @@ impl VolumesView {
 }
 
 /// Views all listed groups with two commands, however many LVs there are; with a third where the
-/// configuration enables discards.
+/// configuration enables discards. Without groups there is no command: a host that only attaches
+/// volumes may have no LVM, and groups of its own that are none of our business.
 pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<VolumesView, Error> {
+    if groups.is_empty() {
+        return Ok(VolumesView::default());
+    }
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
     if groups.iter().any(|group| group.discard || group.wipe == Wipe::Discard) {
@@ -430,13 +434,16 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
 }
 
 /// Views one volume, the LVs in `beside`, and the groups. The amount read does not grow with the
-/// number of volumes.
+/// number of volumes. Without groups nothing is read.
 pub fn view_one(
     commands: &dyn Commands,
     groups: &[config::Group],
     volume: VolumeId,
     beside: &Beside,
 ) -> Result<VolumesView, Error> {
+    if groups.is_empty() {
+        return Ok(VolumesView::default());
+    }
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
     let groups: Vec<_> =
@@ -467,8 +474,11 @@ pub fn view_one(
 }
 
 /// Lists the disks that LVM finds of these groups, each with its group. A missing disk has no path,
-/// and is left out.
+/// and is left out. Without groups LVM is not asked.
 pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(VgName, PathBuf)>, Error> {
+    if groups.is_empty() {
+        return Ok(Vec::new());
+    }
     let listed = |name: &str| groups.iter().find(|group| group.name.as_str() == name);
     let found = Lvm(commands).disks()?.into_iter().filter_map(|raw| {
         let path = PathBuf::from(raw.name);
@@ -675,4 +685,37 @@ fn adopted(tags: &BTreeSet<String>) -> Option<VolumeId> {
     let mut volumes = tags.iter().filter_map(|tag| volume_of_lv_tag(tag));
     let volume = volumes.next().filter(|_| tags.contains(LV_TAG))?;
     volumes.next().is_none().then_some(volume)
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_host::fake::FakeMachine;
+
+    use super::*;
+
+    #[test]
+    fn lvm_is_asked_for_nothing_without_groups() {
+        let fake = FakeMachine::new();
+        fake.add_vg("vg0", 1 << 30);
+        let (lvm, volume) = (fake.lvm(), VolumeId::from_u128(1));
+        let commands = |groups: &[config::Group]| {
+            let count = |ask: &dyn Fn()| {
+                lvm.clear_log();
+                ask();
+                lvm.log().len()
+            };
+            [
+                count(&|| drop(view(&lvm, groups).unwrap())),
+                count(&|| drop(view_one(&lvm, groups, volume, &Beside::default()).unwrap())),
+                count(&|| drop(disks(&lvm, groups).unwrap())),
+            ]
+        };
+        assert_eq!(commands(&[]), [0, 0, 0]);
+        assert_eq!(view(&lvm, &[]).unwrap(), VolumesView::default());
+        // Control: with one group LVM is asked each time.
+        let name = "vg0".parse().unwrap();
+        let group =
+            config::Group { name, reserve: ByteSize(0), wipe: Wipe::Zero, discard: false, thin_pool: None };
+        assert!(commands(&[group]).iter().all(|count| *count > 0));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use mooring_agent::config::Config;
 use mooring_api::v1;
 use mooring_api::v1::report::What;
 use tokio_stream::StreamExt;
@@ -198,4 +199,36 @@ fn a_store_that_is_gone_fails_everything_new() {
     assert_eq!((level(&seen.health), level(&seen.pools[0].health)), (failed, failed), "{seen:?}");
     assert_eq!(seen.health.unwrap().reasons[0].code, "store_lost");
     assert_eq!((seen.persistent_reservations, seen.persistent_reservations_kept), (Some(true), Some(false)));
+}
+
+/// Neither for what this host can do, nor at the start, where a volume is stored from the time
+/// when there was a group, nor for a plan.
+#[test]
+fn an_agent_without_groups_asks_lvm_for_nothing() {
+    let (mut node, v) = (Node::new(), volume(1));
+    let asked = |node: &Node| {
+        let log = node.fake.lvm().log();
+        log.iter().filter(|line| line.starts_with("vgs") || line.starts_with("lvs")).count()
+    };
+    // Control: with a group LVM is asked each time.
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    node.fake.lvm().clear_log();
+    assert_eq!(agent.capabilities().pools.len(), 1);
+    let capabilities = asked(&node);
+    agent.plan(&v);
+    assert!(0 < capabilities && capabilities < asked(&node));
+    agent.crash();
+
+    let text = format!(
+        "state_dir = \"{0}/state\"\nrun_dir = \"{0}/run\"\nresync_seconds = 3600\n[host]\n",
+        node.dir.path().display()
+    );
+    node.config = Config::parse(&text, "agent.toml").unwrap();
+    node.fake.lvm().clear_log();
+    let agent = node.start();
+    assert!(agent.capabilities().pools.is_empty());
+    agent.plan(&v);
+    assert!(agent.get(&v).is_ok(), "the volume is stored still");
+    assert_eq!(asked(&node), 0, "{:?}", node.fake.lvm().log());
 }
