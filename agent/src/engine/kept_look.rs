@@ -81,6 +81,8 @@ mod tests {
     use crate::engine::{PutVolume, VolumeAnswer, VolumeWish};
 
     const SHORT: Duration = Duration::from_millis(50);
+    /// Longer than any test waits.
+    const LONG: Duration = Duration::from_secs(60);
 
     fn put(digest: u8) -> PutVolume {
         let volume = VolumeId::from_u128(2);
@@ -95,9 +97,12 @@ mod tests {
         }
     }
 
-    /// Sends a change that takes LVM longer than its sender waits.
+    /// Sends a change that takes LVM longer than its sender waits. LVM ends after that.
     async fn put_in_vain(node: &Node, put: PutVolume) -> Result<VolumeAnswer, Refusal> {
-        node.engine.put_volume(put, SHORT).await
+        node.fake.lvm().set_slow(LONG);
+        let answer = node.engine.put_volume(put, SHORT).await;
+        node.fake.lvm().set_slow(Duration::ZERO);
+        answer
     }
 
     fn begin(state: &mut State) {
@@ -112,7 +117,6 @@ mod tests {
     /// A node where a look has been kept for a sender who has gone.
     async fn node_with_a_kept_look() -> (Node, Arc<Cell>) {
         let node = Node::new();
-        node.fake.lvm().set_slow(SHORT * 2);
         assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })));
         let cell = node.engine.cell(VolumeId::from_u128(2));
         eventually("the look is kept", || is_kept(&cell));
@@ -122,8 +126,14 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn however_long_lvm_takes_a_wish_that_is_sent_again_is_taken() {
         let (node, cell) = node_with_a_kept_look().await;
-        let answer = put_in_vain(&node, put(1)).await.expect("LVM is not asked again before it is taken");
-        assert!(!answer.done && !is_kept(&cell));
+        node.fake.lvm().set_slow(LONG);
+        let engine = node.engine.clone();
+        let sent = tokio::spawn(async move { engine.put_volume(put(1), LONG).await });
+        // LVM is not asked again before the wish is taken.
+        eventually("the wish is taken", || cell.state().volume_spec().is_some());
+        assert!(!cell.state().volume_end().is_done() && !is_kept(&cell));
+        node.fake.lvm().set_slow(Duration::ZERO);
+        assert!(sent.await.unwrap().unwrap().done);
         let answer = node.engine.put_volume(put(1), Duration::from_secs(30)).await.unwrap();
         assert!(answer.done);
     }
@@ -131,12 +141,14 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_that_began_beside_a_pass_is_not_kept() {
         let node = Node::new();
-        node.fake.lvm().set_slow(SHORT * 2);
         let cell = node.engine.cell(VolumeId::from_u128(2));
         begin(&mut cell.state());
-        assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })));
+        node.fake.lvm().set_slow(LONG);
+        assert!(matches!(node.engine.put_volume(put(1), SHORT).await, Err(Refusal::Busy { .. })));
+        eventually("the look has begun", || node.fake.lvm().slow_commands() > 0);
         // The pass ends before the look does.
         cell.state().turn.end();
+        node.fake.lvm().set_slow(Duration::ZERO);
         drop(cell.admission.take(Duration::from_secs(30)).expect("the look ends"));
         assert!(matches!(put_in_vain(&node, put(1)).await, Err(Refusal::Busy { .. })), "LVM is asked anew");
     }

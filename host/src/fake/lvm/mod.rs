@@ -8,7 +8,7 @@ mod run;
 mod thin;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::dmsetup::Ended;
 use super::state::{Device, Handle, Machine, Node};
@@ -33,6 +33,7 @@ pub(super) struct LvmState {
     missing: bool,
     hanging: bool,
     takes: Duration,
+    slow: usize,
     broken: Option<String>,
     failures: Vec<(String, i32, String)>,
     log: Vec<String>,
@@ -48,6 +49,7 @@ impl Default for LvmState {
             missing: false,
             hanging: false,
             takes: Duration::ZERO,
+            slow: 0,
             broken: None,
             failures: Vec::new(),
             log: Vec::new(),
@@ -413,9 +415,23 @@ impl FakeLvm {
         self.handle.lock().lvm.hanging = hanging;
     }
 
-    /// Lets every command really take this time.
+    /// Lets every command really take this time, also those that are running.
     pub fn set_slow(&self, takes: Duration) {
         self.handle.lock().lvm.takes = takes;
+    }
+
+    /// Returns the number of commands that are taking their time now.
+    pub fn slow_commands(&self) -> usize {
+        self.handle.lock().lvm.slow
+    }
+
+    fn take_time(&self) {
+        let begun = Instant::now();
+        self.handle.lock().lvm.slow += 1;
+        while begun.elapsed() < self.handle.lock().lvm.takes {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.handle.lock().lvm.slow -= 1;
     }
 
     /// Lets every command fail with exit status 5 and this text, until `None`: unreadable metadata,
@@ -444,7 +460,7 @@ impl Commands for FakeLvm {
     fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
         let takes = self.handle.lock().lvm.takes;
         if !takes.is_zero() {
-            std::thread::sleep(takes);
+            self.take_time();
         }
         let mut machine = self.handle.lock();
         if command.program == DMSETUP && !machine.lvm.missing {
