@@ -327,11 +327,11 @@ mod tests {
         let pid = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", pid.display());
         let error =
-            HostCommands.run(&Command { timeout: Duration::from_millis(500), ..sh(&script) }).unwrap_err();
+            HostCommands.run(&Command { timeout: Duration::from_secs(4), ..sh(&script) }).unwrap_err();
         assert!(matches!(error, CommandError::Timeout { .. }), "{error}");
         let pid = std::fs::read_to_string(pid).unwrap();
         let status = format!("/proc/{}/status", pid.trim());
-        for _ in 0..100 {
+        for _ in 0..1000 {
             match std::fs::read_to_string(&status) {
                 Ok(text) if !text.contains("State:\tZ") => thread::sleep(Duration::from_millis(20)),
                 _ => return,
@@ -343,9 +343,9 @@ mod tests {
     #[test]
     fn what_a_command_leaves_behind_does_not_hold_it() {
         let begun = Instant::now();
-        let output = HostCommands.run(&sh("echo done; setsid sleep 5 &")).unwrap();
+        let output = HostCommands.run(&sh("echo done; setsid sleep 30 &")).unwrap();
         assert_eq!(output.stdout, b"done\n");
-        assert!(begun.elapsed() < Duration::from_secs(4));
+        assert!(begun.elapsed() < Duration::from_secs(25));
     }
 
     #[test]
