@@ -464,7 +464,7 @@ mod tests {
             Next::Late,
             Next::Answer(0, [0, 0]),
         ]);
-        channel.answer_wait = Duration::from_millis(5);
+        channel.answer_wait = Duration::from_secs(5);
         // The same request twice: the two answers differ in nothing but their result.
         let mut stop = Request::stop_connection(1, StopMode::Recover);
         assert_eq!(channel.ask(&mut stop), Err(Failure::Refused(Errno::ETIME)));
