@@ -335,6 +335,7 @@ mod tests {
     #[test]
     fn stuck_jobs_do_not_hold_up_others() {
         let workers = Workers::default();
+        workers.lock().lost_after = Duration::from_mins(1);
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         for _ in 0..AT_WORK_MAX {
@@ -344,6 +345,7 @@ mod tests {
         let (done, finished) = mpsc::channel();
         workers.submit(move || done.send(()).unwrap());
         assert!(finished.recv_timeout(Duration::from_millis(100)).is_err(), "all places are taken");
+        workers.lock().lost_after = LOST_AFTER;
         std::thread::sleep(LOST_AFTER);
         workers.tend();
         finished.recv_timeout(Duration::from_secs(5)).expect("the lost jobs' places were given to others");
@@ -397,6 +399,7 @@ mod tests {
     #[test]
     fn who_is_waited_for_goes_first() {
         let workers = Workers::default();
+        workers.lock().lost_after = Duration::from_mins(1);
         workers.set_busy(true);
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
