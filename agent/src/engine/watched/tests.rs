@@ -78,6 +78,8 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
             node.fake.lio().write(&node.path(&format!("acls/{HOST}/auth/userid")), b"other").unwrap();
         }),
         ("unmapped", |node| {
+            // No pass begins between these two steps.
+            let _state = node.cell.state();
             let mapped = node.path(&format!("acls/{HOST}/lun_1"));
             for entry in node.fake.lio().list(&mapped).unwrap() {
                 if entry.kind == mooring_host::EntryKind::Link {
