@@ -55,7 +55,7 @@ fn demo_takes_back_what_it_made_when_a_step_fails() {
 fn demo_ends_at_a_volume_that_takes_longer_than_its_timeout() {
     let rig = rig();
     rig.fake.change(|state| state.knobs.looks = 10_000);
-    let shown = rig.run(&["demo", "--writer", "host1", "--reader", "host2", "--timeout", "1"]);
+    let shown = rig.run(&["demo", "--writer", "host1", "--reader", "host2", "--timeout", "4"]);
     assert_eq!(shown.code, 1, "{}{}", shown.out, shown.err);
     assert!(shown.err.contains("the volume takes longer than --timeout"), "{}", shown.err);
     assert!(rig.fake.state().attachments.is_empty());
