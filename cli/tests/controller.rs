@@ -209,7 +209,7 @@ fn volumes_grow_once_however_often_they_are_asked() {
     rig.run(&["volume", "extend", "data", "--size", "3584MiB"]).refused(2, &["whole GiB"]);
     rig.run(&["volume", "extend", "nosuch", "--size", "4GiB"]).refused(3, &["no volume is named"]);
     rig.fake.state().knobs.looks = u32::MAX;
-    let ran = rig.run(&["volume", "extend", "data", "--size", "4GiB", "--timeout", "1"]);
+    let ran = rig.run(&["volume", "extend", "data", "--size", "4GiB", "--timeout", "4"]);
     assert!(ran.code == 5 && ran.out.contains("grows still"), "{ran:?}");
     rig.fake.state().knobs.looks = 0;
     assert_eq!(rig.json(&["volume", "extend", "data", "--size", "4GiB"])["size_gib"], 4);
@@ -228,11 +228,11 @@ fn a_growth_is_taken_back_as_long_as_that_can_be() {
     rig.run(&CANCEL).refused(4, &["does not grow"]);
     let begin = |rig: &Rig| {
         rig.fake.state().knobs.looks = u32::MAX;
-        let ran = rig.run(&["volume", "extend", "data", "--size", "3GiB", "--timeout", "1"]);
+        let ran = rig.run(&["volume", "extend", "data", "--size", "3GiB", "--timeout", "4"]);
         assert_eq!(ran.code, 5, "{ran:?}");
     };
     begin(&rig);
-    let ran = rig.run(&["volume", "extend", "data", "--cancel", "--timeout", "1"]);
+    let ran = rig.run(&["volume", "extend", "data", "--cancel", "--timeout", "4"]);
     assert!(ran.code == 5 && ran.out.contains("not taken back yet"), "{ran:?}");
     // The answer is lost, and the repetition finds the work in progress.
     (rig.fake.state().knobs.looks, rig.fake.state().knobs.lost) = (0, 1);
@@ -327,7 +327,7 @@ fn types_are_made_once_and_listed() {
 fn a_volume_that_is_being_made_is_deleted_by_force() {
     let rig = Rig::new();
     rig.fake.state().knobs.looks = u32::MAX;
-    assert_eq!(rig.run(&["--timeout", "1", "volume", "create", "data", "--size", "1TiB"]).code, 5);
+    assert_eq!(rig.run(&["--timeout", "4", "volume", "create", "data", "--size", "1TiB"]).code, 5);
     rig.run(&["volume", "delete", "data"]).refused(4, &["it is creating"]);
     rig.fake.state().knobs.looks = 0;
     let gone = rig.json(&["volume", "delete", "data", "--force"]);
@@ -449,7 +449,7 @@ fn sizes_are_whole_gib_there() {
 fn what_takes_longer_is_exit_code_5_and_what_fails_is_1() {
     let rig = Rig::new();
     rig.fake.state().knobs.looks = 1000;
-    let words = ["volume", "create", "data", "--size", "1GiB", "--timeout", "1"];
+    let words = ["volume", "create", "data", "--size", "1GiB", "--timeout", "4"];
     let ran = rig.run(&words);
     assert_eq!(ran.code, 5, "{ran:?}");
     assert!(
@@ -463,7 +463,7 @@ fn what_takes_longer_is_exit_code_5_and_what_fails_is_1() {
         (ran.code, &answer["done"], &answer["volume"]["status"]),
         (5, &json!(false), &json!("creating"))
     );
-    let ran = rig.run(&["volume", "delete", "data", "--force", "--timeout", "1"]);
+    let ran = rig.run(&["volume", "delete", "data", "--force", "--timeout", "4"]);
     assert_eq!((ran.code, ran.out.contains("accepted, not gone yet (deleting)")), (5, true), "{ran:?}");
     {
         let knobs = &mut rig.fake.state().knobs;
@@ -582,7 +582,7 @@ fn http_beyond_this_machine_is_refused() {
         end(start(&[("MOORING_CONTROLLER", url)], &["volume", "list"])).refused(2, &[says]);
     }
     // With --insecure the address is tried.
-    let words = ["host", "list", "--controller", "http://mooring.invalid:1", "--insecure", "--timeout", "1"];
+    let words = ["host", "list", "--controller", "http://mooring.invalid:1", "--insecure", "--timeout", "4"];
     end(start(&[], &words)).refused(6, &["cannot reach the controller at http://mooring.invalid:1"]);
 }
 
@@ -635,7 +635,7 @@ fn a_controller_that_is_not_there() {
     // Nobody else listens at this address.
     let port = std::net::TcpListener::bind("127.0.99.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.99.1:{port}");
-    let ran = end(start(&[("MOORING_CONTROLLER", &url)], &["volume", "list", "--timeout", "1"]));
+    let ran = end(start(&[("MOORING_CONTROLLER", &url)], &["volume", "list", "--timeout", "4"]));
     ran.refused(
         6,
         &[
@@ -645,7 +645,7 @@ fn a_controller_that_is_not_there() {
             "--agent unix:/run/mooring",
         ],
     );
-    let words = ["volume", "list", "--timeout", "1", "--json"];
+    let words = ["volume", "list", "--timeout", "4", "--json"];
     let ran = end(start(&[("MOORING_CONTROLLER", &url)], &words));
     let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!((ran.code, &error["kind"]), (6, &json!("unreachable")));
@@ -669,7 +669,7 @@ fn what_passes_is_asked_again() {
     assert_eq!(state.attachments.len(), 1);
     drop(state);
     rig.fake.state().knobs.unavailable = u32::MAX;
-    rig.run(&["host", "list", "--timeout", "1"]).refused(6, &["no agent has reported yet", "retry"]);
+    rig.run(&["host", "list", "--timeout", "4"]).refused(6, &["no agent has reported yet", "retry"]);
     // A refused request is not repeated.
     rig.fake.change(|state| {
         state.knobs.unavailable = 0;

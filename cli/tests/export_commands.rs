@@ -37,7 +37,7 @@ fn what_goes_on_is_waited_for_by_the_same_words_and_cancelled_by_others() {
     let rig = rig();
     rig.fake.state().knobs.looks = 1_000_000;
     let before = rig.fake.state().count("POST");
-    let hurried: Vec<_> = WORDS.into_iter().chain(["--timeout", "1"]).collect();
+    let hurried: Vec<_> = WORDS.into_iter().chain(["--timeout", "4"]).collect();
     for _ in 0..2 {
         let said = rig.run(&hurried);
         assert!(said.out.contains("accepted, not over yet") && said.out.contains("--cancel"), "{}", said.out);
