@@ -504,14 +504,14 @@ fn a_detach_waits_until_its_deadline() {
     rig.volume("data");
     let id = rig.attach("data", "host1");
     rig.fake.state().knobs.pending = 100;
-    let ran = rig.run(&["detach", &id, "--timeout", "1"]);
+    let ran = rig.run(&["detach", &id, "--timeout", "4"]);
     assert_eq!(ran.code, 5, "{ran:?}");
     assert!(
         ran.out.contains("NOT detached yet (host1 has not let go yet); repeat the command"),
         "{}",
         ran.out
     );
-    let ran = rig.run(&["detach", &id, "--timeout", "1", "--json"]);
+    let ran = rig.run(&["detach", &id, "--timeout", "4", "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((ran.code, &answer["done"], &answer["receipt"]), (5, &json!(false), &json!(null)));
     assert_eq!(answer["waits_for"], "host1 has not let go yet");
