@@ -6,7 +6,7 @@ use crate::support::*;
 use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, NewAttachment, NewConnector};
 use mooring_controller::http::in_words;
-use mooring_controller::service::{NewMode, Refusal};
+use mooring_controller::service::{NewMode, Refusal, Wait};
 use mooring_model::{Mode, VolumeId};
 
 /// The modes in the export's spec at the storage agent, by initiator.
@@ -203,7 +203,9 @@ async fn a_host_that_gave_up_meanwhile_is_told_anew_when_it_is_asked_again() {
     let refused =
         v1::Problem { object: "the session".into(), text: "refused".into(), ..v1::Problem::default() };
     rig.hosts[0].state().knobs.broken = Some((v1::ConnectionPhase::Forbidden, refused));
-    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, SHORT).await;
+    // Long enough for the host to be told.
+    let wait = Wait(std::time::Duration::from_secs(3));
+    let waits = rig.service.set_mode(&admin(), one.id, BARRIER, wait).await;
     assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
     // The control: without a barrier the host stays as the operator left it.
     let before = told();
