@@ -131,7 +131,8 @@ mod tests {
         let sent = tokio::spawn(async move { engine.put_volume(put(1), LONG).await });
         // LVM is not asked again before the wish is taken.
         eventually("the wish is taken", || cell.state().volume_spec().is_some());
-        assert!(!cell.state().volume_end().is_done() && !is_kept(&cell));
+        assert!(!cell.state().volume_end().is_done());
+        assert!(!is_kept(&cell));
         node.fake.lvm().set_slow(Duration::ZERO);
         assert!(sent.await.unwrap().unwrap().done);
         let answer = node.engine.put_volume(put(1), Duration::from_secs(30)).await.unwrap();
