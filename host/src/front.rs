@@ -281,10 +281,11 @@ mod tests {
 
     use super::*;
 
+    /// Listens where nobody else does: a port that is closed stays closed.
     fn tcp(front: &Front) -> std::net::SocketAddr {
         let (sender, bound) = mpsc::channel();
         let bind = move || {
-            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let listener = TcpListener::bind("127.0.98.1:0")?;
             sender.send(listener.local_addr()?).unwrap();
             Ok::<_, io::Error>(Listener::Tcp(listener))
         };
