@@ -172,6 +172,7 @@ async fn revoked_after_the_backup(said: bool) {
         host.problems.iter().any(|text| text.contains("in review") && text.contains(&volume.to_string()))
     })
     .await;
+    rig.until_quiet().await;
     let before = puts(&rig);
     let live = rig.service.live(&admin(), gone, None, SHORT).await.unwrap();
     assert!(live.problems.iter().any(|text| text.contains("in review")), "{live:?}");
