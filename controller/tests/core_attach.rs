@@ -232,6 +232,7 @@ async fn force_cuts_at_the_target_first_and_tells_the_host_afterwards() {
     let stays = rig.attach(volume, "host1", Mode::ReadWrite).await;
     let goes = rig.attach(volume, "host2", Mode::ReadWrite).await;
     rig.hosts[1].state().knobs.holders = vec!["qemu (pid 4711)".to_owned()];
+    rig.until_quiet().await;
     let before = rig.hosts[1].state().calls.len();
     let (receipt, others) =
         rig.service.delete_attachment(&admin(), goes.attachment.id, true, LONG).await.unwrap();

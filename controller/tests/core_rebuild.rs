@@ -35,6 +35,7 @@ async fn what_was_true_is_true_and_nothing_is_sent() {
     let stock = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap();
     rig.service.complete_attachment(&admin(), stock.id).await.unwrap();
     let reserved = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
+    rig.until_quiet().await;
     let before = (rig.service.volume(&admin(), volume).await.unwrap(), calls(&rig));
     let report = rig.rebuild("rebuilt").await.unwrap();
     assert_eq!((report.types, report.agents[0].volumes, report.agents[0].attachments), (1, 1, 3));
@@ -245,6 +246,7 @@ async fn what_was_said_about_sessions_is_said_again() {
     rig.until_volume(id, VolumeStatus::Available).await;
     let stock = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
     let said = |rig: &Rig| rig.storage.state().exports[&id.to_string()].spec.clone().unwrap().tuning;
+    rig.until_quiet().await;
     let (before, sent) = (said(&rig), calls(&rig));
     assert_eq!(before.len(), 1);
     let report = rig.rebuild("rebuilt").await.unwrap();
