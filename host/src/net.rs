@@ -71,13 +71,16 @@ pub fn dial(portal: SocketAddr, deadline: Duration) -> Result<TcpStream, DialErr
 /// Connects to a portal of this very machine within `deadline`, from loopback: no foreign portal
 /// answers, even if the address is another machine's.
 pub fn dial_here(portal: SocketAddr, deadline: Duration) -> io::Result<TcpStream> {
+    // connect(2) observes this timeout (socket(7)); for the kernel, 0 is no limit.
+    let within = i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX);
+    if within == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
     let family = if portal.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let own: IpAddr = if portal.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(own, 0)))?;
-    // connect(2) observes this timeout (socket(7)).
-    let within = TimeVal::microseconds(i64::try_from(deadline.as_micros()).unwrap_or(i64::MAX));
-    setsockopt(&socket, sockopt::SendTimeout, &within)?;
+    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::microseconds(within))?;
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(portal)) {
         Ok(()) => Ok(TcpStream::from(socket)),
         Err(Errno::EINPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
@@ -144,6 +147,10 @@ mod tests {
     fn no_time_is_a_timeout() {
         let (_listener, portal) = listen();
         assert_eq!(dial(portal, Duration::ZERO).unwrap_err().source.kind(), io::ErrorKind::TimedOut);
+        // Less than the kernel's unit would be no limit to it.
+        for none in [Duration::ZERO, Duration::from_nanos(999)] {
+            assert_eq!(dial_here(portal, none).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
     }
 
     #[test]
