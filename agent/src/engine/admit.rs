@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use mooring_api::v1;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{
-    AttachmentId, BlockedKind, Cause, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec,
-    FcGrant, FcPort, Fence, Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport,
-    Stamp, VolumeKind, VolumeSpec,
+    AttachmentId, Cause, ClusterId, Cure, ExportIdentity, ExportNames, ExportSpec, FcExportSpec, FcGrant,
+    FcPort, Fence, Grant, Initiator, Iqn, Mode, Naa, Portal, Proof, Receipt, Revoked, SessionReport, Stamp,
+    VolumeKind, VolumeSpec,
 };
 use mooring_targets::ExportView;
 use mooring_targets::fc::Place;
@@ -23,12 +23,12 @@ use super::cell::{Cell, State, Wish, WishKind};
 use super::knowledge::Stale;
 use super::receipts::OpenReceipt;
 use super::upload::begins_upload;
-use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock, pass};
+use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
 use crate::links::listed;
 use crate::object::admission::Claim;
 use crate::object::seen::Seen;
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
-use crate::volumes::{self, VolumesView};
+use crate::volumes::VolumesView;
 
 /// The parameters of an admission's write.
 struct Keep<'a> {
@@ -189,7 +189,7 @@ impl Engine {
         }
     }
 
-    fn check_naa(&self, cell: &Cell, naa: &Naa) -> Result<(), Refusal> {
+    pub(super) fn check_naa(&self, cell: &Cell, naa: &Naa) -> Result<(), Refusal> {
         match lock(&self.shared.naas).get(naa) {
             Some(other) if *other != cell.id => {
                 Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other: *other })
@@ -316,73 +316,6 @@ impl Engine {
                 "volume {0} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",
                 cell.id
             )),
-        }
-    }
-
-    /// Refuses a volume that cannot be had. Returns LVM's view: `view`, or a new one. `None` if
-    /// nothing had to be asked.
-    fn check_volume(
-        &self,
-        cell: &Cell,
-        (spec, stamp): (&VolumeSpec, &Stamp),
-        kept: Option<&Wish<VolumeSpec>>,
-        export: Option<&ExportSpec>,
-        (view, claim): (Option<VolumesView>, &Claim),
-    ) -> Result<Option<VolumesView>, Refusal> {
-        let groups = &self.shared.config.groups;
-        if !groups.iter().any(|group| group.name == spec.group) {
-            let allowed: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
-            return Err(Refusal::NotAllowed(format!(
-                "volume group {} is not in this agent's configuration (groups: {})",
-                spec.group,
-                allowed.join(", ")
-            )));
-        }
-        self.check_naa(cell, &Naa::of_serial(&cell.id.to_string()))?;
-        match kept.map(|kept| &kept.kind) {
-            Some(WishKind::Spec(old)) if old.group != spec.group => {
-                let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
-                return Err(Refusal::precondition(why, Cure::FixSpec));
-            }
-            Some(WishKind::Spec(old))
-                if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
-                    // Once the volume is made, the sender no longer says from which source.
-                    || spec.source.is_some_and(|source| old.source != Some(source))
-                    || spec.takes.is_some() && old.takes != spec.takes =>
-            {
-                let why = format!(
-                    "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",
-                    cell.id
-                );
-                return Err(Refusal::precondition(why, Cure::FixSpec));
-            }
-            // Admission has checked a smaller size before.
-            Some(WishKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
-                return Ok(None);
-            }
-            Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
-        }
-        // A new volume, or a larger one, that cannot be made is refused before anything is stored.
-        let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
-        let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
-        if dying && view.lv(&spec.group, cell.id).is_some() {
-            let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
-            return Err(Refusal::precondition(why, Cure::Retry));
-        }
-        let wanted = pass::wanted_spec(spec, export, cell.state().established.is_made(), false);
-        let plan = volumes::plan(&wanted, &view, cell.id);
-        match plan.blocked.first() {
-            None => Ok(Some(view)),
-            Some(blocked) => {
-                let text = format!("{}: {}", blocked.object, blocked.why);
-                Err(match blocked.kind {
-                    BlockedKind::Full => Refusal::NoSpace(text),
-                    BlockedKind::Foreign | BlockedKind::Collision => Refusal::Foreign(text),
-                    BlockedKind::Birth | BlockedKind::Missing | BlockedKind::Held => {
-                        Refusal::precondition(text, blocked.kind.cure())
-                    }
-                })
-            }
         }
     }
 
@@ -705,7 +638,7 @@ impl Engine {
 }
 
 /// Says whether the new spec asks for a revert that the old one did not ask for.
-fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
+pub(super) fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
     spec.revert.is_some() && spec.revert != old.revert
 }
 

@@ -12,32 +12,13 @@ use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
 
 use super::cell::{Cell, Wish};
 use super::{Engine, Refusal, lock};
-use crate::object::admission::Claim;
 use crate::store::Kind;
-use crate::volumes::VolumesView;
 
-fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::KnownId { volume, known: known.into() })
 }
 
 impl Engine {
-    /// Refuses a new volume if LVM has anything of it: the volume or snapshot, an LV to extend it
-    /// by, or an LV to take its place. Returns LVM's view.
-    pub(super) fn check_no_lv(
-        &self,
-        cell: &Cell,
-        (spec, stamp): (&VolumeSpec, &Stamp),
-        claim: &Claim,
-    ) -> Result<VolumesView, Refusal> {
-        let view = self.view_for_wish(cell, spec, stamp, claim)?;
-        let id = cell.id;
-        let lvs = [view.lvs_of(id), view.growths_of(id), view.backs_of(id)];
-        if let Some(lv) = lvs.into_iter().flatten().find(|lv| lv.is_tagged()) {
-            return refuse(id, format!("the LV {}/{} is here under its id", lv.group, lv.name));
-        }
-        Ok(view)
-    }
-
     /// Refuses a new volume whose id this agent knows: from its store, from what LVM showed, or
     /// from the kernel's target.
     pub(super) fn check_unknown(

@@ -15,7 +15,7 @@ pub use forget::Stale;
 pub use forget::keep_stale;
 
 use super::cut::Table;
-use super::kept_look::KeptLook;
+use super::preflight::KeptLook;
 use super::pulse::Lives;
 use super::upload::Uploading;
 use super::watched::Watched;

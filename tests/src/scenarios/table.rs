@@ -260,7 +260,7 @@ pub const ALL: &[Scenario] = &[
             subject: &[
                 "agent/src/volumes",
                 "agent/src/engine/shorter.rs",
-                "agent/src/engine/kept_look.rs",
+                "agent/src/engine/preflight.rs",
                 "agent/src/engine/admit.rs",
                 "controller/src/flow/growth.rs",
                 "connectors/src/device.rs",

@@ -1,20 +1,23 @@
-//! LVM's view for a caller who did not wait for it. LVM may take longer than any caller waits. A
-//! caller who calls again would have LVM asked from the beginning each time, and never get an
-//! answer. So the agent keeps the view for a moment, for the same spec.
+//! Admission's looks at LVM: a volume is refused before its spec is stored if LVM cannot have it.
+//!
+//! LVM may take longer than any caller waits. A caller who calls again would have LVM asked from
+//! the beginning each time, and never get an answer. So the agent keeps the view that nobody waited
+//! for, for a moment, for the same spec.
 //!
 //! What must never happen here: a view for one spec used for another; a view from before a step of
-//! ours used behind that step.
+//! ours used behind that step; a new volume made over what LVM has under its id.
 
 use std::time::Duration;
 
-use mooring_model::{Stamp, VolumeSpec};
+use mooring_model::{BlockedKind, Cure, ExportSpec, Naa, Stamp, VolumeSpec};
 use tokio::time::Instant;
 
-use super::cell::{Cell, State};
-use super::{Engine, Refusal};
+use super::admit::begins_revert;
+use super::cell::{Cell, State, Wish, WishKind};
+use super::{Engine, Refusal, first_wish, pass};
 use crate::object::admission::Claim;
 use crate::object::seen::Seen;
-use crate::volumes::{Beside, VolumesView};
+use crate::volumes::{self, Beside, VolumesView};
 
 /// Time for which such a view is kept. LVM gives no extent away twice, whatever others take
 /// meanwhile.
@@ -67,6 +70,90 @@ impl Engine {
         let stuck = state.stuck();
         drop(state);
         Err(Refusal::busy(cell.id, stuck))
+    }
+
+    /// Refuses a new volume if LVM has anything of it: the volume or snapshot, an LV to extend it
+    /// by, or an LV to take its place. Returns LVM's view.
+    pub(super) fn check_no_lv(
+        &self,
+        cell: &Cell,
+        (spec, stamp): (&VolumeSpec, &Stamp),
+        claim: &Claim,
+    ) -> Result<VolumesView, Refusal> {
+        let view = self.view_for_wish(cell, spec, stamp, claim)?;
+        let id = cell.id;
+        let lvs = [view.lvs_of(id), view.growths_of(id), view.backs_of(id)];
+        if let Some(lv) = lvs.into_iter().flatten().find(|lv| lv.is_tagged()) {
+            return first_wish::refuse(id, format!("the LV {}/{} is here under its id", lv.group, lv.name));
+        }
+        Ok(view)
+    }
+
+    /// Refuses a volume that cannot be had. Returns LVM's view: `view`, or a new one. `None` if
+    /// nothing had to be asked.
+    pub(super) fn check_volume(
+        &self,
+        cell: &Cell,
+        (spec, stamp): (&VolumeSpec, &Stamp),
+        kept: Option<&Wish<VolumeSpec>>,
+        export: Option<&ExportSpec>,
+        (view, claim): (Option<VolumesView>, &Claim),
+    ) -> Result<Option<VolumesView>, Refusal> {
+        let groups = &self.shared.config.groups;
+        if !groups.iter().any(|group| group.name == spec.group) {
+            let allowed: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
+            return Err(Refusal::NotAllowed(format!(
+                "volume group {} is not in this agent's configuration (groups: {})",
+                spec.group,
+                allowed.join(", ")
+            )));
+        }
+        self.check_naa(cell, &Naa::of_serial(&cell.id.to_string()))?;
+        match kept.map(|kept| &kept.kind) {
+            Some(WishKind::Spec(old)) if old.group != spec.group => {
+                let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
+                return Err(Refusal::precondition(why, Cure::FixSpec));
+            }
+            Some(WishKind::Spec(old))
+                if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
+                    // Once the volume is made, the sender no longer says from which source.
+                    || spec.source.is_some_and(|source| old.source != Some(source))
+                    || spec.takes.is_some() && old.takes != spec.takes =>
+            {
+                let why = format!(
+                    "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",
+                    cell.id
+                );
+                return Err(Refusal::precondition(why, Cure::FixSpec));
+            }
+            // Admission has checked a smaller size before.
+            Some(WishKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
+                return Ok(None);
+            }
+            Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
+        }
+        // A new volume, or a larger one, that cannot be made is refused before anything is stored.
+        let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
+        let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
+        if dying && view.lv(&spec.group, cell.id).is_some() {
+            let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
+            return Err(Refusal::precondition(why, Cure::Retry));
+        }
+        let wanted = pass::wanted_spec(spec, export, cell.state().established.is_made(), false);
+        let plan = volumes::plan(&wanted, &view, cell.id);
+        match plan.blocked.first() {
+            None => Ok(Some(view)),
+            Some(blocked) => {
+                let text = format!("{}: {}", blocked.object, blocked.why);
+                Err(match blocked.kind {
+                    BlockedKind::Full => Refusal::NoSpace(text),
+                    BlockedKind::Foreign | BlockedKind::Collision => Refusal::Foreign(text),
+                    BlockedKind::Birth | BlockedKind::Missing | BlockedKind::Held => {
+                        Refusal::precondition(text, blocked.kind.cure())
+                    }
+                })
+            }
+        }
     }
 }
 
