@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::capabilities;
-use crate::connections::Connections;
+use crate::connection::Connections;
 use crate::engine::Engine;
 use crate::engine::counts::{Counts, ExportCounts, NexusCounts, VolumeCounts};
 

@@ -16,10 +16,10 @@ use mooring_systemd::{folder, notify};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::connections::Connections;
+use crate::connection::Connections;
 use crate::engine::Engine;
-use crate::listen;
 use crate::machine::Machine;
+use crate::rpc::listen;
 use crate::standing::Standing;
 use crate::store::{self, Store, StoreError};
 

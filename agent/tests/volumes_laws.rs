@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{
+use mooring_agent::lvm::{
     self, Beside, Error, Observer, SeenLv, VolumeOp, VolumesView, Wanted, apply, plan, report, view, view_one,
 };
 use mooring_host::fake::FakeMachine;
@@ -192,7 +192,7 @@ impl Growth {
         };
         assert!(fake.lvm().add_volume(self.group, name.as_str(), self.mib * MIB, tags));
         if self.zeroed {
-            let path = volumes::device_path(self.group, name.as_str());
+            let path = lvm::device_path(self.group, name.as_str());
             fake.blocks().zero(&path, 0, self.mib * MIB).unwrap();
         }
         if !self.active {
@@ -238,7 +238,7 @@ impl World {
             }
             assert!(lvm.add_volume(before.group, &name, before.mib * MIB, &tags));
             if before.marked && before.unzeroed {
-                fake.blocks().zero(&volumes::device_path(before.group, &name), 0, 4 * MIB).unwrap();
+                fake.blocks().zero(&lvm::device_path(before.group, &name), 0, 4 * MIB).unwrap();
             }
             if !before.active {
                 deactivate(&fake, before.group, &name);
@@ -292,7 +292,7 @@ impl Watch<'_> {
     fn check(&self) {
         let seen = view(&self.machine.fake.lvm(), &self.machine.groups).unwrap();
         for lv in seen.ours().filter(|lv| lv.is_ready()) {
-            let path = volumes::device_path(&lv.group, lv.name.as_str());
+            let path = lvm::device_path(&lv.group, lv.name.as_str());
             let from = self.usable_before.get(&path.display().to_string()).copied().unwrap_or(0);
             let zeroed = self.machine.fake.blocks().zeroed_ranges(&path);
             let safe =
@@ -568,11 +568,11 @@ fn word(op: &VolumeOp) -> &'static str {
         VolumeOp::CreateForImage { .. } => "space",
         VolumeOp::Import { .. } => "import",
         VolumeOp::Upload { op, .. } => match op {
-            volumes::UploadOp::Remove => "remove",
-            volumes::UploadOp::Make { .. } => "make",
-            volumes::UploadOp::GoOn { .. } => "go on",
-            volumes::UploadOp::Copy { .. } => "copy",
-            volumes::UploadOp::Publish { .. } => "name",
+            lvm::UploadOp::Remove => "remove",
+            lvm::UploadOp::Make { .. } => "make",
+            lvm::UploadOp::GoOn { .. } => "go on",
+            lvm::UploadOp::Copy { .. } => "copy",
+            lvm::UploadOp::Publish { .. } => "name",
         },
         VolumeOp::MarkImporting { .. } => "mark importing",
         VolumeOp::MarkImported { .. } => "imported",
@@ -776,7 +776,7 @@ fn faults_of_the_machine() {
     // This plan is stale: the LV exists by now.
     let error = apply(&stale, &fake.lvm(), &fake.blocks(), &mut ()).unwrap_err();
     assert!(matches!(&error, Error::Changed { .. }) && error.cure() == Cure::Retry, "{error}");
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     fake.set_busy(&path, true);
     let error = make().unwrap_err();
     assert!(matches!(&error, Error::InUse { .. }) && error.cure() == Cure::Retry, "{error}");

@@ -11,9 +11,9 @@ use mooring_targets::adopt;
 use prost::Message;
 
 use super::{Adoption, Candidate, Verdict};
+use crate::lvm;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError, StoredWish};
-use crate::volumes;
 
 /// Reason why an adoption stopped. Earlier steps stay done.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum Error {
         /// The target.
         target: String,
         /// Cause.
-        source: Box<volumes::Error>,
+        source: Box<lvm::Error>,
     },
     /// The volume or export could not be stored.
     #[error("cannot keep {target}; it is as it was but for its LV's tags: try again")]
@@ -139,7 +139,7 @@ fn take_over(
     check_same(machine, target, adoption)?;
     if !adoption.lv.is_tagged(id) {
         step(format!("tag {lv} as volume {id}"))?;
-        volumes::tag(&*machine.commands, &lv, id)
+        lvm::tag(&*machine.commands, &lv, id)
             .map_err(|source| Error::Tag { target: target.to_owned(), source: Box::new(source) })?;
     }
     let failed = |source| Error::Store { target: target.to_owned(), source: Box::new(source) };
@@ -176,6 +176,6 @@ fn check_same(machine: &Machine, target: &str, adoption: &Adoption) -> Result<()
 
 /// Returns the opaque data from which `mooring --agent` reads the volume's name: the name of its
 /// LV.
-fn name_for_people(lv: &volumes::LvId) -> Vec<u8> {
+fn name_for_people(lv: &lvm::LvId) -> Vec<u8> {
     serde_json::json!({ "name": lv.name.as_str() }).to_string().into_bytes()
 }

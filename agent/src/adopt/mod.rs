@@ -24,9 +24,9 @@ use mooring_targets::adopt::{self, Offer, SeenTarget};
 use prost::Message;
 
 use crate::config::Config;
+use crate::lvm::{self, AnyLv};
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoreError, StoredSpec, StoredWish};
-use crate::volumes::{self, AnyLv};
 
 pub use apply::{Done, Error, Only, Watch, apply};
 pub use command::{What, run};
@@ -142,7 +142,7 @@ fn export_of(stored: &StoredSpec) -> Result<Result<ExportSpec, Gone>, StoreError
 pub enum SurveyError {
     /// LVM cannot be queried.
     #[error("cannot look at the logical volumes")]
-    Volumes(#[source] volumes::Error),
+    Volumes(#[source] lvm::Error),
     /// The kernel's target configuration cannot be read.
     #[error("cannot look at the targets")]
     Targets(#[source] mooring_targets::Error),
@@ -157,7 +157,7 @@ pub fn survey(
     config: &Config,
     kept: Option<&Kept>,
 ) -> Result<Vec<Candidate>, SurveyError> {
-    let lvs = volumes::all(&*machine.commands, &config.groups).map_err(SurveyError::Volumes)?;
+    let lvs = lvm::all(&*machine.commands, &config.groups).map_err(SurveyError::Volumes)?;
     let seen = adopt::look(&*machine.target, &config.iqn_prefix).map_err(SurveyError::Targets)?;
     let surveyor = Surveyor { lvs: &lvs, kept, config };
     let mut candidates: Vec<_> = seen.iter().map(|target| surveyor.candidate(target)).collect();

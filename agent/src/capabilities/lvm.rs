@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use super::health::{Code, Fault, On, Weight};
 use super::pools::{check_groups, pools};
 use crate::config::Config;
+use crate::lvm::{self, VolumesView};
 use crate::machine::Machine;
-use crate::volumes::{self, VolumesView};
 
 /// Time that a request waits for LVM. A healthy one takes some ten milliseconds.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
@@ -124,7 +124,7 @@ impl Lvm {
 
     /// Stores a view that was taken for another purpose. Watchers learn of it, although nobody has
     /// requested it.
-    pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, volumes::Error>, machine: &Machine) {
+    pub(crate) fn note(&self, began: Moment, seen: &Result<VolumesView, lvm::Error>, machine: &Machine) {
         let said = said_by(seen.as_ref(), machine);
         if self.state().keep(began, said) {
             self.tell();
@@ -201,7 +201,7 @@ impl Look {
                 state.began = Some(now);
                 (state.asked, now)
             };
-            let said = said_by(volumes::view(&*machine.commands, &config.groups).as_ref(), machine);
+            let said = said_by(lvm::view(&*machine.commands, &config.groups).as_ref(), machine);
             if self.end(covers, began, said) {
                 return;
             }
@@ -237,10 +237,10 @@ impl Drop for Look {
 }
 
 /// Derives LVM's answer from a view. `None` if LVM came to no end.
-fn said_by(seen: Result<&VolumesView, &volumes::Error>, machine: &Machine) -> Option<Said> {
+fn said_by(seen: Result<&VolumesView, &lvm::Error>, machine: &Machine) -> Option<Said> {
     match seen {
         Ok(view) => Some(Said { pools: pools(view, machine), faults: check_groups(view) }),
-        Err(volumes::Error::Hung { .. }) => None,
+        Err(lvm::Error::Hung { .. }) => None,
         Err(error) => {
             let text = Chain(error).to_string();
             let fault = Fault::new(Code::LvmFailed, Weight::Fails, On::Pools, "LVM", text);

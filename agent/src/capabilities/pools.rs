@@ -8,8 +8,8 @@ use mooring_model::{ByteSize, LvName, PoolName};
 
 use super::health::{Code, Fault, On, Weight};
 use crate::config::Wipe;
+use crate::lvm::{SeenGroup, VolumesView};
 use crate::machine::Machine;
-use crate::volumes::{SeenGroup, VolumesView};
 
 /// Returns the faults of the groups.
 pub(super) fn check_groups(view: &VolumesView) -> Vec<Fault> {

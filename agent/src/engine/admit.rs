@@ -22,13 +22,13 @@ use prost::Message;
 use super::cell::{Cell, State, Wish, WishKind};
 use super::knowledge::Stale;
 use super::receipts::OpenReceipt;
-use super::upload::begins_upload;
+use super::volume::upload::begins_upload;
 use super::{Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, VolumeWish, lock};
 use crate::links::listed;
+use crate::lvm::VolumesView;
 use crate::object::admission::Claim;
 use crate::object::seen::Seen;
 use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
-use crate::volumes::VolumesView;
 
 /// The parameters of an admission's write.
 struct Keep<'a> {

@@ -11,16 +11,16 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::calls::Calls;
-use super::cut::Exchanges;
 use super::established::Established;
-use super::jobs::Jobs;
 use super::knowledge::{Knowledge, Stale};
-use super::reservations::Held;
-use super::reserve::Asked;
-use super::reserved::Reserved;
-use super::revert::Revert;
-use super::shorter::Growth;
-use super::silence::Silence;
+use super::look::silence::Silence;
+use super::reservation::reservations::Held;
+use super::reservation::reserve::Asked;
+use super::reservation::reserved::Reserved;
+use super::volume::cut::Exchanges;
+use super::volume::jobs::Jobs;
+use super::volume::revert::Revert;
+use super::volume::shorter::Growth;
 use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Left, Turn};
 

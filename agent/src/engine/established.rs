@@ -9,7 +9,7 @@ use mooring_model::{Generation, Initiator};
 use mooring_targets::fc::Place;
 
 use super::receipts::Receipts;
-use crate::volumes::Whole;
+use crate::lvm::Whole;
 
 /// The established facts of one volume. `Stale` ends observations only, and none of these.
 #[derive(Debug, Default)]

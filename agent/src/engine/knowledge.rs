@@ -14,13 +14,13 @@ pub use forget::Stale;
 #[cfg(feature = "faults")]
 pub use forget::keep_stale;
 
-use super::cut::Table;
-use super::preflight::KeptLook;
-use super::pulse::Lives;
-use super::upload::Uploading;
-use super::watched::Watched;
+use super::look::pulse::Lives;
+use super::look::watched::Watched;
+use super::volume::cut::Table;
+use super::volume::preflight::KeptLook;
+use super::volume::upload::Uploading;
+use crate::lvm::VolumesView;
 use crate::object::seen::{Memory, Moment, Seen};
-use crate::volumes::VolumesView;
 
 /// The observations of one volume.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The engine: keeps specs durable and carries them out.
 //!
-//! How the parts work together. `serve` turns a call into a [`PutVolume`] or [`PutExport`] and
+//! How the parts work together. `rpc` turns a call into a [`PutVolume`] or [`PutExport`] and
 //! hands it to the engine. The engine puts one job on the workers: *admission* (check, fence, write
 //! to the store) and then a *pass* over that volume (look, plan, apply, look again). At most one
 //! pass of a volume runs at a time. A change that comes meanwhile asks for another pass behind it.
@@ -11,50 +11,28 @@
 //! taken after its caller was told that it was not; a lock of one volume held while another waits
 //! for it; a plan that is stored; a decision from a missing spec.
 
-mod addresses;
 mod admit;
-mod bulk;
 pub(crate) mod busy;
-mod callers;
 mod calls;
 mod capabilities;
 mod cell;
 pub(crate) mod counts;
-mod cut;
-mod disks;
-mod early;
 mod established;
-mod fabrics;
-mod first_wish;
-pub(crate) mod jobs;
-mod knock;
+mod export;
 mod knowledge;
-mod made;
-mod narrow;
+mod look;
 mod pass;
-mod port_ids;
-mod preflight;
-mod pulse;
 mod receipts;
 mod refusal;
-mod reservations;
-mod reserve;
-mod reserved;
-mod revert;
+mod reservation;
 mod shared;
-mod shorter;
-mod shut_out;
-mod silence;
+mod start;
 mod status;
 mod steps;
-mod strays;
-mod sweep;
 mod tend;
 #[cfg(test)]
 pub(crate) mod testing;
-mod units;
-mod upload;
-mod watched;
+mod volume;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -81,7 +59,7 @@ use crate::config::Config;
 use crate::door::Door;
 use crate::fibre_channel::Ports;
 use crate::images::Images;
-use crate::lvm_gate::Gated;
+use crate::lvm::gate::Gated;
 use crate::machine::Machine;
 use crate::object::admission::{self, Claim};
 use crate::object::turn::{self, RETRY_MAX};
@@ -211,15 +189,15 @@ struct Shared {
     /// Limits how often old tombstones are forgotten.
     purged: RateLimit,
     /// The relative port ids of exports.
-    port_ids: Mutex<port_ids::PortIds>,
+    port_ids: Mutex<export::port_ids::PortIds>,
     door: OnceLock<Arc<Door>>,
-    bulk: bulk::Bulk,
+    bulk: start::bulk::Bulk,
     /// The images that volumes are made from. `None` if no folder of images is configured.
     images: Option<Images>,
     /// Facts of LVs that the store is to have and does not have yet.
-    unwritten: Mutex<early::Unwritten>,
+    unwritten: Mutex<start::early::Unwritten>,
     /// The speed limit of jobs.
-    pace: jobs::Pace,
+    pace: volume::jobs::Pace,
     /// Work that a shutdown waits for.
     busy: busy::Busy,
     runtime: tokio::runtime::Handle,
@@ -257,8 +235,8 @@ impl Engine {
         store.keep_prefix(&config.iqn_prefix)?;
         let ports = Mutex::new(Ports::kept(store.fc_ports()?));
         let addresses = (machine.addresses)();
-        let bulk = bulk::Bulk::new(&config);
-        let pace = jobs::Pace::new(config.job_limit);
+        let bulk = start::bulk::Bulk::new(&config);
+        let pace = volume::jobs::Pace::new(config.job_limit);
         let units = machine.bus.clone().map(|bus| mooring_bus::follow(bus, &FOLLOWED_UNITS));
         let images = config.images_dir.clone();
         let images = images.map(|dir| Images::new(dir, &config.run_dir, Arc::clone(&machine.images)));

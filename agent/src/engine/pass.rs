@@ -18,13 +18,13 @@ use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
 use super::cell::{Cell, End, Wish, WishKind};
-use super::fabrics::{View, Wanteds};
+use super::export::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
+use crate::lvm::{self, VolumeOp, VolumesView};
 use crate::object::seen::{Moment, Seen};
 use crate::object::turn::{Begun, Left, Next, Outcome};
-use crate::volumes::{self, VolumeOp, VolumesView};
 
 /// Prepares what all exports need: LIO's iSCSI folder, and the kernel's folder for reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
@@ -183,7 +183,7 @@ impl Engine {
         let Some(spec) = wishes.export.as_ref().and_then(Wish::spec) else { return ready.is_some() };
         let lv = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).lv;
         ready.is_some_and(|ready| {
-            let device = volumes::device_path(&ready.group, &lv);
+            let device = lvm::device_path(&ready.group, &lv);
             ready.device.as_deref().is_some_and(|ready| device.as_os_str() == ready)
         })
     }
@@ -246,11 +246,11 @@ impl Engine {
                 let now = || cell.state().knowledge.begin_look();
                 let began = view.as_ref().map_or_else(now, Seen::began);
                 if let Some(view) = &view {
-                    let (mut state, shown) = (cell.state(), volumes::shown(&wanted, view, cell.id));
+                    let (mut state, shown) = (cell.state(), lvm::shown(&wanted, view, cell.id));
                     state.note_altered(cell.id, view);
                     self.note_whole(cell.id, &mut state, wish, shown);
                 }
-                let seen = view.map(|view| volumes::report(&wanted, &view, cell.id));
+                let seen = view.map(|view| lvm::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());
                 self.tend_cut_soon(cell);
                 let unkept = self.keep_made(cell, wish, seen.as_ref());
@@ -260,7 +260,7 @@ impl Engine {
                     (Ok(plan), seen) if plan.is_quiet() => (Left::Nothing, seen),
                     (Ok(plan), seen) => (again_if(!plan.steps.is_empty()), seen),
                     // The step gave way to something newer, and goes on afterwards.
-                    (Err(volumes::Error::Stopped { .. }), seen) => (Left::Again, seen),
+                    (Err(lvm::Error::Stopped { .. }), seen) => (Left::Again, seen),
                     (Err(error), seen) => {
                         let rest = again_if(error.cure() == Cure::Retry);
                         (rest, Some(failed_volume(cell, wish, seen, &error)))
@@ -310,13 +310,7 @@ impl Engine {
 
     /// Looks, plans, applies. Returns the last view, and the plan that is left. A volume to be
     /// extended is completed and reported first; then it is extended, if `grow` says now.
-    fn make_volume(
-        &self,
-        cell: &Arc<Cell>,
-        wishes: &Wishes,
-        wanted: &volumes::Wanted,
-        grow: Grow,
-    ) -> MadeVolume {
+    fn make_volume(&self, cell: &Arc<Cell>, wishes: &Wishes, wanted: &lvm::Wanted, grow: Grow) -> MadeVolume {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
@@ -331,8 +325,8 @@ impl Engine {
             Err(error) => return MadeVolume { view: None, left: Err(error) },
         };
         loop {
-            let plan = volumes::plan(wanted, &view, cell.id);
-            let report = volumes::report(wanted, &view, cell.id);
+            let plan = lvm::plan(wanted, &view, cell.id);
+            let report = lvm::report(wanted, &view, cell.id);
             let whole = report.phase == Phase::Ready;
             if plan.steps.is_empty() || (whole && grow == Grow::Later) {
                 return MadeVolume { view: Some(view), left: Ok(plan) };
@@ -351,8 +345,8 @@ impl Engine {
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
             let images = self.shared.images.as_ref();
-            let hands = volumes::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images };
-            let applied = volumes::apply_with(&plan, hands, &mut watch);
+            let hands = lvm::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images };
+            let applied = lvm::apply_with(&plan, hands, &mut watch);
             if let Err(error) = applied {
                 return MadeVolume { view: Some(view), left: Err(error) };
             }
@@ -361,9 +355,8 @@ impl Engine {
                 Err(error) => return MadeVolume { view: Some(view), left: Err(error) },
             };
             // This plan completed the volume; the next plan extends it.
-            let left = volumes::plan(wanted, &view, cell.id);
-            if whole || left.steps.is_empty() || volumes::report(wanted, &view, cell.id).phase != Phase::Ready
-            {
+            let left = lvm::plan(wanted, &view, cell.id);
+            if whole || left.steps.is_empty() || lvm::report(wanted, &view, cell.id).phase != Phase::Ready {
                 return MadeVolume { view: Some(view), left: Ok(left) };
             }
         }
@@ -407,7 +400,7 @@ impl Engine {
                 let portals = self.portals_of(spec).to_vec();
                 let device = Device {
                     reservations: cell.state().put_back(spec),
-                    ..self.backing_device(&group, volumes::device_path(group.as_str(), &names.lv))
+                    ..self.backing_device(&group, lvm::device_path(group.as_str(), &names.lv))
                 };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
@@ -635,7 +628,7 @@ struct MadeVolume {
     /// The last view. `None` if LVM did not answer.
     view: Option<Seen<VolumesView>>,
     /// The steps that are left, or the error.
-    left: Result<Plan<VolumeOp>, volumes::Error>,
+    left: Result<Plan<VolumeOp>, lvm::Error>,
 }
 
 /// Says whether the reported volume is as large as its spec, reverted and exported to its image.
@@ -674,7 +667,7 @@ fn failed_volume(
     cell: &Cell,
     wish: &Wish<VolumeSpec>,
     seen: Option<VolumeReport>,
-    error: &volumes::Error,
+    error: &lvm::Error,
 ) -> VolumeReport {
     let whole = seen.filter(|seen| seen.phase == Phase::Ready);
     let mut report = whole.clone().unwrap_or_else(|| cell.volume_report());
@@ -731,12 +724,12 @@ pub(super) fn wanted_volume(
     export: Option<&Wish<ExportSpec>>,
     made: bool,
     export_gone: bool,
-) -> volumes::Wanted {
+) -> lvm::Wanted {
     match &wish.kind {
         WishKind::Spec(spec) => wanted_spec(spec, export.and_then(Wish::spec), made, export_gone),
-        WishKind::Tombstone { destroy: true } => volumes::Wanted::Doomed { export_gone },
-        WishKind::Tombstone { destroy: false } => volumes::Wanted::Nothing,
-        WishKind::Released => volumes::Wanted::Released { export_gone },
+        WishKind::Tombstone { destroy: true } => lvm::Wanted::Doomed { export_gone },
+        WishKind::Tombstone { destroy: false } => lvm::Wanted::Nothing,
+        WishKind::Released => lvm::Wanted::Released { export_gone },
     }
 }
 
@@ -746,16 +739,16 @@ pub(super) fn wanted_spec(
     export: Option<&ExportSpec>,
     made: bool,
     export_gone: bool,
-) -> volumes::Wanted {
+) -> lvm::Wanted {
     let (name, spec) = (lv_name(spec, export), spec.clone());
     if name != spec.lv() {
-        volumes::Wanted::Adopted(spec, name)
+        lvm::Wanted::Adopted(spec, name)
     } else if made {
-        volumes::Wanted::Made { spec, export_gone }
+        lvm::Wanted::Made { spec, export_gone }
     } else if spec.revert.is_some() {
-        volumes::Wanted::Reverted { spec, export_gone }
+        lvm::Wanted::Reverted { spec, export_gone }
     } else {
-        volumes::Wanted::Volume(spec)
+        lvm::Wanted::Volume(spec)
     }
 }
 

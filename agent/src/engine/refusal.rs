@@ -106,7 +106,7 @@ pub enum Refusal {
     },
     /// LVM could not be asked.
     #[error("cannot look at the volume groups")]
-    Volumes(#[source] crate::volumes::Error),
+    Volumes(#[source] crate::lvm::Error),
     /// The agent could not look at the target.
     #[error("cannot look at the target of volume {volume}")]
     Target {

@@ -7,7 +7,8 @@ use mooring_bus::Units;
 use mooring_host::LocalAddress;
 use tokio::sync::{broadcast, watch};
 
-use super::{Change, counts, disks, knock, pulse, silence, strays, sweep, watched};
+use super::look::{disks, knock, pulse, silence, strays, sweep, watched};
+use super::{Change, counts};
 
 /// Reports that a watcher may lag behind before its stream ends.
 const REPORTS_QUEUED_MAX: usize = 4096;

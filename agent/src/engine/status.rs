@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::cell::{Cell, State, Wish, WishKind};
 use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
-use crate::volumes;
+use crate::lvm;
 
 /// Time that an answer waits for the kernel.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
@@ -258,11 +258,11 @@ impl Engine {
     }
 
     /// The LVs of the groups that this agent serves, and which of them could become volumes.
-    pub async fn candidates(&self) -> Result<Vec<volumes::Candidate>, Refusal> {
+    pub async fn candidates(&self) -> Result<Vec<lvm::Candidate>, Refusal> {
         let engine = self.clone();
-        let look = move || volumes::view(&*engine.shared.machine.commands, &engine.shared.config.groups);
+        let look = move || lvm::view(&*engine.shared.machine.commands, &engine.shared.config.groups);
         match self.blocking(look).await {
-            Some(Ok(view)) => Ok(volumes::candidates(&view)),
+            Some(Ok(view)) => Ok(lvm::candidates(&view)),
             Some(Err(error)) => Err(Refusal::Volumes(error)),
             None => Err(Refusal::precondition("the agent stops: ask again".to_owned(), Cure::Retry)),
         }
@@ -273,7 +273,7 @@ impl Engine {
         let mut planned = Planned::default();
         let engine = self.clone();
         let view = self
-            .blocking(move || volumes::view(&*engine.shared.machine.commands, &engine.shared.config.groups))
+            .blocking(move || lvm::view(&*engine.shared.machine.commands, &engine.shared.config.groups))
             .await;
         let lvs = match view {
             Some(Ok(lvs)) => Some(Arc::new(lvs)),
@@ -327,14 +327,14 @@ impl Engine {
     }
 }
 
-fn plan_volume(cell: &Cell, lvs: &volumes::VolumesView, planned: &mut Planned) {
+fn plan_volume(cell: &Cell, lvs: &lvm::VolumesView, planned: &mut Planned) {
     let (wish, export, made) = {
         let state = cell.state();
         (state.volume().cloned(), state.export().cloned(), state.established.is_made())
     };
     let Some(wish) = wish else { return };
     let wanted = pass::wanted_volume(&wish, export.as_ref(), made, true);
-    let plan = volumes::plan(&wanted, lvs, cell.id);
+    let plan = lvm::plan(&wanted, lvs, cell.id);
     planned.add(cell, &plan);
 }
 

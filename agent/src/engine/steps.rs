@@ -13,7 +13,7 @@ use super::Engine;
 use super::busy::Task;
 use super::cell::Cell;
 use super::knowledge::Stale;
-use crate::volumes::{self, VolumeOp, Work};
+use crate::lvm::{self, VolumeOp, Work};
 
 /// Usual length of a step's text, in bytes.
 const STEP_BYTES: usize = 256;
@@ -54,7 +54,7 @@ impl mooring_targets::Observer for Watch<'_> {
     }
 }
 
-impl volumes::Observer for Watch<'_> {
+impl lvm::Observer for Watch<'_> {
     fn before(&mut self, _index: usize, step: &Step<VolumeOp>) -> ControlFlow<()> {
         {
             let mut state = self.cell.state();

@@ -80,7 +80,7 @@ impl Node {
     /// The volume's device.
     pub(crate) fn device(&self) -> PathBuf {
         let spec = self.cell.state().volume_spec().cloned().unwrap();
-        crate::volumes::device_path("vg0", spec.lv().as_str())
+        crate::lvm::device_path("vg0", spec.lv().as_str())
     }
 
     /// Makes a resync, and waits for its passes. Returns their number.

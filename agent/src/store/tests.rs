@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use rusqlite::ffi;
 
 use super::*;
-use crate::volumes::Whole;
+use crate::lvm::Whole;
 
 mod sums;
 

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 
 use super::sum::{self, Sql};
 use super::{Store, StoreError};
-use crate::volumes::Whole;
+use crate::lvm::Whole;
 
 /// Memory of a volume's LV, with the generation of its spec. `None`: there is none any more.
 pub type WholeRow = (VolumeId, Option<(Generation, Whole)>);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mooring_agent::config::Tls;
 use mooring_agent::identity;
-use mooring_agent::listen;
+use mooring_agent::rpc::listen;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::identity_client::IdentityClient;
 use mooring_api::{Address, Channel, TlsFiles, v1};

@@ -254,7 +254,7 @@ fn a_machine_joins_and_its_configuration_is_one_that_the_agent_takes() {
     );
     assert_eq!(site.files(), ["agent-ca.crt", "agent.pem", "agent.toml"]);
     let config = Config::load(&site.config()).unwrap();
-    assert_eq!(mooring_agent::listen::check_tls(&config).unwrap(), Vec::<String>::new());
+    assert_eq!(mooring_agent::rpc::listen::check_tls(&config).unwrap(), Vec::<String>::new());
     assert_eq!(config.cluster.unwrap().to_string(), CLUSTER);
     assert_eq!(config.portals, ["192.0.2.1".parse().unwrap()]);
     assert_eq!(config.groups.len(), 1);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mooring_agent::config::Config;
 use mooring_agent::engine::Engine;
-use mooring_agent::listen;
 use mooring_agent::machine::Machine;
+use mooring_agent::rpc::listen;
 use mooring_agent::store::Store;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;

@@ -87,7 +87,7 @@ fn a_reader_that_does_not_read_is_cut_off_and_nobody_waits_for_it() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     // The test uses no connection: its windows take megabytes before anybody notices.
-    let service = mooring_agent::serve::Service::new(agent.engine(), agent.stopped());
+    let service = mooring_agent::rpc::agent::Service::new(agent.engine(), agent.stopped());
     let watch = service.watch(tonic::Request::new(v1::WatchRequest {}));
     let mut reports = agent.wait(watch).unwrap().into_inner();
     agent.make(put_volume(&v, 1));

@@ -6,10 +6,10 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use mooring_agent::config::Config;
-use mooring_agent::connections::Connections;
+use mooring_agent::connection::Connections;
 use mooring_agent::engine::Engine;
-use mooring_agent::listen;
 use mooring_agent::machine::Machine;
+use mooring_agent::rpc::listen;
 use mooring_agent::store::Store;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::host_client::HostClient;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use mooring_agent::volumes::{self, Error, Observer, Wanted, Work, apply, report};
+use mooring_agent::lvm::{self, Error, Observer, Wanted, Work, apply, report};
 use mooring_host::fake::FakeMachine;
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
 use mooring_model::{ByteSize, Cure, LV_TAG, Phase};
@@ -65,7 +65,7 @@ fn a_volume_grows_under_its_export_and_what_it_grows_by_is_zeroed() {
     let grown = Wanted::Volume(spec(1, "vg0", 20));
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
     fake.lvm().add_volume("vg0", "neighbour", 8 * MIB, &[]);
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     fake.set_busy(&path, true);
     apply(&plan_of(&fake, &grown), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
     assert_eq!(fake.blocks().zeroed_ranges(&path), [(8 * MIB, 20 * MIB)]);
@@ -99,7 +99,7 @@ fn extents_that_somebody_takes_are_not_given_and_the_growth_begins_again() {
     let seen = report(&grown, &look(&fake), id(1));
     assert_eq!((seen.phase, seen.size), (Phase::Ready, ByteSize(8 * MIB)));
     apply(&plan_of(&fake, &grown), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     assert_eq!(fake.blocks().zeroed_ranges(path), [(8 * MIB, 16 * MIB)]);
 }
 
@@ -130,7 +130,7 @@ fn a_zeroing_that_was_stopped_goes_on_only_on_the_same_lv() {
     stops.at = u64::MAX;
     again(&mut stops).unwrap();
     assert_eq!(stops.begun, [0, 16, 32, 32, 48, 64]);
-    assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
+    assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(1))));
     // Another LV under this name is zeroed from its beginning.
     fake.lvm().lose_volume("vg0", &name(1));
     stops.begun.clear();

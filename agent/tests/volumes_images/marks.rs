@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use mooring_agent::config::Wipe;
-use mooring_agent::volumes::{self, Copied, Error, Wanted, apply, plan, view};
+use mooring_agent::lvm::{self, Copied, Error, Wanted, apply, plan, view};
 use mooring_host::BlockDevices;
 use mooring_model::{
     ByteSize, ImageFormat, LV_COPIED_MARK, LV_IMPORTING_TAG, LV_UNZEROED_TAG, Plan, Provisioning,
@@ -205,7 +205,7 @@ fn a_mark_without_its_tag_or_of_the_time_before_is_not_believed_and_goes() {
         let world = World::new(ImageFormat::Raw, provisioning);
         world.settle();
         let old = format!("{}-6", of_file(&world));
-        let path = volumes::device_path("vg0", &name(1));
+        let path = lvm::device_path("vg0", &name(1));
         world.machine.fake.blocks().write(&path, 0, &vec![0xee; 2 << 20]).unwrap();
         tag(&world.machine.fake, &["--addtag", LV_UNZEROED_TAG, "--addtag", &old]);
         let seen = view(&world.machine, &groups()).unwrap();

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use mooring_agent::config::Wipe;
 use mooring_agent::images::Images;
-use mooring_agent::volumes::{
+use mooring_agent::lvm::{
     self, Error, Hands, Observer, VolumeOp, Wanted, Work, apply, apply_with, plan, report, view,
 };
 use mooring_host::fake::{FakeImages, FakeMachine};
@@ -119,7 +119,7 @@ impl World {
         assert_eq!(report(&self.wanted, &seen, id(1)).phase, Phase::Ready);
         let tags: Vec<_> = seen.lvs_of(id(1))[0].tags.iter().cloned().collect();
         assert_eq!(tags, [LV_TAG]);
-        let there = self.machine.fake.blocks().contents(volumes::device_path("vg0", &name(1)));
+        let there = self.machine.fake.blocks().contents(lvm::device_path("vg0", &name(1)));
         assert!(there.len() as u64 == SIZE && there.starts_with(content), "not the image");
         assert!(there[content.len()..].iter().all(|byte| *byte == 0), "no zeros behind it");
         assert_eq!(*self.machine.broken_rules.lock().unwrap(), Vec::<String>::new());
@@ -155,7 +155,7 @@ impl Watch<'_> {
         let seen = view(&self.world.machine.fake.lvm(), &groups()).unwrap();
         for lv in seen.lvs_of(id(1)).iter().filter(|lv| lv.is_ready()) {
             let there =
-                self.world.machine.fake.blocks().contents(volumes::device_path(&lv.group, lv.name.as_str()));
+                self.world.machine.fake.blocks().contents(lvm::device_path(&lv.group, lv.name.as_str()));
             let is =
                 |image: &[u8]| there.starts_with(image) && there[image.len()..].iter().all(|byte| *byte == 0);
             let whole = is(&content(7)) || is(&content(8)) || is(&other());
@@ -183,7 +183,7 @@ impl Observer for Watch<'_> {
     }
 
     fn mark_every(&mut self, every: u64) -> u64 {
-        assert_eq!(every, volumes::MARK_BYTES);
+        assert_eq!(every, lvm::MARK_BYTES);
         MARKED
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{DISCARD_CHUNK, ZERO_CHUNK};
+use mooring_agent::lvm::{DISCARD_CHUNK, ZERO_CHUNK};
 use mooring_host::fake::FakeMachine;
 use mooring_host::{
     BlockDevices, BlockError, Command, CommandError, CommandOutput, Commands, Errno, Followed, Mapped,

@@ -2,7 +2,7 @@
 //! LV is planned like any other.
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{VolumeOp, Wanted, apply, plan, report, view};
+use mooring_agent::lvm::{VolumeOp, Wanted, apply, plan, report, view};
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
     BlockedKind, ByteSize, Cure, ImageFormat, ImageSource, LV_TAG, LvName, Phase, Problem, Provisioning,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{
+use mooring_agent::lvm::{
     self, Error, Observer, SeenLv, VolumeOp, Wanted, apply, candidates, plan, report, view, view_one,
 };
 use mooring_host::BlockDevices;
@@ -504,6 +504,6 @@ fn what_is_doomed_and_not_let_go_is_removed() {
         second: Wanted::Doomed { export_gone: true },
     };
     settle(&machine, &case);
-    assert_eq!(fake.blocks().size(&volumes::device_path("vg0", &name(2))).unwrap(), None);
-    assert_eq!(fake.blocks().size(&volumes::device_path("vg0", &name(1))).unwrap(), Some(8 * MIB));
+    assert_eq!(fake.blocks().size(&lvm::device_path("vg0", &name(2))).unwrap(), None);
+    assert_eq!(fake.blocks().size(&lvm::device_path("vg0", &name(1))).unwrap(), Some(8 * MIB));
 }

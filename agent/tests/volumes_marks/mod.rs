@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use mooring_agent::config::Wipe;
-use mooring_agent::volumes::{self, Error, MARK_BYTES, Observer, Wanted, Work, apply, plan, report, view};
+use mooring_agent::lvm::{self, Error, MARK_BYTES, Observer, Wanted, Work, apply, plan, report, view};
 use mooring_host::fake::FakeMachine;
 use mooring_model::{ByteSize, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, Phase, Step};
 
@@ -74,7 +74,7 @@ fn after_a_crash_a_long_zeroing_goes_on_near_where_it_was() {
     let mut stops = Stops::default();
     make(&fake, &wanted, &mut stops).unwrap();
     assert_eq!(stops.begun[0], (Work::Zero, 2 * GIB));
-    assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
+    assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(1))));
     assert_eq!(tags(&fake, 1), [LV_TAG], "nothing of it is left");
     assert_eq!(report(&wanted, &look(&fake), id(1)).phase, Phase::Ready);
     // The control: without a mark, the zeroing begins at the start.
@@ -99,7 +99,7 @@ fn a_growth_is_marked_as_well() {
     let mut stops = Stops::default();
     make(&fake, &grown, &mut stops).unwrap();
     assert_eq!(stops.begun[0], (Work::Zero, GIB));
-    let zeroed = fake.blocks().zeroed_ranges(volumes::device_path("vg0", &name(1)));
+    let zeroed = fake.blocks().zeroed_ranges(lvm::device_path("vg0", &name(1)));
     assert_eq!(zeroed, [(0, 8 * MIB + 3 * GIB)]);
     assert_eq!(tags(&fake, 1), [LV_TAG]);
 }
@@ -122,7 +122,7 @@ fn stale(fake: &FakeMachine, unzeroed: bool) {
     fake.lvm().add_volume("vg0", &name(1), 64 * MIB, &tags);
     if unzeroed {
         use mooring_host::BlockDevices;
-        fake.blocks().zero(&volumes::device_path("vg0", &name(1)), 0, 4 * MIB).unwrap();
+        fake.blocks().zero(&lvm::device_path("vg0", &name(1)), 0, 4 * MIB).unwrap();
     }
 }
 
@@ -140,7 +140,7 @@ fn what_was_written_since_is_wiped_whatever_the_marks_say() {
         // The deletion is cancelled or resumed there: written data are never taken for zeros.
         if stop < 4 {
             let mut whole = Stops::default();
-            let path = volumes::device_path("vg0", &name(1));
+            let path = lvm::device_path("vg0", &name(1));
             let seen = look(&fake);
             let unzeroed = seen.lvs_of(id(1))[0].is_unzeroed();
             make(&fake, &Wanted::Volume(spec(1, "vg0", 64)), &mut whole).unwrap();
@@ -171,7 +171,7 @@ fn a_wipe_resumes_where_a_zeroing_was_and_a_discard_leaves_no_mark() {
     let mut stops = Stops::default();
     make(&fake, &Wanted::Volume(spec(1, "vg0", 64)), &mut stops).unwrap();
     assert_eq!(stops.begun[0], (Work::Zero, 0));
-    assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
+    assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(1))));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_mark_beyond_the_volume_or_without_a_number_is_not_believed() {
         let mut stops = Stops::default();
         make(&fake, &Wanted::Volume(spec(1, "vg0", 64)), &mut stops).unwrap();
         assert_eq!(stops.begun[0], (Work::Zero, 0), "{tag}");
-        assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
+        assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(1))));
     }
 }
 

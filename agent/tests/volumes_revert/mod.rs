@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{self, Error, Observer, VolumeOp, Wanted, apply, plan, report, view, view_one};
+use mooring_agent::lvm::{self, Error, Observer, VolumeOp, Wanted, apply, plan, report, view, view_one};
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
     BlockedKind, ByteSize, Cure, LV_TAG, LV_UNZEROED_TAG, LvName, Phase, Provisioning, Revert, RevertId,
@@ -61,7 +61,7 @@ fn world() -> FakeMachine {
     };
     make(&fake, &Wanted::Volume(snapshot), id(2));
     make(&fake, &Wanted::Volume(thin(12, None)), id(1));
-    fake.blocks().fill(volumes::device_path("vg0", &name(1)));
+    fake.blocks().fill(lvm::device_path("vg0", &name(1)));
     fake
 }
 
@@ -195,7 +195,7 @@ fn a_volume_becomes_what_its_snapshot_holds_and_keeps_its_size() {
     );
     assert!(done.device.is_some() && fake.lvm().reads_zeros("vg0", &name(1)));
     // A revert is done once: later writes stay, and the snapshot keeps its content.
-    fake.blocks().fill(volumes::device_path("vg0", &name(1)));
+    fake.blocks().fill(lvm::device_path("vg0", &name(1)));
     make(&fake, &to(1, true), id(1));
     assert!(!fake.lvm().reads_zeros("vg0", &name(1)) && fake.lvm().reads_zeros("vg0", &snapshot));
     // A second revert to this snapshot is done again.
@@ -207,7 +207,7 @@ fn a_volume_becomes_what_its_snapshot_holds_and_keeps_its_size() {
 #[test]
 fn what_is_open_is_not_exchanged() {
     let fake = stands("prepared");
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     fake.set_busy(&path, true);
     let seen = view(&fake.lvm(), &groups()).unwrap();
     let refused = apply(&plan(&to(1, true), &seen, id(1)), &fake.lvm(), &fake.blocks(), &mut ()).unwrap_err();

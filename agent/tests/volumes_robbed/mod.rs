@@ -1,7 +1,7 @@
 //! LVs that somebody removed our tags from: the LVs that get them back, and the LVs that nobody
 //! touches.
 
-use mooring_agent::volumes::{KnownLv, Shown, shown};
+use mooring_agent::lvm::{KnownLv, Shown, shown};
 
 use super::*;
 use crate::volumes_machine::run;

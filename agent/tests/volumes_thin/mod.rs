@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use mooring_agent::config::{Group, Wipe};
-use mooring_agent::volumes::{self, Error, Observer, VolumeOp, Wanted, apply, plan, report, view, view_one};
+use mooring_agent::lvm::{self, Error, Observer, VolumeOp, Wanted, apply, plan, report, view, view_one};
 use mooring_host::BlockDevices;
 use mooring_host::fake::FakeMachine;
 use mooring_model::{
@@ -48,7 +48,7 @@ fn make(fake: &FakeMachine, spec: VolumeSpec) {
     let wanted = Wanted::Volume(spec);
     let seen = view(&fake.lvm(), &groups()).unwrap();
     apply(&plan(&wanted, &seen, of), &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
-    fake.blocks().fill(volumes::device_path("vg0", LvName::of(of).as_str()));
+    fake.blocks().fill(lvm::device_path("vg0", LvName::of(of).as_str()));
 }
 
 /// A thick volume 9, a thin volume 1 of 8 MiB, a snapshot 2 of it, and volume 3 as the case says.
@@ -200,7 +200,7 @@ fn an_adopted_volume_of_another_pool_neither_grows_nor_is_copied() {
     let planned = |wanted: &Wanted, n: u128| {
         let one = view_one(&fake.lvm(), &groups(), id(n), &wanted.beside()).unwrap();
         let plan = plan(wanted, &one, id(n));
-        assert_eq!(plan, volumes::plan(wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n)));
+        assert_eq!(plan, lvm::plan(wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n)));
         (words(&plan), plan.blocked.first().map(|blocked| blocked.why.clone()).unwrap_or_default())
     };
     assert_eq!(planned(&adopted(8), 3).0, "-");
@@ -245,7 +245,7 @@ fn a_snapshot_keeps_what_its_volume_had() {
     let fake = world("absent");
     assert!(!fake.lvm().reads_zeros("vg0", LvName::snapshot_of(id(2)).as_str()));
     make(&fake, snapshot_of(4, 1, 8));
-    fake.blocks().zero(&volumes::device_path("vg0", &name(1)), 0, 8 * MIB).unwrap();
+    fake.blocks().zero(&lvm::device_path("vg0", &name(1)), 0, 8 * MIB).unwrap();
     assert!(fake.lvm().reads_zeros("vg0", &name(1)), "the volume is overwritten");
     assert!(!fake.lvm().reads_zeros("vg0", LvName::snapshot_of(id(4)).as_str()), "its snapshot is not");
 }
@@ -284,7 +284,7 @@ impl Watch<'_> {
     fn check(&self) {
         let seen = view(&self.machine.fake.lvm(), &groups()).unwrap();
         for lv in seen.ours() {
-            let path = volumes::device_path(&lv.group, lv.name.as_str());
+            let path = lvm::device_path(&lv.group, lv.name.as_str());
             let device = self.machine.fake.blocks().size(&path).unwrap();
             self.machine.rule(!lv.snapshot || device.is_none(), format!("{} has a device", lv.name));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mooring_agent::config::Wipe;
 use mooring_agent::images::{Images, PartId, SeenPart};
-use mooring_agent::volumes::{
+use mooring_agent::lvm::{
     self, Error, Hands, LvId, Observer, VolumeOp, Wanted, Work, apply, apply_with, plan, plan_upload, view,
 };
 use mooring_host::BlockDevices;
@@ -69,7 +69,7 @@ impl World {
         ));
         let made = plan(&wanted, &view(machine, &machine.groups).unwrap(), id(1));
         apply(&made, machine, machine, &mut ()).unwrap();
-        let path = volumes::device_path("vg0", &name(1));
+        let path = lvm::device_path("vg0", &name(1));
         for (offset, piece) in (0..).step_by(2 << 20).zip(content().chunks(2 << 20)) {
             fake.blocks().write(&path, offset, piece).unwrap();
         }
@@ -121,7 +121,7 @@ impl World {
             };
             assert!(whole, "it has its name and is not whole");
         }
-        let lv = self.machine.fake.blocks().contents(volumes::device_path("vg0", &name(1)));
+        let lv = self.machine.fake.blocks().contents(lvm::device_path("vg0", &name(1)));
         assert!(lv == content(), "the LV was written to");
     }
 
@@ -169,7 +169,7 @@ impl Observer for Watch<'_> {
     }
 
     fn mark_every(&mut self, every: u64) -> u64 {
-        assert_eq!(every, volumes::MARK_BYTES);
+        assert_eq!(every, lvm::MARK_BYTES);
         MARKED
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
 use mooring_agent::config::Wipe;
-use mooring_agent::volumes::{
+use mooring_agent::lvm::{
     self, DISCARD_CHUNK, Error, Observer, VolumesView, Wanted, Work, ZERO_CHUNK, apply, plan, view,
 };
 use mooring_host::Errno;
@@ -109,7 +109,7 @@ fn a_discard_goes_piece_by_piece_and_goes_on_where_it_was_stopped() {
     let fake = machine();
     fake.lvm().set_discards("vg0", true);
     fake.lvm().add_volume("vg0", &name(1), 600 * MIB, &[LV_TAG]);
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     let mut stops = Stops { at: Some(DISCARD_CHUNK), ..Stops::default() };
     assert!(matches!(delete(&fake, Wipe::Discard, &mut stops), Err(Error::Stopped { step: 2, of: 3 })));
     assert_eq!(fake.blocks().discarded_ranges(&path), [(0, DISCARD_CHUNK)]);
@@ -128,7 +128,7 @@ fn where_the_disk_takes_no_discards_it_is_zeroed() {
     fake.lvm().add_volume("vg0", &name(1), 40 * MIB, &[LV_TAG]);
     let mut stops = Stops { at: Some(40 * MIB), ..Stops::default() };
     assert!(matches!(delete(&fake, Wipe::Discard, &mut stops), Err(Error::Stopped { .. })));
-    assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(1))));
+    assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(1))));
     let pieces: Vec<_> = stops.begun.iter().map(|(_, mib)| *mib).collect();
     assert_eq!(pieces, [0, 0, ZERO_CHUNK / MIB, 32, 40]);
 }
@@ -148,7 +148,7 @@ fn without_a_wipe_blocks_stay_and_the_next_volume_there_is_zeroed() {
     let done: Vec<_> = make.steps.iter().map(|step| word(&step.op)).collect();
     assert_eq!(done, ["create", "zero", "unmark"]);
     apply(&make, &fake.lvm(), &fake.blocks(), &mut ()).unwrap();
-    assert!(fake.blocks().is_zeroed(volumes::device_path("vg0", &name(2))));
+    assert!(fake.blocks().is_zeroed(lvm::device_path("vg0", &name(2))));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_discard_that_fails_says_so_and_removes_nothing() {
     let fake = machine();
     fake.lvm().set_discards("vg0", true);
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
-    let path = volumes::device_path("vg0", &name(1));
+    let path = lvm::device_path("vg0", &name(1));
     fake.blocks().fail_discarding(Some(Errno::EIO));
     let error = delete(&fake, Wipe::Discard, &mut ()).unwrap_err();
     assert_eq!(error.cure(), Cure::Operator);

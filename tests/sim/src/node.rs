@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use mooring_agent::config::Config;
 use mooring_agent::engine::Engine;
 use mooring_agent::machine::Machine;
-use mooring_agent::serve::Service;
+use mooring_agent::rpc::agent::Service;
 use mooring_agent::store::Store;
 use mooring_api::MESSAGE_BYTES_MAX;
 use mooring_api::v1::agent_server::AgentServer;

@@ -1,5 +1,5 @@
 //! The messages of the real `lvm` by which the agent distinguishes errors
-//! (`agent/src/volumes/lvm.rs`).
+//! (`agent/src/lvm/commands.rs`).
 
 use anyhow::{Context, Result};
 use mooring_rig::{Rig, RigOptions};

@@ -38,7 +38,7 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/main.rs",
                 "agent/src/run.rs",
                 "agent/src/config.rs",
-                "agent/src/listen.rs",
+                "agent/src/rpc/listen.rs",
                 "agent/src/door.rs",
                 "agent/src/identity.rs",
                 "agent/src/images",
@@ -152,7 +152,7 @@ pub const ALL: &[Scenario] = &[
             subject: &[
                 "targets/src/fc",
                 "agent/src/fibre_channel.rs",
-                "agent/src/engine/fabrics.rs",
+                "agent/src/engine/export/fabrics.rs",
                 "connectors/src/fabric",
                 "controller/src/rules/transport.rs",
                 "controller/src/store/fibre_channel.rs",
@@ -168,10 +168,10 @@ pub const ALL: &[Scenario] = &[
             subject: &[
                 "targets/src/fc",
                 "targets/src/live.rs",
-                "agent/src/engine/shut_out.rs",
+                "agent/src/engine/export/shut_out.rs",
                 "targets/src/take_away.rs",
-                "agent/src/engine/narrow.rs",
-                "agent/src/engine/fabrics.rs",
+                "agent/src/engine/export/narrow.rs",
+                "agent/src/engine/export/fabrics.rs",
                 "controller/src/service/fence.rs",
             ],
         },
@@ -181,7 +181,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "lvm-words",
         shows: "the messages by which the agent tells LVM's errors apart, from the real lvm",
-        tier: Tier::Rotation { subject: &["agent/src/volumes/lvm.rs", "agent/src/volumes/error.rs"] },
+        tier: Tier::Rotation { subject: &["agent/src/lvm/commands.rs", "agent/src/lvm/error.rs"] },
         usual: 10,
         run: lvm::run,
     },
@@ -209,7 +209,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "attach-faults",
         shows: "native attach when something is wrong: bounded, clear, nothing lost; relogin, revoked secrets, wrong disks",
-        tier: Tier::Rotation { subject: &["connectors/src", "agent/src/connections"] },
+        tier: Tier::Rotation { subject: &["connectors/src", "agent/src/connection"] },
         usual: 90,
         run: attach_faults::run,
     },
@@ -246,7 +246,7 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/engine",
                 "agent/src/store",
                 "agent/src/capabilities",
-                "agent/src/volumes",
+                "agent/src/lvm",
                 "cli/src",
             ],
         },
@@ -258,9 +258,9 @@ pub const ALL: &[Scenario] = &[
         shows: "a volume grows while two hosts have it: the new size on both, zeros behind the old end, with the control that sees old data",
         tier: Tier::Rotation {
             subject: &[
-                "agent/src/volumes",
-                "agent/src/engine/shorter.rs",
-                "agent/src/engine/preflight.rs",
+                "agent/src/lvm",
+                "agent/src/engine/volume/shorter.rs",
+                "agent/src/engine/volume/preflight.rs",
                 "agent/src/engine/admit.rs",
                 "controller/src/flow/growth.rs",
                 "connectors/src/device.rs",
@@ -273,7 +273,7 @@ pub const ALL: &[Scenario] = &[
         name: "discard",
         shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither",
         tier: Tier::Rotation {
-            subject: &["agent/src/volumes", "agent/src/engine/disks.rs", "targets/src/plan/backstore.rs"],
+            subject: &["agent/src/lvm", "agent/src/engine/look/disks.rs", "targets/src/plan/backstore.rs"],
         },
         usual: 50,
         run: discard::run,
@@ -282,7 +282,7 @@ pub const ALL: &[Scenario] = &[
         name: "volumes",
         shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and let go; sessions as their type says",
         tier: Tier::Rotation {
-            subject: &["agent/src/volumes", "agent/src/engine/jobs.rs", "targets/src/tuning.rs"],
+            subject: &["agent/src/lvm", "agent/src/engine/volume/jobs.rs", "targets/src/tuning.rs"],
         },
         usual: 110,
         run: volumes::run,
@@ -290,7 +290,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "snapshots",
         shows: "thin volumes: nothing old in them, snapshots under I/O, volumes from them, all there after a power cut",
-        tier: Tier::Rotation { subject: &["agent/src/volumes", "controller/src/service/snapshots.rs"] },
+        tier: Tier::Rotation { subject: &["agent/src/lvm", "controller/src/service/snapshots.rs"] },
         usual: 90,
         run: snapshots::run,
     },
@@ -300,9 +300,9 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &[
                 "agent/src/images",
-                "agent/src/volumes/import.rs",
-                "agent/src/volumes/upload.rs",
-                "agent/src/engine/upload.rs",
+                "agent/src/lvm/import.rs",
+                "agent/src/lvm/upload.rs",
+                "agent/src/engine/volume/upload.rs",
             ],
         },
         usual: 100,
@@ -325,7 +325,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "power-cuts",
         shows: "the storage node's power cut at random moments while volumes are made, granted, revoked and deleted and a host writes: what was answered holds",
-        tier: Tier::Rotation { subject: &["agent/src/store", "agent/src/volumes", "agent/src/engine"] },
+        tier: Tier::Rotation { subject: &["agent/src/store", "agent/src/lvm", "agent/src/engine"] },
         usual: 50,
         run: |programs| power_cuts::run(programs, power_cuts::CUTS_IN_CI),
     },
@@ -334,10 +334,10 @@ pub const ALL: &[Scenario] = &[
         shows: "portals of IPv6 and IPv4 whose addresses come and go under I/O, sessions and counters as they are seen, a host without power is missing, a link that is down is named",
         tier: Tier::Rotation {
             subject: &[
-                "agent/src/engine/addresses.rs",
+                "agent/src/engine/export/addresses.rs",
                 "agent/src/links.rs",
                 "host/src/addresses.rs",
-                "agent/src/engine/pulse.rs",
+                "agent/src/engine/look/pulse.rs",
                 "agent/src/engine/counts.rs",
                 "targets/src/live.rs",
             ],
@@ -363,7 +363,11 @@ pub const ALL: &[Scenario] = &[
         name: "port-ids",
         shows: "a kernel with rtpi: an export's relative port id, and what registrations say of it, outlive a power cut",
         tier: Tier::Rotation {
-            subject: &["agent/src/engine/port_ids.rs", "targets/src/port.rs", "targets/src/reservations.rs"],
+            subject: &[
+                "agent/src/engine/export/port_ids.rs",
+                "targets/src/port.rs",
+                "targets/src/reservations.rs",
+            ],
         },
         usual: 25,
         run: port_ids::run,
@@ -373,9 +377,9 @@ pub const ALL: &[Scenario] = &[
         shows: "SCSI-3 persistent reservations: a fenced host stays fenced over kill -9 and a power cut, with the control that writes; what a read-only host reserves ends with its session; libiscsi's tests as at a bare target",
         tier: Tier::Rotation {
             subject: &[
-                "agent/src/engine/reservations.rs",
-                "agent/src/engine/reserve.rs",
-                "agent/src/engine/reserved.rs",
+                "agent/src/engine/reservation/reservations.rs",
+                "agent/src/engine/reservation/reserve.rs",
+                "agent/src/engine/reservation/reserved.rs",
                 "targets/src/reservations.rs",
             ],
         },
@@ -390,9 +394,9 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/workers.rs",
                 "agent/src/object",
                 "agent/src/engine/pass.rs",
-                "agent/src/engine/shut_out.rs",
+                "agent/src/engine/export/shut_out.rs",
                 "targets/src/take_away.rs",
-                "agent/src/engine/cut.rs",
+                "agent/src/engine/volume/cut.rs",
             ],
         },
         usual: 45,

@@ -1,0 +1,123 @@
+//! Orphaned targets: targets under our prefix that no spec names, because their volume's spec was
+//! lost or another store made them. The agent reports them and leaves them as they are: an
+//! initiator may be logged in.
+//!
+//! What must never happen here: a write; a target of somebody else called ours.
+
+use std::collections::BTreeSet;
+
+use mooring_host::EntryKind;
+use mooring_model::{Cure, ExportIdentity, Problem, VolumeId};
+use mooring_targets::layout;
+
+use crate::engine::{Engine, lock};
+
+/// Orphaned targets that are reported one by one. After the loss of a store all targets are
+/// orphans, until the specs come again.
+const TOLD_MAX: usize = 16;
+
+/// One orphaned target, as the last look saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) struct Stray {
+    id: VolumeId,
+    /// Initiators that have an ACL.
+    grants: usize,
+}
+
+impl Stray {
+    /// The volume that the target's name tells.
+    pub(in crate::engine) fn id(&self) -> VolumeId {
+        self.id
+    }
+}
+
+impl Engine {
+    /// The names of all targets. Notes those of ours that no spec explains. `None` if they cannot
+    /// be listed.
+    pub(in crate::engine) fn note_targets(&self) -> Option<BTreeSet<String>> {
+        let tree = &*self.shared.machine.target;
+        // Without the folder there is no target. Each export reports other problems of the tree.
+        let entries = tree.list(&layout::fabric()).ok()?;
+        let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name);
+        let names: BTreeSet<_> = names.collect();
+        self.note_strays(&names);
+        let ours = names.iter().find(|name| self.shared.config.iqn_prefix.volume(name).is_some());
+        *lock(&self.shared.reports.seen_target) = ours.cloned();
+        Some(names)
+    }
+
+    /// A target of ours. `None` if the last look found none.
+    pub(crate) fn seen_target(&self) -> Option<String> {
+        lock(&self.shared.reports.seen_target).clone()
+    }
+
+    fn note_strays(&self, targets: &BTreeSet<String>) {
+        let tree = &*self.shared.machine.target;
+        let prefix = &self.shared.config.iqn_prefix;
+        let stray = |id| {
+            let names = ExportIdentity::Derived.names(id, prefix);
+            Stray {
+                id,
+                grants: mooring_targets::read_initiators(tree, &names).map_or(0, |names| names.len()),
+            }
+        };
+        let mut strays: Vec<_> = targets
+            .iter()
+            .filter_map(|name| prefix.volume(name))
+            .filter(|id| !self.explains_target(*id))
+            .map(stray)
+            .collect();
+        strays.sort_unstable_by_key(|stray| stray.id);
+        let mut known = lock(&self.shared.reports.strays);
+        for new in strays.iter().filter(|stray| !known.contains(stray)) {
+            tracing::warn!(volume = %new.id, initiators = new.grants, "an orphaned target: left as it is");
+        }
+        if *known != strays {
+            *known = strays;
+            self.lvm().tell();
+        }
+    }
+
+    /// Removes a target from the orphans if a spec that was taken explains it.
+    pub(in crate::engine) fn explain_stray(&self, id: VolumeId) {
+        let mut known = lock(&self.shared.reports.strays);
+        let count = known.len();
+        known.retain(|stray| stray.id != id || !self.explains_target(id));
+        if known.len() < count {
+            self.lvm().tell();
+        }
+    }
+
+    /// Says whether the agent has a spec or tombstone of the export, or a tombstone of its volume.
+    fn explains_target(&self, id: VolumeId) -> bool {
+        self.known_cell(id).is_some_and(|cell| {
+            let state = cell.state();
+            state.export().is_some() || crate::engine::is_tombstone(state.volume())
+        })
+    }
+
+    /// Problems for the targets of ours that the last look found, and that no spec has explained
+    /// since.
+    pub(crate) fn strays(&self) -> Vec<Problem> {
+        let strays = lock(&self.shared.reports.strays).clone();
+        let prefix = &self.shared.config.iqn_prefix;
+        let problem = |Stray { id, grants }: &Stray| Problem {
+            object: format!("orphaned target {}", prefix.target(*id)),
+            text: format!(
+                "no spec of volume {id}'s export is kept here, and the kernel serves it to {grants} initiator(s): it is left as \
+                 it is. If the store was lost, its controller sends the spec again; if nobody wants it, log its initiators \
+                 out and remove the target by hand (targetcli, configfs)"
+            ),
+            cure: Cure::Operator,
+        };
+        let mut told: Vec<_> = strays.iter().take(TOLD_MAX).map(problem).collect();
+        if let Some(more) = strays.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+            told.push(Problem {
+                object: "orphaned targets".to_owned(),
+                text: format!("there are {more} more targets of ours that no spec names"),
+                cure: Cure::Operator,
+            });
+        }
+        told
+    }
+}
