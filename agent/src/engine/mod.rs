@@ -365,13 +365,13 @@ impl Engine {
             let cell = self.cell(stored.volume);
             match stored.kind {
                 Kind::Volume => {
-                    let wish = admit::stored_volume(&stored)?;
+                    let wish = volume::admit::stored_volume(&stored)?;
                     let mut state = cell.state();
                     state.set_volume(wish);
                     state.established.set_made(stored.made);
                 }
                 Kind::Export => {
-                    let wish = admit::stored_export(&stored)?;
+                    let wish = export::admit::stored_export(&stored)?;
                     if let Some(spec) = wish.spec() {
                         let names = spec.identity.names(stored.volume, &self.shared.config.iqn_prefix);
                         lock(&self.shared.naas).insert(names.naa(), stored.volume);

@@ -261,7 +261,7 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/lvm",
                 "agent/src/engine/volume/shorter.rs",
                 "agent/src/engine/volume/preflight.rs",
-                "agent/src/engine/admit.rs",
+                "agent/src/engine/volume/admit.rs",
                 "controller/src/flow/growth.rs",
                 "connectors/src/device.rs",
             ],

@@ -3,6 +3,7 @@
 //! What must never happen here: access for an initiator that the export's spec does not name.
 
 pub(super) mod addresses;
+pub(super) mod admit;
 pub(super) mod fabrics;
 pub(super) mod narrow;
 pub(super) mod port_ids;

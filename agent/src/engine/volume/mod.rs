@@ -3,6 +3,7 @@
 //! What must never happen here: an LV removed, made smaller or written over without a spec that
 //! says so.
 
+pub(super) mod admit;
 pub(super) mod cut;
 pub(super) mod first_wish;
 pub(super) mod jobs;

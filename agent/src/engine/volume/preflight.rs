@@ -12,8 +12,8 @@ use std::time::Duration;
 use mooring_model::{BlockedKind, Cure, ExportSpec, Naa, Stamp, VolumeSpec};
 use tokio::time::Instant;
 
+use super::admit::begins_revert;
 use super::first_wish;
-use crate::engine::admit::begins_revert;
 use crate::engine::cell::{Cell, State, Wish, WishKind};
 use crate::engine::{Engine, Refusal, pass};
 use crate::lvm::{self, Beside, VolumesView};

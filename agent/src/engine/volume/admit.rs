@@ -1,0 +1,171 @@
+//! Admission of a volume's spec or tombstone.
+//!
+//! What must never happen here: a change written before every check has passed; an answer before it
+//! is written.
+
+use std::sync::Arc;
+
+use mooring_api::v1;
+use mooring_model::{Cure, ExportIdentity, ExportSpec, Fence, Naa, VolumeKind, VolumeSpec};
+use mooring_targets::ExportView;
+use prost::Message;
+
+use super::upload::begins_upload;
+use crate::engine::admit::Keep;
+use crate::engine::cell::{Cell, State, Wish, WishKind};
+use crate::engine::{Engine, PutVolume, Refusal, VolumeWish};
+use crate::lvm::VolumesView;
+use crate::object::admission::Claim;
+use crate::object::seen::Seen;
+use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
+
+/// Decodes a volume's spec or tombstone as the store has it.
+pub(in crate::engine) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, StoreError> {
+    let kind = match &stored.wish {
+        StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
+        StoredWish::Released => WishKind::Released,
+        StoredWish::Spec(body) => {
+            let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
+            WishKind::Spec(mooring_api::volume_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
+        }
+        StoredWish::Revoked => return Err(stored.corrupt()),
+    };
+    Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
+}
+
+impl State {
+    /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of the
+    /// volume, `None` if admission has not asked LVM.
+    fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
+        self.note_cut_wish(wish.stamp.generation, wish.spec());
+        // As in the store: the fact `made` outlives each later spec, and ends with the volume.
+        if wish.spec().is_none() {
+            self.established.end_lv();
+        }
+        self.set_volume(wish);
+        // At once: the job at work gives way as soon as anybody can see the spec.
+        self.turn.ask_anew();
+        self.knowledge.take_spec(looked);
+        self.knowledge.learn_orphan(None);
+    }
+}
+
+impl Engine {
+    /// Takes a change of a volume. Returns the passes that had begun: a later one has seen it.
+    pub(in crate::engine) fn admit_volume(
+        &self,
+        cell: &Arc<Cell>,
+        put: PutVolume,
+        claim: &Claim,
+    ) -> Result<u64, Refusal> {
+        self.check_sender(put.cluster)?;
+        let (kept, export) = cell.state().wishes();
+        let object = format!("volume {}", cell.id);
+        // Before all other checks: after another refusal the sender may send a tombstone.
+        if put.new {
+            self.check_unknown(cell, &put.stamp, (kept.as_ref(), export.as_ref()))?;
+        }
+        Self::check_opaque(&put.opaque)?;
+        if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
+            return Ok(cell.state().turn.passes());
+        }
+        // Held until the store has the new spec.
+        let mut held = None;
+        let (mut looked, began) = (None, cell.state().knowledge.begin_look());
+        let (kind, stored, naa) = match put.wish {
+            VolumeWish::Spec(spec) => {
+                let old = kept.as_ref().and_then(Wish::spec);
+                let reverts = spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec));
+                if reverts || begins_upload(old, &spec) {
+                    // An initiator with access has parts of the volume in memory. It would write
+                    // them over what comes back, or into the image export.
+                    self.check_not_granted(cell, export.as_ref())?;
+                }
+                let export = export.as_ref().and_then(Wish::spec);
+                cell.check_not_cut(old, Some(&spec))?;
+                self.check_source_not_cut(&spec)?;
+                held = self.hold_shorter(cell, old, (&spec, &put.stamp), claim)?;
+                let new = put.new.then(|| self.check_no_lv(cell, (&spec, &put.stamp), claim)).transpose()?;
+                looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, (new, claim))?;
+                self.forget_upload(cell, old, &spec)?;
+                let body = v1::VolumeSpec::from(&spec).encode_to_vec();
+                let naa = Naa::of_serial(&cell.id.to_string());
+                (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
+            }
+            VolumeWish::Tombstone { destroy } => {
+                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
+                self.check_not_granted(cell, export.as_ref())?;
+                (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
+            }
+            VolumeWish::Release => {
+                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
+                self.check_not_granted(cell, export.as_ref())?;
+                check_releasable(cell, kept.as_ref())?;
+                (WishKind::Released, StoredWish::Released, None)
+            }
+        };
+        let keep = Keep {
+            sender: put.cluster,
+            kind: Kind::Volume,
+            stamp: &put.stamp,
+            wish: &stored,
+            opaque: &put.opaque,
+            receipts: &[],
+            naa,
+        };
+        self.keep(cell, &keep, claim)?;
+        let mut state = cell.state();
+        let looked = looked.map(|view| Seen::new(began, view));
+        state.admit_volume(Wish { stamp: put.stamp, kind, opaque: put.opaque }, looked);
+        let passes = state.turn.passes();
+        drop(state);
+        drop(held);
+        Ok(passes)
+    }
+
+    /// Refuses to end a volume that is granted: by the spec, or, if there is none (the store was
+    /// lost), by what the kernel serves.
+    fn check_not_granted(&self, cell: &Cell, export: Option<&Wish<ExportSpec>>) -> Result<(), Refusal> {
+        let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
+        let Some(wish) = export else {
+            let names = ExportIdentity::Derived.names(cell.id, &self.shared.config.iqn_prefix);
+            let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
+            let view = ExportView::read(&*self.shared.machine.target, &names).map_err(target)?;
+            let over_fc = self.fc_initiators(cell, &names).map_err(target)?.len();
+            return match view.tpg().map_or(0, |tpg| tpg.acls.len()) + over_fc {
+                0 => Ok(()),
+                acls => refuse(format!(
+                    "volume {} is exported to {acls} initiator(s) in the kernel and no spec of that is kept here: send \
+                     the export's spec again, or its tombstone",
+                    cell.id
+                )),
+            };
+        };
+        match wish.spec().map_or(0, |spec| spec.grants.len() + spec.fc.grants.len()) {
+            0 => Ok(()),
+            grants => refuse(format!(
+                "volume {0} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",
+                cell.id
+            )),
+        }
+    }
+}
+
+/// Says whether the new spec asks for a revert that the old one did not ask for.
+pub(in crate::engine) fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> bool {
+    spec.revert.is_some() && spec.revert != old.revert
+}
+
+/// Refuses to unmanage a snapshot, and a volume that is being deleted.
+fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
+    let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
+    match kept.map(|kept| &kept.kind) {
+        Some(WishKind::Spec(spec)) if spec.kind == VolumeKind::Snapshot => {
+            refuse(format!("{} is a snapshot: it is deleted, not let go", cell.id))
+        }
+        Some(WishKind::Tombstone { destroy: true }) => {
+            refuse(format!("volume {} is being deleted: it cannot be let go any more", cell.id))
+        }
+        Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => Ok(()),
+    }
+}
