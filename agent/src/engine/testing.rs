@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_host::fake::{FakeMachine, SessionId};
-use mooring_host::{KernelTree, SystemClock};
+use mooring_host::{Command, Commands, KernelTree, SystemClock, TreePath};
 use mooring_model::{
     ByteSize, Chap, ChapSide, Digest, ExportIdentity, ExportSpec, FcExportSpec, Generation, Grant,
     LUN_DEFAULT, Mode, Provisioning, Secret, Stamp, Tuning, VolumeId, VolumeSpec,
@@ -81,6 +81,46 @@ impl Node {
     pub(crate) fn device(&self) -> PathBuf {
         let spec = self.cell.state().volume_spec().cloned().unwrap();
         crate::lvm::device_path("vg0", spec.lv().as_str())
+    }
+
+    /// The volume's LV, as LVM's commands name it.
+    pub(crate) fn lv(&self) -> String {
+        format!("vg0/mooring-{}", self.cell.id)
+    }
+
+    /// Somebody runs a command of LVM.
+    pub(crate) fn by_hand(&self, args: &[&str]) {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
+        let output = self.fake.lvm().run(&command).unwrap();
+        assert_eq!(output.status, 0, "{}", output.stderr);
+    }
+
+    /// A path below the portal group of the export.
+    pub(crate) fn path(&self, below: &str) -> TreePath {
+        let target = self.engine.config().iqn_prefix.target(self.cell.id);
+        TreePath::new(&format!("iscsi/{target}/tpgt_1/{below}"))
+    }
+
+    /// The file that makes the host's LUN read-only.
+    pub(crate) fn protect(&self) -> TreePath {
+        self.path(&format!("acls/{HOST}/lun_1/write_protect"))
+    }
+
+    /// Gives the host another mode by a newer spec, and wakes no pass.
+    pub(crate) fn regrant(&self, mode: Mode) {
+        let mut state = self.cell.state();
+        let mut wish = state.export().cloned().unwrap();
+        wish.stamp.generation = wish.stamp.generation.next();
+        if let WishKind::Spec(spec) = &mut wish.kind {
+            spec.grants[0].mode = mode;
+        }
+        state.replace_export(Some(wish));
+    }
+
+    /// Waits until no pass is at work or asked for. The volume may wait for a retry.
+    pub(crate) fn rest(&self) {
+        eventually("no pass is at work", || self.cell.state().turn.is_idle());
     }
 
     /// Makes a resync, and waits for its passes. Returns their number.

@@ -106,3 +106,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -353,3 +353,6 @@ fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let plan = lvm::plan(&wanted, view, cell.id);
     state.knowledge.ready().is_some() || !plan.steps.is_empty()
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,16 @@ pub(in crate::engine) struct KeptLook {
     view: VolumesView,
 }
 
+#[cfg(test)]
+impl KeptLook {
+    /// A view that was kept at this moment.
+    pub(in crate::engine) fn of(view: VolumesView) -> Self {
+        let digest = mooring_model::Digest::of_sha256([1; 32]);
+        let stamp = Stamp { generation: mooring_model::Generation::ZERO, digest };
+        Self { stamp, ended: Instant::now(), view }
+    }
+}
+
 impl State {
     fn take_kept_look(&mut self, stamp: &Stamp) -> Option<VolumesView> {
         let kept = self.knowledge.take_kept_look()?;

@@ -1,7 +1,7 @@
 //! Tests of which changes by somebody else are reported, and of which volumes a resync skips.
 
 use mooring_host::fake::PrOut;
-use mooring_host::{Command, Commands, Tree};
+use mooring_host::{Noted, Tree};
 use mooring_model::Mode;
 
 use super::*;
@@ -12,6 +12,17 @@ use crate::engine::testing::{HOST, Node, eventually};
 type Act = fn(&Node);
 
 impl Node {
+    /// Somebody takes the host's LUN away.
+    fn unmap(&self) {
+        let (lio, mapped) = (self.fake.lio(), self.path(&format!("acls/{HOST}/lun_1")));
+        for entry in lio.list(&mapped).unwrap() {
+            if entry.kind == mooring_host::EntryKind::Link {
+                lio.unlink(&mapped.join(entry.name)).unwrap();
+            }
+        }
+        lio.rmdir(&mapped).unwrap();
+    }
+
     fn stands(&self) -> bool {
         self.cell.state().knowledge.is_unchanged()
     }
@@ -31,15 +42,6 @@ impl Node {
     fn tree(&self) -> Vec<String> {
         let dump = mooring_host::dump(&self.fake.lio());
         dump.lines().filter(|line| !line.contains("/statistics/")).map(str::to_owned).collect()
-    }
-
-    fn path(&self, below: &str) -> TreePath {
-        let target = self.engine.config().iqn_prefix.target(self.cell.id);
-        TreePath::new(&format!("iscsi/{target}/tpgt_1/{below}"))
-    }
-
-    fn protect(&self) -> TreePath {
-        self.path(&format!("acls/{HOST}/lun_1/write_protect"))
     }
 }
 
@@ -80,13 +82,7 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
         ("unmapped", |node| {
             // No pass begins between these two steps.
             let _state = node.cell.state();
-            let mapped = node.path(&format!("acls/{HOST}/lun_1"));
-            for entry in node.fake.lio().list(&mapped).unwrap() {
-                if entry.kind == mooring_host::EntryKind::Link {
-                    node.fake.lio().unlink(&mapped.join(entry.name)).unwrap();
-                }
-            }
-            node.fake.lio().rmdir(&mapped).unwrap();
+            node.unmap();
         }),
         ("stranger", |node| node.fake.lio().mkdir(&node.path("acls/iqn.2026-01.lab:stranger")).unwrap()),
         ("attribute", |node| node.fake.lio().write(&node.path("attrib/generate_node_acls"), b"1").unwrap()),
@@ -194,10 +190,7 @@ async fn unexported_volume_is_skipped_until_its_target_or_lv_changes() {
         }
         assert_eq!(node.resync(), 0);
         let passes = node.cell.state().turn.passes();
-        let lv = format!("vg0/mooring-{}", node.cell.id);
-        let args = ["lvchange", "--activate", "n", &lv].map(str::to_owned).to_vec();
-        let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
-        node.fake.lvm().run(&command).unwrap();
+        node.by_hand(&["lvchange", "--activate", "n", &node.lv()]);
         node.engine.look_for_drift();
         node.settle();
         assert!(node.cell.state().turn.passes() > passes, "somebody has changed its LV");
@@ -215,4 +208,74 @@ async fn a_volume_that_is_cut_off_is_looked_at_by_every_resync() {
     for _ in 0..3 {
         assert!(node.resync() > 0, "nobody tells who puts its table back");
     }
+}
+
+/// A whole look at the export, and the folders that it read.
+fn whole_look(node: &Node) -> (Wanteds, Moment, BTreeSet<TreePath>) {
+    let (volume, export) = node.cell.state().wishes();
+    let wanted = node.engine.wanted_export(&node.cell, volume.as_ref(), export.as_ref()).unwrap();
+    let (lio, began) = (node.fake.lio(), node.cell.state().knowledge.begin_look());
+    let tree = Noted::new(&lio);
+    let view = wanted.look(&tree).unwrap();
+    assert!(wanted.plan(&view).is_quiet());
+    (wanted, began, tree.into_folders())
+}
+
+/// `NarrowStep`: the kernel reports each step of ours, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_narrow_step_is_not_taken_for_a_change_by_somebody_else() {
+    let node = Node::new();
+    node.until_watched();
+    let passes = node.cell.state().turn.passes();
+    node.regrant(Mode::ReadWrite);
+    node.engine.wake(&node.cell);
+    node.settle();
+    node.engine.note_changes(&FolderChanges { lost: true, ..FolderChanges::default() });
+    node.settle();
+    assert_eq!(node.cell.state().turn.passes(), passes + 1, "nobody else has changed it");
+}
+
+/// `FoundOtherwise`: the pass that a look has woken must not be narrow.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_callers_look_finds_changed_is_put_right() {
+    let node = Node::new();
+    node.resync();
+    node.fake.lio().write(&node.protect(), b"0").unwrap();
+    node.engine.status(node.cell.id).await.unwrap();
+    node.settle();
+    assert_eq!(node.fake.lio().read_text(&node.protect()).unwrap(), "1");
+}
+
+/// `ExportTold`: a change behind the read of a look is told before the look has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_a_change_overtakes_begins_no_watch() {
+    for changed in [false, true] {
+        let node = Node::new();
+        for _ in 0..2 {
+            node.resync();
+        }
+        assert!(!node.stands(), "its folders are watched, and the next look begins the watch");
+        let (wanted, began, read) = whole_look(&node);
+        if changed {
+            node.fake.lio().write(&node.protect(), b"0").unwrap();
+            let folders = node.cell.state().knowledge.watched().folders.clone();
+            let folders = folders.into_iter().map(|folder| (folder, false)).collect();
+            node.engine.note_changes(&FolderChanges { folders, lost: false });
+        }
+        node.engine.watch_export(&node.cell, &wanted, began, &read);
+        assert_eq!(node.stands(), !changed);
+    }
+}
+
+/// `OtherFolders`: of folders that are not watched any more nothing is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_with_a_folder_that_is_gone_counts_as_watched_no_longer() {
+    let node = Node::new();
+    node.until_watched();
+    let (wanted, began, read) = whole_look(&node);
+    node.unmap();
+    node.engine.watch_export(&node.cell, &wanted, began, &read);
+    assert!(!node.stands());
+    assert!(node.resync() > 0, "a resync looks at it");
+    assert_eq!(node.fake.lio().read_text(&node.protect()).unwrap(), "1");
 }
