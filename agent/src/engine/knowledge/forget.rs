@@ -14,8 +14,6 @@ use super::Knowledge;
 pub enum Stale {
     /// Somebody has changed the volume's LV: LVM shows it otherwise than before.
     LvDrifted,
-    /// LVM shows the LV otherwise than its device did at the start.
-    LvContradicted,
     /// LVM could not be queried, and not only for now.
     LvmFailed,
     /// A look of a sweep did not show the LV ready.
@@ -58,9 +56,8 @@ pub enum Stale {
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 21] = [
+    pub const ALL: [(Self, &str); 20] = [
         (Self::LvDrifted, "lv-drifted"),
-        (Self::LvContradicted, "lv-contradicted"),
         (Self::LvmFailed, "lvm-failed"),
         (Self::LvNotReady, "lv-not-ready"),
         (Self::VolumeNotReady, "volume-not-ready"),
@@ -109,11 +106,7 @@ impl Stale {
             // The narrow pass takes what is known, and puts back what follows from it.
             Self::Narrowed => &[],
             Self::VolumeStep => &[LooksForReady, Looked],
-            Self::LvmFailed
-            | Self::LvContradicted
-            | Self::LvNotReady
-            | Self::VolumeNotReady
-            | Self::ExportFailed => &[Ready],
+            Self::LvmFailed | Self::LvNotReady | Self::VolumeNotReady | Self::ExportFailed => &[Ready],
             Self::LateInVain => &[Looked],
             Self::PassBegun => &[KeptLook],
             Self::VolumeSpec => &[Ready, Looked],

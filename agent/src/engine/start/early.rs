@@ -20,7 +20,6 @@ use std::time::Duration;
 use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 
 use crate::engine::cell::{Cell, State, Wish};
-use crate::engine::knowledge::Stale;
 use crate::engine::{Engine, is_spec, lock, pass};
 use crate::lvm::{self, Shown, VolumesView, Whole};
 use crate::object::seen::Seen;
@@ -220,9 +219,9 @@ impl Engine {
         for cell in &confirmed {
             self.look_at_cut(cell);
         }
+        // The same look has noted for each volume whether its LV is ready.
         for cell in others.iter().filter(|cell| early.contains_key(&cell.id)) {
             tracing::warn!(volume = %cell.id, "LVM shows the volume otherwise than its device did: looked at again");
-            cell.state().knowledge.forget(Stale::LvContradicted);
         }
         others
     }
