@@ -48,15 +48,13 @@ pub enum Stale {
     OtherFolders,
     /// A pass of the export ended with problems: LVM is asked before the next try.
     ExportFailed,
-    /// A revert took the export out of the kernel.
-    Reverting,
     /// A pass over the volume has begun.
     PassBegun,
 }
 
 impl Stale {
     /// Every reason, with the name by which it is switched off.
-    pub const ALL: [(Self, &str); 20] = [
+    pub const ALL: [(Self, &str); 19] = [
         (Self::LvDrifted, "lv-drifted"),
         (Self::LvmFailed, "lvm-failed"),
         (Self::LvNotReady, "lv-not-ready"),
@@ -75,7 +73,6 @@ impl Stale {
         (Self::ExportTold, "export-told"),
         (Self::OtherFolders, "other-folders"),
         (Self::ExportFailed, "export-failed"),
-        (Self::Reverting, "reverting"),
         (Self::PassBegun, "pass-begun"),
     ];
 
@@ -102,7 +99,7 @@ impl Stale {
     const fn falsifies(self) -> &'static [Observation] {
         use Observation::{KeptLook, Known, Looked, LooksForReady, Ready, Unchanged};
         match self {
-            Self::LvDrifted | Self::ExportAskedAgain | Self::Swept | Self::Reverting => &[Known],
+            Self::LvDrifted | Self::ExportAskedAgain | Self::Swept => &[Known],
             // The narrow pass takes what is known, and puts back what follows from it.
             Self::Narrowed => &[],
             Self::VolumeStep => &[LooksForReady, Looked],

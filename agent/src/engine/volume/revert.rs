@@ -13,7 +13,6 @@ use std::sync::Arc;
 use mooring_model::{Cure, ExportSpec, RevertId, VolumeReport, VolumeSpec};
 
 use crate::engine::cell::{Cell, Wish};
-use crate::engine::knowledge::Stale;
 use crate::engine::pass::{Grow, Wishes};
 use crate::engine::{Engine, Refusal};
 
@@ -105,7 +104,6 @@ impl Engine {
         }
         cell.state().revert.apart = true;
         let end = self.export_half(cell, wishes, false);
-        cell.state().knowledge.forget(Stale::Reverting);
         if cell.state().has_left_look() {
             // The next look shows what was done: the pass that makes it finds nothing left of the
             // export.
