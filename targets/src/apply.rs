@@ -75,8 +75,8 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Ran, TreeError> {
             Some(link) => tree.unlink(&link),
             None => return Ok(Ran::Skipped),
         },
-        Op::ProtectIf { path, leads_to } => match leading(tree, path, leads_to) {
-            Some(_) => tree.write(&path.join("write_protect"), b"1"),
+        Op::ProtectIf { path, leads_to, tag } => match leading(tree, path, leads_to) {
+            Some(_) => protect(tree, path, tag.as_ref()),
             None => return Ok(Ran::Skipped),
         },
         Op::Mkdir { path } => unless(&[Errno::EEXIST], tree.mkdir(path)),
@@ -98,6 +98,19 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Ran, TreeError> {
         Op::WriteIfThere { path, value } => unless(&[Errno::ENOENT], tree.write(path, value.expose())),
     };
     done.map(|()| Ran::Done)
+}
+
+/// Makes a mapped LUN read-only. If it is writable, takes a barrier's name from the ACL's tag first;
+/// `None` leaves the tag alone.
+fn protect(tree: &dyn Tree, mapped: &TreePath, tag: Option<&TreePath>) -> Result<(), TreeError> {
+    let switch = mapped.join("write_protect");
+    if let Some(tag) = tag
+        && tree.read_text(&switch)? != "1"
+        && tree.read_text(tag)?.starts_with(layout::BARRIER)
+    {
+        tree.write(tag, layout::UNSET.as_bytes())?;
+    }
+    tree.write(&switch, b"1")
 }
 
 /// Returns the link by which a mapped LUN leads there; `None` if it leads elsewhere, is half made,

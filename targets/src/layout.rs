@@ -33,6 +33,9 @@ pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
 pub const TPG_PARAMS: [(&str, &str, &str); 1] =
     [("ImmediateData", "No", "data behind a command that claims to read would have it done twice")];
 
+/// Text of a credential or of a tag that the kernel takes as "not set".
+pub(crate) const UNSET: &str = "NULL";
+
 /// An ACL's text for people. Here it names the barrier that was asked for before the ACL was made.
 pub(crate) const TAG: &str = "tag";
 

@@ -137,6 +137,10 @@ pub enum Op {
         path: TreePath,
         /// The place where it has to lead.
         leads_to: LeadsTo,
+        /// The tag of the ACL if the newer spec asks for a barrier; else `None`. If the mapped LUN
+        /// is writable, the tag's name of a barrier is taken first: a barrier that was done before
+        /// the LUN was writable must not look done.
+        tag: Option<TreePath>,
     },
 }
 
@@ -172,8 +176,10 @@ impl fmt::Display for Op {
             Self::Advise { path, value } => write!(f, "write {path} = {value} (may be refused)"),
             Self::WriteIfThere { path, value } => write!(f, "write {path} = {value} (if it is there)"),
             Self::UnlinkIf { path, leads_to } => write!(f, "unlink {path} (if it leads to {leads_to})"),
-            Self::ProtectIf { path, leads_to } => {
-                write!(f, "write {path}/write_protect = 1 (if it leads to {leads_to})")
+            Self::ProtectIf { path, leads_to, tag } => {
+                write!(f, "write {path}/write_protect = 1 (if it leads to {leads_to}")?;
+                tag.as_ref().map_or(Ok(()), |tag| write!(f, "; if it is 0, no barrier in {tag} first"))?;
+                write!(f, ")")
             }
         }
     }

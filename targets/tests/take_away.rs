@@ -11,7 +11,9 @@ use crate::fc_laws::{self, differences};
 use crate::laws::{config, damage, some_damage, some_wish};
 use mooring_host::fake::{FakeMachine, Reach, SessionId};
 use mooring_host::{Tree, TreePath};
-use mooring_model::{ExportIdentity, ExportSpec, FcExportSpec, FcGrant, Grant, Mode, Plan, Step, Tuning};
+use mooring_model::{
+    BarrierId, ExportIdentity, ExportSpec, FcExportSpec, FcGrant, Grant, Mode, Plan, Step, Tuning,
+};
 use mooring_targets::{LeadsTo, Observer, Op, Wanted, apply, fc, layout, take_away};
 use proptest::prelude::*;
 
@@ -100,11 +102,19 @@ fn only_within(before: &str, after: &str, mapped: &BTreeSet<TreePath>) {
 proptest! {
     #![proptest_config(config())]
 
-    /// On any tree: what is taken away first, and then the plan, end as the plan alone, with the same sessions.
+    /// On any tree: what is taken away first, and then the plan, end as the plan alone, with the same sessions. The tree
+    /// has traces of a spec `before` the other two, which is often the newest one once more (`None`): its barriers were
+    /// done, and must be done anew.
     #[test]
-    fn taking_away_first_ends_as_the_plan_alone(a in some_wish(), harm in some_damage(), b in some_wish()) {
+    fn taking_away_first_ends_as_the_plan_alone(
+        before in prop::option::of(some_wish().boxed()),
+        a in some_wish().boxed(),
+        harm in some_damage(),
+        b in some_wish().boxed(),
+    ) {
         let (alone, first) = (machine_beside_foreign(), machine_beside_foreign());
         let sessions = [&alone, &first].map(|machine| {
+            settle(machine, before.as_ref().unwrap_or(&b));
             settle(machine, &a);
             let sessions = log_in(machine, &a);
             damage(machine, &harm);
@@ -229,7 +239,7 @@ fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
         let leads_to = LeadsTo { lun: lun.clone(), backstore: backstore.cloned() };
         for op in [
             Op::UnlinkIf { path: mapped.clone(), leads_to: leads_to.clone() },
-            Op::ProtectIf { path: mapped.clone(), leads_to: leads_to.clone() },
+            Op::ProtectIf { path: mapped.clone(), leads_to: leads_to.clone(), tag: None },
         ] {
             let machine = machine_beside_foreign();
             settle(&machine, &wish);
@@ -239,5 +249,25 @@ fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
             assert_eq!((count.done, count.skipped), (usize::from(acts), usize::from(!acts)), "{text}");
             assert_eq!(dump_all(&machine.lio()) != before, acts, "{text}");
         }
+    }
+}
+
+/// The host could write between the two barriers of one name. `write_protect` alone hides that; the control is a spec
+/// that asks for no barrier.
+#[test]
+fn a_barrier_from_before_a_write_is_not_done_by_what_is_taken_away() {
+    let wish = |mode, barrier: Option<u128>| {
+        let barrier = barrier.map(BarrierId::from_u128);
+        present(&[], vec![Grant { barrier, ..grant(1, 1, mode, None) }])
+    };
+    for (barrier, drains) in [(Some(1), true), (None, false)] {
+        let machine = machine_beside_foreign();
+        let (open, closed) = (wish(Mode::ReadWrite, None), wish(Mode::ReadOnly, barrier));
+        for wanted in [&wish(Mode::ReadOnly, Some(1)), &open] {
+            settle(&machine, wanted);
+        }
+        run(&machine.lio(), taken(&open, &closed), &mut ());
+        let steps = plan_now(&machine.lio(), &closed).steps;
+        assert_eq!(steps.iter().any(|step| mooring_targets::drains(step).is_some()), drains, "{steps:?}");
     }
 }

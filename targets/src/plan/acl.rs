@@ -20,12 +20,9 @@ use mooring_host::TreePath;
 use mooring_model::{Chap, Grant, Mode, Secret, Step};
 
 use super::{Present, barrier, write_plain, write_protect};
-use crate::layout;
+use crate::layout::{self, UNSET};
 use crate::op::{Op, Value};
 use crate::view::{AclAuth, AclView, Credentials, TpgView};
-
-/// Text of a credential that the kernel takes as "not set".
-pub(super) const UNSET: &str = "NULL";
 
 /// One write to the gate.
 struct Turn {

@@ -24,9 +24,9 @@ use std::borrow::Cow;
 use mooring_host::TreePath;
 use mooring_model::{BarrierId, ExportNames, Grant, Step};
 
-use super::acl::{AUTHENTICATION, PASSWORD, UNSET};
+use super::acl::{AUTHENTICATION, PASSWORD};
 use super::{Present, remove_acl, unmap, write_plain};
-use crate::layout;
+use crate::layout::{self, UNSET};
 use crate::op::Op;
 use crate::view::{AclAuth, AclView, TpgView};
 
