@@ -33,6 +33,7 @@ pub mod node;
 pub mod stock;
 mod wait;
 mod work;
+mod zone;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +66,7 @@ pub struct Builder {
     access: Access,
     tune: Vec<Tune>,
     asleep: bool,
+    zoned: bool,
 }
 
 impl Builder {
@@ -135,6 +137,15 @@ impl Builder {
         self
     }
 
+    /// Lets the Fibre Channel port of each host see every port of a storage node, with the disks
+    /// that the target shows to it. A native attach needs storage nodes with one port each. Without
+    /// this, a test chooses what a port sees ([`Node::fabric`]).
+    #[must_use]
+    pub fn zoned(mut self) -> Self {
+        self.zoned = true;
+        self
+    }
+
     /// Adds an agent that is a process of its own, at `unix:PATH` or `http://127.0.0.1:PORT`. Its
     /// starter ends it.
     #[must_use]
@@ -181,6 +192,9 @@ impl Builder {
             .enumerate()
             .map(|(index, plan)| Node::new(index, plan, &dir.path().join("nodes"), &network))
             .collect();
+        if self.zoned {
+            network.zone();
+        }
         if !self.asleep {
             nodes.iter().for_each(Node::start);
         }

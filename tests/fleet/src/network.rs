@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mooring_connectors::client::ClientError;
-use mooring_connectors::fake::World;
+use mooring_connectors::fake::{FcWorld, World};
 use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish, WireChap};
 use mooring_connectors::{SessionChanges, Sessions};
 use mooring_host::fake::{FakeMachine, LoginRefusal, SessionId};
-use mooring_model::VolumeId;
+use mooring_model::{VolumeId, Wwpn};
+
+use crate::zone::Sight;
 
 /// The port of every portal.
 pub const PORT: u16 = 3260;
@@ -35,6 +37,10 @@ struct Wires {
     /// of the port.
     ports: BTreeMap<String, (FakeMachine, String)>,
     hosts: BTreeMap<String, Host>,
+    /// Fibre Channel ports of hosts with an agent.
+    adapters: Vec<(Wwpn, FcWorld)>,
+    /// Pairs of ports that see each other; none without a zone.
+    sights: Vec<Sight>,
 }
 
 struct Host {
@@ -133,6 +139,22 @@ impl Network {
         self.lock().ports.insert(name, (machine.clone(), at.to_owned()));
     }
 
+    pub(crate) fn add_adapter(&self, port: Wwpn, host: &FcWorld) {
+        self.lock().adapters.push((port, host.clone()));
+    }
+
+    /// Lets every port of a host see every port of a storage node.
+    pub(crate) fn zone(&self) {
+        let mut guard = self.lock();
+        let wires = &mut *guard;
+        for (initiator, host) in &wires.adapters {
+            for (number, (machine, at)) in (0..).zip(wires.ports.values()) {
+                let target = at.trim_start_matches("fc/").parse().expect("a port");
+                wires.sights.push(Sight::new(host, *initiator, machine, target, number));
+            }
+        }
+    }
+
     /// Logs a port of a host in at a port of a storage node, both as sixteen digits.
     pub(crate) fn plogi(
         &self,
@@ -157,9 +179,10 @@ impl Network {
     }
 
     /// Handles a change at a target: dropped sessions are re-established where the target admits
-    /// the host, and ended elsewhere.
+    /// the host, and ended elsewhere. Ports in a zone see what the target shows to them now.
     pub(crate) fn refresh(&self) {
         let mut wires = self.lock();
+        wires.sights.iter_mut().for_each(Sight::refresh);
         let mut hosts = std::mem::take(&mut wires.hosts);
         let mut refused = false;
         for host in hosts.values_mut() {

@@ -158,7 +158,10 @@ impl Node {
         }
         let fabric = plan.adapter.as_ref().map(|port| {
             add_adapter(&dir.join("sys/class/fc_host/host3"), port);
-            FcWorld::new(&config.run_dir, port.parse().expect("a port"))
+            let name = port.parse().expect("a port");
+            let fabric = FcWorld::new(&config.run_dir, name);
+            network.add_adapter(name, &fabric);
+            fabric
         });
         let address = config.listen[0].to_string();
         let running = Mutex::default();
