@@ -59,7 +59,9 @@ impl Answer {
 }
 
 impl Client {
-    pub(crate) fn new(handle: &Handle, base: &str, project: &str, token: &str) -> Self {
+    /// Makes a caller of a controller at this address, such as `http://127.0.0.1:8776`. The runtime
+    /// of `handle` has to outlive the caller.
+    pub fn new(handle: &Handle, base: &str, project: &str, token: &str) -> Self {
         // An error here means that the same provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self {

@@ -4,12 +4,12 @@
 //! What must never happen here: an option that the program would not have; two controllers of one
 //! fleet at the same time.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mooring_api::TlsFiles;
-use mooring_controller::auth::{Auth, NewToken, Tokens};
+use mooring_controller::auth::{Auth, Keystone, NewToken, Tokens};
 use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::rebuild::{self, How, RebuildError, Report};
@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::client::Client;
+use crate::identity::{Identity, User};
 use crate::wait::{PATIENCE, own_loopback, until};
 use crate::{CLUSTER, PROJECT_A, PROJECT_B};
 
@@ -29,6 +30,8 @@ pub enum Access {
     Tokens,
     /// No caller is authenticated.
     NoAuth,
+    /// Every caller needs a token of the fleet's own identity service.
+    Keystone,
 }
 
 /// Changes to the default configuration, as an operator makes them.
@@ -39,6 +42,13 @@ struct Account {
     name: &'static str,
     project: &'static str,
     role: &'static str,
+}
+
+impl Account {
+    /// The project's name, for clients of the identity service.
+    fn project_name(&self) -> &'static str {
+        if self.project == PROJECT_A { "demo" } else { "other" }
+    }
 }
 
 /// All accounts.
@@ -59,6 +69,8 @@ pub struct Control {
     /// Names of accounts, with their tokens.
     tokens: Vec<(&'static str, String)>,
     token_file: String,
+    /// The identity service; `None` unless callers are authenticated by it.
+    identity: Option<Identity>,
     address: SocketAddr,
     running: Mutex<Option<Running>>,
     /// The runtime of the clients; it lives as long as they may call.
@@ -81,12 +93,25 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
+/// The accounts as users of an identity service.
+fn users(tokens: &[(&'static str, String)]) -> Vec<User> {
+    let user = |(account, (_, token)): (&Account, &(&'static str, String))| User {
+        name: account.name,
+        project: account.project,
+        project_name: account.project_name(),
+        role: account.role,
+        token: token.clone(),
+    };
+    ACCOUNTS.iter().zip(tokens).map(user).collect()
+}
+
 impl Control {
     pub(crate) fn new(
         state_dir: PathBuf,
         agents: Vec<(String, String)>,
         access: Access,
         tune: Vec<Tune>,
+        listen: Option<SocketAddr>,
     ) -> Self {
         let mut tokens = Vec::new();
         let mut token_file = String::new();
@@ -96,10 +121,27 @@ impl Control {
             token_file += &made.block;
         }
         // The first start finds a free port; all others use the same one.
-        let probe = std::net::TcpListener::bind((own_loopback(), 0)).unwrap();
+        let wanted = listen.unwrap_or_else(|| SocketAddr::from((own_loopback(), 0)));
+        let probe = std::net::TcpListener::bind(wanted).unwrap();
         let address = probe.local_addr().unwrap();
+        let asking = runtime();
+        let identity = (access == Access::Keystone).then(|| {
+            let url = format!("http://{address}");
+            Identity::start(&asking, users(&tokens), &url, state_dir.with_file_name("identity.password"))
+        });
         let running = Mutex::default();
-        Self { state_dir, agents, access, tune, tokens, token_file, address, running, asking: runtime() }
+        Self { state_dir, agents, access, tune, tokens, token_file, identity, address, running, asking }
+    }
+
+    /// The identity service; `None` unless callers are authenticated by it.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// The name of an account's project, for clients of the identity service.
+    #[track_caller]
+    pub fn project_name(&self, account: &str) -> &'static str {
+        ACCOUNTS.iter().find(|known| known.name == account).expect("an account").project_name()
     }
 
     /// The controller's address, such as `http://127.64.1.2:34567`.
@@ -124,7 +166,7 @@ impl Control {
         let account = ACCOUNTS.iter().find(|account| account.name == name).expect("an account");
         let token = match self.access {
             Access::NoAuth => format!("{}:{}", account.name, account.project),
-            Access::Tokens => {
+            Access::Tokens | Access::Keystone => {
                 self.tokens.iter().find(|(known, _)| *known == name).map(|(_, token)| token.clone()).unwrap()
             }
         };
@@ -187,9 +229,10 @@ impl Control {
         let options = self.options(restored);
         let policies = Arc::clone(&options.policies);
         let service = Service::open(options).map_err(|error| format!("{error:?}"))?;
-        let auth = match self.access {
-            Access::NoAuth => Auth::NoAuth,
-            Access::Tokens => Auth::Tokens(Tokens::parse(&self.token_file, "tokens.toml").unwrap()),
+        let auth = match (&self.identity, self.access) {
+            (Some(identity), _) => Auth::Keystone(Keystone::open(&identity.options()).unwrap()),
+            (None, Access::NoAuth) => Auth::NoAuth,
+            (None, _) => Auth::Tokens(Tokens::parse(&self.token_file, "tokens.toml").unwrap()),
         };
         let options = Options { auth, policies, public_url: None, tls: false, body_timeout: BODY_TIMEOUT };
         let (stop, stopped) = watch::channel(false);

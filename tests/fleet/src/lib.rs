@@ -28,6 +28,7 @@
 pub mod client;
 pub mod control;
 pub mod door;
+pub mod identity;
 pub mod network;
 pub mod node;
 pub mod stock;
@@ -35,11 +36,13 @@ mod wait;
 mod work;
 mod zone;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use client::{Answer, Client};
 pub use control::{Access, Control, Tune};
+pub use identity::Identity;
 pub use network::Network;
 pub use node::Node;
 pub use stock::{Session, Stock};
@@ -67,6 +70,7 @@ pub struct Builder {
     tune: Vec<Tune>,
     asleep: bool,
     zoned: bool,
+    listen: Option<SocketAddr>,
 }
 
 impl Builder {
@@ -161,6 +165,21 @@ impl Builder {
         self
     }
 
+    /// Authenticates callers by an identity service of this fleet, as Keystone is one
+    /// ([`Control::identity`]).
+    #[must_use]
+    pub fn keystone(mut self) -> Self {
+        self.access = Access::Keystone;
+        self
+    }
+
+    /// Serves at this address of loopback. The default is a free port of 127.0.0.1.
+    #[must_use]
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
     /// Changes the default configuration, as an operator does.
     #[must_use]
     pub fn tuned(mut self, tune: impl Fn(&mut ServiceOptions) + Send + Sync + 'static) -> Self {
@@ -200,7 +219,8 @@ impl Builder {
         }
         let mut agents = self.agents;
         agents.extend(nodes.iter().map(|node| (node.name().to_owned(), node.address().to_owned())));
-        let control = Control::new(dir.path().join("controller"), agents, self.access, self.tune);
+        let state_dir = dir.path().join("controller");
+        let control = Control::new(state_dir, agents, self.access, self.tune, self.listen);
         control.start();
         let fleet = Fleet { control, nodes, network, dir };
         if !self.asleep {
