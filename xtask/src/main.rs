@@ -14,6 +14,7 @@ mod oci;
 mod package;
 mod proto;
 mod repository;
+mod serve;
 mod sim;
 mod slow;
 mod stages;
@@ -58,6 +59,8 @@ enum Chore {
     /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual
     /// time
     Sim(sim::SimArgs),
+    /// Serve a control plane on fake hosts, to try clients against: iSCSI, Fibre Channel, thin pools
+    Serve(serve::ServeArgs),
     /// Run one VM scenario in this process, for `test`, which runs them side by side
     #[command(hide = true)]
     Scenario(lanes::ScenarioArgs),
@@ -219,6 +222,7 @@ fn main() -> ExitCode {
         Chore::Sim(args) => {
             sim::run(&args, &root(), stages::test_programs).map(|count| code(count.failed == 0))
         }
+        Chore::Serve(args) => serve::run(&args, &root()).map(|never| match never {}),
         Chore::Arch => {
             let test =
                 stages::cargo(&root(), &["test", "--quiet", "--package", "mooring-tests", "--test", "arch"]);
