@@ -387,7 +387,9 @@ fn fibre_channel(file: &File<'_>, fc: &Spanned<RawFibreChannel>) -> Result<Fibre
     }
     let mut exclude = Vec::new();
     for text in &raw.exclude {
-        exclude.push(file.value(text, "fibre_channel.exclude")?);
+        let port = Wwpn::of_port(text.get_ref());
+        let wrong = |error| file.wrong(&text.span(), format!("fibre_channel.exclude: {error}"));
+        exclude.push(port.map_err(wrong)?);
     }
     Ok(FibreChannel { ports, exclude })
 }
@@ -746,6 +748,10 @@ mod tests {
         let both = both.fibre_channel.unwrap();
         assert_eq!(both.ports[0].to_string(), "qla2xxx/21:00:00:24:ff:00:00:01");
         assert_eq!(both.exclude[0].to_string(), "20:00:52:54:00:14:00:0a");
+        let rtslibs = parse("ports = [\"efct/naa.21000024ff000001\"]\nexclude = [\"naa.200052540014000a\"]");
+        let rtslibs = rtslibs.unwrap().fibre_channel.unwrap();
+        assert_eq!(rtslibs.ports[0].to_string(), "efct/21:00:00:24:ff:00:00:01");
+        assert_eq!(rtslibs.exclude, both.exclude);
         for (lines, want) in [
             ("ports = [\"21:00:00:24:ff:00:00:01\"]", "fibre_channel.ports: \"21:00:00:24:ff:00:00:01\""),
             ("ports = [\"lpfc/21:00:00:24:ff:00:00:01\"]", "want fc, qla2xxx or efct"),

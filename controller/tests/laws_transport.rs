@@ -109,7 +109,7 @@ fn a_connector_needs_a_name() {
     for wwpns in [
         json!(["200052540014000b"]),
         json!("200052540014000B"),
-        json!([PORT, "0x200052540014000b", "20-00-52-54-00-14-00-0B"]),
+        json!([PORT, "0x200052540014000b", "20-00-52-54-00-14-00-0B", "naa.200052540014000b"]),
     ] {
         let fc = name(json!({ "wwpns": wwpns, "wwnns": ["100052540014000b"] }));
         assert_eq!(fc.fc.map(|ports| Initiators::Fc(ports).to_string()).as_deref(), Some(PORT), "{wwpns}");

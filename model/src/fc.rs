@@ -35,6 +35,17 @@ impl Wwpn {
         if number == 0 { None } else { Some(Self(number)) }
     }
 
+    /// Parses a name where nothing but a port can stand: every spelling of
+    /// [`from_str`](Self::from_str), and rtslib's `naa.200052540014000a`.
+    ///
+    /// Where an iSCSI name can stand, too, `naa.` begins such a name (RFC 7143, 4.2.7.6).
+    pub fn of_port(text: &str) -> Result<Self, NameError> {
+        let bare = ["naa.", "NAA."].iter().find_map(|prefix| text.strip_prefix(prefix));
+        let digits =
+            bare.filter(|bare| bare.len() == 16 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        digits.unwrap_or(text).parse()
+    }
+
     /// The number, as sysfs writes it behind `0x`.
     pub const fn as_u64(self) -> u64 {
         self.0
@@ -43,7 +54,7 @@ impl Wwpn {
 
 /// The 16 hexadecimal digits of a text with or without separators; `None` if it has another form.
 fn digits(text: &str) -> Option<String> {
-    let bare = ["0x", "0X", "naa.", "NAA."].iter().find_map(|prefix| text.strip_prefix(prefix));
+    let bare = ["0x", "0X"].iter().find_map(|prefix| text.strip_prefix(prefix));
     let text = bare.unwrap_or(text);
     let separated = |separator| {
         let parts: Vec<&str> = text.split(separator).collect();
@@ -58,7 +69,7 @@ impl FromStr for Wwpn {
     type Err = NameError;
 
     /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs),
-    /// `naa.200052540014000a` (rtslib), or the 16 digits alone.
+    /// or the 16 digits alone. A text with `naa.` is refused: see [`of_port`](Self::of_port).
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a Fibre Channel port name";
         let number = digits(text).and_then(|digits| u64::from_str_radix(&digits, 16).ok());
@@ -175,7 +186,7 @@ impl FromStr for FcPort {
                 "want its driver and its name: fc/20:00:52:54:00:14:00:0a",
             )
         })?;
-        Ok(Self { fabric: fabric.parse()?, wwpn: name.parse()? })
+        Ok(Self { fabric: fabric.parse()?, wwpn: Wwpn::of_port(name)? })
     }
 }
 
@@ -370,8 +381,6 @@ mod tests {
             "20-00-52-54-00-14-00-0a",
             "0x200052540014000a",
             "0X200052540014000A",
-            "naa.200052540014000a",
-            "NAA.200052540014000A",
             "200052540014000a",
             "200052540014000A",
         ] {
@@ -385,6 +394,8 @@ mod tests {
             "",
             "0x",
             "naa.",
+            "naa.200052540014000a",
+            "NAA.200052540014000A",
             "20:00:52:54:00:14:00",
             "20:00:52:54:00:14:00:0a:0b",
             "20:00:52:54:00:14:00:a",
@@ -404,6 +415,29 @@ mod tests {
             "2000525400140００a",
         ] {
             assert!(bad.parse::<Wwpn>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn rtslibs_spelling_is_a_ports_only_where_a_port_stands() {
+        for text in ["naa.200052540014000a", "NAA.200052540014000A", "0x200052540014000a", "200052540014000a"]
+        {
+            assert_eq!(Wwpn::of_port(text).unwrap().as_u64(), 0x2000_5254_0014_000a, "{text}");
+        }
+        let port: FcPort = "qla2xxx/naa.200052540014000a".parse().unwrap();
+        assert_eq!(port.to_string(), "qla2xxx/20:00:52:54:00:14:00:0a");
+        for bad in [
+            "",
+            "naa.",
+            "naa.0000000000000000",
+            "naa.0x20005254001400",
+            "naa.20005254001400",
+            "naa.200052540014000a0",
+            "naa.20:00:52:54:00:14:00:0a",
+            "naa.naa.200052540014000a",
+            "naa.200052540014000a200052540014000a",
+        ] {
+            assert!(Wwpn::of_port(bad).is_err(), "{bad:?}");
         }
     }
 

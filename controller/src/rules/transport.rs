@@ -157,8 +157,7 @@ fn names(connector: &Map<String, Value>, key: &'static str) -> Result<Option<Vec
     let name = |value: &Value| {
         let text =
             value.as_str().ok_or(RuleViolation::Connector(ConnectorViolation::Name { key, why: None }))?;
-        let parsed: Result<_, NameError> = text.parse();
-        parsed.map_err(|error| {
+        Wwpn::of_port(text).map_err(|error| {
             RuleViolation::Connector(ConnectorViolation::Name { key, why: Some(error.to_string()) })
         })
     };
