@@ -50,30 +50,46 @@ impl Wwpn {
     pub const fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// The spelling of Linux and os-brick: hexadecimal digits without `0x` and without leading zeros.
+    pub fn to_linux(self) -> String {
+        format!("{:x}", self.0)
+    }
 }
 
-/// The 16 hexadecimal digits of a text with or without separators; `None` if it has another form.
-fn digits(text: &str) -> Option<String> {
-    let bare = ["0x", "0X"].iter().find_map(|prefix| text.strip_prefix(prefix));
-    let text = bare.unwrap_or(text);
-    let separated = |separator| {
+/// The number that `least` to 16 hexadecimal digits write; `None` for another text.
+fn number(digits: &str, least: usize) -> Option<u64> {
+    let whole = (least..=16).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if whole { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// The number of a name in any spelling; `None` for a text of another form.
+///
+/// Linux prints names without leading zeros (`0x%llx`, `scsi_transport_fc.c`), and os-brick takes
+/// the `0x` away. A bare text of fewer than 15 digits is more likely something else.
+fn number_of(text: &str) -> Option<u64> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return number(digits, 1);
+    }
+    let pairs = |separator: char| {
         let parts: Vec<&str> = text.split(separator).collect();
-        let whole = bare.is_none() && parts.len() == 8 && parts.iter().all(|part| part.len() == 2);
-        whole.then(|| parts.concat())
+        (parts.len() == 8 && parts.iter().all(|part| part.len() == 2)).then(|| parts.concat())
     };
-    let digits = separated(':').or_else(|| separated('-')).unwrap_or_else(|| text.to_owned());
-    (digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
+    match pairs(':').or_else(|| pairs('-')) {
+        Some(digits) => number(&digits, 16),
+        None => number(text, 15),
+    }
 }
 
 impl FromStr for Wwpn {
     type Err = NameError;
 
     /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs),
-    /// or the 16 digits alone. A text with `naa.` is refused: see [`of_port`](Self::of_port).
+    /// or the digits alone. After `0x` leading zeros may be missing; of bare digits one may be. A text
+    /// with `naa.` is refused: see [`of_port`](Self::of_port).
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a Fibre Channel port name";
-        let number = digits(text).and_then(|digits| u64::from_str_radix(&digits, 16).ok());
-        let number = number.ok_or_else(|| {
+        let number = number_of(text).ok_or_else(|| {
             wrong(text, WANT, "want 16 hexadecimal digits, for example 20:00:52:54:00:14:00:0a")
         })?;
         Self::from_u64(number).ok_or_else(|| wrong(text, WANT, "all zeros name no port"))
@@ -404,9 +420,15 @@ mod tests {
             "0x20:00:52:54:00:14:00:0a",
             "naa.20-00-52-54-00-14-00-0a",
             "0xnaa.200052540014000a",
-            "200052540014000",
+            "0x0",
+            "0x+1",
+            "0x0200052540014000a",
+            "0x0x200052540014000a",
+            "00052540014000",
+            "000000000000000",
             "200052540014000ag",
             "+00052540014000a",
+            "-0005254001400a",
             "20:00:52:54:00:14:00:0g",
             " 200052540014000a",
             "200052540014000a\n",
@@ -416,6 +438,26 @@ mod tests {
         ] {
             assert!(bad.parse::<Wwpn>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn leading_zeros_may_be_missing_as_linux_prints_names() {
+        for (text, number) in [
+            ("100000000000b01", 0x0100_0000_0000_0b01),
+            ("0100000000000B01", 0x0100_0000_0000_0b01),
+            ("0x100000000000b01", 0x0100_0000_0000_0b01),
+            ("0x0100000000000b01", 0x0100_0000_0000_0b01),
+            ("01:00:00:00:00:00:0b:01", 0x0100_0000_0000_0b01),
+            ("0xa", 0xa),
+            ("0x000A", 0xa),
+        ] {
+            assert_eq!(text.parse::<Wwpn>().unwrap().as_u64(), number, "{text}");
+        }
+        let name = Wwpn::from_u64(0x0100_0000_0000_0b01).unwrap();
+        assert_eq!(
+            (name.to_linux().as_str(), name.to_string().as_str()),
+            ("100000000000b01", "01:00:00:00:00:00:0b:01")
+        );
     }
 
     #[test]
@@ -487,7 +529,16 @@ mod tests {
             let text = name.to_string();
             prop_assert_eq!(text.parse::<Wwpn>().unwrap(), name);
             prop_assert_eq!(text.to_uppercase().parse::<Wwpn>().unwrap(), name);
-            prop_assert_eq!(format!("0x{number:016x}").parse::<Wwpn>().unwrap(), name);
+            prop_assert_eq!(text.replace(':', "-").parse::<Wwpn>().unwrap(), name);
+            for spelling in [format!("0x{number:016x}"), format!("{number:#x}"), format!("{number:016X}")] {
+                prop_assert_eq!(spelling.parse::<Wwpn>().unwrap(), name);
+                prop_assert_eq!(Wwpn::of_port(&spelling).unwrap(), name);
+            }
+            prop_assert_eq!(Wwpn::of_port(&format!("naa.{number:016x}")).unwrap(), name);
+            // A bare text of fewer digits is no name: os-brick's own names have 15 or 16.
+            let linux = name.to_linux();
+            let read = linux.parse::<Wwpn>().ok();
+            prop_assert_eq!(read, (linux.len() >= 15).then_some(name));
             prop_assert_eq!(Wwpn::try_from(String::from(name)).unwrap(), name);
             prop_assert_eq!(text.len(), 23);
         }
