@@ -137,7 +137,8 @@ mod tests {
         for (index, (name, symbolic, state)) in adapters.iter().enumerate() {
             let folder = dir.path().join(format!("class/fc_host/host{index}"));
             std::fs::create_dir_all(&folder).unwrap();
-            let name = format!("0x{}\n", name.replace(':', ""));
+            // As the kernel prints it: without leading zeros.
+            let name = format!("0x{}\n", name.replace(':', "").trim_start_matches('0'));
             for (file, text) in
                 [("port_name", name.as_str()), ("symbolic_name", symbolic), ("port_state", state)]
             {
@@ -173,6 +174,20 @@ mod tests {
         let named = FibreChannel { ports: vec![port(&format!("qla2xxx/{HBA}"))], exclude: Vec::new() };
         ports.refresh(&tree, &named, |_| true);
         assert_eq!(served(&ports), [format!("qla2xxx/{HBA} Online")]);
+    }
+
+    #[test]
+    fn a_port_serves_whose_name_begins_with_a_zero() {
+        const ZERO: &str = "01:00:00:00:00:00:0b:01";
+        let (dir, tree) = sys(&[(ZERO, "fcoe v0.1 over eth1\n", "Online\n")]);
+        let name = std::fs::read_to_string(dir.path().join("class/fc_host/host0/port_name")).unwrap();
+        assert_eq!(name, "0x100000000000b01\n", "15 digits");
+        let mut ports = Ports::default();
+        ports.refresh(&tree, &FibreChannel::default(), |_| true);
+        assert_eq!(served(&ports), [format!("fc/{ZERO} Online")]);
+        let exclude = FibreChannel { exclude: vec![name.trim().parse().unwrap()], ..FibreChannel::default() };
+        ports.refresh(&tree, &exclude, |_| panic!("nothing new"));
+        assert_eq!(served(&ports), Vec::<String>::new());
     }
 
     #[test]
