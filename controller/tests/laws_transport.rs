@@ -54,6 +54,7 @@ fn what_all_allow_and_iscsi_first() {
                             fc: has
                                 .contains(&Transport::Fc)
                                 .then(|| PORT.parse::<Initiators>().unwrap().ports().unwrap().clone()),
+                            unread_fc: None,
                             asked,
                         };
                         let may = |of: &Transport| {
@@ -144,6 +145,42 @@ fn a_connector_needs_a_name() {
     let iscsi = name(json!({ "initiator": IQN, "wwpns": ["x"], "storage_protocol": null }));
     assert!(iscsi.iscsi.is_some() && iscsi.fc.is_none());
     assert_eq!(name(json!({ "initiator": IQN, "storage_protocol": "FC" })).asked, Some(Transport::Fc));
+}
+
+/// A name that nobody can read does not change the transport in silence.
+#[test]
+fn names_that_cannot_be_read_are_named_where_fc_is_demanded() {
+    let both = |wwpns: Value, wwnns: Value| {
+        offer(&json!({ "initiator": IQN, "wwpns": wwpns, "wwnns": wwnns })).unwrap()
+    };
+    let said = |offer: &Offer, spec: Option<&str>, served: &Served| {
+        choose(offer, &specs(spec), "s1", Some(served)).map_err(|violation| sentence(&violation))
+    };
+    let all = Served { has: Transport::ALL.to_vec(), ready: Transport::ALL.to_vec() };
+    let without_iscsi = Served { has: vec![Transport::Fc], ready: vec![Transport::Fc] };
+    let (port, bad) = (json!([PORT]), json!(["20:00"]));
+    for (offer, wants) in [
+        (both(bad.clone(), port.clone()), "connector wwpns: \"20:00\" is not a Fibre Channel port name"),
+        (both(port.clone(), bad), "connector wwnns: \"20:00\" is not a Fibre Channel port name"),
+        (both(port.clone(), json!(null)), "the connector has wwpns and no wwnns"),
+    ] {
+        for spec in [None, Some("iSCSI"), Some("<or> FC <or> iSCSI")] {
+            assert_eq!(said(&offer, spec, &all), Ok(Initiators::Iscsi(IQN.parse().unwrap())), "{spec:?}");
+        }
+        for (spec, served) in [(Some("FC"), &all), (None, &without_iscsi)] {
+            let text = said(&offer, spec, served).unwrap_err();
+            assert!(text.starts_with("Invalid input received: ") && text.contains(wants), "{text}");
+        }
+        // Where Fibre Channel would not do either, its names are not what is wrong.
+        for spec in ["iSCSI", "nvmeof"] {
+            let text = said(&offer, Some(spec), &without_iscsi).unwrap_err();
+            assert!(text.contains("no common transport"), "{text}");
+        }
+    }
+    // Linux's spelling of a name that begins with a zero.
+    let zero = both(json!(["100000000000b01"]), json!(["0x100000000000b01"]));
+    let chosen = said(&zero, Some("FC"), &all).unwrap();
+    assert_eq!((zero.unread_fc, chosen.to_string().as_str()), (None, "01:00:00:00:00:00:0b:01"));
 }
 
 #[test]

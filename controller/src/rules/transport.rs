@@ -8,7 +8,7 @@
 //! 27](../../../docs/decisions/0027-a-host-has-one-transport-per-attachment.md)).
 //!
 //! What must never happen here: a transport that one of them did not name; a connector's garbage
-//! taken for a port.
+//! taken for a port; an attach over Fibre Channel refused without the name that could not be read.
 
 use mooring_model::limit::FC_PORTS_PER_HOST_MAX;
 use mooring_model::{Iqn, NameError, Wwpn};
@@ -38,6 +38,9 @@ pub struct Offer {
     pub iscsi: Option<Iqn>,
     /// The host's Fibre Channel ports.
     pub fc: Option<HostPorts>,
+    /// Reason why the host's Fibre Channel names could not be read. `None` if they could, or if there
+    /// are none. Only an offer of iSCSI has such a reason: any other is refused with it.
+    pub unread_fc: Option<RuleViolation>,
     /// The transport that the caller demands. `None`: any.
     pub asked: Option<Transport>,
 }
@@ -50,16 +53,16 @@ impl Offer {
             None => None,
             Some(value) => Some(iqn(value)?),
         };
-        let fc = match host_ports(connector) {
-            Ok(ports) => ports,
+        let (fc, unread_fc) = match host_ports(connector) {
+            Ok(ports) => (ports, None),
             // A host that logs in over iSCSI may name its Fibre Channel adapters as it likes.
-            Err(_) if iscsi.is_some() && asked != Some(Transport::Fc) => None,
+            Err(violation) if iscsi.is_some() && asked != Some(Transport::Fc) => (None, Some(violation)),
             Err(violation) => return Err(violation),
         };
         if iscsi.is_none() && fc.is_none() {
             return Err(RuleViolation::Connector(ConnectorViolation::NoInitiator));
         }
-        Ok(Self { iscsi, fc, asked })
+        Ok(Self { iscsi, fc, unread_fc, asked })
     }
 
     /// Returns `true` if an attachment with these initiators belongs to this host.
@@ -110,6 +113,11 @@ pub fn choose(
     let chosen = first(&served.ready).or_else(|| first(&served.has));
     if let Some(found) = chosen.and_then(|one| offer.of(one)) {
         return Ok(found);
+    }
+    // Without iSCSI the names that could not be read are what keeps the host out.
+    let fc_would_do = Transport::Fc.is_allowed(specs) && offer.asked != Some(Transport::Iscsi);
+    if let Some(violation) = offer.unread_fc.clone().filter(|_| fc_would_do) {
+        return Err(violation);
     }
     let typed = specs.get(STORAGE_PROTOCOL).or_else(|| specs.get("capabilities:storage_protocol"));
     Err(RuleViolation::Connector(ConnectorViolation::NoCommonTransport {

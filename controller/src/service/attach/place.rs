@@ -94,7 +94,7 @@ pub(super) fn native_place(
         Err(why) => (None, Some(why)),
     };
     Ok(Place {
-        offer: Offer { iscsi: Some(initiator), fc, asked: transport },
+        offer: Offer { iscsi: Some(initiator), fc, unread_fc: None, asked: transport },
         host: Some(agent.entry.name.clone()),
         mountpoint: None,
         native: Some(id),
