@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId, Wwpn};
+use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId};
 use serde_json::{Map, Value, json};
 
 use crate::domain::{Attached, Attachment, AttachmentStatus, Snapshot, Volume, VolumeType};
@@ -218,13 +218,12 @@ fn over_iscsi(volume: &VolumeRow, nexus: &Nexus, multipath: bool) -> Option<Valu
 /// Connection info over Fibre Channel. The map names the target ports for each port of the host.
 /// Without it os-brick scans behind all ports that it sees, and adds unrelated disks.
 fn over_fc(volume: &VolumeRow, ports: &HostPorts, lun: Lun) -> Option<Value> {
-    // The form is sysfs's: sixteen digits without separators.
-    let name = |port: Wwpn| format!("{:016x}", port.as_u64());
-    let targets: Vec<_> = volume.fc_ports.iter().map(|port| name(*port)).collect();
+    // os-brick compares these with what Linux prints, which has no leading zeros.
+    let targets: Vec<_> = volume.fc_ports.iter().map(|port| port.to_linux()).collect();
     if targets.is_empty() {
         return None;
     }
-    let map: BTreeMap<_, _> = ports.iter().map(|port| (name(port), &targets)).collect();
+    let map: BTreeMap<_, _> = ports.iter().map(|port| (port.to_linux(), &targets)).collect();
     Some(json!({
         "driver_volume_type": "fibre_channel",
         "target_discovered": true,
@@ -272,6 +271,18 @@ mod tests {
         assert_eq!(info["initiator_target_map"], map);
         assert_eq!((&info["access_mode"], &info["enforce_multipath"]), (&json!("ro"), &json!(true)));
         assert!(info.keys().all(|key| !key.starts_with(CREDENTIALS)), "{info:?}");
+    }
+
+    #[test]
+    fn names_of_ports_are_spelled_as_linux_prints_them() {
+        let volume = volume(&["01:00:00:00:00:00:0a:01", "20:00:52:54:00:14:01:0a"]);
+        let initiator = "01:00:00:00:00:00:0b:01,20:00:52:54:00:14:00:0c".parse().ok();
+        let row = AttachmentRow { initiator, ..row(&volume) };
+        let info = connection_info(&volume, &row, None, false).unwrap();
+        let targets = json!(["100000000000a01", "200052540014010a"]);
+        assert_eq!(info["target_wwn"], targets);
+        let map = json!({ "100000000000b01": targets, "200052540014000c": targets });
+        assert_eq!(info["initiator_target_map"], map);
     }
 
     #[test]
