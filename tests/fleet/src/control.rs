@@ -4,7 +4,7 @@
 //! What must never happen here: an option that the program would not have; two controllers of one
 //! fleet at the same time.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 

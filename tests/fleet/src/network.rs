@@ -15,7 +15,7 @@ use mooring_connectors::fake::{FcWorld, World};
 use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish, WireChap};
 use mooring_connectors::{SessionChanges, Sessions};
 use mooring_host::fake::{FakeMachine, LoginRefusal, SessionId};
-use mooring_model::{VolumeId, Wwpn};
+use mooring_model::{FcPort, VolumeId, Wwpn};
 
 use crate::zone::Sight;
 
@@ -33,9 +33,8 @@ pub struct Network(Arc<Mutex<Wires>>);
 #[derive(Default)]
 struct Wires {
     storages: BTreeMap<String, FakeMachine>,
-    /// Fibre Channel ports of storage nodes by their sixteen digits, with the machine and its name
-    /// of the port.
-    ports: BTreeMap<String, (FakeMachine, String)>,
+    /// Fibre Channel ports of storage nodes, with the machine and its name of the port.
+    ports: BTreeMap<Wwpn, (FakeMachine, String)>,
     hosts: BTreeMap<String, Host>,
     /// Fibre Channel ports of hosts with an agent.
     adapters: Vec<(Wwpn, FcWorld)>,
@@ -135,8 +134,8 @@ impl Network {
     }
 
     pub(crate) fn add_port(&self, at: &str, machine: &FakeMachine) {
-        let name = at.split('/').next_back().unwrap_or_default().replace(':', "");
-        self.lock().ports.insert(name, (machine.clone(), at.to_owned()));
+        let port: FcPort = at.parse().expect("a port with its driver");
+        self.lock().ports.insert(port.wwpn, (machine.clone(), at.to_owned()));
     }
 
     pub(crate) fn add_adapter(&self, port: Wwpn, host: &FcWorld) {
@@ -148,23 +147,23 @@ impl Network {
         let mut guard = self.lock();
         let wires = &mut *guard;
         for (initiator, host) in &wires.adapters {
-            for (number, (machine, at)) in (0..).zip(wires.ports.values()) {
-                let target = at.trim_start_matches("fc/").parse().expect("a port");
-                wires.sights.push(Sight::new(host, *initiator, machine, target, number));
+            for (number, (target, (machine, _))) in (0..).zip(&wires.ports) {
+                wires.sights.push(Sight::new(host, *initiator, machine, *target, number));
             }
         }
     }
 
-    /// Logs a port of a host in at a port of a storage node, both as sixteen digits.
+    /// Logs a port of a host in at a port of a storage node, both as os-brick names them.
     pub(crate) fn plogi(
         &self,
         target: &str,
         initiator: &str,
     ) -> Result<(FakeMachine, SessionId), LoginRefusal> {
-        let found = self.lock().ports.get(target).cloned();
+        let name = |text: &str| text.parse::<Wwpn>().map_err(|_| LoginRefusal::Unreachable);
+        let (target, initiator) = (name(target)?, name(initiator)?);
+        let found = self.lock().ports.get(&target).cloned();
         let (machine, at) = found.ok_or(LoginRefusal::Unreachable)?;
-        let pairs: Vec<_> = initiator.as_bytes().chunks(2).map(String::from_utf8_lossy).collect();
-        let session = machine.plogi(&at, &pairs.join(":"))?;
+        let session = machine.plogi(&at, &initiator.to_string())?;
         Ok((machine, session))
     }
 

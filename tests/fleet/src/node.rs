@@ -398,7 +398,8 @@ impl Node {
 /// Adds an adapter to the fake sysfs.
 fn add_adapter(folder: &Path, port: &str) {
     std::fs::create_dir_all(folder).unwrap();
-    let name = format!("0x{}\n", port.replace(':', ""));
+    // As the kernel prints it: without leading zeros.
+    let name = format!("0x{}\n", port.replace(':', "").trim_start_matches('0'));
     for (file, text) in
         [("port_name", name.as_str()), ("symbolic_name", "fcoe v0.1 over eth1\n"), ("port_state", "Online\n")]
     {

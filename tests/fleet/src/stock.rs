@@ -34,6 +34,18 @@ impl Stock {
         Self { ports: (1..=2).map(|port| format!("2000{number:04x}{port:08x}")).collect(), ..self }
     }
 
+    /// Gives the host these Fibre Channel ports, as Linux spells their names.
+    #[must_use]
+    pub fn with_ports_named(self, ports: &[&str]) -> Self {
+        Self { ports: ports.iter().map(|port| (*port).to_owned()).collect(), ..self }
+    }
+
+    /// Gives the host's initiator this name.
+    #[must_use]
+    pub fn known_as(self, initiator: &str) -> Self {
+        Self { initiator: initiator.to_owned(), ..self }
+    }
+
     /// The host's name.
     pub fn name(&self) -> &str {
         &self.name

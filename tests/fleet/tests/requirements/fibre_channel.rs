@@ -170,6 +170,38 @@ fn s53_what_has_no_common_transport_is_refused() {
     assert_eq!((protocol("s1"), protocol("s2")), (json!(["iSCSI", "FC"]), json!("iSCSI")));
 }
 
+/// Names that begin with a zero have 15 digits in Linux, and os-brick compares texts.
+#[test]
+fn fc_names_that_begin_with_a_zero_are_spelled_as_linux_does() {
+    const TARGET: &str = "01:00:00:00:00:00:0a:01";
+    let fleet = Fleet::builder().storage_with_ports("s1", &[("vg0", 100)], &[TARGET]).start();
+    let admin = fleet.admin();
+    let volume = admin.volume(Some(&fc_type(&fleet)), 1);
+    let node = fleet.stock("node1").with_ports_named(&["100000000000b01", "200052540014000b"]);
+    let (id, info) = attach(&admin, &volume, &node.connector(), "rw");
+    assert_eq!(info["target_wwn"], json!(["100000000000a01"]));
+    let sessions = node.log_in_over_fc(&info).unwrap();
+    assert_eq!(sessions.len(), 2, "each port of the host finds itself in the map: {info}");
+    assert!(sessions.iter().all(|session| session.write().is_ok()));
+    let grants = ["01:00:00:00:00:00:0b:01", "20:00:52:54:00:14:00:0b"];
+    assert_eq!(seen(&fleet, &volume), grants.map(|port| format!("{port} LUN 1 rw at {TARGET}")));
+    // The same ports in other spellings are the same host.
+    let mut spelled = node.connector();
+    spelled["wwpns"] = json!(["0x100000000000b01", "20:00:52:54:00:14:00:0B"]);
+    let body = json!({ "attachment": { "connector": spelled } });
+    let again = admin.put(&format!("/attachments/{id}"), &body).expect(200);
+    let map = "initiator_target_map";
+    assert_eq!(again["attachment"]["connection_info"][map], info[map]);
+    // A name that cannot be read is named, and the host is not said to have iSCSI alone.
+    let other = fleet.stock("node2").with_ports_named(&["20:00"]);
+    let text = refused(&admin, &volume, &other.connector());
+    assert!(text.contains("connector wwpns: \"20:00\" is not a Fibre Channel port name"), "{text}");
+    // An operator copies the name from sysfs.
+    let fence = admin.post("/mooring/v1/hosts/0x100000000000b01/fence", &json!({})).expect(200);
+    assert_eq!(fence["fence"]["proof"], "proven", "{fence}");
+    assert!(seen(&fleet, &volume).is_empty() && sessions.iter().all(|session| session.read().is_err()));
+}
+
 #[test]
 fn s53_numbers_are_each_volumes_own_until_it_is_cut_off() {
     let fleet = fleet();
