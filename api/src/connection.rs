@@ -9,7 +9,9 @@ use mooring_model::{
     SpecError, VolumeId,
 };
 
-use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse};
+use crate::convert::{
+    chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse, target,
+};
 use crate::v1;
 
 /// Checks an arriving connection's spec.
@@ -41,7 +43,7 @@ pub fn connection_from_wire(
     let spec = ConnectionSpec {
         volume,
         initiator: parse("initiator", &spec.initiator)?,
-        target: parse("target", &spec.target)?,
+        target: target("target", &spec.target)?,
         tpg: u16::try_from(spec.tpg).map_err(|_| SpecError::new("tpg", "is more than 65535"))?,
         portals,
         lun: lun("lun", spec.lun)?,
@@ -319,6 +321,7 @@ mod tests {
             assert_eq!(connection_from_wire(volume(), &spec).unwrap_err().field, field);
         };
         check(|s| s.initiator = "host1".into(), "initiator");
+        check(|s| s.target = "eui.200052540014000b".into(), "target");
         check(|s| s.target.clear(), "target");
         check(|s| s.tpg = 70_000, "tpg");
         check(|s| s.portals.clear(), "portals");

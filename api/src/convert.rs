@@ -21,6 +21,10 @@ where
     text.parse().map_err(|error: T::Err| SpecError::new(field.to_string(), error.to_string()))
 }
 
+pub(crate) fn target(field: impl Display, name: &str) -> Result<model::Iqn, SpecError> {
+    model::Iqn::of_target(name).map_err(|error| SpecError::new(field.to_string(), error.to_string()))
+}
+
 pub(crate) fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
     u16::try_from(number)
         .map(Lun)
@@ -154,7 +158,7 @@ fn identity_from_wire(identity: Option<&v1::ExportIdentity>) -> Result<ExportIde
         None => Err(SpecError::new("identity", "is missing: want derived or recorded")),
         Some(Kind::Derived(_)) => Ok(ExportIdentity::Derived),
         Some(Kind::Recorded(recorded)) => Ok(ExportIdentity::Recorded {
-            iqn: parse("identity.recorded.iqn", &recorded.iqn)?,
+            iqn: target("identity.recorded.iqn", &recorded.iqn)?,
             tpg: u16::try_from(recorded.tpg)
                 .map_err(|_| SpecError::new("identity.recorded.tpg", "is more than 65535"))?,
             lun: lun("identity.recorded.lun", recorded.lun)?,

@@ -131,7 +131,16 @@ mod tests {
     }
 
     fn any_initiators() -> impl Strategy<Value = Initiators> {
-        let iqn = (0..4_u8).prop_map(|n| format!("iqn.2026-01.lab:host{n}").parse().unwrap());
+        let iqn = (0..4_u8, 0..4_usize).prop_map(|(n, kind)| {
+            // Names with the digits of the ports below are no ports.
+            let names = [
+                format!("iqn.2026-01.lab:host{n}"),
+                format!("eui.{:016x}", n + 1),
+                format!("naa.{:016x}", n + 1),
+                format!("naa.{:032x}", n + 1),
+            ];
+            names[kind].parse().unwrap()
+        });
         let fc = btree_set(1..6_u64, 1..4).prop_map(|numbers| ports(&numbers));
         prop_oneof![iqn.prop_map(Initiators::Iscsi), fc]
     }
@@ -151,6 +160,16 @@ mod tests {
             prop_assert_eq!(a.meets(&b), common);
             prop_assert_eq!(a.meets(&b), b.meets(&a));
             prop_assert!(a.meets(&a));
+        }
+    }
+
+    #[test]
+    fn a_name_of_iscsi_is_read_back_as_one_and_no_port() {
+        for name in ["naa.200052540014000b", "eui.200052540014000b", "naa.200052540014000b200052540014000c"] {
+            let initiators: Initiators = name.parse().unwrap();
+            assert_eq!(initiators.iqn().map(Iqn::as_str), Some(name));
+            let port: Initiators = "200052540014000b".parse().unwrap();
+            assert!(!initiators.meets(&port), "{name}");
         }
     }
 

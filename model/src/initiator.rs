@@ -55,7 +55,8 @@ impl PartialEq<Iqn> for Initiator {
 impl FromStr for Initiator {
     type Err = NameError;
 
-    /// Parses an iSCSI name, or a Fibre Channel port in any spelling that begins with its digits.
+    /// Parses an iSCSI name, or a Fibre Channel port in any spelling of [`Wwpn::from_str`]. What begins
+    /// with `naa.` is an iSCSI name.
     fn from_str(text: &str) -> Result<Self, NameError> {
         match text.parse::<Wwpn>() {
             Ok(wwpn) => Ok(Self::Fc(wwpn)),
@@ -85,14 +86,22 @@ mod tests {
 
     #[test]
     fn its_text_says_which_it_is() {
-        for text in ["iqn.2026-01.lab:host1", "20:00:52:54:00:14:00:0b"] {
+        for text in [
+            "iqn.2026-01.lab:host1",
+            "eui.200052540014000b",
+            "naa.200052540014000b",
+            "naa.200052540014000b200052540014000c",
+            "20:00:52:54:00:14:00:0b",
+        ] {
             let initiator: Initiator = text.parse().unwrap();
             assert_eq!(
                 (initiator.to_string(), initiator.wwpn().is_some()),
-                (text.to_owned(), !text.starts_with("iqn"))
+                (text.to_owned(), text.starts_with("20"))
             );
         }
-        assert_eq!("0x200052540014000B".parse::<Initiator>().unwrap().to_string(), "20:00:52:54:00:14:00:0b");
+        for port in ["0x200052540014000B", "200052540014000b", "20-00-52-54-00-14-00-0B"] {
+            assert_eq!(port.parse::<Initiator>().unwrap().to_string(), "20:00:52:54:00:14:00:0b");
+        }
         for bad in ["", "host1", "20:00:52:54:00:14:00", "00:00:00:00:00:00:00:00"] {
             assert!(bad.parse::<Initiator>().is_err(), "{bad:?}");
         }

@@ -24,6 +24,9 @@ pub(crate) fn wrong(text: &str, want: &'static str, why: &'static str) -> NameEr
     NameError { text: text.chars().take(80).collect(), want, why }
 }
 
+/// The kind of name that an error about an iSCSI name says.
+const ISCSI_NAME: &str = "an iSCSI name";
+
 /// The tag of every LV that Mooring owns. An LV without it is foreign.
 pub const LV_TAG: &str = "mooring";
 
@@ -141,12 +144,14 @@ macro_rules! text_name {
 }
 
 text_name!(
-    /// An iSCSI qualified name, `iqn.YYYY-MM.authority[:rest]` (RFC 7143, 4.2.7.4), lower case.
+    /// An iSCSI name (RFC 7143, 4.2.7), lower case: `iqn.YYYY-MM.authority[:rest]`. An initiator may
+    /// also be `eui.` with 16 hexadecimal digits, or `naa.` with 16 or 32; targets are read by
+    /// [`Iqn::of_target`].
     ///
     /// Upper case is refused: LIO checks nothing (lio.md, b), so it would accept such a name and
     /// never match it.
     Iqn,
-    check_iqn
+    check_iscsi_name
 );
 text_name!(
     /// The prefix of every target's name, before `:<volume uuid>`: an IQN without a colon part.
@@ -159,8 +164,22 @@ text_name!(
     check_vg
 );
 
+/// Checks an iSCSI name of any type.
+fn check_iscsi_name(text: &str) -> Result<(), NameError> {
+    let eui = text.strip_prefix("eui.").map(|digits| (digits, digits.len() == 16));
+    let naa = text.strip_prefix("naa.").map(|digits| (digits, matches!(digits.len(), 16 | 32)));
+    let Some((digits, is_whole)) = eui.or(naa) else { return check_iqn(text) };
+    if digits.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Err(wrong(text, ISCSI_NAME, "iSCSI names are lower case"));
+    }
+    if is_whole && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    Err(wrong(text, ISCSI_NAME, "want 16 hexadecimal digits after eui., and 16 or 32 after naa."))
+}
+
 fn check_iqn(text: &str) -> Result<(), NameError> {
-    const WANT: &str = "an iSCSI name";
+    const WANT: &str = ISCSI_NAME;
     if text.len() > ISCSI_NAME_BYTES_MAX {
         return Err(wrong(text, WANT, "it is longer than 223 bytes"));
     }
@@ -223,6 +242,15 @@ fn check_vg(text: &str) -> Result<(), NameError> {
         return Err(wrong(text, WANT, "only letters, digits, '+', '_', '.' and '-' are allowed"));
     }
     Ok(())
+}
+
+impl Iqn {
+    /// Parses the name of a target, which is an `iqn.…`: Mooring neither makes nor takes over targets
+    /// of another type.
+    pub fn of_target(text: &str) -> Result<Self, NameError> {
+        check_iqn(text)?;
+        Ok(Self(text.to_owned()))
+    }
 }
 
 impl IqnPrefix {
@@ -616,12 +644,51 @@ mod tests {
             "iqn.2026-01.lab:a/b",
             "iqn.2026-01.lab:a b",
             "iqn.2026-01.lab:a\n",
-            "eui.0123456789abcdef",
             "../x",
             &long,
         ] {
+            assert!(bad.parse::<Iqn>().is_err() && Iqn::of_target(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_types_are_initiators_alone() {
+        for good in [
+            "eui.02004567a425678d",
+            "eui.0000000000000001",
+            "naa.52004567ba64678d",
+            "naa.62004567ba64678d0123456789abcdef",
+        ] {
+            let name: Iqn = good.parse().unwrap();
+            assert_eq!((name.as_str(), Iqn::try_from(good.to_owned()).unwrap()), (good, name.clone()));
+            assert!(Iqn::of_target(good).is_err() && good.parse::<IqnPrefix>().is_err(), "{good}");
+        }
+        assert!(Iqn::of_target("iqn.2026-01.lab:disk").is_ok());
+        for bad in [
+            "eui.",
+            "eui",
+            "naa.",
+            "EUI.02004567a425678d",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+            "eui.02004567a425678",
+            "eui.02004567a425678d0",
+            "eui.02004567a425678g",
+            "eui.02004567a425678d0123456789abcdef",
+            "eui.02004567a425678d:host1",
+            "naa.52004567ba64678d0",
+            "naa.62004567ba64678d0123456789abcdef0",
+            "naa.62004567ba64678d0123456789abcde/",
+            "naa.../../../../../..",
+            "nqn.2014-08.org.nvmexpress:uuid:x",
+        ] {
             assert!(bad.parse::<Iqn>().is_err(), "{bad:?}");
         }
+        let short = "eui.1".parse::<Iqn>().unwrap_err().to_string();
+        assert_eq!(
+            short,
+            "\"eui.1\" is not an iSCSI name: want 16 hexadecimal digits after eui., and 16 or 32 after naa."
+        );
     }
 
     #[test]

@@ -262,7 +262,13 @@ mod tests {
 
     #[test]
     fn a_name_is_one_hosts_over_both_transports() {
-        for (had, asked) in [("iqn.2026-01.lab:a", "iqn.2026-01.lab:a"), (PORTS, ONE), (ONE, PORTS)] {
+        for (had, asked) in [
+            ("iqn.2026-01.lab:a", "iqn.2026-01.lab:a"),
+            // An iSCSI name, although it has the digits of a port.
+            ("naa.200052540014000b", "naa.200052540014000b"),
+            (PORTS, ONE),
+            (ONE, PORTS),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let store =
                 Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();

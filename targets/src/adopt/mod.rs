@@ -140,7 +140,7 @@ pub fn names_of(seen: &SeenTarget) -> Result<(String, ExportNames), Vec<String>>
     }
     let Some(store) = &seen.store else { return one(format!("its backstore {path} went: look again")) };
     let mut reasons = Vec::new();
-    let iqn = seen.iqn.parse::<Iqn>().map_err(|error| reasons.push(error.to_string()));
+    let iqn = Iqn::of_target(&seen.iqn).map_err(|error| reasons.push(error.to_string()));
     let number =
         |name: &str, prefix| name.strip_prefix(prefix).and_then(|digits: &str| digits.parse::<u16>().ok());
     let (tpg_number, lun_number) = (number(tpg, "tpgt_"), number(&lun.name, "lun_"));
