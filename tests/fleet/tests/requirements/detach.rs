@@ -257,6 +257,43 @@ fn s44_hosts_are_compared_by_their_initiator() {
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
 }
 
+/// RFC 7143, 4.2.7, has three types of names. One of them looks like a Fibre Channel port.
+#[test]
+fn initiators_of_every_type_of_name_attach_and_detach() {
+    const NAMES: [&str; 3] =
+        ["eui.02004567a425678d", "naa.52004567ba64678d", "naa.62004567ba64678d0123456789abcdef"];
+    let (fleet, volume) = shared();
+    let (admin, storage) = (fleet.admin(), fleet.storage("s1"));
+    let nodes = [0, 1, 2].map(|n: usize| fleet.stock(&format!("node{n}")).known_as(NAMES[n]));
+    let attached = [0, 1, 2].map(|n: usize| admin.attach(&volume, &nodes[n], None));
+    let sessions = [0, 1, 2].map(|n: usize| nodes[n].login(&attached[n].info).unwrap());
+    assert!(sessions.iter().all(|session| session.write().is_ok()));
+    let mut live = storage.sessions(&volume);
+    live.sort();
+    assert_eq!(live, NAMES, "the kernel's ACLs have these names, and each has a session");
+    // Read back from the store they are what they were.
+    fleet.control().restart();
+    fleet.until_up();
+    for (one, name) in attached.iter().zip(NAMES) {
+        let shown = admin.get(&format!("/mooring/v1/attachments/{}", one.id)).expect(200);
+        let shown = &shown["attachment"];
+        assert_eq!((&shown["transport"], &shown["initiator"]), (&json!("iscsi"), &json!(name)));
+    }
+    // Names are compared without case.
+    let mut connector = nodes[1].connector();
+    connector["initiator"] = json!(NAMES[1].to_uppercase());
+    let body = json!({ "attachment": { "connector": connector } });
+    admin.put(&format!("/attachments/{}", attached[1].id), &body).expect(200);
+    for one in &attached[..2] {
+        let path = format!("/mooring/v1/attachments/{}?force=true", one.id);
+        assert_eq!(admin.delete(&path).expect(200)["receipt"]["proof"], "proven");
+    }
+    assert_eq!(storage.sessions(&volume), [NAMES[2]]);
+    let fence = admin.post(&format!("/mooring/v1/hosts/{}/fence", NAMES[2]), &json!({})).expect(200);
+    assert_eq!(fence["fence"]["proof"], "proven", "{fence}");
+    assert!(sessions.iter().all(|session| !session.is_live()) && storage.grants(&volume).is_empty());
+}
+
 #[test]
 fn a_fence_takes_a_host_from_every_kernel() {
     let fleet = Fleet::builder()
