@@ -62,14 +62,14 @@ pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -
 
 /// The names under which the named host logs in. Names that only users claim for the host do not
 /// count: whoever chose such a name would choose the host that is fenced.
+///
+/// A text that is an initiator's name may be a host's as well (`deadbeefcafe001`): it means both.
 fn meant(db: &Db<'_>, name: &str) -> Result<BTreeSet<Initiator>, Abort> {
-    if let Ok(initiator) = name.parse::<Initiator>() {
-        return Ok(BTreeSet::from([initiator]));
-    }
     let enrolled = db.agent_named(name)?;
     let mut initiators: BTreeSet<_> = db.initiators_of_host(name)?.into_iter().collect();
     let known = enrolled.is_some() || !db.claims_of_host(name)?.is_empty();
     initiators.extend(enrolled.iter().flat_map(AgentRow::initiators));
+    initiators.extend(name.parse::<Initiator>().ok());
     if initiators.is_empty() && !known {
         let what = name.chars().take(TEXT_CHARS_MAX).collect();
         return Err(Refusal::NotFound { kind: "Host", what }.into());

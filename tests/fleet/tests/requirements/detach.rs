@@ -331,6 +331,21 @@ fn a_fence_takes_a_host_from_every_kernel() {
     admin.attach_natively(&volumes[1], "h1", "rw");
 }
 
+/// Fifteen digits are a Fibre Channel port in Linux's spelling, and here an enrolled host, too.
+#[test]
+fn a_host_is_fenced_by_its_name_although_a_port_may_have_it() {
+    const NAME: &str = "deadbeefcafe001";
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 100)]).host(NAME).start();
+    let admin = fleet.admin();
+    let volume = admin.volume(Some(&fleet.shared_type()), 1);
+    admin.attach_natively(&volume, NAME, "rw");
+    assert_eq!(fleet.storage("s1").grants(&volume).len(), 1);
+    let fence = admin.post(&format!("/mooring/v1/hosts/{NAME}/fence"), &json!({})).expect(200);
+    assert_eq!(fence["fence"]["proof"], "proven", "{fence}");
+    assert_eq!(fence["fence"]["parts"].as_array().unwrap().len(), 1, "{fence}");
+    assert!(fleet.storage("s1").grants(&volume).is_empty());
+}
+
 /// The controller's database is restored to a state without attachments: no row knows the grants of
 /// the kernels.
 #[test]
