@@ -51,7 +51,7 @@ impl Wwpn {
         self.0
     }
 
-    /// The spelling of Linux and os-brick: hexadecimal digits without `0x` and without leading zeros.
+    /// The spelling of Linux and os-brick: hexadecimal digits without `0x` and leading zeros.
     pub fn to_linux(self) -> String {
         format!("{:x}", self.0)
     }
@@ -85,8 +85,8 @@ impl FromStr for Wwpn {
     type Err = NameError;
 
     /// Parses what tools print: `20:00:52:54:00:14:00:0A`, `20-00-…`, `0x200052540014000a` (sysfs),
-    /// or the digits alone. After `0x` leading zeros may be missing; of bare digits one may be. A text
-    /// with `naa.` is refused: see [`of_port`](Self::of_port).
+    /// or the digits alone. After `0x` leading zeros may be missing; of bare digits one may be. A
+    /// text with `naa.` is refused: see [`of_port`](Self::of_port).
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a Fibre Channel port name";
         let number = number_of(text).ok_or_else(|| {

@@ -55,8 +55,8 @@ impl PartialEq<Iqn> for Initiator {
 impl FromStr for Initiator {
     type Err = NameError;
 
-    /// Parses an iSCSI name, or a Fibre Channel port in any spelling of [`Wwpn::from_str`]. What begins
-    /// with `naa.` is an iSCSI name.
+    /// Parses an iSCSI name, or a Fibre Channel port in any spelling of [`Wwpn::from_str`]. A text
+    /// that begins with `naa.` is an iSCSI name.
     fn from_str(text: &str) -> Result<Self, NameError> {
         match text.parse::<Wwpn>() {
             Ok(wwpn) => Ok(Self::Fc(wwpn)),

@@ -245,8 +245,8 @@ fn check_vg(text: &str) -> Result<(), NameError> {
 }
 
 impl Iqn {
-    /// Parses the name of a target, which is an `iqn.…`: Mooring neither makes nor takes over targets
-    /// of another type.
+    /// Parses the name of a target, which is an `iqn.…`: Mooring neither makes nor takes over
+    /// targets of another type.
     pub fn of_target(text: &str) -> Result<Self, NameError> {
         check_iqn(text)?;
         Ok(Self(text.to_owned()))

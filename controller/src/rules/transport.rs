@@ -38,8 +38,8 @@ pub struct Offer {
     pub iscsi: Option<Iqn>,
     /// The host's Fibre Channel ports.
     pub fc: Option<HostPorts>,
-    /// Reason why the host's Fibre Channel names could not be read. `None` if they could, or if there
-    /// are none. Only an offer of iSCSI has such a reason: any other is refused with it.
+    /// Reason why the host's Fibre Channel names could not be read. `None` if they could, or if
+    /// there are none. Only an offer of iSCSI has such a reason: any other is refused with it.
     pub unread_fc: Option<RuleViolation>,
     /// The transport that the caller demands. `None`: any.
     pub asked: Option<Transport>,
