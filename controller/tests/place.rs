@@ -583,6 +583,21 @@ async fn an_agent_that_hangs_holds_up_nobody_else() {
     drop(silent);
 }
 
+/// The keys of `/capabilities/{host}`, sorted: those of the API's reference.
+const CAPABILITY_KEYS: [&str; 11] = [
+    "description",
+    "display_name",
+    "driver_version",
+    "namespace",
+    "pool_name",
+    "properties",
+    "replication_targets",
+    "storage_protocol",
+    "vendor_name",
+    "visibility",
+    "volume_backend_name",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pools_and_capabilities_are_the_last_reports_with_our_numbers() {
     let rig = rig(&[10, 50], |options| options.scheduler.reserved_percentage = 5).await;
@@ -628,7 +643,12 @@ async fn pools_and_capabilities_are_the_last_reports_with_our_numbers() {
     assert!(matches!(rig.service.pools(&admin(), unknown).await, Err(Refusal::NotFound { .. })));
     let capabilities = rig.service.capabilities(&admin(), "host2@lvm").await.unwrap();
     assert_eq!(capabilities["driver_version"], "fake");
-    assert!(capabilities["mooring_report_age_seconds"].as_u64().unwrap() < 60);
+    // The schemas of clients allow these keys and no others.
+    let mut keys: Vec<_> = capabilities.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, CAPABILITY_KEYS);
+    // The control: the report's age stands in the pools.
+    assert!(all[1].capabilities["mooring_report_age_seconds"].as_u64().unwrap() < 60);
     for unknown in ["nosuch", "nosuch@lvm", "host2", "host2@lvm#vg0", "storage@lvm"] {
         let refused = rig.service.capabilities(&admin(), unknown).await.unwrap_err();
         assert!(matches!(refused, Refusal::NotFound { kind: "Service", .. }), "{unknown}: {refused}");

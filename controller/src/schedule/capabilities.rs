@@ -274,7 +274,8 @@ pub fn equals(capability: &Value, wanted: &str) -> bool {
     }
 }
 
-/// Returns the answer of `/capabilities/{host}`.
+/// Returns the answer of `/capabilities/{host}`. Its keys are the API's own: the schemas of clients
+/// allow no others. `get_pools` has the report's age.
 pub fn of_host(agent: &Agent<'_>) -> Value {
     let property = |title: &str, description: &str| json!({ "title": title, "description": description, "type": "boolean" });
     json!({
@@ -319,6 +320,5 @@ pub fn of_host(agent: &Agent<'_>) -> Value {
                  SAME, COMPARE AND WRITE, EXTENDED COPY and immediate data for that: <is> True.",
             ),
         },
-        "mooring_report_age_seconds": agent.age().as_secs(),
     })
 }
