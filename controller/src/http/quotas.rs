@@ -123,7 +123,12 @@ async fn update<B: Backend>(
     Body(body): Body,
 ) -> Answer {
     let project = project_id(&project)?;
-    let new = limits(schema::body(&body, "quota_set")?)?;
+    let fields = schema::body(&body, "quota_set")?;
+    // As in Cinder, whose schema demands a key here, and none of a class.
+    if fields.map().is_empty() {
+        return Err(fields.wrong("{} does not have enough properties"));
+    }
+    let new = limits(fields)?;
     let entries = app.backend().set_quotas(&ctx.caller, project, new).await?;
     Ok(Json(json!({ "quota_set": view(&entries, false) })))
 }

@@ -232,6 +232,19 @@ async fn quota_sets_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_quota_set_without_a_key_is_refused() {
+    let rig = Rig::new(0).await;
+    let api = Api::of(&rig);
+    let (set, class) = ("/os-quota-sets/p", "/os-quota-class-sets/default");
+    let before = api.get(set).await.body;
+    api.put(set, json!({ "quota_set": {} })).await.is(400, "{} does not have enough properties");
+    // The control: a set with a key that is no limit, and a class, which needs no key.
+    assert_eq!(api.put(set, json!({ "quota_set": { "tenant_id": "p" } })).await.status, 200);
+    assert_eq!(api.put(class, json!({ "quota_class_set": {} })).await.status, 200);
+    assert_eq!(api.get(set).await.body, before, "nothing was set");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn limits_over_http() {
     let rig = Rig::new(0).await;
     let api = Api::of(&rig);
