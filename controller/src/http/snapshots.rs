@@ -78,6 +78,10 @@ async fn create<B: Backend>(
     let description = label(fields, "description", "display_description")?.flatten();
     let metadata = fields.texts("metadata", KEY_EXTRA)?.unwrap_or_default();
     let force = fields.boolean("force")?;
+    // Cinder's schema allows null here, and no volume has that id.
+    if fields.some("volume_id").is_none() {
+        return Err(Fault::not_found("Volume", "None"));
+    }
     let id =
         fields.uuid("volume_id", false)?.ok_or_else(|| fields.wrong("'volume_id' is a required property"))?;
     if ctx.version >= Version::SNAPSHOT_IN_USE && force == Some(false) {

@@ -126,6 +126,18 @@ async fn snapshots_are_asked_for_in_the_apis_words() {
 }
 
 #[tokio::test]
+async fn a_snapshot_of_no_volume_is_not_found() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let ask = async |id: Value| api.post("/snapshots", json!({ "snapshot": { "volume_id": id } })).await;
+    ask(Value::Null).await.is_fault(404, "itemNotFound", "Volume None could not be found.");
+    // The control: another text is the client's mistake, and a volume's id makes a snapshot.
+    let wrong = "Invalid input for field/attribute volume_id. Value: x. 'x' is not a 'uuid'";
+    ask(json!("x")).await.is_fault(400, "badRequest", wrong);
+    assert_eq!(ask(json!(volume)).await.status, 202);
+}
+
+#[tokio::test]
 async fn encryption_of_what_is_not_encrypted() {
     let api = Api::new();
     let path = format!("/volumes/{}/encryption", api.volume("v").await);
