@@ -124,7 +124,8 @@ async fn change<B: Backend>(
             "cinder-volume".clone_into(&mut binary);
             let services = app.backend().services(&ctx.caller).await?;
             if !services.iter().any(|service| service.binary == binary && service.host == host) {
-                return Err(not_there(&binary, &host));
+                // As in Cinder: here an unknown host is a wrong input, and a 404 elsewhere.
+                return Err(Fault::invalid_input(unknown(&binary, &host)));
             }
             return Err(Fault::not_implemented(format!("{word} of services (drain the host instead)")));
         }
@@ -153,5 +154,9 @@ fn missing(refusal: Refusal, binary: &str, host: &str) -> Fault {
 }
 
 fn not_there(binary: &str, host: &str) -> Fault {
-    Fault::new(StatusCode::NOT_FOUND, format!("Service {binary} could not be found on host {host}."))
+    Fault::new(StatusCode::NOT_FOUND, unknown(binary, host))
+}
+
+fn unknown(binary: &str, host: &str) -> String {
+    format!("Service {binary} could not be found on host {host}.")
 }

@@ -117,7 +117,8 @@ async fn services_are_changed_and_say_so() {
         let answer = api.put(&format!("/os-services/{word}"), json!({ "host": "storage1@lvm" })).await;
         assert_eq!(answer.status, 501, "{word}");
         let unknown = api.put(&format!("/os-services/{word}"), json!({ "host": "nosuch@lvm" })).await;
-        assert_eq!(unknown.status, 404, "{word}");
+        let text = "Invalid input received: Service cinder-volume could not be found on host nosuch@lvm.";
+        unknown.is_fault(400, "badRequest", text);
     }
     let unknown = json!({ "binary": "cinder-volume", "host": "nosuch@x" });
     let unknown = api.put("/os-services/disable", unknown).await;
