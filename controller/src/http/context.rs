@@ -27,6 +27,8 @@ pub(crate) struct Ctx {
     pub(super) version: Version,
     /// The address that the client used: `http://HOST:PORT`.
     pub(super) base: Arc<str>,
+    /// The path that the client used, with or without the project: `/v3/volumes/detail`.
+    pub(super) address: Arc<str>,
     /// The path below the project, like `/volumes/detail`.
     pub(super) path: Arc<str>,
     pub(super) query: Query,
@@ -64,6 +66,12 @@ impl Ctx {
     /// The address of an object of the caller's project.
     pub(super) fn href(&self, path: &str) -> String {
         format!("{}/v3/{}{path}", self.base, self.caller.project)
+    }
+
+    /// The address of another page of the list that was asked for, in the form of the request: with
+    /// the project if the client named it there.
+    pub(super) fn page(&self, query: &str) -> String {
+        format!("{}{}?{query}", self.base, self.address)
     }
 
     /// Returns `true` if objects of all projects are requested. Only callers for whom

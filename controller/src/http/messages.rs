@@ -44,8 +44,7 @@ async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     body.insert("messages".into(), json!(views));
     let next = ctx.query.next(&query, &page.items, |message| message.id.to_string());
     if let Some(next) = next.filter(|_| ctx.version >= Version::MESSAGE_FILTERS) {
-        let href = ctx.href(&format!("/messages?{next}"));
-        body.insert("messages_links".into(), json!([{ "rel": "next", "href": href }]));
+        body.insert("messages_links".into(), json!([{ "rel": "next", "href": ctx.page(&next) }]));
     }
     Ok(Json(Value::Object(body)))
 }

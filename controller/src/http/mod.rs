@@ -455,13 +455,15 @@ fn routed<B: Backend>(
     path: String,
 ) -> Result<Request, Fault> {
     let base = base(&front.app, &request).into();
+    let address = request.uri().path().into();
     let query = Query::of(request.uri())?;
     let (mut parts, body) = request.into_parts();
     rewrite(&mut parts, &path)?;
     parts.extensions.insert(BodyTimeout(front.app.0.options.body_timeout));
     let policies = Arc::clone(&front.app.0.options.policies);
     let notes = parts.extensions.get::<Notes>().cloned().unwrap_or_default();
-    parts.extensions.insert(Ctx { caller, version, base, path: path.into(), query, policies, notes });
+    let path = path.into();
+    parts.extensions.insert(Ctx { caller, version, base, address, path, query, policies, notes });
     Ok(Request::from_parts(parts, body))
 }
 

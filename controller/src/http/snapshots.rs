@@ -53,8 +53,7 @@ async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: SnapshotView) -> Answer
         answer["count"] = json!(count);
     }
     if let Some(next) = ctx.query.next(&query, &page.items, |snapshot| snapshot.id.to_string()) {
-        let href = ctx.href(&format!("{}?{next}", ctx.path));
-        answer["snapshots_links"] = json!([{ "rel": "next", "href": href }]);
+        answer["snapshots_links"] = json!([{ "rel": "next", "href": ctx.page(&next) }]);
     }
     Ok(Json(answer))
 }

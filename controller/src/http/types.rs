@@ -80,8 +80,7 @@ async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     let mut body = Map::new();
     body.insert("volume_types".into(), json!(views));
     if let Some(next) = ctx.query.next(&query, &page.items, |kind| kind.id.to_string()) {
-        let href = ctx.href(&format!("/types?{next}"));
-        body.insert("volume_type_links".into(), json!([{ "rel": "next", "href": href }]));
+        body.insert("volume_type_links".into(), json!([{ "rel": "next", "href": ctx.page(&next) }]));
     }
     Ok(Json(Value::Object(body)))
 }

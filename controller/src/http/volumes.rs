@@ -91,7 +91,7 @@ fn paged<'a, T, Shown: Serialize>(
     view: impl Fn(&'a Ctx, &'a T) -> Shown,
 ) -> Response {
     let next = ctx.query.next(query, &page.items, |item| id(item).to_string());
-    let next = next.map(|next| json!([{ "rel": "next", "href": ctx.href(&format!("{}?{next}", ctx.path)) }]));
+    let next = next.map(|next| json!([{ "rel": "next", "href": ctx.page(&next) }]));
     let volumes = Each(&page.items, |item: &'a T| view(ctx, item));
     Json(Paged { count: page.count, volumes, volumes_links: next }).into_response()
 }

@@ -230,6 +230,35 @@ async fn pages_follow_each_other_and_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_page_link_has_the_form_of_its_request() {
+    const HOST: &str = "http://localhost:8776";
+    let rig = Rig::new(0).await;
+    volumes(&rig.service, &[(Some("a"), 1, &[]), (Some("b"), 1, &[])]).await;
+    let api = Api::on(&rig.service);
+    assert_eq!(api.post("/types", json!({ "volume_type": { "name": "t" } })).await.status, 200);
+    let get = async |address: &str| {
+        let call = api.call("GET", address).version("3.60");
+        call.header("x-auth-token", format!("eve:{PROJECT}")).send().await.body
+    };
+    // With the project, and without it.
+    for form in [format!("/v3/{PROJECT}"), "/v3".to_owned()] {
+        for (path, list, links) in [
+            ("/volumes", "volumes", "volumes_links"),
+            ("/volumes/detail", "volumes", "volumes_links"),
+            ("/types", "volume_types", "volume_type_links"),
+        ] {
+            let page = get(&format!("{form}{path}?limit=1")).await;
+            let id = page[list][0]["id"].as_str().unwrap();
+            let next = page[links][0]["href"].as_str().unwrap();
+            assert_eq!(next, format!("{HOST}{form}{path}?limit=1&marker={id}"));
+            let following = get(next.strip_prefix(HOST).unwrap()).await;
+            assert!(following[list][0]["id"].is_string(), "{next}: {following}");
+            assert_ne!(following[list][0]["id"], id);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn projects_see_their_own() {
     let rig = Rig::new(0).await;
     volumes(&rig.service, &[(Some("mine"), 1, &[])]).await;
