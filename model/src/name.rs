@@ -510,6 +510,14 @@ fn bare_address(text: &str) -> Option<IpAddr> {
     }
 }
 
+/// Returns `true` for an IPv6 address in brackets with a zone (RFC 4007, section 11):
+/// `[fe80::1%eth1]`, with or without a port.
+fn has_zone(text: &str) -> bool {
+    let inside = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(inside, _)| inside);
+    let address = inside.and_then(|inside| inside.split_once('%')).map(|(address, _)| address);
+    address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+}
+
 /// Returns the reason why an address does not identify one machine for every host; `None` if it
 /// does.
 fn not_one_address(socket: SocketAddr) -> Option<&'static str> {
@@ -534,10 +542,12 @@ impl FromStr for Portal {
     /// Parses `ADDRESS` (port 3260) or `ADDRESS:PORT`; for IPv6 `[ADDRESS]` or `[ADDRESS]:PORT`.
     fn from_str(text: &str) -> Result<Self, NameError> {
         const WANT: &str = "a portal";
+        const FORM: &str = "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260 or [fd00::10]:3260";
+        const ZONE: &str =
+            "a zone names a link of one machine alone: take a unique local or global address without one";
         let bare = || bare_address(text).map(|ip| SocketAddr::new(ip, Self::PORT_DEFAULT));
-        let socket = text.parse::<SocketAddr>().ok().or_else(bare).ok_or_else(|| {
-            wrong(text, WANT, "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260 or [fd00::10]:3260")
-        })?;
+        let unread = || wrong(text, WANT, if has_zone(text) { ZONE } else { FORM });
+        let socket = text.parse::<SocketAddr>().ok().or_else(bare).ok_or_else(unread)?;
         if socket.port() == 0 {
             return Err(wrong(text, WANT, "port 0 is not allowed"));
         }
@@ -725,6 +735,12 @@ mod tests {
             ("[fe80::1]:3260", "link-local"),
             ("[fe80::1%2]:3260", "link-local"),
             ("[fd00::10%2]:3260", "link-local"),
+            ("[fe80::1%eth1]:3260", "a zone names a link"),
+            ("[fe80::1%eth1]", "a zone names a link"),
+            ("[fe80::1%2]", "a zone names a link"),
+            // The control: no address stands before the zone, or no brackets around it.
+            ("[x%eth1]:3260", "want ADDRESS"),
+            ("fe80::1%eth1", "want ADDRESS"),
             ("[::ffff:10.0.0.1]:3260", "IPv4 address as such"),
         ] {
             let error = bad.parse::<Portal>().unwrap_err().to_string();
