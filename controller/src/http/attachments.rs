@@ -39,7 +39,8 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads an attachment's id. Any other text names no attachment.
 pub(super) fn attachment_id(text: &str) -> Result<AttachmentId, Fault> {
-    text.parse().map_err(|_| Fault::not_found("Attachment", text.chars().take(64).collect::<String>()))
+    let unknown = || Fault::not_found("Attachment", text.chars().take(64).collect::<String>());
+    schema::id(text).map(|id| AttachmentId::from_u128(id.as_u128())).ok_or_else(unknown)
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {

@@ -138,7 +138,8 @@ async fn one<B: Backend>(
     ctx: Ctx,
     At((id, key)): At<(String, String)>,
 ) -> Result<Response, Fault> {
-    let metadata = shown(&app, &ctx, volume_id(&id)?).await?;
+    let id = volume_id(&id)?;
+    let metadata = shown(&app, &ctx, id).await?;
     if let Some(value) = metadata.get(&key) {
         return Ok(tagged(&ctx, "meta", &metadata, &json!({ key: value })));
     }

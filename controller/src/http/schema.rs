@@ -204,12 +204,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads a UUID in its usual form; `None` if it is missing or, if `nullable`, null.
+    /// Reads a UUID; see [`id`]. `None` if it is missing or, if `nullable`, null.
     pub(super) fn uuid(&self, key: &str, nullable: bool) -> Result<Option<Uuid>, Fault> {
         match self.map.get(key) {
             None => Ok(None),
             Some(Value::Null) if nullable => Ok(None),
-            Some(value @ Value::String(text)) => match hyphenated(text) {
+            Some(value @ Value::String(text)) => match id(text) {
                 Some(id) => Ok(Some(id)),
                 None if nullable => {
                     let why = format!("{} is not valid under any of the given schemas", python(value));
@@ -270,9 +270,10 @@ fn without_nul(field: &str, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads a UUID in the 36-character form only.
-pub(super) fn hyphenated(text: &str) -> Option<Uuid> {
-    (text.len() == 36).then(|| Uuid::try_parse(text).ok()).flatten()
+/// Reads a UUID: 36 characters with hyphens, or its 32 digits alone, which Cinder takes too. Answers
+/// have the first form.
+pub(super) fn id(text: &str) -> Option<Uuid> {
+    matches!(text.len(), 32 | 36).then(|| Uuid::try_parse(text).ok()).flatten()
 }
 
 /// Reads a boolean in any of its spellings.

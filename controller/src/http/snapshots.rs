@@ -41,7 +41,8 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads a snapshot's id. Any other text names no snapshot.
 fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
-    text.parse().map_err(|_| Fault::not_found("Snapshot", text.chars().take(64).collect::<String>()))
+    let unknown = || Fault::not_found("Snapshot", text.chars().take(64).collect::<String>());
+    schema::id(text).map(|id| VolumeId::from_u128(id.as_u128())).ok_or_else(unknown)
 }
 
 async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: SnapshotView) -> Answer {
@@ -140,8 +141,12 @@ async fn act<B: Backend>(
     Err(Fault::not_implemented(format!("the action {shown} of snapshots")))
 }
 
-async fn metadata<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<BTreeMap<String, String>, Fault> {
-    let snapshot = app.backend().snapshot(&ctx.caller, snapshot_id(id)?).await?;
+async fn metadata<B: Backend>(
+    app: &App<B>,
+    ctx: &Ctx,
+    id: VolumeId,
+) -> Result<BTreeMap<String, String>, Fault> {
+    let snapshot = app.backend().snapshot(&ctx.caller, id).await?;
     let target = Target { project: Some(&snapshot.project), user: Some(&snapshot.user) };
     ctx.check("volume:get_snapshot_metadata", &target)?;
     Ok(snapshot.metadata)
@@ -158,7 +163,7 @@ async fn change<B: Backend>(
 }
 
 async fn all<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String>) -> Answer {
-    Ok(Json(json!({ "metadata": metadata(&app, &ctx, &id).await? })))
+    Ok(Json(json!({ "metadata": metadata(&app, &ctx, snapshot_id(&id)?).await? })))
 }
 
 async fn merge<B: Backend>(
@@ -180,7 +185,8 @@ async fn replace<B: Backend>(
 }
 
 async fn one<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At((id, key)): At<(String, String)>) -> Answer {
-    let metadata = metadata(&app, &ctx, &id).await?;
+    let id = snapshot_id(&id)?;
+    let metadata = metadata(&app, &ctx, id).await?;
     let key: String = key.chars().take(schema::TEXT_MAX).collect();
     if let Some(value) = metadata.get(&key) {
         return Ok(Json(json!({ "meta": { key: value } })));

@@ -49,7 +49,7 @@ fn type_id(text: &str) -> Result<Uuid, Fault> {
         let shown: String = text.chars().take(schema::TEXT_MAX).collect();
         Fault::new(StatusCode::NOT_FOUND, format!("Volume type {shown} could not be found."))
     };
-    schema::hyphenated(text).ok_or_else(unknown)
+    schema::id(text).ok_or_else(unknown)
 }
 
 async fn find<B: Backend>(app: &App<B>, ctx: &Ctx, id: &str) -> Result<VolumeType, Fault> {
@@ -214,7 +214,7 @@ async fn set<B: Backend>(
     Ok(keys.into_iter().filter_map(|key| kind.extra_specs.remove_entry(&key)).collect())
 }
 
-fn no_such_spec(id: &str, key: &str) -> Fault {
+fn no_such_spec(id: Uuid, key: &str) -> Fault {
     let shown: String = key.chars().take(schema::TEXT_MAX).collect();
     let text = format!("Volume Type {id} has no extra specs with key {shown}.");
     Fault::new(StatusCode::NOT_FOUND, text)
@@ -229,7 +229,7 @@ async fn spec<B: Backend>(
     let kind = find(&app, &ctx, &id).await?;
     match views::visible_specs(&ctx, &kind).remove(&key) {
         Some(value) => Ok(Json(json!({ key: value }))),
-        None => Err(no_such_spec(&id, &key)),
+        None => Err(no_such_spec(kind.id, &key)),
     }
 }
 
@@ -262,7 +262,7 @@ async fn delete_spec<B: Backend>(
 ) -> Result<StatusCode, Fault> {
     let kind = find(&app, &ctx, &id).await?;
     if !views::visible_specs(&ctx, &kind).contains_key(&key) {
-        return Err(no_such_spec(&id, &key));
+        return Err(no_such_spec(kind.id, &key));
     }
     app.backend().delete_extra_spec(&ctx.caller, kind.id, &key).await?;
     Ok(StatusCode::ACCEPTED)

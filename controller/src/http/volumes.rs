@@ -67,7 +67,8 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads a volume's id. Any other text names no volume.
 pub(super) fn volume_id(text: &str) -> Result<VolumeId, Fault> {
-    text.parse().map_err(|_| Fault::not_found("Volume", text.chars().take(64).collect::<String>()))
+    let unknown = || Fault::not_found("Volume", text.chars().take(64).collect::<String>());
+    schema::id(text).map(|id| VolumeId::from_u128(id.as_u128())).ok_or_else(unknown)
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {
@@ -228,7 +229,7 @@ fn not_shared_by_flag(fields: Fields<'_>) -> Result<(), Fault> {
 /// The volumes that a hint names: one id, or a list of ids.
 fn hinted(key: &str, value: &Value) -> Result<Vec<VolumeId>, Fault> {
     let one = |value: &Value| {
-        let id = value.as_str().and_then(schema::hyphenated);
+        let id = value.as_str().and_then(schema::id);
         let id = id.and_then(|id| id.to_string().parse().ok());
         id.ok_or_else(|| invalid(key, value, format!("{} is not a 'uuid'", python(value))))
     };

@@ -115,6 +115,7 @@ fn value() -> impl Strategy<Value = Value> {
         Just(json!("true")),
         Just(json!("12")),
         Just(json!("00000000-0000-4000-8000-00000000dead")),
+        Just(json!("0000000000004000800000000000dead")),
         "[a-z ]{0,3}".prop_map(Value::from),
         Just(json!("x".repeat(256))),
         Just(json!({})),

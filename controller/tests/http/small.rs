@@ -137,6 +137,37 @@ async fn a_snapshot_of_no_volume_is_not_found() {
     assert_eq!(ask(json!(volume)).await.status, 202);
 }
 
+/// Cinder takes both forms of an id in addresses and bodies, and answers with the one.
+#[tokio::test]
+async fn an_id_of_32_digits_is_the_same_id() {
+    let api = Api::new();
+    let digits = |id: &str| id.replace('-', "");
+    let volume = api.volume("v").await;
+    for id in [volume.clone(), digits(&volume), digits(&volume).to_uppercase()] {
+        assert_eq!(api.get(&format!("/volumes/{id}")).await.body["volume"]["id"], volume);
+    }
+    let made = api.post("/snapshots", json!({ "snapshot": { "volume_id": digits(&volume) } })).await;
+    assert_eq!((made.status.as_u16(), &made.body["snapshot"]["volume_id"]), (202, &json!(volume)));
+    let snapshot = made.body["snapshot"]["id"].as_str().unwrap();
+    let shown = api.get(&format!("/snapshots/{}", digits(snapshot))).await;
+    assert_eq!(shown.body["snapshot"]["id"], snapshot);
+    let body = json!({ "attachment": { "volume_uuid": digits(&volume) } });
+    let made = api.post("/attachments", body).await;
+    assert_eq!((made.status.as_u16(), &made.body["attachment"]["volume_id"]), (200, &json!(volume)));
+    let attachment = made.body["attachment"]["id"].as_str().unwrap();
+    let shown = api.get(&format!("/attachments/{}", digits(attachment))).await;
+    assert_eq!(shown.body["attachment"]["id"], attachment);
+    // A refusal has the answer's form, too.
+    let text = format!("Volume {DEAD} could not be found.");
+    api.get(&format!("/volumes/{}", digits(DEAD))).await.is_fault(404, "itemNotFound", &text);
+    // The control: no other text is an id.
+    for other in [&digits(&volume)[1..], &format!("urn:uuid:{volume}"), &format!("%7B{volume}%7D")] {
+        assert_eq!(api.get(&format!("/volumes/{other}")).await.status, 404, "{other}");
+        let body = json!({ "attachment": { "volume_uuid": other } });
+        assert_eq!(api.post("/attachments", body).await.status, 400, "{other}");
+    }
+}
+
 #[tokio::test]
 async fn encryption_of_what_is_not_encrypted() {
     let api = Api::new();

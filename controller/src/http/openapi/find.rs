@@ -6,6 +6,7 @@ use axum::http::Method;
 
 use super::operation::Operation;
 use super::{BLOCK_STORAGE, OWN, ROOT, rows};
+use crate::http::schema;
 
 /// An API, and the path below it (below the project, for the Block Storage API).
 pub(in crate::http) type Api = (Which, String);
@@ -38,6 +39,12 @@ fn kind_of(name: &str, collection: &str) -> String {
     }
 }
 
+/// The text of a variable part, with an object's id in the form that answers have.
+fn canonical(name: &str, part: &str) -> String {
+    let id = if name == "id" { schema::id(part) } else { None };
+    id.map_or_else(|| part.to_owned(), |id| id.to_string())
+}
+
 /// Matches a path with an operation's path. Returns the kinds and ids of its variable parts; `None`
 /// if it does not match.
 fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
@@ -48,7 +55,7 @@ fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
             (None, None) => return Some(objects),
             (Some(said), Some(part)) => match name_of(said) {
                 Some(name) if !part.is_empty() => {
-                    objects.push((kind_of(name, collection), part.to_owned()));
+                    objects.push((kind_of(name, collection), canonical(name, part)));
                 }
                 None if said == part => collection = said,
                 _ => return None,
@@ -108,6 +115,13 @@ mod tests {
             of(storage, "DELETE", "/volumes/v/metadata/k"),
             Some(("deleteMetadata", vec![pair("volume", "v"), pair("key", "k")]))
         );
+        // An id has one form in the audit log; a project keeps its own.
+        let digits = "0000000000004000800000000000dead";
+        let dead = "00000000-0000-4000-8000-00000000dead";
+        let path = format!("/volumes/{digits}");
+        assert_eq!(of(storage, "DELETE", &path), Some(("deleteVolume", vec![pair("volume", dead)])));
+        let path = format!("/os-quota-sets/{digits}");
+        assert_eq!(of(storage, "PUT", &path), Some(("setQuotas", vec![pair("project", digits)])));
         assert_eq!(of(own, "POST", "/hosts/h/fence"), Some(("fenceHost", vec![pair("host", "h")])));
         assert_eq!(of(storage, "PUT", "/os-quota-sets/p"), Some(("setQuotas", vec![pair("project", "p")])));
         assert_eq!(of(storage, "DELETE", "/volumes/"), None);
