@@ -332,6 +332,22 @@ mod tests {
         }
     }
 
+    /// As many pairs as users may set, each as long as it may be, are more than agents take.
+    #[test]
+    fn the_most_metadata_is_left_out_and_nothing_else() {
+        let volume = |pairs: usize| {
+            let first = br#"{"name":"v","description":"d","project":"p","user":"u","type":"t",
+                "type_id":"00000000-0000-4000-8000-000000000001","size_gib":1,"multiattach":true}"#;
+            let pair = |number: usize| (format!("{number:0>255}"), "v".repeat(255));
+            let metadata = (0..pairs).map(pair).collect();
+            KeptVolume { metadata, ..KeptVolume::from_bytes(first).unwrap() }
+        };
+        let bare = KeptVolume { truncated: true, ..volume(0) };
+        assert_eq!(KeptVolume::from_bytes(&volume(128).to_bytes()), Some(bare));
+        // The control: what fits is kept whole.
+        assert_eq!(KeptVolume::from_bytes(&volume(100).to_bytes()), Some(volume(100)));
+    }
+
     #[test]
     fn what_the_first_release_wrote_is_read() {
         let volume = br#"{"name":"v","description":null,"project":"p","user":"u","type":"t",

@@ -15,7 +15,7 @@ use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
 use crate::store::{Abort, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
 
-/// Most keys in a volume's metadata. A spec carries them all.
+/// Most keys in a volume's metadata.
 const METADATA_KEYS_MAX: usize = 128;
 
 /// Policy for choosing the id of a new volume. An id is part of names on disks and on the wire.
@@ -25,9 +25,9 @@ const CHOOSE_ID: &str = "mooring:choose_id";
 /// The message of an accepted volume without a place.
 const NOWHERE: &str = "No valid backend was found";
 
-/// Most bytes of metadata: a part of what an agent stores for a rebuild, as JSON writes some
-/// characters longer.
-const METADATA_BYTES_MAX: usize = mooring_model::limit::OPAQUE_BYTES_MAX / 4;
+/// Most bytes of metadata: as many pairs as there may be, each key and value as long as it may be.
+/// Agents store it for a rebuild if it fits; see [`crate::kept`].
+const METADATA_BYTES_MAX: usize = METADATA_KEYS_MAX * 2 * TEXT_CHARS_MAX;
 
 /// The volume, if this caller may see it.
 pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {

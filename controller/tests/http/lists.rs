@@ -5,7 +5,7 @@ use mooring_controller::service::Service;
 use serde_json::{Value, json};
 
 use crate::client::{Api, DEAD, INSTANCE, PROJECT, keys};
-use crate::support::{Rig, new_volume};
+use crate::support::{Rig, new_volume, until};
 
 /// Name, GiB, metadata.
 type Wanted<'a> = (Option<&'a str>, u32, &'a [(&'a str, &'a str)]);
@@ -273,6 +273,37 @@ async fn projects_see_their_own() {
     assert_eq!(names(&format!("?all_tenants=1&marker={other}")).await, ["mine"]);
     let sums = api.get("/volumes/summary?all_tenants=1").await;
     assert_eq!(sums.body["volume-summary"], json!({ "total_count": 2, "total_size": 2, "metadata": {} }));
+}
+
+/// More metadata than agents take is not kept beside the spec, and the volume has it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_has_up_to_128_whole_pairs_of_metadata() {
+    let rig = Rig::new(0).await;
+    let id = volumes(&rig.service, &[(Some("v"), 1, &[])]).await.remove(0);
+    rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Available).await;
+    let api = Api::on(&rig.service);
+    let path = format!("/volumes/{id}/metadata");
+    let pairs = |count: usize| -> Value {
+        let pair = |number: usize| (format!("{number:0>255}"), json!("v".repeat(255)));
+        (0..count).map(pair).collect::<serde_json::Map<String, Value>>().into()
+    };
+    for (count, fits) in [(100, true), (128, false), (1, true)] {
+        let set = api.put(&path, json!({ "metadata": pairs(count) })).await;
+        assert_eq!(set.status, 200, "{}", set.body);
+        assert_eq!(api.get(&path).await.body["metadata"], pairs(count));
+        until("the agent keeps what it takes", async || {
+            let kept = rig.storage.state().volumes[&id].opaque.clone();
+            let kept: Value = serde_json::from_slice(&kept).unwrap();
+            let wanted = if fits { pairs(count) } else { json!({}) };
+            let truncated = kept["truncated"] == true;
+            let same = kept["name"] == "v" && kept["metadata"] == wanted && truncated != fits;
+            if same { Ok(()) } else { Err(format!("{count}: truncated {truncated}")) }
+        })
+        .await;
+    }
+    let more = api.put(&path, json!({ "metadata": pairs(129) })).await;
+    more.is_fault(400, "badRequest", "Invalid input received: more than 128 metadata keys");
+    assert_eq!(api.get(&path).await.body["metadata"], pairs(1), "nothing was set");
 }
 
 #[tokio::test(flavor = "multi_thread")]
