@@ -37,6 +37,12 @@ pub enum Kind {
     Nobody,
     /// A boolean that is true for all.
     Always,
+    /// A boolean that is false for all.
+    Never,
+    /// A volume's type, by its name or its id.
+    Type,
+    /// A volume's host: `NAME`, `NAME@lvm` or `NAME@lvm#POOL`.
+    Host,
 }
 
 /// A key of a collection.
@@ -121,6 +127,12 @@ pub static VOLUMES: Collection = Collection {
         key("multiattach", "multiattach", Kind::Truth).unsorted(),
         key("attach_status", "attach_status", Kind::Text).unsorted(),
         key("user_id", "user_id", Kind::Text).unsorted(),
+        key("volume_type", "type_id", Kind::Type).unsorted(),
+        key("snapshot_id", "source_snapshot", Kind::Id).opt().unsorted(),
+        key("source_volid", "source_volume", Kind::Id).opt().unsorted(),
+        nothing("encrypted", Kind::Never),
+        key("host", "agent_id", Kind::Host).unsorted(),
+        key("os-vol-host-attr:host", "agent_id", Kind::Host).unsorted(),
     ],
 };
 
@@ -204,6 +216,9 @@ pub static SNAPSHOTS: Collection = Collection {
 /// All collections of objects.
 pub static COLLECTIONS: [&Collection; 5] = [&VOLUMES, &SNAPSHOTS, &ATTACHMENTS, &TYPES, &MESSAGES];
 
+/// The key of a filter that no collection has; only [`Test::Nothing`] goes with it.
+pub static UNKNOWN: Key = nothing("", Kind::Nobody);
+
 impl Collection {
     /// A key by its name.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
@@ -241,6 +256,20 @@ pub enum Test {
     Time(Order, SystemTime),
     /// The value has all of these pairs.
     Pairs(BTreeMap<String, String>),
+    /// The type has this name or this id.
+    Type {
+        /// The name.
+        name: String,
+        /// The id, or any text that is none.
+        id: String,
+    },
+    /// The volume is on a pool of this agent.
+    Host {
+        /// The agent's name.
+        agent: String,
+        /// The only pool that counts; `None` for all.
+        pool: Option<String>,
+    },
     /// No row matches.
     Nothing,
 }
@@ -335,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_only_admins_see_is_no_filter_for_others() {
-        for name in ["attached_host", "user_id"] {
+        for name in ["attached_host", "user_id", "host", "os-vol-host-attr:host"] {
             for collection in COLLECTIONS {
                 assert!(collection.key(name).is_none_or(|key| !key.everybody));
             }

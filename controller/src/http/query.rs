@@ -19,7 +19,8 @@ use super::context::Ctx;
 use super::fault::Fault;
 use super::schema;
 use super::version::Version;
-use crate::list::{CONDITIONS_MAX, Collection, Filter, Key, Kind, ListQuery, Order, PAGE_MAX, Test};
+use crate::list::{CONDITIONS_MAX, Collection, Filter, Key, Kind, ListQuery, Order, PAGE_MAX, Test, UNKNOWN};
+use crate::schedule::capabilities::BACKEND;
 
 /// Keys that every list knows.
 const COMMON: [&str; 9] =
@@ -77,7 +78,8 @@ impl Query {
     }
 
     /// Reads the query for a list of this collection. Keys that the collection lacks, or that only
-    /// admins may filter by, are dropped before the version `strict` and refused since.
+    /// admins may filter by, are refused from the version `strict` on. Below it, as in Cinder, an
+    /// admin's find nothing, and those of others are dropped.
     pub(super) fn list(
         &self,
         of: &'static Collection,
@@ -107,9 +109,13 @@ impl Query {
                 None => unknown.push(plain.chars().take(64).collect::<String>()),
             }
         }
-        if !unknown.is_empty() && ctx.version >= strict {
-            let list = unknown.join(", ");
-            return Err(Fault::bad_request(format!("Invalid filters {list} are found in query options.")));
+        if !unknown.is_empty() {
+            if ctx.version >= strict {
+                let list = unknown.join(", ");
+                let text = format!("Invalid filters {list} are found in query options.");
+                return Err(Fault::bad_request(text));
+            }
+            query.filters.extend(ctx.caller.admin.then_some(Filter { key: &UNKNOWN, test: Test::Nothing }));
         }
         bounded(&query.filters)?;
         for (name, down) in self.orders()? {
@@ -209,7 +215,13 @@ fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result
         Kind::Truth if matches!(value, "None" | "none") => Ok(Vec::new()),
         Kind::Truth => one(Test::Number(truth(key.name, value)?.into())),
         Kind::Always if truth(key.name, value)? => Ok(Vec::new()),
-        Kind::Always | Kind::Nobody => one(Test::Nothing),
+        Kind::Never if !truth(key.name, value)? => Ok(Vec::new()),
+        Kind::Always | Kind::Never | Kind::Nobody => one(Test::Nothing),
+        Kind::Type => {
+            let id = Uuid::try_parse(value).map_or_else(|_| value.to_owned(), |id| id.to_string());
+            one(Test::Type { name: value.to_owned(), id })
+        }
+        Kind::Host => one(on_host(value)),
         Kind::Time if version < Version::TIME_FILTERS => one(Test::Nothing),
         Kind::Time => {
             let moments = moments(key.name, value)?;
@@ -227,6 +239,18 @@ fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result
             one(Test::Pairs(dictionary(value).ok_or_else(wrong)?))
         }
     }
+}
+
+/// The condition that a host in the API's words means: `NAME`, `NAME@lvm` or `NAME@lvm#POOL`. There
+/// is nothing on another back end.
+fn on_host(text: &str) -> Test {
+    let (host, pool) = text.split_once('#').map_or((text, None), |(host, pool)| (host, Some(pool)));
+    let agent = match host.split_once('@') {
+        Some((agent, BACKEND)) => agent,
+        None if pool.is_none() => host,
+        _ => return Test::Nothing,
+    };
+    Test::Host { agent: agent.to_owned(), pool: pool.map(str::to_owned) }
 }
 
 fn truth(name: &str, text: &str) -> Result<bool, Fault> {
@@ -301,12 +325,79 @@ fn instant(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::domain::Caller;
+    use crate::http::audit::Notes;
+    use crate::list::VOLUMES;
 
     fn query(text: &str) -> Query {
         Query::of(&format!("/x?{text}").parse().unwrap()).unwrap()
+    }
+
+    fn ctx(admin: bool, version: Version, query: Query) -> Ctx {
+        let caller = Caller {
+            project: "p".to_owned(),
+            user: "u".to_owned(),
+            roles: Vec::new(),
+            admin,
+            service: false,
+            request: "req".to_owned(),
+        };
+        let (base, address, path) = ("http://x".into(), "/v3/volumes".into(), "/volumes".into());
+        let (policies, notes) = (Arc::default(), Notes::default());
+        Ctx { caller, version, base, address, path, query, policies, notes }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// A filter that nobody knows never leads to the whole list, but before 3.31 for those who
+        /// are no admins.
+        #[test]
+        fn an_admins_filter_is_applied_or_refused_or_finds_nothing(
+            name in "[a-z_]{1,9}|host|encrypted|user_id|status",
+            value in "[a-z0-9@:]{1,9}",
+            admin in any::<bool>(),
+            version in prop::sample::select(vec![
+                Version::ATTACHMENTS, Version::STRICT_FILTERS, Version::LIKE_FILTERS, Version::TIME_FILTERS,
+            ]),
+        ) {
+            prop_assume!(!COMMON.contains(&name.as_str()));
+            let ctx = ctx(admin, version, query(&format!("{name}={}", encoded(&value))));
+            let known = VOLUMES.key(&name).is_some_and(|key| key.everybody || admin);
+            match ctx.query.list(&VOLUMES, &ctx, Version::STRICT_FILTERS) {
+                Ok(_) if known => {}
+                Ok(asked) => {
+                    prop_assert!(version < Version::STRICT_FILTERS, "{name} is dropped");
+                    let nothing = asked.filters.iter().any(|filter| filter.test == Test::Nothing);
+                    prop_assert_eq!(nothing, admin);
+                }
+                Err(_) => prop_assert!(known || version >= Version::STRICT_FILTERS, "{name} is refused"),
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_are_read_in_three_forms() {
+        let on = |agent: &str, pool: Option<&str>| Test::Host {
+            agent: agent.to_owned(),
+            pool: pool.map(str::to_owned),
+        };
+        for (text, wanted) in [
+            ("s1", on("s1", None)),
+            ("s1@lvm", on("s1", None)),
+            ("s1@lvm#vg0", on("s1", Some("vg0"))),
+            ("s1@ceph", Test::Nothing),
+            ("s1@ceph#vg0", Test::Nothing),
+            ("s1#vg0", Test::Nothing),
+        ] {
+            assert_eq!(on_host(text), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod audit;
 mod counts;
 mod enrolments;
 mod fenced;
+mod filters;
 mod identities;
 mod numbers;
 mod operations;
@@ -31,6 +32,7 @@ use self::enrolments::{
     a_name_has_one_join_token, a_rotation_has_one_next_authority_and_its_key_is_sealed,
     a_shared_file_is_for_one_machine_and_an_hour, an_enrolment_is_kept_changed_and_revoked,
 };
+use self::filters::volumes_are_found_by_host_type_and_source;
 use self::identities::{an_identity_is_one_volumes_for_ever, found_volumes_may_share_an_identity};
 use self::numbers::{
     a_fibre_channel_number_is_given_once, a_fibre_channel_number_is_one_volumes_until_it_is_cut,
@@ -107,6 +109,7 @@ contract![
     statuses_follow_in_one_transaction,
     a_growth_that_is_taken_back_counts_until_it_is_over,
     what_is_there_is_counted_by_its_words,
+    volumes_are_found_by_host_type_and_source,
     an_identity_is_one_volumes_for_ever,
     found_volumes_may_share_an_identity,
     audit_lines_are_kept_once_and_found,

@@ -93,6 +93,13 @@ fn contains(statement: &mut Statement, column: &str, part: impl Into<Value>) -> 
     format!("REPLACE({column}, {part}, '') <> {column}")
 }
 
+/// A condition "the volume is on a pool of this agent". A volume without a place is on none.
+fn on_host(statement: &mut Statement, column: &str, agent: &str, pool: Option<&str>) -> String {
+    let agent = statement.bind(agent);
+    let own = pool.map(|pool| format!(" AND pool = {}", statement.bind(pool))).unwrap_or_default();
+    format!("({column} = (SELECT agent_id FROM agents WHERE name = {agent}) AND pool <> ''{own})")
+}
+
 fn condition(statement: &mut Statement, filter: &Filter) -> String {
     const NEVER: &str = "1 = 0";
     let column = filter.key.column;
@@ -113,6 +120,11 @@ fn condition(statement: &mut Statement, filter: &Filter) -> String {
             };
             format!("{column} {operator} {}", statement.bind(*time))
         }
+        Test::Type { name, id } => {
+            let (name, id) = (statement.bind(name), statement.bind(id));
+            format!("{column} IN (SELECT id FROM volume_types WHERE name = {name} OR id = {id})")
+        }
+        Test::Host { agent, pool } => on_host(statement, column, agent, pool.as_deref()),
         Test::Pairs(pairs) if filter.key.kind == Kind::Specs => all(pairs, |key, value| {
             let (key, value) = (statement.bind(key), statement.bind(value));
             format!(

@@ -87,8 +87,8 @@ async fn volumes_are_filtered_and_sorted() {
         ("3.60", "?limit=99999999999999999999999", &all),
         ("3.60", "?limit=0", &json!([])),
         ("3.60", &format!("?marker={}", ids[2]), &json!(["bB", "a"])),
-        // Before 3.31 an unknown filter is dropped.
-        ("3.30", "?nosuch=1", &all),
+        // Before 3.31 an admin's unknown filter finds nothing.
+        ("3.30", "?nosuch=1", &json!([])),
         ("3.33", "?name~=b", &all),
     ] {
         let path = format!("/volumes/detail{query}");
@@ -104,6 +104,49 @@ async fn volumes_are_filtered_and_sorted() {
         let summary = format!("/volumes{query}");
         assert_eq!(json!(listed(&api, version, &summary, "volumes", "name").await), *wanted, "{query}");
     }
+}
+
+/// An admin's filters: the host in its three forms, the type, the sources.
+#[tokio::test(flavor = "multi_thread")]
+async fn admins_filter_by_host_type_and_source() {
+    let rig = Rig::new(0).await;
+    let ids = volumes(&rig.service, &[(Some("a"), 1, &[]), (Some("b"), 1, &[])]).await;
+    for id in &ids {
+        rig.until_volume(id.parse().unwrap(), mooring_controller::domain::VolumeStatus::Available).await;
+    }
+    rig.write(&format!("UPDATE volumes SET source_snapshot = '{DEAD}' WHERE id = '{}'", ids[0]));
+    let api = Api::on(&rig.service);
+    let shown = api.v3("3.63", "GET", &format!("/volumes/{}", ids[0]), None).await.body["volume"].clone();
+    let host = shown["os-vol-host-attr:host"].as_str().unwrap();
+    let (backend, pool) = host.split_once('#').unwrap();
+    let name = backend.strip_suffix("@lvm").unwrap();
+    let kind = shown["volume_type_id"].as_str().unwrap();
+    let (both, none) = (json!(["b", "a"]), json!([]));
+    for (query, wanted) in [
+        (format!("host={name}"), &both),
+        (format!("host={backend}"), &both),
+        (format!("host={backend}%23{pool}"), &both),
+        (format!("os-vol-host-attr:host={name}"), &both),
+        (format!("host={backend}%23nosuch"), &none),
+        (format!("host={backend}%23"), &none),
+        (format!("host={name}@nosuch"), &none),
+        ("host=nosuch".to_owned(), &none),
+        ("encrypted=false".to_owned(), &both),
+        ("encrypted=true".to_owned(), &none),
+        ("volume_type=__DEFAULT__".to_owned(), &both),
+        (format!("volume_type={kind}"), &both),
+        (format!("volume_type={}", kind.replace('-', "")), &both),
+        ("volume_type=nosuch".to_owned(), &none),
+        (format!("snapshot_id={DEAD}"), &json!(["a"])),
+        (format!("snapshot_id={}", ids[0]), &none),
+        (format!("source_volid={DEAD}"), &none),
+    ] {
+        for version in ["3.30", "3.60"] {
+            let found = listed(&api, version, &format!("/volumes?{query}"), "volumes", "name").await;
+            assert_eq!(json!(found), *wanted, "{version} {query}");
+        }
+    }
+    assert_eq!(api.get("/volumes?encrypted=x").await.status, 400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -382,8 +425,10 @@ async fn types() {
     assert_eq!(names("?sort=name:desc&limit=2").await, ["b", "a"]);
     assert_eq!(names("?extra_specs=%7B'multiattach':'%3Cis%3E%20True'%7D").await, ["b"]);
     assert_eq!(names("?extra_specs=%7B'multiattach':'x'%7D").await, [""; 0]);
-    let old = listed(&api, "3.51", "/types?extra_specs=x&nosuch=1", "volume_types", "name").await;
-    assert_eq!(old.len(), 3, "before 3.52 types have no such filter");
+    let old =
+        async |query: &str| listed(&api, "3.51", &format!("/types{query}"), "volume_types", "name").await;
+    assert_eq!(old("?extra_specs=x").await.len(), 3, "before 3.52 types have no such filter");
+    assert_eq!(old("?nosuch=1").await, [""; 0]);
 
     let page = api.get("/types?limit=1").await;
     let id = page.body["volume_types"][0]["id"].as_str().unwrap();
