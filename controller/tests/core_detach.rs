@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::support::{
-    LONG, POLICIES, Rig, SHORT, admin, client, connector, member, native, new_volume, put_forward, reserve,
-    set_clock, until,
+    LONG, POLICIES, Rig, SHORT, admin, client, connector, cured, member, native, new_volume, put_forward,
+    reserve, set_clock, until,
 };
 use mooring_api::v1;
 use mooring_controller::domain::{
@@ -18,6 +18,7 @@ use mooring_controller::list::ListQuery;
 use mooring_controller::policy::Policies;
 use mooring_controller::service::{Refusal, Way};
 use mooring_model::{AttachmentId, Mode, Proof, ReservationsChange, VolumeId};
+use tonic::Code;
 use uuid::Uuid;
 
 const USER: &str = "0123456789abcdef";
@@ -135,6 +136,37 @@ async fn widened_force_takes_the_whole_host_and_no_other() {
     assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     let service = Caller { service: true, ..user };
     rig.service.detach(&service, id, Way::Forced, LONG).await.unwrap();
+}
+
+/// A session of the host's name is live at the target, and the host never got a connection: nobody
+/// can be asked to log out. The grant is not given back, and goes when the session has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_without_a_path_goes_on_when_the_session_ends() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    rig.storage.state().knobs.pending = true;
+    let new = native(volume, "host1", Mode::ReadWrite);
+    let id = rig.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+    until("the grant", async || {
+        let granted = rig.storage.granted(volume);
+        if granted.len() == 1 { Ok(()) } else { Err(format!("{granted:?}")) }
+    })
+    .await;
+    let refusal = cured(Code::FailedPrecondition, "host1 is logged in", "fix_spec");
+    rig.storage.state().knobs.refuse_revoke = Some(refusal);
+    let waits = rig.service.delete_attachment(&admin(), id, false, SHORT).await;
+    assert!(matches!(waits, Err(Refusal::Pending(_))), "{waits:?}");
+    until("the reason", async || {
+        let seen = rig.service.attachment(&admin(), id).await.unwrap();
+        let says = seen.fault.as_ref().is_some_and(|fault| fault.contains("host1 is logged in"));
+        if says && seen.status == AttachmentStatus::Detaching { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    rig.storage.state().knobs.refuse_revoke = None;
+    rig.storage.state().knobs.pending = false;
+    let (gone, _) = rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
+    assert_eq!(gone.receipt.unwrap().proof, Proof::Proven);
+    assert!(rig.storage.granted(volume).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,7 +40,7 @@ use exports::Exports;
 use lease::Hold;
 pub(crate) use registry::{Agents, Held};
 use roll::Roll;
-pub(crate) use seen::{Heard, Kept, SeenVolume, fc_grants, fc_logged_in, logged_in};
+pub(crate) use seen::{Heard, Kept, SeenVolume, fc_grants, fc_logged_in, has_session, logged_in};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -106,6 +106,17 @@ pub(crate) fn fc_logged_in(report: &ExportReport, wwpn: Wwpn) -> bool {
     fc_grants(report).any(|grant| grant.initiator == wwpn && grant.logged_in)
 }
 
+/// Returns `true` if a report shows a session of this initiator. A session counts in every state:
+/// one that is just starting or ending does not prove an absence.
+pub(crate) fn has_session(report: &ExportReport, initiator: &Initiator) -> bool {
+    match initiator {
+        Initiator::Iscsi(iqn) => {
+            report.grants.iter().any(|grant| grant.initiator == *iqn && !grant.sessions.is_empty())
+        }
+        Initiator::Fc(wwpn) => fc_logged_in(report, *wwpn),
+    }
+}
+
 /// Returns `true` if a report shows an initiator that could be logged in and is not; whether it
 /// should be does not matter. A host's missing port counts even if the host is logged in through
 /// another port: a report does not say which ports belong to one host.

@@ -23,6 +23,7 @@ mod once;
 pub(crate) mod options;
 pub(crate) mod place;
 mod pulse;
+mod refused;
 mod reserved;
 pub(crate) mod revert;
 pub(crate) mod review;

@@ -489,67 +489,6 @@ impl Inner {
         self.touch(id);
         Ok(status.receipts.iter().filter_map(reports::receipt).collect())
     }
-
-    /// Handles an agent that refused a change of the export. The attachment that caused the refusal
-    /// must not hold up the others.
-    async fn export_refused(
-        self: &Arc<Self>,
-        agent: &Held,
-        work: &Work,
-        text: String,
-        cure: Cure,
-    ) -> Result<Next, Refusal> {
-        let id = work.volume.id;
-        tracing::warn!(volume = %id, error = text, "the agent does not take the export's wish");
-        let back = |row: &&AttachmentRow| row.is_revoking() && !row.forced && row.native.is_some();
-        let new = |row: &&AttachmentRow| row.is_coming();
-        let stays: Vec<_> = work.rows.iter().filter(back).map(|row| row.id).collect();
-        let fails: Vec<_> = work.rows.iter().filter(new).map(|row| row.id).collect();
-        let by_removal = cure == Cure::FixSpec && !stays.is_empty();
-        let (ids, keep) = if by_removal { (stays, true) } else { (fails, false) };
-        if ids.is_empty() && cure == Cure::FixSpec {
-            // No attachment explains the refusal: the agent grants somebody whom this database does
-            // not know.
-            return self.review(agent, id, &text).await;
-        }
-        if ids.is_empty() {
-            return Ok(Next::After(AGAIN));
-        }
-        let write = move |db: &Db<'_>| {
-            let mut rows = Vec::new();
-            for mut row in db.attachments_of(id)?.into_iter().filter(|row| ids.contains(&row.id)) {
-                // The row may have changed meanwhile: forced, or in another direction.
-                let same = if keep { back(&&row) } else { new(&&row) };
-                if !same {
-                    continue;
-                }
-                row.grant_wanted = keep;
-                row.fault = Some(text.clone());
-                row.wished_at = Generation::ZERO;
-                if !keep && row.status == AttachmentStatus::Attaching {
-                    row.status = AttachmentStatus::ErrorAttaching;
-                    db.keep_attach_failed(&row)?;
-                }
-                rows.push(row);
-            }
-            let hosts: BTreeSet<AgentId> = rows.iter().filter_map(|row| row.native).collect();
-            Ok((wishes::apply(db, id, &mut rows, &BTreeSet::new())?, hosts))
-        };
-        let (rewished, hosts) = agent.store.write("take back a change", write).await?;
-        self.go(id, &rewished.hosts);
-        if by_removal {
-            // The host has logged out, and its session at the target ends when the kernel notices.
-            // Its job asks again.
-            for host in hosts {
-                let inner = Arc::clone(self);
-                self.spawn(async move {
-                    tokio::time::sleep(AGAIN).await;
-                    inner.kick(Job::Host(id, host));
-                });
-            }
-        }
-        Ok(Next::Again)
-    }
 }
 
 /// Returns whether live sessions may be cut. They may for a client's detach (its DELETE ends its

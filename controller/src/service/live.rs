@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, cache, sessions};
-use crate::agents::{Agent, AgentState, fc_logged_in};
+use crate::agents::{Agent, AgentState, has_session};
 use crate::domain::{
     AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState, host_reports,
 };
@@ -201,14 +201,7 @@ impl Inner {
             return None;
         }
         let Some(report) = agent.export(volume) else { return Some(false) };
-        Some(initiators.each().any(|initiator| match initiator {
-            // A session counts in every state: one that is just starting or ending does not prove
-            // an absence.
-            Initiator::Iscsi(iqn) => {
-                report.grants.iter().any(|grant| grant.initiator == iqn && !grant.sessions.is_empty())
-            }
-            Initiator::Fc(wwpn) => fc_logged_in(&report, wwpn),
-        }))
+        Some(initiators.each().any(|initiator| has_session(&report, &initiator)))
     }
 }
 
