@@ -11,7 +11,7 @@ use crate::support::{
 };
 use mooring_api::v1;
 use mooring_controller::domain::{
-    AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeAction, VolumeStatus,
+    AttachAction, AttachmentStatus, Caller, NewAttachment, NewConnector, VolumeAction, VolumeStatus,
 };
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
@@ -136,6 +136,25 @@ async fn widened_force_takes_the_whole_host_and_no_other() {
     assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     let service = Caller { service: true, ..user };
     rig.service.detach(&service, id, Way::Forced, LONG).await.unwrap();
+}
+
+/// Two servers on one host; the connection of the first was terminated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_widened_force_ends_at_once_what_has_no_grant() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let ids = [attached(&rig, volume, 1, 1).await, attached(&rig, volume, 1, 2).await];
+    let service = Caller { service: true, ..admin() };
+    let ends = AttachAction::TerminateConnection { connector: Some(connector(1)) };
+    rig.service.attach_action(&service, volume, ends, LONG).await.unwrap();
+    assert_eq!(rig.storage.granted(volume).len(), 1, "the other server keeps its access");
+    let (receipt, others) = rig.service.detach(&admin(), ids[1], Way::Widened, LONG).await.unwrap();
+    assert!(receipt.receipt.is_some() && others.is_empty(), "{others:?}");
+    rig.until_volume(volume, VolumeStatus::Available).await;
+    let records = rig.service.receipts(&admin(), Some(volume), None, 10).await.unwrap();
+    let without = |id| records.iter().find(|one| one.attachment == id).unwrap().receipt.is_none();
+    assert_eq!((records.len(), ids.map(without)), (2, [true, false]));
+    assert!(records.iter().all(|record| record.forced && record.detached_at.is_some()), "{records:?}");
 }
 
 /// A session of the host's name is live at the target, and the host never got a connection: nobody

@@ -163,12 +163,10 @@ fn begin(
     {
         return Ok(Begun::Look(Needed { agent: volume.agent, volume: volume.id, initiator }));
     }
-    let mut going =
+    let companions =
         if way.is_forced() { companions(&row, db.attachments_of(volume.id)?, way)? } else { Vec::new() };
     let asked = asked_by(db, caller);
-    for other in &mut going {
-        force_away(&asked, other);
-    }
+    let mut going = force_companions(db, &asked, companions)?;
     let mut row = row;
     // A detach that the client has announced begins here.
     if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
@@ -193,6 +191,25 @@ fn begin(
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
     let answer = detached(inner, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
+}
+
+/// Forces the companions of an attachment away. Returns those whose grant has to be revoked; the
+/// others end at once, for no agent has any part of them.
+fn force_companions(
+    db: &Db<'_>,
+    asked: &Asked,
+    companions: Vec<AttachmentRow>,
+) -> Result<Vec<AttachmentRow>, Abort> {
+    let mut going = Vec::with_capacity(companions.len());
+    for mut other in companions {
+        force_away(asked, &mut other);
+        if other.held {
+            going.push(other);
+        } else {
+            db.detach(&other, None)?;
+        }
+    }
+    Ok(going)
 }
 
 /// Begins a force detach from a volume in review. No spec is written for it: the storage agent
