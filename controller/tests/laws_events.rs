@@ -1,5 +1,6 @@
 //! Random sequences of requests and faults: after each one the status of a volume is the derived
-//! one, and an attachment that was acknowledged as detached has no grant.
+//! one, each attachment's row is one of the table of decision 78, and an attachment that was
+//! acknowledged as detached has no grant.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -26,6 +27,7 @@ enum Event {
     HostDown(usize, bool),
     Holders(usize, bool),
     Unproven(bool),
+    Lingers(bool),
     Restart,
     Promise(bool),
     Announce(bool),
@@ -49,6 +51,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_usize..2, any::<bool>()).prop_map(|(host, down)| Event::HostDown(host, down)),
         1 => (0_usize..2, any::<bool>()).prop_map(|(host, held)| Event::Holders(host, held)),
         1 => any::<bool>().prop_map(Event::Unproven),
+        1 => any::<bool>().prop_map(Event::Lingers),
         1 => Just(Event::Restart),
         2 => any::<bool>().prop_map(Event::Promise),
         2 => any::<bool>().prop_map(Event::Announce),
@@ -74,6 +77,47 @@ fn check(state: &VolumeState) {
         expected = (VolumeStatus::Detaching, AttachStatus::Attached);
     }
     assert_eq!((volume.status, volume.attach_status), expected, "{statuses:?} {state:?}");
+}
+
+/// Legal rows of attachments: status; wants a grant, has seen it, holds it, wants a path, had one
+/// ever, is forced; of a client, of a native host, or of both. `-`: either.
+const LEGAL: [(&str, &str, &str); 23] = [
+    ("reserved", "000000", "both"),
+    ("attaching", "101000", "both"),
+    ("attaching", "111000", "client"),
+    ("attaching", "111110", "native"),
+    ("attached", "000000", "both"),
+    ("attached", "000010", "native"),
+    ("attached", "101000", "both"),
+    ("attached", "101110", "native"),
+    ("attached", "111000", "client"),
+    ("attached", "111110", "native"),
+    ("attached", "0-1000", "both"),
+    ("attached", "001110", "native"),
+    ("detaching", "1-1010", "native"),
+    ("detaching", "0-1000", "both"),
+    ("detaching", "0-1010", "native"),
+    ("detaching", "0-1001", "both"),
+    ("detaching", "0-1111", "native"),
+    ("detaching", "0-1011", "native"),
+    ("error_attaching", "000000", "both"),
+    ("error_attaching", "000010", "native"),
+    ("error_attaching", "111010", "native"),
+    ("error_attaching", "001000", "both"),
+    ("error_attaching", "0-1010", "native"),
+];
+
+fn check_rows(rig: &Rig) {
+    let sql = "SELECT status || ' ' || grant_wanted || granted || held || connect_wanted || connect_ever || forced || \
+               CASE WHEN native IS NULL THEN ' client' ELSE ' native' END || ' ' || id FROM attachments";
+    for row in rig.texts(sql) {
+        let [status, flags, of, _] = row.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let fits = |(one, like, who): &(&str, &str, &str)| {
+            let same = like.chars().zip(flags.chars()).all(|(like, flag)| like == '-' || like == flag);
+            *one == status && same && (*who == of || *who == "both")
+        };
+        assert!(LEGAL.iter().any(fits), "no legal row: {row}");
+    }
 }
 
 /// Long enough for an answer when all is well, and short enough for a test to wait.
@@ -149,6 +193,7 @@ impl Run {
             }
             Event::Unproven(yes) if yes => self.rig.storage.state().knobs.unproven = true,
             Event::Unproven(_) => self.rig.storage.prove(),
+            Event::Lingers(yes) => self.rig.storage.state().knobs.lingers = yes,
             Event::Restart => {
                 drop(service);
                 self.rig.restart_on("state", false).await;
@@ -180,6 +225,7 @@ impl Run {
     /// All is well again: everything can be detached, and then nothing is left.
     async fn end(self) {
         self.rig.storage.set_down(false);
+        self.rig.storage.state().knobs.lingers = false;
         self.rig.storage.prove();
         for host in &self.rig.hosts {
             host.set_down(false);
@@ -235,6 +281,7 @@ async fn run(shared: bool, events: Vec<Event>) {
         run.step(event).await;
         let state = run.rig.service.volume_state(&admin(), volume).await.unwrap();
         check(&state);
+        check_rows(&run.rig);
         let live =
             state.volume.attachments.iter().filter(|one| one.status != AttachmentStatus::ErrorAttaching);
         let servers: Vec<_> = live.map(|one| one.instance).collect();

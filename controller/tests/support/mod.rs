@@ -80,6 +80,8 @@ pub(crate) struct Knobs {
     pub(crate) refuse_export: Option<Status>,
     /// Exports with fewer grants are refused with this.
     pub(crate) refuse_revoke: Option<Status>,
+    /// Refuses to revoke a grant whose session the sender does not want to be cut.
+    pub(crate) lingers: bool,
     /// The agent's release knows no cache flag.
     pub(crate) knows_no_cache: bool,
     /// The host does not report with how many secrets it can log in.
@@ -626,6 +628,9 @@ impl Agent for Fake {
                     state.exports.get(&id).and_then(|kept| kept.spec.clone()).unwrap_or_default().grants;
                 let refusal = match grants.len().cmp(&before.len()) {
                     Ordering::Greater => state.knobs.refuse_export.clone(),
+                    Ordering::Less if state.knobs.lingers && cut == "refuse" => {
+                        Some(cured(Code::FailedPrecondition, "a session is live", "fix_spec"))
+                    }
                     Ordering::Less => state.knobs.refuse_revoke.clone(),
                     Ordering::Equal => None,
                 };

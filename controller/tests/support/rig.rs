@@ -145,6 +145,18 @@ impl Rig {
         volume
     }
 
+    /// Reads the first column of a query past the service.
+    pub(crate) fn texts(&self, sql: &str) -> Vec<String> {
+        if ON_POSTGRES {
+            return self.psql(sql).lines().map(str::to_owned).collect();
+        }
+        let path = self.path("state").join("mooring-controller.db");
+        let db = rusqlite::Connection::open(path).unwrap();
+        let mut statement = db.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| row.get(0)).unwrap();
+        rows.map(Result::unwrap).collect()
+    }
+
     /// Changes the database past the service.
     pub(crate) fn write(&self, sql: &str) {
         let path = self.path("state").join("mooring-controller.db");
