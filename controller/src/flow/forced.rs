@@ -73,7 +73,7 @@ pub(crate) fn force_rows(
             going.push(attachment);
         } else {
             // No agent has anything of it.
-            db.detach(&attachment, None)?;
+            db.detach(&attachment, None, true)?;
             gone = true;
         }
     }

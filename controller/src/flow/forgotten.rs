@@ -87,8 +87,9 @@ fn forget_volume(
     let rows = db.attachments_of(id)?;
     for row in &rows {
         let receipt = last_receipt(db, row, &rows, at)?;
-        let asked = row.asked.clone().unwrap_or_else(|| forgotten.asked.clone());
-        db.detach(&AttachmentRow { forced: true, asked: Some(asked), ..row.clone() }, receipt)?;
+        let mut row = row.clone();
+        forced::ask(&forgotten.asked, &mut row, false);
+        db.detach(&row, receipt, true)?;
     }
     let mut hosts = BTreeSet::new();
     for host in db.connections_of(id)?.into_iter().filter(|host| *host != forgotten.agent) {
@@ -115,7 +116,7 @@ fn end_at(
     rows: Vec<AttachmentRow>,
 ) -> Result<Rewished, Abort> {
     let Some(row) = db.volume(volume)? else {
-        rows.iter().try_for_each(|row| db.detach(row, None))?;
+        rows.iter().try_for_each(|row| db.detach(row, None, row.forced))?;
         return Ok(Rewished::default());
     };
     forced::force_rows(db, &forgotten.asked, &row, rows)

@@ -710,7 +710,7 @@ fn finish(
         revoked.insert(host);
     }
     if row.status == AttachmentStatus::Detaching {
-        db.detach(row, receipt)?;
+        db.detach(row, receipt, row.forced)?;
         settled.attached.push(row.id);
         return Ok(());
     }

@@ -262,7 +262,7 @@ fn settle_row(
         }
         return Ok((changed, true));
     }
-    db.detach(row, last.map(|(id, _)| id))?;
+    db.detach(row, last.map(|(id, _)| id), row.forced)?;
     if let Some(host) = row.native.filter(|_| row.connect_ever) {
         let others = db.attachments_of(row.volume)?;
         let kind = Kind::Connection(host);

@@ -185,8 +185,7 @@ fn begin(
     }
     // No agent has any part of this attachment.
     ask(&asked, &mut row, false);
-    row.forced |= way.is_forced();
-    db.detach(&row, None)?;
+    db.detach(&row, None, way.is_forced())?;
     db.attachment_event(volume.id)?;
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
     let answer = detached(inner, db, caller, id, volume.id, None)?;
@@ -206,7 +205,7 @@ fn force_companions(
         if other.held {
             going.push(other);
         } else {
-            db.detach(&other, None)?;
+            db.detach(&other, None, true)?;
         }
     }
     Ok(going)
@@ -451,7 +450,7 @@ impl Service {
                     row.status = AttachmentStatus::Detaching;
                     return Ok(Some((volume, wishes::apply(db, volume, &mut [row], &BTreeSet::new())?)));
                 }
-                db.detach(&row, None)?;
+                db.detach(&row, None, false)?;
                 db.attachment_event(volume)?;
                 Ok(Some((volume, wishes::apply(db, volume, &mut [], &BTreeSet::new())?)))
             }

@@ -352,12 +352,17 @@ impl Db<'_> {
                 row.cache.as_str()
             ],
         )?;
-        self.release_fc_luns(row)
+        if row.held { Ok(()) } else { self.release_fc_luns(row) }
     }
 
-    /// Deletes an attachment and records whose it was. With the last attachment of a nexus go the
-    /// credentials and the LUNs of that nexus.
-    pub(crate) fn detach(&self, row: &AttachmentRow, receipt: Option<i64>) -> Result<(), SqlError> {
+    /// Deletes an attachment and records whose it was, and whether it was `forced`. With the last
+    /// attachment of a nexus go the credentials and the LUNs of that nexus.
+    pub(crate) fn detach(
+        &self,
+        row: &AttachmentRow,
+        receipt: Option<i64>,
+        forced: bool,
+    ) -> Result<(), SqlError> {
         self.run("DELETE FROM attachments WHERE id = ?1", &values![row.id])?;
         let sql = "INSERT INTO detached (id, volume_id, project, initiator, receipt, detached_us, instance, host, mode, \
                    forced, asked_user, asked_request, asked_us) \
@@ -376,7 +381,7 @@ impl Db<'_> {
                 row.instance,
                 row.host.as_deref(),
                 row.mode,
-                row.forced,
+                forced,
                 asked.map(|asked| asked.user.as_str()),
                 asked.map(|asked| asked.request.as_str()),
                 asked.map(|asked| asked.at)
@@ -387,7 +392,7 @@ impl Db<'_> {
                        (SELECT 1 FROM attachments WHERE volume_id = ?1 AND initiator = ?2)";
             self.run(sql, &values![row.volume, initiator])?;
         }
-        self.release_fc_luns(&AttachmentRow { held: false, ..row.clone() })
+        self.release_fc_luns(row)
     }
 
     /// The record of a detached attachment.

@@ -466,10 +466,10 @@ async fn credentials_go_with_the_last_attachment(place: Place) {
         })
         .await;
     let seen = async || place.read(move |db| Ok(db.nexus(id, &iqn(1))?)).await;
-    place.write(move |db| Ok(db.detach(&one, Some(4))?)).await;
+    place.write(move |db| Ok(db.detach(&one, Some(4), one.forced)?)).await;
     assert!(seen().await == Some(nexus));
     let last = two.id;
-    place.write(move |db| Ok(db.detach(&two, None)?)).await;
+    place.write(move |db| Ok(db.detach(&two, None, two.forced)?)).await;
     assert!(seen().await.is_none());
     let gone = place.read(move |db| Ok(db.detached(last)?.unwrap())).await;
     assert_eq!((gone.volume, gone.receipt), (id, None));

@@ -287,7 +287,7 @@ mod tests {
                 assert_eq!(at("mine", other, true)?, None);
                 let bound = put(db, 2, own, "iqn.2026-01.lab:ab", "host2", false)?;
                 assert_eq!(at("host1", other, false)?, None, "{bound}: another name");
-                db.detach(&db.attachment(claim)?.unwrap(), None)?;
+                db.detach(&db.attachment(claim)?.unwrap(), None, false)?;
                 let bound = put(db, 3, own, had, "host2", false)?;
                 for host in ["host1", "host3"] {
                     assert_eq!(at(host, other, false)?, Some(bound), "{host}");

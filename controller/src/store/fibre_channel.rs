@@ -59,12 +59,10 @@ impl Db<'_> {
         Ok(())
     }
 
-    /// Frees the LUNs of an attachment, once nothing of it can be at its agent. LUNs that another
+    /// Frees the LUNs of an attachment that has nothing at its agent any more. LUNs that another
     /// attachment of the volume holds at the same port stay.
     pub(super) fn release_fc_luns(&self, row: &AttachmentRow) -> Result<(), SqlError> {
-        let Some(ports) = row.initiator.as_ref().filter(|_| !row.held).and_then(Initiators::ports) else {
-            return Ok(());
-        };
+        let Some(ports) = row.initiator.as_ref().and_then(Initiators::ports) else { return Ok(()) };
         let others = self.attachments_of(row.volume)?;
         let held = |port: Wwpn| {
             let mut others = others.iter().filter(|other| other.id != row.id && other.held);

@@ -42,7 +42,7 @@ pub(super) async fn a_fibre_channel_number_is_one_volumes_until_it_is_cut(place:
         place.store.write("take", move |db: &Db<'_>| Ok(db.take_fc_lun(agent, &ports(ONE), Lun(6), v)?));
     assert!(twice.await.is_err(), "two numbers for one volume");
     // A LUN that another attachment holds at the same port stays.
-    place.write(move |db| Ok(db.detach(&first, None)?)).await;
+    place.write(move |db| Ok(db.detach(&first, None, false)?)).await;
     assert_eq!(known().await, [(5, Some(v), false), (5, None, true)]);
     // The attach failed, and the row is kept with its reason.
     let gone = AttachmentRow { held: false, grant_wanted: false, ..second };

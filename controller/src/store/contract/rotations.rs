@@ -63,7 +63,7 @@ pub(super) async fn a_rotation_is_a_part_of_its_nexus(place: Place) {
     put(1, pair("x", true), Some(Stage::Offered), Some(pair("y", true))).await;
     let rows = place.read(move |db| Ok(db.attachments_of(id)?)).await;
     for row in rows {
-        place.write(move |db| Ok(db.detach(&row, None)?)).await;
+        place.write(move |db| Ok(db.detach(&row, None, false)?)).await;
     }
     assert!(seen(1).await == (None, None, Rotation::default()) && in_motion().await.is_empty());
 }
