@@ -63,26 +63,29 @@ fn attachments_page(
     query: &ListQuery,
     secrets: Secrets,
 ) -> Result<Page<Attachment>, Abort> {
-    let mut rows = found("Attachment", query, db.attachment_page(query)?)?;
+    let rows = found("Attachment", query, db.attachment_page(query)?)?;
     let ids: BTreeSet<VolumeId> = rows.iter().map(|row| row.volume).collect();
     let volumes = db.volumes_by_id(&ids.into_iter().collect::<Vec<_>>())?;
     // Count grants as granted that are reported and not stored yet. Few attachments are coming at
     // once.
-    for row in rows.iter_mut().filter(|row| row.is_coming()) {
-        if let Some(volume) = volumes.get(&row.volume) {
-            row.granted = inner.sees_grant(db, volume.agent, row)?;
-        }
+    let mut shown = BTreeSet::new();
+    for row in &rows {
+        let sees = match volumes.get(&row.volume).filter(|_| row.is_coming()) {
+            Some(volume) => inner.sees_grant(db, volume.agent, row)?,
+            None => row.granted,
+        };
+        shown.extend(sees.then_some(row.id));
     }
     let connected: Vec<_> =
-        rows.iter().filter(|row| row.grant_wanted && row.granted).map(|row| row.id).collect();
+        rows.iter().filter(|row| row.grant_wanted && shown.contains(&row.id)).map(|row| row.id).collect();
     let nexuses = db.nexuses_of(&connected)?;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
         let volume = volumes.get(&row.volume);
         let volume =
             volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
-        let nexus = nexuses.get(&row.id);
-        items.push(view::attachment_of(inner, volume, row, nexus, secrets));
+        let (nexus, shown) = (nexuses.get(&row.id), shown.contains(&row.id));
+        items.push(view::attachment_of(inner, volume, row, shown, nexus, secrets));
     }
     Ok(Page { items, count: None })
 }

@@ -96,7 +96,7 @@ pub(super) fn snapshot_of(row: VolumeRow, volume: VolumeId) -> Snapshot {
     }
 }
 
-/// An attachment.
+/// An attachment, by its row alone.
 pub(super) fn attachment(
     inner: &Inner,
     db: &Db<'_>,
@@ -104,23 +104,37 @@ pub(super) fn attachment(
     row: AttachmentRow,
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
+    let shown = row.granted;
+    attachment_with(inner, db, volume, row, shown, secrets)
+}
+
+fn attachment_with(
+    inner: &Inner,
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    row: AttachmentRow,
+    shown: bool,
+    secrets: Secrets,
+) -> Result<Attachment, Abort> {
     let nexus = match row.initiator.as_ref().and_then(Initiators::iqn) {
         Some(initiator) => db.nexus(volume.id, initiator)?,
         None => None,
     };
-    Ok(attachment_of(inner, volume, row, nexus.as_ref(), secrets))
+    Ok(attachment_of(inner, volume, row, shown, nexus.as_ref(), secrets))
 }
 
-/// An attachment, from rows that were read before.
+/// An attachment, from rows that were read before. `shown` is `true` if a report of the storage
+/// agent has shown the attachment's grant.
 pub(super) fn attachment_of(
     inner: &Inner,
     volume: &VolumeRow,
     row: AttachmentRow,
+    shown: bool,
     nexus: Option<&Nexus>,
     secrets: Secrets,
 ) -> Attachment {
     let discard = inner.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool));
-    let mut connection_info = connection_info(volume, &row, nexus, discard);
+    let mut connection_info = connection_info(volume, &row, shown, nexus, discard);
     if let Some(info) = connection_info.as_mut().filter(|_| secrets == Secrets::Hidden) {
         info.retain(|key, _| !key.starts_with(CREDENTIALS));
     }
@@ -149,11 +163,11 @@ pub(super) fn attachment_now(
     inner: &Inner,
     db: &Db<'_>,
     volume: &VolumeRow,
-    mut row: AttachmentRow,
+    row: AttachmentRow,
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
-    row.granted = inner.sees_grant(db, volume.agent, &row)?;
-    attachment(inner, db, volume, row, secrets)
+    let shown = inner.sees_grant(db, volume.agent, &row)?;
+    attachment_with(inner, db, volume, row, shown, secrets)
 }
 
 /// The data with which a client logs in: one flat object with the keys that os-brick reads. `None`
@@ -161,11 +175,12 @@ pub(super) fn attachment_now(
 fn connection_info(
     volume: &VolumeRow,
     row: &AttachmentRow,
+    shown: bool,
     nexus: Option<&Nexus>,
     discard: bool,
 ) -> Option<Map<String, Value>> {
     let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
-    if !row.granted || !row.grant_wanted || !live || row.native.is_some() {
+    if !shown || !row.grant_wanted || !live || row.native.is_some() {
         return None;
     }
     let flag = |key: &str| {
@@ -263,7 +278,7 @@ mod tests {
     #[test]
     fn a_host_is_told_where_to_look_over_fibre_channel() {
         let volume = volume(&["20:00:52:54:00:14:00:0a", "20:00:52:54:00:14:01:0a"]);
-        let info = connection_info(&volume, &row(&volume), None, false).unwrap();
+        let info = connection_info(&volume, &row(&volume), true, None, false).unwrap();
         let targets = json!(["200052540014000a", "200052540014010a"]);
         assert_eq!(info["driver_volume_type"], "fibre_channel");
         assert_eq!((&info["target_wwn"], &info["target_lun"]), (&targets, &json!(7)));
@@ -271,6 +286,7 @@ mod tests {
         assert_eq!(info["initiator_target_map"], map);
         assert_eq!((&info["access_mode"], &info["enforce_multipath"]), (&json!("ro"), &json!(true)));
         assert!(info.keys().all(|key| !key.starts_with(CREDENTIALS)), "{info:?}");
+        assert_eq!(connection_info(&volume, &row(&volume), false, None, false), None, "no report shows it");
     }
 
     #[test]
@@ -288,8 +304,6 @@ mod tests {
     #[test]
     fn nobody_is_sent_to_ports_that_are_not_known() {
         let volume = volume(&[]);
-        assert_eq!(connection_info(&volume, &row(&volume), None, false), None);
-        let not_granted = AttachmentRow { granted: false, ..row(&volume) };
-        assert_eq!(connection_info(&volume, &not_granted, None, false), None);
+        assert_eq!(connection_info(&volume, &row(&volume), true, None, false), None);
     }
 }
