@@ -294,7 +294,7 @@ mod tests {
         let volume = volume(&["01:00:00:00:00:00:0a:01", "20:00:52:54:00:14:01:0a"]);
         let initiator = "01:00:00:00:00:00:0b:01,20:00:52:54:00:14:00:0c".parse().ok();
         let row = AttachmentRow { initiator, ..row(&volume) };
-        let info = connection_info(&volume, &row, None, false).unwrap();
+        let info = connection_info(&volume, &row, true, None, false).unwrap();
         let targets = json!(["100000000000a01", "200052540014010a"]);
         assert_eq!(info["target_wwn"], targets);
         let map = json!({ "100000000000b01": targets, "200052540014000c": targets });
