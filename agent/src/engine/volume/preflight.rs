@@ -180,7 +180,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(50);
     /// Longer than any test waits.
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_mins(1);
 
     fn put(digest: u8) -> PutVolume {
         let volume = VolumeId::from_u128(2);

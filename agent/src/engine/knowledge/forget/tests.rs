@@ -4,7 +4,7 @@ use mooring_model::{ByteSize, VolumeReport};
 use mooring_targets::Known;
 
 use super::*;
-use crate::engine::testing::Node;
+use crate::engine::testing::{Node, eventually};
 use crate::engine::volume::preflight::KeptLook;
 use crate::lvm::{self, VolumesView};
 use crate::object::seen::{Moment, Seen};
@@ -170,8 +170,14 @@ async fn the_try_behind_an_export_that_failed_asks_lvm_first() {
     node.engine.wake(&node.cell);
     node.rest();
     assert!(!node.cell.state().is_export_done(), "the kernel has refused the held device");
+    // No pass begins between these two steps.
+    eventually("no pass is at work", || {
+        let mut state = node.cell.state();
+        state.turn.is_idle() && state.turn.ask() && state.begin_pass().is_some()
+    });
     node.fake.set_busy(node.device(), false);
     node.by_hand(&["lvchange", "--activate", "n", &node.lv()]);
+    node.cell.state().turn.end();
     node.engine.wake(&node.cell);
     node.rest();
     assert!(node.cell.state().is_export_done(), "that pass has activated the LV before its export");

@@ -12,8 +12,9 @@ use crate::engine::testing::{HOST, Node, eventually};
 type Act = fn(&Node);
 
 impl Node {
-    /// Somebody takes the host's LUN away.
+    /// Somebody takes the host's LUN away. No pass begins between the two steps.
     fn unmap(&self) {
+        let _state = self.cell.state();
         let (lio, mapped) = (self.fake.lio(), self.path(&format!("acls/{HOST}/lun_1")));
         for entry in lio.list(&mapped).unwrap() {
             if entry.kind == mooring_host::EntryKind::Link {
@@ -79,11 +80,7 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
         ("credentials", |node| {
             node.fake.lio().write(&node.path(&format!("acls/{HOST}/auth/userid")), b"other").unwrap();
         }),
-        ("unmapped", |node| {
-            // No pass begins between these two steps.
-            let _state = node.cell.state();
-            node.unmap();
-        }),
+        ("unmapped", Node::unmap),
         ("stranger", |node| node.fake.lio().mkdir(&node.path("acls/iqn.2026-01.lab:stranger")).unwrap()),
         ("attribute", |node| node.fake.lio().write(&node.path("attrib/generate_node_acls"), b"1").unwrap()),
     ];
