@@ -32,6 +32,17 @@ fn ids_of(work: &Work, of: fn(&AttachmentRow) -> bool) -> Vec<AttachmentId> {
     work.rows.iter().filter(|row| of(row)).map(|row| row.id).collect()
 }
 
+/// Returns the attachments without a path whose end explains a refusal. Beside attachments whose
+/// grant is coming (`alone` is `false`), these explain it only with a live session.
+fn keeps_pathless(agent: &Held, work: &Work, alone: bool) -> Vec<AttachmentId> {
+    let report = agent.export(work.volume.id);
+    let is_live = |row: &&AttachmentRow| {
+        let mut names = row.initiator.iter().flat_map(Initiators::each);
+        alone || report.as_ref().is_some_and(|report| names.any(|one| has_session(report, &one)))
+    };
+    work.rows.iter().filter(|row| is_pathless(row)).filter(is_live).map(|row| row.id).collect()
+}
+
 impl Inner {
     /// Handles an agent that refused a change of the export. The attachment that caused the refusal
     /// must not hold up the others.
@@ -47,7 +58,7 @@ impl Inner {
         let (stays, fails) = (ids_of(work, gives_back), ids_of(work, AttachmentRow::is_coming));
         let by_removal = cure == Cure::FixSpec && !stays.is_empty();
         if cure == Cure::FixSpec && stays.is_empty() {
-            let pathless = self.keeps_pathless(agent, work, fails.is_empty());
+            let pathless = keeps_pathless(agent, work, fails.is_empty());
             if !pathless.is_empty() {
                 return self.revoke_refused(agent, id, pathless, text).await;
             }
@@ -95,17 +106,6 @@ impl Inner {
             }
         }
         Ok(Next::Again)
-    }
-
-    /// Returns the attachments without a path whose end explains a refusal. Beside attachments whose
-    /// grant is coming (`alone` is `false`), these explain it only with a live session.
-    fn keeps_pathless(&self, agent: &Held, work: &Work, alone: bool) -> Vec<AttachmentId> {
-        let report = agent.export(work.volume.id);
-        let is_live = |row: &&AttachmentRow| {
-            let mut names = row.initiator.iter().flat_map(Initiators::each);
-            alone || report.as_ref().is_some_and(|report| names.any(|one| has_session(report, &one)))
-        };
-        work.rows.iter().filter(|row| is_pathless(row)).filter(is_live).map(|row| row.id).collect()
     }
 
     /// Handles an agent that keeps the grant of attachments without a path. No host can be asked to
