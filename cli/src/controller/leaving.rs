@@ -147,13 +147,11 @@ impl Display for Planned {
             ("WOULD GO", loss.in_words()),
         ]))?;
         loss.write_projects(f)?;
-        match &loss.obstacle {
-            Some(why) => write!(f, "\n\nnothing was done, and nothing would be: {}", one_line(why)),
-            None => {
-                let name = one_line(&loss.name);
-                write!(f, "\n\nnothing was done: `mooring host forget {name} --yes` does it, for good")
-            }
+        if let Some(why) = &loss.obstacle {
+            return write!(f, "\n\nnothing was done, and nothing would be: {}", one_line(why));
         }
+        let name = one_line(&loss.name);
+        write!(f, "\n\nnothing was done: `mooring host forget {name} --yes` does it, for good")
     }
 }
 
