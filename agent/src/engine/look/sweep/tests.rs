@@ -4,7 +4,7 @@ use mooring_host::Tree;
 use mooring_model::{ByteSize, Phase};
 
 use crate::engine::lock;
-use crate::engine::testing::Node;
+use crate::engine::testing::{Node, eventually};
 
 /// `LvDrifted`: nothing tells of a change of an export before the watch of its folders stands.
 /// Whoever changes an LV by hand may have changed its export, too. The LV stays ready all the while:
@@ -43,8 +43,7 @@ async fn a_late_volume_is_not_judged_by_a_look_that_was_in_vain() {
     // Only this test looks for late volumes.
     lock(&node.engine.shared.watchers.late).planned = true;
     node.engine.sweep();
-    node.rest();
-    assert!(node.cell.state().turn.is_late(), "its group is not there");
+    eventually("its group is not there", || node.cell.state().turn.is_late());
     node.engine.look_for_late();
     node.fake.lvm().show_group("vg0");
     node.engine.wake(&node.cell);
