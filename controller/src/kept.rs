@@ -184,7 +184,7 @@ impl KeptExport {
             claimed: row.claimed,
             cache: row.cache,
         };
-        let granted = rows.iter().filter(|row| row.grant_wanted);
+        let granted = rows.iter().filter(|row| row.wants_grant());
         Self { attachments: granted.map(kept).collect(), truncated: false }
     }
 

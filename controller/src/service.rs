@@ -391,7 +391,7 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     // Each attachment with an old generation in its row waits for the new one. The exception is an
     // attachment whose grant was revoked during the review: that one has its receipt.
     let is_taken = |row: &AttachmentRow| row.is_revoking() && row.wished_at != UNSENT && row.wished_at > ours;
-    rows.retain(|row| row.held && !is_taken(row));
+    rows.retain(|row| row.has_grant() && !is_taken(row));
     for row in &mut rows {
         row.wished_at = Generation::ZERO;
     }

@@ -331,7 +331,7 @@ fn existing(n: u32, status: AttachmentStatus) -> Existing {
         mode: Mode::ReadWrite,
         initiator: Some(initiator(1)),
         host: Some("node1".to_owned()),
-        granted: true,
+        wants_grant: true,
     }
 }
 
@@ -377,7 +377,7 @@ fn a_strict_type_has_one_mode_for_a_nexus() {
     for status in AttachmentStatus::ALL.iter().copied() {
         let mut other = existing(1, status);
         assert!(!mix(&strict, None, 1, Mode::ReadOnly, &[other.clone()]), "{status}: it still has the grant");
-        other.granted = false;
+        other.wants_grant = false;
         assert_eq!(mix(&strict, None, 1, Mode::ReadOnly, &[other.clone()]), other.is_leaving(), "{status}");
     }
     let text = sentence(&rules::may_mix(&strict, None, &initiator(1), Mode::ReadOnly, &there).unwrap_err());
@@ -417,7 +417,7 @@ fn force_takes_those_along_that_are_leaving_anyway() {
     for status in AttachmentStatus::ALL.iter().copied() {
         for granted in [false, true] {
             let mut other = existing(2, status);
-            other.granted = granted;
+            other.wants_grant = granted;
             let elsewhere =
                 Existing { initiator: Some(initiator(9)), ..existing(3, AttachmentStatus::Attached) };
             let there = [me.clone(), other.clone(), elsewhere];

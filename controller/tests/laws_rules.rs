@@ -75,7 +75,7 @@ fn existing(n: u32, status: AttachmentStatus) -> Existing {
         mode: Mode::ReadWrite,
         initiator: Some(initiator(n)),
         host: Some(format!("node{n}")),
-        granted: true,
+        wants_grant: true,
     }
 }
 
@@ -111,7 +111,7 @@ fn a_place_is_taken_once_and_not_while_it_is_being_taken_away() {
     assert!(place(None, 1, Some("node1"), &there), "two attachments of one host share its nexus");
     let mut going = existing(1, AttachmentStatus::Detaching);
     assert!(place(None, 1, None, std::slice::from_ref(&going)));
-    going.granted = false;
+    going.wants_grant = false;
     assert!(!place(None, 1, None, std::slice::from_ref(&going)));
     assert!(place(None, 2, None, std::slice::from_ref(&going)));
 }
@@ -157,11 +157,11 @@ proptest! {
         let there: Vec<_> = (0..6_u32).map(|i| {
             let mut one = existing(i, AttachmentStatus::Attached);
             one.initiator = Some(initiator(i / 2));
-            one.granted = granted[i as usize];
+            one.wants_grant = granted[i as usize];
             one
         }).collect();
         let me = &there[n];
         let verdict = rules::may_force(me.id, me.initiator.as_ref().unwrap(), &there, false);
-        prop_assert_eq!(verdict.ok(), (!there[n ^ 1].granted).then(Vec::new));
+        prop_assert_eq!(verdict.ok(), (!there[n ^ 1].wants_grant).then(Vec::new));
     }
 }

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use mooring_model::Generation;
-
 use super::taking::UNSENT;
 use super::wishes::{self, Rewished};
 use crate::domain::AttachmentStatus;
@@ -20,33 +18,21 @@ pub(crate) fn ask(asked: &Asked, row: &mut AttachmentRow, anew: bool) {
 }
 
 pub(crate) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
-    ask(asked, row, !row.forced);
-    row.forced = true;
-    take_back(row);
-    row.status = AttachmentStatus::Detaching;
-    row.fault = None;
+    ask(asked, row, !row.is_forced());
+    row.force();
 }
 
 /// Forces an attachment of a volume in review away. No spec is sent for such a volume: the spec
 /// that its agent stores decides what goes.
 pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
     let ours = db.generation_of(row.volume, Kind::Export)?;
-    let is_begun = row.forced && row.is_revoking() && row.wished_at > ours;
-    force_away(asked, row);
+    let is_begun = row.is_forced() && row.wished_at > ours;
     // An attachment that had no grant when the database was backed up may have got one later.
-    row.held = true;
+    force_away(asked, row);
     if !is_begun {
         row.wished_at = UNSENT;
     }
     Ok(db.put_attachment(row)?)
-}
-
-/// Withdraws the attachment's grant.
-pub(crate) fn take_back(row: &mut AttachmentRow) {
-    if row.grant_wanted {
-        row.grant_wanted = false;
-        row.wished_at = Generation::ZERO;
-    }
 }
 
 /// Forces these attachments of a volume away.
@@ -68,11 +54,12 @@ pub(crate) fn force_rows(
             rewished.storage = true;
             continue;
         }
-        force_away(asked, &mut attachment);
-        if attachment.held {
+        if attachment.has_grant() {
+            force_away(asked, &mut attachment);
             going.push(attachment);
         } else {
             // No agent has anything of it.
+            ask(asked, &mut attachment, true);
             db.detach(&attachment, None, true)?;
             gone = true;
         }

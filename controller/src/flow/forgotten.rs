@@ -56,14 +56,14 @@ fn last_receipt(
     at: Generation,
 ) -> Result<Option<i64>, Abort> {
     let (mut open, mut proven) = (None, None);
-    for one in row.initiator.iter().filter(|_| row.held).flat_map(Initiators::each) {
+    for one in row.initiator.iter().filter(|_| row.has_grant()).flat_map(Initiators::each) {
         let said = if row.is_revoking() { db.receipt_since(row.volume, &one, row.wished_at)? } else { None };
         match said {
             Some((id, receipt)) if receipt.proof == Proof::Proven => proven = Some(id),
             Some((_, receipt)) => open = Some(db.never_prove(&receipt)?),
             None => {
                 let has = |other: &&AttachmentRow| {
-                    other.held && other.initiator.as_ref().is_some_and(|of| of.has(&one))
+                    other.has_grant() && other.initiator.as_ref().is_some_and(|of| of.has(&one))
                 };
                 let attachments = rows.iter().filter(has).map(|other| other.id).collect();
                 let receipt = Receipt { attachments, ..unknown_end(db, row.volume, &one, at) };
@@ -116,7 +116,7 @@ fn end_at(
     rows: Vec<AttachmentRow>,
 ) -> Result<Rewished, Abort> {
     let Some(row) = db.volume(volume)? else {
-        rows.iter().try_for_each(|row| db.detach(row, None, row.forced))?;
+        rows.iter().try_for_each(|row| db.detach(row, None, row.is_forced()))?;
         return Ok(Rewished::default());
     };
     forced::force_rows(db, &forgotten.asked, &row, rows)
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::domain::AttachmentStatus;
-    use crate::store::{Asked, Database, DetachedFilter, Store, testing};
+    use crate::store::{Access, Asked, Database, DetachedFilter, Store, testing};
 
     const GONE: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);
@@ -229,8 +229,7 @@ mod tests {
         let row = AttachmentRow {
             initiator: format!("iqn.2026-01.lab:host{number}").parse().ok(),
             native: Some(native),
-            held: volume != ELSEWHERE,
-            grant_wanted: volume != ELSEWHERE,
+            access: Access::of(if volume == ELSEWHERE { 0 } else { 10 }),
             status: AttachmentStatus::Attached,
             ..reserved
         };

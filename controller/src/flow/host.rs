@@ -44,13 +44,8 @@ fn read_work(db: &Db<'_>, id: VolumeId, host: AgentId) -> Result<Option<Work>, A
     Ok(Some(Work { spec, rows, review }))
 }
 
-/// Returns `true` if the attachment is on its way out and its host must still be asked.
-fn leaves(row: &AttachmentRow) -> bool {
-    row.is_going() && row.connect_ever && !row.connect_wanted && row.grant_wanted && !row.forced
-}
-
 fn enters(row: &AttachmentRow) -> bool {
-    row.status == AttachmentStatus::Attaching && row.connect_wanted
+    row.status == AttachmentStatus::Attaching && row.wants_path()
 }
 
 fn text_of(name: &str, report: &ConnectionReport) -> String {
@@ -65,13 +60,16 @@ impl Inner {
         let read = move |db: &Db<'_>| read_work(db, id, host);
         let Some(work) = self.reads.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
         if work.review
-            || (work.spec.wish.body.is_none() && work.spec.settled && !work.rows.iter().any(leaves))
+            || (work.spec.wish.body.is_none()
+                && work.spec.settled
+                && !work.rows.iter().any(AttachmentRow::host_lets_go))
         {
             return Ok(Next::Idle);
         }
         let Ok(agent) = self.agents.held(host) else { return Ok(Next::Idle) };
         let seen = agent.connection(id);
-        let moving = work.spec.wish.body.is_none() || work.rows.iter().any(|row| leaves(row) || enters(row));
+        let moving =
+            work.spec.wish.body.is_none() || work.rows.iter().any(|row| row.host_lets_go() || enters(row));
         let due = seen.put_at.is_none_or(|at| at.elapsed() >= AGAIN);
         let mut done = false;
         if seen.stamp.as_ref() != Some(&work.spec.stamp) || (moving && due) {
@@ -177,13 +175,12 @@ impl Inner {
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
             let all = db.attachments_of(id)?;
-            let leaving = all.iter().any(|row| row.native == Some(host) && leaves(row));
+            let leaving = all.iter().any(|row| row.native == Some(host) && row.host_lets_go());
             for mut row in all.into_iter().filter(|row| row.native == Some(host)) {
-                if leaves(&row) {
+                if row.host_lets_go() {
                     row.fault = Some(text.clone());
                     if precondition && row.status == AttachmentStatus::Detaching {
-                        row.status = AttachmentStatus::Attached;
-                        row.connect_wanted = true;
+                        row.host_refused();
                     }
                 } else if !leaving && enters(&row) {
                     fail(db, &mut row, &text)?;
@@ -203,8 +200,7 @@ impl Inner {
 
 /// Gives an attach up: its host logs out, then its grant goes, and its row has the reason.
 fn fail(db: &Db<'_>, row: &mut AttachmentRow, text: &str) -> Result<(), Abort> {
-    row.status = AttachmentStatus::ErrorAttaching;
-    row.connect_wanted = false;
+    row.failed();
     row.fault = Some(text.to_owned());
     Ok(db.keep_attach_failed(row)?)
 }
@@ -259,14 +255,13 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     let mut changed = Vec::new();
     for row in rows.into_iter().filter(|row| row.native == Some(host)) {
         let has_path = |report: &ConnectionReport| report.paths.iter().any(|path| path.attachment == row.id);
-        if leaves(&row) {
+        if row.host_lets_go() {
             // A settled tombstone counts, too: the grant was given back because a session lingered
             // at the target.
             let without = seen.report.as_ref().is_some_and(|report| !has_path(report));
             if gone || spec.settled || (!tombstone && seen.done && without) {
                 let mut row = row;
-                row.grant_wanted = false;
-                row.wished_at = Generation::ZERO;
+                row.host_let_go();
                 changed.push(row);
             } else {
                 settled.waits = true;

@@ -6,13 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mooring_model::{AgentId, AttachmentId, Cure, Generation, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cure, VolumeId};
 
 use super::storage::Work;
 use super::{AGAIN, Inner, Next, wishes};
 use crate::agents::listener::Job;
 use crate::agents::{Held, has_session};
-use crate::domain::AttachmentStatus;
 use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{AttachmentRow, Db};
@@ -20,12 +19,12 @@ use crate::store::{AttachmentRow, Db};
 /// Returns `true` if the attachment's grant is given back when its agent refuses to revoke it: its
 /// host is asked once more to log out.
 fn gives_back(row: &AttachmentRow) -> bool {
-    row.is_revoking() && !row.forced && row.native.is_some() && row.connect_ever
+    row.is_revoking() && !row.is_forced() && row.had_path()
 }
 
 /// Returns `true` if the attachment is revoked without force, and its host never got a path.
 fn is_pathless(row: &AttachmentRow) -> bool {
-    row.is_revoking() && !row.forced && row.native.is_some() && !row.connect_ever
+    row.is_revoking() && !row.is_forced() && row.native.is_some() && !row.had_path()
 }
 
 fn ids_of(work: &Work, of: fn(&AttachmentRow) -> bool) -> Vec<AttachmentId> {
@@ -80,12 +79,14 @@ impl Inner {
                 if !same {
                     continue;
                 }
-                row.grant_wanted = keep;
                 row.fault = Some(text.clone());
-                row.wished_at = Generation::ZERO;
-                if !keep && row.status == AttachmentStatus::Attaching {
-                    row.status = AttachmentStatus::ErrorAttaching;
-                    db.keep_attach_failed(&row)?;
+                if keep {
+                    row.given_back();
+                } else {
+                    row.refused();
+                    if row.is_going() {
+                        db.keep_attach_failed(&row)?;
+                    }
                 }
                 rows.push(row);
             }

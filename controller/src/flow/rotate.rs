@@ -28,7 +28,7 @@ pub(super) fn heard_by_host(
     if report.and_then(|report| report.secrets) != Some(BOTH) {
         return Ok(false);
     }
-    let own = rows.iter().find(|row| row.native == Some(host) && row.connect_wanted);
+    let own = rows.iter().find(|row| row.native == Some(host) && row.wants_path());
     let Some(initiator) = own.and_then(|row| row.initiator.as_ref()).and_then(Initiators::iqn) else {
         return Ok(false);
     };

@@ -29,7 +29,7 @@ pub(crate) fn seen_mode(report: &ExportReport, initiator: &Initiator) -> Option<
 /// Returns the mode that a nexus should have, by all attachments that share it. `None`: no access.
 pub(crate) fn wanted_mode(rows: &[AttachmentRow], initiator: &Initiator) -> Option<Mode> {
     let has = |row: &&AttachmentRow| row.initiator.as_ref().is_some_and(|own| own.has(initiator));
-    let sharing = rows.iter().filter(|row| row.grant_wanted).filter(has);
+    let sharing = rows.iter().filter(|row| row.wants_grant()).filter(has);
     rules::effective_mode(sharing.map(|row| row.mode))
 }
 

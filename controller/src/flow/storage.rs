@@ -436,7 +436,7 @@ impl Inner {
             let mut rows = Vec::new();
             for mut row in db.attachments_of(id)?.into_iter().filter(AttachmentRow::is_coming) {
                 if let Some(noted) = noted.iter().find(|noted| noted.is_of(&row)) {
-                    row.see_grant(noted.ms);
+                    row.saw_grant(noted.ms);
                     rows.push(row);
                 }
             }
@@ -455,7 +455,7 @@ impl Inner {
     /// for. For a client's attachment, this is the meaning of "granted".
     pub(crate) fn sees_grant(&self, db: &Db<'_>, agent: AgentId, row: &AttachmentRow) -> Result<bool, Abort> {
         if row.initiator.is_some() && !row.is_coming() {
-            return Ok(row.granted);
+            return Ok(row.is_granted());
         }
         self.shows_grant(db, agent, row)
     }
@@ -499,7 +499,9 @@ impl Inner {
 fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions {
     let over_fc = |row: &AttachmentRow| row.initiator.as_ref().is_some_and(|of| of.ports().is_some());
     let cuts = |row: &AttachmentRow| {
-        row.is_revoking() && row.wished_at > taken && (row.forced || row.native.is_none() || over_fc(row))
+        row.is_revoking()
+            && row.wished_at > taken
+            && (row.is_forced() || row.native.is_none() || over_fc(row))
     };
     if rows.iter().any(cuts) { v1::LiveSessions::Cut } else { v1::LiveSessions::Refuse }
 }
@@ -643,10 +645,9 @@ fn settle(
 /// Returns the row of an attachment whose grant is in the kernel.
 fn granted(inner: &Inner, row: &AttachmentRow) -> AttachmentRow {
     let mut row = row.clone();
-    row.see_grant(inner.elapsed_ms(row.id, row.created_at));
+    row.saw_grant(inner.elapsed_ms(row.id, row.created_at));
     if row.native.is_some() {
-        row.connect_wanted = true;
-        row.connect_ever = true;
+        row.path_wanted();
     }
     row
 }
@@ -666,7 +667,8 @@ fn revoked_now(
     report: &ExportReport,
     looked: bool,
 ) -> Result<Revoking, Abort> {
-    if report.generation < row.wished_at {
+    // Zero: the spec may still have the grant.
+    if row.wished_at == Generation::ZERO || report.generation < row.wished_at {
         return Ok(Revoking::Waits);
     }
     let mut last: Option<(i64, Receipt)> = None;
@@ -706,18 +708,16 @@ fn finish(
     revoked: &mut BTreeSet<AgentId>,
     settled: &mut Settled,
 ) -> Result<(), Abort> {
-    if let Some(host) = row.native.filter(|_| row.connect_wanted || row.forced) {
+    if let Some(host) = row.native.filter(|_| row.wants_path() || row.is_forced()) {
         revoked.insert(host);
     }
     if row.status == AttachmentStatus::Detaching {
-        db.detach(row, receipt, row.forced)?;
+        db.detach(row, receipt, row.is_forced())?;
         settled.attached.push(row.id);
         return Ok(());
     }
     let mut row = row.clone();
-    row.held = false;
-    row.granted = false;
-    row.connect_wanted = false;
+    row.gone();
     changed.push(row);
     Ok(())
 }

@@ -207,7 +207,7 @@ fn settle(
     }
     for id in going.rows.iter().map(|row| row.id) {
         // The attachment may be gone by now, or may have changed.
-        let row = db.attachment(id)?.filter(|row| row.is_revoking() && row.forced);
+        let row = db.attachment(id)?.filter(AttachmentRow::is_forced);
         let Some(row) = row else { continue };
         let why = match shared.get(&id) {
             Some(other) => Some(format!(
@@ -262,12 +262,12 @@ fn settle_row(
         }
         return Ok((changed, true));
     }
-    db.detach(row, last.map(|(id, _)| id), row.forced)?;
-    if let Some(host) = row.native.filter(|_| row.connect_ever) {
+    db.detach(row, last.map(|(id, _)| id), row.is_forced())?;
+    if let Some(host) = row.native.filter(|_| row.had_path()) {
         let others = db.attachments_of(row.volume)?;
         let kind = Kind::Connection(host);
         let kept = db.spec(row.volume, kind)?;
-        if kept.is_some() && !others.iter().any(|other| other.native == Some(host) && other.connect_wanted) {
+        if kept.is_some() && !others.iter().any(|other| other.native == Some(host) && other.wants_path()) {
             // The host gets the tombstone when the review has ended: it lost its access at the
             // target.
             db.wish(row.volume, kind, &Wish::tombstone(kind, true))?;
@@ -305,7 +305,7 @@ impl Inner {
         }
         let in_review = work.filter(|work| work.volume.review.is_some());
         if let Some(work) = in_review {
-            let going = work.rows.iter().filter(|row| row.forced && row.is_revoking());
+            let going = work.rows.iter().filter(|row| row.is_forced());
             for row in going {
                 at.entry(work.volume.agent).or_default().rows.push(row.clone());
             }
@@ -447,6 +447,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::domain::AttachmentStatus;
+    use crate::store::Access;
 
     const A: &str = "20:00:52:54:00:14:00:0a";
     const B: &str = "20:00:52:54:00:14:00:0b";
@@ -501,7 +503,8 @@ mod tests {
     fn row(id: AttachmentId, ports: Option<&str>) -> AttachmentRow {
         let initiator = ports.map(|ports| ports.parse().unwrap());
         let reserved = AttachmentRow::reserved(id, VolumeId::from_u128(1), "p", SystemTime::UNIX_EPOCH);
-        AttachmentRow { initiator, held: true, forced: true, ..reserved }
+        let (access, status) = (Access::of(50), AttachmentStatus::Detaching);
+        AttachmentRow { status, initiator, access, ..reserved }
     }
 
     fn left(narrowed: &Narrowed) -> Vec<&str> {

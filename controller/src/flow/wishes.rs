@@ -142,7 +142,7 @@ pub(crate) fn export_spec(
     barriers: &Barriers,
 ) -> Result<ExportSpec, Abort> {
     let mut nexuses: BTreeMap<Initiator, Vec<&AttachmentRow>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.grant_wanted) {
+    for row in rows.iter().filter(|row| row.wants_grant()) {
         for initiator in row.initiator.iter().flat_map(Initiators::each) {
             nexuses.entry(initiator).or_default().push(row);
         }
@@ -329,7 +329,7 @@ fn rewish(
 
     let mut hosts: BTreeMap<AgentId, Vec<&AttachmentRow>> =
         db.connections_of(id)?.into_iter().map(|host| (host, Vec::new())).collect();
-    for row in rows.iter().filter(|row| row.connect_wanted) {
+    for row in rows.iter().filter(|row| row.wants_path()) {
         if let Some(host) = row.native {
             hosts.entry(host).or_default().push(row);
         }
@@ -357,17 +357,17 @@ fn rewish(
 /// neither a grant nor a connection.
 fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     let part = (
-        (row.grant_wanted, row.connect_wanted, row.mode, row.native),
+        (row.wants_grant(), row.wants_path(), row.mode, row.native),
         (&row.initiator, row.lun, &row.host, row.instance, &row.project),
         (&row.mountpoint, &row.connector, row.claimed, row.cache),
     );
-    (row.grant_wanted || row.connect_wanted).then_some(part)
+    (row.wants_grant() || row.wants_path()).then_some(part)
 }
 
 /// Returns the cache flag in force on a volume's disk at a host, by the volume's rows. `None`: no
 /// attachment there has a path, or is to get one.
 pub(crate) fn cache_on(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
-    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.connect_wanted);
+    let on_disk = rows.iter().filter(|row| row.native == Some(host) && row.wants_path());
     rules::cache::effective(on_disk.map(|row| row.cache))
 }
 
@@ -455,7 +455,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::domain::AttachmentStatus;
-    use crate::store::{Database, Store, testing};
+    use crate::store::{Access, Database, Store, testing};
 
     const VOLUME: VolumeId = VolumeId::from_u128(1);
 
@@ -472,19 +472,12 @@ mod tests {
         Ok(())
     }
 
-    /// State of an attachment: host, status, mode, seen, wanted, connected, instance.
-    type Standing = (u8, usize, bool, bool, bool, bool, bool);
+    /// State of an attachment: host, status and access, mode, native, instance.
+    type Standing = (u8, (AttachmentStatus, u8), bool, bool, bool);
 
     fn standing() -> impl Strategy<Value = Standing> {
-        (
-            0..3_u8,
-            0..AttachmentStatus::ALL.len(),
-            any::<bool>(),
-            any::<bool>(),
-            any::<bool>(),
-            any::<bool>(),
-            any::<bool>(),
-        )
+        let legal = prop::sample::select(Access::legal().collect::<Vec<_>>());
+        (0..3_u8, legal, any::<bool>(), any::<bool>(), any::<bool>())
     }
 
     /// The last of three hosts has two Fibre Channel ports.
@@ -497,18 +490,17 @@ mod tests {
     }
 
     fn put(row: &mut AttachmentRow, of: Standing) {
-        let (host, status, writes, granted, wanted, connected, served) = of;
-        row.status = AttachmentStatus::ALL[status];
+        let (host, (status, access), writes, native, served) = of;
+        (row.status, row.access) = (status, Access::of(access));
+        let wanted = row.wants_grant();
         row.mode = if writes { Mode::ReadWrite } else { Mode::ReadOnly };
         row.instance = served.then(|| row.id.to_string().parse().unwrap());
         row.mountpoint = (served && wanted).then(|| "/dev/vdb".to_owned());
         row.connector = (served && writes).then(serde_json::Map::new);
-        (row.granted, row.grant_wanted, row.connect_wanted) = (granted, wanted, wanted && connected);
-        row.initiator = (wanted || granted).then(|| initiators(host));
+        row.initiator = (access != 0 || served).then(|| initiators(host));
         row.lun = row.initiator.as_ref().and_then(Initiators::ports).map(|_| mooring_model::Lun(1));
         row.host = Some(format!("host{host}"));
-        row.native = connected.then(|| AgentId::from_u128(host.into()));
-        row.held = wanted;
+        row.native = (native || row.had_path()).then(|| AgentId::from_u128(host.into()));
     }
 
     proptest! {
@@ -585,9 +577,7 @@ mod tests {
                 instance: Some(uuid::Uuid::from_u128(n)),
                 status: crate::domain::AttachmentStatus::Attached,
                 host: Some("h".repeat(255)),
-                grant_wanted: true,
-                granted: true,
-                held: true,
+                access: Access::of(20),
                 ..AttachmentRow::reserved(id, volume, &"p".repeat(36), std::time::SystemTime::UNIX_EPOCH)
             }
         };

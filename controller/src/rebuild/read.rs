@@ -27,7 +27,9 @@ use crate::initiators::{HostPorts, Initiators};
 use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
 use crate::service::ZONE_DEFAULT;
-use crate::store::{Abort, AttachmentRow, KeptOperations, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of};
+use crate::store::{
+    Abort, Access, AttachmentRow, KeptOperations, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of,
+};
 
 /// Everything that is to be written.
 #[derive(Debug)]
@@ -466,11 +468,7 @@ impl All<'_> {
             host,
             mountpoint: kept.mountpoint,
             native,
-            grant_wanted: true,
-            granted: !enters && granted,
-            held: true,
-            connect_wanted: connected,
-            connect_ever: connected,
+            access: Access::rebuilt(!enters && granted, connected),
             claimed: kept.claimed,
             cache: kept.cache,
             ..AttachmentRow::reserved(id, volume.id, &project, kept.created_us.map_or(self.now, time_of))
@@ -496,7 +494,7 @@ impl All<'_> {
             let has: BTreeMap<_, _> =
                 spec.attachments.iter().map(|wish| (wish.attachment_id.clone(), wish.cache_off)).collect();
             let mut wanted = BTreeMap::new();
-            let of_host = |row: &&mut AttachmentRow| row.native == Some(*host) && row.connect_wanted;
+            let of_host = |row: &&mut AttachmentRow| row.native == Some(*host) && row.wants_path();
             for row in found.attachments.iter_mut().filter(of_host) {
                 let id = row.id.to_string();
                 if let Some(off) = has.get(&id).filter(|_| found.bare.contains(&row.id)) {

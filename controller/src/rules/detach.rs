@@ -27,7 +27,7 @@ pub fn may_force(
     if widen {
         return Ok(siblings.map(|other| other.id).collect());
     }
-    let holding: Vec<_> = siblings.filter(|other| other.granted).collect();
+    let holding: Vec<_> = siblings.filter(|other| other.wants_grant).collect();
     match holding.iter().find(|other| !other.is_leaving()) {
         None => Ok(holding.iter().map(|other| other.id).collect()),
         Some(other) => Err(RuleViolation::Attach(AttachViolation::SharedAccess {

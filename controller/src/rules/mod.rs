@@ -142,14 +142,14 @@ pub struct Existing {
     /// The attachment's host, once it has one.
     pub host: Option<String>,
     /// `true`: the attachment still wants the grant of its nexus.
-    pub granted: bool,
+    pub wants_grant: bool,
 }
 
 impl Existing {
     /// Returns `true` if it reaches the volume, or is meant to. One whose attach failed counts only
     /// while it has its grant.
     pub fn is_live(&self) -> bool {
-        self.granted
+        self.wants_grant
             || matches!(
                 self.status,
                 AttachmentStatus::Reserved | AttachmentStatus::Attaching | AttachmentStatus::Attached
@@ -248,7 +248,7 @@ pub fn may_connect(
         let same_nexus = other.shares(initiator);
         let going =
             other.status == AttachmentStatus::Detaching || other.status == AttachmentStatus::ErrorAttaching;
-        if same_nexus && going && !other.granted {
+        if same_nexus && going && !other.wants_grant {
             return Err(RuleViolation::Attach(AttachViolation::AccessGoing {
                 initiator: initiator.clone(),
                 other: other.id,

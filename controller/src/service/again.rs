@@ -47,7 +47,7 @@ pub(super) fn apply(
     let kept = row.clone();
     if let Some(mode) = words.mode.filter(|mode| *mode != row.mode) {
         mode::change(db, volume, &mut row, mode, &before)?;
-        if row.grant_wanted {
+        if row.wants_grant() {
             row.wished_at = Generation::ZERO;
         }
     }
@@ -119,7 +119,7 @@ pub(super) fn connector(
     let words = Words { mode, mountpoint: place.mountpoint(), connector: place.connector.as_ref() };
     let before = db.attachments_of(volume.id)?;
     let (row, rewished) = apply(db, volume, before, row, &words)?;
-    let enforces = mode.filter(|_| row.grant_wanted && row.granted);
+    let enforces = mode.filter(|_| row.is_granted());
     let attachment = view::attachment_now(inner, db, volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces }))
 }

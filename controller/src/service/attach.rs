@@ -5,7 +5,7 @@ mod place;
 use std::collections::BTreeSet;
 
 use mooring_model::limit::{ATTACHMENTS_PER_CONNECTION_MAX, GRANTS_PER_EXPORT_MAX};
-use mooring_model::{AgentId, AttachmentId, Cache, Generation, Mode, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Cache, Mode, VolumeId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -119,7 +119,7 @@ fn one_way(
     initiators: &Initiators,
     rows: &[AttachmentRow],
 ) -> Result<(), Refusal> {
-    let others = || rows.iter().filter(|other| other.id != row.id && other.held);
+    let others = || rows.iter().filter(|other| other.id != row.id && other.has_grant());
     let native = place.native.and_then(|host| others().find(|other| other.native == Some(host)));
     if let Some((other, used)) = native.and_then(|other| Some((other, other.initiator.as_ref()?)))
         && used != initiators
@@ -180,7 +180,7 @@ pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing
         mode: super::MODE_DEFAULT,
         initiator: None,
         host: None,
-        granted: false,
+        wants_grant: false,
     };
     let promises = std::iter::repeat_n(promise, usize::from(promised > 0));
     rows.iter().map(AttachmentRow::existing).chain(promises).collect()
@@ -227,8 +227,8 @@ fn ends_first(
     // Each port counts by itself: another attachment may keep one of them and not the other.
     let going = initiators.each().find_map(|one| {
         let nexus = || others().filter(|other| other.initiator.as_ref().is_some_and(|of| of.has(&one)));
-        let kept = nexus().any(|other| other.grant_wanted);
-        nexus().find(|other| !kept && other.held)
+        let kept = nexus().any(AttachmentRow::wants_grant);
+        nexus().find(|other| !kept && other.has_grant())
     });
     let replaced = others().find(|other| {
         own.instance.is_some()
@@ -257,7 +257,7 @@ fn chosen(
     let mut offer = place.offer.clone();
     if let Some(host) = place.native {
         // Without an explicit transport, reuse the one that this host already has.
-        let used = rows.iter().find(|other| other.native == Some(host) && other.held);
+        let used = rows.iter().find(|other| other.native == Some(host) && other.has_grant());
         offer.asked = offer.asked.or_else(|| used?.initiator.as_ref().map(Transport::of));
     }
     transport::choose(&offer, specs, &name, served.as_ref()).map_err(|mut violation| {
@@ -293,7 +293,8 @@ pub(super) fn connect(
     let existing: Vec<_> =
         rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
     // An attachment that has ended holds nothing: no nexus, and no place in the limits.
-    let there: Vec<_> = existing.into_iter().filter(|other| other.granted || !other.is_leaving()).collect();
+    let there: Vec<_> =
+        existing.into_iter().filter(|other| other.wants_grant || !other.is_leaving()).collect();
     rules::may_connect(Some(row.id), row.instance, &initiators, place.host.as_deref(), &there)?;
     let nexuses: BTreeSet<_> =
         there.iter().filter_map(|other| other.initiator.as_ref()).flat_map(Initiators::each).collect();
@@ -321,11 +322,7 @@ pub(super) fn connect(
     row.claimed = place.claimed;
     row.connector = place.connector;
     row.cache = place.cache.unwrap_or(row.cache);
-    row.grant_wanted = true;
-    row.granted = false;
-    row.held = true;
-    row.wished_at = Generation::ZERO;
-    row.fault = None;
+    row.connected();
     Ok(None)
 }
 
@@ -481,7 +478,7 @@ fn update(
     let revision = inner.revision(row.volume);
     inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = volumes::find(inner, db, caller, row.volume)?;
-    if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
+    if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {
         if row.native.is_none() && place.offer.covers(initiator) && row.host == place.host && !row.is_going()
         {
             return again::connector(inner, db, &volume, row, &place, revision);
@@ -563,12 +560,12 @@ pub(super) fn complete(
         let text = format!("attachment {id} is native: it is completed when its host has the device");
         return Err(Refusal::Conflict(text).into());
     }
-    if row.initiator.is_some() && !row.granted {
+    if row.initiator.is_some() && !row.is_granted() {
         if !inner.sees_grant(db, volume.agent, &row)? {
             let text = format!("attachment {id} is not granted yet: it cannot be completed");
             return Err(Refusal::Conflict(text).into());
         }
-        row.see_grant(inner.elapsed_ms(id, row.created_at));
+        row.saw_grant(inner.elapsed_ms(id, row.created_at));
     }
     row.status = AttachmentStatus::Attached;
     row.legacy = false;

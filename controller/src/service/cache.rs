@@ -34,7 +34,7 @@ struct Wanted {
 /// The disk of a native attachment whose host has a connection, or is to get one. `None` for any
 /// other attachment.
 fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
-    let Some(host) = row.native.filter(|_| row.connect_wanted) else { return Ok(None) };
+    let Some(host) = row.native.filter(|_| row.wants_path()) else { return Ok(None) };
     let Some(spec) = db.spec(row.volume, Kind::Connection(host))? else { return Ok(None) };
     let cache = wishes::cache_on(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
     Ok(Some(Wanted { volume: row.volume, host, generation: spec.stamp.generation, cache }))

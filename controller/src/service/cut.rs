@@ -36,7 +36,7 @@ pub(super) fn seen(inner: &Inner, volume: &VolumeRow) -> Option<VolumeCut> {
 
 /// Refuses to isolate a volume with grants: their holders would get errors.
 fn refuse_survivors(id: VolumeId, rows: &[AttachmentRow]) -> Result<(), Refusal> {
-    let who: Vec<_> = rows.iter().filter(|row| row.grant_wanted).map(who).collect();
+    let who: Vec<_> = rows.iter().filter(|row| row.wants_grant()).map(who).collect();
     if who.is_empty() {
         return Ok(());
     }

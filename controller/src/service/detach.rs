@@ -17,7 +17,7 @@ use crate::domain::{
     AttachViolation, Attachment, AttachmentReceipt, AttachmentStatus, Caller, RuleViolation,
 };
 use crate::flow::Inner;
-use crate::flow::forced::{ask, force_away, force_in_review, take_back};
+use crate::flow::forced::{ask, force_away, force_in_review};
 use crate::flow::seen::wanted_mode;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
@@ -98,7 +98,7 @@ pub(super) fn decided(
     let deletion = Deletion {
         service: caller.service,
         instance: row.instance,
-        connected: row.held,
+        connected: row.has_grant(),
         live: looked.flatten(),
     };
     match (rules::deletion_allowed(deletion), looked, &row.initiator) {
@@ -124,7 +124,7 @@ fn companions(
     way: Way,
 ) -> Result<Vec<AttachmentRow>, Refusal> {
     let Some(initiator) = &row.initiator else { return Ok(Vec::new()) };
-    if !row.held && way == Way::Forced {
+    if !row.has_grant() && way == Way::Forced {
         return Ok(Vec::new());
     }
     let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
@@ -173,7 +173,7 @@ fn begin(
         db.use_hold(volume.id)?;
         volume.holds -= 1;
     }
-    if row.held {
+    if row.has_grant() {
         leave(&asked, &mut row, way);
         let again = row.native.filter(|_| row.is_going());
         going.push(row);
@@ -201,10 +201,11 @@ fn force_companions(
 ) -> Result<Vec<AttachmentRow>, Abort> {
     let mut going = Vec::with_capacity(companions.len());
     for mut other in companions {
-        force_away(asked, &mut other);
-        if other.held {
+        if other.has_grant() {
+            force_away(asked, &mut other);
             going.push(other);
         } else {
+            ask(asked, &mut other, true);
             db.detach(&other, None, true)?;
         }
     }
@@ -246,11 +247,11 @@ fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
     ask(asked, row, false);
     if row.is_going() {
         // A repeated call; or an attachment that failed, whose parts are already being taken away.
-    } else if row.native.is_some() && row.connect_ever {
+    } else if row.native.is_some() && row.had_path() {
         // The host ends its connection first; then the grant is revoked.
-        row.connect_wanted = false;
+        row.let_go();
     } else {
-        take_back(row);
+        row.take_back();
     }
     row.status = AttachmentStatus::Detaching;
     row.fault = None;
@@ -302,7 +303,7 @@ fn standing(
         Some(row) => {
             let receipt = match receipt_of(db, &row)? {
                 // Only a forced detach is answered with an unproven receipt.
-                None if row.forced => told(inner, db, &row)?,
+                None if row.is_forced() => told(inner, db, &row)?,
                 kept => kept,
             };
             Ok(Standing::Row(Box::new(row), receipt))
@@ -446,7 +447,7 @@ impl Service {
             Some(mut row) if row.status == AttachmentStatus::ErrorAttaching => {
                 ask(&asked_by(db, &owner), &mut row, false);
                 let volume = row.volume;
-                if row.held {
+                if row.has_grant() {
                     row.status = AttachmentStatus::Detaching;
                     return Ok(Some((volume, wishes::apply(db, volume, &mut [row], &BTreeSet::new())?)));
                 }
@@ -473,8 +474,8 @@ impl Service {
             }
             (_, Some(fault)) => fault.clone(),
             // A force detach goes on while the volume is in review.
-            _ if row.forced => self.at_storage(row.volume).await,
-            _ => match row.native.filter(|_| row.grant_wanted).map(|host| self.inner.agents.up(host)) {
+            _ if row.is_forced() => self.at_storage(row.volume).await,
+            _ => match row.native.filter(|_| row.wants_grant()).map(|host| self.inner.agents.up(host)) {
                 Some(Err(why)) => why,
                 _ => self.why_waits(row.volume).await,
             },
@@ -514,7 +515,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Database, Store, testing};
+    use crate::store::{Access, Database, Store, testing};
 
     const VOLUME: VolumeId = VolumeId::from_u128(1);
     const SINCE: Generation = Generation { epoch: 1, counter: 5 };
@@ -522,11 +523,10 @@ mod tests {
     fn row(id: u128, ports: &str, wanted: bool) -> AttachmentRow {
         AttachmentRow {
             mode: Mode::ReadWrite,
-            status: AttachmentStatus::Detaching,
+            status: if wanted { AttachmentStatus::Attached } else { AttachmentStatus::Detaching },
             initiator: ports.parse().ok(),
             lun: Some(mooring_model::Lun(1)),
-            grant_wanted: wanted,
-            held: true,
+            access: Access::of(if wanted { 20 } else { 40 }),
             wished_at: SINCE,
             ..AttachmentRow::reserved(AttachmentId::from_u128(id), VOLUME, "p", SystemTime::UNIX_EPOCH)
         }

@@ -72,12 +72,12 @@ fn attachments_page(
     for row in &rows {
         let sees = match volumes.get(&row.volume).filter(|_| row.is_coming()) {
             Some(volume) => inner.sees_grant(db, volume.agent, row)?,
-            None => row.granted,
+            None => row.is_granted(),
         };
         shown.extend(sees.then_some(row.id));
     }
     let connected: Vec<_> =
-        rows.iter().filter(|row| row.grant_wanted && shown.contains(&row.id)).map(|row| row.id).collect();
+        rows.iter().filter(|row| row.wants_grant() && shown.contains(&row.id)).map(|row| row.id).collect();
     let nexuses = db.nexuses_of(&connected)?;
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {

@@ -78,8 +78,8 @@ fn drained(
         Err(Refusal::Conflict(text))
     };
     let iqn = match &row.initiator {
-        Some(Initiators::Iscsi(iqn)) if row.grant_wanted => iqn.clone(),
-        Some(Initiators::Fc(_)) if row.grant_wanted => {
+        Some(Initiators::Iscsi(iqn)) if row.wants_grant() => iqn.clone(),
+        Some(Initiators::Fc(_)) if row.wants_grant() => {
             return refuse(
                 "over Fibre Channel the kernel drains one host only by taking the LUN from it, and its reads would fail",
             );
@@ -88,7 +88,7 @@ fn drained(
     };
     let initiator = Initiator::Iscsi(iqn.clone());
     let shares = |other: &&AttachmentRow| {
-        other.grant_wanted
+        other.wants_grant()
             && other.mode == Mode::ReadWrite
             && other.initiator.as_ref().is_some_and(|own| own.has(&initiator))
     };
@@ -129,7 +129,7 @@ fn is_drained(report: &ExportReport, barrier: Option<&(Iqn, BarrierId)>) -> bool
 /// The host that gave up because it was refused while its access was made again. It tries again at
 /// a newer spec. `None`: no host gave up.
 fn gave_up(inner: &Inner, row: &AttachmentRow) -> Option<AgentId> {
-    let host = row.native.filter(|_| row.connect_wanted)?;
+    let host = row.native.filter(|_| row.wants_path())?;
     let report = inner.agents.up(host).ok()?.connection(row.volume).report?;
     (report.phase == ConnectionPhase::Forbidden).then_some(host)
 }
@@ -193,11 +193,11 @@ fn begin(
     } else {
         None
     };
-    if !row.grant_wanted {
+    if !row.wants_grant() {
         return Ok((None, volume.id, rewished));
     }
     let generation = |kind| Ok::<_, Abort>(db.spec(volume.id, kind)?.map(|spec| spec.stamp.generation));
-    let connection = match row.native.filter(|_| row.connect_wanted) {
+    let connection = match row.native.filter(|_| row.wants_path()) {
         Some(host) => generation(Kind::Connection(host))?.map(|generation| (host, generation)),
         None => None,
     };

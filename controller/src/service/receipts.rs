@@ -16,6 +16,7 @@ use crate::store::{AttachmentRow, Db, DetachedFilter};
 pub const RECORDS_MAX: u32 = 1_000;
 
 fn going(row: AttachmentRow) -> DetachRecord {
+    let forced = row.is_forced();
     DetachRecord {
         attachment: row.id,
         volume: row.volume,
@@ -24,7 +25,7 @@ fn going(row: AttachmentRow) -> DetachRecord {
         instance: row.instance,
         host: row.host,
         mode: Some(row.mode),
-        forced: row.forced,
+        forced,
         user: row.asked.as_ref().map(|asked| asked.user.clone()),
         request: row.asked.as_ref().map(|asked| asked.request.clone()),
         asked_at: row.asked.map(|asked| asked.at),

@@ -48,7 +48,7 @@ fn initiator_of(row: &AttachmentRow) -> Result<Iqn, String> {
         Some(Initiators::Iscsi(_)) if row.is_going() || row.status == AttachmentStatus::ErrorDetaching => {
             refuse("is being detached: its secret goes with it")
         }
-        Some(Initiators::Iscsi(_)) if !row.grant_wanted => refuse("is not granted: it has no secret"),
+        Some(Initiators::Iscsi(_)) if !row.wants_grant() => refuse("is not granted: it has no secret"),
         Some(Initiators::Iscsi(iqn)) => Ok(iqn.clone()),
     }
 }

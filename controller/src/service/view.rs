@@ -104,7 +104,7 @@ pub(super) fn attachment(
     row: AttachmentRow,
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
-    let shown = row.granted;
+    let shown = row.is_granted();
     attachment_with(inner, db, volume, row, shown, secrets)
 }
 
@@ -180,7 +180,7 @@ fn connection_info(
     discard: bool,
 ) -> Option<Map<String, Value>> {
     let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
-    if !shown || !row.grant_wanted || !live || row.native.is_some() {
+    if !shown || !row.wants_grant() || !live || row.native.is_some() {
         return None;
     }
     let flag = |key: &str| {
@@ -254,6 +254,7 @@ mod tests {
     use mooring_model::Mode;
 
     use super::*;
+    use crate::store::Access;
 
     fn volume(ports: &[&str]) -> VolumeRow {
         crate::store::testing::volume(VolumeId::from_u128(1), ports)
@@ -268,9 +269,7 @@ mod tests {
             initiator: "20:00:52:54:00:14:00:0b,20:00:52:54:00:14:00:0c".parse().ok(),
             lun: Some(Lun(7)),
             connector: connector.as_object().cloned(),
-            grant_wanted: true,
-            granted: true,
-            held: true,
+            access: Access::of(20),
             ..AttachmentRow::reserved(id, volume.id, "p", volume.created_at)
         }
     }

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::receipts::decoded;
 use super::sql::{Row, SqlError, Value as Bound, values};
+use super::standing::Access;
 use super::{Db, micros};
 use crate::domain::{AttachmentStatus, DetachRecord};
 use crate::initiators::Initiators;
@@ -20,7 +21,6 @@ use crate::rules::Existing;
 /// An attachment as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "as in `domain::Attachment` and in the schema")]
-#[allow(clippy::struct_excessive_bools, reason = "columns of the database, not one state yet")]
 pub(crate) struct AttachmentRow {
     pub(crate) id: AttachmentId,
     pub(crate) volume: VolumeId,
@@ -33,18 +33,19 @@ pub(crate) struct AttachmentRow {
     pub(crate) host: Option<String>,
     pub(crate) mountpoint: Option<String>,
     pub(crate) native: Option<AgentId>,
-    pub(crate) grant_wanted: bool,
-    pub(crate) granted: bool,
-    pub(crate) held: bool,
-    pub(crate) connect_wanted: bool,
-    pub(crate) connect_ever: bool,
-    pub(crate) forced: bool,
+    /// The attachment's grant and path; `standing` moves them.
+    pub(crate) access: Access,
+    /// Generation of the export's spec since which the grant is in it, or gone from it. Zero: the
+    /// next spec's.
     pub(crate) wished_at: Generation,
     pub(crate) steps: Vec<(String, u64)>,
     pub(crate) created_at: SystemTime,
     pub(crate) attached_at: Option<SystemTime>,
     pub(crate) fault: Option<String>,
+    /// `true` if the attachment's maker, or an operator, named its mode.
     pub(crate) mode_asked: bool,
+    /// `true` until `os-attach` names the server of a connection that `os-initialize_connection`
+    /// made.
     pub(crate) legacy: bool,
     pub(crate) asked: Option<Asked>,
     /// The LUN under which the host sees the volume over Fibre Channel.
@@ -76,7 +77,7 @@ impl AttachmentRow {
             mode: self.mode,
             initiator: self.initiator.clone(),
             host: self.host.clone(),
-            granted: self.grant_wanted,
+            wants_grant: self.wants_grant(),
         }
     }
 
@@ -94,12 +95,7 @@ impl AttachmentRow {
             host: None,
             mountpoint: None,
             native: None,
-            grant_wanted: false,
-            granted: false,
-            held: false,
-            connect_wanted: false,
-            connect_ever: false,
-            forced: false,
+            access: Access::NONE,
             wished_at: Generation::ZERO,
             steps: Vec::new(),
             created_at: now,
@@ -112,30 +108,6 @@ impl AttachmentRow {
             claimed: false,
             cache: Cache::On,
         }
-    }
-
-    /// Returns `true` if the agent may have the attachment's grant, and its spec no longer has it.
-    pub(crate) fn is_revoking(&self) -> bool {
-        self.held && !self.grant_wanted
-    }
-
-    /// Returns `true` if the attachment's grant is in the spec, and not known to be in the kernel.
-    pub(crate) fn is_coming(&self) -> bool {
-        self.grant_wanted
-            && !self.granted
-            && matches!(self.status, AttachmentStatus::Attaching | AttachmentStatus::Attached)
-    }
-
-    /// Notes that the grant is in the kernel, `ms` milliseconds after the request.
-    pub(crate) fn see_grant(&mut self, ms: u64) {
-        self.granted = true;
-        self.fault = None;
-        self.steps.push(("granted".to_owned(), ms));
-    }
-
-    /// Returns `true` if the attachment is ending: no new spec is made for it.
-    pub(crate) fn is_going(&self) -> bool {
-        matches!(self.status, AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching)
     }
 }
 
@@ -179,25 +151,29 @@ pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status
 const GOING: &str = "WHERE held = 1 AND grant_wanted = 0";
 
 pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
-    Ok(AttachmentRow {
+    let (status, native) = (row.word(5, AttachmentStatus::from_word)?, row.parsed_opt(10)?);
+    let mut columns = [false; 6];
+    for (index, column) in (11..).zip(&mut columns) {
+        *column = row.get(index)?;
+    }
+    let (access, kept) = (Access::of_columns(columns, status, native.is_some()), row.generation(17, 18)?);
+    // The spec still has the grant of a row that an earlier release left stuck. Zero: the next spec
+    // is the first without it.
+    let is_stuck = columns[0] && !access.wants();
+    let found = AttachmentRow {
         id: row.parsed(0)?,
         volume: row.parsed(1)?,
         project: row.get(2)?,
         instance: row.parsed_opt(3)?,
         mode: row.parsed(4)?,
-        status: row.word(5, AttachmentStatus::from_word)?,
+        status,
         connector: row.json_opt(6)?,
         initiator: row.parsed_opt(7)?,
         host: row.get(8)?,
         mountpoint: row.get(9)?,
-        native: row.parsed_opt(10)?,
-        grant_wanted: row.get(11)?,
-        granted: row.get(12)?,
-        held: row.get(13)?,
-        connect_wanted: row.get(14)?,
-        connect_ever: row.get(15)?,
-        forced: row.get(16)?,
-        wished_at: row.generation(17, 18)?,
+        native,
+        access,
+        wished_at: if is_stuck { Generation::ZERO } else { kept },
         steps: row.json(19)?,
         created_at: row.time(20)?,
         attached_at: row.time_opt(21)?,
@@ -208,8 +184,13 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         lun: lun(row, 28)?,
         claimed: row.get(29)?,
         cache: row.parsed(30)?,
-    })
+    };
+    if found.is_legal() { Ok(found) } else { Err(ILLEGAL) }
 }
+
+/// Error of a row whose status, grant and path do not go together.
+const ILLEGAL: SqlError =
+    SqlError::Column { index: 11, what: "a grant and a path that do not go with the status" };
 
 fn lun(row: &mut Row, index: usize) -> Result<Option<Lun>, SqlError> {
     let number: Option<u32> = row.get(index)?;
@@ -315,6 +296,10 @@ impl Db<'_> {
                    asked_user = excluded.asked_user, asked_request = excluded.asked_request, \
                    asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, claimed = excluded.claimed, \
                    cache = excluded.cache";
+        if !row.is_legal() {
+            return Err(ILLEGAL);
+        }
+        let [wanted, granted, held, path_wanted, path_ever, forced] = row.access.columns();
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
@@ -330,12 +315,12 @@ impl Db<'_> {
                 row.host.as_deref(),
                 row.mountpoint.as_deref(),
                 row.native,
-                row.grant_wanted,
-                row.granted,
-                row.held,
-                row.connect_wanted,
-                row.connect_ever,
-                row.forced,
+                wanted,
+                granted,
+                held,
+                path_wanted,
+                path_ever,
+                forced,
                 row.wished_at.epoch,
                 row.wished_at.counter,
                 serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
@@ -352,7 +337,7 @@ impl Db<'_> {
                 row.cache.as_str()
             ],
         )?;
-        if row.held { Ok(()) } else { self.release_fc_luns(row) }
+        if held { Ok(()) } else { self.release_fc_luns(row) }
     }
 
     /// Deletes an attachment and records whose it was, and whether it was `forced`. With the last
@@ -514,9 +499,11 @@ impl Db<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Database, Store};
+    use crate::store::{Database, Store, testing};
 
     /// Beside it the control: the same statement with the order of the answer.
     #[test]
@@ -530,5 +517,32 @@ mod tests {
         let by_index = |plan: Vec<String>| plan.iter().any(|step| step.contains("attachments_going"));
         assert!(by_index(plan(GOING)), "{:?}", plan(GOING));
         assert!(!by_index(plan(&format!("{GOING} ORDER BY created_us DESC, id DESC"))));
+    }
+
+    #[test]
+    fn a_state_that_does_not_exist_is_neither_written_nor_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (id, volume) = (AttachmentId::from_u128(1), VolumeId::from_u128(2));
+        store
+            .prepare("try", move |db| {
+                testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+                let row = AttachmentRow::reserved(id, volume, "p", db.now);
+                let illegal = AttachmentRow { status: AttachmentStatus::Attaching, ..row.clone() };
+                assert!(matches!(db.put_attachment(&illegal), Err(SqlError::Column { .. })));
+                db.put_attachment(&row)?;
+                db.run("UPDATE attachments SET status = 'attaching'", &[])?;
+                assert!(matches!(db.attachment(id), Err(SqlError::Column { .. })));
+                db.run("UPDATE attachments SET status = 'reserved'", &[])?;
+                assert!(db.attachment(id)?.is_some(), "the control");
+                // A row that an earlier release left: its spec still has the grant.
+                let stuck = "UPDATE attachments SET status = 'detaching', grant_wanted = 1, held = 1, wish_epoch = 1, \
+                             wish_counter = 7, initiator = 'iqn.2026-01.lab:a', native = id";
+                db.run(stuck, &[])?;
+                let row = db.attachment(id)?.unwrap();
+                assert!(row.is_revoking() && row.wished_at == Generation::ZERO, "{row:?}");
+                Ok(())
+            })
+            .unwrap();
     }
 }

@@ -212,12 +212,7 @@ fn attachment(volume: VolumeId, number: u32) -> AttachmentRow {
         host: Some("h".to_owned()),
         mountpoint: None,
         native: Some(AgentId::from_u128(3)),
-        grant_wanted: true,
-        granted: false,
-        held: true,
-        connect_wanted: true,
-        connect_ever: false,
-        forced: false,
+        access: Access::of(21),
         wished_at: Generation { epoch: 3, counter: u64::from(u32::MAX) + 5 },
         steps: vec![("granted".to_owned(), 12)],
         created_at: time_of(1_700_000_000_000_001),
@@ -466,10 +461,10 @@ async fn credentials_go_with_the_last_attachment(place: Place) {
         })
         .await;
     let seen = async || place.read(move |db| Ok(db.nexus(id, &iqn(1))?)).await;
-    place.write(move |db| Ok(db.detach(&one, Some(4), one.forced)?)).await;
+    place.write(move |db| Ok(db.detach(&one, Some(4), one.is_forced())?)).await;
     assert!(seen().await == Some(nexus));
     let last = two.id;
-    place.write(move |db| Ok(db.detach(&two, None, two.forced)?)).await;
+    place.write(move |db| Ok(db.detach(&two, None, two.is_forced())?)).await;
     assert!(seen().await.is_none());
     let gone = place.read(move |db| Ok(db.detached(last)?.unwrap())).await;
     assert_eq!((gone.volume, gone.receipt), (id, None));

@@ -228,7 +228,8 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Abort, AttachmentRow, Database, Store, sqlite, testing};
+    use crate::domain::AttachmentStatus;
+    use crate::store::{Abort, Access, AttachmentRow, Database, Store, sqlite, testing};
 
     const VOLUMES: [VolumeId; 2] = [VolumeId::from_u128(1), VolumeId::from_u128(2)];
     const PORTS: &str = "20:00:52:54:00:14:00:0a,20:00:52:54:00:14:00:0b";
@@ -252,7 +253,8 @@ mod tests {
         db.put_attachment(&AttachmentRow {
             initiator: Some(initiators),
             host: Some(host.to_owned()),
-            held: true,
+            access: Access::of(20),
+            status: AttachmentStatus::Attached,
             claimed,
             lun,
             ..reserved

@@ -65,7 +65,7 @@ impl Db<'_> {
         let Some(ports) = row.initiator.as_ref().and_then(Initiators::ports) else { return Ok(()) };
         let others = self.attachments_of(row.volume)?;
         let held = |port: Wwpn| {
-            let mut others = others.iter().filter(|other| other.id != row.id && other.held);
+            let mut others = others.iter().filter(|other| other.id != row.id && other.has_grant());
             others.any(|other| other.initiator.as_ref().is_some_and(|of| of.has(&Initiator::Fc(port))))
         };
         let sql = "UPDATE fc_luns SET volume_id = NULL, freed_us = ?3 WHERE volume_id = ?1 AND wwpn = ?2";

@@ -49,6 +49,7 @@ mod sealing;
 mod specs;
 mod sql;
 mod sqlite;
+mod standing;
 mod takings;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -92,6 +93,7 @@ pub(crate) use reviews::ReviewKind;
 pub(crate) use rotations::{Rotation, Stage};
 pub(crate) use specs::{Kind, SpecRow, Wish, Wished};
 pub use sql::SqlError;
+pub(crate) use standing::Access;
 pub(crate) use takings::{Taker, Taking};
 pub(crate) use types::DEFAULT_TYPE;
 pub(crate) use uploads::KeptUpload;

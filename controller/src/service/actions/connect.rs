@@ -92,7 +92,7 @@ fn open(
     let own = |row: &&AttachmentRow| {
         row.initiator.as_ref().is_some_and(|own| place.offer.covers(own)) && !row.is_going()
     };
-    let wanted: Vec<_> = rows.iter().filter(|row| own(row) && row.grant_wanted).collect();
+    let wanted: Vec<_> = rows.iter().filter(|row| own(row) && row.wants_grant()).collect();
     if !wanted.is_empty() {
         let row = opened(id, &wanted, &place)?.clone();
         return again::connector(inner, db, &volume, row, &place, revision).map_err(as_invalid);
@@ -111,7 +111,7 @@ fn open(
         row.status = AttachmentStatus::Attaching;
         row
     };
-    if let Some(initiator) = row.initiator.as_ref().filter(|_| row.held) {
+    if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {
         return Ok(Step::Busy(id, format!("the access of {initiator} is being taken away")));
     }
     if let Some(why) = connect(inner, db, &volume, &specs, &mut row, place, &rows).map_err(as_invalid)? {
@@ -192,18 +192,18 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     }
     let mut row = meant(inner, db, caller, &volume, said, &rows)?;
     // Check the grant before the mode changes: the session exists already.
-    if row.grant_wanted && !inner.sees_grant(db, volume.agent, &row)? {
+    if row.wants_grant() && !inner.sees_grant(db, volume.agent, &row)? {
         let text = format!("Invalid volume: the connection of volume {id} is not granted yet: ask again.");
         return Err(Refusal::Invalid(text).into());
     }
-    row.granted = row.grant_wanted;
+    row.shown_at_attach();
     let before = row.mode;
     if let Some(mode) = said.mode.or((!row.legacy).then_some(Mode::ReadWrite)) {
         let readonly = volume.readonly == Some(true);
         row.mode = rules::mode(Some(mode), None, None, &[], readonly)?;
         row.mode_asked = true;
     }
-    let changed = row.mode != before && row.grant_wanted;
+    let changed = row.mode != before && row.wants_grant();
     if row.mode != before {
         row.wished_at = Generation::ZERO;
     }
@@ -264,7 +264,7 @@ fn said_again(
     }
     let words = Words { mode: said.mode, mountpoint: Some(&said.mountpoint), connector: None };
     let (row, rewished) = again::apply(db, &volume, rows, row, &words).map_err(as_invalid)?;
-    Ok(Attached { id, volume, rewished, enforces: said.mode.is_some() && row.grant_wanted })
+    Ok(Attached { id, volume, rewished, enforces: said.mode.is_some() && row.wants_grant() })
 }
 
 impl Service {
@@ -329,7 +329,7 @@ impl Service {
                 // An attachment that is gone has no mode.
                 let Some(row) = db.attachment(own)? else { return Ok(None) };
                 let Some(volume) = db.volume(row.volume)? else { return Ok(None) };
-                let holds = !row.grant_wanted || inner.shows_grant(db, volume.agent, &row)?;
+                let holds = !row.wants_grant() || inner.shows_grant(db, volume.agent, &row)?;
                 Ok((!holds).then_some(volume.id))
             };
             let Some(volume) = self.store.read("read an attachment's mode", read).await? else {

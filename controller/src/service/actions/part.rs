@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::domain::{AttachmentStatus, Caller};
-use crate::flow::forced::take_back;
 use crate::flow::wishes::{self, Rewished};
 use crate::flow::{Follower, Inner};
 use crate::permits;
@@ -83,7 +82,7 @@ fn end(
     if row.status != AttachmentStatus::Attached || row.native.is_some() {
         return Ok(Ended::Whole(row.id));
     }
-    take_back(&mut row);
+    row.take_back();
     let own = row.id;
     Ok(Ended::Access(own, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
 }
@@ -94,7 +93,7 @@ fn chosen(
     rows: &[AttachmentRow],
     connector: Option<&Map<String, Value>>,
 ) -> Result<Option<AttachmentRow>, Refusal> {
-    let connected: Vec<_> = rows.iter().filter(|row| row.held).collect();
+    let connected: Vec<_> = rows.iter().filter(|row| row.has_grant()).collect();
     let names = |connector: &&Map<String, Value>| {
         ["initiator", "wwpns"].into_iter().any(|key| connector.contains_key(key))
     };
@@ -189,7 +188,7 @@ impl Service {
     ) -> Result<(), Refusal> {
         loop {
             let late = permits::until(deadline, changes.changed()).await.is_err();
-            let read = move |db: &Db<'_>| Ok(db.attachment(own)?.is_some_and(|row| row.held));
+            let read = move |db: &Db<'_>| Ok(db.attachment(own)?.is_some_and(|row| row.has_grant()));
             if !self.store.read("read a connection's end", read).await? {
                 return Ok(());
             }

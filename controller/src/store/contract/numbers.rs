@@ -45,7 +45,7 @@ pub(super) async fn a_fibre_channel_number_is_one_volumes_until_it_is_cut(place:
     place.write(move |db| Ok(db.detach(&first, None, false)?)).await;
     assert_eq!(known().await, [(5, Some(v), false), (5, None, true)]);
     // The attach failed, and the row is kept with its reason.
-    let gone = AttachmentRow { held: false, grant_wanted: false, ..second };
+    let gone = AttachmentRow { status: AttachmentStatus::ErrorAttaching, access: Access::of(2), ..second };
     place.write(move |db| Ok(db.put_attachment(&gone)?)).await;
     assert_eq!(known().await, [(5, None, true), (5, None, true)]);
     place.write(move |db| Ok(db.take_fc_lun(agent, &ports(BOTH), Lun(5), w)?)).await;
