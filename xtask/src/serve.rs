@@ -61,7 +61,7 @@ pub(crate) struct ServeArgs {
     /// Authenticate by an identity service that is a part of the program, as Keystone is one
     #[arg(long, conflicts_with = "no_auth")]
     keystone: bool,
-    /// Address of the controller, on loopback [default: a free port of 127.0.0.1]
+    /// Address of the controller, on loopback [default: a free port]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// Build without optimisation: faster to build after a change, slower to answer

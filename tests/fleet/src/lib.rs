@@ -173,7 +173,8 @@ impl Builder {
         self
     }
 
-    /// Serves at this address of loopback. The default is a free port of 127.0.0.1.
+    /// Serves at this address of loopback. The default is a free port of an address that only this
+    /// process uses.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = Some(address);

@@ -49,7 +49,7 @@ struct Args {
     /// Authenticate by an identity service of the fleet, as Keystone is one
     #[arg(long, conflicts_with = "no_auth")]
     keystone: bool,
-    /// Address of the controller, on loopback [default: a free port of 127.0.0.1]
+    /// Address of the controller, on loopback [default: a free port]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = loopback)]
     listen: Option<SocketAddr>,
     /// Make volume types, print how to begin, and serve until SIGINT or SIGTERM
