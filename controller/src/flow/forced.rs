@@ -35,43 +35,51 @@ pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRo
     Ok(db.put_attachment(row)?)
 }
 
+/// Forces these attachments away, of a volume that is not in review. Returns those whose grant has
+/// to be revoked; the others end at once, for no agent has any part of them.
+pub(crate) fn force_or_end(
+    db: &Db<'_>,
+    asked: &Asked,
+    rows: Vec<AttachmentRow>,
+) -> Result<Vec<AttachmentRow>, Abort> {
+    let mut going = Vec::with_capacity(rows.len());
+    for mut row in rows {
+        if row.has_grant() {
+            force_away(asked, &mut row);
+            going.push(row);
+        } else {
+            ask(asked, &mut row, true);
+            db.detach(&row, None, true)?;
+        }
+    }
+    Ok(going)
+}
+
 /// Forces these attachments of a volume away.
 pub(crate) fn force_rows(
     db: &Db<'_>,
     asked: &Asked,
     row: &VolumeRow,
-    rows: Vec<AttachmentRow>,
+    mut rows: Vec<AttachmentRow>,
 ) -> Result<Rewished, Abort> {
-    let (volume, mut rewished) = (row.id, Rewished::default());
-    let mut going = Vec::new();
-    let mut gone = false;
-    for mut attachment in rows {
-        if attachment.status == AttachmentStatus::Attached {
-            db.use_hold(volume)?;
-        }
-        if row.review.is_some() {
-            force_in_review(db, asked, &mut attachment)?;
-            rewished.storage = true;
-            continue;
-        }
-        if attachment.has_grant() {
-            force_away(asked, &mut attachment);
-            going.push(attachment);
-        } else {
-            // No agent has anything of it.
-            ask(asked, &mut attachment, true);
-            db.detach(&attachment, None, true)?;
-            gone = true;
-        }
-    }
-    if gone {
-        db.attachment_event(volume)?;
+    let (volume, count) = (row.id, rows.len());
+    for _ in rows.iter().filter(|row| row.status == AttachmentStatus::Attached) {
+        db.use_hold(volume)?;
     }
     if row.review.is_some() {
+        for attachment in &mut rows {
+            force_in_review(db, asked, attachment)?;
+        }
         db.attachment_event(volume)?;
         db.derive_status(volume)?;
-    } else if gone || !going.is_empty() {
-        rewished = wishes::apply(db, volume, &mut going, &BTreeSet::new())?;
+        return Ok(Rewished { storage: count > 0, ..Rewished::default() });
     }
-    Ok(rewished)
+    if count == 0 {
+        return Ok(Rewished::default());
+    }
+    let mut going = force_or_end(db, asked, rows)?;
+    if going.len() < count {
+        db.attachment_event(volume)?;
+    }
+    wishes::apply(db, volume, &mut going, &BTreeSet::new())
 }

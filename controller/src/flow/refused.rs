@@ -56,13 +56,13 @@ impl Inner {
         tracing::warn!(volume = %id, error = text, "the agent does not take the export's wish");
         let (stays, fails) = (ids_of(work, gives_back), ids_of(work, AttachmentRow::is_coming));
         let by_removal = cure == Cure::FixSpec && !stays.is_empty();
-        if cure == Cure::FixSpec && stays.is_empty() {
+        if cure == Cure::FixSpec && !by_removal {
             let pathless = keeps_pathless(agent, work, fails.is_empty());
             if !pathless.is_empty() {
                 return self.revoke_refused(agent, id, pathless, text).await;
             }
         }
-        let (ids, keep) = if by_removal { (stays, true) } else { (fails, false) };
+        let ids = if by_removal { stays } else { fails };
         if ids.is_empty() && cure == Cure::FixSpec {
             // No attachment explains the refusal: the agent grants somebody whom this database does
             // not know.
@@ -75,12 +75,12 @@ impl Inner {
             let mut rows = Vec::new();
             for mut row in db.attachments_of(id)?.into_iter().filter(|row| ids.contains(&row.id)) {
                 // The row may have changed meanwhile: forced, or in another direction.
-                let same = if keep { gives_back(&row) } else { row.is_coming() };
+                let same = if by_removal { gives_back(&row) } else { row.is_coming() };
                 if !same {
                     continue;
                 }
                 row.fault = Some(text.clone());
-                if keep {
+                if by_removal {
                     row.given_back();
                 } else {
                     row.refused();

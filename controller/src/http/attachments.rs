@@ -39,8 +39,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads an attachment's id. Any other text names no attachment.
 pub(super) fn attachment_id(text: &str) -> Result<AttachmentId, Fault> {
-    let unknown = || Fault::not_found("Attachment", text.chars().take(64).collect::<String>());
-    schema::id(text).map(|id| AttachmentId::from_u128(id.as_u128())).ok_or_else(unknown)
+    schema::id_of("Attachment", text).map(|id| AttachmentId::from_u128(id.as_u128()))
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {

@@ -27,8 +27,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads a message's id. Any other text names no message.
 fn message_id(text: &str) -> Result<Uuid, Fault> {
-    let unknown = || Fault::not_found("Message", text.chars().take(64).collect::<String>());
-    schema::id(text).ok_or_else(unknown)
+    schema::id_of("Message", text)
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {

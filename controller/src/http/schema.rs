@@ -276,6 +276,11 @@ pub(super) fn id(text: &str) -> Option<Uuid> {
     matches!(text.len(), 32 | 36).then(|| Uuid::try_parse(text).ok()).flatten()
 }
 
+/// Reads the id of an object of this kind from an address. Any other text names none of them.
+pub(super) fn id_of(kind: &'static str, text: &str) -> Result<Uuid, Fault> {
+    id(text).ok_or_else(|| Fault::not_found(kind, text.chars().take(64).collect::<String>()))
+}
+
 /// Reads a boolean in any of its spellings.
 pub(super) fn boolean(text: &str) -> Option<bool> {
     match text {

@@ -41,8 +41,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads a snapshot's id. Any other text names no snapshot.
 fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
-    let unknown = || Fault::not_found("Snapshot", text.chars().take(64).collect::<String>());
-    schema::id(text).map(|id| VolumeId::from_u128(id.as_u128())).ok_or_else(unknown)
+    schema::id_of("Snapshot", text).map(|id| VolumeId::from_u128(id.as_u128()))
 }
 
 async fn page<B: Backend>(app: &App<B>, ctx: &Ctx, view: SnapshotView) -> Answer {

@@ -67,8 +67,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 /// Reads a volume's id. Any other text names no volume.
 pub(super) fn volume_id(text: &str) -> Result<VolumeId, Fault> {
-    let unknown = || Fault::not_found("Volume", text.chars().take(64).collect::<String>());
-    schema::id(text).map(|id| VolumeId::from_u128(id.as_u128())).ok_or_else(unknown)
+    schema::id_of("Volume", text).map(|id| VolumeId::from_u128(id.as_u128()))
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Response, Fault> {

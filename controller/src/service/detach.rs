@@ -17,7 +17,7 @@ use crate::domain::{
     AttachViolation, Attachment, AttachmentReceipt, AttachmentStatus, Caller, RuleViolation,
 };
 use crate::flow::Inner;
-use crate::flow::forced::{ask, force_away, force_in_review};
+use crate::flow::forced::{ask, force_away, force_in_review, force_or_end};
 use crate::flow::seen::wanted_mode;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
@@ -166,7 +166,7 @@ fn begin(
     let companions =
         if way.is_forced() { companions(&row, db.attachments_of(volume.id)?, way)? } else { Vec::new() };
     let asked = asked_by(db, caller);
-    let mut going = force_companions(db, &asked, companions)?;
+    let mut going = force_or_end(db, &asked, companions)?;
     let mut row = row;
     // A detach that the client has announced begins here.
     if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
@@ -190,26 +190,6 @@ fn begin(
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
     let answer = detached(inner, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
-}
-
-/// Forces the companions of an attachment away. Returns those whose grant has to be revoked; the
-/// others end at once, for no agent has any part of them.
-fn force_companions(
-    db: &Db<'_>,
-    asked: &Asked,
-    companions: Vec<AttachmentRow>,
-) -> Result<Vec<AttachmentRow>, Abort> {
-    let mut going = Vec::with_capacity(companions.len());
-    for mut other in companions {
-        if other.has_grant() {
-            force_away(asked, &mut other);
-            going.push(other);
-        } else {
-            ask(asked, &mut other, true);
-            db.detach(&other, None, true)?;
-        }
-    }
-    Ok(going)
 }
 
 /// Begins a force detach from a volume in review. No spec is written for it: the storage agent
