@@ -14,6 +14,7 @@ use mooring_agent::store::Store;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Channel, TlsFiles};
+pub(crate) use mooring_host::fake::own_loopback;
 use mooring_host::fake::{Counted, FakeMachine, LoginRefusal, Reach, SessionId};
 use mooring_host::{Clock, Front, KernelTree, SystemClock, dump};
 use tokio::runtime::Runtime;
@@ -519,13 +520,6 @@ impl From<v1::PutExportRequest> for Put {
     fn from(put: v1::PutExportRequest) -> Self {
         Self::Export(put)
     }
-}
-
-/// Returns an address of loopback that is this process's own: nobody else listens there, so a port
-/// that is free stays free.
-pub(crate) fn own_loopback() -> std::net::Ipv4Addr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    std::net::Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low)
 }
 
 /// Waits until the condition is true.

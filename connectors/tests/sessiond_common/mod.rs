@@ -17,6 +17,7 @@ use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireCha
 use mooring_connectors::{LinkName, LinkSeen, Links, RunLinks};
 use mooring_host::SystemClock;
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
+use mooring_host::fake::own_loopback;
 use mooring_model::{AttachmentId, Generation, Iqn, Lun, Naa, Portal, VolumeId};
 
 /// Limit of every wait, longer than anything in these tests takes.
@@ -332,9 +333,8 @@ pub fn next_event(watch: &mut Watch, holds: impl Fn(&SessionEvent) -> bool) -> S
     panic!("no such event");
 }
 
-/// Returns a portal that refuses connections. No other test listens at its address, where it could
-/// get the port that is free again.
+/// Returns a portal that refuses connections.
 pub fn refusing_portal() -> Portal {
-    let listener = TcpListener::bind("127.0.99.1:0").unwrap();
+    let listener = TcpListener::bind((own_loopback(), 0)).unwrap();
     listener.local_addr().unwrap().to_string().parse().unwrap()
 }

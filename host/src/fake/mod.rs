@@ -20,7 +20,7 @@ mod session;
 mod state;
 mod wrap;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use self::state::{Handle, Node};
@@ -37,6 +37,13 @@ pub use self::lio::{FakeLio, PrOut, naa};
 pub use self::lvm::FakeLvm;
 pub use self::session::{Access, Answer, IO_BYTES, Identity, IoRefusal, LoginRefusal, Reach, SessionId};
 pub use self::wrap::{Counted, Faulty};
+
+/// Returns an address of loopback that is this process's own: nobody else listens there, and no
+/// connection begins there, so a port that is free stays free.
+pub fn own_loopback() -> Ipv4Addr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low)
+}
 
 /// A storage node; clones share one machine.
 #[derive(Debug, Clone, Default)]

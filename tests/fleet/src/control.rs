@@ -14,12 +14,13 @@ use mooring_controller::http::{self, BODY_TIMEOUT, Options, Serving};
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::rebuild::{self, How, RebuildError, Report};
 use mooring_controller::service::{AgentEntry, Database, Service, ServiceOptions};
+use mooring_host::fake::own_loopback;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::client::Client;
 use crate::identity::{Identity, User};
-use crate::wait::{PATIENCE, own_loopback, until};
+use crate::wait::{PATIENCE, until};
 use crate::{CLUSTER, PROJECT_A, PROJECT_B};
 
 /// Authentication of callers.

@@ -1,7 +1,7 @@
 //! An identity service for clients that begin with a password: versions, tokens and a service
 //! catalogue, as far as `openstack` and the controller ask Keystone for them.
 //!
-//! Its users are the accounts of the fleet. The name of an account is also its password: the
+//! The accounts of the fleet are its users. The name of an account is also its password: the
 //! service listens on loopback, and what a token opens is a fake.
 //!
 //! What must never happen here: a token without a password; a token of a project that is not the

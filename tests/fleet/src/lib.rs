@@ -43,10 +43,11 @@ use std::sync::Arc;
 pub use client::{Answer, Client};
 pub use control::{Access, Control, Tune};
 pub use identity::Identity;
+pub use mooring_host::fake::own_loopback;
 pub use network::Network;
 pub use node::Node;
 pub use stock::{Session, Stock};
-pub use wait::{PATIENCE, own_loopback, until, until_some};
+pub use wait::{PATIENCE, until, until_some};
 pub use work::Attached;
 
 use mooring_controller::policy::Policies;

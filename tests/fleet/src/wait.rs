@@ -1,7 +1,6 @@
 //! Waits for events without a signal of their own: these poll often, and the limit only catches a
 //! test that hangs.
 
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// Time limit of a wait, never a measure.
@@ -26,11 +25,4 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
 #[track_caller]
 pub fn until_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     until(what, || look().ok_or_else(|| "nothing yet".to_owned()))
-}
-
-/// Returns an address of loopback that is this process's own: nobody else listens there, and no
-/// connection begins there, so a port that is free stays free.
-pub fn own_loopback() -> Ipv4Addr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | (high & 0x3f), middle, low)
 }
