@@ -51,16 +51,19 @@ async fn a_lock_is_held_exactly_while_work_lasts() {
         .await;
     rig.works(None);
     wait_for("its end", || fake.locks().is_empty()).await;
-    // What is over in a moment takes none.
-    let begun = Instant::now();
-    rig.works(Some("it is short"));
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    rig.works(None);
-    // A busy machine may have made it long.
-    let short = begun.elapsed() < Duration::from_millis(200);
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let locks = fake.state().calls.iter().filter(|call| *call == "Inhibit").count();
-    assert!(locks == 2 || !short && locks == 3, "{locks} locks");
+    // What is over in a moment takes none. A busy machine may make it long: then it is tried again.
+    let locks = || fake.state().calls.iter().filter(|call| *call == "Inhibit").count();
+    assert_eq!(locks(), 2);
+    let mut short = false;
+    while !short {
+        let (before, begun) = (locks(), Instant::now());
+        rig.works(Some("it is short"));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        rig.works(None);
+        short = begun.elapsed() < Duration::from_millis(200);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!short || locks() == before, "a lock for short work");
+    }
     drop(rig.work);
     tokio::time::timeout(SOON, rig.task).await.expect("it ends with its work").unwrap();
 }
