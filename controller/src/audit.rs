@@ -46,7 +46,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 /// The time between two searches for old lines.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Waiting {
     entries: VecDeque<AuditEntry>,
     /// `true` if the queue is full, and that was logged.
@@ -72,7 +72,7 @@ impl Waiting {
 }
 
 /// The queue and its writer: see the module.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Audit {
     waiting: Mutex<Waiting>,
     lost: AtomicU64,

@@ -40,23 +40,25 @@ mod view;
 mod volumes;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use mooring_bus::Units;
 use mooring_model::{ClusterId, ExportReport, Generation, Initiator, Mode, Problem, VolumeId};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub use crate::agents::dial::{Dial, Dialled};
 
 use crate::agents::{heard, lease};
+use crate::audit::Audit;
 use crate::domain::Caller;
 pub use crate::domain::{AgentEntry, EntryEnrolment};
 pub use crate::error::Refusal;
 use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
-use crate::flow::{Inner, leases, review, wishes};
+use crate::flow::{Facts, Flow, leases, review, wishes};
 use crate::initiators::Initiators;
-use crate::policy::{Policies, Target};
+use crate::policy::Target;
 use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
 pub use crate::store::{Database, PostgresOptions};
 
@@ -89,19 +91,24 @@ pub enum OpenError {
 /// The control plane. Cheap to clone. Its tasks end when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Service {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) facts: Facts,
+    pub(crate) flow: Arc<Flow>,
     pub(crate) store: Store,
+    /// Lines of the audit log that are not in the database yet.
+    audit: Arc<Audit>,
+    /// States of systemd's units on this machine. Empty: nothing follows them.
+    units: Arc<OnceLock<watch::Receiver<Option<Units>>>>,
     _guard: Arc<Guard>,
 }
 
-/// Ends the tasks when the last [`Service`] is dropped: the tasks themselves hold `Inner`, never
+/// Ends the tasks when the last [`Service`] is dropped: the tasks themselves hold `Flow`, never
 /// this guard.
 #[derive(Debug)]
-struct Guard(Arc<Inner>);
+struct Guard(Arc<Flow>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(self.0.take_tasks());
+        drop(self.0.tasks.take());
     }
 }
 
@@ -123,13 +130,6 @@ fn text_limit(what: &str, text: &str) -> Result<(), Refusal> {
         )));
     }
     Ok(())
-}
-
-impl Inner {
-    /// The rules that say which caller may do what.
-    pub(crate) fn policies(&self) -> &Policies {
-        &self.options.policies
-    }
 }
 
 /// Refuses changes to a volume that is in review.
@@ -218,31 +218,33 @@ impl Service {
             Ok(Enrolled::all(db)?)
         };
         let enrolled = store.prepare("prepare the store", prepare).map_err(OpenError::Prepare)?;
-        let inner = Arc::new(Inner::new(options, &store));
-        inner.enrol(enrolled, true);
-        let guard = Arc::new(Guard(Arc::clone(&inner)));
-        Ok(Self { inner, store, _guard: guard })
+        let flow = Arc::new(Flow::new(options, &store));
+        flow.enrol(enrolled, true);
+        let guard = Arc::new(Guard(Arc::clone(&flow)));
+        let facts = flow.facts.clone();
+        Ok(Self { facts, flow, store, audit: Arc::default(), units: Arc::default(), _guard: guard })
     }
 
     /// Starts to dial the agents, and resumes all unfinished work. Needs a tokio runtime.
     pub fn start(&self) {
-        self.inner.spawn(heard::run(self.store.clone(), Arc::clone(&self.inner.agents)));
-        let (inner, store) = (Arc::clone(&self.inner), self.store.clone());
-        self.inner.spawn(async move { inner.keep_audit(&store).await });
-        self.inner.spawn(Arc::clone(&self.inner).keep_certificates());
-        let inner = Arc::clone(&self.inner);
-        self.inner.spawn(async move { inner.go_on_forgetting().await });
+        let tasks = &self.flow.tasks;
+        tasks.spawn(heard::run(self.store.clone(), Arc::clone(&self.facts.agents)));
+        let (audit, store, facts) = (Arc::clone(&self.audit), self.store.clone(), self.facts.clone());
+        tasks.spawn(async move { audit::keep(&audit, &store, &facts.options).await });
+        tasks.spawn(Arc::clone(&self.flow).keep_certificates());
+        let flow = Arc::clone(&self.flow);
+        tasks.spawn(async move { flow.go_on_forgetting().await });
         if let Some(dialer) = self.store.dialer() {
             // The controller that gets an agent's lease resumes all unfinished work of that agent.
-            self.inner.spawn(leases::run(Arc::clone(&self.inner), dialer));
+            tasks.spawn(leases::run(Arc::clone(&self.flow), dialer));
             return;
         }
-        for agent in self.inner.agents.all().iter() {
-            self.inner.drive(agent);
+        for agent in self.facts.agents.all().iter() {
+            self.flow.drive(agent);
         }
-        let inner = Arc::clone(&self.inner);
-        self.inner.spawn(async move {
-            if let Err(refusal) = inner.resume().await {
+        let flow = Arc::clone(&self.flow);
+        tasks.spawn(async move {
+            if let Err(refusal) = flow.resume().await {
                 tracing::error!(error = %refusal, "cannot go on with what was on its way; it goes on when its agents are up");
             }
         });
@@ -251,12 +253,12 @@ impl Service {
     /// Ends all tasks at once and writes the rest of the audit log. Every spec is durable: the next
     /// start resumes the work.
     pub async fn stop(&self) {
-        if let Some(mut tasks) = self.inner.take_tasks() {
+        if let Some(mut tasks) = self.flow.tasks.take() {
             tasks.shutdown().await;
         }
-        self.inner.audit.end(&self.store).await;
+        self.audit.end(&self.store).await;
         if let Some(dialer) = self.store.dialer() {
-            lease::leave(&self.inner.notes, &dialer).await;
+            lease::leave(&self.flow.notes, &dialer).await;
         }
     }
 
@@ -274,7 +276,7 @@ impl Service {
     /// Raises the epoch, and returns the new one: every later change of a spec is newer than all
     /// before.
     pub async fn raise_epoch(&self, caller: &Caller) -> Result<u64, Refusal> {
-        self.inner.policies().check("mooring:raise_epoch", caller, &Target::default())?;
+        self.facts.policies().check("mooring:raise_epoch", caller, &Target::default())?;
         self.store.write("raise the epoch", |db| Ok(db.raise_epoch(0)?)).await
     }
 
@@ -284,14 +286,14 @@ impl Service {
     /// The storage agent must be up: the controller compares generations with it. A host that is
     /// down counts as it reported last. Whatever that host brings back is older than the new specs.
     pub async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        self.inner.policies().check("mooring:confirm_review", caller, &Target::default())?;
-        let inner = Arc::clone(&self.inner);
-        inner.ask(id).await;
+        self.facts.policies().check("mooring:confirm_review", caller, &Target::default())?;
+        let facts = self.facts.clone();
+        self.flow.ask(id).await;
         // Agents do not report each login as it happens.
         self.refresh(id).await;
-        let write = move |db: &Db<'_>| confirm(&inner, db, id);
+        let write = move |db: &Db<'_>| confirm(&facts, db, id);
         let hosts = self.store.write("confirm a volume", write).await?;
-        self.inner.go(id, &hosts);
+        self.flow.go(id, &hosts);
         Ok(())
     }
 
@@ -302,7 +304,7 @@ impl Service {
         work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
     ) -> Result<T, Refusal> {
         let (done, ended) = oneshot::channel();
-        self.inner.spawn(async move {
+        self.flow.tasks.spawn(async move {
             let _ = done.send(work.await);
         });
         let stops = || Err(Refusal::Unavailable("this controller stops: ask again".to_owned()));
@@ -333,7 +335,7 @@ impl Service {
 
     /// The reason why a volume's storage agent has not finished.
     fn obstacle_of(&self, volume: &VolumeRow) -> String {
-        match self.inner.agents.up(volume.agent) {
+        match self.facts.agents.up(volume.agent) {
             Err(why) => why,
             Ok(agent) => {
                 let (name, report) = (&agent.entry.name, agent.export(volume.id));
@@ -349,13 +351,13 @@ fn obstacle(agent: &str, problems: &[Problem]) -> Option<String> {
     problems.first().map(|problem| format!("{agent}: {problem}"))
 }
 
-fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
+fn confirm(facts: &Facts, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
     let volume = db.volume(id)?;
     let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?;
     if volume.review.is_none() {
         return Ok(BTreeSet::new());
     }
-    let storage = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
+    let storage = facts.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     let mut rows = db.attachments_of(id)?;
     refuse_unknown_sessions(id, &rows, storage.export(id).as_ref())?;
     let hosts: BTreeSet<_> = db.connections_of(id)?.into_iter().collect();
@@ -366,7 +368,7 @@ fn confirm(inner: &Inner, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     let ours = db.generation_of(id, Kind::Export)?;
     for host in &hosts {
         let kind = Kind::Connection(*host);
-        match inner.agents.up(*host) {
+        match facts.agents.up(*host) {
             Ok(agent) => kept.push((kind, agent.connection(id).stamp.map(|stamp| stamp.generation))),
             // The connection is gone, and its end is acknowledged.
             Err(_) if db.spec(id, kind)?.is_some_and(|spec| spec.settled) => {}

@@ -13,7 +13,7 @@ use mooring_api::{TlsFiles, v1};
 use mooring_model::Chain;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::Inner;
+use super::Flow;
 use super::options::Enroller;
 use crate::agents::{Agent, task};
 use crate::authority::{Authority, CERTIFICATE_LIFE, agent_server_name};
@@ -100,10 +100,10 @@ fn is_of_another(authority: &Authority, said: Option<&v1::TlsIdentity>) -> bool 
     })
 }
 
-impl Inner {
+impl Flow {
     /// Renews the certificates of enrolled agents again and again, for ever.
     pub(crate) async fn keep_certificates(self: Arc<Self>) {
-        let Some(enroller) = &self.options.enroller else { return };
+        let Some(enroller) = &self.facts.options.enroller else { return };
         let mut tick = tokio::time::interval(LOOKED_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut looked, mut told) = (None, None);
@@ -113,7 +113,7 @@ impl Inner {
             let authority = enroller.authority.now();
             self.tell_controllers(enroller, &authority, &mut told).await;
             failed.retain(|_, at| at.elapsed() < FAILED_PAUSE);
-            let moves = self.agents.all().iter().any(|agent| {
+            let moves = self.facts.agents.all().iter().any(|agent| {
                 let said = agent.state().capabilities.as_ref().and_then(|said| said.tls.clone());
                 agent.entry.enrolment.is_some()
                     && agent.is_up()
@@ -166,17 +166,18 @@ impl Inner {
         self.renew_but(&HashMap::new()).await.map(drop)
     }
 
-    /// Does as [`Inner::renew_certificates`] without the agents in `but`. Returns the agents that
+    /// Does as [`Flow::renew_certificates`] without the agents in `but`. Returns the agents that
     /// did not take their certificate.
     async fn renew_but(&self, but: &HashMap<String, Instant>) -> Result<Vec<String>, Refusal> {
-        let Some(enroller) = &self.options.enroller else { return Ok(Vec::new()) };
+        let Some(enroller) = &self.facts.options.enroller else { return Ok(Vec::new()) };
         let enrolments = self.reads.read("read who has joined", |db| Ok(db.enrolments()?)).await?;
-        let now = self.options.clock.now();
+        let now = self.facts.options.clock.now();
         let authority = enroller.authority.now();
         let mut failed = Vec::new();
         let stands = |enrolment: &Enrolment| !enrolment.revoked && !but.contains_key(&enrolment.name);
         for enrolment in enrolments.into_iter().filter(stands) {
-            let agent = self.agents.named(&enrolment.name).filter(|agent| agent.entry.is_of(&enrolment));
+            let agent =
+                self.facts.agents.named(&enrolment.name).filter(|agent| agent.entry.is_of(&enrolment));
             let Some(agent) = agent.filter(|agent| agent.is_up() && agent.hold().is_ours()) else { continue };
             let said = agent.state().capabilities.as_ref().and_then(|said| said.tls.clone());
             if !is_due(&enrolment, now) && !is_of_another(&authority, said.as_ref()) {
@@ -196,7 +197,8 @@ impl Inner {
 
     async fn renew(&self, authority: &Authority, agent: &Agent, enrolment: Enrolment) -> Result<(), String> {
         let csr = agent.new_key().await.map_err(|error| error.to_string())?;
-        let issued = authority.sign_agent(&csr, &enrolment.name, enrolment.id, self.options.clock.now());
+        let issued =
+            authority.sign_agent(&csr, &enrolment.name, enrolment.id, self.facts.options.clock.now());
         let issued = issued.map_err(|error| Chain(&error).to_string())?;
         let given = agent.set_certificate(issued.certificate, authority.certificate_pem().to_owned()).await;
         given.map_err(|error| error.to_string())?;
@@ -240,7 +242,7 @@ impl Inner {
             return;
         }
         if let Some(drive) =
-            self.spawn(task::run(self.context(&self.agents.driven(agent)), Arc::clone(agent)))
+            self.tasks.spawn(task::run(self.context(&self.facts.agents.driven(agent)), Arc::clone(agent)))
         {
             agent.is_driven_by(drive);
         }
@@ -253,13 +255,13 @@ impl Inner {
             enrolled.rows.into_iter().map(|row| (row.name.clone(), row)).collect();
         if starts {
             // An agent's last report still decides, until it reports something else.
-            for agent in self.agents.all().iter() {
+            for agent in self.facts.agents.all().iter() {
                 if let Some(row) = rows.remove(&agent.entry.name) {
                     agent.take_row(row);
                 }
             }
         }
-        let Some(enroller) = &self.options.enroller else {
+        let Some(enroller) = &self.facts.options.enroller else {
             if starts && enrolled.enrolments.iter().any(|enrolment| !enrolment.revoked) {
                 tracing::warn!(
                     "agents have joined, and this configuration has no [enrolment]: they are not dialled"
@@ -273,15 +275,15 @@ impl Inner {
             .map(|entry| (entry.name.clone(), entry))
             .collect();
         let mut changed = false;
-        for agent in self.agents.all().iter().filter(|agent| agent.entry.enrolment.is_some()) {
+        for agent in self.facts.agents.all().iter().filter(|agent| agent.entry.enrolment.is_some()) {
             if wanted.get(&agent.entry.name) != Some(&agent.entry) {
                 tracing::info!(agent = agent.entry.name, "the enrolment of an agent has ended");
-                self.agents.remove(agent, "its enrolment has ended");
+                self.facts.agents.remove(agent, "its enrolment has ended");
                 changed = true;
             }
         }
         for (name, entry) in wanted {
-            match self.agents.add(entry) {
+            match self.facts.agents.add(entry) {
                 Some(agent) => {
                     if let Some(row) = rows.remove(&name) {
                         agent.take_row(row);
@@ -292,7 +294,11 @@ impl Inner {
                     }
                 }
                 None if starts
-                    && self.agents.named(&name).is_some_and(|agent| agent.entry.enrolment.is_none()) =>
+                    && self
+                        .facts
+                        .agents
+                        .named(&name)
+                        .is_some_and(|agent| agent.entry.enrolment.is_none()) =>
                 {
                     tracing::warn!(
                         agent = name,
@@ -310,10 +316,10 @@ impl Inner {
     /// Returns `true` if the registry does not have this enrolment with its present name, id and
     /// address.
     fn comes(&self, enrolment: &Enrolment) -> bool {
-        let Some(enroller) = self.options.enroller.as_ref().filter(|_| !enrolment.revoked) else {
+        let Some(enroller) = self.facts.options.enroller.as_ref().filter(|_| !enrolment.revoked) else {
             return false;
         };
-        match self.agents.named(&enrolment.name) {
+        match self.facts.agents.named(&enrolment.name) {
             None => true,
             Some(agent) if agent.entry.enrolment.is_none() => false,
             Some(agent) => entry(enroller, enrolment).is_some_and(|entry| entry != agent.entry),
@@ -324,8 +330,8 @@ impl Inner {
     /// were read before a change must not be applied after it.
     pub(crate) async fn refresh_enrolments(self: &Arc<Self>) -> Result<(), Refusal> {
         let _turn = self.enrolling.lock().await;
-        let inner = Arc::clone(self);
-        let read = move |db: &Db<'_>| Ok(Enrolled::read(db, |enrolment| inner.comes(enrolment))?);
+        let flow = Arc::clone(self);
+        let read = move |db: &Db<'_>| Ok(Enrolled::read(db, |enrolment| flow.comes(enrolment))?);
         let enrolled = self.reads.read("read who has joined", read).await?;
         self.enrol(enrolled, false);
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mooring_model::{AgentId, Initiator, VolumeId};
 
-use super::Inner;
+use super::Flow;
 use crate::agents::exports::{Exports, listed};
 use crate::agents::{Agent, task};
 use crate::initiators::Initiators;
@@ -56,7 +56,7 @@ fn is_going(db: &Db<'_>, volume: VolumeId, agent: AgentId, initiator: &Initiator
     Ok(db.attachments_of(volume)?.iter().any(goes))
 }
 
-impl Inner {
+impl Flow {
     /// Compares an agent's present exports with the fences in force. The error says why they are
     /// not known.
     pub(crate) async fn compare_fences(self: &Arc<Self>, agent: &Arc<Agent>) -> Result<(), String> {

@@ -17,7 +17,7 @@ use mooring_api::{Message, reports, v1};
 use mooring_model::{Cure, Phase};
 use tokio::time::Instant;
 
-use super::{AGAIN, Inner, Next, growth, manage, wishes};
+use super::{AGAIN, Flow, Next, growth, manage, wishes};
 use crate::agents::calls::CallError;
 use crate::agents::{Heard, Held};
 use crate::error::Refusal;
@@ -49,7 +49,7 @@ pub(super) fn is_unconfirmed(db: &Db<'_>, volume: &VolumeRow) -> Result<bool, Ab
     Ok(destroys && db.spec(volume.id, Kind::Volume)?.is_some_and(|spec| spec.wish.body.is_some()))
 }
 
-impl Inner {
+impl Flow {
     /// Sends a volume's spec, and waits up to `wait_ms` for it. Returns `true` if it is in force.
     pub(super) async fn put_volume(
         &self,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revoked, VolumeId};
 
 use super::wishes::Rewished;
-use super::{Inner, forced};
+use super::{Flow, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
@@ -163,7 +163,7 @@ fn step(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<Step, Abort> {
     Ok(step)
 }
 
-impl Inner {
+impl Flow {
     /// Goes on where another request, or another controller, has stopped. Logs a failure.
     pub(crate) async fn go_on_forgetting(self: &Arc<Self>) {
         if let Err(refusal) = self.finish_forgetting().await {

@@ -17,7 +17,7 @@ use mooring_model::{ByteSize, Cure, Phase, VolumeReport};
 
 use super::storage::Work;
 use super::wishes::{self, GIB, Rewished};
-use super::{AGAIN, Inner, Next};
+use super::{AGAIN, Flow, Next};
 use crate::agents::Held;
 use crate::error::Refusal;
 use crate::rules::Operation;
@@ -44,7 +44,7 @@ fn is_grown(seen: &VolumeRow, report: &VolumeReport) -> bool {
     report.phase == Phase::Ready && report.size >= ByteSize(u64::from(seen.size_gib) * GIB)
 }
 
-impl Inner {
+impl Flow {
     /// Handles the agent's refusal. It refused the larger size: the volume keeps the old one. Or it
     /// refused to take a growth back.
     pub(super) async fn extension_refused(

@@ -1,4 +1,4 @@
-//! Reactions to reports of agents: [`Inner`] is the [`Listener`] of their tasks.
+//! Reactions to reports of agents: [`Flow`] is the [`Listener`] of their tasks.
 //!
 //! What must never happen here: a wake-up that is left out because nobody waits for it now.
 
@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use mooring_model::{AgentId, VolumeId};
 
-use super::{Inner, fenced, review};
+use super::{Flow, fenced, review};
 use crate::agents::listener::{Compared, Job, Listed, Listener};
 use crate::agents::task::Context;
 use crate::agents::{Held, SeenConnection};
 use crate::store::{Abort, Db};
 
-impl Listener for Arc<Inner> {
+impl Listener for Arc<Flow> {
     fn kick(&self, job: Job) {
-        Inner::kick(self, job);
+        Flow::kick(self, job);
     }
 
     fn report_came(&self, job: Job) {
@@ -30,7 +30,7 @@ impl Listener for Arc<Inner> {
     }
 
     fn wake(&self, volume: VolumeId, hosts: &BTreeSet<AgentId>) {
-        Inner::wake(self, volume, hosts);
+        Flow::wake(self, volume, hosts);
     }
 
     fn agent_changed(&self) {
@@ -64,14 +64,14 @@ impl Listener for Arc<Inner> {
     }
 }
 
-impl Inner {
+impl Flow {
     /// Returns the context of an agent's task.
     pub(super) fn context(self: &Arc<Self>, held: &Held) -> Context {
         Context {
             store: held.store.clone(),
-            agents: Arc::clone(&self.agents),
-            clock: self.options.clock.clone(),
-            dial: self.options.dial.clone(),
+            agents: Arc::clone(&self.facts.agents),
+            clock: self.facts.options.clock.clone(),
+            dial: self.facts.options.dial.clone(),
             listener: Arc::new(Arc::clone(self)),
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Inner, Next, rotate};
+use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Facts, Flow, Next, rotate};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::domain::AttachmentStatus;
@@ -55,7 +55,7 @@ fn text_of(name: &str, report: &ConnectionReport) -> String {
     format!("{name}: connection {}: {why}", report.phase)
 }
 
-impl Inner {
+impl Flow {
     pub(super) async fn host_pass(self: &Arc<Self>, id: VolumeId, host: AgentId) -> Result<Next, Refusal> {
         let read = move |db: &Db<'_>| read_work(db, id, host);
         let Some(work) = self.reads.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
@@ -66,7 +66,7 @@ impl Inner {
         {
             return Ok(Next::Idle);
         }
-        let Ok(agent) = self.agents.held(host) else { return Ok(Next::Idle) };
+        let Ok(agent) = self.facts.agents.held(host) else { return Ok(Next::Idle) };
         let seen = agent.connection(id);
         let moving =
             work.spec.wish.body.is_none() || work.rows.iter().any(|row| row.host_lets_go() || enters(row));
@@ -126,13 +126,13 @@ impl Inner {
         done: bool,
     ) -> Result<Next, Refusal> {
         let report = agent.connection(id).report.filter(|report| report.generation >= at);
-        let (inner, name) = (Arc::clone(self), agent.entry.name.clone());
+        let (facts, name) = (self.facts.clone(), agent.entry.name.clone());
         let keeps_cache_flag = agent.can_turn_cache_off() == Some(true);
         let seen = Seen { at, done, report, name, keeps_cache_flag };
-        let write = move |db: &Db<'_>| settle(&inner, db, id, host, &seen);
+        let write = move |db: &Db<'_>| settle(&facts, db, id, host, &seen);
         let settled = agent.store.write("settle a connection", write).await?;
         for done in &settled.attached {
-            self.stop_clock(*done);
+            self.facts.stop_clock(*done);
         }
         if settled.changed {
             self.go(id, &settled.rewished.hosts);
@@ -149,12 +149,12 @@ impl Inner {
 
     /// Looks at a volume soon: the target's agent does not report each login by itself.
     pub(crate) fn look_soon(self: &Arc<Self>, id: VolumeId) {
-        let inner = Arc::clone(self);
-        self.spawn(async move {
+        let flow = Arc::clone(self);
+        self.tasks.spawn(async move {
             let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-            let Ok(Some(volume)) = inner.reads.read_one("read a volume", read).await else { return };
-            if let Ok(agent) = inner.agents.up(volume.agent)
-                && let Err(error) = inner.look(&agent, id).await
+            let Ok(Some(volume)) = flow.reads.read_one("read a volume", read).await else { return };
+            if let Ok(agent) = flow.facts.agents.up(volume.agent)
+                && let Err(error) = flow.look(&agent, id).await
             {
                 tracing::debug!(volume = %id, %error, "cannot look at the sessions");
             }
@@ -226,7 +226,7 @@ fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
     seen.keeps_cache_flag && wanted == Some(Cache::Off) && seen.report.as_ref().is_some_and(is_on)
 }
 
-fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) -> Result<Settled, Abort> {
+fn settle(facts: &Facts, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) -> Result<Settled, Abort> {
     let mut settled = Settled::default();
     let spec = db.spec(id, Kind::Connection(host))?.filter(|spec| spec.stamp.generation == seen.at);
     // The spec has changed while the call ran: the next pass knows more.
@@ -270,13 +270,13 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
             match seen.report.as_ref() {
                 Some(report) if report.phase == ConnectionPhase::Ready && has_path(report) => {
                     settled.attached.push(row.id);
-                    inner.waits_no_more(Waiting::Device(row.id));
-                    changed.push(attached(inner, db, row, report));
+                    facts.waits.waits_no_more(Waiting::Device(row.id));
+                    changed.push(attached(facts, db, row, report));
                 }
                 report => {
                     settled.waits = true;
-                    if let Some(text) = failure(inner, &row, report, seen) {
-                        inner.waits_no_more(Waiting::Device(row.id));
+                    if let Some(text) = failure(facts, &row, report, seen) {
+                        facts.waits.waits_no_more(Waiting::Device(row.id));
                         let mut row = row;
                         fail(db, &mut row, &text)?;
                         changed.push(row);
@@ -299,7 +299,7 @@ fn settle(inner: &Inner, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
 /// Returns the reason for which an attach is given up. `None`: not yet. The reason is a problem
 /// that only a person can cure, or one that lasted too long, such as a portal that never answers.
 fn failure(
-    inner: &Inner,
+    facts: &Facts,
     row: &AttachmentRow,
     report: Option<&ConnectionReport>,
     seen: &Seen,
@@ -314,13 +314,13 @@ fn failure(
         _ => {}
     }
     // Counted from the host's first report: the storage agent's time is not the host's.
-    let tried = inner.waited_for(Waiting::Device(row.id));
+    let tried = facts.waits.waited_for(Waiting::Device(row.id));
     (tried >= ATTACH_GIVE_UP).then(|| format!("given up after {} s: {}", tried.as_secs(), text()))
 }
 
 /// Returns the row of an attachment whose host has its verified device and its path.
-fn attached(inner: &Inner, db: &Db<'_>, mut row: AttachmentRow, report: &ConnectionReport) -> AttachmentRow {
-    let now = inner.elapsed_ms(row.id, row.created_at);
+fn attached(facts: &Facts, db: &Db<'_>, mut row: AttachmentRow, report: &ConnectionReport) -> AttachmentRow {
+    let now = facts.elapsed_ms(row.id, row.created_at);
     let device_ms = report.device_took.map_or(0, |took| u64::try_from(took.as_millis()).unwrap_or(0));
     let granted = row.steps.iter().find(|(step, _)| step == "granted").map_or(0, |(_, at)| *at);
     row.steps.push(("logged_in".to_owned(), now.saturating_sub(device_ms).max(granted)));

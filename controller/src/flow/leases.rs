@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use uuid::Uuid;
 
-use super::Inner;
+use super::Flow;
 use crate::agents::lease::{Hold, Out, guarded};
 use crate::agents::listener::Job;
 use crate::agents::{Agent, task};
@@ -43,7 +43,7 @@ struct Held {
 }
 
 struct Manager {
-    inner: Arc<Inner>,
+    flow: Arc<Flow>,
     id: String,
     enrols: Vec<String>,
     held: HashMap<String, Held>,
@@ -51,24 +51,24 @@ struct Manager {
     written: HashMap<String, i64>,
     drives: JoinSet<()>,
     polled: Instant,
-    /// The volume up to which [`Inner::kick_unsent`] has compared specs with stamps.
+    /// The volume up to which [`Flow::kick_unsent`] has compared specs with stamps.
     compared: Option<VolumeId>,
     /// A time before the last renewal of the membership.
     renewed: Instant,
 }
 
 /// Returns the names of all agents.
-fn names(inner: &Inner) -> Vec<String> {
-    inner.agents.all().iter().map(|agent| agent.entry.name.clone()).collect()
+fn names(flow: &Flow) -> Vec<String> {
+    flow.facts.agents.all().iter().map(|agent| agent.entry.name.clone()).collect()
 }
 
 /// Keeps this controller a member, and drives the agents whose leases it gets, for ever.
-pub(crate) async fn run(inner: Arc<Inner>, dialer: Arc<Dialer>) {
-    let inbox = inner.notes.take_inbox();
+pub(crate) async fn run(flow: Arc<Flow>, dialer: Arc<Dialer>) {
+    let inbox = flow.notes.take_inbox();
     let Some(mut inbox) = inbox else { return };
-    let enrols = names(&inner);
+    let enrols = names(&flow);
     let mut manager = Manager {
-        inner,
+        flow,
         id: String::new(),
         enrols,
         held: HashMap::new(),
@@ -134,7 +134,7 @@ impl Manager {
         self.follow_enrolments(members).await?;
         let alive = members.members().await?;
         let others = alive.iter().any(|member| member.id != self.id);
-        self.inner.notes.set_alone(!others);
+        self.flow.notes.set_alone(!others);
         let fair = fair_share(self.enrols.len(), alive.len());
         let free = i64::try_from(fair.saturating_sub(self.held.len())).unwrap_or(i64::MAX);
         if !members.claim(&self.id, &self.enrols, free).await? {
@@ -159,7 +159,7 @@ impl Manager {
     /// Stops driving agents that have left the registry, and stores which new ones this controller
     /// may drive.
     async fn follow_enrolments(&mut self, members: &Members) -> Result<(), SqlError> {
-        let enrols = names(&self.inner);
+        let enrols = names(&self.flow);
         if enrols == self.enrols {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl Manager {
         let id = Uuid::new_v4().to_string();
         members.join(&id, &self.enrols).await?;
         tracing::info!(id, "joined the controllers of this database");
-        self.inner.notes.joined(Some(&id));
+        self.flow.notes.joined(Some(&id));
         self.id = id;
         Ok(())
     }
@@ -212,13 +212,13 @@ impl Manager {
             news |= self.read_rows(stale).await;
         }
         if news {
-            self.inner.touch_all();
+            self.flow.touch_all();
         }
         Ok(())
     }
 
     fn agent(&self, name: &str) -> Option<Arc<Agent>> {
-        self.inner.agents.named(name)
+        self.flow.facts.agents.named(name)
     }
 
     fn hold(&mut self, name: &str, until: Instant) {
@@ -228,14 +228,14 @@ impl Manager {
             return;
         }
         self.written.remove(name);
-        let inner = Arc::clone(&self.inner);
+        let flow = Arc::clone(&self.flow);
         while self.drives.try_join_next().is_some() {}
         let driven = Arc::clone(&agent);
         let drives = self.drives.spawn(async move {
             // This task ends with its lease, and the code that started it cleans up.
             let drive = async {
-                let held = inner.agents.driven(&driven);
-                task::run(inner.context(&held), Arc::clone(&driven)).await;
+                let held = flow.facts.agents.driven(&driven);
+                task::run(flow.context(&held), Arc::clone(&driven)).await;
             };
             guarded(drive).await;
         });
@@ -256,7 +256,7 @@ impl Manager {
             agent.set_hold(Hold::Theirs(Said::default()));
             agent.down(why.to_owned());
         }
-        self.inner.touch_all();
+        self.flow.touch_all();
     }
 
     async fn lose_what_is_over(&mut self) {
@@ -287,7 +287,7 @@ impl Manager {
         let read = move |db: &Db<'_>| {
             Ok(db.agents()?.into_iter().filter(|row| names.contains(&row.name)).collect::<Vec<_>>())
         };
-        match self.inner.reads.read("read what other controllers heard", read).await {
+        match self.flow.reads.read("read what other controllers heard", read).await {
             Ok(rows) => {
                 let mut news = false;
                 for row in rows {
@@ -309,7 +309,7 @@ impl Manager {
     async fn say(&mut self, members: &Members) -> Result<(), SqlError> {
         let mut news = false;
         for (name, held) in &mut self.held {
-            let Some(agent) = self.inner.agents.named(name) else { continue };
+            let Some(agent) = self.flow.facts.agents.named(name) else { continue };
             let said = agent.says();
             if held.said.as_ref() != Some(&said) {
                 members.say(&self.id, name, &said).await?;
@@ -317,7 +317,7 @@ impl Manager {
                 news = true;
             }
         }
-        if news && !self.inner.notes.is_alone() {
+        if news && !self.flow.notes.is_alone() {
             members.announce(&[format!("s {}", self.id)]).await?;
         }
         Ok(())
@@ -365,12 +365,12 @@ impl Manager {
         let volume = words.next().and_then(|text| text.parse().ok());
         match (kind, volume) {
             (Some("w"), Some(volume)) => {
-                self.inner.touch_here(volume);
-                let inner = Arc::clone(&self.inner);
-                self.inner.spawn(async move { inner.kick_held(volume).await });
+                self.flow.touch_here(volume);
+                let flow = Arc::clone(&self.flow);
+                self.flow.tasks.spawn(async move { flow.kick_held(volume).await });
             }
             (Some("t"), Some(volume)) => {
-                self.inner.touch_here(volume);
+                self.flow.touch_here(volume);
             }
             (Some("s"), _) => self.stand(members).await?,
             (Some("e"), _) => {
@@ -385,7 +385,7 @@ impl Manager {
     }
 
     async fn refresh_enrolments(&self) {
-        if let Err(refusal) = self.inner.refresh_enrolments().await {
+        if let Err(refusal) = self.flow.refresh_enrolments().await {
             tracing::warn!(error = %refusal, "cannot read who has joined");
         }
     }
@@ -396,28 +396,28 @@ impl Manager {
         self.polled = Instant::now();
         self.refresh_enrolments().await;
         let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
-        match self.inner.reads.read("list what is on its way", read).await {
+        match self.flow.reads.read("list what is on its way", read).await {
             Ok((moving, held)) => {
                 // The controller that announced a detach may be gone: every controller that sees it
                 // arms its end.
                 for (volume, mark) in held {
-                    self.inner.arm_hold(volume, mark);
+                    self.flow.arm_hold(volume, mark);
                 }
                 for volume in moving {
-                    self.inner.kick_held(volume).await;
+                    self.flow.kick_held(volume).await;
                 }
             }
             Err(refusal) => tracing::warn!(error = %refusal, "cannot list what is on its way"),
         }
-        match self.inner.kick_unsent(self.compared).await {
+        match self.flow.kick_unsent(self.compared).await {
             Ok(next) => self.compared = next,
             Err(refusal) => {
                 tracing::warn!(error = %refusal, "cannot compare what is wished with what was sent");
             }
         }
-        let inner = Arc::clone(&self.inner);
-        self.inner.spawn(async move { inner.go_on_forgetting().await });
-        self.inner.touch_all();
+        let flow = Arc::clone(&self.flow);
+        self.flow.tasks.spawn(async move { flow.go_on_forgetting().await });
+        self.flow.touch_all();
     }
 }
 
@@ -450,7 +450,7 @@ fn spare<'a>(id: &str, held: impl Iterator<Item = &'a String>, fair: usize, aliv
     given.into_iter().collect()
 }
 
-impl Inner {
+impl Flow {
     /// Asks the agents of a volume that other controllers drive for their present state. Without an
     /// answer, nothing is known of it here any more.
     pub(crate) async fn ask(&self, volume: VolumeId) {
@@ -462,7 +462,7 @@ impl Inner {
         };
         let Ok((storage, hosts)) = self.reads.read("read a volume", read).await else { return };
         let theirs = |id| {
-            let agent = self.agents.by_id(id)?;
+            let agent = self.facts.agents.by_id(id)?;
             (!agent.hold().is_ours()).then_some(agent)
         };
         let mut asked = JoinSet::new();
@@ -481,7 +481,7 @@ impl Inner {
             Ok((db.volume(volume)?.map(|volume| volume.agent), db.connections_of(volume)?))
         };
         let Ok((storage, hosts)) = self.reads.read("read a volume", read).await else { return };
-        let ours = |id| self.agents.by_id(id).is_some_and(|agent| agent.hold().is_ours());
+        let ours = |id| self.facts.agents.by_id(id).is_some_and(|agent| agent.hold().is_ours());
         if storage.is_some_and(ours) {
             self.kick(Job::Storage(volume));
         }

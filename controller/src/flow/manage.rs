@@ -11,7 +11,7 @@ use mooring_api::{reports, v1};
 use mooring_model::{Cure, Phase, VolumeId};
 
 use super::storage::Work;
-use super::{Inner, Next, wishes};
+use super::{Flow, Next, wishes};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Held};
 use crate::error::Refusal;
@@ -43,7 +43,7 @@ pub(super) fn failed_end(volume: &VolumeRow) -> Operation {
     }
 }
 
-impl Inner {
+impl Flow {
     /// Fails the manage operation: the logical volume stays as it was, apart from its name.
     pub(super) async fn managing_failed(
         self: &Arc<Self>,

@@ -19,7 +19,7 @@ use mooring_model::{AgentId, Cure, Stamp, VolumeId};
 use serde_json::json;
 
 use super::waits::Waiting;
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, wishes};
+use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, wishes};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Held};
 use crate::domain::{Hints, HostImage};
@@ -92,7 +92,7 @@ pub(crate) enum Figures {
 }
 
 /// Returns the pools of the enrolled agents, by their last reports.
-pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<Pool>, Abort> {
+pub(crate) fn pools(facts: &Facts, db: &Db<'_>, figures: Figures) -> Result<Vec<Pool>, Abort> {
     let mut sums: BTreeMap<(AgentId, String), Vec<(u64, Sums)>> = BTreeMap::new();
     for row in db.promised()? {
         let part = Sums { promised: row.volumes, ..Sums::default() };
@@ -106,9 +106,9 @@ pub(crate) fn pools(inner: &Inner, db: &Db<'_>, figures: Figures) -> Result<Vec<
     }
     let mut pools = Vec::new();
     for row in db.agents()? {
-        let Some(agent) = inner.agents.named(&row.name) else { continue };
+        let Some(agent) = facts.agents.named(&row.name) else { continue };
         let Some(report) = &row.capabilities else { continue };
-        let settings = settings(inner, &agent);
+        let settings = settings(facts, &agent);
         let known = agent_of(&row, &agent, &settings, db, report);
         for reported in &report.pools {
             let parts = sums.remove(&(row.id, reported.name.clone())).unwrap_or_default();
@@ -150,8 +150,8 @@ pub(crate) fn agent_of<'a>(
 }
 
 /// Returns the configuration's settings for an agent's pools.
-pub(crate) fn settings(inner: &Inner, agent: &Agent) -> Settings {
-    let scheduler = &inner.options.scheduler;
+pub(crate) fn settings(facts: &Facts, agent: &Agent) -> Settings {
+    let scheduler = &facts.options.scheduler;
     Settings {
         zone: zone_of(agent).to_owned(),
         reserved_percentage: scheduler.reserved_percentage,
@@ -176,7 +176,7 @@ fn summed(parts: &[(u64, Sums)], extent: u64) -> Sums {
 
 /// Makes the request of a volume for a pool. Hints about volumes that are gone name no agent.
 pub(crate) fn request(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     size_gib: u32,
     specs: BTreeMap<String, String>,
@@ -189,27 +189,27 @@ pub(crate) fn request(
     };
     let bound = specs::zones(&specs).is_some();
     let mut request = Request::new(u64::from(size_gib) * wishes::GIB, specs);
-    let default = || inner.options.scheduler.default_zone.clone().filter(|_| !bound);
+    let default = || facts.options.scheduler.default_zone.clone().filter(|_| !bound);
     request.zone = hints.zone.clone().or_else(default);
     if !hints.same_host.is_empty() {
         request.same_host = Some(agents(&hints.same_host)?);
     }
     request.different_host = agents(&hints.different_host)?;
     // A host that is not enrolled any more has no pool.
-    let host = |of: &HostImage| inner.agents.by_name(&of.host).and_then(|agent| agent.id());
+    let host = |of: &HostImage| facts.agents.by_name(&of.host).and_then(|agent| agent.id());
     request.host = hints.image.as_ref().map(|of| host(of).unwrap_or(AgentId::from_u128(0)));
     Ok(request)
 }
 
-/// Returns the best pool for a request; the inner error says why there is none.
-pub(crate) fn choose(inner: &Inner, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
+/// Returns the best pool for a request; the facts error says why there is none.
+pub(crate) fn choose(facts: &Facts, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
     // A type can ask for no other sums.
     let summed = request.specs.keys().any(|key| {
         let key = key.strip_prefix("capabilities:").unwrap_or(key);
         matches!(key, "allocated_capacity_gb" | "provisioned_capacity_gb" | "total_volumes")
     });
-    let pools = pools(inner, db, if summed { Figures::All } else { Figures::Promises })?;
-    let candidates = match schedule::choose(&pools, request, inner.options.scheduler.multipliers) {
+    let pools = pools(facts, db, if summed { Figures::All } else { Figures::Promises })?;
+    let candidates = match schedule::choose(&pools, request, facts.options.scheduler.multipliers) {
         Ok(candidates) => candidates,
         Err(none) => return Ok(Err(none)),
     };
@@ -228,9 +228,9 @@ pub(crate) fn nowhere() -> Place {
 }
 
 /// Makes the request of a volume that was placed before, and failed.
-fn again(inner: &Inner, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
+fn again(facts: &Facts, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
     let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
-    let mut request = request(inner, db, volume.size_gib, specs, &volume.hints)?;
+    let mut request = request(facts, db, volume.size_gib, specs, &volume.hints)?;
     if volume.source.is_some() {
         // The volume shares blocks with its source: it can be nowhere else.
         request.pool = Some(PoolRef { agent: volume.agent, pool: volume.pool.clone() });
@@ -259,21 +259,21 @@ enum Failed {
 
 /// Stores why a pool could not make the volume. The volume leaves for another pool, or ends in an
 /// error.
-fn fail(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Failed, Abort> {
+fn fail(facts: &Facts, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Failed, Abort> {
     let id = seen.id;
     let Some(mut volume) = db.volume(id)? else { return Ok(Failed::Moot) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool && volume.operation == seen.operation;
     if !same || volume.is_leaving() || volume.review.is_some() {
         return Ok(Failed::Moot);
     }
-    let max = inner.options.scheduler.max_attempts;
+    let max = facts.options.scheduler.max_attempts;
     if !volume.was_tried() {
         volume.tried.push(Tried { agent: volume.agent, pool: volume.pool.clone(), why: why.to_owned() });
         db.set_tried(id, &volume.tried)?;
     }
     let creating = volume.operation == Some(Operation::Creating);
     let next =
-        creating && volume.tried.len() < max && choose(inner, db, &again(inner, db, &volume)?)?.is_ok();
+        creating && volume.tried.len() < max && choose(facts, db, &again(facts, db, &volume)?)?.is_ok();
     if next {
         let text = message(&volume, max, "another one is tried");
         db.keep_message(Event::Create, &volume.project, id, &text)?;
@@ -302,7 +302,7 @@ fn stay(db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<(), Abort> {
 
 /// Sends a volume that its agent has removed to the next pool. `at`: the tombstone that is in
 /// force.
-fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(), Abort> {
+fn move_on(facts: &Facts, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(), Abort> {
     let id = seen.id;
     let Some(volume) = db.volume(id)? else { return Ok(()) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool;
@@ -310,11 +310,11 @@ fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(
     if !same || !volume.is_leaving() || volume.review.is_some() || stamp.as_ref() != Some(at) {
         return Ok(());
     }
-    match choose(inner, db, &again(inner, db, &volume)?)? {
+    match choose(facts, db, &again(facts, db, &volume)?)? {
         Ok(place) => db.move_volume(id, &place)?,
         Err(none) => {
             tracing::info!(volume = %id, %none, "no other pool can take the volume");
-            let text = message(&volume, inner.options.scheduler.max_attempts, "there is no other one");
+            let text = message(&volume, facts.options.scheduler.max_attempts, "there is no other one");
             db.keep_message(Event::Create, &volume.project, id, &text)?;
             let why = volume.tried.last().map(|tried| tried.why.as_str());
             db.set_operation(id, Some(Operation::Error), why)?;
@@ -326,7 +326,7 @@ fn move_on(inner: &Inner, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(
 
 /// Sends a volume to an agent that is up, if its own agent is down and was never sent it. Returns
 /// when to ask again.
-fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Abort> {
+fn leave_unsent(facts: &Facts, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Abort> {
     let id = seen.id;
     let Some(mut volume) = db.volume(id)? else { return Ok(Next::Idle) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool;
@@ -334,15 +334,15 @@ fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
     if !same || !waits || volume.is_leaving() || db.may_be_sent(id)? {
         return Ok(Next::Idle);
     }
-    let silent = inner.waited_for(Waiting::Unsent(id, volume.agent));
+    let silent = facts.waits.waited_for(Waiting::Unsent(id, volume.agent));
     if let Some(left) = DOWN_MAX.checked_sub(silent).filter(|left| !left.is_zero()) {
         return Ok(Next::After(left));
     }
-    let name = inner.agents.name_of(volume.agent);
+    let name = facts.agents.name_of(volume.agent);
     let why = format!("agent {name} was down for {} s, and was never asked", silent.as_secs());
     volume.tried.push(Tried { agent: volume.agent, pool: volume.pool.clone(), why });
-    match choose(inner, db, &again(inner, db, &volume)?)? {
-        Ok(place) if place.sent && volume.tried.len() < inner.options.scheduler.max_attempts => {
+    match choose(facts, db, &again(facts, db, &volume)?)? {
+        Ok(place) if place.sent && volume.tried.len() < facts.options.scheduler.max_attempts => {
             db.set_tried(id, &volume.tried)?;
             db.move_volume(id, &place)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;
@@ -352,7 +352,7 @@ fn leave_unsent(inner: &Inner, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
     }
 }
 
-impl Inner {
+impl Flow {
     /// Handles a pool that could not make the volume.
     pub(super) async fn creation_failed(
         self: &Arc<Self>,
@@ -368,8 +368,8 @@ impl Inner {
             return self.managing_failed(agent, volume, why).await;
         }
         tracing::warn!(volume = %id, agent = agent.entry.name, why, "a volume could not be made");
-        let (inner, seen) = (Arc::clone(self), volume.clone());
-        let write = move |db: &Db<'_>| fail(&inner, db, &seen, &why);
+        let (facts, seen) = (self.facts.clone(), volume.clone());
+        let write = move |db: &Db<'_>| fail(&facts, db, &seen, &why);
         let failed = agent.store.write("say why a volume is not made", write).await?;
         self.touch(id);
         Ok(match failed {
@@ -405,8 +405,8 @@ impl Inner {
                 return Ok(Next::After(AGAIN));
             }
         }
-        let (inner, seen, at) = (Arc::clone(self), volume.clone(), tombstone.stamp.clone());
-        let write = move |db: &Db<'_>| move_on(&inner, db, &seen, &at);
+        let (facts, seen, at) = (self.facts.clone(), volume.clone(), tombstone.stamp.clone());
+        let write = move |db: &Db<'_>| move_on(&facts, db, &seen, &at);
         agent.store.write("put a volume on another pool", write).await?;
         // Another controller may drive the agent there.
         self.notes.wish(id);
@@ -430,8 +430,8 @@ impl Inner {
         if volume.operation != Some(Operation::Creating) || !volume.is_placed() {
             return Ok(Next::Idle);
         }
-        let (inner, seen) = (Arc::clone(self), volume.clone());
-        let write = move |db: &Db<'_>| leave_unsent(&inner, db, &seen);
+        let (facts, seen) = (self.facts.clone(), volume.clone());
+        let write = move |db: &Db<'_>| leave_unsent(&facts, db, &seen);
         let next = self.unleased.write("look for another pool", write).await?;
         if matches!(next, Next::Again) {
             self.notes.wish(volume.id);

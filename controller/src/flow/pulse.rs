@@ -6,10 +6,14 @@
 //!
 //! What must never happen here: a change between two looks that a follower does not see.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use mooring_model::VolumeId;
 use tokio::sync::Notify;
+
+use super::lock;
 
 #[derive(Debug)]
 struct Shared {
@@ -19,7 +23,7 @@ struct Shared {
 
 /// The revision of something that changes.
 #[derive(Debug)]
-pub(crate) struct Pulse(Arc<Shared>);
+struct Pulse(Arc<Shared>);
 
 impl Pulse {
     /// Starts with this revision.
@@ -41,6 +45,43 @@ impl Pulse {
     /// Makes a follower that sees every change from now on.
     pub(super) fn follow(&self) -> Follower {
         Follower { seen: self.revision(), pulse: Arc::clone(&self.0) }
+    }
+}
+
+/// The revisions of all volumes that changed, or that somebody followed.
+#[derive(Debug)]
+pub(crate) struct Pulses {
+    /// The first revision of each volume.
+    born: u64,
+    /// Ordered, so that followers are always woken in the same order.
+    all: Mutex<BTreeMap<VolumeId, Pulse>>,
+}
+
+impl Pulses {
+    pub(super) fn new(born: u64) -> Self {
+        Self { born, all: Mutex::default() }
+    }
+
+    /// Announces that something of a volume may have changed. Returns its new revision.
+    pub(super) fn beat(&self, volume: VolumeId) -> u64 {
+        lock(&self.all).entry(volume).or_insert_with(|| Pulse::new(self.born)).beat()
+    }
+
+    /// Announces that something of every volume may have changed.
+    pub(super) fn beat_all(&self) {
+        for pulse in lock(&self.all).values() {
+            pulse.beat();
+        }
+    }
+
+    /// Follows a volume's changes from now on.
+    pub(super) fn follow(&self, volume: VolumeId) -> Follower {
+        lock(&self.all).entry(volume).or_insert_with(|| Pulse::new(self.born)).follow()
+    }
+
+    /// Returns the revision of a volume.
+    pub(super) fn revision(&self, volume: VolumeId) -> u64 {
+        lock(&self.all).get(&volume).map_or(self.born, Pulse::revision)
     }
 }
 

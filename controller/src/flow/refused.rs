@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mooring_model::{AgentId, AttachmentId, Cure, VolumeId};
 
 use super::storage::Work;
-use super::{AGAIN, Inner, Next, wishes};
+use super::{AGAIN, Flow, Next, wishes};
 use crate::agents::listener::Job;
 use crate::agents::{Held, has_session};
 use crate::error::Refusal;
@@ -42,7 +42,7 @@ fn keeps_pathless(agent: &Held, work: &Work, alone: bool) -> Vec<AttachmentId> {
     work.rows.iter().filter(|row| is_pathless(row)).filter(is_live).map(|row| row.id).collect()
 }
 
-impl Inner {
+impl Flow {
     /// Handles an agent that refused a change of the export. The attachment that caused the refusal
     /// must not hold up the others.
     pub(super) async fn export_refused(
@@ -99,10 +99,10 @@ impl Inner {
             // The host has logged out, and its session at the target ends when the kernel notices.
             // Its job asks again.
             for host in hosts {
-                let inner = Arc::clone(self);
-                self.spawn(async move {
+                let flow = Arc::clone(self);
+                self.tasks.spawn(async move {
                     tokio::time::sleep(AGAIN).await;
-                    inner.kick(Job::Host(id, host));
+                    flow.kick(Job::Host(id, host));
                 });
             }
         }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use mooring_model::ExportReport;
 
 use super::storage::Work;
-use super::{Inner, Refusal};
+use super::{Flow, Refusal};
 use crate::agents::Held;
 use crate::store::Db;
 
-impl Inner {
+impl Flow {
     /// Keeps the reservations that the agent reports as stored. A report without them comes from an
     /// agent that does not know the export (its store is new), or from an older release: then the
     /// copy stays.

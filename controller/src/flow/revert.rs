@@ -17,7 +17,7 @@ use mooring_model::Cure;
 use super::storage::{Work, said};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
+use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::domain::VolumeStatus;
@@ -44,7 +44,7 @@ fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
     Ok(())
 }
 
-impl Inner {
+impl Flow {
     /// Does the next step for a volume that is reverted, or for its snapshot.
     pub(super) async fn revert_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         if work.volume.operation == Some(Operation::Restoring) {
@@ -77,7 +77,7 @@ impl Inner {
         }
         // A failure that may cure itself (something holds the logical volume open) is waited for,
         // but not for ever.
-        let given_up = self.waited_for(Waiting::Revert(kept.revert.id)) >= GIVE_UP;
+        let given_up = self.facts.waits.waited_for(Waiting::Revert(kept.revert.id)) >= GIVE_UP;
         let stuck = report.problems.iter().any(|problem| given_up || problem.cure != Cure::Retry);
         match kept.withdrawn {
             Some(why) if done => self.end_revert(agent, seen, Some(why)).await,

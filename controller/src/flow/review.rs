@@ -14,7 +14,7 @@ use std::sync::Arc;
 use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
 
 use super::taking::UNSENT;
-use super::{Inner, Next, wishes};
+use super::{Flow, Next, wishes};
 use crate::agents::listener::Compared;
 use crate::agents::{Held, Kept, SeenConnection, words};
 use crate::error::Refusal;
@@ -253,7 +253,7 @@ pub(crate) fn compare_host(
     Ok(compared)
 }
 
-impl Inner {
+impl Flow {
     /// Puts a volume in review, because an agent refused a spec older than its own.
     pub(super) async fn review(
         self: &Arc<Self>,

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use mooring_model::{ExportReport, FcGrantReport, Initiator, Mode, Wwpn};
+use mooring_model::{AgentId, ExportReport, FcGrantReport, Initiator, Mode, Wwpn};
 
+use super::Facts;
 use crate::rules;
-use crate::store::{AttachmentRow, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Returns the mode that the target allows an initiator. Over Fibre Channel: the mode that all
 /// serving ports allow it. `None`: no access, or the ports differ.
@@ -42,6 +43,33 @@ pub(super) fn is_seen(report: &ExportReport, row: &AttachmentRow, rows: &[Attach
     };
     report.generation >= row.wished_at
         && row.initiator.as_ref().is_some_and(|initiators| initiators.each().all(seen))
+}
+
+impl Facts {
+    /// Returns `true` if the storage agent's last report shows the grant that this attachment waits
+    /// for. For a client's attachment, this is the meaning of "granted".
+    pub(crate) fn sees_grant(&self, db: &Db<'_>, agent: AgentId, row: &AttachmentRow) -> Result<bool, Abort> {
+        if row.initiator.is_some() && !row.is_coming() {
+            return Ok(row.is_granted());
+        }
+        self.shows_grant(db, agent, row)
+    }
+
+    /// Returns `true` if the storage agent's last report shows the access of this attachment's
+    /// nexus as it is wanted now, with its mode.
+    pub(crate) fn shows_grant(
+        &self,
+        db: &Db<'_>,
+        agent: AgentId,
+        row: &AttachmentRow,
+    ) -> Result<bool, Abort> {
+        if row.initiator.is_none() {
+            return Ok(false);
+        }
+        let Ok(agent) = self.agents.up(agent) else { return Ok(false) };
+        let Some(report) = agent.export(row.volume) else { return Ok(false) };
+        Ok(is_seen(&report, row, &db.attachments_of(row.volume)?))
+    }
 }
 
 /// Returns `true` if a volume is still at the place that is stored: nobody needs to learn another

@@ -19,7 +19,7 @@ use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::waits::Waiting;
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Next, growth, rotate};
+use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::listener::Job;
 use crate::agents::words::{self, Word};
@@ -93,7 +93,7 @@ pub(super) fn said(agent: &Agent, problems: &[Problem]) -> String {
     format!("{}: {}", agent.entry.name, texts.join("; "))
 }
 
-impl Inner {
+impl Flow {
     pub(crate) fn sender(&self) -> v1::Sender {
         v1::Sender { cluster_id: self.reads.cluster().to_string() }
     }
@@ -118,9 +118,9 @@ impl Inner {
     async fn wish_pass(self: &Arc<Self>, work: Work) -> Result<Next, Refusal> {
         // When the agent is up again, all of its volumes look again.
         let at = work.volume.agent;
-        let Ok(agent) = self.agents.held(at) else {
+        let Ok(agent) = self.facts.agents.held(at) else {
             // If another controller drives the agent, that one does the work.
-            let up = self.agents.up(at).is_ok();
+            let up = self.facts.agents.up(at).is_ok();
             return if up { Ok(Next::Idle) } else { self.unreachable_pass(&work.volume).await };
         };
         if work.volume.operation.is_some_and(Operation::is_going) {
@@ -150,7 +150,7 @@ impl Inner {
         if work.volume.is_leaving() {
             return self.leave_pass(agent, &work.volume, spec).await.map(Some);
         }
-        self.waits_no_more(Waiting::Unsent(id, work.volume.agent));
+        self.facts.waits.waits_no_more(Waiting::Unsent(id, work.volume.agent));
         if !work.sent && !self.mark_sent(agent, &work.volume).await? {
             return Ok(Some(Next::Again));
         }
@@ -385,16 +385,16 @@ impl Inner {
             let said = once(std::mem::take(&mut receipts));
             let report = agent.export(id);
             self.copy_reservations(agent, work, report.as_ref()).await?;
-            match arrived(self, work, report.as_ref(), &said) {
+            match arrived(&self.facts, work, report.as_ref(), &said) {
                 Arrived::Nothing(next) if !looked => return Ok(next),
                 Arrived::Grants(noted) if !looked => return self.note_grants(agent, id, noted).await,
                 _ => {}
             }
-            let inner = Arc::clone(self);
-            let write = move |db: &Db<'_>| settle(&inner, db, id, report.as_ref(), &said, looked);
+            let facts = self.facts.clone();
+            let write = move |db: &Db<'_>| settle(&facts, db, id, report.as_ref(), &said, looked);
             let settled = agent.store.write("settle an export", write).await?;
             for done in settled.attached {
-                self.stop_clock(done);
+                self.facts.stop_clock(done);
             }
             for receipt in &settled.foreign {
                 agent.drops(Word::Receipt(receipt));
@@ -424,7 +424,7 @@ impl Inner {
     }
 
     /// Notes that grants of clients are in the kernel. Callers that wait for them read the report
-    /// themselves ([`Inner::sees_grant`]), so the note may be stored with the next change.
+    /// themselves ([`Flow::sees_grant`]), so the note may be stored with the next change.
     async fn note_grants(
         self: &Arc<Self>,
         agent: &Held,
@@ -449,31 +449,6 @@ impl Inner {
         let rewished = agent.store.write_soon("note a grant", write).await?;
         self.touch(id);
         Ok(if rewished.storage { Next::Again } else { Next::Idle })
-    }
-
-    /// Returns `true` if the storage agent's last report shows the grant that this attachment waits
-    /// for. For a client's attachment, this is the meaning of "granted".
-    pub(crate) fn sees_grant(&self, db: &Db<'_>, agent: AgentId, row: &AttachmentRow) -> Result<bool, Abort> {
-        if row.initiator.is_some() && !row.is_coming() {
-            return Ok(row.is_granted());
-        }
-        self.shows_grant(db, agent, row)
-    }
-
-    /// Returns `true` if the storage agent's last report shows the access of this attachment's
-    /// nexus as it is wanted now, with its mode.
-    pub(crate) fn shows_grant(
-        &self,
-        db: &Db<'_>,
-        agent: AgentId,
-        row: &AttachmentRow,
-    ) -> Result<bool, Abort> {
-        if row.initiator.is_none() {
-            return Ok(false);
-        }
-        let Ok(agent) = self.agents.up(agent) else { return Ok(false) };
-        let Some(report) = agent.export(row.volume) else { return Ok(false) };
-        Ok(is_seen(&report, row, &db.attachments_of(row.volume)?))
     }
 
     /// Looks at a volume now. Returns its receipts.
@@ -529,7 +504,7 @@ enum Arrived {
     More,
 }
 
-fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: &[Receipt]) -> Arrived {
+fn arrived(facts: &Facts, work: &Work, report: Option<&ExportReport>, receipts: &[Receipt]) -> Arrived {
     let Some(report) = report else { return Arrived::Nothing(Next::After(AGAIN)) };
     if !receipts.is_empty() || !is_same_place(&work.volume, report) {
         return Arrived::More;
@@ -545,7 +520,7 @@ fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: 
             } else if row.native.is_some() {
                 return Arrived::More;
             } else {
-                let ms = inner.elapsed_ms(row.id, row.created_at);
+                let ms = facts.elapsed_ms(row.id, row.created_at);
                 noted.push(Noted { id: row.id, wished_at: row.wished_at, ms });
             }
         } else if row.is_revoking() {
@@ -565,7 +540,7 @@ fn arrived(inner: &Inner, work: &Work, report: Option<&ExportReport>, receipts: 
 
 /// Compares the rows with the agent's report and receipts, and moves those that have arrived.
 fn settle(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     id: VolumeId,
     report: Option<&ExportReport>,
@@ -608,7 +583,7 @@ fn settle(
     for row in &rows {
         if row.is_coming() {
             if is_seen(report, row, &rows) {
-                changed.push(granted(inner, row));
+                changed.push(granted(facts, row));
             } else {
                 settled.waits = true;
             }
@@ -643,9 +618,9 @@ fn settle(
 }
 
 /// Returns the row of an attachment whose grant is in the kernel.
-fn granted(inner: &Inner, row: &AttachmentRow) -> AttachmentRow {
+fn granted(facts: &Facts, row: &AttachmentRow) -> AttachmentRow {
     let mut row = row.clone();
-    row.saw_grant(inner.elapsed_ms(row.id, row.created_at));
+    row.saw_grant(facts.elapsed_ms(row.id, row.created_at));
     if row.native.is_some() {
         row.path_wanted();
     }

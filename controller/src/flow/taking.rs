@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::review::is_ahead;
 use super::storage::{LOOK_LIMIT, Work};
-use super::{AGAIN, Inner, Next};
+use super::{AGAIN, Flow, Next};
 use crate::agents::calls::CallError;
 use crate::agents::exports::{granted_by, shown_by};
 use crate::agents::{Heard, Held};
@@ -291,7 +291,7 @@ impl Later for Option<(i64, Receipt)> {
     }
 }
 
-impl Inner {
+impl Flow {
     /// Revokes access to a volume without a spec of this database.
     pub(super) async fn taking_pass(
         self: &Arc<Self>,
@@ -313,7 +313,7 @@ impl Inner {
         let mut next = Next::Idle;
         for (agent, going) in at {
             // When the agent is up again, all of its volumes look again.
-            let Ok(agent) = self.agents.held(agent) else { continue };
+            let Ok(agent) = self.facts.agents.held(agent) else { continue };
             let own = work.filter(|work| agent.id() == Some(work.volume.agent));
             next = next.sooner(self.take_at(&agent, id, own, &going).await?);
         }

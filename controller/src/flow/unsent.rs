@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mooring_model::VolumeId;
 
-use super::Inner;
+use super::Flow;
 use crate::agents::listener::Job;
 use crate::error::Refusal;
 use crate::store::{Db, Kind, Wished};
@@ -19,7 +19,7 @@ use crate::store::{Db, Kind, Wished};
 /// Largest number of volumes in one look.
 const VOLUMES_MAX: u32 = 500;
 
-impl Inner {
+impl Flow {
     /// Kicks the jobs of specs that agents of this controller are not known to have, for some
     /// volumes after this one. Returns the volume after which the next look goes on; `None`: from
     /// the first.
@@ -43,7 +43,7 @@ impl Inner {
     /// Returns `true` if an agent that is up, and that this controller drives, is not known to
     /// store this spec. An agent that comes up gets all its specs anyway.
     fn is_unsent(&self, wished: &Wished) -> bool {
-        let Ok(agent) = self.agents.up(wished.agent) else { return false };
+        let Ok(agent) = self.facts.agents.up(wished.agent) else { return false };
         let keeps = match wished.kind {
             Kind::Volume => agent.volume_stamp(wished.volume),
             Kind::Export => agent.export_stamp(wished.volume),

@@ -15,7 +15,7 @@ use mooring_model::Cure;
 
 use super::storage::{Work, said};
 use super::wishes::{self, Rewished};
-use super::{AGAIN, AGENT_WAIT_MS, Inner, Next};
+use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
 use crate::error::Refusal;
@@ -33,7 +33,7 @@ fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<(VolumeRow, Option<KeptU
     }))
 }
 
-impl Inner {
+impl Flow {
     /// Does the next step of a volume's image export.
     pub(super) async fn upload_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let (seen, id) = (&work.volume, work.volume.id);

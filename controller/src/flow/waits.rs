@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use mooring_model::{AgentId, AttachmentId, RevertId, VolumeId};
 
-use super::{AGAIN, Inner, lock};
+use super::{AGAIN, Flow, lock};
+use crate::clock::Clock;
 use crate::store::Db;
 
 /// A wait that nobody has asked about for this long is forgotten.
@@ -38,18 +39,23 @@ struct Wait {
 }
 
 /// The events that this controller waits for.
-#[derive(Debug, Default)]
-pub(super) struct Waits {
+#[derive(Debug)]
+pub(crate) struct Waits {
+    clock: Clock,
     since: Mutex<HashMap<Waiting, Wait>>,
     /// Announced detaches whose end is armed here, each with the time of its last announcement.
     holds: Mutex<HashMap<VolumeId, Option<SystemTime>>>,
 }
 
-impl Inner {
+impl Waits {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, since: Mutex::default(), holds: Mutex::default() }
+    }
+
     /// Returns the time since this event was first asked about.
     pub(super) fn waited_for(&self, what: Waiting) -> Duration {
-        let now = self.options.clock.monotonic();
-        let mut since = lock(&self.waits.since);
+        let now = self.clock.monotonic();
+        let mut since = lock(&self.since);
         if !since.contains_key(&what) {
             since.retain(|_, wait| now.saturating_sub(wait.asked) < FORGOTTEN_AFTER);
         }
@@ -60,20 +66,22 @@ impl Inner {
 
     /// Forgets a wait: the event came, or nobody waits for it any more.
     pub(super) fn waits_no_more(&self, what: Waiting) {
-        lock(&self.waits.since).remove(&what);
+        lock(&self.since).remove(&what);
     }
+}
 
+impl Flow {
     /// Arms the end of announced detaches, with the full time from now. `mark`: the time of the
     /// last announcement; a later announcement has its own end. Does nothing if that end is armed
     /// already.
     pub(crate) fn arm_hold(self: &Arc<Self>, volume: VolumeId, mark: Option<SystemTime>) {
-        if lock(&self.waits.holds).insert(volume, mark) == Some(mark) {
+        if lock(&self.facts.waits.holds).insert(volume, mark) == Some(mark) {
             return;
         }
-        let inner = Arc::clone(self);
-        self.spawn(async move {
-            tokio::time::sleep(inner.options.hold).await;
-            inner.end_hold(volume, mark).await;
+        let flow = Arc::clone(self);
+        self.tasks.spawn(async move {
+            tokio::time::sleep(flow.facts.options.hold).await;
+            flow.end_hold(volume, mark).await;
         });
     }
 
@@ -82,7 +90,7 @@ impl Inner {
             let write = move |db: &Db<'_>| Ok(db.expire_holds(volume, mark)?);
             match self.unleased.write("end an announced detach", write).await {
                 Ok(ended) => {
-                    let mut holds = lock(&self.waits.holds);
+                    let mut holds = lock(&self.facts.waits.holds);
                     if holds.get(&volume) == Some(&mark) {
                         holds.remove(&volume);
                     }

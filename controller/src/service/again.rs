@@ -18,7 +18,7 @@ use super::view::{self, Secrets};
 use super::{Refusal, Service, mode, not_in_review};
 use crate::domain::Transport;
 use crate::domain::{Attachment, Caller};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::rules;
@@ -107,7 +107,7 @@ fn check_names(row: &AttachmentRow, place: &Place) -> Result<(), Refusal> {
 /// Applies a connector that is given again. The caller has checked that it belongs to the
 /// attachment's host.
 pub(super) fn connector(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: AttachmentRow,
@@ -120,7 +120,7 @@ pub(super) fn connector(
     let before = db.attachments_of(volume.id)?;
     let (row, rewished) = apply(db, volume, before, row, &words)?;
     let enforces = mode.filter(|_| row.is_granted());
-    let attachment = view::attachment_now(inner, db, volume, row, Secrets::Shown)?;
+    let attachment = view::attachment_now(facts, db, volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces }))
 }
 
@@ -134,9 +134,9 @@ impl Service {
         deadline: Instant,
     ) -> Result<Attachment, Refusal> {
         let (id, volume) = (begun.attachment.id, begun.attachment.volume);
-        let changes = self.inner.follow(volume);
+        let changes = self.flow.follow(volume);
         if begun.rewished.storage {
-            self.inner.go(volume, &begun.rewished.hosts);
+            self.flow.go(volume, &begun.rewished.hosts);
         }
         if begun.enforces.is_none() {
             return Ok(begun.attachment);

@@ -19,7 +19,7 @@ use crate::domain::{
     AttachViolation, Attachment, AttachmentStatus, Caller, ConnectorViolation, NewAttachment, NewConnector,
     RuleViolation, Transport, VolumeStatus,
 };
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::permits;
@@ -84,14 +84,14 @@ pub(super) fn find(db: &Db<'_>, caller: &Caller, id: AttachmentId) -> Result<Att
 
 /// The attachment with this id, for a caller who reads it: the policy for reads applies.
 pub(super) fn look(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
 ) -> Result<AttachmentRow, Abort> {
     let row = find(db, caller, id)?;
     let target = Target::of(&row.project);
-    if inner.policies().allows("mooring:attachment_get", caller, &target) {
+    if facts.policies().allows("mooring:attachment_get", caller, &target) {
         return Ok(row);
     }
     Err(not_found(id).into())
@@ -106,9 +106,9 @@ pub(super) fn volume_of(db: &Db<'_>, row: &AttachmentRow) -> Result<VolumeRow, A
     Ok(volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?)
 }
 
-fn view_one(inner: &Inner, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) -> Result<Attachment, Abort> {
+fn view_one(facts: &Facts, db: &Db<'_>, row: AttachmentRow, secrets: Secrets) -> Result<Attachment, Abort> {
     let volume = volume_of(db, &row)?;
-    view::attachment_now(inner, db, &volume, row, secrets)
+    view::attachment_now(facts, db, &volume, row, secrets)
 }
 
 /// Refuses a second path from one host to the volume: its attachments share one connection. An
@@ -152,13 +152,13 @@ fn one_way(
 /// Refuses an initiator's name that another host has already. Targets cannot tell two machines with
 /// one name (a cloned image) apart: each gets the access of both.
 fn one_host(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     initiators: &Initiators,
     place: &Place,
 ) -> Result<(), Abort> {
-    let Some(host) = place.host.as_deref().filter(|_| !inner.options.shared_initiators) else {
+    let Some(host) = place.host.as_deref().filter(|_| !facts.options.shared_initiators) else {
         return Ok(());
     };
     match db.other_host(initiators, host, volume.id, place.claimed)? {
@@ -190,7 +190,7 @@ pub(super) fn existing_of(rows: &[AttachmentRow], promised: u32) -> Vec<Existing
 /// volumes. Called in the transaction that inserts the attachment, so that two calls at a time see
 /// each other.
 pub(super) fn may_reserve(
-    inner: &Inner,
+    facts: &Facts,
     caller: &Caller,
     volume: &VolumeRow,
     existing: &[Existing],
@@ -210,7 +210,7 @@ pub(super) fn may_reserve(
     rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)?;
     if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
         let target = volumes::target(volume);
-        inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
+        facts.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
     }
     Ok(())
 }
@@ -245,15 +245,15 @@ fn ends_first(
 /// The names under which a host is granted a volume, over a transport that host, type and storage
 /// node all allow.
 fn chosen(
-    inner: &Inner,
+    facts: &Facts,
     volume: &VolumeRow,
     specs: &Specs,
     place: &Place,
     rows: &[AttachmentRow],
 ) -> Result<Initiators, Refusal> {
-    let agent = inner.agents.by_id(volume.agent);
+    let agent = facts.agents.by_id(volume.agent);
     let served = agent.and_then(|agent| agent.served());
-    let name = inner.agents.name_of(volume.agent);
+    let name = facts.agents.name_of(volume.agent);
     let mut offer = place.offer.clone();
     if let Some(host) = place.native {
         // Without an explicit transport, reuse the one that this host already has.
@@ -273,7 +273,7 @@ fn chosen(
 /// Connects an attachment to its place, and wants its grant from now on. `Some`: nothing was
 /// changed, and the text names what must end first.
 pub(super) fn connect(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     specs: &Specs,
@@ -282,12 +282,12 @@ pub(super) fn connect(
     rows: &[AttachmentRow],
 ) -> Result<Option<String>, Abort> {
     super::has_no_twin(db, volume)?;
-    let initiators = chosen(inner, volume, specs, &place, rows)?;
+    let initiators = chosen(facts, volume, specs, &place, rows)?;
     fence::forbids(db, &initiators, place.host.as_deref())?;
     if let Some(why) = ends_first(rows, row, &initiators, &place) {
         return Ok(Some(why));
     }
-    one_host(inner, db, volume, &initiators, &place)?;
+    one_host(facts, db, volume, &initiators, &place)?;
     one_way(row, &place, &initiators, rows)?;
     let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
     let existing: Vec<_> =
@@ -307,7 +307,7 @@ pub(super) fn connect(
         rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there)?;
     }
     // A connect that could not go on now is not begun.
-    inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
+    facts.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     row.lun = match &initiators {
         Initiators::Iscsi(iqn) => {
             wishes::nexus(db, volume.id, iqn, place.native.is_some())?;
@@ -429,22 +429,22 @@ pub(super) fn as_invalid(abort: Abort) -> Abort {
 }
 
 fn create(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     new: &NewAttachment,
     place: Option<Place>,
 ) -> Result<Step<Begun>, Abort> {
-    let revision = inner.revision(new.volume);
-    let volume = volumes::find(inner, db, caller, new.volume)?;
-    inner.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
+    let revision = facts.revision(new.volume);
+    let volume = volumes::find(facts, db, caller, new.volume)?;
+    facts.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
     if let Some(kept) = repeated(db, caller, new, place.as_ref())? {
-        let attachment = view::attachment_now(inner, db, &volume, kept, Secrets::Shown)?;
+        let attachment = view::attachment_now(facts, db, &volume, kept, Secrets::Shown)?;
         return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision, enforces: None }));
     }
     let before = db.attachments_of(volume.id)?;
     let existing = existing_of(&before, volume.reserved);
-    may_reserve(inner, caller, &volume, &existing, new.instance)?;
+    may_reserve(facts, caller, &volume, &existing, new.instance)?;
     let connector = place.as_ref().and_then(|place| place.connector.as_ref());
     let id = new.id.unwrap_or_else(AttachmentId::random);
     let specs = specs_of(db, &volume)?;
@@ -454,7 +454,7 @@ fn create(
     if let Some(place) = place {
         row.status = AttachmentStatus::Attaching;
         if let Some(why) =
-            connect(inner, db, &volume, &specs, &mut row, place, &before).map_err(as_invalid)?
+            connect(facts, db, &volume, &specs, &mut row, place, &before).map_err(as_invalid)?
         {
             return Ok(Step::Busy(volume.id, why));
         }
@@ -462,26 +462,26 @@ fn create(
     let mut changed = [row];
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
 /// Gives a reserved attachment its place.
 fn update(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
     place: Place,
 ) -> Result<Step<Begun>, Abort> {
     let mut row = find(db, caller, id)?;
-    let revision = inner.revision(row.volume);
-    inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
-    let volume = volumes::find(inner, db, caller, row.volume)?;
+    let revision = facts.revision(row.volume);
+    facts.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
+    let volume = volumes::find(facts, db, caller, row.volume)?;
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {
         if row.native.is_none() && place.offer.covers(initiator) && row.host == place.host && !row.is_going()
         {
-            return again::connector(inner, db, &volume, row, &place, revision);
+            return again::connector(facts, db, &volume, row, &place, revision);
         }
         let text = format!("attachment {id} is connected already, to {initiator}: detach it first");
         return Err(Refusal::Conflict(text).into());
@@ -507,7 +507,7 @@ fn update(
     }
     let before = db.attachments_of(volume.id)?;
     let specs = specs_of(db, &volume)?;
-    if let Some(why) = connect(inner, db, &volume, &specs, &mut row, place, &before)? {
+    if let Some(why) = connect(facts, db, &volume, &specs, &mut row, place, &before)? {
         return Ok(Step::Busy(volume.id, why));
     }
     row.status = AttachmentStatus::Attaching;
@@ -515,7 +515,7 @@ fn update(
     let mut changed = [row];
     let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
@@ -542,7 +542,7 @@ fn waited(seen: &Attachment) -> Waited {
 
 /// Makes an attachment `attached`: its client has the device.
 pub(super) fn complete(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     mut row: AttachmentRow,
@@ -561,24 +561,24 @@ pub(super) fn complete(
         return Err(Refusal::Conflict(text).into());
     }
     if row.initiator.is_some() && !row.is_granted() {
-        if !inner.sees_grant(db, volume.agent, &row)? {
+        if !facts.sees_grant(db, volume.agent, &row)? {
             let text = format!("attachment {id} is not granted yet: it cannot be completed");
             return Err(Refusal::Conflict(text).into());
         }
-        row.saw_grant(inner.elapsed_ms(id, row.created_at));
+        row.saw_grant(facts.elapsed_ms(id, row.created_at));
     }
     row.status = AttachmentStatus::Attached;
     row.legacy = false;
     row.attached_at = Some(db.now);
-    row.steps.push(("done".to_owned(), inner.elapsed_ms(id, row.created_at)));
+    row.steps.push(("done".to_owned(), facts.elapsed_ms(id, row.created_at)));
     wishes::apply(db, volume.id, &mut [row], &BTreeSet::new())
 }
 
 impl Service {
     /// One attachment. 404 for another project's attachment.
     pub async fn attachment(&self, caller: &Caller, id: AttachmentId) -> Result<Attachment, Refusal> {
-        let (inner, owner, secrets) = (self.inner.clone(), caller.clone(), self.secrets_for(caller));
-        let read = move |db: &Db<'_>| view_one(&inner, db, look(&inner, db, &owner, id)?, secrets);
+        let (facts, owner, secrets) = (self.facts.clone(), caller.clone(), self.secrets_for(caller));
+        let read = move |db: &Db<'_>| view_one(&facts, db, look(&facts, db, &owner, id)?, secrets);
         self.store.read_one("read an attachment", read).await
     }
 
@@ -591,11 +591,11 @@ impl Service {
         volume: VolumeId,
         host: &str,
     ) -> Result<(), Refusal> {
-        let mapped = self.inner.options.native_hosts.get(&caller.project);
+        let mapped = self.facts.options.native_hosts.get(&caller.project);
         if mapped.is_some_and(|hosts| hosts.contains(host)) {
             return Ok(());
         }
-        let may = self.inner.policies().check("mooring:attach_native", caller, &Target::own(caller));
+        let may = self.facts.policies().check("mooring:attach_native", caller, &Target::own(caller));
         if may.is_err() {
             self.volume(caller, volume).await?;
         }
@@ -608,14 +608,14 @@ impl Service {
         id: AttachmentId,
         secrets: Secrets,
     ) -> Result<Attachment, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| view_one(&inner, db, find(db, &caller, id)?, secrets);
+        let (facts, caller) = (self.facts.clone(), caller.clone());
+        let read = move |db: &Db<'_>| view_one(&facts, db, find(db, &caller, id)?, secrets);
         self.store.read_one("read an attachment", read).await
     }
 
     /// The secrets that a caller gets who only reads.
     pub(super) fn secrets_for(&self, caller: &Caller) -> Secrets {
-        let all = self.inner.options.secrets_on_get == SecretsOnGet::All;
+        let all = self.facts.options.secrets_on_get == SecretsOnGet::All;
         if all || caller.admin || caller.service { Secrets::Shown } else { Secrets::Hidden }
     }
 
@@ -638,16 +638,16 @@ impl Service {
         let connector = std::mem::replace(&mut new.connector, NewConnector::None);
         let place = match connector {
             NewConnector::None => None,
-            NewConnector::Client(connector) => Some(client_place(&self.inner, caller, connector)?),
+            NewConnector::Client(connector) => Some(client_place(&self.facts, caller, connector)?),
             NewConnector::Native { host, transport, cache } => {
                 self.may_attach_natively(caller, new.volume, &host).await?;
-                Some(native_place(&self.inner, &host, transport, cache)?)
+                Some(native_place(&self.facts, &host, transport, cache)?)
             }
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());
         let chosen = new.id.is_some();
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| create(&inner, db, &owner, &new, place.clone());
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| create(&facts, db, &owner, &new, place.clone());
         let begun = self.begin_connect("make an attachment", write, arrived, wait).await?;
         let made = begun.attachment.clone();
         if !client || made.connection_info.is_some() {
@@ -676,9 +676,9 @@ impl Service {
         wait: Wait,
     ) -> Result<Attachment, Refusal> {
         let arrived = Instant::now();
-        let place = client_place(&self.inner, caller, connector)?;
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| update(&inner, db, &owner, id, place.clone());
+        let place = client_place(&self.facts, caller, connector)?;
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| update(&facts, db, &owner, id, place.clone());
         let begun = self.begin_connect("connect an attachment", write, arrived, wait).await?;
         if begun.attachment.connection_info.is_some() {
             return self.connected_again(caller, begun, arrived + wait.0).await;
@@ -700,7 +700,7 @@ impl Service {
         loop {
             match (self.store.write(op, work.clone()).await?, &mut changes) {
                 (Step::Done(begun), _) => return Ok(begun),
-                (Step::Busy(volume, _), None) => changes = Some(self.inner.follow(volume)),
+                (Step::Busy(volume, _), None) => changes = Some(self.flow.follow(volume)),
                 (Step::Busy(_, why), Some(changes)) => {
                     if permits::until(deadline, changes.changed()).await.is_err() {
                         return Err(Refusal::Pending(format!("{why}: ask again when that is done")));
@@ -714,10 +714,10 @@ impl Service {
     /// which a change is news.
     fn started(&self, begun: &Begun, arrived: Instant) -> u64 {
         let volume = begun.attachment.volume;
-        self.inner.start_clock(begun.attachment.id, arrived);
-        let now = self.inner.touch(volume);
+        self.facts.start_clock(begun.attachment.id, arrived);
+        let now = self.flow.touch(volume);
         if begun.rewished.storage || begun.attachment.initiator.is_some() {
-            self.inner.wake(volume, &begun.rewished.hosts);
+            self.flow.wake(volume, &begun.rewished.hosts);
         }
         if now == begun.revision + 1 { now } else { begun.revision }
     }
@@ -734,7 +734,7 @@ impl Service {
         let left = wait.0.saturating_sub(arrived.elapsed());
         let deadline = Instant::now() + left;
         let known = self.started(&begun, arrived);
-        let (mut changes, mut news) = self.inner.follow_from(volume, known);
+        let (mut changes, mut news) = self.flow.follow_from(volume, known);
         loop {
             let late = !news && permits::until(deadline, changes.changed()).await.is_err();
             news = false;
@@ -743,7 +743,7 @@ impl Service {
             match waited(&seen) {
                 Waited::Granted => {
                     if seen.status == AttachmentStatus::Attached {
-                        self.inner.stop_clock(id);
+                        self.facts.stop_clock(id);
                     }
                     return Ok(seen);
                 }
@@ -763,12 +763,12 @@ impl Service {
 
     /// Makes an attachment `attached`, on a client's word that it is connected.
     pub async fn complete_attachment(&self, caller: &Caller, id: AttachmentId) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
             let row = find(db, &caller, id)?;
-            inner.policies().check("volume:attachment_complete", &caller, &Target::of(&row.project))?;
+            facts.policies().check("volume:attachment_complete", &caller, &Target::of(&row.project))?;
             let volume = volume_of(db, &row)?;
-            let rewished = complete(&inner, db, &volume, row)?;
+            let rewished = complete(&facts, db, &volume, row)?;
             Ok((volume.id, volume.agent, rewished))
         };
         let (volume, agent, rewished) = self.store.write("complete an attachment", write).await?;
@@ -777,14 +777,14 @@ impl Service {
     }
 
     pub(super) fn completed(&self, id: AttachmentId, volume: VolumeId, agent: AgentId, rewished: &Rewished) {
-        self.inner.stop_clock(id);
+        self.facts.stop_clock(id);
         if rewished.storage {
-            self.inner.wake(volume, &rewished.hosts);
+            self.flow.wake(volume, &rewished.hosts);
         }
         // The attachment's session is in the kernel's view: a later list must ask the agent anew.
-        if let Some(agent) = self.inner.agents.by_id(agent) {
+        if let Some(agent) = self.facts.agents.by_id(agent) {
             agent.outdate_export(volume);
         }
-        self.inner.touch(volume);
+        self.flow.touch(volume);
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
 use crate::agents::Agent;
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::wishes::{self, Rewished};
 use crate::permits;
 use crate::policy::Target;
@@ -52,14 +52,14 @@ pub(super) fn may_be(agent: &Agent, cache: Cache) -> Result<(), Refusal> {
 }
 
 fn begin(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
     cache: Cache,
 ) -> Result<(VolumeId, Rewished), Abort> {
     let mut row = attach::find(db, caller, id)?;
-    inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
+    facts.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = attach::volume_of(db, &row)?;
     not_in_review(&volume)?;
     if row.is_going() || row.status == AttachmentStatus::ErrorDetaching {
@@ -67,7 +67,7 @@ fn begin(
         return Err(Refusal::Conflict(text).into());
     }
     if let Some(host) = row.native {
-        may_be(&*inner.agents.up(host).map_err(Refusal::Unavailable)?, cache)?;
+        may_be(&*facts.agents.up(host).map_err(Refusal::Unavailable)?, cache)?;
     }
     row.cache = cache;
     let before = db.attachments_of(volume.id)?;
@@ -93,8 +93,8 @@ fn still_wanted(db: &Db<'_>, id: AttachmentId, cache: Cache) -> Result<Option<Wa
 }
 
 /// Ok if the host works as the flag says; else the reason why it does not yet.
-fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
-    let host = inner.agents.up(wanted.host)?;
+fn seen(facts: &Facts, wanted: &Wanted) -> Result<(), String> {
+    let host = facts.agents.up(wanted.host)?;
     let name = &host.entry.name;
     let report =
         host.connection(wanted.volume).report.filter(|report| report.generation >= wanted.generation);
@@ -122,15 +122,15 @@ impl Service {
         wait: Wait,
     ) -> Result<AttachmentLive, Refusal> {
         let deadline = Instant::now() + wait.0;
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, cache);
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, cache);
         let (volume, rewished) = self.store.write("change an attachment's cache flag", write).await?;
-        let mut changes = self.inner.follow(volume);
-        self.inner.go(volume, &rewished.hosts);
+        let mut changes = self.flow.follow(volume);
+        self.flow.go(volume, &rewished.hosts);
         loop {
             let read = move |db: &Db<'_>| still_wanted(db, id, cache);
             let wanted = self.store.read("read an attachment's cache flag", read).await?;
-            let Some(why) = wanted.and_then(|wanted| seen(&self.inner, &wanted).err()) else { break };
+            let Some(why) = wanted.and_then(|wanted| seen(&self.facts, &wanted).err()) else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
                     "the cache of attachment {id} is not {cache} yet: {why}; it goes on, ask again"

@@ -15,10 +15,10 @@ use crate::store::Db;
 impl Service {
     /// Has an attachment's host look for the users of the disk. Only an enrolled host can do so.
     pub async fn check_disk(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentCheck, Refusal> {
-        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let (facts, owner) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let row = attach::find(db, &owner, id)?;
-            inner.policies().check("mooring:attachment_check", &owner, &Target::of(&row.project))?;
+            facts.policies().check("mooring:attachment_check", &owner, &Target::of(&row.project))?;
             Ok(row)
         };
         let row = self.store.read("read an attachment", read).await?;
@@ -28,7 +28,7 @@ impl Service {
             );
             return Err(Refusal::Conflict(text));
         };
-        let agent = self.inner.agents.up(host).map_err(Refusal::Unavailable)?;
+        let agent = self.facts.agents.up(host).map_err(Refusal::Unavailable)?;
         let name = agent.entry.name.clone();
         // The agent answers within its own deadline, or says what hangs.
         let limit = KERNEL_ANSWER_DEADLINE * 2;

@@ -87,7 +87,7 @@ impl Service {
             let (up, ours) = (agent.is_up(), agent.hold().is_ours());
             AgentCounts { name: agent.entry.name.clone(), up, ours, last_report, dropped }
         };
-        self.inner.agents.all().iter().map(of).collect()
+        self.facts.agents.all().iter().map(of).collect()
     }
 
     /// The line that `systemctl status mooring-controller` shows, from memory alone.

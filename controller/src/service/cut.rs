@@ -10,7 +10,7 @@ use mooring_model::{Cut, VolumeId, VolumeKind};
 use super::revert::who;
 use super::{Refusal, Service, not_in_review, volumes};
 use crate::domain::{Caller, CutWish, VolumeCut};
-use crate::flow::{Inner, wishes};
+use crate::flow::{Facts, wishes};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Refuses any work on an isolated volume, and any new attachment: LVM would put the volume's table
@@ -26,9 +26,9 @@ pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
 }
 
 /// The isolation of a volume, as ordered and as reported. `None` if it is neither.
-pub(super) fn seen(inner: &Inner, volume: &VolumeRow) -> Option<VolumeCut> {
+pub(super) fn seen(facts: &Facts, volume: &VolumeRow) -> Option<VolumeCut> {
     let since = volume.cut();
-    let agent = inner.agents.up(volume.agent).ok();
+    let agent = facts.agents.up(volume.agent).ok();
     let seen = agent.and_then(|agent| agent.volume(volume.id)).map_or(Cut::No, |report| report.cut);
     let in_force = seen == Cut::InForce;
     (since.is_some() || in_force).then_some(VolumeCut { in_force, since })
@@ -48,13 +48,13 @@ fn refuse_survivors(id: VolumeId, rows: &[AttachmentRow]) -> Result<(), Refusal>
 }
 
 fn set(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     wish: CutWish,
 ) -> Result<wishes::Rewished, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
+    let volume = volumes::find(facts, db, caller, id)?;
     if (volume.cut().is_some()) == (wish != CutWish::Uncut) {
         return Ok(wishes::Rewished::default());
     }
@@ -82,11 +82,11 @@ fn set(
 impl Service {
     /// Orders a volume isolated from its disk, or reconnected. Repeating the order changes nothing.
     pub async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
-        self.inner.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
-        let (inner, of) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| set(&inner, db, &of, id, wish);
+        self.facts.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
+        let (facts, of) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| set(&facts, db, &of, id, wish);
         let rewished = self.store.write("cut a volume off, or give it back", write).await?;
-        self.inner.go(id, &rewished.hosts);
+        self.flow.go(id, &rewished.hosts);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use super::{Refusal, Service, Wait, not_in_review};
 use crate::domain::{
     AttachViolation, Attachment, AttachmentReceipt, AttachmentStatus, Caller, RuleViolation,
 };
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::forced::{ask, force_away, force_in_review, force_or_end};
 use crate::flow::seen::wanted_mode;
 use crate::flow::wishes::{self, Rewished};
@@ -70,12 +70,12 @@ enum Standing {
     Gone(Box<Detached>),
 }
 
-/// Result of a look at the sessions of a nexus. Outer `None`: no look yet. Inner `None`: the
+/// Result of a look at the sessions of a nexus. Outer `None`: no look yet. Facts `None`: the
 /// storage agent could not say; `Some(true)`: a session is live.
 pub(super) type Looked = Option<Option<bool>>;
 
-pub(super) fn may_delete(inner: &Inner, caller: &Caller, project: &str, way: Way) -> Result<(), Refusal> {
-    let (policies, target) = (inner.policies(), Target::of(project));
+pub(super) fn may_delete(facts: &Facts, caller: &Caller, project: &str, way: Way) -> Result<(), Refusal> {
+    let (policies, target) = (facts.policies(), Target::of(project));
     policies.check("volume:attachment_delete", caller, &target)?;
     // The compute service detaches by force from hosts that it knows to be dead.
     if way.is_forced() && !caller.service {
@@ -87,12 +87,12 @@ pub(super) fn may_delete(inner: &Inner, caller: &Caller, project: &str, way: Way
 /// Decides if an attachment's own user may end it. `None`: yes. `Some`: the sessions of these
 /// initiators decide, and must be looked at first.
 pub(super) fn decided(
-    inner: &Inner,
+    facts: &Facts,
     caller: &Caller,
     row: &AttachmentRow,
     looked: Looked,
 ) -> Result<Option<Initiators>, Refusal> {
-    if !inner.options.protect_instances || row.is_going() {
+    if !facts.options.protect_instances || row.is_going() {
         return Ok(None);
     }
     let deletion = Deletion {
@@ -133,7 +133,7 @@ fn companions(
 }
 
 fn begin(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
@@ -143,23 +143,23 @@ fn begin(
     if let (true, None, Some(gone)) = (way.is_forced(), db.attachment(id)?, db.detached(id)?)
         && (caller.admin || gone.project == caller.project)
     {
-        may_delete(inner, caller, &gone.project, way)?;
-        let answer = detached(inner, db, caller, id, gone.volume, None)?;
+        may_delete(facts, caller, &gone.project, way)?;
+        let answer = detached(facts, db, caller, id, gone.volume, None)?;
         return Ok(Begun::Gone(gone.volume, Rewished::default(), Box::new(answer)));
     }
     let row = find(db, caller, id)?;
-    may_delete(inner, caller, &row.project, way)?;
+    may_delete(facts, caller, &row.project, way)?;
     let volume = db.volume(row.volume)?;
     let mut volume =
         volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
-    let revision = inner.revision(volume.id);
+    let revision = facts.revision(volume.id);
     if volume.review.is_some() && way.is_forced() {
         let rewished = begin_in_review(db, caller, &volume, row, way)?;
         return Ok(Begun::Going(volume.id, rewished, revision));
     }
     not_in_review(&volume)?;
     if way == Way::Asked
-        && let Some(initiator) = decided(inner, caller, &row, looked)?
+        && let Some(initiator) = decided(facts, caller, &row, looked)?
     {
         return Ok(Begun::Look(Needed { agent: volume.agent, volume: volume.id, initiator }));
     }
@@ -188,7 +188,7 @@ fn begin(
     db.detach(&row, None, way.is_forced())?;
     db.attachment_event(volume.id)?;
     let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
-    let answer = detached(inner, db, caller, id, volume.id, None)?;
+    let answer = detached(facts, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
 }
 
@@ -272,18 +272,18 @@ fn weakest(
 }
 
 fn standing(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
     volume: VolumeId,
 ) -> Result<Standing, Abort> {
     match db.attachment(id)? {
-        None => Ok(Standing::Gone(Box::new(detached(inner, db, caller, id, volume, None)?))),
+        None => Ok(Standing::Gone(Box::new(detached(facts, db, caller, id, volume, None)?))),
         Some(row) => {
             let receipt = match receipt_of(db, &row)? {
                 // Only a forced detach is answered with an unproven receipt.
-                None if row.is_forced() => told(inner, db, &row)?,
+                None if row.is_forced() => told(facts, db, &row)?,
                 kept => kept,
             };
             Ok(Standing::Row(Box::new(row), receipt))
@@ -294,8 +294,8 @@ fn standing(
 /// A receipt that the agent reported and that the database does not have yet. The volume's job
 /// stores it when its call ends. A disk that does not answer delays that call, but must not delay
 /// the answer.
-pub(super) fn told(inner: &Inner, db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
-    let agent = db.volume(row.volume)?.and_then(|volume| inner.agents.by_id(volume.agent));
+pub(super) fn told(facts: &Facts, db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
+    let agent = db.volume(row.volume)?.and_then(|volume| facts.agents.by_id(volume.agent));
     let Some(agent) = agent else { return Ok(None) };
     weakest(db, row, |initiator| match agent.receipt_since(row.volume, initiator, row.wished_at) {
         // The database may already have the receipt of one of several ports.
@@ -306,7 +306,7 @@ pub(super) fn told(inner: &Inner, db: &Db<'_>, row: &AttachmentRow) -> Result<Op
 
 /// The answer to a finished detach.
 fn detached(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
@@ -323,7 +323,7 @@ fn detached(
         Some(volume) => {
             let seen = |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
             let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
-            rows.map(|row| view::attachment(inner, db, &volume, row, Secrets::Hidden))
+            rows.map(|row| view::attachment(facts, db, &volume, row, Secrets::Hidden))
                 .collect::<Result<_, _>>()?
         }
     };
@@ -365,26 +365,26 @@ impl Service {
         let unproven_at = Instant::now() + KERNEL_ANSWER_DEADLINE.min(wait.0);
         let mut looked = None;
         let (volume, rewished, revision) = loop {
-            let (inner, owner) = (self.inner.clone(), caller.clone());
-            let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, way, looked);
+            let (facts, owner) = (self.facts.clone(), caller.clone());
+            let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, way, looked);
             match self.store.write("begin to detach", write).await? {
                 Begun::Going(volume, rewished, revision) => break (volume, rewished, revision),
                 Begun::Gone(volume, rewished, answer) => {
-                    self.inner.touch(volume);
+                    self.flow.touch(volume);
                     if rewished.storage || !rewished.hosts.is_empty() {
-                        self.inner.wake(volume, &rewished.hosts);
+                        self.flow.wake(volume, &rewished.hosts);
                     }
                     return Ok(*answer);
                 }
                 Begun::Look(Needed { agent, volume, initiator }) => {
-                    looked = Some(self.inner.is_live(agent, volume, &initiator).await);
+                    looked = Some(self.flow.is_live(agent, volume, &initiator).await);
                 }
             }
         };
-        let now = self.inner.touch(volume);
+        let now = self.flow.touch(volume);
         let known = if now == revision + 1 { now } else { revision };
-        let (mut changes, mut news) = self.inner.follow_from(volume, known);
-        self.inner.wake(volume, &rewished.hosts);
+        let (mut changes, mut news) = self.flow.follow_from(volume, known);
+        self.flow.wake(volume, &rewished.hosts);
         let mut limit = if way.is_forced() { unproven_at } else { deadline };
         let mut over = false;
         loop {
@@ -393,8 +393,8 @@ impl Service {
                 over = permits::until(limit, changes.changed()).await.is_err_and(Ended::is_final);
             }
             news = false;
-            let (inner, owner) = (self.inner.clone(), caller.clone());
-            let read = move |db: &Db<'_>| standing(&inner, db, &owner, id, volume);
+            let (facts, owner) = (self.facts.clone(), caller.clone());
+            let read = move |db: &Db<'_>| standing(&facts, db, &owner, id, volume);
             limit = match self.store.read_one("read a detach", read).await? {
                 Standing::Gone(answer) => return Ok(*answer),
                 Standing::Row(row, _) if row.status == AttachmentStatus::Attached => {
@@ -403,9 +403,9 @@ impl Service {
                 }
                 Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
                     if over || Instant::now() >= unproven_at {
-                        let (inner, owner) = (self.inner.clone(), caller.clone());
+                        let (facts, owner) = (self.facts.clone(), caller.clone());
                         let read = move |db: &Db<'_>| {
-                            detached(&inner, db, &owner, id, volume, Some(receipt.clone()))
+                            detached(&facts, db, &owner, id, volume, Some(receipt.clone()))
                         };
                         return self.store.read_one("read a receipt", read).await;
                     }
@@ -438,7 +438,7 @@ impl Service {
             _ => Ok(None),
         };
         match self.store.write("take away what could not be attached", write).await {
-            Ok(Some((volume, rewished))) => self.inner.go(volume, &rewished.hosts),
+            Ok(Some((volume, rewished))) => self.flow.go(volume, &rewished.hosts),
             Ok(None) => {}
             Err(refusal) => {
                 tracing::warn!(attachment = %id, error = %refusal, "what could not be attached stays");
@@ -455,7 +455,7 @@ impl Service {
             (_, Some(fault)) => fault.clone(),
             // A force detach goes on while the volume is in review.
             _ if row.is_forced() => self.at_storage(row.volume).await,
-            _ => match row.native.filter(|_| row.wants_grant()).map(|host| self.inner.agents.up(host)) {
+            _ => match row.native.filter(|_| row.wants_grant()).map(|host| self.facts.agents.up(host)) {
                 Some(Err(why)) => why,
                 _ => self.why_waits(row.volume).await,
             },
@@ -468,10 +468,10 @@ impl Service {
     /// `None` if there never was anything to revoke. 404 if the attachment never existed, or if it
     /// is there without a receipt.
     pub async fn receipt(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentReceipt, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let may =
-                |project: &str| inner.policies().allows("mooring:receipts", &caller, &Target::of(project));
+                |project: &str| facts.policies().allows("mooring:receipts", &caller, &Target::of(project));
             if let Some(gone) = db.detached(id)?.filter(|gone| may(&gone.project)) {
                 let receipt = gone.receipt.map(|row| db.receipt(row)).transpose()?.flatten();
                 return Ok(AttachmentReceipt { attachment: id, receipt });

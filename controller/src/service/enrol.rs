@@ -13,7 +13,7 @@ use mooring_model::{AgentId, ClusterId};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{AgentEntry, Enroller, Inner, Refusal, Service};
+use super::{AgentEntry, Enroller, Facts, Refusal, Service};
 use crate::agents::calls;
 use crate::authority::requested_key_hash;
 use crate::domain::{Caller, Enrolment, JoinToken, Role, Roles, is_zone};
@@ -157,8 +157,8 @@ fn check_address(address: &str) -> Result<(), Refusal> {
     }
 }
 
-fn not_of_the_configuration(inner: &Inner, name: &str) -> Result<(), Refusal> {
-    if inner.options.agents.iter().any(|entry| entry.name == name) {
+fn not_of_the_configuration(facts: &Facts, name: &str) -> Result<(), Refusal> {
+    if facts.options.agents.iter().any(|entry| entry.name == name) {
         return Err(Refusal::Conflict(format!(
             "{name} is an agent of the controller's configuration: take its [[agents]] entry out, and restart, before it joins"
         )));
@@ -223,7 +223,7 @@ struct Asked {
 
 impl Asked {
     /// Signs a certificate and stores the enrolment, if the token allows it.
-    fn admit(&self, inner: &Inner, enroller: &Enroller, db: &Db<'_>) -> Result<Joined, Abort> {
+    fn admit(&self, facts: &Facts, enroller: &Enroller, db: &Db<'_>) -> Result<Joined, Abort> {
         let known = db.join_token(&hash_of(&self.request.token))?;
         let known = known.ok_or_else(|| not_usable("is not known, or a newer one took its place"))?;
         // A repeated transaction finds the name set, by the same token.
@@ -236,7 +236,7 @@ impl Asked {
             ))
             .into());
         }
-        not_of_the_configuration(inner, &token.name)?;
+        not_of_the_configuration(facts, &token.name)?;
         let id = match (&token.used_by, db.enrolment(&token.name)?) {
             (Some(_), Some(standing)) if !standing.revoked => standing.id,
             (Some(_), _) => {
@@ -265,13 +265,13 @@ impl Asked {
         db.put_enrolment(&enrolment)?;
         db.put_join_token(&JoinToken { used_by: Some(self.key.clone()), ..token })?;
         let authority = authority.certificate_pem().to_owned();
-        Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: inner.reads.cluster() })
+        Ok(Joined { enrolment, certificate: issued.certificate, authority, cluster: facts.cluster })
     }
 }
 
 impl Service {
     fn enroller(&self) -> Result<&Enroller, Refusal> {
-        self.inner.options.enroller.as_ref().ok_or_else(|| {
+        self.facts.options.enroller.as_ref().ok_or_else(|| {
             Refusal::Conflict(
                 "this controller has no authority that agents could join by: run `mooring-controller init`, which adds \
                  [enrolment] to a new configuration, or add it to yours"
@@ -288,7 +288,7 @@ impl Service {
         name: &str,
         terms: JoinTerms,
     ) -> Result<NewJoinToken, Refusal> {
-        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        self.facts.policies().check("mooring:host_enrol", caller, &Target::default())?;
         check_name(name)?;
         let JoinTerms { roles, zone } = terms;
         if let Some(wrong) = zone.as_ref().filter(|zone| !is_zone(zone)) {
@@ -302,7 +302,7 @@ impl Service {
                     .to_owned(),
             )
         })?;
-        not_of_the_configuration(&self.inner, name)?;
+        not_of_the_configuration(&self.facts, name)?;
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes)
             .map_err(|error| Refusal::Internal(format!("no random bytes: {error}")))?;
@@ -312,7 +312,7 @@ impl Service {
             name: name.to_owned(),
             roles: roles.clone(),
             zone: zone.clone(),
-            expires_at: self.inner.options.clock.now() + JOIN_TOKEN_LIFE,
+            expires_at: self.facts.options.clock.now() + JOIN_TOKEN_LIFE,
             used_by: None,
         };
         let expires_at = new.expires_at;
@@ -339,8 +339,8 @@ impl Service {
         check_address(&request.address)?;
         let name = Arc::new(OnceLock::new());
         let asked = Asked { request, key, name: Arc::clone(&name) };
-        let inner = self.inner.clone();
-        let write = move |db: &Db<'_>| asked.admit(&inner, &enroller, db);
+        let facts = self.facts.clone();
+        let write = move |db: &Db<'_>| asked.admit(&facts, &enroller, db);
         let joined = self.store.write("let an agent join", write).await;
         let joined = joined.map_err(|refusal| JoinRefused { name: name.get().cloned(), refusal })?;
         tracing::info!(
@@ -348,40 +348,40 @@ impl Service {
             address = joined.enrolment.address,
             "an agent has joined"
         );
-        self.inner.notes.enrolled();
-        self.inner.refresh_enrolments().await?;
+        self.flow.notes.enrolled();
+        self.flow.refresh_enrolments().await?;
         Ok(joined)
     }
 
     /// Renews the certificates of agents that are due now, without waiting for the timer.
     pub async fn renew_certificates(&self) -> Result<(), Refusal> {
-        self.inner.renew_certificates().await
+        self.flow.renew_certificates().await
     }
 
     /// Revokes an enrolment. The controller dials the agent no more, and the agent's certificate
     /// and any token for its name are void. An agent that answers is told, and then refuses all
     /// clients.
     pub async fn revoke_host(&self, caller: &Caller, name: &str) -> Result<(), Refusal> {
-        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
-        let agent = self.inner.agents.named(name).filter(|agent| agent.entry.enrolment.is_some());
+        self.facts.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        let agent = self.facts.agents.named(name).filter(|agent| agent.entry.enrolment.is_some());
         let own = name.to_owned();
         let write = move |db: &Db<'_>| {
             db.drop_join_token(&own)?;
             Ok(db.revoke_enrolment(&own)?)
         };
         if !self.store.write("revoke an agent", write).await? {
-            not_of_the_configuration(&self.inner, name)?;
+            not_of_the_configuration(&self.facts, name)?;
             let what = name.chars().take(super::TEXT_CHARS_MAX).collect();
             return Err(Refusal::NotFound { kind: "Host", what });
         }
-        self.inner.notes.enrolled();
+        self.flow.notes.enrolled();
         // The database row decides. The message to the agent only closes the agent's own side.
         let told = async {
             if let Some(agent) = agent {
                 self.tell_to_leave(&agent.entry).await;
             }
         };
-        let ((), refreshed) = tokio::join!(told, self.inner.refresh_enrolments());
+        let ((), refreshed) = tokio::join!(told, self.flow.refresh_enrolments());
         refreshed
     }
 
@@ -390,7 +390,7 @@ impl Service {
         let mut why = "no answer".to_owned();
         let told = async {
             for _ in 0..LEAVE_TRIES {
-                match calls::leave(&self.inner.options.dial, entry).await {
+                match calls::leave(&self.facts.options.dial, entry).await {
                     Ok(()) => return true,
                     Err(error) => why = error,
                 }

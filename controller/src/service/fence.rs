@@ -29,7 +29,7 @@ use crate::agents::Agent;
 use crate::domain::{
     Caller, DisputedInitiator, FencePart, FenceState, FencedExport, HostFence, NewFence, UnknownNode,
 };
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::forced::force_rows;
 use crate::flow::wishes::Rewished;
 use crate::initiators::Initiators;
@@ -145,7 +145,7 @@ fn begin(db: &Db<'_>, caller: &Caller, name: &str, new: &NewFence) -> Result<(Uu
 }
 
 fn state(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     attachment: AttachmentId,
     volume: VolumeId,
@@ -167,15 +167,15 @@ fn state(
     }
     // A proven receipt that is not stored yet is no answer: it soon will be, or the agent reports
     // it again.
-    match told(inner, db, &row)?.filter(|receipt| receipt.proof != Proof::Proven) {
+    match told(facts, db, &row)?.filter(|receipt| receipt.proof != Proof::Proven) {
         Some(receipt) => Ok(FenceState::Unproven(receipt)),
-        None => Ok(FenceState::Waits(why_waits(inner, db, &row, volume)?)),
+        None => Ok(FenceState::Waits(why_waits(facts, db, &row, volume)?)),
     }
 }
 
-fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) -> Result<String, Abort> {
+fn why_waits(facts: &Facts, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) -> Result<String, Abort> {
     let Some(of) = db.volume(volume)? else { return Ok("its volume is not there".to_owned()) };
-    Ok(match (inner.agents.up(of.agent), &row.fault) {
+    Ok(match (facts.agents.up(of.agent), &row.fault) {
         (Err(why), _) => why,
         (Ok(_), Some(fault)) => fault.clone(),
         (Ok(agent), None) => format!("agent {} is at it", agent.entry.name),
@@ -183,11 +183,11 @@ fn why_waits(inner: &Inner, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) 
 }
 
 /// The grants that the fence revokes on storage nodes besides its parts.
-fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>, Abort> {
+fn exports(facts: &Facts, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>, Abort> {
     let mut all = Vec::new();
     for taking in db.takings_for(Taker::Fence(fence))? {
         let receipt = taking.receipt.map(|id| db.receipt(id)).transpose()?.flatten();
-        let state = match (taking.done, receipt, inner.agents.up(taking.agent)) {
+        let state = match (taking.done, receipt, facts.agents.up(taking.agent)) {
             (true, receipt, _) => FenceState::Cut(receipt),
             (false, Some(receipt), _) => FenceState::Unproven(receipt),
             (false, None, Err(why)) => FenceState::Waits(why),
@@ -196,7 +196,7 @@ fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>,
                 FenceState::Waits(taking.fault.unwrap_or_else(at_it))
             }
         };
-        let (node, initiator) = (inner.agents.name_of(taking.agent), taking.initiator);
+        let (node, initiator) = (facts.agents.name_of(taking.agent), taking.initiator);
         all.push(FencedExport { node, volume: taking.volume, initiator, state });
     }
     Ok(all)
@@ -204,7 +204,7 @@ fn exports(inner: &Inner, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>,
 
 /// Storage nodes that have not reported their grants since the fence began. For a node that was
 /// forgotten before the fence, the word of the operator who forgot it counts.
-fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result<Vec<UnknownNode>, Abort> {
+fn unknown(facts: &Facts, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result<Vec<UnknownNode>, Abort> {
     let (compared, serving) = (db.fence_nodes(fence)?, db.serving_agents()?);
     let serves = |agent: &Agent| agent.is_storage() || agent.id().is_some_and(|id| serving.contains(&id));
     let silent =
@@ -217,14 +217,14 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result
         }
     };
     let mut unknown = Vec::new();
-    for agent in inner.agents.all().iter().filter(silent) {
+    for agent in facts.agents.all().iter().filter(silent) {
         // The configuration may still name a forgotten agent.
         let forgotten = agent.id().map(|id| db.forgotten(id)).transpose()?.flatten();
         if forgotten.is_none() {
             unknown.push(UnknownNode { node: agent.entry.name.clone(), why: why(agent) });
         }
     }
-    for id in serving.into_iter().filter(|id| inner.agents.by_id(*id).is_none()) {
+    for id in serving.into_iter().filter(|id| facts.agents.by_id(*id).is_none()) {
         let why =
             format!("volumes of this database are at agent {id}, which no agent of this configuration is");
         unknown.push(UnknownNode { node: id.to_string(), why });
@@ -241,30 +241,30 @@ fn unknown(inner: &Inner, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result
 
 /// Warnings about a reservation that this attachment's host holds, by the storage agent's last
 /// report.
-fn holds(inner: &Inner, db: &Db<'_>, attachment: AttachmentId) -> Result<Vec<String>, Abort> {
+fn holds(facts: &Facts, db: &Db<'_>, attachment: AttachmentId) -> Result<Vec<String>, Abort> {
     let Some(row) = db.attachment(attachment)? else { return Ok(Vec::new()) };
     let of = db.volume(row.volume)?;
-    Ok(of.map(|of| reservations::holds(inner, &row, of.agent)).unwrap_or_default())
+    Ok(of.map(|of| reservations::holds(facts, &row, of.agent)).unwrap_or_default())
 }
 
-fn view(inner: &Inner, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
+fn view(facts: &Facts, db: &Db<'_>, row: FenceRow) -> Result<HostFence, Abort> {
     let FenceRow { id, name, reason, asked, lifted_at } = row;
     let mut parts = Vec::new();
     for (attachment, volume) in db.fence_parts(id)? {
-        let state = state(inner, db, attachment, volume)?;
+        let state = state(facts, db, attachment, volume)?;
         let warnings = match &state {
             FenceState::Cut(receipt) => receipt.iter().filter_map(Receipt::parting_words).collect(),
             FenceState::Unproven(receipt) => receipt.parting_words().into_iter().collect(),
-            FenceState::Waits(_) => holds(inner, db, attachment)?,
+            FenceState::Waits(_) => holds(facts, db, attachment)?,
         };
         parts.push(FencePart { attachment, volume, state, warnings });
     }
     let Asked { user, request, at } = asked;
     let initiators = db.fenced_initiators(id)?;
-    let exports = exports(inner, db, id)?;
+    let exports = exports(facts, db, id)?;
     // For a lifted fence, no node is asked.
     let (unknown, disputed) = match lifted_at {
-        None => (unknown(inner, db, id, at)?, disputed(db, &name, &initiators)?),
+        None => (unknown(facts, db, id, at)?, disputed(db, &name, &initiators)?),
         Some(_) => (Vec::new(), Vec::new()),
     };
     Ok(HostFence {
@@ -334,7 +334,7 @@ impl Service {
         new: NewFence,
         wait: Wait,
     ) -> Result<HostFence, Refusal> {
-        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
+        self.facts.policies().check("mooring:fence", caller, &Target::default())?;
         let new = NewFence { reason: checked(new.reason)?, ..new };
         let (asked, deadline) = (Instant::now(), Instant::now() + wait.0);
         let (owner, host) = (caller.clone(), name.to_owned());
@@ -342,7 +342,7 @@ impl Service {
         let (id, begun) = self.store.write("fence a host", write).await?;
         tracing::info!(host = name, fence = %id, volumes = begun.len(), user = %caller.user, "a host is fenced");
         for cutting in &begun {
-            self.inner.go(cutting.volume, &cutting.rewished.hosts);
+            self.flow.go(cutting.volume, &cutting.rewished.hosts);
         }
         self.compare_nodes(deadline).await;
         let unproven_at = (asked + KERNEL_ANSWER_DEADLINE).min(deadline);
@@ -361,10 +361,10 @@ impl Service {
     /// agent that is silent until the deadline. That agent is compared when it reports.
     async fn compare_nodes(&self, deadline: Instant) {
         let mut asked = JoinSet::new();
-        for agent in self.inner.agents.all().iter() {
-            let (inner, agent) = (Arc::clone(&self.inner), Arc::clone(agent));
+        for agent in self.facts.agents.all().iter() {
+            let (flow, agent) = (Arc::clone(&self.flow), Arc::clone(agent));
             asked.spawn(async move {
-                if let Err(why) = inner.compare_fences(&agent).await {
+                if let Err(why) = flow.compare_fences(&agent).await {
                     tracing::warn!(agent = agent.entry.name, why, "a fence is not compared with an agent");
                 }
             });
@@ -386,14 +386,14 @@ impl Service {
         unproven_at: Instant,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let mut changes = self.inner.follow(volume);
+        let mut changes = self.flow.follow(volume);
         let mut over = false;
         loop {
-            let (inner, parts) = (self.inner.clone(), parts.clone());
+            let (facts, parts) = (self.facts.clone(), parts.clone());
             let read = move |db: &Db<'_>| {
-                let states = parts.iter().map(|part| state(&inner, db, *part, volume));
+                let states = parts.iter().map(|part| state(&facts, db, *part, volume));
                 let mut states = states.collect::<Result<Vec<_>, _>>()?;
-                let own = exports(&inner, db, fence)?.into_iter().filter(|export| export.volume == volume);
+                let own = exports(&facts, db, fence)?.into_iter().filter(|export| export.volume == volume);
                 states.extend(own.map(|export| export.state));
                 Ok(states)
             };
@@ -410,18 +410,18 @@ impl Service {
 
     /// A fence in force, with its progress. 404 if this name has none.
     pub async fn fence(&self, caller: &Caller, name: &str) -> Result<HostFence, Refusal> {
-        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
-        let (inner, name) = (self.inner.clone(), name.to_owned());
-        let read = move |db: &Db<'_>| view(&inner, db, find(db, &name)?);
+        self.facts.policies().check("mooring:fence", caller, &Target::default())?;
+        let (facts, name) = (self.facts.clone(), name.to_owned());
+        let read = move |db: &Db<'_>| view(&facts, db, find(db, &name)?);
         self.store.read("read a fence", read).await
     }
 
     /// Fences, newest first: those in force; with `lifted`, the lifted ones, too.
     pub async fn fences(&self, caller: &Caller, lifted: bool) -> Result<Vec<HostFence>, Refusal> {
-        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
-        let inner = self.inner.clone();
+        self.facts.policies().check("mooring:fence", caller, &Target::default())?;
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
-            db.fences(lifted, FENCES_MAX)?.into_iter().map(|row| view(&inner, db, row)).collect()
+            db.fences(lifted, FENCES_MAX)?.into_iter().map(|row| view(&facts, db, row)).collect()
         };
         self.store.read("list fences", read).await
     }
@@ -435,11 +435,11 @@ impl Service {
         name: &str,
         anyway: bool,
     ) -> Result<HostFence, Refusal> {
-        self.inner.policies().check("mooring:fence", caller, &Target::default())?;
-        let (inner, host) = (self.inner.clone(), name.to_owned());
+        self.facts.policies().check("mooring:fence", caller, &Target::default())?;
+        let (facts, host) = (self.facts.clone(), name.to_owned());
         let write = move |db: &Db<'_>| {
             let row = find(db, &host)?;
-            let fence = view(&inner, db, row.clone())?;
+            let fence = view(&facts, db, row.clone())?;
             if !fence.is_proven() && !anyway {
                 return Err(Refusal::Conflict(not_lifted(&fence)).into());
             }

@@ -18,7 +18,7 @@ use super::detach::asked_by;
 use super::{Refusal, Service, TEXT_CHARS_MAX};
 use crate::agents::task::{CALL_LIMIT, say_hello};
 use crate::domain::{Caller, HostLoss, ProjectLoss};
-use crate::flow::Inner;
+use crate::flow::Flow;
 use crate::policy::Target;
 use crate::store::{Abort, Db, ForgottenRow, Store};
 
@@ -117,17 +117,19 @@ fn decide(db: &Db<'_>, caller: &Caller, name: &str, known: &Known) -> Result<Hos
     Ok(loss)
 }
 
-impl Inner {
+impl Flow {
     /// Asks a host now, and returns this controller's knowledge of it.
     async fn know(&self, name: &str) -> Known {
-        let Some(agent) = self.agents.named(name) else { return Known { heard_at: None, answers: None } };
+        let Some(agent) = self.facts.agents.named(name) else {
+            return Known { heard_at: None, answers: None };
+        };
         let heard_at = agent.state().last_report;
         if agent.is_up() {
             return Known { heard_at, answers: Some("answers".to_owned()) };
         }
         // The host may answer, and be unusable for another reason.
         let greeted = async {
-            let channel = self.options.dial.dial(&agent.entry).await?;
+            let channel = self.facts.options.dial.dial(&agent.entry).await?;
             say_hello(name, channel).await
         };
         let greeted = tokio::time::timeout(CALL_LIMIT, greeted).await;
@@ -178,8 +180,8 @@ impl Inner {
 impl Service {
     /// Says what would be lost with a host, and what stands in the way. Changes nothing.
     pub async fn host_loss(&self, caller: &Caller, name: &str) -> Result<HostLoss, Refusal> {
-        self.inner.policies().check("mooring:host_forget", caller, &Target::default())?;
-        let known = self.inner.know(name).await;
+        self.facts.policies().check("mooring:host_forget", caller, &Target::default())?;
+        let known = self.flow.know(name).await;
         let own = name.to_owned();
         let read = move |db: &Db<'_>| loss(db, &own, &known);
         let loss = self.store.read("read what a host has", read).await?;
@@ -197,16 +199,16 @@ impl Service {
     /// [`FORGET_AFTER`] after its last report. `confirm`: the host's name once more. A repeated
     /// call resumes where the last one stopped. Returns the losses.
     pub async fn forget_host(&self, caller: &Caller, name: &str, confirm: &str) -> Result<HostLoss, Refusal> {
-        self.inner.policies().check("mooring:host_forget", caller, &Target::default())?;
+        self.facts.policies().check("mooring:host_forget", caller, &Target::default())?;
         if confirm != name {
             return Err(Refusal::Invalid(
                 "confirm: want the name of the host once more; `GET` of this address says what would go"
                     .to_owned(),
             ));
         }
-        let known = self.inner.know(name).await;
-        let (inner, own, owner) = (Arc::clone(&self.inner), name.to_owned(), caller.clone());
+        let known = self.flow.know(name).await;
+        let (flow, own, owner) = (Arc::clone(&self.flow), name.to_owned(), caller.clone());
         let store = self.store.clone();
-        self.to_its_end(async move { inner.forget(store, owner, own, known).await }).await
+        self.to_its_end(async move { flow.forget(store, owner, own, known).await }).await
     }
 }

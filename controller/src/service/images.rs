@@ -10,18 +10,18 @@ use mooring_model::ImageFormat;
 use super::{Refusal, TEXT_CHARS_MAX};
 use crate::agents::Agent;
 use crate::domain::{Caller, HostImage};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::policy::Target;
 
 /// Policy for making volumes from images: the folder of a storage node belongs to no project.
 const IMPORT: &str = "mooring:import";
 
 /// Refuses an image from which no volume can be copied, as far as the storage agent has reported.
-pub(super) fn check(inner: &Inner, caller: &Caller, of: &HostImage) -> Result<(), Refusal> {
-    inner.policies().check(IMPORT, caller, &Target::own(caller))?;
+pub(super) fn check(facts: &Facts, caller: &Caller, of: &HostImage) -> Result<(), Refusal> {
+    facts.policies().check(IMPORT, caller, &Target::own(caller))?;
     let what = || of.host.chars().take(TEXT_CHARS_MAX).collect();
     let agent =
-        inner.agents.by_name(&of.host).ok_or_else(|| Refusal::NotFound { kind: "Host", what: what() })?;
+        facts.agents.by_name(&of.host).ok_or_else(|| Refusal::NotFound { kind: "Host", what: what() })?;
     check_format(&agent, of.image.format)
 }
 

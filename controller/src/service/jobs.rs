@@ -58,9 +58,9 @@ impl Service {
     /// The long work of all storage agents, sorted by volume. An agent that does not answer is
     /// listed with the reason.
     pub async fn jobs(&self, caller: &Caller) -> Result<Jobs, Refusal> {
-        self.inner.policies().check(JOBS, caller, &Target::default())?;
+        self.facts.policies().check(JOBS, caller, &Target::default())?;
         let mut asked = JoinSet::new();
-        let all = self.inner.agents.all();
+        let all = self.facts.agents.all();
         let storage = all.iter().filter(|agent| agent.is_storage());
         for (place, agent) in storage.enumerate() {
             asked.spawn(ask(place, Arc::clone(agent)));
@@ -85,7 +85,7 @@ impl Service {
     /// The long work at one volume, as its agent reports now. `None`: there is none, or the agent
     /// did not answer.
     pub(super) async fn job_of(&self, agent: AgentId, id: VolumeId) -> Option<(JobReport, String)> {
-        let agent = self.inner.agents.up(agent).ok()?;
+        let agent = self.facts.agents.up(agent).ok()?;
         let answer = agent.list_jobs(id.to_string(), ANSWER_WITHIN).await;
         let answer =
             answer.inspect_err(|error| tracing::debug!(volume = %id, %error, "cannot ask for a job"));
@@ -101,15 +101,15 @@ impl Service {
         host: &str,
         limit: Option<ByteSize>,
     ) -> Result<HostJobs, Refusal> {
-        self.inner.policies().check(JOBS, caller, &Target::default())?;
+        self.facts.policies().check(JOBS, caller, &Target::default())?;
         let what = || host.chars().take(TEXT_CHARS_MAX).collect();
-        let agent = self.inner.agents.by_name(host);
+        let agent = self.facts.agents.by_name(host);
         let agent = agent.ok_or_else(|| Refusal::NotFound { kind: "Host", what: what() })?;
         if !agent.is_up() {
             return Err(Refusal::Unavailable(agent.why_down()));
         }
         let limit_bytes = limit.map_or(0, |limit| limit.0);
-        let set = v1::SetJobLimitRequest { sender: Some(self.inner.sender()), limit_bytes };
+        let set = v1::SetJobLimitRequest { sender: Some(self.flow.sender()), limit_bytes };
         match agent.set_job_limit(set, ANSWER_WITHIN).await {
             Ok(_) => Ok(of_host(agent.entry.name.clone(), limit_bytes)),
             Err(CallError::Refused { text, cure: Cure::FixSpec, .. }) => Err(Refusal::Invalid(text)),

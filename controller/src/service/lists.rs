@@ -15,7 +15,7 @@ use crate::domain::{
     VolumesSummary,
 };
 use crate::flow::place::zone_of;
-use crate::flow::{Inner, wishes};
+use crate::flow::{Facts, wishes};
 use crate::list::{ListQuery, Page, Test};
 use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, AgentRow, Db};
@@ -40,7 +40,7 @@ pub(super) fn found<T>(
     })
 }
 
-fn volumes_page(inner: &Inner, db: &Db<'_>, query: &ListQuery) -> Result<Page<Volume>, Abort> {
+fn volumes_page(facts: &Facts, db: &Db<'_>, query: &ListQuery) -> Result<Page<Volume>, Abort> {
     let rows = found("Volume", query, db.volume_page(query)?)?;
     let ids: Vec<VolumeId> = rows.iter().map(|row| row.id).collect();
     let mut attached = db.attached_to(&ids)?;
@@ -51,14 +51,14 @@ fn volumes_page(inner: &Inner, db: &Db<'_>, query: &ListQuery) -> Result<Page<Vo
     for row in rows {
         let kind = kinds.get(&row.type_id).cloned().ok_or_else(|| view::without_type(row.id))?;
         let attachments = attached.remove(&row.id).unwrap_or_default();
-        items.push(view::volume_of(inner, row, kind, attachments));
+        items.push(view::volume_of(facts, row, kind, attachments));
     }
     let count = if query.count { Some(db.volume_count(query)?) } else { None };
     Ok(Page { items, count })
 }
 
 fn attachments_page(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     query: &ListQuery,
     secrets: Secrets,
@@ -71,7 +71,7 @@ fn attachments_page(
     let mut shown = BTreeSet::new();
     for row in &rows {
         let sees = match volumes.get(&row.volume).filter(|_| row.is_coming()) {
-            Some(volume) => inner.sees_grant(db, volume.agent, row)?,
+            Some(volume) => facts.sees_grant(db, volume.agent, row)?,
             None => row.is_granted(),
         };
         shown.extend(sees.then_some(row.id));
@@ -85,7 +85,7 @@ fn attachments_page(
         let volume =
             volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
         let (nexus, shown) = (nexuses.get(&row.id), shown.contains(&row.id));
-        items.push(view::attachment_of(inner, volume, row, shown, nexus, secrets));
+        items.push(view::attachment_of(facts, volume, row, shown, nexus, secrets));
     }
     Ok(Page { items, count: None })
 }
@@ -112,21 +112,21 @@ pub(super) fn metadata_after(
 }
 
 fn change_metadata(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     change: &MetadataChange,
     only_if: Option<&BTreeMap<String, String>>,
 ) -> Result<BTreeMap<String, String>, Abort> {
-    let mut row = volumes::find(inner, db, caller, id)?;
+    let mut row = volumes::find(facts, db, caller, id)?;
     if only_if.is_some_and(|known| *known != row.metadata) {
         let text = format!("The metadata of volume {id} has changed since it was read.");
         return Err(Refusal::Changed(text).into());
     }
     let mut metadata = row.metadata.clone();
     metadata_after(id, &mut metadata, change)?;
-    volumes::may_update(inner, caller, &row, false, Some(&metadata))?;
+    volumes::may_update(facts, caller, &row, false, Some(&metadata))?;
     volumes::check_metadata(&metadata)?;
     row.metadata = metadata;
     db.update_volume(&row)?;
@@ -142,8 +142,8 @@ impl Service {
     /// One page of volumes.
     pub async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
         self.may("volume:get_all", caller)?;
-        let (inner, query) = (self.inner.clone(), seen_by(caller, query));
-        let read = move |db: &Db<'_>| volumes_page(&inner, db, &query);
+        let (facts, query) = (self.facts.clone(), seen_by(caller, query));
+        let read = move |db: &Db<'_>| volumes_page(&facts, db, &query);
         self.store.read("list volumes", read).await
     }
 
@@ -189,10 +189,10 @@ impl Service {
         change: MetadataChange,
         only_if: Option<BTreeMap<String, String>>,
     ) -> Result<BTreeMap<String, String>, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| change_metadata(&inner, db, &caller, id, &change, only_if.as_ref());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| change_metadata(&facts, db, &caller, id, &change, only_if.as_ref());
         let metadata = self.store.write("change a volume's metadata", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(metadata)
     }
 
@@ -204,8 +204,8 @@ impl Service {
         query.all_projects |=
             query.filters.iter().any(|filter| filter.key.name == "volume_id" && of_one(&filter.test));
         let (query, secrets) = (seen_by(caller, query), self.secrets_for(caller));
-        let inner = self.inner.clone();
-        let read = move |db: &Db<'_>| attachments_page(&inner, db, &query, secrets);
+        let facts = self.facts.clone();
+        let read = move |db: &Db<'_>| attachments_page(&facts, db, &query, secrets);
         self.store.read("list attachments", read).await
     }
 
@@ -254,10 +254,10 @@ impl Service {
     /// The storage agents. Admins only.
     pub async fn storage_hosts(&self, caller: &Caller) -> Result<Vec<StorageHost>, Refusal> {
         self.may("volume_extension:hosts", caller)?;
-        let inner = self.inner.clone();
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let host = |row: AgentRow| {
-                let agent = inner.agents.named(&row.name)?;
+                let agent = facts.agents.named(&row.name)?;
                 Some(StorageHost {
                     name: format!("{}@{BACKEND}", row.name),
                     zone: zone_of(&agent).to_owned(),
@@ -333,9 +333,9 @@ mod tests {
             store
                 .read_blocking(|db| {
                     let ((volumes, statements), attachments) = (
-                        testing::counted(db, |db| volumes_page(&service.inner, db, &query).unwrap()),
+                        testing::counted(db, |db| volumes_page(&service.facts, db, &query).unwrap()),
                         testing::counted(db, |db| {
-                            attachments_page(&service.inner, db, &query, Secrets::Hidden)
+                            attachments_page(&service.facts, db, &query, Secrets::Hidden)
                         })
                         .1,
                     );

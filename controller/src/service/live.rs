@@ -18,9 +18,9 @@ use crate::agents::{Agent, AgentState, has_session};
 use crate::domain::{
     AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState, host_reports,
 };
-use crate::flow::Inner;
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
+use crate::flow::{Facts, Flow};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
@@ -68,9 +68,9 @@ fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
 }
 
 /// One attachment, with the live state from its agents' reports.
-pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
+pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
     // Read the revision first: a later change has another revision.
-    let revision = inner.revision(row.volume);
+    let revision = facts.revision(row.volume);
     let volume = db.volume(row.volume)?;
     let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
     let (steps_ms, native) = (row.steps.clone(), row.native);
@@ -80,7 +80,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         None => Rotation::default(),
     };
     let mut live = AttachmentLive {
-        attachment: view::attachment(inner, db, &volume, row, Secrets::Hidden)?,
+        attachment: view::attachment(facts, db, &volume, row, Secrets::Hidden)?,
         volume_name: volume.name.clone(),
         effective_mode: None,
         session: None,
@@ -96,7 +96,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         revision,
     };
     live.problems.extend(volume.review.as_ref().map(|review| format!("in review: {}", review.why)));
-    match inner.agents.up(volume.agent) {
+    match facts.agents.up(volume.agent) {
         Err(why) => live.problems.push(why),
         Ok(agent) => match agent.export(volume.id) {
             Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
@@ -105,7 +105,7 @@ pub(super) fn live_of(inner: &Inner, db: &Db<'_>, row: AttachmentRow) -> Result<
         },
     }
     if let Some(host) = native {
-        match inner.agents.up(host) {
+        match facts.agents.up(host) {
             Err(why) => live.problems.push(why),
             Ok(agent) => {
                 if let Some(report) = agent.connection(volume.id).report {
@@ -186,7 +186,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
     }
 }
 
-impl Inner {
+impl Flow {
     /// Asks the storage agent if a session of a nexus is logged in. `None`: the agent did not
     /// answer.
     pub(super) async fn is_live(
@@ -195,7 +195,7 @@ impl Inner {
         volume: VolumeId,
         initiators: &Initiators,
     ) -> Option<bool> {
-        let agent = self.agents.up(agent).ok()?;
+        let agent = self.facts.agents.up(agent).ok()?;
         if let Err(error) = self.look(&agent, volume).await {
             tracing::debug!(%volume, %error, "cannot look at the sessions");
             return None;
@@ -207,8 +207,8 @@ impl Inner {
 
 impl Service {
     async fn live_now(&self, caller: &Caller, id: AttachmentId) -> Result<AttachmentLive, Refusal> {
-        let (inner, of) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| live_of(&inner, db, attach::look(&inner, db, &of, id)?);
+        let (facts, of) = (self.facts.clone(), caller.clone());
+        let read = move |db: &Db<'_>| live_of(&facts, db, attach::look(&facts, db, &of, id)?);
         let live = self.store.read("read what is live", read).await?;
         Ok(self.shown(caller, live))
     }
@@ -230,7 +230,7 @@ impl Service {
             self.refresh(volume).await;
             return self.live_now(caller, id).await;
         };
-        let mut changes = self.inner.follow(volume);
+        let mut changes = self.flow.follow(volume);
         let changed = changes.wait_for(|revision| *revision != known);
         if permits::until(deadline, changed).await == Err(Ended::Full) {
             let most = permits::WAITS.of_project;
@@ -238,7 +238,7 @@ impl Service {
                 format!("{most} requests of this project, or too many in all, wait already: try again later");
             return Err(Refusal::Unavailable(text));
         }
-        self.inner.ask(volume).await;
+        self.flow.ask(volume).await;
         let live = self.live_now(caller, id).await?;
         // A storage agent reports the changes that it makes itself; a login happens in the kernel.
         // Ask the agent once the host is ready, so that the answer that ends an attach has the
@@ -254,7 +254,7 @@ impl Service {
     /// reports. Only for old reports the storage agents are asked again, and only for a limited
     /// number of them.
     pub async fn live_all(&self, caller: &Caller) -> Result<Vec<AttachmentLive>, Refusal> {
-        let all = self.inner.policies().allows("mooring:live_all", caller, &Target::default());
+        let all = self.facts.policies().allows("mooring:live_all", caller, &Target::default());
         if !all {
             self.may("mooring:attachment_get_all", caller)?;
         }
@@ -263,10 +263,10 @@ impl Service {
         let read = move |db: &Db<'_>| Ok(db.volumes_attached(of.as_deref())?);
         let volumes = self.store.read("list attached volumes", read).await?;
         self.look_at_old(volumes).await;
-        let inner = Arc::clone(&self.inner);
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let rows = db.attachments(project.as_deref())?;
-            rows.into_iter().map(|row| live_of(&inner, db, row)).collect::<Result<Vec<_>, _>>()
+            rows.into_iter().map(|row| live_of(&facts, db, row)).collect::<Result<Vec<_>, _>>()
         };
         let all = self.store.read("read what is live", read).await?;
         Ok(all.into_iter().map(|live| self.shown(caller, live)).collect())
@@ -277,7 +277,7 @@ impl Service {
         let mut old: Vec<_> = volumes
             .into_iter()
             .filter_map(|(volume, agent)| {
-                let agent = self.inner.agents.up(agent).ok()?;
+                let agent = self.facts.agents.up(agent).ok()?;
                 let at = agent.export_at(volume);
                 at.is_none_or(|at| at.elapsed() >= REPORT_OLD).then_some((at, volume, agent))
             })
@@ -287,10 +287,10 @@ impl Service {
         let places = Arc::new(Semaphore::new(LOOKS_AT_ONCE));
         let mut looks = tokio::task::JoinSet::new();
         for (_, volume, agent) in old {
-            let (inner, places) = (Arc::clone(&self.inner), Arc::clone(&places));
+            let (flow, places) = (Arc::clone(&self.flow), Arc::clone(&places));
             looks.spawn(async move {
                 let Ok(_place) = places.acquire().await else { return };
-                if let Err(error) = inner.look(&agent, volume).await {
+                if let Err(error) = flow.look(&agent, volume).await {
                     tracing::debug!(%volume, %error, "cannot look at a volume");
                 }
             });
@@ -301,17 +301,17 @@ impl Service {
 
     /// A volume, with the state that only Mooring's own API shows.
     pub async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let row = super::volumes::find(&inner, db, &caller, id)?;
+            let row = super::volumes::find(&facts, db, &caller, id)?;
             let holds = row.holds;
             let (reserved, review) = (row.reserved, row.review.as_ref().map(|review| review.why.clone()));
             // A volume without an operation has no job.
             let works = row.operation.is_some().then_some(row.agent);
             let target = super::volumes::target(&row);
-            let hosts = inner.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
-            let cut = super::cut::seen(&inner, &row);
-            let volume = view::volume(&inner, db, row)?;
+            let hosts = facts.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
+            let cut = super::cut::seen(&facts, &row);
+            let volume = view::volume(&facts, db, row)?;
             Ok((VolumeState { volume, reserved, holds, review, job: None, cut }, works, hosts))
         };
         let (mut state, works, hosts) = self.store.read("read a volume", read).await?;
@@ -332,7 +332,7 @@ impl Service {
         }
         let read = move |db: &Db<'_>| Ok(db.attachment(id)?.map(|row| row.volume));
         if let Ok(Some(volume)) = self.store.read("read an attachment", read).await {
-            self.inner.ask(volume).await;
+            self.flow.ask(volume).await;
         }
     }
 
@@ -341,18 +341,18 @@ impl Service {
     pub(super) async fn refresh(&self, id: VolumeId) {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
         let Ok(Some(agent)) = self.store.read("read a volume", read).await else { return };
-        let Ok(agent) = self.inner.agents.up(agent) else { return };
+        let Ok(agent) = self.facts.agents.up(agent) else { return };
         let look = async {
-            if let Err(error) = self.inner.look(&agent, id).await {
+            if let Err(error) = self.flow.look(&agent, id).await {
                 tracing::debug!(volume = %id, %error, "cannot look at a volume");
             }
         };
-        self.inner.looks.share(id, look).await;
+        self.flow.looks.share(id, look).await;
     }
 
     /// The enrolled agents.
     pub async fn hosts(&self, caller: &Caller) -> Result<Vec<Host>, Refusal> {
-        self.inner.policies().check("mooring:hosts", caller, &Target::default())?;
+        self.facts.policies().check("mooring:hosts", caller, &Target::default())?;
         let read = |db: &Db<'_>| {
             let rows = db.agents()?;
             Ok((db.volumes_in_review()?, rows, db.fenced_now()?, db.enrolments()?))
@@ -368,14 +368,14 @@ impl Service {
             fence.map(|(name, _)| format!("fenced: `mooring host unfence {name}` lifts that"))
         };
         let mut hosts: Vec<_> =
-            self.inner.agents.all().iter().map(|agent| host_of(agent, row(agent))).collect();
-        let now = self.inner.options.clock.now();
+            self.facts.agents.all().iter().map(|agent| host_of(agent, row(agent))).collect();
+        let now = self.facts.options.clock.now();
         for host in &mut hosts {
             host.enrolment = enrolments.iter().find(|one| one.name == host.name && !one.revoked).cloned();
             host.problems.extend(host.enrolment.as_ref().and_then(|enrolment| ends_soon(enrolment, now)));
             host.problems.extend(rows.iter().find(|row| row.name == host.name).and_then(fenced));
             if !host.up {
-                let address = self.inner.agents.named(&host.name).map(|agent| agent.entry.address.clone());
+                let address = self.facts.agents.named(&host.name).map(|agent| agent.entry.address.clone());
                 host.problems.extend(address.and_then(|address| self.unit_of(&address)));
             }
         }
@@ -400,9 +400,9 @@ impl Service {
         caller: &Caller,
         id: VolumeId,
     ) -> Result<Option<DiskIdentity>, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let volume = super::volumes::find(&inner, db, &caller, id)?;
+            let volume = super::volumes::find(&facts, db, &caller, id)?;
             let identity = |naa: Naa| DiskIdentity { naa, serial: volume.id.to_string() };
             Ok(volume.naa.clone().map(identity))
         };

@@ -20,7 +20,7 @@ use crate::agents::calls::CallError;
 use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
 use crate::flow::place::zone_of;
 use crate::flow::wishes::GIB;
-use crate::flow::{Inner, place, wishes};
+use crate::flow::{Facts, place, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
@@ -142,7 +142,7 @@ fn insert(
 }
 
 fn manage(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     new: ManageVolume,
@@ -150,18 +150,18 @@ fn manage(
 ) -> Result<VolumeId, Abort> {
     let volume_type = types::of_new(db, caller, new.volume_type.as_deref())?;
     if rules::is_multiattach(&volume_type.extra_specs) {
-        inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
+        facts.policies().check("volume:multiattach", caller, &Target::own(caller))?;
     }
-    types::check_new(inner, db, caller, &volume_type, to.size_gib)?;
+    types::check_new(facts, db, caller, &volume_type, to.size_gib)?;
     // The LV stays where it is, and needs no more space there. All else that its type asks for must
     // be true of its pool.
     let hints = Hints { zone: new.zone.clone(), ..Hints::default() };
-    let mut request = place::request(inner, db, to.size_gib, volume_type.extra_specs.clone(), &hints)?;
+    let mut request = place::request(facts, db, to.size_gib, volume_type.extra_specs.clone(), &hints)?;
     let pool = PoolRef { agent: to.agent, pool: to.pool.clone() };
     request.zone.clone_from(&new.zone);
     request.pool = Some(pool.clone());
     request.resides = Some(pool);
-    if let Err(none) = place::choose(inner, db, &request)? {
+    if let Err(none) = place::choose(facts, db, &request)? {
         let text = format!(
             "Manage existing volume failed due to volume type mismatch, or its storage host takes no volumes: {none}"
         );
@@ -174,9 +174,9 @@ fn manage(
 }
 
 /// Begins to unmanage a volume.
-fn unmanage(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<(), Abort> {
-    let row = volumes::find(inner, db, caller, id)?;
-    inner.policies().check("volume_extension:volume_unmanage", caller, &volumes::target(&row))?;
+fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<(), Abort> {
+    let row = volumes::find(facts, db, caller, id)?;
+    facts.policies().check("volume_extension:volume_unmanage", caller, &volumes::target(&row))?;
     if row.operation == Some(Operation::Unmanaging) {
         return Ok(());
     }
@@ -217,7 +217,7 @@ impl Service {
         };
         let (backend, pool) = host.split_once('#').map_or((host, None), |(host, pool)| (host, Some(pool)));
         let name = backend.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
-        let agent = name.and_then(|name| self.inner.agents.named(name)).ok_or_else(missing)?;
+        let agent = name.and_then(|name| self.facts.agents.named(name)).ok_or_else(missing)?;
         let pool = pool.map(|pool| pool.parse().map_err(|_| missing())).transpose()?;
         Ok((agent, pool))
     }
@@ -240,7 +240,7 @@ impl Service {
         caller: &Caller,
         host: &str,
     ) -> Result<Vec<ManageableVolume>, Refusal> {
-        self.inner.policies().check("volume_extension:list_manageable", caller, &Target::own(caller))?;
+        self.facts.policies().check("volume_extension:list_manageable", caller, &Target::own(caller))?;
         let (agent, pool) = self.storage_of(host)?;
         self.lvs_of(&agent, pool.as_ref()).await
     }
@@ -249,7 +249,7 @@ impl Service {
     /// taken it over. 400 for an LV that its agent calls unsafe, and for a type whose demands its
     /// pool does not meet.
     pub async fn manage_volume(&self, caller: &Caller, new: ManageVolume) -> Result<Volume, Refusal> {
-        self.inner.policies().check("volume_extension:volume_manage", caller, &Target::own(caller))?;
+        self.facts.policies().check("volume_extension:volume_manage", caller, &Target::own(caller))?;
         text_limit("name", new.name.as_deref().unwrap_or_default())?;
         text_limit("description", new.description.as_deref().unwrap_or_default())?;
         check_metadata(&new.metadata)?;
@@ -269,13 +269,13 @@ impl Service {
             size_gib: size_gib.ok_or_else(|| wrong(format!("{} are too many", ByteSize(lv.bytes))))?,
             lv: ExistingLv { name, uuid: lv.uuid },
         };
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let id = manage(&inner, db, &caller, new.clone(), place.clone())?;
-            view::volume(&inner, db, volumes::find(&inner, db, &caller, id)?)
+            let id = manage(&facts, db, &caller, new.clone(), place.clone())?;
+            view::volume(&facts, db, volumes::find(&facts, db, &caller, id)?)
         };
         let volume = self.store.write("take over an LV", write).await?;
-        self.inner.go(volume.id, &BTreeSet::new());
+        self.flow.go(volume.id, &BTreeSet::new());
         Ok(volume)
     }
 
@@ -283,10 +283,10 @@ impl Service {
     /// stays with its data. 400 while the volume is attached, has snapshots, or is a source of a
     /// volume in the making.
     pub async fn unmanage_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| unmanage(&inner, db, &caller, id);
+        let (facts, caller) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| unmanage(&facts, db, &caller, id);
         self.store.write("unmanage a volume", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 }

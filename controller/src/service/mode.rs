@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::seen::{seen_mode, wanted_mode};
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
@@ -65,7 +65,7 @@ struct Wanted {
 /// The initiator that a barrier of this attachment drains, or the refusal with the reason why none
 /// is possible.
 fn drained(
-    inner: &Inner,
+    facts: &Facts,
     row: &AttachmentRow,
     volume: &VolumeRow,
     rows: &[AttachmentRow],
@@ -105,7 +105,7 @@ fn drained(
             "its host reaches the volume through multipath, and whether the map is closed cannot be seen from here",
         );
     }
-    let seen = inner.agents.up(volume.agent).ok().and_then(|agent| agent.export(volume.id)?.reservations);
+    let seen = facts.agents.up(volume.agent).ok().and_then(|agent| agent.export(volume.id)?.reservations);
     // The kernel's list is cut short: the registrations that it lacks may be this host's.
     let has = |seen: Reservations| {
         let registered = seen.registrations.iter().any(|one| one.initiator == initiator);
@@ -128,9 +128,9 @@ fn is_drained(report: &ExportReport, barrier: Option<&(Iqn, BarrierId)>) -> bool
 
 /// The host that gave up because it was refused while its access was made again. It tries again at
 /// a newer spec. `None`: no host gave up.
-fn gave_up(inner: &Inner, row: &AttachmentRow) -> Option<AgentId> {
+fn gave_up(facts: &Facts, row: &AttachmentRow) -> Option<AgentId> {
     let host = row.native.filter(|_| row.wants_path())?;
-    let report = inner.agents.up(host).ok()?.connection(row.volume).report?;
+    let report = facts.agents.up(host).ok()?.connection(row.volume).report?;
     (report.phase == ConnectionPhase::Forbidden).then_some(host)
 }
 
@@ -155,14 +155,14 @@ pub(super) fn change(
 }
 
 fn begin(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: AttachmentId,
     new: NewMode,
 ) -> Result<(Option<Wanted>, VolumeId, Rewished), Abort> {
     let mut row = attach::find(db, caller, id)?;
-    inner.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
+    facts.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = attach::volume_of(db, &row)?;
     not_in_review(&volume)?;
     if row.is_going() || row.status == AttachmentStatus::ErrorDetaching {
@@ -182,10 +182,10 @@ fn begin(
     let [row] = changed;
     let rows = db.attachments_of(volume.id)?;
     let barrier = if new.barrier {
-        let iqn = drained(inner, &row, &volume, &rows)?;
+        let iqn = drained(facts, &row, &volume, &rows)?;
         let (id, changed) = wishes::barrier(db, volume.id, &iqn)?;
         rewished.storage |= changed;
-        if let Some(host) = gave_up(inner, &row) {
+        if let Some(host) = gave_up(facts, &row) {
             db.renew(volume.id, Kind::Connection(host), Generation::ZERO)?;
             rewished.hosts.insert(host);
         }
@@ -209,8 +209,8 @@ fn begin(
 }
 
 /// Ok if the agents report the new mode; else the reason why they do not yet.
-fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
-    let storage = inner.agents.up(wanted.storage)?;
+fn seen(facts: &Facts, wanted: &Wanted) -> Result<(), String> {
+    let storage = facts.agents.up(wanted.storage)?;
     let name = &storage.entry.name;
     let report = storage.export(wanted.volume).filter(|report| report.generation >= wanted.export);
     let Some(report) = report else { return Err(format!("agent {name} is at it")) };
@@ -223,7 +223,7 @@ fn seen(inner: &Inner, wanted: &Wanted) -> Result<(), String> {
     }
     let Some((host, generation)) = wanted.connection else { return Ok(()) };
     let mode = wanted.modes.first().and_then(|(_, mode)| *mode);
-    let host = inner.agents.up(host)?;
+    let host = facts.agents.up(host)?;
     let name = &host.entry.name;
     match host.connection(wanted.volume).report {
         Some(report) if report.generation >= generation && report.mode == mode => Ok(()),
@@ -247,12 +247,12 @@ impl Service {
     ) -> Result<AttachmentLive, Refusal> {
         let new = new.into();
         let deadline = Instant::now() + wait.0;
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, new);
         let (wanted, volume, rewished) = self.store.write("change an attachment's mode", write).await?;
-        let mut changes = self.inner.follow(volume);
-        self.inner.go(volume, &rewished.hosts);
-        while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.inner, wanted).err()) {
+        let mut changes = self.flow.follow(volume);
+        self.flow.go(volume, &rewished.hosts);
+        while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.facts, wanted).err()) {
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(
                     "attachment {id} is not {} yet: {why}; it goes on, ask again",

@@ -11,7 +11,7 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 use super::{Refusal, Service, manage, not_in_review, quotas, revert, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::flow::place::{self, Figures};
-use crate::flow::{Inner, wishes};
+use crate::flow::{Facts, wishes};
 use crate::rules::{self, Operation};
 use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -51,7 +51,7 @@ fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 }
 
 fn set_bootable(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     volume: &VolumeRow,
@@ -62,7 +62,7 @@ fn set_bootable(
     // The rule is the one for the second server of a bootable volume.
     if live > 1 && rules::bootable_multiattach(volume.multiattach, bootable, &existing) {
         let target = volumes::target(volume);
-        inner.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
+        facts.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
     }
     db.set_bootable(volume.id, bootable)?;
     told(db, volume)
@@ -157,7 +157,7 @@ fn reset_to(
 }
 
 fn extend(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     volume: &VolumeRow,
@@ -166,7 +166,7 @@ fn extend(
 ) -> Result<(), Abort> {
     let (id, from_gib) = (volume.id, volume.size_gib);
     if online && volume.status == VolumeStatus::InUse {
-        inner.policies().check("volume:extend_attached_volume", caller, &volumes::target(volume))?;
+        facts.policies().check("volume:extend_attached_volume", caller, &volumes::target(volume))?;
     }
     let ready = volume.status == VolumeStatus::Available || (online && volume.status == VolumeStatus::InUse);
     if !ready {
@@ -194,8 +194,8 @@ fn extend(
     if let Some(of) = &volume_type {
         rules::types::check_size(&of.extra_specs, &of.name, to_gib)?;
     }
-    quotas::check_extend(inner, db, volume, to_gib)?;
-    check_space(inner, db, volume, to_gib - from_gib)?;
+    quotas::check_extend(facts, db, volume, to_gib)?;
+    check_space(facts, db, volume, to_gib - from_gib)?;
     db.begin_growth(id, to_gib)?;
     wishes::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
@@ -225,8 +225,8 @@ fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 }
 
 /// Refuses a growth that certainly does not fit. The agent decides about the rest.
-fn check_space(inner: &Inner, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
-    let pools = place::pools(inner, db, Figures::Promises)?;
+fn check_space(facts: &Facts, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
+    let pools = place::pools(facts, db, Figures::Promises)?;
     let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
     let kind = if volume.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
     let left = own.and_then(|pool| pool.capacity.available(Some(kind)));
@@ -260,50 +260,50 @@ impl Service {
         id: VolumeId,
         action: VolumeAction,
     ) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let volume = volumes::find(&inner, db, &caller, id)?;
-            inner.policies().check(policy(&action), &caller, &volumes::target(&volume))?;
+            let volume = volumes::find(&facts, db, &caller, id)?;
+            facts.policies().check(policy(&action), &caller, &volumes::target(&volume))?;
             match action {
-                VolumeAction::SetBootable(bootable) => set_bootable(&inner, db, &caller, &volume, bootable),
+                VolumeAction::SetBootable(bootable) => set_bootable(&facts, db, &caller, &volume, bootable),
                 VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
                 VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
                 VolumeAction::ForceDelete => force_delete(db, &volume),
                 VolumeAction::Revert(to) => revert::begin(db, &volume, to),
                 VolumeAction::Extend { size_gib, online } => {
-                    extend(&inner, db, &caller, &volume, size_gib, online)
+                    extend(&facts, db, &caller, &volume, size_gib, online)
                 }
             }
         };
         self.store.write("change a volume", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 
     /// Takes a volume's growth back. The volume is `extending` until its agent has said if that was
     /// possible: then it has its old size, or has grown. 409 for a volume that does not grow.
     pub async fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let volume = volumes::find(&inner, db, &caller, id)?;
-            inner.policies().check("mooring:extend_cancel", &caller, &volumes::target(&volume))?;
+            let volume = volumes::find(&facts, db, &caller, id)?;
+            facts.policies().check("mooring:extend_cancel", &caller, &volumes::target(&volume))?;
             cancel_extend(db, &volume)
         };
         self.store.write("take a growth back", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 
     /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], with a policy of its own.
     pub async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let volume = volumes::find(&inner, db, &caller, id)?;
-            inner.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
+            let volume = volumes::find(&facts, db, &caller, id)?;
+            facts.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
             force_delete(db, &volume)
         };
         self.store.write("delete a volume by force", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 }

@@ -38,14 +38,14 @@ fn passes(pool: &Pool, filter: &[(String, String)]) -> bool {
 impl Service {
     /// The pools as last reported, sorted by name.
     pub async fn pools(&self, caller: &Caller, filter: PoolFilter) -> Result<Vec<PoolState>, Refusal> {
-        self.inner.policies().check(GET_POOLS, caller, &Target::default())?;
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        self.facts.policies().check(GET_POOLS, caller, &Target::default())?;
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let wanted = match &filter.volume_type {
                 Some(name) => Some(types::find(db, &caller, name)?),
                 None => None,
             };
-            let mut pools = place::pools(&inner, db, Figures::All)?;
+            let mut pools = place::pools(&facts, db, Figures::All)?;
             pools.retain(|pool| {
                 passes(pool, &filter.equal) && wanted.as_ref().is_none_or(|wanted| suits(pool, wanted))
             });
@@ -61,16 +61,16 @@ impl Service {
 
     /// Capabilities of a storage agent (`host@lvm`), as it last reported them.
     pub async fn capabilities(&self, caller: &Caller, host: &str) -> Result<Value, Refusal> {
-        self.inner.policies().check("volume_extension:capabilities", caller, &Target::default())?;
+        self.facts.policies().check("volume_extension:capabilities", caller, &Target::default())?;
         let shown: String = host.chars().take(super::TEXT_CHARS_MAX).collect();
         let missing = Refusal::NotFound { kind: "Service", what: shown };
         let name = host.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
-        let enrolled = name.and_then(|name| self.inner.agents.named(name));
+        let enrolled = name.and_then(|name| self.facts.agents.named(name));
         let Some(agent) = enrolled else { return Err(missing) };
-        let inner = self.inner.clone();
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let Some(row) = db.agent_named(&agent.entry.name)? else { return Ok(None) };
-            let settings = place::settings(&inner, &agent);
+            let settings = place::settings(&facts, &agent);
             let report = row.capabilities.as_ref().filter(|report| !report.pools.is_empty());
             Ok(report
                 .map(|report| capabilities::of_host(&place::agent_of(&row, &agent, &settings, db, report))))
@@ -80,11 +80,11 @@ impl Service {
 
     /// The availability zones of the enrolled agents, by name.
     pub async fn zones(&self, _caller: &Caller) -> Result<Vec<Zone>, Refusal> {
-        let inner = self.inner.clone();
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let rows = db.agents()?;
             let mut zones: BTreeMap<&str, bool> = BTreeMap::new();
-            let all = inner.agents.all();
+            let all = facts.agents.all();
             for agent in all.iter() {
                 let row = rows.iter().find(|row| row.name == agent.entry.name);
                 let serves = row.is_some_and(|row| {
@@ -105,10 +105,10 @@ impl Service {
 
     /// The record of how a volume came to its place.
     pub async fn placement(&self, caller: &Caller, id: VolumeId) -> Result<Placement, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let row = volumes::find(&inner, db, &caller, id)?;
-            inner.policies().check(
+            let row = volumes::find(&facts, db, &caller, id)?;
+            facts.policies().check(
                 "volume_extension:volume_host_attribute",
                 &caller,
                 &volumes::target(&row),
@@ -116,11 +116,11 @@ impl Service {
             let tried = row
                 .tried
                 .iter()
-                .map(|tried| (view::pool_name(&inner, tried.agent, &tried.pool), tried.why.clone()));
+                .map(|tried| (view::pool_name(&facts, tried.agent, &tried.pool), tried.why.clone()));
             Ok(Placement {
                 volume: id,
                 tried: tried.collect(),
-                pool: row.is_placed().then(|| view::pool_name(&inner, row.agent, &row.pool)),
+                pool: row.is_placed().then(|| view::pool_name(&facts, row.agent, &row.pool)),
                 hints: row.hints,
                 zone: row.zone,
             })

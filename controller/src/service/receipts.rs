@@ -46,7 +46,7 @@ impl Service {
         attachment: Option<AttachmentId>,
         limit: u32,
     ) -> Result<Vec<DetachRecord>, Refusal> {
-        self.inner.policies().check("mooring:receipts", caller, &Target::own(caller))?;
+        self.facts.policies().check("mooring:receipts", caller, &Target::own(caller))?;
         let limit = limit.min(RECORDS_MAX);
         let project = (!caller.admin).then(|| caller.project.clone());
         let filter = DetachedFilter { project, volume, attachment };

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use super::enrol::check_name;
 use super::{Refusal, Service, TEXT_CHARS_MAX};
 use crate::domain::Caller;
-use crate::flow::Inner;
 use crate::policy::Target;
 use crate::store::{Abort, Db};
 
@@ -48,7 +47,7 @@ fn is_free(db: &Db<'_>, new: &str) -> Result<(), Abort> {
     Ok(())
 }
 
-fn rename(inner: &Inner, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort> {
+fn rename(shared: bool, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort> {
     match db.enrolment(old)? {
         None => {
             let what: String = old.chars().take(TEXT_CHARS_MAX).collect();
@@ -68,7 +67,7 @@ fn rename(inner: &Inner, db: &Db<'_>, old: &str, new: &str) -> Result<(), Abort>
             "volume {volume} is being made from an image of {old}: ask again when it is there"
         )));
     }
-    Ok(db.rename_agent(old, new, inner.reads.is_shared())?)
+    Ok(db.rename_agent(old, new, shared)?)
 }
 
 impl Service {
@@ -76,12 +75,12 @@ impl Service {
     /// it again. `host@backend#pool` of its volumes and pools shows the new name from then on.
     /// Returns the parts of the configuration that still have the old name.
     pub async fn rename_host(&self, caller: &Caller, old: &str, new: &str) -> Result<Vec<String>, Refusal> {
-        self.inner.policies().check("mooring:host_enrol", caller, &Target::default())?;
+        self.facts.policies().check("mooring:host_enrol", caller, &Target::default())?;
         check_name(new)?;
         if old == new {
             return Err(Refusal::Invalid(format!("name: the host is called {new} already")));
         }
-        let configured = |name: &str| self.inner.options.agents.iter().any(|entry| entry.name == name);
+        let configured = |name: &str| self.facts.options.agents.iter().any(|entry| entry.name == name);
         if configured(old) {
             return Err(Refusal::Conflict(format!(
                 "{old} stands in the controller's configuration: change `name` in its [[agents]] table there, and restart the \
@@ -93,15 +92,15 @@ impl Service {
                 "{new} is a host of the controller's configuration ([[agents]]): choose another name"
             )));
         }
-        let (inner, was, is) = (Arc::clone(&self.inner), old.to_owned(), new.to_owned());
+        let (flow, was, is) = (Arc::clone(&self.flow), old.to_owned(), new.to_owned());
         let (user, store) = (caller.user.clone(), self.store.clone());
         self.to_its_end(async move {
-            let (writes, old, new) = (Arc::clone(&inner), was.clone(), is.clone());
-            let write = move |db: &Db<'_>| rename(&writes, db, &old, &new);
+            let (shared, old, new) = (flow.reads.is_shared(), was.clone(), is.clone());
+            let write = move |db: &Db<'_>| rename(shared, db, &old, &new);
             store.write("rename a host", write).await?;
             tracing::info!(host = was, new = is, %user, "a host is called otherwise");
-            inner.notes.enrolled();
-            inner.refresh_enrolments().await
+            flow.notes.enrolled();
+            flow.refresh_enrolments().await
         })
         .await?;
         let of = |(project, hosts): (&String, &std::collections::BTreeSet<String>)| {
@@ -112,6 +111,6 @@ impl Service {
                 )
             })
         };
-        Ok(self.inner.options.native_hosts.iter().filter_map(of).collect())
+        Ok(self.facts.options.native_hosts.iter().filter_map(of).collect())
     }
 }

@@ -13,7 +13,7 @@ use super::{Refusal, Service};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::{Caller, VolumeReservations};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::policy::Target;
 use crate::store::{AttachmentRow, Db};
 
@@ -25,11 +25,11 @@ impl Service {
     /// by the storage agent's last report. Asks no agent. An attachment that does not exist has no
     /// warnings.
     pub async fn parting_words(&self, caller: &Caller, id: AttachmentId) -> Result<Vec<String>, Refusal> {
-        let (inner, of) = (self.inner.clone(), caller.clone());
+        let (facts, of) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let Some(row) = db.attachment(id)? else { return Ok(Vec::new()) };
-            let volume = super::volumes::find(&inner, db, &of, row.volume)?;
-            Ok(holds(&inner, &row, volume.agent))
+            let volume = super::volumes::find(&facts, db, &of, row.volume)?;
+            Ok(holds(&facts, &row, volume.agent))
         };
         self.store.read("read an attachment", read).await
     }
@@ -38,10 +38,10 @@ impl Service {
     /// not answer, the call is refused.
     pub async fn reservations(&self, caller: &Caller, id: VolumeId) -> Result<VolumeReservations, Refusal> {
         // The policy is the one for sessions: it tells as much about who is logged in where.
-        self.inner.policies().check("mooring:sessions", caller, &Target::default())?;
+        self.facts.policies().check("mooring:sessions", caller, &Target::default())?;
         let (agent, mut told) = self.unknown_reservations(caller, id).await?;
         // Reservations change without the controller.
-        let looked = self.inner.look(&agent, id).await;
+        let looked = self.flow.look(&agent, id).await;
         looked.map_err(|error| Refusal::Unavailable(format!("{}: {error}", agent.entry.name)))?;
         told.seen = agent.export(id).and_then(|report| report.reservations).unwrap_or_default();
         Ok(told)
@@ -56,7 +56,7 @@ impl Service {
         id: VolumeId,
         change: ReservationsChange,
     ) -> Result<[VolumeReservations; 2], Refusal> {
-        self.inner.policies().check("mooring:reservations", caller, &Target::default())?;
+        self.facts.policies().check("mooring:reservations", caller, &Target::default())?;
         let (agent, told) = self.unknown_reservations(caller, id).await?;
         let change_wire = match change {
             ReservationsChange::Clear => Change::Clear(v1::ClearReservations {}),
@@ -65,7 +65,7 @@ impl Service {
             }
         };
         let asked = v1::ChangeReservationsRequest {
-            sender: Some(self.inner.sender()),
+            sender: Some(self.flow.sender()),
             volume_id: id.to_string(),
             change: Some(change_wire),
             deadline_ms: CHANGE_WITHIN_MS,
@@ -85,9 +85,9 @@ impl Service {
         caller: &Caller,
         id: VolumeId,
     ) -> Result<(Arc<Agent>, VolumeReservations), Refusal> {
-        let (inner, of) = (self.inner.clone(), caller.clone());
+        let (facts, of) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let row = super::volumes::find(&inner, db, &of, id)?;
+            let row = super::volumes::find(&facts, db, &of, id)?;
             let mut hosts = Vec::new();
             for attachment in db.attachments_of(id)? {
                 let Some(host) = attachment.host else { continue };
@@ -97,7 +97,7 @@ impl Service {
             Ok((row.agent, row.name, hosts))
         };
         let (agent, name, hosts) = self.store.read("read a volume", read).await?;
-        let agent = self.inner.agents.up(agent).map_err(Refusal::Unavailable)?;
+        let agent = self.facts.agents.up(agent).map_err(Refusal::Unavailable)?;
         let storage = agent.entry.name.clone();
         Ok((agent, VolumeReservations { volume: id, name, storage, seen: Reservations::default(), hosts }))
     }
@@ -105,8 +105,8 @@ impl Service {
 
 /// The initiators of an attachment's host that hold the volume's reservation, in words, by the
 /// storage agent's last report. Empty if that agent is down.
-pub(super) fn holds(inner: &Inner, row: &AttachmentRow, storage: AgentId) -> Vec<String> {
-    let report = inner.agents.up(storage).ok().and_then(|agent| agent.export(row.volume));
+pub(super) fn holds(facts: &Facts, row: &AttachmentRow, storage: AgentId) -> Vec<String> {
+    let report = facts.agents.up(storage).ok().and_then(|agent| agent.export(row.volume));
     let Some(seen) = report.and_then(|report| report.reservations) else { return Vec::new() };
     let initiators = row.initiator.iter().flat_map(crate::initiators::Initiators::each);
     let words = |one: Initiator| {

@@ -11,7 +11,7 @@ use mooring_model::VolumeId;
 use super::{Refusal, Service, not_in_review, quotas, types, volumes};
 use crate::domain::{Caller, VolumeStatus, VolumeType};
 use crate::error::RuleAnswer;
-use crate::flow::{Inner, place, wishes};
+use crate::flow::{Facts, place, wishes};
 use crate::policy::Target;
 use crate::quota::Delta;
 use crate::rules::retype::{self, MigrationPolicy, Refused, Retype};
@@ -50,7 +50,7 @@ fn wanted(db: &Db<'_>, caller: &Caller, named: &str) -> Result<Option<VolumeType
 /// The reason why the volume's own pool cannot serve the new type, by the last report. `None`: it
 /// can. The volume exists, and needs no more space.
 fn unfit(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     new_type: &VolumeType,
@@ -62,10 +62,10 @@ fn unfit(
     let Some((row, report)) = row.as_ref().and_then(|row| Some((row, row.capabilities.as_ref()?))) else {
         return Ok(Some("its agent has never reported".to_owned()));
     };
-    let Some(agent) = inner.agents.named(&row.name) else {
+    let Some(agent) = facts.agents.named(&row.name) else {
         return Ok(Some(format!("agent {} is not enrolled any more", row.name)));
     };
-    let settings = Settings { zone: volume.zone.clone(), ..place::settings(inner, &agent) };
+    let settings = Settings { zone: volume.zone.clone(), ..place::settings(facts, &agent) };
     let agent = place::agent_of(row, &agent, &settings, db, report);
     let Some(reported) = report.pools.iter().find(|pool| pool.name == volume.pool) else {
         return Ok(Some(format!("agent {} reports no pool {}", row.name, volume.pool)));
@@ -96,14 +96,14 @@ fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refu
 }
 
 fn write(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     named: &str,
     migration: MigrationPolicy,
 ) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
+    let volume = volumes::find(facts, db, caller, id)?;
     let rows = db.attachments_of(id)?;
     let new_type = wanted(db, caller, named)?;
     let (old_name, old_tuning) = db
@@ -114,10 +114,10 @@ fn write(
         None => (Ok(()), None),
         Some(new_type) => {
             let delta = Delta::retype(&old_name, &new_type.name, volume.size_gib);
-            (quotas::verdict(inner, db, &volume.project, &delta)?, unfit(inner, db, &volume, new_type)?)
+            (quotas::verdict(facts, db, &volume.project, &delta)?, unfit(facts, db, &volume, new_type)?)
         }
     };
-    let (policies, target) = (inner.policies(), volumes::target(&volume));
+    let (policies, target) = (facts.policies(), volumes::target(&volume));
     let change = retype::retype(&Retype {
         may_retype: policies.allows("volume:retype", caller, &target),
         may_multiattach: policies.allows("volume:multiattach", caller, &Target::own(caller)),
@@ -151,10 +151,10 @@ impl Service {
         new_type: &str,
         migration: MigrationPolicy,
     ) -> Result<(), Refusal> {
-        let (inner, caller, named) = (self.inner.clone(), caller.clone(), new_type.to_owned());
-        let write = move |db: &Db<'_>| write(&inner, db, &caller, id, &named, migration);
+        let (facts, caller, named) = (self.facts.clone(), caller.clone(), new_type.to_owned());
+        let write = move |db: &Db<'_>| write(&facts, db, &caller, id, &named, migration);
         let hosts = self.store.write("retype a volume", write).await?;
-        self.inner.go(id, &hosts);
+        self.flow.go(id, &hosts);
         Ok(())
     }
 }

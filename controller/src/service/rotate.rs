@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::flow::wishes::{self, Rewished};
 use crate::initiators::Initiators;
 use crate::permits;
@@ -82,7 +82,7 @@ fn chosen(
 }
 
 /// Refuses a rotation that would leave a host without a secret that its target accepts.
-fn may_rotate(inner: &Inner, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
+fn may_rotate(facts: &Facts, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
     let Some(host) = row.native else {
         if force {
             return Ok(());
@@ -94,7 +94,7 @@ fn may_rotate(inner: &Inner, row: &AttachmentRow, force: bool) -> Result<(), Ref
             row.id
         )));
     };
-    let agent = inner.agents.up(host).map_err(|why| {
+    let agent = facts.agents.up(host).map_err(|why| {
         Refusal::Unavailable(format!(
             "{why}: a host must know the new secret before its target wants it. Nothing was changed; try again when it answers"
         ))
@@ -125,15 +125,15 @@ fn not_at_work(volume: &VolumeRow) -> Result<(), Refusal> {
     }
 }
 
-fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecrets) -> Result<Begun, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
-    inner.policies().check("mooring:rotate_secrets", caller, &volumes::target(&volume))?;
+fn begin(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecrets) -> Result<Begun, Abort> {
+    let volume = volumes::find(facts, db, caller, id)?;
+    facts.policies().check("mooring:rotate_secrets", caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     not_at_work(&volume)?;
     let rows = db.attachments_of(id)?;
     let nexuses = chosen(id, &rows, new)?;
     for row in nexuses.values().flatten() {
-        may_rotate(inner, row, new.force)?;
+        may_rotate(facts, row, new.force)?;
     }
     let mut changed = false;
     for (initiator, rows) in &nexuses {
@@ -158,7 +158,7 @@ fn begin(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
 }
 
 /// The next thing for which a rotation waits. `None`: it has ended.
-fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Option<String>, Abort> {
+fn waits_for(facts: &Facts, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Option<String>, Abort> {
     let (id, nexuses) = of;
     let Some(volume) = db.volume(*id)? else { return Ok(None) };
     let rows = db.attachments_of(*id)?;
@@ -177,7 +177,7 @@ fn waits_for(inner: &Inner, db: &Db<'_>, of: &(VolumeId, Vec<Iqn>)) -> Result<Op
                 (volume.agent, "has not shown the new secret in its kernel yet")
             }
         };
-        return Ok(Some(match inner.agents.up(agent) {
+        return Ok(Some(match facts.agents.up(agent) {
             Err(why) => why,
             Ok(agent) => format!("{} {what}", agent.entry.name),
         }));
@@ -197,14 +197,14 @@ impl Service {
         wait: Wait,
     ) -> Result<Vec<AttachmentLive>, Refusal> {
         let deadline = Instant::now() + wait.0;
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| begin(&inner, db, &owner, id, new);
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, new);
         let begun = self.store.write("rotate secrets", write).await?;
-        let mut changes = self.inner.follow(begun.volume);
-        self.inner.go(begun.volume, &begun.rewished.hosts);
+        let mut changes = self.flow.follow(begun.volume);
+        self.flow.go(begun.volume, &begun.rewished.hosts);
         loop {
-            let (inner, of) = (self.inner.clone(), (begun.volume, begun.nexuses.clone()));
-            let read = move |db: &Db<'_>| waits_for(&inner, db, &of);
+            let (facts, of) = (self.facts.clone(), (begun.volume, begun.nexuses.clone()));
+            let read = move |db: &Db<'_>| waits_for(&facts, db, &of);
             let Some(why) = self.store.read("read how a rotation stands", read).await? else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
                 return Err(Refusal::Pending(format!(

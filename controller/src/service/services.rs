@@ -59,8 +59,8 @@ fn said(change: &HostChange) -> Result<Said, Refusal> {
 impl Service {
     /// All services, sorted by host.
     pub async fn services(&self, caller: &Caller) -> Result<Vec<ServiceState>, Refusal> {
-        self.inner.policies().check("volume_extension:services:index", caller, &Target::default())?;
-        let inner = self.inner.clone();
+        self.facts.policies().check("volume_extension:services:index", caller, &Target::default())?;
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let mut services = vec![ServiceState {
                 binary: SCHEDULER,
@@ -73,7 +73,7 @@ impl Service {
             }];
             for row in db.agents()? {
                 let serves = row.capabilities.as_ref().is_some_and(|report| !report.pools.is_empty());
-                let agent = inner.agents.named(&row.name);
+                let agent = facts.agents.named(&row.name);
                 services.extend(agent.filter(|_| serves).map(|agent| service(&row, &agent)));
             }
             services.sort_by(|a, b| a.host.cmp(&b.host));
@@ -90,14 +90,14 @@ impl Service {
         host: &str,
         change: HostChange,
     ) -> Result<(), Refusal> {
-        self.inner.policies().check("volume_extension:services:update", caller, &Target::default())?;
+        self.facts.policies().check("volume_extension:services:update", caller, &Target::default())?;
         if binary == SCHEDULER && host == SCHEDULER_HOST {
             let text = "Invalid input received: the scheduler is the controller itself and cannot be changed; disable \
                         storage hosts instead";
             return Err(Refusal::Invalid(text.to_owned()));
         }
         let name = host.strip_suffix(BACKEND).and_then(|host| host.strip_suffix('@'));
-        let enrolled = |name: &&str| self.inner.agents.named(name).is_some();
+        let enrolled = |name: &&str| self.facts.agents.named(name).is_some();
         let name = name.filter(|name| binary == VOLUME && enrolled(name));
         self.say(name.ok_or_else(|| missing(binary, host))?.to_owned(), &change).await
     }
@@ -109,8 +109,8 @@ impl Service {
         name_or_id: &str,
         change: HostChange,
     ) -> Result<Host, Refusal> {
-        self.inner.policies().check("volume_extension:services:update", caller, &Target::default())?;
-        let found = self.inner.agents.by_name(name_or_id).map(|agent| agent.entry.name.clone());
+        self.facts.policies().check("volume_extension:services:update", caller, &Target::default())?;
+        let found = self.facts.agents.by_name(name_or_id).map(|agent| agent.entry.name.clone());
         let shown = || name_or_id.chars().take(super::TEXT_CHARS_MAX).collect();
         let name = found.ok_or_else(|| Refusal::NotFound { kind: "Host", what: shown() })?;
         self.say(name.clone(), &change).await?;

@@ -101,7 +101,7 @@ impl Service {
     /// The live state for this caller: without addresses if the caller may not see them.
     pub(super) fn shown(&self, caller: &Caller, mut live: AttachmentLive) -> AttachmentLive {
         if let Some(nexus) = &mut live.nexus
-            && !self.inner.policies().allows("mooring:sessions", caller, &Target::default())
+            && !self.facts.policies().allows("mooring:sessions", caller, &Target::default())
         {
             nexus.sessions.clear();
         }
@@ -121,21 +121,21 @@ impl Service {
         enough: usize,
     ) -> Result<Vec<(AgentId, Vec<String>)>, Refusal> {
         let mut quiet = Vec::new();
-        for agent in self.inner.agents.all().iter().filter(|agent| agent.is_up()) {
+        for agent in self.facts.agents.all().iter().filter(|agent| agent.is_up()) {
             let volumes = agent.quiet_volumes();
             quiet.extend(agent.id().filter(|_| !volumes.is_empty()).map(|id| (id, volumes)));
         }
         if quiet.is_empty() {
             return Ok(Vec::new());
         }
-        let inner = self.inner.clone();
+        let facts = self.facts.clone();
         let read = move |db: &Db<'_>| {
             let mut all = Vec::new();
             for (agent, volumes) in &quiet {
                 let mut missing = Vec::new();
                 for volume in volumes {
                     for row in db.attachments_of(*volume)? {
-                        let live = live_of(&inner, db, row)?;
+                        let live = live_of(&facts, db, row)?;
                         if live.nexus.as_ref().is_some_and(|nexus| nexus.missing) {
                             missing.push(live.attachment.id.to_string());
                         }

@@ -14,7 +14,7 @@ use super::lists::{found, metadata_after, seen_by};
 use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
 use crate::domain::{AttachStatus, Caller, Hints, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
-use crate::flow::{Inner, wishes};
+use crate::flow::{Facts, wishes};
 use crate::list::{ListQuery, Page};
 use crate::policy::Target;
 use crate::quota::Delta;
@@ -35,19 +35,19 @@ pub(super) fn thick(id: VolumeId) -> String {
 
 /// The snapshot, if this caller may see it, and its volume.
 pub(super) fn find(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
 ) -> Result<(VolumeRow, VolumeId), Abort> {
     let row = db.volume(id)?.and_then(|row| row.snapshot_of.map(|of| (row, of)));
-    let may = |row: &VolumeRow| inner.policies().allows("volume:get_snapshot", caller, &volumes::target(row));
+    let may = |row: &VolumeRow| facts.policies().allows("volume:get_snapshot", caller, &volumes::target(row));
     Ok(row.filter(|(row, _)| may(row)).ok_or_else(|| not_found(id))?)
 }
 
-fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Result<VolumeId, Abort> {
-    let volume = volumes::find(inner, db, caller, new.volume)?;
-    inner.policies().check("volume:create_snapshot", caller, &volumes::target(&volume))?;
+fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Result<VolumeId, Abort> {
+    let volume = volumes::find(facts, db, caller, new.volume)?;
+    facts.policies().check("volume:create_snapshot", caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     super::cut::not_cut(&volume)?;
     let ready = match volume.status {
@@ -66,7 +66,7 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         return Err(Refusal::Invalid(thick(volume.id)).into());
     }
     let type_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
-    quotas::check(inner, db, &volume.project, &Delta::snapshot(&type_name, volume.size_gib))?;
+    quotas::check(facts, db, &volume.project, &Delta::snapshot(&type_name, volume.size_gib))?;
     let id = VolumeId::random();
     db.insert_volume(&VolumeRow {
         id,
@@ -104,12 +104,12 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
 
 /// Begins to delete a snapshot.
 pub(super) fn begin_delete(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     row: &VolumeRow,
 ) -> Result<(), Abort> {
-    inner.policies().check("volume:delete_snapshot", caller, &volumes::target(row))?;
+    facts.policies().check("volume:delete_snapshot", caller, &volumes::target(row))?;
     if row.operation == Some(Operation::Deleting) {
         return Ok(());
     }
@@ -131,13 +131,13 @@ pub(super) fn begin_delete(
 
 /// Writes the changes that users may make to a snapshot, if their policies allow it.
 fn keep(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     row: &VolumeRow,
     policy: &'static str,
 ) -> Result<(), Abort> {
-    inner.policies().check(policy, caller, &volumes::target(row))?;
+    facts.policies().check(policy, caller, &volumes::target(row))?;
     db.update_volume(row)?;
     // A spec carries the changes, so that a controller can be rebuilt. A snapshot in review gets no
     // new spec.
@@ -161,22 +161,22 @@ impl Service {
         text_limit("name", new.name.as_deref().unwrap_or_default())?;
         text_limit("description", new.description.as_deref().unwrap_or_default())?;
         check_metadata(&new.metadata)?;
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let id = create(&inner, db, &caller, new.clone())?;
+            let id = create(&facts, db, &caller, new.clone())?;
             let row = db.volume(id)?.ok_or_else(|| not_found(id))?;
             Ok(view::snapshot_of(row, new.volume))
         };
         let snapshot = self.store.write("take a snapshot", write).await?;
-        self.inner.go(snapshot.id, &BTreeSet::new());
+        self.flow.go(snapshot.id, &BTreeSet::new());
         Ok(snapshot)
     }
 
     /// One snapshot. 404 for another project's snapshot.
     pub async fn snapshot(&self, caller: &Caller, id: VolumeId) -> Result<Snapshot, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let (row, of) = find(&inner, db, &caller, id)?;
+            let (row, of) = find(&facts, db, &caller, id)?;
             Ok(view::snapshot_of(row, of))
         };
         self.store.read_one("read a snapshot", read).await
@@ -184,7 +184,7 @@ impl Service {
 
     /// One page of snapshots.
     pub async fn snapshots(&self, caller: &Caller, query: ListQuery) -> Result<Page<Snapshot>, Refusal> {
-        self.inner.policies().check("volume:get_all_snapshots", caller, &Target::own(caller))?;
+        self.facts.policies().check("volume:get_all_snapshots", caller, &Target::own(caller))?;
         let query = seen_by(caller, query);
         self.store.read("list snapshots", move |db| page(db, &query)).await
     }
@@ -199,17 +199,17 @@ impl Service {
     ) -> Result<Snapshot, Refusal> {
         text_limit("name", name.iter().flatten().next().map_or("", String::as_str))?;
         text_limit("description", description.iter().flatten().next().map_or("", String::as_str))?;
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let (mut row, of) = find(&inner, db, &caller, id)?;
+            let (mut row, of) = find(&facts, db, &caller, id)?;
             row.name = name.clone().unwrap_or(row.name);
             row.description = description.clone().unwrap_or(row.description);
-            keep(&inner, db, &caller, &row, "volume:update_snapshot")?;
-            let (row, _) = find(&inner, db, &caller, id)?;
+            keep(&facts, db, &caller, &row, "volume:update_snapshot")?;
+            let (row, _) = find(&facts, db, &caller, id)?;
             Ok(view::snapshot_of(row, of))
         };
         let snapshot = self.store.write("change a snapshot", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(snapshot)
     }
 
@@ -220,33 +220,33 @@ impl Service {
         id: VolumeId,
         change: MetadataChange,
     ) -> Result<BTreeMap<String, String>, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let (mut row, _) = find(&inner, db, &caller, id)?;
+            let (mut row, _) = find(&facts, db, &caller, id)?;
             let policy = match change {
                 MetadataChange::Remove(_) => "volume:delete_snapshot_metadata",
                 MetadataChange::Merge(_) | MetadataChange::Replace(_) => "volume:update_snapshot_metadata",
             };
             metadata_after(id, &mut row.metadata, &change)?;
             check_metadata(&row.metadata)?;
-            keep(&inner, db, &caller, &row, policy)?;
+            keep(&facts, db, &caller, &row, policy)?;
             Ok(row.metadata)
         };
         let metadata = self.store.write("change a snapshot's metadata", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(metadata)
     }
 
     /// Begins to delete a snapshot: `deleting` at once, gone when its agent has removed it. Volumes
     /// that were made from it stay as they are.
     pub async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let (row, _) = find(&inner, db, &caller, id)?;
-            begin_delete(&inner, db, &caller, &row)
+            let (row, _) = find(&facts, db, &caller, id)?;
+            begin_delete(&facts, db, &caller, &row)
         };
         self.store.write("delete a snapshot", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Refusal, Service, quotas, text_limit};
 use crate::domain::{Caller, VolumeType};
 use crate::error::RuleAnswer;
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::policy::Target;
 use crate::quota::Delta;
 use crate::rules;
@@ -72,7 +72,7 @@ pub(super) fn of_new(db: &Db<'_>, caller: &Caller, named: Option<&str>) -> Resul
 /// Refuses a new volume whose type or size breaks a rule, or that exceeds its project's quotas. A
 /// type may be older than a rule about types, so the rules are checked again here.
 pub(super) fn check_new(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     volume_type: &VolumeType,
@@ -82,7 +82,7 @@ pub(super) fn check_new(
     rules::types::check_encryption(specs)
         .map_err(|violation| Refusal::rule(RuleAnswer::InvalidVolume, violation))?;
     rules::types::check_size(specs, &volume_type.name, size_gib)?;
-    quotas::check(inner, db, &caller.project, &Delta::volume(&volume_type.name, size_gib))
+    quotas::check(facts, db, &caller.project, &Delta::volume(&volume_type.name, size_gib))
 }
 
 fn by_id(db: &Db<'_>, id: Uuid) -> Result<VolumeType, Abort> {
@@ -126,7 +126,7 @@ impl Service {
     /// Checks a policy about types. Types belong to no project: the policy looks at the caller's
     /// own.
     pub(super) fn may(&self, policy: &'static str, caller: &Caller) -> Result<(), Refusal> {
-        self.inner.policies().check(policy, caller, &Target::own(caller))
+        self.facts.policies().check(policy, caller, &Target::own(caller))
     }
 
     /// One type, by name or id.
@@ -243,13 +243,13 @@ impl Service {
         id: Uuid,
         specs: BTreeMap<String, String>,
     ) -> Result<VolumeType, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         check_keys(&specs)?;
         let specs = rules::types::normalise(specs)?;
         let write = move |db: &Db<'_>| {
             // A caller who may not change specs must learn nothing of a type that he may not see.
             let mut changed = visible_by_id(db, &caller, id)?;
-            let (policies, own) = (inner.policies(), Target::own(&caller));
+            let (policies, own) = (facts.policies(), Target::own(&caller));
             if specs.keys().any(|key| changed.extra_specs.contains_key(key)) {
                 policies.check("volume_extension:types_extra_specs:update", &caller, &own)?;
             }
@@ -340,7 +340,7 @@ impl Service {
     /// A project's default type. 404 if none is set.
     pub async fn project_default(&self, caller: &Caller, project: &str) -> Result<Uuid, Refusal> {
         let target = Target::of(project);
-        self.inner.policies().check("volume_extension:default_get", caller, &target)?;
+        self.facts.policies().check("volume_extension:default_get", caller, &target)?;
         let project = project.to_owned();
         let read = move |db: &Db<'_>| {
             let found = db.default_type_of(&project)?;
@@ -357,7 +357,7 @@ impl Service {
         name_or_id: &str,
     ) -> Result<Uuid, Refusal> {
         let target = Target::of(project);
-        self.inner.policies().check("volume_extension:default_set_or_update", caller, &target)?;
+        self.facts.policies().check("volume_extension:default_set_or_update", caller, &target)?;
         let (caller, project, name_or_id) = (caller.clone(), project.to_owned(), name_or_id.to_owned());
         let write = move |db: &Db<'_>| {
             let found = find(db, &caller, &name_or_id)?;
@@ -375,7 +375,7 @@ impl Service {
     /// Deletes a project's default type.
     pub async fn unset_project_default(&self, caller: &Caller, project: &str) -> Result<(), Refusal> {
         let target = Target::of(project);
-        self.inner.policies().check("volume_extension:default_unset", caller, &target)?;
+        self.facts.policies().check("volume_extension:default_unset", caller, &target)?;
         let project = project.to_owned();
         let write = move |db: &Db<'_>| Ok(db.unset_default_type(&project)?);
         self.store.write("take a default type away", write).await

@@ -20,7 +20,7 @@ impl Service {
         let units = mooring_bus::follow(bus, &[OWN, AGENT]);
         let mut seen = units.clone();
         // A second call changes nothing.
-        drop(self.inner.units.set(units));
+        drop(self.units.set(units));
         tokio::spawn(async move {
             let mut known = None;
             while seen.changed().await.is_ok() {
@@ -36,7 +36,7 @@ impl Service {
     /// The systemd state of an agent that does not answer at this address. `None`: systemd knows
     /// nothing of it, or it is on another machine.
     pub(super) fn unit_of(&self, address: &Address) -> Option<String> {
-        let units = self.inner.units.get()?.borrow();
+        let units = self.units.get()?.borrow();
         why_down(units.as_ref()?, address)
     }
 }

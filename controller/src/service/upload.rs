@@ -11,14 +11,14 @@ use mooring_model::{ImageFormat, ImageSource, Upload, UploadId, VolumeId};
 use super::revert::who;
 use super::{Refusal, Service, images, not_in_review, volumes};
 use crate::domain::{Caller, ExportAsk, ExportState, VolumeExport, VolumeStatus};
-use crate::flow::{Inner, wishes};
+use crate::flow::{Facts, wishes};
 use crate::rules::Operation;
 use crate::store::{Abort, Db, KeptUpload, VolumeRow};
 
 /// Policy for image exports: the folder of a storage node belongs to no project.
 const EXPORT: &str = "mooring:export";
 
-fn view(inner: &Inner, volume: &VolumeRow) -> Result<VolumeExport, Abort> {
+fn view(facts: &Facts, volume: &VolumeRow) -> Result<VolumeExport, Abort> {
     let what = || format!("of volume {}", volume.id);
     let kept = volume.upload().ok_or_else(|| Refusal::NotFound { kind: "Export", what: what() })?;
     let goes_on = volume.operation == Some(Operation::Uploading) && !kept.ended;
@@ -32,21 +32,21 @@ fn view(inner: &Inner, volume: &VolumeRow) -> Result<VolumeExport, Abort> {
     Ok(VolumeExport {
         id: kept.upload.id,
         image: kept.upload.image,
-        host: inner.agents.by_id(volume.agent).map(|agent| agent.entry.name.clone()),
+        host: facts.agents.by_id(volume.agent).map(|agent| agent.entry.name.clone()),
         state,
         why: kept.withdrawn,
     })
 }
 
 /// Refuses a format that the volume's agent cannot write, as far as it has reported.
-fn check_agent(inner: &Inner, volume: &VolumeRow, format: ImageFormat) -> Result<(), Refusal> {
-    let agent = inner.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
+fn check_agent(facts: &Facts, volume: &VolumeRow, format: ImageFormat) -> Result<(), Refusal> {
+    let agent = facts.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     images::check_format(&agent, format)
 }
 
 /// Begins an image export: `uploading` at once, `available` when the agent reports how it ended.
 fn begin(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     id: Option<UploadId>,
@@ -75,7 +75,7 @@ fn begin(
         let text = format!("Volume {of} must be available to be exported, and it is {}.", volume.status);
         return Err(Refusal::Conflict(text).into());
     }
-    check_agent(inner, volume, image.format)?;
+    check_agent(facts, volume, image.format)?;
     let upload = Upload { image: image.clone(), id: id.unwrap_or_else(UploadId::random) };
     db.keep_upload(volume, &KeptUpload { upload, withdrawn: None, cancelled: false, ended: false })?;
     db.set_operation(of, Some(Operation::Uploading), None)?;
@@ -105,23 +105,23 @@ impl Service {
         id: VolumeId,
         ask: ExportAsk,
     ) -> Result<VolumeExport, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let looks = ask == ExportAsk::Look;
         let work = move |db: &Db<'_>| {
-            let volume = volumes::find(&inner, db, &caller, id)?;
-            inner.policies().check(EXPORT, &caller, &volumes::target(&volume))?;
+            let volume = volumes::find(&facts, db, &caller, id)?;
+            facts.policies().check(EXPORT, &caller, &volumes::target(&volume))?;
             match &ask {
-                ExportAsk::Begin { id, image } => begin(&inner, db, &volume, *id, image)?,
+                ExportAsk::Begin { id, image } => begin(&facts, db, &volume, *id, image)?,
                 ExportAsk::Cancel => cancel(db, &volume)?,
                 ExportAsk::Look => {}
             }
-            view(&inner, &volumes::find(&inner, db, &caller, id)?)
+            view(&facts, &volumes::find(&facts, db, &caller, id)?)
         };
         if looks {
             return self.store.read("look at an export", work).await;
         }
         let seen = self.store.write("export a volume", work).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(seen)
     }
 }

@@ -10,7 +10,7 @@ use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId};
 use serde_json::{Map, Value, json};
 
 use crate::domain::{Attached, Attachment, AttachmentStatus, Snapshot, Volume, VolumeType};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::initiators::{HostPorts, Initiators};
 use crate::schedule::capabilities::BACKEND;
 use crate::service::Refusal;
@@ -29,15 +29,15 @@ pub(super) enum Secrets {
 const CREDENTIALS: &str = "auth_";
 
 /// A pool's name in the API.
-pub(super) fn pool_name(inner: &Inner, agent: AgentId, pool: &str) -> String {
-    format!("{}@{BACKEND}#{pool}", inner.agents.name_of(agent))
+pub(super) fn pool_name(facts: &Facts, agent: AgentId, pool: &str) -> String {
+    format!("{}@{BACKEND}#{pool}", facts.agents.name_of(agent))
 }
 
 /// A volume with its attachments.
-pub(super) fn volume(inner: &Inner, db: &Db<'_>, row: VolumeRow) -> Result<Volume, Abort> {
+pub(super) fn volume(facts: &Facts, db: &Db<'_>, row: VolumeRow) -> Result<Volume, Abort> {
     let attachments = db.attached_to(&[row.id])?.remove(&row.id).unwrap_or_default();
     let volume_type = db.type_by_id(row.type_id)?.ok_or_else(|| without_type(row.id))?;
-    Ok(volume_of(inner, row, volume_type, attachments))
+    Ok(volume_of(facts, row, volume_type, attachments))
 }
 
 pub(super) fn without_type(id: VolumeId) -> Refusal {
@@ -46,13 +46,13 @@ pub(super) fn without_type(id: VolumeId) -> Refusal {
 
 /// A volume, from rows that were read before.
 pub(super) fn volume_of(
-    inner: &Inner,
+    facts: &Facts,
     row: VolumeRow,
     volume_type: VolumeType,
     attachments: Vec<Attached>,
 ) -> Volume {
     let size_gib = row.served_gib();
-    let host = row.is_placed().then(|| pool_name(inner, row.agent, &row.pool));
+    let host = row.is_placed().then(|| pool_name(facts, row.agent, &row.pool));
     Volume {
         id: row.id,
         name: row.name,
@@ -98,18 +98,18 @@ pub(super) fn snapshot_of(row: VolumeRow, volume: VolumeId) -> Snapshot {
 
 /// An attachment, by its row alone.
 pub(super) fn attachment(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: AttachmentRow,
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
     let shown = row.is_granted();
-    attachment_with(inner, db, volume, row, shown, secrets)
+    attachment_with(facts, db, volume, row, shown, secrets)
 }
 
 fn attachment_with(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: AttachmentRow,
@@ -120,20 +120,20 @@ fn attachment_with(
         Some(initiator) => db.nexus(volume.id, initiator)?,
         None => None,
     };
-    Ok(attachment_of(inner, volume, row, shown, nexus.as_ref(), secrets))
+    Ok(attachment_of(facts, volume, row, shown, nexus.as_ref(), secrets))
 }
 
 /// An attachment, from rows that were read before. `shown` is `true` if a report of the storage
 /// agent has shown the attachment's grant.
 pub(super) fn attachment_of(
-    inner: &Inner,
+    facts: &Facts,
     volume: &VolumeRow,
     row: AttachmentRow,
     shown: bool,
     nexus: Option<&Nexus>,
     secrets: Secrets,
 ) -> Attachment {
-    let discard = inner.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool));
+    let discard = facts.agents.by_id(volume.agent).is_some_and(|agent| agent.discards(&volume.pool));
     let mut connection_info = connection_info(volume, &row, shown, nexus, discard);
     if let Some(info) = connection_info.as_mut().filter(|_| secrets == Secrets::Hidden) {
         info.retain(|key, _| !key.starts_with(CREDENTIALS));
@@ -160,14 +160,14 @@ pub(super) fn attachment_of(
 /// An attachment as it is now: counts a grant that the storage agent reports and that the row does
 /// not have yet.
 pub(super) fn attachment_now(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     row: AttachmentRow,
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
-    let shown = inner.sees_grant(db, volume.agent, &row)?;
-    attachment_with(inner, db, volume, row, shown, secrets)
+    let shown = facts.sees_grant(db, volume.agent, &row)?;
+    attachment_with(facts, db, volume, row, shown, secrets)
 }
 
 /// The data with which a client logs in: one flat object with the keys that os-brick reads. `None`

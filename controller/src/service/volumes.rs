@@ -9,7 +9,7 @@ use super::pools::GET_POOLS;
 use super::{Refusal, Service, TEXT_CHARS_MAX, images, manage, snapshots, text_limit, types, view};
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::flow::place::{nowhere, zone_of};
-use crate::flow::{self, Inner, wishes};
+use crate::flow::{self, Facts, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
@@ -30,8 +30,8 @@ const NOWHERE: &str = "No valid backend was found";
 const METADATA_BYTES_MAX: usize = METADATA_KEYS_MAX * 2 * TEXT_CHARS_MAX;
 
 /// The volume, if this caller may see it.
-pub(super) fn find(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {
-    let may = |volume: &VolumeRow| inner.policies().allows("volume:get", caller, &target(volume));
+pub(super) fn find(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result<VolumeRow, Abort> {
+    let may = |volume: &VolumeRow| facts.policies().allows("volume:get", caller, &target(volume));
     let found = db.volume(id)?.filter(|row| row.snapshot_of.is_none()).filter(may);
     Ok(found.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?)
 }
@@ -52,13 +52,13 @@ pub(super) fn target(volume: &VolumeRow) -> Target<'_> {
 /// Checks the policies of a change. Metadata has policies of its own: for added, changed and
 /// removed keys.
 pub(super) fn may_update(
-    inner: &Inner,
+    facts: &Facts,
     caller: &Caller,
     row: &VolumeRow,
     named: bool,
     metadata: Option<&BTreeMap<String, String>>,
 ) -> Result<(), Refusal> {
-    let (policies, target) = (inner.policies(), target(row));
+    let (policies, target) = (facts.policies(), target(row));
     if named || metadata.is_none() {
         policies.check("volume:update", caller, &target)?;
     }
@@ -102,7 +102,7 @@ pub(super) fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), 
 
 /// The place of a new volume. `Ok(None)`: there is none, and the volume's status tells it later.
 fn place(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     new: &NewVolume,
@@ -110,14 +110,14 @@ fn place(
     source: Option<&VolumeRow>,
 ) -> Result<Option<Place>, Abort> {
     if let Some(zone) = &new.hints.zone
-        && !inner.agents.all().iter().any(|agent| zone_of(agent) == zone)
+        && !facts.agents.all().iter().any(|agent| zone_of(agent) == zone)
     {
         let shown: String = zone.chars().take(TEXT_CHARS_MAX).collect();
         return Err(Refusal::Invalid(format!("Availability zone '{shown}' is invalid.")).into());
     }
     for id in new.hints.same_host.iter().chain(&new.hints.different_host) {
         // Another project's volume is refused, too: its place is not the caller's business.
-        find(inner, db, caller, *id).map_err(|abort| match abort {
+        find(facts, db, caller, *id).map_err(|abort| match abort {
             Abort::Refused(Refusal::NotFound { .. }) => Refusal::Invalid(format!(
                 "Invalid input received: scheduler hints: volume {id} could not be found."
             ))
@@ -126,13 +126,13 @@ fn place(
         })?;
     }
     let size_gib = new.size_gib.unwrap_or_default();
-    let mut request = flow::place::request(inner, db, size_gib, volume_type.extra_specs.clone(), &new.hints)?;
+    let mut request = flow::place::request(facts, db, size_gib, volume_type.extra_specs.clone(), &new.hints)?;
     // A copy shares blocks with its source, and lies in the same pool.
     request.pool = source.map(|of| PoolRef { agent: of.agent, pool: of.pool.clone() });
     if source.is_some() || new.hints.image.is_some() {
         request.zone.clone_from(&new.hints.zone);
     }
-    let none = match flow::place::choose(inner, db, &request)? {
+    let none = match flow::place::choose(facts, db, &request)? {
         Ok(place) => return Ok(Some(place)),
         Err(none) => none,
     };
@@ -140,11 +140,11 @@ fn place(
         return Err(Refusal::Unavailable(none.summary()).into());
     }
     tracing::info!(request = caller.request, %none, "no pool can take a volume");
-    if !inner.options.scheduler.fast_fail {
+    if !facts.options.scheduler.fast_fail {
         return Ok(None);
     }
     // Only a caller who may list pools gets their names and space.
-    let may_see = inner.policies().check(GET_POOLS, caller, &Target::default()).is_ok();
+    let may_see = facts.policies().check(GET_POOLS, caller, &Target::default()).is_ok();
     Err(Refusal::Invalid(if may_see { none.to_string() } else { none.summary() }).into())
 }
 
@@ -163,12 +163,12 @@ fn check(new: &NewVolume) -> Result<(), Refusal> {
 }
 
 /// The source of a new volume, if it is usable. `None`: the volume has no source.
-fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Result<Option<VolumeRow>, Abort> {
+fn source(facts: &Facts, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Result<Option<VolumeRow>, Abort> {
     let invalid = |text: String| Err(Refusal::Invalid(text).into());
     let (row, what) = match new.source {
         None => return Ok(None),
         Some(Source::Volume(id)) => {
-            let row = find(inner, db, caller, id)?;
+            let row = find(facts, db, caller, id)?;
             let ready = matches!(row.status, VolumeStatus::Available | VolumeStatus::InUse);
             if !ready {
                 return invalid(format!(
@@ -180,7 +180,7 @@ fn source(inner: &Inner, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
             (row, "original volume size ")
         }
         Some(Source::Snapshot(id)) => {
-            let (row, _) = snapshots::find(inner, db, caller, id)?;
+            let (row, _) = snapshots::find(facts, db, caller, id)?;
             if row.status != VolumeStatus::Available {
                 return invalid(
                     "Invalid snapshot: Originating snapshot status must be one of 'available' values"
@@ -289,7 +289,7 @@ enum Id {
 /// had. 503 while an agent has not been heard since the database was restored: it may have a volume
 /// with this id.
 fn id(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     new: &NewVolume,
@@ -303,7 +303,7 @@ fn id(
                 "the request key {:?} was used for another volume, or for one that is gone: choose another",
                 key.as_str()
             );
-            (key.volume(inner.reads.cluster(), &caller.project), Refusal::Conflict(text))
+            (key.volume(facts.cluster, &caller.project), Refusal::Conflict(text))
         }
     };
     if matches!(wanted, WantedId::Key(_))
@@ -321,7 +321,7 @@ fn id(
     if db.is_known_id(id)? {
         return Err(taken.into());
     }
-    let all = inner.agents.all();
+    let all = facts.agents.all();
     let enrolled = all.iter().map(|agent| agent.entry.name.as_str());
     if let Some(agent) = db.unheard_since_restore(enrolled)? {
         return Err(Refusal::Unavailable(format!(
@@ -333,8 +333,8 @@ fn id(
     Ok(Id::New(id))
 }
 
-fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
-    let source = source(inner, db, caller, &new)?;
+fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Result<VolumeId, Abort> {
+    let source = source(facts, db, caller, &new)?;
     let like = source.as_ref().filter(|_| new.volume_type.is_none());
     let volume_type = match like {
         Some(of) => db.type_by_id(of.type_id)?.ok_or_else(|| view::without_type(of.id))?,
@@ -343,14 +343,14 @@ fn create(inner: &Inner, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     new.size_gib = new.size_gib.or(source.as_ref().map(|of| of.size_gib));
     let size_gib = new.size_gib.unwrap_or_default();
     if rules::is_multiattach(&volume_type.extra_specs) {
-        inner.policies().check("volume:multiattach", caller, &Target::own(caller))?;
+        facts.policies().check("volume:multiattach", caller, &Target::own(caller))?;
     }
-    let id = match id(inner, db, caller, &new, &volume_type)? {
+    let id = match id(facts, db, caller, &new, &volume_type)? {
         Id::New(id) => id,
         Id::Made(id) => return Ok(id),
     };
-    types::check_new(inner, db, caller, &volume_type, size_gib)?;
-    let place = place(inner, db, caller, &new, &volume_type, source.as_ref())?;
+    types::check_new(facts, db, caller, &volume_type, size_gib)?;
+    let place = place(facts, db, caller, &new, &volume_type, source.as_ref())?;
     let found = place.is_some();
     let place = place.unwrap_or_else(nowhere);
     insert(db, caller, id, (new, size_gib, volume_type), (&place, found, source.as_ref()))?;
@@ -369,28 +369,28 @@ impl Service {
     /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 if no
     /// reporting agent can take it; 503 if none has ever reported.
     pub async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
-        self.inner.policies().check("volume:create", caller, &Target::own(caller))?;
+        self.facts.policies().check("volume:create", caller, &Target::own(caller))?;
         if matches!(new.id, Some(WantedId::Given(_))) {
-            self.inner.policies().check(CHOOSE_ID, caller, &Target::own(caller))?;
+            self.facts.policies().check(CHOOSE_ID, caller, &Target::own(caller))?;
         }
         check(&new)?;
         if let Some(of) = &new.hints.image {
-            images::check(&self.inner, caller, of)?;
+            images::check(&self.facts, caller, of)?;
         }
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let id = create(&inner, db, &caller, new.clone())?;
-            view::volume(&inner, db, find(&inner, db, &caller, id)?)
+            let id = create(&facts, db, &caller, new.clone())?;
+            view::volume(&facts, db, find(&facts, db, &caller, id)?)
         };
         let volume = self.store.write("create a volume", write).await?;
-        self.inner.go(volume.id, &BTreeSet::new());
+        self.flow.go(volume.id, &BTreeSet::new());
         Ok(volume)
     }
 
     /// One volume. 404 for another project's volume.
     pub async fn volume(&self, caller: &Caller, id: VolumeId) -> Result<Volume, Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let read = move |db: &Db<'_>| view::volume(&inner, db, find(&inner, db, &caller, id)?);
+        let (facts, caller) = (self.facts.clone(), caller.clone());
+        let read = move |db: &Db<'_>| view::volume(&facts, db, find(&facts, db, &caller, id)?);
         self.store.read_one("read a volume", read).await
     }
 
@@ -406,10 +406,10 @@ impl Service {
         text_limit("name", name.iter().flatten().next().map_or("", String::as_str))?;
         text_limit("description", description.iter().flatten().next().map_or("", String::as_str))?;
         check_metadata(metadata.as_ref().unwrap_or(&BTreeMap::new()))?;
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let mut row = find(&inner, db, &caller, id)?;
-            may_update(&inner, &caller, &row, name.is_some() || description.is_some(), metadata.as_ref())?;
+            let mut row = find(&facts, db, &caller, id)?;
+            may_update(&facts, &caller, &row, name.is_some() || description.is_some(), metadata.as_ref())?;
             row.name = name.clone().unwrap_or(row.name);
             row.description = description.clone().unwrap_or(row.description);
             row.metadata = metadata.clone().unwrap_or(row.metadata);
@@ -419,10 +419,10 @@ impl Service {
             if row.review.is_none() {
                 wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             }
-            view::volume(&inner, db, find(&inner, db, &caller, id)?)
+            view::volume(&facts, db, find(&facts, db, &caller, id)?)
         };
         let volume = self.store.write("change a volume", write).await?;
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(volume)
     }
 
@@ -438,10 +438,10 @@ impl Service {
     }
 
     async fn delete(&self, caller: &Caller, id: VolumeId, cascade: bool) -> Result<(), Refusal> {
-        let (inner, caller) = (self.inner.clone(), caller.clone());
+        let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let row = find(&inner, db, &caller, id)?;
-            inner.policies().check("volume:delete", &caller, &target(&row))?;
+            let row = find(&facts, db, &caller, id)?;
+            facts.policies().check("volume:delete", &caller, &target(&row))?;
             if row.operation == Some(Operation::Deleting) {
                 return Ok(Vec::new());
             }
@@ -471,16 +471,16 @@ impl Service {
                 return Ok(Vec::new());
             }
             for snapshot in &snapshots {
-                snapshots::begin_delete(&inner, db, &caller, snapshot)?;
+                snapshots::begin_delete(&facts, db, &caller, snapshot)?;
             }
             db.set_operation(id, Some(manage::leaving(&row)), None)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
         };
         for gone in self.store.write("delete a volume", write).await? {
-            self.inner.go(gone, &BTreeSet::new());
+            self.flow.go(gone, &BTreeSet::new());
         }
-        self.inner.go(id, &BTreeSet::new());
+        self.flow.go(id, &BTreeSet::new());
         Ok(())
     }
 }

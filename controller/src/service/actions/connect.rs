@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::domain::{AttachmentStatus, Caller};
 use crate::error::RuleAnswer;
 use crate::flow::wishes::{self, Rewished};
-use crate::flow::{Follower, Inner};
+use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules;
 use crate::service::again::{self, Words};
@@ -77,16 +77,16 @@ fn opened<'a>(
 
 /// Finds or makes the attachment of a connector's nexus, and grants it access.
 fn open(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     place: Place,
 ) -> Result<Step<Begun>, Abort> {
-    let revision = inner.revision(id);
-    let volume = volumes::find(inner, db, caller, id)?;
+    let revision = facts.revision(id);
+    let volume = volumes::find(facts, db, caller, id)?;
     let policy = "volume_extension:volume_actions:initialize_connection";
-    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    facts.policies().check(policy, caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     let rows = db.attachments_of(id)?;
     let own = |row: &&AttachmentRow| {
@@ -95,7 +95,7 @@ fn open(
     let wanted: Vec<_> = rows.iter().filter(|row| own(row) && row.wants_grant()).collect();
     if !wanted.is_empty() {
         let row = opened(id, &wanted, &place)?.clone();
-        return again::connector(inner, db, &volume, row, &place, revision).map_err(as_invalid);
+        return again::connector(facts, db, &volume, row, &place, revision).map_err(as_invalid);
     }
     let specs = specs_of(db, &volume)?;
     let mut row = if let Some(row) = rows.iter().find(own).cloned() {
@@ -103,7 +103,7 @@ fn open(
         row
     } else {
         let existing = existing_of(&rows, promised(&volume));
-        may_reserve(inner, caller, &volume, &existing, None)?;
+        may_reserve(facts, caller, &volume, &existing, None)?;
         let readonly = volume.readonly == Some(true);
         let mut row = new_row(db, &volume, &specs, None, AttachmentId::random());
         row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)?;
@@ -114,7 +114,7 @@ fn open(
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {
         return Ok(Step::Busy(id, format!("the access of {initiator} is being taken away")));
     }
-    if let Some(why) = connect(inner, db, &volume, &specs, &mut row, place, &rows).map_err(as_invalid)? {
+    if let Some(why) = connect(facts, db, &volume, &specs, &mut row, place, &rows).map_err(as_invalid)? {
         return Ok(Step::Busy(id, why));
     }
     if row.legacy {
@@ -123,13 +123,13 @@ fn open(
     let mut changed = [row];
     let rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    let attachment = view::attachment(inner, db, &volume, row, Secrets::Shown)?;
+    let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
     Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
 }
 
 /// The connection that waits for its server, or a new attachment without a connection.
 fn meant(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     volume: &VolumeRow,
@@ -146,7 +146,7 @@ fn meant(
         [one] => Ok(one.clone()),
         [] => {
             let existing = existing_of(rows, promised(volume));
-            may_reserve(inner, caller, volume, &existing, said.instance)?;
+            may_reserve(facts, caller, volume, &existing, said.instance)?;
             keep_promise(db, volume)?;
             let specs = specs_of(db, volume)?;
             let mut row = new_row(db, volume, &specs, said.instance, AttachmentId::random());
@@ -174,10 +174,10 @@ struct Attached {
 }
 
 /// Names the server of a volume: for the connection that waits for one, or without a connection.
-fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said) -> Result<Attached, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
+fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said) -> Result<Attached, Abort> {
+    let volume = volumes::find(facts, db, caller, id)?;
     let policy = "volume_extension:volume_actions:attach";
-    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    facts.policies().check(policy, caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     let rows = db.attachments_of(id)?;
     let same = |row: &&AttachmentRow| match said.instance {
@@ -190,9 +190,9 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
         let row = known_one(id, &known, said)?.clone();
         return said_again(db, volume, rows, row, said);
     }
-    let mut row = meant(inner, db, caller, &volume, said, &rows)?;
+    let mut row = meant(facts, db, caller, &volume, said, &rows)?;
     // Check the grant before the mode changes: the session exists already.
-    if row.wants_grant() && !inner.sees_grant(db, volume.agent, &row)? {
+    if row.wants_grant() && !facts.sees_grant(db, volume.agent, &row)? {
         let text = format!("Invalid volume: the connection of volume {id} is not granted yet: ask again.");
         return Err(Refusal::Invalid(text).into());
     }
@@ -221,7 +221,7 @@ fn attach(inner: &Inner, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     row.instance = said.instance;
     row.mountpoint = Some(said.mountpoint.clone());
     let id = row.id;
-    let rewished = attach::complete(inner, db, &volume, row)?;
+    let rewished = attach::complete(facts, db, &volume, row)?;
     Ok(Attached { id, volume, rewished, enforces: changed })
 }
 
@@ -277,9 +277,9 @@ impl Service {
         wait: Wait,
     ) -> Result<Map<String, Value>, Refusal> {
         let arrived = Instant::now();
-        let place = client_place(&self.inner, caller, connector)?;
-        let (inner, owner) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| open(&inner, db, &owner, id, place.clone());
+        let place = client_place(&self.facts, caller, connector)?;
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| open(&facts, db, &owner, id, place.clone());
         let begun = self.begin_connect("initialize a connection", write, arrived, wait).await?;
         let own = begun.attachment.id;
         if begun.attachment.connection_info.is_some() {
@@ -308,10 +308,10 @@ impl Service {
         wait: Wait,
     ) -> Result<(), Refusal> {
         let deadline = Instant::now() + wait.0;
-        let (inner, caller) = (self.inner.clone(), caller.clone());
-        let write = move |db: &Db<'_>| attach(&inner, db, &caller, id, &said);
+        let (facts, caller) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| attach(&facts, db, &caller, id, &said);
         let done = self.store.write("attach a volume", write).await?;
-        let changes = self.inner.follow(id);
+        let changes = self.flow.follow(id);
         self.completed(done.id, id, done.volume.agent, &done.rewished);
         if done.enforces { self.mode_holds(done.id, changes, deadline).await } else { Ok(()) }
     }
@@ -324,12 +324,12 @@ impl Service {
         deadline: Instant,
     ) -> Result<(), Refusal> {
         loop {
-            let inner = self.inner.clone();
+            let facts = self.facts.clone();
             let read = move |db: &Db<'_>| {
                 // An attachment that is gone has no mode.
                 let Some(row) = db.attachment(own)? else { return Ok(None) };
                 let Some(volume) = db.volume(row.volume)? else { return Ok(None) };
-                let holds = !row.wants_grant() || inner.shows_grant(db, volume.agent, &row)?;
+                let holds = !row.wants_grant() || facts.shows_grant(db, volume.agent, &row)?;
                 Ok((!holds).then_some(volume.id))
             };
             let Some(volume) = self.store.read("read an attachment's mode", read).await? else {

@@ -6,20 +6,20 @@
 use mooring_model::VolumeId;
 
 use crate::domain::{AttachStatus, AttachmentStatus, Caller, VolumeStatus};
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::service::attach::{existing_of, may_reserve};
 use crate::service::{Refusal, Service, volumes};
 use crate::store::{Abort, Db, VolumeRow};
 
 fn find(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     policy: &'static str,
 ) -> Result<VolumeRow, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
-    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    let volume = volumes::find(facts, db, caller, id)?;
+    facts.policies().check(policy, caller, &volumes::target(&volume))?;
     Ok(volume)
 }
 
@@ -28,20 +28,20 @@ impl Service {
         &self,
         op: &'static str,
         id: VolumeId,
-        work: impl Fn(&Inner, &Db<'_>) -> Result<T, Abort> + Send + 'static,
+        work: impl Fn(&Facts, &Db<'_>) -> Result<T, Abort> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let inner = self.inner.clone();
-        let done = self.store.write(op, move |db| work(&inner, db)).await?;
-        self.inner.touch(id);
+        let facts = self.facts.clone();
+        let done = self.store.write(op, move |db| work(&facts, db)).await?;
+        self.flow.touch(id);
         Ok(done)
     }
 
     pub(super) async fn reserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
-        let work = move |inner: &Inner, db: &Db<'_>| {
-            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:reserve")?;
+        let work = move |facts: &Facts, db: &Db<'_>| {
+            let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:reserve")?;
             let existing = existing_of(&db.attachments_of(id)?, volume.reserved);
-            may_reserve(inner, &caller, &volume, &existing, None)?;
+            may_reserve(facts, &caller, &volume, &existing, None)?;
             Ok(db.set_reserved(id, volume.reserved.saturating_add(1))?)
         };
         self.announce("reserve a volume", id, work).await
@@ -50,8 +50,8 @@ impl Service {
     /// Takes one reservation back. Does nothing if there is none.
     pub(super) async fn unreserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
-        let work = move |inner: &Inner, db: &Db<'_>| {
-            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:unreserve")?;
+        let work = move |facts: &Facts, db: &Db<'_>| {
+            let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:unreserve")?;
             if volume.reserved > 0 {
                 db.set_reserved(id, volume.reserved - 1)?;
             }
@@ -65,8 +65,8 @@ impl Service {
     /// detach has begun.
     pub(super) async fn begin_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
-        let work = move |inner: &Inner, db: &Db<'_>| {
-            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:begin_detaching")?;
+        let work = move |facts: &Facts, db: &Db<'_>| {
+            let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:begin_detaching")?;
             let held = volume.holds;
             let attached = db.attachment_statuses(id)?;
             let attached = attached.iter().filter(|status| **status == AttachmentStatus::Attached).count();
@@ -80,19 +80,19 @@ impl Service {
                 ))
                 .into());
             }
-            db.set_holds(id, held + 1, Some(db.now + inner.options.hold))?;
+            db.set_holds(id, held + 1, Some(db.now + facts.options.hold))?;
             Ok(db.volume(id)?.and_then(|volume| volume.holds_until))
         };
         let mark = self.announce("announce a detach", id, work).await?;
-        self.inner.arm_hold(id, mark);
+        self.flow.arm_hold(id, mark);
         Ok(())
     }
 
     /// Takes one announcement of a detach back. Does nothing if there is none.
     pub(super) async fn roll_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
-        let work = move |inner: &Inner, db: &Db<'_>| {
-            let volume = find(inner, db, &caller, id, "volume_extension:volume_actions:roll_detaching")?;
+        let work = move |facts: &Facts, db: &Db<'_>| {
+            let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:roll_detaching")?;
             if volume.holds > 0 {
                 db.set_holds(id, volume.holds - 1, volume.holds_until)?;
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::domain::{AttachmentStatus, Caller};
 use crate::flow::wishes::{self, Rewished};
-use crate::flow::{Follower, Inner};
+use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules::transport::Offer;
 use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
@@ -53,19 +53,19 @@ enum Ended {
 }
 
 fn end(
-    inner: &Inner,
+    facts: &Facts,
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
     connector: Option<&Map<String, Value>>,
     looked: Looked,
 ) -> Result<Ended, Abort> {
-    let volume = volumes::find(inner, db, caller, id)?;
+    let volume = volumes::find(facts, db, caller, id)?;
     let policy = "volume_extension:volume_actions:terminate_connection";
-    inner.policies().check(policy, caller, &volumes::target(&volume))?;
+    facts.policies().check(policy, caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     let rows = db.attachments_of(id)?;
-    if inner.options.protect_instances && !caller.service && rows.len() > 1 {
+    if facts.options.protect_instances && !caller.service && rows.len() > 1 {
         return Err(Refusal::Conflict(format!(
             "Detach volume {id} from its servers using the Compute API: it has {} attachments, and this call names none",
             rows.len()
@@ -76,7 +76,7 @@ fn end(
     let Some(mut row) = found else {
         return Ok(Ended::Nothing);
     };
-    if let Some(initiator) = decided(inner, caller, &row, looked)? {
+    if let Some(initiator) = decided(facts, caller, &row, looked)? {
         return Ok(Ended::Look(Needed { agent: volume.agent, volume: id, initiator }));
     }
     if row.status != AttachmentStatus::Attached || row.native.is_some() {
@@ -124,14 +124,14 @@ impl Service {
         force: bool,
         wait: Wait,
     ) -> Result<(), Refusal> {
-        let (inner, owner) = (self.inner.clone(), caller.clone());
+        let (facts, owner) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
-            let volume = volumes::find(&inner, db, &owner, id)?;
+            let volume = volumes::find(&facts, db, &owner, id)?;
             if force {
-                may_delete(&inner, &owner, &volume.project, Way::Forced)?;
+                may_delete(&facts, &owner, &volume.project, Way::Forced)?;
             } else {
                 let policy = "volume_extension:volume_actions:detach";
-                inner.policies().check(policy, &owner, &volumes::target(&volume))?;
+                facts.policies().check(policy, &owner, &volumes::target(&volume))?;
             }
             meant(db, id, attachment)
         };
@@ -159,20 +159,20 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let mut looked = None;
         loop {
-            let (inner, owner, given) = (self.inner.clone(), caller.clone(), connector.clone());
-            let write = move |db: &Db<'_>| end(&inner, db, &owner, id, given.as_ref(), looked);
+            let (facts, owner, given) = (self.facts.clone(), caller.clone(), connector.clone());
+            let write = move |db: &Db<'_>| end(&facts, db, &owner, id, given.as_ref(), looked);
             match self.store.write("terminate a connection", write).await? {
                 Ended::Nothing => return Ok(()),
                 Ended::Look(Needed { agent, volume, initiator }) => {
-                    looked = Some(self.inner.is_live(agent, volume, &initiator).await);
+                    looked = Some(self.flow.is_live(agent, volume, &initiator).await);
                 }
                 Ended::Whole(own) => {
                     let left = Wait(deadline.saturating_duration_since(Instant::now()));
                     return self.detach_volume(caller, id, Some(own), false, left).await;
                 }
                 Ended::Access(own, rewished) => {
-                    let mut changes = self.inner.follow(id);
-                    self.inner.go(id, &rewished.hosts);
+                    let mut changes = self.flow.follow(id);
+                    self.flow.go(id, &rewished.hosts);
                     return self.access_ends(own, id, &mut changes, deadline).await;
                 }
             }

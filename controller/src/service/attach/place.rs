@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Place;
 use crate::domain::Caller;
 use crate::domain::Transport;
-use crate::flow::Inner;
+use crate::flow::Facts;
 use crate::initiators::HostPorts;
 use crate::rules;
 use crate::rules::transport::Offer;
@@ -20,7 +20,7 @@ use crate::service::{Refusal, text_limit};
 const CONNECTOR_BYTES_MAX: usize = 16 * 1024;
 
 pub(in crate::service) fn client_place(
-    inner: &Inner,
+    facts: &Facts,
     caller: &Caller,
     connector: Map<String, Value>,
 ) -> Result<Place, Refusal> {
@@ -30,7 +30,7 @@ pub(in crate::service) fn client_place(
     }
     let offer = Offer::of_connector(&connector)?;
     // A client without rights to hosts must not learn which host this is.
-    if let Some(own) = offer.iscsi.as_ref().filter(|own| inner.agents.by_initiator(own).is_some()) {
+    if let Some(own) = offer.iscsi.as_ref().filter(|own| facts.agents.by_initiator(own).is_some()) {
         let text =
             format!("Invalid input received: {own} is the name of an enrolled host: attach it natively");
         return Err(Refusal::Invalid(text));
@@ -70,13 +70,13 @@ fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
 }
 
 pub(super) fn native_place(
-    inner: &Inner,
+    facts: &Facts,
     name: &str,
     transport: Option<Transport>,
     cache: Option<Cache>,
 ) -> Result<Place, Refusal> {
     let shown = || name.chars().take(80).collect::<String>();
-    let agent = inner.agents.by_name(name);
+    let agent = facts.agents.by_name(name);
     let agent = agent.ok_or_else(|| Refusal::NotFound { kind: "Host", what: shown() })?;
     if !agent.is_up() {
         return Err(Refusal::Unavailable(agent.why_down()));
