@@ -44,8 +44,8 @@ fn fill(path: &std::path::Path) {
     }
     for number in 0..ATTACHMENTS {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, initiator, host, mountpoint, \
-                   grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, created_us, \
-                   attached_us) VALUES (?1, ?2, ?3, ?1, 'rw', 'attached', ?4, ?5, '/dev/vdb', 1, 1, 1, 0, 0, 0, 1, 1, ?6, ?6)";
+                   access, moving, wish_epoch, wish_counter, created_us, attached_us) \
+                   VALUES (?1, ?2, ?3, ?1, 'rw', 'attached', ?4, ?5, '/dev/vdb', 20, 0, 1, 1, ?6, ?6)";
         let id = format!("{:08x}-0000-4000-9000-{number:012x}", number.wrapping_mul(2_654_435_761));
         let host = format!("host{}", number / VOLUMES);
         let initiator = format!("iqn.2026-01.org.example:{host}");

@@ -144,46 +144,45 @@ impl fmt::Debug for Nexus {
 }
 
 pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status, connector, initiator, host, mountpoint, native, \
-                       grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, steps, \
-                       created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed, cache";
+                       access, wish_epoch, wish_counter, steps, created_us, attached_us, fault, mode_asked, legacy, asked_user, \
+                       asked_request, asked_us, fc_lun, claimed, cache";
 
-/// Condition of attachments whose grant is being revoked: the one of index `attachments_going`.
-const GOING: &str = "WHERE held = 1 AND grant_wanted = 0";
+/// Condition of attachments whose grant is being revoked. Its first part is the one of index
+/// `attachments_moving`.
+const GOING: &str = "WHERE moving = 1 AND access >= 40";
+
+/// Volumes with work under way. The first part is found by index `attachments_moving`.
+const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments WHERE moving = 1 \
+                         UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
+                         UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
+                         'unmanaging')";
 
 pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
-    let (status, native) = (row.word(5, AttachmentStatus::from_word)?, row.parsed_opt(10)?);
-    let mut columns = [false; 6];
-    for (index, column) in (11..).zip(&mut columns) {
-        *column = row.get(index)?;
-    }
-    let (access, kept) = (Access::of_columns(columns, status, native.is_some()), row.generation(17, 18)?);
-    // The spec still has the grant of a row that an earlier release left stuck. Zero: the next spec
-    // is the first without it.
-    let is_stuck = columns[0] && !access.wants();
+    let access = u8::try_from(row.get::<u32>(11)?).ok().and_then(Access::of_number);
     let found = AttachmentRow {
         id: row.parsed(0)?,
         volume: row.parsed(1)?,
         project: row.get(2)?,
         instance: row.parsed_opt(3)?,
         mode: row.parsed(4)?,
-        status,
+        status: row.word(5, AttachmentStatus::from_word)?,
         connector: row.json_opt(6)?,
         initiator: row.parsed_opt(7)?,
         host: row.get(8)?,
         mountpoint: row.get(9)?,
-        native,
-        access,
-        wished_at: if is_stuck { Generation::ZERO } else { kept },
-        steps: row.json(19)?,
-        created_at: row.time(20)?,
-        attached_at: row.time_opt(21)?,
-        fault: row.get(22)?,
-        mode_asked: row.get(23)?,
-        legacy: row.get(24)?,
-        asked: asked(row, 25)?,
-        lun: lun(row, 28)?,
-        claimed: row.get(29)?,
-        cache: row.parsed(30)?,
+        native: row.parsed_opt(10)?,
+        access: access.ok_or(ILLEGAL)?,
+        wished_at: row.generation(12, 13)?,
+        steps: row.json(14)?,
+        created_at: row.time(15)?,
+        attached_at: row.time_opt(16)?,
+        fault: row.get(17)?,
+        mode_asked: row.get(18)?,
+        legacy: row.get(19)?,
+        asked: asked(row, 20)?,
+        lun: lun(row, 23)?,
+        claimed: row.get(24)?,
+        cache: row.parsed(25)?,
     };
     if found.is_legal() { Ok(found) } else { Err(ILLEGAL) }
 }
@@ -269,37 +268,30 @@ impl Db<'_> {
         }
     }
 
-    /// Volumes with attachments that are being attached or detached.
+    /// Volumes with attachments that are being attached, or whose grant is on its way; those with a
+    /// rotation of secrets, and those at work.
     pub(crate) fn volumes_in_motion(&self) -> Result<Vec<VolumeId>, SqlError> {
-        let sql = "SELECT DISTINCT volume_id FROM attachments WHERE status NOT IN ('attached', 'reserved') \
-                   UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
-                   UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
-                   'unmanaging')";
-        self.all(sql, &[], |row| row.parsed(0))
+        self.all(IN_MOTION, &[], |row| row.parsed(0))
     }
 
     /// Stores a new attachment, or all changeable fields of an existing one.
     pub(crate) fn put_attachment(&self, row: &AttachmentRow) -> Result<(), SqlError> {
         let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
-                   mountpoint, native, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, \
-                   wish_counter, steps, created_us, attached_us, fault, mode_asked, legacy, asked_user, asked_request, asked_us, \
-                   fc_lun, claimed, cache) VALUES \
+                   mountpoint, native, access, moving, wish_epoch, wish_counter, steps, created_us, attached_us, fault, \
+                   mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed, cache) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
-                   ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31) \
+                   ?24, ?25, ?26, ?27) \
                    ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, mode = excluded.mode, status = excluded.status, \
                    connector = excluded.connector, initiator = excluded.initiator, host = excluded.host, \
-                   mountpoint = excluded.mountpoint, native = excluded.native, grant_wanted = excluded.grant_wanted, \
-                   granted = excluded.granted, held = excluded.held, connect_wanted = excluded.connect_wanted, \
-                   connect_ever = excluded.connect_ever, forced = excluded.forced, wish_epoch = excluded.wish_epoch, \
-                   wish_counter = excluded.wish_counter, steps = excluded.steps, attached_us = excluded.attached_us, \
-                   fault = excluded.fault, mode_asked = excluded.mode_asked, legacy = excluded.legacy, \
-                   asked_user = excluded.asked_user, asked_request = excluded.asked_request, \
-                   asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, claimed = excluded.claimed, \
-                   cache = excluded.cache";
+                   mountpoint = excluded.mountpoint, native = excluded.native, access = excluded.access, \
+                   moving = excluded.moving, wish_epoch = excluded.wish_epoch, wish_counter = excluded.wish_counter, \
+                   steps = excluded.steps, attached_us = excluded.attached_us, fault = excluded.fault, \
+                   mode_asked = excluded.mode_asked, legacy = excluded.legacy, asked_user = excluded.asked_user, \
+                   asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, \
+                   claimed = excluded.claimed, cache = excluded.cache";
         if !row.is_legal() {
             return Err(ILLEGAL);
         }
-        let [wanted, granted, held, path_wanted, path_ever, forced] = row.access.columns();
         let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
@@ -315,12 +307,8 @@ impl Db<'_> {
                 row.host.as_deref(),
                 row.mountpoint.as_deref(),
                 row.native,
-                wanted,
-                granted,
-                held,
-                path_wanted,
-                path_ever,
-                forced,
+                u32::from(row.access.number()),
+                row.is_moving(),
                 row.wished_at.epoch,
                 row.wished_at.counter,
                 serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
@@ -337,7 +325,7 @@ impl Db<'_> {
                 row.cache.as_str()
             ],
         )?;
-        if held { Ok(()) } else { self.release_fc_luns(row) }
+        if row.has_grant() { Ok(()) } else { self.release_fc_luns(row) }
     }
 
     /// Deletes an attachment and records whose it was, and whether it was `forced`. With the last
@@ -507,16 +495,48 @@ mod tests {
 
     /// Beside it the control: the same statement with the order of the answer.
     #[test]
-    fn attachments_that_go_are_found_by_their_index() {
+    fn attachments_that_move_or_go_are_found_by_their_index() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
-        let plan = |rest: &str| {
-            let sql = format!("EXPLAIN QUERY PLAN SELECT {COLUMNS} FROM attachments {rest}");
+        let plan = |sql: &str| {
+            let sql = format!("EXPLAIN QUERY PLAN {sql}");
             store.prepare("explain", move |db| Ok(db.all(&sql, &[], |row| row.get::<String>(3))?)).unwrap()
         };
-        let by_index = |plan: Vec<String>| plan.iter().any(|step| step.contains("attachments_going"));
-        assert!(by_index(plan(GOING)), "{:?}", plan(GOING));
-        assert!(!by_index(plan(&format!("{GOING} ORDER BY created_us DESC, id DESC"))));
+        let by_index = |plan: Vec<String>| plan.iter().any(|step| step.contains("attachments_moving"));
+        let going = format!("SELECT {COLUMNS} FROM attachments {GOING}");
+        for sql in [going.as_str(), IN_MOTION] {
+            assert!(by_index(plan(sql)), "{:?}", plan(sql));
+        }
+        assert!(!by_index(plan(&format!("{going} ORDER BY created_us DESC, id DESC"))));
+    }
+
+    /// A volume is in motion as long as an agent has something to do for its attachment, whatever
+    /// the status says.
+    #[test]
+    fn volumes_are_in_motion_while_a_grant_is_on_its_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (id, volume) = (AttachmentId::from_u128(1), VolumeId::from_u128(2));
+        let try_all = move |db: &Db<'_>| {
+            testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+            for (status, number) in Access::legal() {
+                let row = AttachmentRow {
+                    status,
+                    access: Access::of(number),
+                    initiator: "iqn.2026-01.lab:a".parse().ok(),
+                    native: Some(AgentId::from_u128(3)),
+                    ..AttachmentRow::reserved(id, volume, "p", db.now)
+                };
+                db.put_attachment(&row)?;
+                let served = status == AttachmentStatus::Attached && matches!(number, 20 | 21);
+                let rests = served || matches!(number, 0 | 2);
+                assert_eq!(db.volumes_in_motion()?.is_empty(), rests, "{status:?} {number}");
+                let goes = number >= 40;
+                assert_eq!(db.attachments_going()?.len(), usize::from(goes), "{status:?} {number}");
+            }
+            Ok(())
+        };
+        store.prepare("try", try_all).unwrap();
     }
 
     #[test]
@@ -531,16 +551,16 @@ mod tests {
                 let illegal = AttachmentRow { status: AttachmentStatus::Attaching, ..row.clone() };
                 assert!(matches!(db.put_attachment(&illegal), Err(SqlError::Column { .. })));
                 db.put_attachment(&row)?;
-                db.run("UPDATE attachments SET status = 'attaching'", &[])?;
+                // The database itself refuses it. Without its constraint, the reader does.
+                let wrong = "UPDATE attachments SET status = 'attaching'";
+                assert!(matches!(db.run(wrong, &[]), Err(SqlError::Sqlite(_))));
+                db.run("PRAGMA ignore_check_constraints = ON", &[])?;
+                db.run(wrong, &[])?;
                 assert!(matches!(db.attachment(id), Err(SqlError::Column { .. })));
-                db.run("UPDATE attachments SET status = 'reserved'", &[])?;
+                db.run("UPDATE attachments SET status = 'reserved', access = 13", &[])?;
+                assert!(matches!(db.attachment(id), Err(SqlError::Column { .. })));
+                db.run("UPDATE attachments SET access = 0", &[])?;
                 assert!(db.attachment(id)?.is_some(), "the control");
-                // A row that an earlier release left: its spec still has the grant.
-                let stuck = "UPDATE attachments SET status = 'detaching', grant_wanted = 1, held = 1, wish_epoch = 1, \
-                             wish_counter = 7, initiator = 'iqn.2026-01.lab:a', native = id";
-                db.run(stuck, &[])?;
-                let row = db.attachment(id)?.unwrap();
-                assert!(row.is_revoking() && row.wished_at == Generation::ZERO, "{row:?}");
                 Ok(())
             })
             .unwrap();

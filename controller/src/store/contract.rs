@@ -91,6 +91,7 @@ macro_rules! contract {
 }
 
 mod leaving;
+mod standing;
 
 contract![
     rows_come_back_as_they_were,

@@ -41,6 +41,22 @@ fn fence(row: &mut Row) -> Result<FenceRow, SqlError> {
     })
 }
 
+/// Condition of attachments that count when another host asks for their initiator name.
+const COUNTS: &str = "a.access >= 10 AND (a.claimed = 0 OR a.volume_id = ?3 OR ?4 = 1)";
+
+/// The statement for an attachment of another host than `?2` under the iSCSI name `?1`. It comes
+/// from both sides, so that the many rows of the host itself are not read.
+fn of_other_host() -> String {
+    let side = |order: &str| {
+        format!("SELECT a.id FROM attachments a WHERE a.initiator = ?1 AND a.host {order} ?2 AND {COUNTS}")
+    };
+    format!("{} UNION ALL {} LIMIT 1", side("<"), side(">"))
+}
+
+/// Volumes of an iSCSI name.
+const OF_INITIATOR: &str =
+    "SELECT DISTINCT volume_id FROM attachments WHERE initiator = ?1 ORDER BY volume_id";
+
 impl Db<'_> {
     /// The fence in force with this name.
     pub(crate) fn fence_named(&self, name: &str) -> Result<Option<FenceRow>, SqlError> {
@@ -144,7 +160,7 @@ impl Db<'_> {
         host: &str,
     ) -> Result<Vec<(Initiators, AttachmentId, VolumeId)>, SqlError> {
         let sql = "SELECT initiator, id, volume_id FROM attachments WHERE host = ?1 AND initiator IS NOT NULL AND claimed = 1 \
-                   AND held = 1 ORDER BY initiator, id";
+                   AND access >= 10 ORDER BY initiator, id";
         self.all(sql, &values![host], |row| Ok((row.parsed(0)?, row.parsed(1)?, row.parsed(2)?)))
     }
 
@@ -174,20 +190,10 @@ impl Db<'_> {
         volume: VolumeId,
         claimed: bool,
     ) -> Result<Option<AttachmentId>, SqlError> {
-        const COUNTS: &str = "a.held = 1 AND (a.claimed = 0 OR a.volume_id = ?3 OR ?4 = 1)";
         let values = |one: &Initiator| values![one, host, volume, claimed];
         for one in initiators.each() {
             let found = match &one {
-                // From both sides, so that the many rows of the host itself are not read.
-                Initiator::Iscsi(_) => {
-                    let side = |order: &str| {
-                        format!(
-                            "SELECT a.id FROM attachments a WHERE a.initiator = ?1 AND a.host {order} ?2 AND {COUNTS}"
-                        )
-                    };
-                    let sql = format!("{} UNION ALL {} LIMIT 1", side("<"), side(">"));
-                    self.one(&sql, &values(&one), |row| row.parsed(0))?
-                }
+                Initiator::Iscsi(_) => self.one(&of_other_host(), &values(&one), |row| row.parsed(0))?,
                 Initiator::Fc(_) => {
                     let sql = format!(
                         "SELECT DISTINCT a.id, a.initiator FROM fc_luns l JOIN attachments a ON a.volume_id = l.volume_id \
@@ -208,9 +214,7 @@ impl Db<'_> {
     /// Volumes that a nexus of this initiator has an attachment to.
     pub(crate) fn volumes_of_initiator(&self, initiator: &Initiator) -> Result<Vec<VolumeId>, SqlError> {
         let sql = match initiator {
-            Initiator::Iscsi(_) => {
-                "SELECT DISTINCT volume_id FROM attachments WHERE initiator = ?1 ORDER BY volume_id"
-            }
+            Initiator::Iscsi(_) => OF_INITIATOR,
             // One of several ports: no name is part of another one.
             Initiator::Fc(_) => {
                 "SELECT DISTINCT volume_id FROM attachments WHERE REPLACE(initiator, ?1, '') <> initiator ORDER BY volume_id"
@@ -229,6 +233,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::domain::AttachmentStatus;
+    use crate::store::sql::Value;
     use crate::store::{Abort, Access, AttachmentRow, Database, Store, sqlite, testing};
 
     const VOLUMES: [VolumeId; 2] = [VolumeId::from_u128(1), VolumeId::from_u128(2)];
@@ -305,6 +310,24 @@ mod tests {
     }
 
     #[test]
+    fn attachments_of_a_name_are_found_by_their_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let by_index = |sql: &str, values: &'static [&'static str]| {
+            let sql = format!("EXPLAIN QUERY PLAN {sql}");
+            let explain = move |db: &Db<'_>| {
+                let values: Vec<_> = values.iter().copied().map(Value::from).collect();
+                Ok(db.all(&sql, &values, |row| row.get::<String>(3))?)
+            };
+            let plan = store.prepare("explain", explain).unwrap();
+            plan.iter().filter(|step| step.contains("attachments_by_initiator")).count()
+        };
+        // One search for each side.
+        assert_eq!(by_index(&of_other_host(), &["iqn.2026-01.lab:a", "host1", "v", "0"]), 2);
+        assert_eq!(by_index(OF_INITIATOR, &["iqn.2026-01.lab:a"]), 1);
+    }
+
+    #[test]
     fn rows_of_before_are_claims_where_two_disagree() {
         let dir = tempfile::tempdir().unwrap();
         let conn = rusqlite::Connection::open(dir.path().join(sqlite::FILE_NAME)).unwrap();
@@ -319,7 +342,15 @@ mod tests {
         for schema in schemas {
             conn.execute_batch(schema).unwrap();
         }
-        conn.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        let kind = Uuid::nil();
+        conn.execute_batch(&format!(
+            "INSERT INTO volume_types (id, name, is_public, created_us) VALUES ('{kind}', 'old', 1, 1); \
+             INSERT INTO volumes (id, size_gib, type_id, multiattach, status, attach_status, project, user_id, metadata, \
+             agent_id, pool, created_us) VALUES ('{}', 1, '{kind}', 1, 'in-use', 'attached', 'p', 'u', '{{}}', \
+             '00000000-0000-0000-0000-000000000009', 'vg0', 1)",
+            VOLUMES[0]
+        ))
+        .unwrap();
         for (id, initiator, host) in
             [(1, "a", "host1"), (2, "a", "host1"), (3, "b", "host2"), (4, "b", "host3")]
         {

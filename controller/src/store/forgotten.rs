@@ -110,7 +110,7 @@ impl Db<'_> {
     /// At most `limit` attachments of a host's agent that are not being detached by force.
     pub(crate) fn some_unforced_on(&self, host: AgentId, limit: u32) -> Result<Vec<AttachmentRow>, SqlError> {
         let sql = format!(
-            "SELECT {} FROM attachments WHERE native = ?1 AND forced = 0 ORDER BY id LIMIT ?2",
+            "SELECT {} FROM attachments WHERE native = ?1 AND access < 50 ORDER BY id LIMIT ?2",
             attachments::COLUMNS
         );
         self.all(&sql, &values![host, limit], attachments::attachment)

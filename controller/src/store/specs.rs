@@ -298,8 +298,7 @@ impl Db<'_> {
         // Also where a detach goes on although the host has disconnected: its grant was given back
         // for a while.
         let sql = "SELECT volume_id FROM specs WHERE kind = 'connection' AND agent_id = ?1 AND settled = 0 \
-                   UNION SELECT volume_id FROM attachments WHERE native = ?1 AND grant_wanted = 1 AND connect_ever = 1 \
-                   AND status IN ('detaching', 'error_attaching')";
+                   UNION SELECT volume_id FROM attachments WHERE native = ?1 AND access = 32";
         self.all(sql, &values![agent], |row| row.parsed(0))
     }
 

@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Append only.
-pub(super) const SCHEMAS: [&str; 15] = [
+pub(super) const SCHEMAS: [&str; 16] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -45,6 +45,7 @@ pub(super) const SCHEMAS: [&str; 15] = [
     include_str!("schema/13.sql"),
     include_str!("schema/14.sql"),
     include_str!("schema/15.sql"),
+    include_str!("schema/16.sql"),
 ];
 
 /// The newest schema that this version knows.

@@ -1,7 +1,8 @@
 //! Access of an attachment: one grant at its storage agent, and one path at its host.
 //!
 //! The API's calls move an attachment's status, and agents move its access. Only the combinations
-//! of [`LEGAL`] exist; decision 78 has who comes to each of them and who leaves it.
+//! of [`LEGAL`] exist; decision 78 has who comes to each of them and who leaves it. Both databases
+//! keep the access as one number, and refuse all other combinations.
 //!
 //! What must never happen here: a grant forgotten that its agent may have; a path kept without a
 //! grant; a combination written that is none of [`LEGAL`].
@@ -58,11 +59,6 @@ const LEGAL: [(AttachmentStatus, &[u8]); 5] = [
     (AttachmentStatus::ErrorAttaching, &[0, 2, 32, 40, 42]),
 ];
 
-/// Returns `true` if an attachment with this status is ending: no new spec is made for it.
-fn is_going(status: AttachmentStatus) -> bool {
-    matches!(status, AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching)
-}
-
 impl Access {
     /// Neither a grant nor a path.
     pub(crate) const NONE: Self = Self { grant: Grant::None, path: Path::Never };
@@ -78,7 +74,7 @@ impl Access {
 
     /// Ten times the grant's number, and the path's. Grants: 0 none, 1 wanted, 2 in force, 3 the
     /// host lets go, 4 revoking, 5 revoking by force. Paths: 0 never, 1 wanted, 2 left.
-    fn number(self) -> u8 {
+    pub(super) fn number(self) -> u8 {
         let grant = match self.grant {
             Grant::None => 0,
             Grant::Wanted => 1,
@@ -95,54 +91,33 @@ impl Access {
         10 * grant + path
     }
 
+    /// The access with this number; `None` if there is none.
+    pub(super) fn of_number(number: u8) -> Option<Self> {
+        let grant = match number / 10 {
+            0 => Grant::None,
+            1 => Grant::Wanted,
+            2 => Grant::InForce,
+            3 => Grant::HostLetsGo,
+            4 => Grant::Revoking { forced: false },
+            5 => Grant::Revoking { forced: true },
+            _ => return None,
+        };
+        let path = match number % 10 {
+            0 => Path::Never,
+            1 => Path::Wanted,
+            2 => Path::Left,
+            _ => return None,
+        };
+        Some(Self { grant, path })
+    }
+
     /// Returns `true` if the spec has the grant.
-    pub(super) fn wants(self) -> bool {
+    fn wants(self) -> bool {
         matches!(self.grant, Grant::Wanted | Grant::InForce | Grant::HostLetsGo)
     }
 
     fn is_forced(self) -> bool {
         self.grant == Grant::Revoking { forced: true }
-    }
-
-    /// Values of the six columns: `grant_wanted`, `granted`, `held`, `connect_wanted`,
-    /// `connect_ever`, `forced`.
-    pub(super) fn columns(self) -> [bool; 6] {
-        [
-            self.wants(),
-            matches!(self.grant, Grant::InForce | Grant::HostLetsGo),
-            self.grant != Grant::None,
-            self.path == Path::Wanted,
-            self.path != Path::Never,
-            self.is_forced(),
-        ]
-    }
-
-    /// Access that these columns mean with this status; `native` is `true` for an attachment of an
-    /// agent's host.
-    ///
-    /// An earlier release could leave two kinds of rows behind that no job moves. A wanted grant of
-    /// an attachment that goes, and whose host never had a path, counts as being revoked: a repeated
-    /// detach revokes it. A forced end without a grant counts as one that still revokes: a receipt,
-    /// or a look, ends it.
-    pub(super) fn of_columns(columns: [bool; 6], status: AttachmentStatus, native: bool) -> Self {
-        let [wanted, granted, held, path_wanted, path_ever, forced] = columns;
-        let (path_wanted, path_ever) = (native && path_wanted, native && path_ever);
-        let grant = match (wanted, is_going(status)) {
-            _ if forced => Grant::Revoking { forced: true },
-            (true, true) if path_ever => Grant::HostLetsGo,
-            (true, false) if granted => Grant::InForce,
-            (true, false) => Grant::Wanted,
-            (true, true) => Grant::Revoking { forced: false },
-            (false, _) if held => Grant::Revoking { forced: false },
-            (false, _) => Grant::None,
-        };
-        let path = match grant {
-            Grant::None | Grant::HostLetsGo if path_wanted || path_ever => Path::Left,
-            _ if path_wanted => Path::Wanted,
-            _ if path_ever => Path::Left,
-            _ => Path::Never,
-        };
-        Self { grant, path }
     }
 
     /// Each status with the number of each access that goes with it.
@@ -151,18 +126,10 @@ impl Access {
         LEGAL.into_iter().flat_map(|(status, all)| all.iter().map(move |number| (status, *number)))
     }
 
-    /// The access with this number.
+    /// The access with this number, which must be one.
     #[cfg(test)]
     pub(crate) fn of(number: u8) -> Self {
-        let grant = match number / 10 {
-            0 => Grant::None,
-            1 => Grant::Wanted,
-            2 => Grant::InForce,
-            3 => Grant::HostLetsGo,
-            other => Grant::Revoking { forced: other == 5 },
-        };
-        let path = [Path::Never, Path::Wanted, Path::Left][usize::from(number % 10)];
-        Self { grant, path }
+        Self::of_number(number).unwrap_or(Self::NONE)
     }
 }
 
@@ -174,6 +141,13 @@ impl AttachmentRow {
         let listed = LEGAL.iter().any(|(status, all)| *status == self.status && all.contains(&number));
         let named = self.initiator.is_some() || matches!(number, 0 | 50);
         listed && named && (self.native.is_some() || self.access.path == Path::Never)
+    }
+
+    /// Returns `true` if the attachment is being attached, or its grant is on its way to the agent
+    /// or from it.
+    pub(super) fn is_moving(&self) -> bool {
+        let settled = matches!(self.access.grant, Grant::None | Grant::InForce);
+        self.status == AttachmentStatus::Attaching || !settled
     }
 
     /// Returns `true` if the spec has the attachment's grant.
@@ -223,7 +197,7 @@ impl AttachmentRow {
 
     /// Returns `true` if the attachment is ending: no new spec is made for it.
     pub(crate) fn is_going(&self) -> bool {
-        is_going(self.status)
+        matches!(self.status, AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching)
     }
 }
 
@@ -356,9 +330,10 @@ mod tests {
     fn of_all_statuses_and_accesses_23_are_legal() {
         let mut legal = 0;
         for status in AttachmentStatus::ALL.iter().copied() {
-            for number in (0..60).filter(|number| number % 10 < 3) {
-                assert_eq!(Access::of(number).number(), number);
-                legal += usize::from(row(status, number, true).is_legal());
+            for number in 0..100 {
+                let access = Access::of_number(number);
+                assert_eq!(access.map(Access::number), (number < 60 && number % 10 < 3).then_some(number));
+                legal += usize::from(access.is_some() && row(status, number, true).is_legal());
             }
         }
         assert_eq!((legal, Access::legal().count()), (23, 23));
@@ -367,29 +342,25 @@ mod tests {
         assert!(reserved().is_legal() && !nameless.is_legal());
     }
 
-    #[test]
-    fn columns_keep_each_legal_access() {
-        for (status, number) in Access::legal() {
-            for native in [false, true].into_iter().filter(|native| *native || number % 10 == 0) {
-                let access = Access::of(number);
-                assert_eq!(Access::of_columns(access.columns(), status, native), access, "{number}");
-            }
-        }
+    /// The constraint of both databases, made from the table.
+    fn constraint() -> String {
+        let words = |(status, number): (AttachmentStatus, u8)| {
+            let moving = u8::from(row(status, number, true).is_moving());
+            format!("{}.{number}.{moving} ", status.as_str())
+        };
+        let all: String = Access::legal().map(words).collect();
+        format!(
+            "CHECK (' {all}' LIKE ('% ' || status || '.' || CAST(access AS TEXT) || '.' || CAST(moving AS TEXT) || ' %') \
+             AND (initiator IS NOT NULL OR access IN (0, 50)) AND (native IS NOT NULL OR access % 10 = 0))"
+        )
     }
 
-    /// Rows that an earlier release could leave behind, and that no job moved.
     #[test]
-    fn columns_of_stuck_rows_are_read_as_being_revoked() {
-        let read = |columns, status| Access::of_columns(columns, status, true).number();
-        let wanted = [true, false, true, false, false, false];
-        for status in [AttachmentStatus::Detaching, AttachmentStatus::ErrorAttaching] {
-            assert_eq!(read(wanted, status), 40);
+    fn both_schemas_have_the_constraint_of_the_table() {
+        for schema in [include_str!("schema/16.sql"), include_str!("schema/pg/15.sql")] {
+            let words: Vec<_> = schema.split_whitespace().collect();
+            assert!(words.join(" ").contains(&constraint()), "{}", constraint());
         }
-        let forced = [false, false, false, false, false, true];
-        assert_eq!(read(forced, AttachmentStatus::Detaching), 50);
-        let of_client =
-            Access::of_columns([true, false, true, false, true, false], AttachmentStatus::Attaching, false);
-        assert_eq!(of_client.number(), 10, "a path needs a host");
     }
 
     /// A host that keeps its disk has the grant, also if no report has shown it: the next report

@@ -60,9 +60,8 @@ fn wish(to: &Transaction<'_>, volume: &str, kind: &str, spec: &impl Message, opa
 
 fn attachments(to: &Transaction<'_>, world: &World, volume: u32) -> Result<()> {
     let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
-               mountpoint, grant_wanted, granted, held, connect_wanted, connect_ever, forced, wish_epoch, wish_counter, \
-               steps, created_us, attached_us) \
-               VALUES (?1, ?2, ?3, ?1, 'rw', 'attached', ?4, ?5, ?6, '/dev/vdb', 1, 1, 1, 0, 0, 0, 1, 1, ?7, ?8, ?8)";
+               mountpoint, access, moving, wish_epoch, wish_counter, steps, created_us, attached_us) \
+               VALUES (?1, ?2, ?3, ?1, 'rw', 'attached', ?4, ?5, ?6, '/dev/vdb', 20, 0, 1, 1, ?7, ?8, ?8)";
     let nexus = "INSERT INTO nexuses (volume_id, initiator, chap_user, secret) VALUES (?1, ?2, ?3, ?4)";
     let volume_id = world::volume_id(volume).to_string();
     for (number, one) in world.attachments_of(volume) {

@@ -161,6 +161,7 @@ fn hints_of_an_older_sqlite_become_operations() {
     drop(store);
     let conn = rusqlite::Connection::open(state.join(sqlite::FILE_NAME)).unwrap();
     conn.execute_batch(&older(full, odd)).unwrap();
+    conn.execute_batch(&super::standing::old_columns()).unwrap();
     conn.pragma_update(None, "user_version", 14).unwrap();
     drop(conn);
     check_migrated(&open(Database::embedded(state)).unwrap(), (full, odd));
@@ -172,7 +173,7 @@ fn hints_of_an_older_postgresql_become_operations() {
     let store = open(options(&name)).unwrap();
     let (full, odd) = two_volumes(&store);
     drop(store);
-    let back = format!("{}; DELETE FROM schema_version WHERE version = 14", older(full, odd));
+    let back = format!("{}; {}", older(full, odd), super::standing::old_postgres(13));
     pg::Server::shared().psql(&name, &back);
     check_migrated(&open(options(&name)).unwrap(), (full, odd));
 }
