@@ -546,6 +546,29 @@ mod tests {
         }
     }
 
+    /// A grant that was seen in the kernel, or that its host is to give up, changes no spec. Each
+    /// note of one would be sent to agents otherwise.
+    #[test]
+    fn rows_that_want_the_same_grant_and_path_have_one_spec() {
+        let mut specs = BTreeMap::new();
+        for legal in Access::legal() {
+            let id = AttachmentId::from_u128(1);
+            let mut row = AttachmentRow::reserved(id, VOLUME, "p", std::time::SystemTime::UNIX_EPOCH);
+            put(&mut row, (0, legal, true, true, false));
+            let wants = (row.wants_grant(), row.wants_path());
+            let rows = [row];
+            let side = || ChapSide { user: "u".to_owned(), secret: Secret::new("s".to_owned()) };
+            let chap_of = |_: &Iqn| Ok(Chap { initiator: side(), mutual: None });
+            let slot_of = |_: Wwpn| Err(corrupt("the slot of a port", VOLUME));
+            let spec = export_spec(VOLUME, &rows, chap_of, slot_of, &Barriers::new()).unwrap();
+            assert_eq!(spec.grants.len(), usize::from(wants.0), "{legal:?}");
+            let sent = (mooring_api::export_to_wire(&spec), KeptExport::of(&rows).to_bytes());
+            let first = specs.entry(wants).or_insert_with(|| sent.clone());
+            assert!(*first == sent, "{legal:?}");
+        }
+        assert_eq!(specs.len(), 4, "each of both can be wanted alone");
+    }
+
     #[test]
     fn an_event_that_agents_do_not_see_is_few_statements() {
         let dir = tempfile::tempdir().unwrap();
