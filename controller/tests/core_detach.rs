@@ -188,6 +188,29 @@ async fn a_detach_without_a_path_goes_on_when_the_session_ends() {
     assert!(rig.storage.granted(volume).is_empty());
 }
 
+/// The row of a detach that an earlier release left, as the upgrade makes it: it is being revoked,
+/// and the spec still has its grant. No look at that spec ends it; a repeated detach revokes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_that_an_earlier_release_left_goes_on_when_repeated() {
+    let mut rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    rig.storage.state().knobs.pending = true;
+    let new = native(volume, "host1", Mode::ReadWrite);
+    let id = rig.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+    until("the grant", async || {
+        let granted = rig.storage.granted(volume);
+        if granted.len() == 1 { Ok(()) } else { Err(format!("{granted:?}")) }
+    })
+    .await;
+    rig.service.stop().await;
+    rig.write("UPDATE attachments SET status = 'detaching', access = 40, wish_epoch = 0, wish_counter = 0");
+    rig.storage.state().knobs.pending = false;
+    rig.restart().await;
+    let (gone, _) = rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
+    assert_eq!(gone.receipt.unwrap().proof, Proof::Proven);
+    assert!(rig.storage.granted(volume).is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unproven_end_is_in_the_records_as_such() {
     let rig = Rig::new(0).await;
