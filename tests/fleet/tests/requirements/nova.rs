@@ -1,9 +1,15 @@
 //! Nova's own call sequences, with its microversions and headers.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use mooring_fleet::{Answer, Client, Fleet, Session, Stock};
 use serde_json::{Value, json};
 
 use crate::{OTHER_SERVER, SERVER, granted, shared};
+
+/// A third server.
+const THIRD_SERVER: &str = "cccccccc-0000-4000-8000-000000000000";
 
 /// Nova, as its compute service calls: with the user's request id.
 struct Nova {
@@ -138,8 +144,7 @@ fn s48_what_nova_cannot_handle_is_never_answered_to_a_reservation() {
 
 /// A live migration up to the memory copy: the target's attachment is made with its connector, and
 /// completed.
-fn begin_migration(fleet: &Fleet, nova: &Nova, volume: &str) -> (String, Session) {
-    let there = fleet.stock("node2");
+fn begin_migration(nova: &Nova, volume: &str, there: &Stock) -> (String, Session) {
     let body = json!({ "attachment": {
         "volume_uuid": volume, "instance_uuid": SERVER, "connector": there.connector(),
     } });
@@ -159,7 +164,7 @@ fn s21_a_live_migration_has_two_connected_attachments_of_one_server() {
     let on_source = here.login(&nova.connect(&source, &here.connector())).unwrap();
     nova.complete(&source);
 
-    let (target, on_target) = begin_migration(&fleet, &nova, &volume);
+    let (target, on_target) = begin_migration(&nova, &volume, &fleet.stock("node2"));
     // Both write: the guest switches somewhere in between.
     assert!(on_source.write().is_ok() && on_target.write().is_ok());
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
@@ -188,7 +193,7 @@ fn s21_a_migration_that_is_rolled_back_leaves_the_source_as_it_was() {
     let source = id_of(&nova.reserve(&volume, SERVER).expect(200));
     let on_source = here.login(&nova.connect(&source, &here.connector())).unwrap();
     nova.complete(&source);
-    let (target, on_target) = begin_migration(&fleet, &nova, &volume);
+    let (target, on_target) = begin_migration(&nova, &volume, &fleet.stock("node2"));
     on_target.clone().logout();
     nova.delete(&target).expect(200);
     assert!(on_source.is_live() && on_source.write().is_ok());
@@ -293,7 +298,7 @@ fn s48_a_swap_counts_writers_and_holds_the_volume() {
     // Reserved while Nova looks for writers.
     nova.action(&volume, "os-begin_detaching").expect(202);
     assert_eq!(nova.volume(&volume)["status"], "in-use", "two have it");
-    nova.reserve(&volume, "cccccccc-0000-4000-8000-000000000000").refused(400, "os-begin_detaching");
+    nova.reserve(&volume, THIRD_SERVER).refused(400, "os-begin_detaching");
     let shown = nova.volume(&volume);
     let attachments = shown["attachments"].as_array().unwrap();
     let writers = attachments.iter().filter(|entry| {
@@ -302,7 +307,7 @@ fn s48_a_swap_counts_writers_and_holds_the_volume() {
     });
     assert_eq!(writers.count(), 2, "so Nova refuses the swap");
     nova.action(&volume, "os-roll_detaching").expect(202);
-    let third = id_of(&nova.reserve(&volume, "cccccccc-0000-4000-8000-000000000000").expect(200));
+    let third = id_of(&nova.reserve(&volume, THIRD_SERVER).expect(200));
     nova.delete(&third).expect(200);
     // Only a migration of ours would begin one, and there is none.
     let body = json!({ "new_volume": volume, "error": false });
@@ -355,4 +360,97 @@ fn s48_a_reboot_finds_what_nova_does_not_know() {
     nova.delete(&dangling).expect(200);
     assert_eq!(of(SERVER), [known]);
     assert_eq!(granted(&fleet, &volume), ["node1 LUN 1 rw", "node2 LUN 1 rw"]);
+}
+
+/// Rounds in which one server leaves its host while another one is deleted there.
+const ROUNDS: usize = 100;
+
+/// A compute host with one session for all its servers with the volume.
+struct Shared {
+    session: Session,
+    /// Servers that Nova has on this host.
+    servers: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Shared {
+    /// A server leaves. The host logs out only if Nova sees no other server of this host with the
+    /// volume; two servers that leave at once may see each other, and then nobody logs out.
+    fn leave(&self, nova: &Nova, volume: &str, server: &str, attachment: &str) {
+        let shown = nova.volume(volume);
+        let stays = |entry: &Value| {
+            let other = entry["server_id"].as_str().unwrap_or_default();
+            other != server && self.servers.lock().unwrap().contains(other)
+        };
+        if !shown["attachments"].as_array().unwrap().iter().any(stays) {
+            self.session.clone().logout();
+        }
+        nova.delete(attachment).expect(200);
+        self.servers.lock().unwrap().remove(server);
+    }
+}
+
+/// The ids of a volume's attachments.
+fn attachments_of(nova: &Nova, volume: &str) -> BTreeSet<String> {
+    let shown = nova.volume(volume);
+    let entries = shown["attachments"].as_array().unwrap().iter();
+    entries.map(|entry| entry["attachment_id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// One round: both servers are on `here`, one migrates to `there`, the other one is deleted. Returns
+/// the attachment and the session that remain.
+fn part(
+    nova: &Nova,
+    volume: &str,
+    round: usize,
+    from: (&str, Session),
+    to: [&Stock; 2],
+) -> (String, Session) {
+    let ((first, session), [here, there]) = (from, to);
+    // The host has a session of this target: the second server gets no login of its own.
+    let second = id_of(&nova.reserve(volume, OTHER_SERVER).expect(200));
+    nova.connect(&second, &here.connector());
+    nova.complete(&second);
+    let host = Shared { session, servers: Mutex::new(BTreeSet::from([SERVER, OTHER_SERVER])) };
+    // In every other round the deletion begins when the target has its session already.
+    let begun = (round % 2 == 1).then(|| begin_migration(nova, volume, there));
+    std::thread::scope(|scope| {
+        let deletion = scope.spawn(|| host.leave(nova, volume, OTHER_SERVER, &second));
+        let (moved, on_target) = begun.unwrap_or_else(|| begin_migration(nova, volume, there));
+        // The guest switches: until then it writes through the host that loses its other server.
+        let both = (host.session.write(), on_target.write());
+        assert!(both.0.is_ok() && both.1.is_ok(), "round {round}: {both:?}");
+        host.leave(nova, volume, SERVER, first);
+        deletion.join().unwrap();
+        assert!(!host.session.is_live(), "round {round}: {} has a session", here.name());
+        (moved, on_target)
+    })
+}
+
+#[test]
+fn one_server_migrates_while_another_of_its_host_is_deleted() {
+    let (fleet, volume) = shared();
+    let nova = Nova::new(&fleet);
+    let nodes = [fleet.stock("node1"), fleet.stock("node2")];
+    let (third, onlooker) = nova.attach(&volume, THIRD_SERVER, &fleet.stock("node3"));
+    let (mut first, mut session) = nova.attach(&volume, SERVER, &nodes[0]);
+    for round in 0..ROUNDS {
+        let (here, there) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
+        (first, session) = part(&nova, &volume, round, (&first, session), [here, there]);
+        let works = (session.write(), onlooker.write());
+        assert!(works.0.is_ok() && works.1.is_ok(), "round {round}: {works:?}");
+        let left = [format!("{} LUN 1 rw", there.name()), "node3 LUN 1 rw".to_owned()];
+        assert_eq!(granted(&fleet, &volume), left, "round {round}");
+        assert_eq!(fleet.storage("s1").sessions(&volume).len(), 2, "round {round}");
+        let wanted = BTreeSet::from([first.clone(), third.clone()]);
+        assert_eq!(attachments_of(&nova, &volume), wanted, "round {round}");
+        assert_eq!(nova.attachment(&first)["status"], "attached", "round {round}");
+    }
+    assert!(session.is_live() && onlooker.is_live(), "sessions of the last round and of the first");
+    nova.delete(&first).expect(200);
+    nova.delete(&third).expect(200);
+    assert_eq!(nova.volume(&volume)["status"], "available");
+    assert!(granted(&fleet, &volume).is_empty() && fleet.storage("s1").sessions(&volume).is_empty());
+    nova.client.unversioned().delete(&format!("/volumes/{volume}")).expect(202);
+    fleet.member().until_deleted(&volume);
+    assert!(!fleet.storage("s1").has_volume("vg0", &volume) && !fleet.storage("s1").has_export(&volume));
 }
