@@ -18,6 +18,8 @@ mod hung_device;
 mod images;
 mod installed;
 mod lvm;
+mod lvm_by_hand;
+mod many_disks;
 mod packaged;
 mod papers;
 mod port_ids;

@@ -2,9 +2,9 @@
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
-    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, papers,
-    port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed, shutdown, snapshots,
-    stuck, upgrade_skew, vagrant_scripts, volumes,
+    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, lvm_by_hand,
+    many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed,
+    shutdown, snapshots, stuck, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -184,6 +184,29 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation { subject: &["agent/src/lvm/commands.rs", "agent/src/lvm/error.rs"] },
         usual: 10,
         run: lvm::run,
+    },
+    Scenario {
+        name: "lvm-by-hand",
+        shows: "lvremove by hand: refused below an export; of a volume that nobody has it is said, and the deletion works; a guest's group of our group's name inside a volume is neither seen nor touched, over a restart, with the control that sees it",
+        tier: Tier::Rotation {
+            subject: &["agent/src/lvm", "agent/src/engine/look/disks.rs", "agent/src/engine/volume/made.rs"],
+        },
+        usual: 85,
+        run: lvm_by_hand::run,
+    },
+    Scenario {
+        name: "many-disks",
+        shows: "20 volumes on one host: attached, written and detached at once, each with its own data; one taken away by force under I/O of all, the others without an error",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/connection",
+                "agent/src/workers.rs",
+                "connectors/src/sessiond",
+                "controller/src/flow",
+            ],
+        },
+        usual: 95,
+        run: many_disks::run,
     },
     Scenario {
         name: "main-job",
