@@ -219,7 +219,8 @@ pub(crate) struct Volumes {
 pub(crate) struct VolumeShown {
     #[serde(flatten)]
     pub volume: Volume,
-    /// The reason for an error status, or why nothing is sent for the volume.
+    /// The reason for an error status, why nothing is sent for the volume, or why its storage node
+    /// cannot serve it.
     pub fault: Option<String>,
     /// `true`: nothing is sent for it until an operator confirms the controller's knowledge.
     pub in_review: bool,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
-    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Problem, StuckStep, VolumeId,
+    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Phase, Problem, StuckStep,
+    VolumeId,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -24,7 +25,7 @@ use crate::flow::{Facts, Flow};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
-use crate::store::{Abort, AgentRow, AttachmentRow, Db, Rotation, Stage};
+use crate::store::{Abort, AgentRow, AttachmentRow, Db, Rotation, Stage, VolumeRow};
 
 /// Age at which a storage agent's report no longer replaces a fresh look. A login happens in the
 /// kernel, and is not reported at once.
@@ -65,6 +66,19 @@ fn add_host(live: &mut AttachmentLive, name: &str, report: &ConnectionReport) {
     if !report.holders.is_empty() && live.attachment.status == AttachmentStatus::Detaching {
         live.problems.push(format!("{name}: held open by {}", report.holders.join(", ")));
     }
+}
+
+/// The reason for which the storage agent cannot serve a volume that nothing else is the matter
+/// with, such as an LV that was removed by hand. `None`: this controller has no report of one.
+fn unserved(facts: &Facts, row: &VolumeRow) -> Option<String> {
+    if row.operation.is_some() {
+        return None;
+    }
+    let agent = facts.agents.up(row.agent).ok()?;
+    let report = agent.volume(row.id).filter(|report| report.phase == Phase::Failed)?;
+    let mut said = Vec::new();
+    words(&agent.entry.name, &report.problems, None, &mut said);
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// One attachment, with the live state from its agents' reports.
@@ -311,7 +325,10 @@ impl Service {
             let target = super::volumes::target(&row);
             let hosts = facts.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
             let cut = super::cut::seen(&facts, &row);
-            let volume = view::volume(&facts, db, row)?;
+            // The agent's words name groups and LVs.
+            let why = if hosts { unserved(&facts, &row) } else { None };
+            let mut volume = view::volume(&facts, db, row)?;
+            volume.fault = volume.fault.or(why);
             Ok((VolumeState { volume, reserved, holds, review, job: None, cut }, works, hosts))
         };
         let (mut state, works, hosts) = self.store.read("read a volume", read).await?;

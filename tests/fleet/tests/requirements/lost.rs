@@ -1,6 +1,6 @@
-//! Survival of everything when an agent's database is lost.
+//! Survival of everything when an agent's database is lost, and of everything else when an LV is.
 
-use mooring_fleet::{Attached, Fleet, Session, Stock, until, until_some};
+use mooring_fleet::{Attached, Client, Fleet, Session, Stock, until, until_some};
 use mooring_host::fake::{IoRefusal, PrOut};
 use serde_json::json;
 
@@ -55,6 +55,39 @@ fn s18_an_agent_that_loses_its_database_loses_nothing() {
     member.delete(&format!("/volumes/{volume}")).expect(202);
     member.until_deleted(&volume);
     assert!(!storage.has_volume("vg0", &volume));
+}
+
+/// The reason that Mooring's own API names for a volume's trouble.
+fn fault(client: &Client, volume: &str) -> Option<String> {
+    let shown = client.get(&format!("/mooring/v1/volumes/{volume}")).expect(200);
+    shown["volume"]["fault"].as_str().map(str::to_owned)
+}
+
+/// An LV is removed by hand while its storage node serves nothing. Whoever may see storage nodes is
+/// told, no other volume is touched, and the volume is deleted.
+#[test]
+fn a_volume_whose_lv_was_removed_by_hand_says_so_and_is_deleted() {
+    let fleet = Fleet::small();
+    let (admin, member, storage) = (fleet.admin(), fleet.member(), fleet.storage("s1"));
+    let (gone, stays) = (member.volume(None, 1), member.volume(None, 1));
+    // The control: nothing is the matter yet.
+    assert_eq!((fault(&admin, &gone), fault(&admin, &stays)), (None, None));
+    storage.kill();
+    storage.machine().reboot();
+    storage.machine().lvm().lose_volume("vg0", &format!("mooring-{gone}"));
+    storage.start();
+    let why = until_some("the reason", || fault(&admin, &gone));
+    for word in ["s1", "its LV is gone", &format!("vg0/mooring-{gone}")] {
+        assert!(why.contains(word), "{word:?} is not in {why}");
+    }
+    assert_eq!(fault(&member, &gone), None, "the names of groups and LVs are no member's matter");
+    let node = fleet.stock("node1");
+    let session = log_in(&node, &member.attach(&stays, &node, None));
+    until("nothing is the matter with the other one", || fault(&admin, &stays).map_or(Ok(()), Err));
+    member.delete(&format!("/volumes/{gone}")).expect(202);
+    member.until_deleted(&gone);
+    assert!(session.write().is_ok() && storage.has_volume("vg0", &stays));
+    assert!(!storage.has_volume("vg0", &gone) && !storage.has_export(&gone), "nothing was made in its place");
 }
 
 /// WRITE EXCLUSIVE, registrants only.
