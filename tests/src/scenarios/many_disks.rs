@@ -129,7 +129,9 @@ impl Acts<'_> {
         let answers = self.at_once(commands)?;
         for (one, answer) in self.disks.iter_mut().zip(answers) {
             let live = attachment_of(answer);
-            check(live["session"] == true, || format!("{} is attached without a session: {live}", one.name))?;
+            check(live["host_phase"] == "ready", || {
+                format!("{} is not ready on its host: {live}", one.name)
+            })?;
             one.attachment = text(&live, "id")?.to_owned();
             one.path = text(&live, "device_path")?.to_owned();
         }
