@@ -125,31 +125,33 @@ impl Folders for KernelFolders {
     }
 }
 
-/// A tree that records the folders whose content was read through it: the view stays true until one
-/// of them changes.
-pub struct Noted<T> {
+/// A tree that announces each folder before it reads anything in it for the first time: a watch
+/// that begins then misses no change behind the read. One thread reads through it.
+pub struct Noted<T, F> {
     tree: T,
+    before: F,
     folders: Mutex<BTreeSet<TreePath>>,
 }
 
-impl<T: Tree> Noted<T> {
-    /// Wraps a tree of which nothing was read yet.
-    pub const fn new(tree: T) -> Self {
-        Self { tree, folders: Mutex::new(BTreeSet::new()) }
+impl<T: Tree, F: Fn(&TreePath) + Send + Sync> Noted<T, F> {
+    /// Wraps a tree of which nothing was read yet. `before` gets each folder once.
+    pub const fn new(tree: T, before: F) -> Self {
+        Self { tree, before, folders: Mutex::new(BTreeSet::new()) }
     }
 
-    /// Returns the recorded folders.
-    pub fn into_folders(self) -> BTreeSet<TreePath> {
-        self.folders.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, folder: TreePath) -> &T {
-        self.folders.lock().unwrap_or_else(PoisonError::into_inner).insert(folder);
+    fn note(&self, folder: &TreePath) -> &T {
+        let is_new = {
+            let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+            !folders.contains(folder) && folders.insert(folder.clone())
+        };
+        if is_new {
+            (self.before)(folder);
+        }
         &self.tree
     }
 }
 
-impl<T: Tree> Tree for Noted<T> {
+impl<T: Tree, F: Fn(&TreePath) + Send + Sync> Tree for Noted<T, F> {
     fn mkdir(&self, path: &TreePath) -> Result<(), TreeError> {
         self.tree.mkdir(path)
     }
@@ -171,18 +173,18 @@ impl<T: Tree> Tree for Noted<T> {
     }
 
     fn read(&self, path: &TreePath) -> Result<Vec<u8>, TreeError> {
-        self.note(path.parent()).read(path)
+        self.note(&path.parent()).read(path)
     }
 
     fn list(&self, path: &TreePath) -> Result<Vec<Entry>, TreeError> {
-        self.note(path.clone()).list(path)
+        self.note(path).list(path)
     }
 
     fn read_link(&self, path: &TreePath) -> Result<TreePath, TreeError> {
-        self.note(path.parent()).read_link(path)
+        self.note(&path.parent()).read_link(path)
     }
 
     fn is_dir(&self, path: &TreePath) -> Result<bool, TreeError> {
-        self.note(path.parent()).is_dir(path)
+        self.note(&path.parent()).is_dir(path)
     }
 }

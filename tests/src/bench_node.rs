@@ -473,8 +473,7 @@ impl Bench {
     }
 
     fn idle(&mut self, case: Case, pid: u64) -> Result<()> {
-        // By then the work after the start is done, and two resyncs have found nothing to do, so
-        // exports are watched.
+        // By then the work after the start is done, and exports are watched.
         std::thread::sleep(SETTLES);
         let before = self.used(pid)?;
         std::thread::sleep(IDLE);

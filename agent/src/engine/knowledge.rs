@@ -144,16 +144,11 @@ impl Knowledge {
         self.unchanged.get().is_some()
     }
 
-    /// Says whether nothing was done to the export since a look began, and no change of it was
-    /// reported.
-    pub(super) fn is_unchanged_since(&self, began: Moment) -> bool {
-        self.unchanged.holds_since(began)
-    }
-
     /// Notes that a look which began at this moment saw the export in force, with all its folders
-    /// watched.
-    pub(super) fn learn_unchanged(&mut self, began: Moment) {
-        self.unchanged.learn(Seen::new(began, ()));
+    /// watched. `false`, and nothing changes, if something was done to the export since, or a change
+    /// of it was reported.
+    pub(super) fn learn_unchanged(&mut self, began: Moment) -> bool {
+        self.unchanged.learn(Seen::new(began, ()))
     }
 
     /// The watch of the export's folders.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mooring_host::{Noted, Tree};
+use mooring_host::{Noted, TreePath};
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
     Phase, Plan, Problem, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
@@ -484,14 +484,14 @@ impl Engine {
         usable: bool,
     ) -> Made {
         if let Some(narrow) = cell.narrow(wanted).filter(|_| usable) {
-            return self.make_narrow(cell, wanted, narrow, generation);
+            let made = self.make_narrow(cell, wanted, narrow, generation);
+            self.look_soon(cell);
+            return made;
         }
-        let tree = Noted::new(&*self.shared.machine.target);
-        let mut view = match self.look_through(&tree, cell, wanted, generation) {
+        let mut view = match self.look_for(cell, wanted, generation) {
             Ok(view) => view,
             Err(error) => return Made { view: None, left: Err(error) },
         };
-        let began = view.began();
         if !usable && !is_served(&wanted.iscsi, &view.iscsi) {
             return Made { view: Some(view), left: Ok(Plan::default()) };
         }
@@ -513,7 +513,9 @@ impl Engine {
         }
         if made.left.as_ref().is_ok_and(Plan::is_quiet) {
             cell.settle_places(wanted);
-            self.watch_export(cell, wanted, began, &tree.into_folders());
+            if let Some(view) = &made.view {
+                self.watch_export(cell, view.began());
+            }
         }
         cell.keep_known(wanted, &made);
         made
@@ -562,20 +564,12 @@ impl Engine {
         wanted: &Wanteds,
         generation: Generation,
     ) -> Result<Seen<View>, mooring_targets::Error> {
-        self.look_through(&*self.shared.machine.target, cell, wanted, generation)
-    }
-
-    /// Looks at the export through this tree, as [`Self::look_for`] does.
-    fn look_through(
-        &self,
-        tree: &dyn Tree,
-        cell: &Cell,
-        wanted: &Wanteds,
-        generation: Generation,
-    ) -> Result<Seen<View>, mooring_targets::Error> {
         cell.begin(format!("look at {}", wanted.names().iqn));
+        let listening = self.begin_watch(cell, wanted);
         let began = cell.state().knowledge.begin_look();
-        let seen = wanted.look(tree);
+        let before = |folder: &TreePath| listening.watch(folder);
+        let seen = wanted.look(&Noted::new(&*self.shared.machine.target, before));
+        self.end_watch(cell, listening, seen.is_ok());
         cell.end();
         let seen = Seen::new(began, seen?);
         self.learn_port_ids(wanted, &seen);

@@ -55,6 +55,8 @@ fn one_that_somebody_made_under_our_name_is_an_orphan_in_a_moment() {
 #[test]
 fn while_the_watch_stands_a_resync_looks_at_the_kernel_alone() {
     let (node, _disk) = watched("resync_seconds = 1");
+    // The watch of disks stands. Changes of exports are not told.
+    node.fake.set_watches_max(0);
     let agent = node.start();
     let v = volume(1);
     agent.make(put_volume(&v, 1));

@@ -248,6 +248,7 @@ fn after_a_reboot_without_autoactivation_volumes_are_activated_and_served() {
 #[test]
 fn a_sweep_puts_right_what_somebody_has_changed_behind_our_back() {
     let (node, v) = (Node::with("resync_seconds = 1"), volume(1));
+    node.fake.set_watches_max(0);
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RO)]));

@@ -90,6 +90,8 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
     // Another program's rmdir hangs. The agent has nothing to do for the volume, and a look at it
     // does not return.
     let (node, v) = (Node::new(), volume(1));
+    // No notice of the other program's steps has the agent look.
+    node.fake.set_watches_max(0);
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
@@ -119,6 +121,8 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
 fn a_change_that_could_not_be_checked_is_not_taken_later() {
     // The agent tells the caller that the change was not accepted, and never carries it out.
     let (node, v) = (Node::new(), volume(1));
+    // No notice of the other program's steps has the agent look.
+    node.fake.set_watches_max(0);
     let agent = node.start();
     agent.make(put_volume(&v, 1));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use super::FakeMachine;
 use super::state::Handle;
-use crate::{FolderChanges, FolderId, Folders, Tree, TreeOp, TreePath};
+use crate::{FolderChanges, FolderId, Folders, TreeOp, TreePath};
 
 /// All watches of a machine.
 #[derive(Debug, Default)]
@@ -72,10 +72,12 @@ impl FakeFolders {
 
 impl Folders for FakeFolders {
     fn watch(&self, folder: &TreePath) -> Result<FolderId, Errno> {
-        if !super::FakeLio::new(self.handle.clone()).is_dir(folder).map_err(|error| error.errno)? {
+        let mut machine = self.handle.lock();
+        // The kernel may wait here for a call that holds the folder. In this fake only the read
+        // behind the watch waits.
+        if !machine.lio.has_folder(folder) {
             return Err(Errno::ENOENT);
         }
-        let mut machine = self.handle.lock();
         let watches = &mut machine.folders;
         let here = |(_, (watcher, watched)): &(&FolderId, &(u32, TreePath))| {
             *watcher == self.watcher && watched == folder

@@ -18,7 +18,7 @@ use crate::settle::wanted;
 use crate::world::Kernel;
 use crate::{Broken, lock};
 
-/// Time without a change after which an export is watched: two resyncs have looked at it.
+/// Time without a change after which an export is watched, whatever happened to its agent before.
 const WATCHED_AFTER: Duration = Duration::from_secs(190);
 /// Time after which an agent that has lost its store has received all specs, if it can.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);

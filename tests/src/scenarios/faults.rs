@@ -275,8 +275,8 @@ impl Faults<'_> {
         self.by_hand(id)
     }
 
-    /// Someone opens a read-only LUN by hand. Resyncs come every 3 s here, so that the export is
-    /// soon watched; the log shows that the watch saw it.
+    /// Someone opens a read-only LUN by hand. Resyncs come every 3 s here, for the deletion at the
+    /// end; the log shows that the watch saw it.
     fn by_hand(&mut self, id: &str) -> Result<()> {
         let agent = self.site.start_agent_with("resync_seconds = 3")?;
         let initiator = "iqn.2026-01.lab:a";

@@ -42,9 +42,10 @@ pub enum Stale {
     ExportDrifted,
     /// A look beside all passes found the export otherwise than the last pass left it.
     FoundOtherwise,
-    /// Somebody, or a step of ours, changed the export in the kernel's tree before the watch stood.
+    /// Somebody, or a step of ours, changed the export in the kernel's tree before it counted as
+    /// watched.
     ExportTold,
-    /// A whole look read other folders than the one before it.
+    /// A whole look failed, or not all the folders that it read could be watched.
     OtherFolders,
     /// A pass of the export ended with problems: LVM is asked before the next try.
     ExportFailed,

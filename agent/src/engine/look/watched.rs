@@ -4,31 +4,33 @@
 //! resync looks at exports that are not watched, and at a share of the others: each has a look at
 //! one of [`LOOKED_AT_EVERY`] resyncs, so that no resync is a burst of looks.
 //!
-//! An export is watched after two whole looks, one resync apart, that found nothing to do. The
-//! folders that the second look read must be watched since the first, without a notice between
-//! them. A volume that is not exported has no folder: no resync looks at it, either, while its
-//! target is not there. A step of ours ends the watch, as a change by somebody else does. The pulse
-//! reads what the kernel changes by itself (logins, counters). Over Fibre Channel volumes share
-//! folders, and each resync looks at them.
+//! An export is watched from its first whole look on that found nothing to do: each folder is
+//! watched before the look reads it, so that a later change is told. A step of ours ends the watch,
+//! as a change by somebody else does. The look behind a step watches all folders anew: what the
+//! kernel tells of the step has the ids of the watches before, and concerns nobody. A pass that
+//! looks at changed grants only is followed by a whole look [`LOOKED_AFTER`] it. A volume that is
+//! not exported has no folder: no resync looks at it, either, while its target is not there. The
+//! pulse reads what the kernel changes by itself (logins, counters). Over Fibre Channel volumes
+//! share folders, and each resync looks at them.
 //!
 //! What must never happen here: an export that counts as watched while one of its folders is not; a
 //! change by somebody else taken for a step of ours.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mooring_host::{Errno, FolderChanges, FolderId, Folders, TreePath};
 use mooring_model::{ExportIdentity, VolumeId};
-use mooring_targets::layout;
+use mooring_targets::{Wanted, layout};
 use tokio::sync::mpsc;
 
 use super::pulse::Lives;
 use crate::engine::cell::{Cell, State};
 use crate::engine::export::fabrics::Wanteds;
 use crate::engine::knowledge::Stale;
-use crate::engine::{Engine, lock};
+use crate::engine::{Engine, is_spec, lock};
 use crate::object::seen::Moment;
 
 /// Resyncs in which each export has a look, watched or not: two hours, unless the configuration
@@ -37,6 +39,10 @@ const LOOKED_AT_EVERY: u32 = 251;
 
 /// Time to wait for more after a change: an ACL that is removed by hand goes in several calls.
 const SETTLES_WITHIN: Duration = Duration::from_millis(100);
+
+/// Time between a pass that looked at changed grants only, or whose look was overtaken by a change,
+/// and the whole look from which on the export is watched. Changes in a burst have one such look.
+const LOOKED_AFTER: Duration = Duration::from_millis(500);
 
 /// Most reads in a row before the changes are reported.
 const READ_AT_ONCE: usize = 64;
@@ -50,11 +56,55 @@ const WATCH_AGAIN: Duration = Duration::from_secs(5);
 /// The watch of one export.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// All folders that the last whole look read. Empty if not all of them could be watched.
+    /// All folders that the last whole look read, each watched before that. Empty if not all of them
+    /// could be watched.
     folders: Vec<FolderId>,
+    /// `true` if a whole look is planned, so that no other need be.
+    look_is_planned: bool,
     /// Commands that had come for the volume at the last look at its reservations. `None` if
     /// unknown.
     commands: Option<u64>,
+}
+
+/// A whole look that has each folder of its export watched before it reads anything there.
+pub(in crate::engine) struct Listening<'a> {
+    /// `None` if this export is not watched: over Fibre Channel, or if it is to be taken away.
+    folders: Option<&'a dyn Folders>,
+    watches: &'a Mutex<Watches>,
+    volume: VolumeId,
+    /// The folders of the export. Everything else in the tree is shared.
+    own: [TreePath; 2],
+    heard: Mutex<Heard>,
+}
+
+/// The folders that a look has watched.
+#[derive(Debug, Default)]
+struct Heard {
+    folders: Vec<FolderId>,
+    /// `true` if a folder could not be watched: then none of the look's folders stays watched.
+    failed: bool,
+}
+
+impl Listening<'_> {
+    /// Watches a folder, before anything in it is read.
+    pub(in crate::engine) fn watch(&self, folder: &TreePath) {
+        let Some(folders) = self.folders else { return };
+        let is_own = self.own.iter().any(|own| folder.is_within(own));
+        if !is_own || lock(&self.heard).failed {
+            return;
+        }
+        match folders.watch(folder) {
+            Ok(id) => {
+                // A change that is told before this line concerns nobody: the look reads it.
+                lock(self.watches).volumes.insert(id, self.volume);
+                lock(&self.heard).folders.push(id);
+            }
+            Err(errno) => {
+                Engine::say_unwatched(self.volume, errno);
+                lock(&self.heard).failed = true;
+            }
+        }
+    }
 }
 
 /// The watches of all exports.
@@ -183,46 +233,89 @@ impl Engine {
         cell.state().knowledge.watched_mut().commands = come;
     }
 
-    /// Watches the folders that a whole look has read which found nothing to do.
-    pub(in crate::engine) fn watch_export(
-        &self,
-        cell: &Cell,
-        wanted: &Wanteds,
-        began: Moment,
-        read: &BTreeSet<TreePath>,
-    ) {
+    /// Begins a whole look. The watches of an export that is as it was left stay. Those of any other
+    /// end: notices of what was done to it concern nobody, because the look reads all of it.
+    pub(in crate::engine) fn begin_watch(&self, cell: &Cell, wanted: &Wanteds) -> Listening<'_> {
+        let folders = self.shared.machine.folders.as_deref();
+        if let Some(folders) = folders {
+            let ended = {
+                let mut state = cell.state();
+                if state.knowledge.is_unchanged() {
+                    Vec::new()
+                } else {
+                    std::mem::take(&mut state.knowledge.watched_mut().folders)
+                }
+            };
+            self.let_go(folders, &ended);
+        }
+        let is_watched = matches!(wanted.iscsi, Wanted::Present { .. }) && !wanted.is_over_fc();
+        let names = wanted.names();
+        Listening {
+            folders: folders.filter(|_| is_watched),
+            watches: &self.shared.watchers.watches,
+            volume: cell.id,
+            own: [layout::target(names), layout::backstore(names)],
+            heard: Mutex::default(),
+        }
+    }
+
+    /// Ends a whole look: the folders that it read stay watched, if all of them are. `is_whole`: the
+    /// look came to its end.
+    pub(in crate::engine) fn end_watch(&self, cell: &Cell, listening: Listening<'_>, is_whole: bool) {
         let Some(folders) = self.shared.machine.folders.as_deref() else { return };
+        let Heard { folders: heard, failed } =
+            listening.heard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (heard, ended) = if failed { (Vec::new(), heard) } else { (heard, Vec::new()) };
+        let kept: BTreeSet<_> = heard.iter().copied().collect();
+        let before = {
+            let mut state = cell.state();
+            if (kept.is_empty() || !is_whole) && state.knowledge.is_unchanged() {
+                state.knowledge.forget(Stale::OtherFolders);
+            }
+            std::mem::replace(&mut state.knowledge.watched_mut().folders, heard)
+        };
+        let left: Vec<_> = before.into_iter().chain(ended).filter(|folder| !kept.contains(folder)).collect();
+        self.let_go(folders, &left);
+    }
+
+    /// Notes that the whole look which began at this moment found nothing to do: from then on the
+    /// export is watched, if all that the look read is. If a change was told meanwhile, another look
+    /// follows.
+    pub(in crate::engine) fn watch_export(&self, cell: &Arc<Cell>, began: Moment) {
+        let overtaken = {
+            let mut state = cell.state();
+            let is_watched = !state.knowledge.watched().folders.is_empty();
+            is_watched && !state.knowledge.learn_unchanged(began)
+        };
+        if overtaken {
+            self.look_soon(cell);
+        }
+    }
+
+    /// Has a whole look at the export made soon, if its folders can be watched and it does not count
+    /// as watched.
+    pub(in crate::engine) fn look_soon(&self, cell: &Arc<Cell>) {
         {
-            let state = cell.state();
-            // A change by a step of ours has a look first, at the next resync.
-            let is_old = !state.knowledge.is_unchanged_since(began);
-            if is_old || wanted.is_over_fc() || !crate::engine::is_spec(state.export()) {
+            let mut state = cell.state();
+            let stands = state.knowledge.is_unchanged();
+            let watch = state.knowledge.watched_mut();
+            if stands || watch.folders.is_empty() || std::mem::replace(&mut watch.look_is_planned, true) {
                 return;
             }
         }
-        let names = wanted.names();
-        let own = [layout::target(names), layout::backstore(names)];
-        let read: Vec<_> = read.iter().filter(|path| own.iter().any(|own| path.is_within(own))).collect();
-        let watched = watch_all(folders, &read).unwrap_or_else(|errno| {
-            Self::say_unwatched(cell.id, errno);
-            Vec::new()
+        let (engine, cell) = (self.clone(), Arc::clone(cell));
+        self.shared.runtime.spawn(async move {
+            tokio::time::sleep(LOOKED_AFTER).await;
+            {
+                let mut state = cell.state();
+                state.knowledge.watched_mut().look_is_planned = false;
+                if state.knowledge.is_unchanged() || !is_spec(state.export()) {
+                    return;
+                }
+                state.knowledge.forget(Stale::Swept);
+            }
+            engine.wake(&cell);
         });
-        {
-            let mut all = lock(&self.shared.watchers.watches);
-            all.volumes.extend(watched.iter().map(|folder| (*folder, cell.id)));
-        }
-        let mut state = cell.state();
-        let watch = state.knowledge.watched_mut();
-        let before = std::mem::replace(&mut watch.folders, watched);
-        let same = !watch.folders.is_empty() && before == watch.folders;
-        let left: Vec<_> = before.into_iter().filter(|folder| !watch.folders.contains(folder)).collect();
-        if same {
-            state.knowledge.learn_unchanged(began);
-        } else {
-            state.knowledge.forget(Stale::OtherFolders);
-        }
-        drop(state);
-        self.let_go(folders, &left);
     }
 
     fn let_go(&self, folders: &dyn Folders, left: &[FolderId]) {
@@ -285,23 +378,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// Watches all folders, or none.
-fn watch_all(folders: &dyn Folders, read: &[&TreePath]) -> Result<Vec<FolderId>, Errno> {
-    let mut watched = Vec::with_capacity(read.len());
-    for folder in read {
-        match folders.watch(folder) {
-            Ok(id) => watched.push(id),
-            Err(errno) => {
-                for id in watched {
-                    folders.unwatch(id);
-                }
-                return Err(errno);
-            }
-        }
-    }
-    Ok(watched)
 }
 
 /// Waits for a change and those that follow it. Empty if there is none for a while. The woken

@@ -222,6 +222,11 @@ impl Tree for FakeLio {
 }
 
 impl Lio {
+    /// Returns `true` if there is a folder, also while a waiting call holds it.
+    pub(super) fn has_folder(&self, path: &TreePath) -> bool {
+        matches!(self.find(path, true), Ok(Found::Dir(_)))
+    }
+
     /// Returns `true` if a waiting call holds a folder that this operation needs (lio.md, d; each
     /// of these was observed on Linux 6.1). It follows the kernel's path walk: a name that is not
     /// cached, or lies in the folder that goes, needs the folder's lock.

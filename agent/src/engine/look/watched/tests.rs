@@ -49,8 +49,8 @@ impl Node {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watched_export_is_left_alone_but_for_one_resync_of_many() {
     let node = Node::new();
-    // The first resync makes it, the second still looks, and the third looks with the watch.
-    assert_eq!(node.until_watched(), 3);
+    // The look behind the steps that make it begins the watch.
+    assert_eq!(node.until_watched(), 1);
     for _ in 0..2 {
         let looks: u64 = (0..LOOKED_AT_EVERY).map(|_| node.resync()).sum();
         assert_eq!(looks, 1, "it has its turn once");
@@ -91,19 +91,32 @@ async fn what_somebody_else_does_is_put_right_without_a_resync() {
         act(&node);
         eventually(what, || node.cell.state().turn.passes() > passes);
         node.settle();
-        assert!(!node.stands(), "{what}: not before it was looked at in rest");
         assert!(node.tree() == before, "{what}: not put right");
         // The steps that mend it are ours, and wake nobody.
-        let passes = node.cell.state().turn.passes();
-        node.until_watched();
+        eventually(what, || node.stands());
         assert!(node.cell.state().turn.passes() <= passes + 3, "{what}");
     }
 }
 
+/// A pass that looks at the changed grants only ends the watch, and its steps are told, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_watch_stands_only_a_resync_sees_it() {
-    // The control of the test before.
+async fn what_is_undone_right_after_a_grant_is_put_right_without_a_resync() {
     let node = Node::new();
+    node.until_watched();
+    node.regrant(Mode::ReadWrite);
+    node.engine.wake(&node.cell);
+    node.settle();
+    let before = node.tree();
+    node.fake.lio().write(&node.protect(), b"1").unwrap();
+    eventually("it is writable again", || node.tree() == before);
+    eventually("it is watched again", || node.stands());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_watched_is_seen_by_a_resync_only() {
+    // The control of the tests before.
+    let node = Node::new();
+    node.fake.set_watches_max(0);
     node.resync();
     let passes = node.cell.state().turn.passes();
     node.fake.lio().write(&node.protect(), b"0").unwrap();
@@ -207,15 +220,29 @@ async fn a_volume_that_is_cut_off_is_looked_at_by_every_resync() {
     }
 }
 
-/// A whole look at the export, and the folders that it read.
-fn whole_look(node: &Node) -> (Wanteds, Moment, BTreeSet<TreePath>) {
+fn wanted(node: &Node) -> Wanteds {
     let (volume, export) = node.cell.state().wishes();
-    let wanted = node.engine.wanted_export(&node.cell, volume.as_ref(), export.as_ref()).unwrap();
-    let (lio, began) = (node.fake.lio(), node.cell.state().knowledge.begin_look());
-    let tree = Noted::new(&lio);
-    let view = wanted.look(&tree).unwrap();
+    node.engine.wanted_export(&node.cell, volume.as_ref(), export.as_ref()).unwrap()
+}
+
+/// Looks at the whole export, as a pass does. Returns the moment at which the look began.
+fn whole_look(node: &Node) -> Moment {
+    let wanted = wanted(node);
+    let listening = node.engine.begin_watch(&node.cell, &wanted);
+    let began = node.cell.state().knowledge.begin_look();
+    let before = |folder: &TreePath| listening.watch(folder);
+    let view = wanted.look(&Noted::new(node.fake.lio(), before)).unwrap();
+    node.engine.end_watch(&node.cell, listening, true);
     assert!(wanted.plan(&view).is_quiet());
-    (wanted, began, tree.into_folders())
+    began
+}
+
+/// Somebody opens the LUN, and that is told.
+fn open_and_tell(node: &Node) {
+    node.fake.lio().write(&node.protect(), b"0").unwrap();
+    let folders = node.cell.state().knowledge.watched().folders.clone();
+    let folders = folders.into_iter().map(|folder| (folder, false)).collect();
+    node.engine.note_changes(&FolderChanges { folders, lost: false });
 }
 
 /// `NarrowStep`: the kernel reports each step of ours, too.
@@ -224,6 +251,8 @@ async fn a_narrow_step_is_not_taken_for_a_change_by_somebody_else() {
     let node = Node::new();
     node.until_watched();
     let passes = node.cell.state().turn.passes();
+    // The look that follows the narrow pass is left out.
+    node.cell.state().knowledge.watched_mut().look_is_planned = true;
     node.regrant(Mode::ReadWrite);
     node.engine.wake(&node.cell);
     node.settle();
@@ -236,6 +265,8 @@ async fn a_narrow_step_is_not_taken_for_a_change_by_somebody_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_callers_look_finds_changed_is_put_right() {
     let node = Node::new();
+    // Only the caller's look sees it.
+    node.fake.set_watches_max(0);
     node.resync();
     node.fake.lio().write(&node.protect(), b"0").unwrap();
     node.engine.status(node.cell.id).await.unwrap();
@@ -248,31 +279,53 @@ async fn what_a_callers_look_finds_changed_is_put_right() {
 async fn a_look_that_a_change_overtakes_begins_no_watch() {
     for changed in [false, true] {
         let node = Node::new();
-        for _ in 0..2 {
-            node.resync();
+        node.until_watched();
+        {
+            let mut state = node.cell.state();
+            state.knowledge.watched_mut().look_is_planned = true;
+            state.knowledge.forget(Stale::NarrowStep);
         }
-        assert!(!node.stands(), "its folders are watched, and the next look begins the watch");
-        let (wanted, began, read) = whole_look(&node);
+        let began = whole_look(&node);
         if changed {
-            node.fake.lio().write(&node.protect(), b"0").unwrap();
-            let folders = node.cell.state().knowledge.watched().folders.clone();
-            let folders = folders.into_iter().map(|folder| (folder, false)).collect();
-            node.engine.note_changes(&FolderChanges { folders, lost: false });
+            open_and_tell(&node);
         }
-        node.engine.watch_export(&node.cell, &wanted, began, &read);
+        node.engine.watch_export(&node.cell, began);
         assert_eq!(node.stands(), !changed);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_a_change_overtakes_is_followed_by_another() {
+    let node = Node::new();
+    node.until_watched();
+    node.cell.state().knowledge.forget(Stale::NarrowStep);
+    let began = whole_look(&node);
+    open_and_tell(&node);
+    assert!(!node.stands(), "the control: nobody wakes a pass for it");
+    node.engine.watch_export(&node.cell, began);
+    eventually("it is put right", || {
+        node.fake.lio().read_text(&node.protect()).is_ok_and(|mode| mode == "1")
+    });
+    eventually("it is watched", || node.stands());
 }
 
 /// `OtherFolders`: of folders that are not watched any more nothing is told.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_with_a_folder_that_is_gone_counts_as_watched_no_longer() {
-    let node = Node::new();
-    node.until_watched();
-    let (wanted, began, read) = whole_look(&node);
-    node.unmap();
-    node.engine.watch_export(&node.cell, &wanted, began, &read);
-    assert!(!node.stands());
-    assert!(node.resync() > 0, "a resync looks at it");
-    assert_eq!(node.fake.lio().read_text(&node.protect()).unwrap(), "1");
+    for is_gone in [true, false] {
+        let node = Node::new();
+        node.until_watched();
+        let wanted = wanted(&node);
+        let listening = node.engine.begin_watch(&node.cell, &wanted);
+        listening.watch(&node.path(&format!("acls/{HOST}")));
+        if is_gone {
+            listening.watch(&node.path("acls/iqn.2026-01.lab:gone"));
+        }
+        // Otherwise the look fails in its midst.
+        node.engine.end_watch(&node.cell, listening, is_gone);
+        assert!(!node.stands());
+        assert_eq!(node.fake.watched_folders(), usize::from(!is_gone));
+        assert!(node.resync() > 0, "a resync looks at it");
+        assert!(node.stands());
+    }
 }
