@@ -14,6 +14,7 @@ use mooring_agent::args::{Args, Command, JoinArgs};
 use mooring_agent::config::{Config, HostRole};
 use mooring_agent::engine::Engine;
 use mooring_agent::join::{self, Ground};
+use mooring_agent::lvm;
 use mooring_agent::machine::Machine;
 use mooring_agent::rpc::listen;
 use mooring_agent::run::{self, HostParts};
@@ -60,7 +61,8 @@ fn run(args: &Args) -> Result<()> {
     }
     let config = Config::load(&args.config)?;
     if args.check {
-        for warning in listen::check_tls(&config)? {
+        let groups = lvm::check_groups(&HostCommands, &config.groups);
+        for warning in listen::check_tls(&config)?.iter().chain(&groups) {
             eprintln!("mooring-agent: {warning}");
         }
         config.sealing_keys().check()?;

@@ -19,6 +19,8 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use x509_parser::parse_x509_certificate;
 
+use crate::private;
+
 /// Time before a certificate's end at which a warning begins. Certificates that Mooring renews
 /// itself are renewed earlier.
 const SOON: Duration = Duration::from_hours(30 * 24);
@@ -101,13 +103,15 @@ fn warnings(
     Ok(warnings)
 }
 
-/// Checks a certificate with its chain, and its key. Returns warnings.
+/// Checks a certificate with its chain, and its key. Returns warnings, also about a key that others
+/// can read.
 pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let chain = certificates(cert)?;
-    let warnings = warnings(cert, &chain, now)?;
+    let mut warnings = warnings(cert, &chain, now)?;
     let own = PrivateKeyDer::from_pem_file(key).map_err(of_pem(key, "private key"))?;
     let own =
         any_supported_type(&own).map_err(|error| content(key, "private key of a known kind", &error))?;
+    warnings.extend(private::warning(key, "private key"));
     match CertifiedKey::new(chain, Arc::clone(&own)).keys_match() {
         // A key that does not reveal its public half cannot be compared; the first connection will
         // do it.
@@ -119,13 +123,15 @@ pub fn check_identity(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<St
     }
 }
 
-/// Checks the certificates of an authority, one of which must match the key. Returns warnings.
+/// Checks the certificates of an authority, one of which must match the key. Returns warnings, also
+/// about a key that others can read.
 pub fn check_signer(cert: &Path, key: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
     let all = certificates(cert)?;
-    let warnings = warnings(cert, &all, now)?;
+    let mut warnings = warnings(cert, &all, now)?;
     let own = PrivateKeyDer::from_pem_file(key).map_err(of_pem(key, "private key"))?;
     let own =
         any_supported_type(&own).map_err(|error| content(key, "private key of a known kind", &error))?;
+    warnings.extend(private::warning(key, "private key"));
     let fits =
         |der: CertificateDer<'static>| CertifiedKey::new(vec![der], Arc::clone(&own)).keys_match().is_ok();
     if all.into_iter().any(fits) {
@@ -205,6 +211,7 @@ pub fn pins(pem: &str) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
@@ -227,14 +234,22 @@ mod tests {
     fn what_tls_cannot_use_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
-            fs::write(dir.path().join(name), text).unwrap();
-            dir.path().join(name)
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            path
         };
         let (good, other) = (made(), made());
         let (cert, key) = (file("good.crt", &good.0), file("good.key", &good.1));
         let now = UNIX_EPOCH + Duration::from_secs(YEAR.0 + DAY);
         assert_eq!(check_identity(&cert, &key, now).unwrap(), Vec::<String>::new());
+        assert_eq!(check_signer(&cert, &key, now).unwrap(), Vec::<String>::new());
         assert_eq!(check_authority(&cert, now).unwrap(), Vec::<String>::new());
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        for checked in [check_identity(&cert, &key, now), check_signer(&cert, &key, now)] {
+            let warnings = checked.unwrap();
+            assert!(warnings.len() == 1 && warnings[0].contains("good.key"), "{warnings:?}");
+        }
         let strange = file("other.key", &other.1);
         let (text, none) = (file("text", "no PEM"), dir.path().join("none"));
         for (checked, words) in [
@@ -277,6 +292,7 @@ mod tests {
         let (cert_file, key_file) = (dir.path().join("crt"), dir.path().join("key"));
         fs::write(&cert_file, cert).unwrap();
         fs::write(&key_file, key).unwrap();
+        fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
         for (seconds, word) in [
             (YEAR.1 + DAY, "was valid until"),
             (YEAR.0 - DAY, "is not valid before"),

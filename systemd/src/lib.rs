@@ -13,5 +13,6 @@ pub mod metrics;
 pub mod notify;
 pub mod paths;
 pub mod places;
+pub mod private;
 #[cfg(feature = "sealing")]
 pub mod sealing;

@@ -25,6 +25,7 @@
 
 mod adopt;
 mod apply;
+mod check;
 mod commands;
 mod cut;
 mod doomed;
@@ -44,6 +45,7 @@ use std::path::{Path, PathBuf};
 
 pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply, apply_with};
+pub use check::check_groups;
 pub use cut::{CutOp, SeenTable, apply as apply_cut, look as look_at_table, plan as plan_cut};
 pub use error::Error;
 pub use import::Copied;

@@ -31,6 +31,14 @@ impl Site {
         site
     }
 
+    /// The configuration of a host that only attaches volumes: it has no group.
+    fn of_a_host(&self) -> String {
+        let dir = self.dir.path().display();
+        format!(
+            "state_dir = \"{dir}/state\"\nrun_dir = \"{dir}/run\"\nconfigfs = \"{dir}/configfs\"\n[host]\n"
+        )
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -348,7 +356,30 @@ fn a_check_looks_at_certificates_and_keys() {
     std::fs::write(&key, other.signing_key.serialize_pem()).unwrap();
     refused("is not that of the certificate");
     std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
-    assert_eq!(site.run(&["--check"]), (Some(0), String::new()));
+    site.write(&format!("{}{tls}", site.of_a_host()));
+    let set = |mode| std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+    for mode in [0o644, 0o620] {
+        set(mode);
+        let (code, said) = site.run(&["--check"]);
+        let (path, name) = (key.display(), format!("mode {mode:04o}"));
+        assert!(code == Some(0) && said.contains(&format!("chmod 0640 {path}")), "{said}");
+        assert!(said.contains(&name) && said.lines().count() == 1, "{said}");
+    }
+    // The control: nobody else can use the key.
+    for mode in [0o600, 0o640] {
+        set(mode);
+        assert_eq!(site.run(&["--check"]), (Some(0), String::new()));
+    }
+}
+
+/// On a machine without LVM, or for a user who may not ask it, that is said in place of the group.
+#[test]
+fn a_check_names_a_volume_group_that_is_not_there() {
+    let site = Site::new();
+    let (code, said) = site.run(&["--check"]);
+    assert!(code == Some(0) && said.contains("mooring-test-no-such-group"), "{said}");
+    site.write(&site.of_a_host());
+    assert_eq!(site.run(&["--check"]), (Some(0), String::new()), "the control");
 }
 
 #[test]

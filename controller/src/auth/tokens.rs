@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use argon2::password_hash::{self, PasswordHasher, PasswordVerifier};
 use argon2::{Argon2, Params};
 use mooring_model::Cure;
 use mooring_systemd::config::{ConfigError, File, Mistakes};
+use mooring_systemd::private;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::Semaphore;
@@ -39,9 +39,6 @@ const ID_BYTES: usize = 8;
 
 /// The number of random bytes in a token's secret.
 const SECRET_BYTES: usize = 32;
-
-/// The permissions of the token file that are refused: any for others, and writing by the group.
-const MODE_REFUSED: u32 = 0o027;
 
 /// The most memory that a hash of the file may cost, in KiB, and the most passes over it.
 const COST_MAX: (u32, u32) = (256 * 1024, 16);
@@ -225,8 +222,7 @@ impl Tokens {
     /// Reads the file, if no one else can.
     pub fn load(path: &Path) -> Result<Self, TokensError> {
         let read = |source| TokensError::Read { path: path.to_owned(), source };
-        let mode = std::fs::metadata(path).map_err(read)?.permissions().mode() & 0o777;
-        if mode & MODE_REFUSED != 0 {
+        if let Some(mode) = private::exposed(path).map_err(read)? {
             return Err(TokensError::Open { path: path.to_owned(), mode });
         }
         let text = std::fs::read_to_string(path).map_err(read)?;

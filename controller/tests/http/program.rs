@@ -198,6 +198,13 @@ fn tls() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let path =
         config(dir.path(), &format!("[tls]\ncert = \"{}\"\nkey = \"{}\"", cert.display(), key.display()));
+    for (mode, warns) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+        let checked = run(&["--config", path.to_str().unwrap(), "--no-auth", "--check"]);
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{said}");
+        assert_eq!(said.contains(&format!("chmod 0640 {}", key.display())), warns, "{said}");
+    }
     let running = Running::start(&path, &["--no-auth"]);
     let stream = over_tls(&running, made.cert.der().clone());
     let answer = exchange(stream, "/");

@@ -163,7 +163,18 @@ const ORDER: &[(&str, &[&str])] = &[
     ),
     (
         "systemd",
-        &["certificates", "config", "cores", "folder", "metrics", "notify", "paths", "places", "sealing"],
+        &[
+            "private",
+            "certificates",
+            "config",
+            "cores",
+            "folder",
+            "metrics",
+            "notify",
+            "paths",
+            "places",
+            "sealing",
+        ],
     ),
     (
         "targets",

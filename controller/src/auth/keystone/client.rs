@@ -5,13 +5,13 @@
 //! that is read without a bound.
 
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode};
 use mooring_model::{Chain, Secret};
+use mooring_systemd::private;
 use reqwest::{Certificate, Response};
 use tokio::time::Instant;
 
@@ -24,9 +24,6 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// The time without further requests after one that was not answered: waiting callers do not all
 /// wait for the same silence.
 const DOWN_FOR: Duration = Duration::from_secs(1);
-
-/// The permissions of the password file that are refused: any for others, and writing by the group.
-const MODE_REFUSED: u32 = 0o027;
 
 /// The error that Keystone cannot be asked. The log has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +59,7 @@ impl fmt::Debug for Client {
 
 fn password(path: &Path) -> Result<Secret, KeystoneError> {
     let read = |source| KeystoneError::Read { path: path.to_owned(), source };
-    let mode = std::fs::metadata(path).map_err(read)?.permissions().mode() & 0o777;
-    if mode & MODE_REFUSED != 0 {
+    if let Some(mode) = private::exposed(path).map_err(read)? {
         return Err(KeystoneError::Open { path: path.to_owned(), mode });
     }
     let text = std::fs::read_to_string(path).map_err(read)?;

@@ -1,5 +1,7 @@
 //! Tests of the token file, and of how often a hash is computed.
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 
 fn block(name: &str) -> String {
