@@ -79,6 +79,36 @@ async fn a_server_keeps_its_disk_while_its_session_is_live_or_nobody_can_tell() 
     rig.service.delete_attachment(&admin(), made.id, false, LONG).await.unwrap();
 }
 
+/// The agent answers, and its look at the sessions has come to no end: what an earlier look saw says
+/// nothing of now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_keeps_its_disk_while_its_agent_cannot_look() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let looks = |looked_now| rig.storage.state().knobs.looked_now = looked_now;
+    let unknown = |answer: Result<(), Refusal>| {
+        let answer = answer.map_err(in_words);
+        let is_said = |text: &str| text.contains("does not say whether a session is live");
+        assert!(matches!(&answer, Err(Refusal::Conflict(text)) if is_said(text)), "{answer:?}");
+    };
+    // The controls: a look that has come to its end, and an older agent, which does not say.
+    for (node, looked_now) in [(1, Some(true)), (2, None)] {
+        let id = attached(&rig, volume, node, u128::from(node)).await;
+        looks(Some(false));
+        unknown(rig.service.delete_attachment(&admin(), id, false, LONG).await.map(drop));
+        let detach = AttachAction::Detach { attachment: Some(id), force: false };
+        let close = AttachAction::TerminateConnection { connector: Some(connector(node)) };
+        for action in [detach, close] {
+            unknown(rig.service.attach_action(&admin(), volume, action, LONG).await.map(drop));
+        }
+        assert_eq!(rig.service.attachment(&admin(), id).await.unwrap().status, AttachmentStatus::Attached);
+        assert_eq!(rig.storage.granted(volume).len(), 1);
+        looks(looked_now);
+        rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
+        assert!(rig.storage.granted(volume).is_empty());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_one_dead_host_go_together() {
     let rig = Rig::new(2).await;

@@ -1,5 +1,5 @@
 //! Answers to `GetVolume`, `ListVolumes` and `Plan`. Each answer looks at the kernel. If the kernel
-//! does not answer in time, the answer has the last known state and the stuck call.
+//! does not answer in time, the answer has the last known state and the stuck call, and says so.
 //!
 //! What must never happen here: a write; a secret in an answer.
 
@@ -44,6 +44,19 @@ pub struct Status {
     pub wanted_volume: Option<VolumeSpec>,
     /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
+    /// `true` if the export and its sessions were looked at for this answer, or nothing is exported.
+    /// `false` if the look failed or came to no end: `export` is as an earlier look saw it.
+    pub looked_now: bool,
+}
+
+/// The result of a look at an export, with its sessions and counters.
+enum Looked {
+    /// The export as it is now.
+    Seen(Box<ExportReport>),
+    /// There is neither a spec nor a tombstone of an export: nothing is to be looked at.
+    Nothing,
+    /// The look failed, or came to no end in time.
+    Failed,
 }
 
 /// A step of a dry run.
@@ -159,25 +172,27 @@ impl Cell {
 }
 
 impl Engine {
-    /// Looks at an export now, with its sessions and counters. `None` if there is no export, or no
-    /// answer in time.
-    async fn look(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
+    /// Looks at an export now, with its sessions and counters.
+    async fn look(&self, cell: &Arc<Cell>) -> Looked {
         // If a call of this volume does not return, a second one would be lost, too, with its
         // thread.
         if cell.state().is_blocked() {
-            return None;
+            return Looked::Failed;
         }
         let (engine, at) = (self.clone(), Arc::clone(cell));
-        tokio::time::timeout(LOOK_DEADLINE, self.blocking(move || engine.look_now(&at))).await.ok()??
+        let look = tokio::time::timeout(LOOK_DEADLINE, self.blocking(move || engine.look_now(&at)));
+        look.await.ok().flatten().unwrap_or(Looked::Failed)
     }
 
-    fn look_now(&self, cell: &Arc<Cell>) -> Option<ExportReport> {
+    fn look_now(&self, cell: &Arc<Cell>) -> Looked {
         let (volume, export) = cell.state().wishes();
         let _look = Look::begin(cell);
-        let wanted = self.wanted_export(cell, volume.as_ref(), export.as_ref())?;
+        let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else {
+            return if export.is_none() { Looked::Nothing } else { Looked::Failed };
+        };
         let tree = &*self.shared.machine.target;
-        let seen = wanted.look(tree).ok()?;
-        let lives = self.read_lives(cell, &wanted).ok()?;
+        let Ok(seen) = wanted.look(tree) else { return Looked::Failed };
+        let Ok(lives) = self.read_lives(cell, &wanted) else { return Looked::Failed };
         // Sessions and counters are filled in below, in place of those in the pass's report.
         let last = cell.state().export_end().report.clone();
         let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
@@ -190,7 +205,7 @@ impl Engine {
         let state = cell.state();
         report.problems.extend(state.store_failed().cloned());
         state.fill_reservations(&mut report);
-        Some(report)
+        Looked::Seen(Box::new(report))
     }
 
     /// Keeps the report of a look beside all passes if the last pass left another one, and wakes
@@ -218,7 +233,11 @@ impl Engine {
                 return None;
             }
         }
-        let seen = self.look(&cell).await;
+        let (seen, looked_now) = match self.look(&cell).await {
+            Looked::Seen(report) => (Some(*report), true),
+            Looked::Nothing => (None, true),
+            Looked::Failed => (None, false),
+        };
         let engine = self.clone();
         let receipts = self.blocking(move || engine.shared.store.receipts(id, RECEIPTS_SHOWN)).await;
         let export = seen.or_else(|| cell.export_report());
@@ -241,6 +260,7 @@ impl Engine {
             wanted: state.export_spec().cloned(),
             wanted_volume: state.volume_spec().cloned(),
             receipts,
+            looked_now,
         })
     }
 

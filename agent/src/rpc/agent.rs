@@ -155,6 +155,7 @@ fn state_to_wire(state: &VolumeState, secrets: Secrets) -> v1::VolumeStatus {
         },
         receipts: state.receipts.iter().map(Into::into).collect(),
         volume_spec: state.wanted_volume.as_ref().map(Into::into),
+        looked_now: Some(state.looked_now),
     }
 }
 

@@ -94,6 +94,8 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
     node.fake.set_watches_max(0);
     let agent = node.start();
     agent.make(put_volume(&v, 1));
+    let looked_now = || agent.get(&v).unwrap().looked_now;
+    eventually("nothing is exported, which needs no look", || looked_now() == Some(true));
     agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
     let one = node.login(&v, "host1").unwrap();
     node.fake.hold(device(&v));
@@ -106,6 +108,7 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
     });
     eventually("the other's call hangs", || !node.fake.is_live(one));
     eventually("a look has not come back", || agent.get(&v).unwrap().export.unwrap().stuck.is_some());
+    assert_eq!(looked_now(), Some(false), "its sessions are those of an earlier look");
     let lists = |agent: &Agent| agent.switch.log().iter().filter(|call| call.ends_with("/acls")).count();
     let before = lists(&agent);
     for _ in 0..50 {
@@ -115,6 +118,7 @@ fn a_foreign_call_that_hangs_costs_at_most_two_threads_however_many_ask() {
     node.fake.release(device(&v));
     other.join().unwrap();
     eventually("its state is seen again", || agent.get(&v).unwrap().export.unwrap().stuck.is_none());
+    eventually("it is looked at", || looked_now() == Some(true));
 }
 
 #[test]

@@ -474,6 +474,10 @@ pub struct VolumeStatus {
     /// What is wanted of the volume; absent for a tombstone.
     #[prost(message, optional, tag = "10")]
     pub volume_spec: ::core::option::Option<VolumeSpec>,
+    /// true: the agent has looked at the export and its sessions for this answer, or nothing is exported. false: the look failed or
+    /// came to no end, and the export is as an earlier look saw it. Not set: it is of a release that does not say.
+    #[prost(bool, optional, tag = "11")]
+    pub looked_now: ::core::option::Option<bool>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Problem {

@@ -204,6 +204,7 @@ impl State {
             export_spec,
             receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
             volume_spec: volume.spec.clone(),
+            looked_now: Some(true),
         }
     }
 

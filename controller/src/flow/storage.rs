@@ -453,6 +453,16 @@ impl Flow {
 
     /// Looks at a volume now. Returns its receipts.
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
+        let status = self.status_now(agent, id).await?;
+        Ok(status.receipts.iter().filter_map(reports::receipt).collect())
+    }
+
+    /// Looks at a volume now. Returns the agent's answer.
+    pub(crate) async fn status_now(
+        &self,
+        agent: &Arc<Agent>,
+        id: VolumeId,
+    ) -> Result<v1::VolumeStatus, CallError> {
         let heard = Heard::Answered(Instant::now());
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
         if let Some(report) = reports::export_of(status.export.as_ref(), id) {
@@ -462,7 +472,7 @@ impl Flow {
             agent.saw_volume(&report, heard);
         }
         self.touch(id);
-        Ok(status.receipts.iter().filter_map(reports::receipt).collect())
+        Ok(status)
     }
 }
 

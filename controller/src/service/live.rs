@@ -202,7 +202,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
 
 impl Flow {
     /// Asks the storage agent if a session of a nexus is logged in. `None`: the agent did not
-    /// answer.
+    /// answer, or could not look: what it has seen before is no answer.
     pub(super) async fn is_live(
         &self,
         agent: AgentId,
@@ -210,9 +210,13 @@ impl Flow {
         initiators: &Initiators,
     ) -> Option<bool> {
         let agent = self.facts.agents.up(agent).ok()?;
-        if let Err(error) = self.look(&agent, volume).await {
-            tracing::debug!(%volume, %error, "cannot look at the sessions");
-            return None;
+        match self.status_now(&agent, volume).await {
+            Ok(status) if status.looked_now == Some(false) => return None,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%volume, %error, "cannot look at the sessions");
+                return None;
+            }
         }
         let Some(report) = agent.export(volume) else { return Some(false) };
         Some(initiators.each().any(|initiator| has_session(&report, &initiator)))

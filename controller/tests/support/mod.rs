@@ -60,6 +60,8 @@ pub(crate) struct Knobs {
     pub(crate) reservations: Option<v1::Reservations>,
     /// The agent does not report when it looked at sessions: an older one.
     pub(crate) blind: bool,
+    /// `false`: the looks of answers come to no end. `None`: an older agent, which does not say.
+    pub(crate) looked_now: Option<bool>,
     /// An older agent, which cannot unmanage: it keeps the LV as an orphan.
     pub(crate) keeps_released: bool,
     /// New volumes fail for good.
@@ -270,6 +272,7 @@ impl State {
             export_spec: export.spec,
             receipts: self.receipts.iter().filter(|receipt| receipt.volume_id == id).cloned().collect(),
             volume_spec: volume.spec,
+            looked_now: self.knobs.looked_now,
         }
     }
 

@@ -231,6 +231,7 @@ impl World {
             volume_spec: None,
             export_spec: None,
             receipts: Vec::new(),
+            looked_now: Some(true),
             volume_id: id,
         }
     }
