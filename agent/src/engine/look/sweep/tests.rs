@@ -6,8 +6,9 @@ use mooring_model::{ByteSize, Phase};
 use crate::engine::lock;
 use crate::engine::testing::{Node, eventually};
 
-/// `LvDrifted`: nothing tells of a change of an export whose folders cannot be watched. Whoever changes an LV by hand may have changed its export, too. The LV stays ready all the while:
-/// it is smaller than its volume shall be, before and after.
+/// `LvDrifted`: nothing tells of a change of an export whose folders cannot be watched. Whoever
+/// changes an LV by hand may have changed its export, too. The LV stays ready all the while: it is
+/// smaller than its volume shall be, before and after.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_lv_changed_by_hand_has_its_export_looked_at_as_a_whole() {
     let node = Node::new();

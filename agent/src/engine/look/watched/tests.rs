@@ -245,6 +245,26 @@ fn open_and_tell(node: &Node) {
     node.engine.note_changes(&FolderChanges { folders, lost: false });
 }
 
+/// `Step`: the kernel reports each step of ours, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_ours_is_not_taken_for_a_change_by_somebody_else() {
+    let node = Node::new();
+    node.until_watched();
+    let passes = node.cell.state().turn.passes();
+    let folders = node.cell.state().knowledge.watched().folders.clone();
+    assert!(!folders.is_empty(), "the control");
+    // The whole look has something to do.
+    node.cell.state().knowledge.forget(Stale::Swept);
+    node.regrant(Mode::ReadWrite);
+    node.engine.wake(&node.cell);
+    node.settle();
+    assert!(node.stands(), "the look behind the step begins the watch");
+    let folders = folders.into_iter().map(|folder| (folder, false)).collect();
+    node.engine.note_changes(&FolderChanges { folders, lost: false });
+    node.settle();
+    assert_eq!(node.cell.state().turn.passes(), passes + 1, "nobody else has changed it");
+}
+
 /// `NarrowStep`: the kernel reports each step of ours, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_narrow_step_is_not_taken_for_a_change_by_somebody_else() {
