@@ -16,6 +16,7 @@ use mooring_systemd::certificates::{self, CertificateError};
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Hint, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
+use mooring_systemd::private;
 use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
@@ -203,7 +204,7 @@ impl Config {
     }
 
     /// Checks the certificates and keys that the configuration names, for the API and for agents.
-    /// Returns warnings.
+    /// Returns warnings, also about a key or a database's password that others can read.
     pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
         let now = SystemTime::now();
         let mut warnings = BTreeSet::new();
@@ -220,6 +221,9 @@ impl Config {
             if let (Some(cert), Some(key)) = (cert, key) {
                 warnings.extend(certificates::check_identity(cert, key, now)?);
             }
+        }
+        if let Some(path) = self.database.as_ref().and_then(PostgresOptions::password_file) {
+            warnings.extend(private::warning(path, "password"));
         }
         Ok(warnings.into_iter().collect())
     }

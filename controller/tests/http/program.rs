@@ -250,6 +250,27 @@ fn what_is_unsafe_or_wrong_is_refused() {
 }
 
 #[test]
+fn a_check_warns_of_a_database_password_that_others_can_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let password = dir.path().join("password");
+    std::fs::write(&password, "of the database").unwrap();
+    std::fs::write(dir.path().join("mooring-sealing-key"), include_str!("../support/sealing.key")).unwrap();
+    let url = "postgres://mooring@/mooring?host=/nonexistent";
+    let database = format!("[database]\nurl = \"{url}\"\npassword_file = \"{}\"", password.display());
+    let path = config(dir.path(), &database);
+    let args = ["--config", path.to_str().unwrap(), "--no-auth", "--check"];
+    // The second one is the control.
+    for (mode, warns) in [(0o644, true), (0o640, false)] {
+        std::fs::set_permissions(&password, std::fs::Permissions::from_mode(mode)).unwrap();
+        let checked =
+            Command::new(PROGRAM).args(args).env("CREDENTIALS_DIRECTORY", dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{said}");
+        assert_eq!(said.contains(&format!("chmod 0640 {}", password.display())), warns, "{said}");
+    }
+}
+
+#[test]
 fn a_shared_database_wants_keys_that_every_controller_has() {
     let dir = tempfile::tempdir().unwrap();
     let url = "postgres://mooring@/mooring?host=/nonexistent";

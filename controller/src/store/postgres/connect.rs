@@ -111,6 +111,11 @@ impl PostgresOptions {
         self.password_file.iter().chain(&self.ca).map(PathBuf::as_path)
     }
 
+    /// The file with the password. `None` if the server asks for none.
+    pub fn password_file(&self) -> Option<&Path> {
+        self.password_file.as_deref()
+    }
+
     /// These options for another database of the server.
     #[must_use]
     pub fn with_database(mut self, name: &str) -> Self {
