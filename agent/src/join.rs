@@ -417,14 +417,14 @@ fn reaches(ip: IpAddr) -> bool {
     }
 }
 
-/// Returns the groups that LVM knows. They are proposals, so that a failure yields none.
+/// Returns the groups that LVM can read. They are proposals, so that a failure yields none. An lvm
+/// that crashes is run once more.
 fn volume_groups(commands: &dyn Commands) -> Vec<String> {
     let args = ["vgs", "--noheadings", "-o", "vg_name"].map(str::to_owned).to_vec();
     let vgs = Command { program: "/usr/sbin/lvm", args, timeout: COMMAND_TIMEOUT };
-    let Ok(said) = commands.run(&vgs) else { return Vec::new() };
-    if said.status != 0 {
-        return Vec::new();
-    }
+    let ask = || commands.run(&vgs).ok();
+    let Some(said) = ask().filter(|said| said.status < 128).or_else(ask) else { return Vec::new() };
+    // A group that cannot be read fails the command; the others are listed all the same.
     String::from_utf8_lossy(&said.stdout).split_whitespace().map(str::to_owned).collect()
 }
 

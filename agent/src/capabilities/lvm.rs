@@ -47,6 +47,12 @@ impl Known {
         self.said.as_ref().map_or(&[], |said| &said.pools)
     }
 
+    /// Returns `true` if no LV can be made in a group that is on this host, or if LVM cannot read it.
+    pub(crate) fn has_unusable_group(&self) -> bool {
+        let unusable = |fault: &Fault| fault.code == Code::GroupUnusable;
+        self.said.as_ref().is_some_and(|said| said.faults.iter().any(unusable))
+    }
+
     /// Returns the time of the last answer. `None` if there was none.
     pub(crate) fn seen(&self) -> Option<SystemTime> {
         self.seen

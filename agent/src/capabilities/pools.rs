@@ -23,6 +23,11 @@ pub(super) fn check_groups(view: &VolumesView) -> Vec<Fault> {
         );
         faults.push(Fault::new(Code::GroupMissing, Weight::Degrades, On::Host, object(group), text));
     }
+    for (group, unread) in view.unread_groups() {
+        let on = On::Group(group.to_string());
+        let fault = Fault::new(Code::GroupUnusable, Weight::Fails, on, object(group), unread.said.clone());
+        faults.push(fault.cured_by(unread.cure));
+    }
     for group in view.groups() {
         if let Some(trouble) = &group.trouble {
             let on = On::Group(group.name.to_string());

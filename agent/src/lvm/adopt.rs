@@ -52,10 +52,16 @@ impl AnyLv {
     }
 }
 
-/// Lists all LVs of the listed groups, with two commands.
+/// Lists all LVs of the listed groups, with two commands. Fails if LVM cannot read one of them: an
+/// export of its LVs could not be told from one of no LV.
 pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyLv>, Error> {
     let lvm = Lvm(commands);
-    let (seen, lvs) = (view::groups_of(&lvm, groups)?, lvm.lvs()?);
+    let seen = view::groups_of(&lvm, groups)?;
+    if let Some((_, unread)) = seen.unread_groups().next() {
+        return Err(unread.clone().into_error());
+    }
+    let names: Vec<_> = seen.groups().iter().map(|group| &group.name).collect();
+    let lvs = if names.is_empty() { Vec::new() } else { lvm.lvs(&names)? };
     let any = |raw: &RawLv| {
         let group = seen.groups().iter().find(|group| group.name.as_str() == raw.group)?;
         let trouble = group.trouble.clone();

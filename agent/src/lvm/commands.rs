@@ -15,6 +15,12 @@ use serde::de::{DeserializeOwned, Deserializer};
 use super::error::Error;
 use super::plan::LvId;
 
+/// Commands that change nothing.
+const REPORTS: [&str; 3] = ["vgs", "lvs", "pvs"];
+
+/// First exit status of a command that a signal has ended (`CommandOutput::status`).
+const CRASHED_FROM: i32 = 128;
+
 /// Path of `lvm`, one program with subcommands. Debian, Fedora and SUSE all have it there.
 const PROGRAM: &str = "/sbin/lvm";
 
@@ -219,24 +225,45 @@ impl fmt::Display for Extents {
 }
 
 impl Lvm<'_> {
-    /// Lists all groups of the machine.
-    pub(super) fn groups(&self) -> Result<Vec<RawVg>, Error> {
+    /// Lists those of the named groups that exist. Fails if LVM cannot read one of them.
+    ///
+    /// LVM reads no other group then: one of somebody else that it cannot read costs nothing.
+    pub(super) fn groups(&self, names: &[&VgName]) -> Result<Vec<RawVg>, Error> {
         let op = || "list the volume groups".to_owned();
-        let out = self.run(op, "", &report("vgs", &["-o", VG_COLUMNS]))?;
-        Ok(parse::<Report<Vgs>>(op, &out)?.report.into_iter().flat_map(|part| part.vg).collect())
+        let mut args = report("vgs", &["-o", VG_COLUMNS]);
+        args.extend(names.iter().map(|name| name.as_str()));
+        let out = self.ask(op, &args)?;
+        if out.status != 0 && !only_absent(&out.stderr) {
+            let group = names.first().map_or("", |name| name.as_str());
+            return Err(meaning(op(), group, out.status, &out.stderr));
+        }
+        rows_of_groups(op, &out)
     }
 
-    /// Lists all disks of the machine that LVM knows.
+    /// Lists all groups of the machine that LVM can read.
+    pub(super) fn all_groups(&self) -> Result<Vec<RawVg>, Error> {
+        let op = || "list the volume groups".to_owned();
+        rows_of_groups(op, &self.ask(op, &report("vgs", &["-o", VG_COLUMNS]))?)
+    }
+
+    /// Lists all disks of the machine that LVM knows. Those of a group that it cannot read are left
+    /// out, unless LVM lists none at all.
     pub(super) fn disks(&self) -> Result<Vec<RawPv>, Error> {
         let op = || "list the physical volumes".to_owned();
-        let out = self.run(op, "", &report("pvs", &["-o", PV_COLUMNS]))?;
-        Ok(parse::<Report<Pvs>>(op, &out)?.report.into_iter().flat_map(|part| part.pv).collect())
+        let out = self.ask(op, &report("pvs", &["-o", PV_COLUMNS]))?;
+        let parsed = parse::<Report<Pvs>>(op, &out.stdout);
+        if out.status != 0 && parsed.is_err() {
+            return Err(meaning(op(), "", out.status, &out.stderr));
+        }
+        Ok(parsed?.report.into_iter().flat_map(|part| part.pv).collect())
     }
 
-    /// Lists all LVs of the machine that `lvs` shows.
-    pub(super) fn lvs(&self) -> Result<Vec<RawLv>, Error> {
+    /// Lists all LVs of these groups that `lvs` shows. Fails if LVM cannot read one of them.
+    pub(super) fn lvs(&self, groups: &[&VgName]) -> Result<Vec<RawLv>, Error> {
         let op = || "list the logical volumes".to_owned();
-        let out = self.run(op, "", &report("lvs", &["-o", LV_COLUMNS]))?;
+        let mut args = report("lvs", &["-o", LV_COLUMNS]);
+        args.extend(groups.iter().map(|group| group.as_str()));
+        let out = self.run(op, groups.first().map_or("", |group| group.as_str()), &args)?;
         Ok(one_of_each(parse::<Report<Lvs>>(op, &out)?))
     }
 
@@ -249,7 +276,7 @@ impl Lvm<'_> {
         let mut args = report("lvs", &["-o", LV_COLUMNS]);
         let paths: Vec<_> = names.iter().map(|name| format!("{group}/{name}")).collect();
         args.extend(paths.iter().map(String::as_str));
-        let out = self.output(op, &args)?;
+        let out = self.ask(op, &args)?;
         // `lvs` lists the LVs that exist; its exit status speaks of those that do not.
         let stdout = if out.status == 0 || only_missing(&out.stderr) {
             out.stdout
@@ -460,8 +487,30 @@ impl Lvm<'_> {
     }
 
     fn output(&self, op: impl Fn() -> String, args: &[&str]) -> Result<CommandOutput, Error> {
+        if REPORTS.contains(args.first().unwrap_or(&"")) {
+            return self.ask(op, args);
+        }
         ended(op, self.0.run(&command(args)))
     }
+
+    /// Runs a report. One that crashes is run once more: it changes nothing.
+    fn ask(&self, op: impl Fn() -> String, args: &[&str]) -> Result<CommandOutput, Error> {
+        let command = command(args);
+        let out = ended(&op, self.0.run(&command))?;
+        if out.status < CRASHED_FROM {
+            return Ok(out);
+        }
+        tracing::warn!(status = out.status, "lvm crashed, and is run again to {}", op());
+        ended(op, self.0.run(&command))
+    }
+}
+
+/// Reads the rows of groups in the output of `vgs`, also if it has failed for others.
+fn rows_of_groups(op: impl Fn() -> String, out: &CommandOutput) -> Result<Vec<RawVg>, Error> {
+    if out.status != 0 && out.stdout.trim_ascii().is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(parse::<Report<Vgs>>(op, &out.stdout)?.report.into_iter().flat_map(|part| part.vg).collect())
 }
 
 /// Returns the arguments of a report whose answer [`parse`] reads: JSON, with sizes in bytes.
@@ -495,6 +544,16 @@ fn ended<T>(op: impl Fn() -> String, result: Result<T, CommandError>) -> Result<
 fn only_missing(stderr: &str) -> bool {
     let mut errors = lines(stderr).filter(|line| !line.starts_with("WARNING")).peekable();
     errors.peek().is_some() && errors.all(|line| line.starts_with(NOT_FOUND))
+}
+
+/// Returns `true` if LVM complains of nothing but groups that do not exist.
+fn only_absent(stderr: &str) -> bool {
+    let mut errors = lines(stderr).filter(|line| !line.starts_with("WARNING")).peekable();
+    let absent = |line: &str| {
+        line.starts_with("Volume group \"") && line.ends_with("\" not found")
+            || line.starts_with("Cannot process volume group ")
+    };
+    errors.peek().is_some() && errors.all(absent)
 }
 
 fn lines(stderr: &str) -> impl Iterator<Item = &str> {
@@ -673,6 +732,15 @@ mod tests {
         }
         let out = br#"{"report":[{"seg":[{"seg_pe_ranges":"/dev/loop0:0-1"},{"seg_pe_ranges":"/dev/loop0:4-6"}]}]}"#;
         assert_eq!(parse::<Report<Segments>>(op, out).unwrap().report[0].seg[1].ranges, "/dev/loop0:4-6");
+    }
+
+    #[test]
+    fn groups_that_are_only_not_there_are_told_from_errors() {
+        let missing = "  Volume group \"vg0\" not found\n  Cannot process volume group vg0\n";
+        assert!(only_absent(missing) && only_absent(&format!("  WARNING: noise\n{missing}{missing}")));
+        for other in ["", "  WARNING: noise\n", &format!("{missing}  Failed to read metadata of vg1.\n")] {
+            assert!(!only_absent(other), "{other}");
+        }
     }
 
     #[test]

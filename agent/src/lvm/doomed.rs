@@ -2,7 +2,7 @@
 //! it. Pure; a part of [`super::plan`].
 //!
 //! What must never happen here: a removal while the export is in the kernel; a half-wiped LV that
-//! anybody could take for a complete one; a volume reported as gone whose group is missing.
+//! anybody could take for a complete one; a volume reported as gone whose group is missing or cannot be read.
 
 use mooring_model::{BlockedKind, LvName, Plan, VolumeId};
 
@@ -75,9 +75,10 @@ pub(super) fn the_one_of_ours<'a>(
     let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
     match ours.as_slice() {
         [] => {
-            // The LV may lie in the missing group: nothing is known of it, and "gone" would be a
-            // lie.
-            for group in seen.missing() {
+            // The LV may lie in a group that is missing, or that LVM cannot read: nothing is known of
+            // it, and "gone" would be a lie.
+            let unread = seen.unread_groups().map(|(group, _)| group);
+            for group in seen.missing().iter().chain(unread) {
                 let why = format!("cannot say that its data is gone: {}", absent(group, seen));
                 plan.block(BlockedKind::Missing, object(), why);
             }

@@ -86,6 +86,14 @@ pub enum Error {
         /// Error output of the command.
         said: String,
     },
+    /// LVM cannot read one group. The others are looked at all the same.
+    #[error("{said}")]
+    Unread {
+        /// The error of the look at that group.
+        said: String,
+        /// Who can cure it.
+        cure: Cure,
+    },
     /// LVM's report cannot be read.
     #[error("cannot {op}: LVM's report is not what this agent can read: {why}")]
     Report {
@@ -179,6 +187,7 @@ impl Error {
             | Self::Lvm { .. }
             | Self::Report { .. } => Cure::Operator,
             Self::Image(error) => error.cure(),
+            Self::Unread { cure, .. } => *cure,
             // As a rule udev holds it for a moment; the report names a holder that stays longer.
             Self::InUse { .. }
             | Self::Hung { .. }
@@ -188,6 +197,12 @@ impl Error {
             | Self::NoDevice { .. }
             | Self::Stopped { .. } => Cure::Retry,
         }
+    }
+
+    /// Returns `true` if the failure of a look says nothing of the group that was looked at: LVM
+    /// itself does not work, or does not answer.
+    pub(super) const fn concerns_all(&self) -> bool {
+        matches!(self, Self::NoLvm { .. } | Self::NoDeviceMapper { .. } | Self::Hung { .. })
     }
 
     /// Makes the error of an operation on a device.

@@ -467,6 +467,7 @@ fn plan_volume(
                     .iter()
                     .map(|group| group.name.as_str())
                     .chain(seen.missing().iter().map(VgName::as_str))
+                    .chain(seen.unread_groups().map(|(group, _)| group.as_str()))
             )
         );
         return plan.block(BlockedKind::Missing, format!("volume group {}", spec.group), why);
@@ -701,7 +702,11 @@ pub(super) fn block_foreign(plan: &mut Plan<VolumeOp>, lv: &LvId) {
     plan.block(BlockedKind::Foreign, format!("LV {lv}"), why);
 }
 
+/// Says why nothing is known of a listed group: LVM cannot read it, or it is missing.
 pub(super) fn absent(group: &VgName, seen: &VolumesView) -> String {
+    if let Some(unread) = seen.unread(group) {
+        return unread.said.clone();
+    }
     let there = seen
         .groups()
         .iter()

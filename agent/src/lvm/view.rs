@@ -1,5 +1,7 @@
 //! View of LVM: the groups that the configuration lists, and their LVs.
 
+mod groups;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
@@ -9,12 +11,15 @@ use mooring_model::{
     VgName, VolumeId, VolumeKind, lv_volume_tag, revert_of_lv_tag, volume_of_lv_tag,
 };
 
-use super::commands::{Lvm, RawLv, RawVg, attr_at, group_name};
+use super::commands::{Lvm, RawLv, attr_at};
 use super::error::Error;
 use super::import::Copied;
 use super::plan::Beside;
 use super::whole::mapping;
 use crate::config::{self, Wipe};
+
+pub use groups::Unread;
+pub(super) use groups::groups_of;
 
 /// A listed group that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -283,6 +288,8 @@ pub struct VolumesView {
     groups: Vec<SeenGroup>,
     /// Listed groups that do not exist.
     missing: Vec<VgName>,
+    /// Listed groups that LVM cannot read. Nothing is known of their LVs.
+    unread: BTreeMap<VgName, Unread>,
     /// Groups that exist and are not listed, for messages.
     unlisted: Vec<String>,
     /// LVs of the listed groups that have a volume's or snapshot's name, tagged or not.
@@ -306,6 +313,16 @@ impl VolumesView {
         &self.missing
     }
 
+    /// Returns the listed groups that LVM cannot read, with the reasons.
+    pub fn unread_groups(&self) -> impl Iterator<Item = (&VgName, &Unread)> {
+        self.unread.iter()
+    }
+
+    /// Returns why LVM cannot read a listed group. `None` if it can, or if the group is missing.
+    pub fn unread(&self, group: &VgName) -> Option<&Unread> {
+        self.unread.get(group)
+    }
+
     /// Returns the groups that exist and that the configuration does not list.
     pub fn unlisted(&self) -> &[String] {
         &self.unlisted
@@ -318,7 +335,7 @@ impl VolumesView {
 
     /// Returns `true` if the configuration lists this group.
     pub fn is_listed(&self, name: &VgName) -> bool {
-        self.group(name).is_some() || self.missing.contains(name)
+        self.group(name).is_some() || self.missing.contains(name) || self.unread(name).is_some()
     }
 
     /// Returns the volume's LV in this group: ours, or somebody else's under our name. `None` if
@@ -379,6 +396,7 @@ impl VolumesView {
         Self {
             groups: self.groups.clone(),
             missing: self.missing.clone(),
+            unread: self.unread.clone(),
             unlisted: self.unlisted.clone(),
             lvs: part(&self.lvs),
             growths: part(&self.growths),
@@ -414,7 +432,8 @@ impl VolumesView {
 }
 
 /// Views all listed groups with two commands, however many LVs there are; with a third where the
-/// configuration enables discards. Without groups there is no command: a host that only attaches
+/// configuration enables discards. Each group is asked for by its name; where LVM cannot read one,
+/// a few commands more tell which. Without groups there is no command: a host that only attaches
 /// volumes may have no LVM, and groups of its own that are none of our business.
 pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<VolumesView, Error> {
     if groups.is_empty() {
@@ -425,12 +444,8 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
     if groups.iter().any(|group| group.discard || group.wipe == Wipe::Discard) {
         view.look_at_disks(&lvm)?;
     }
-    if !view.groups.is_empty() {
-        for raw in lvm.lvs()? {
-            view.take(raw);
-        }
-    }
-    Ok(view)
+    view.look_at_lvs(&lvm)?;
+    view.unless_none_is_read(groups.len())
 }
 
 /// Views one volume, the LVs in `beside`, and the groups. The amount read does not grow with the
@@ -446,31 +461,14 @@ pub fn view_one(
     }
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
-    let groups: Vec<_> =
+    let seen: Vec<_> =
         view.groups.iter().map(|group| (group.name.clone(), group.thin_size.is_some())).collect();
-    for (group, thin) in groups {
-        let mut names = vec![LvName::of(volume), LvName::growth_of(volume), LvName::snapshot_of(volume)];
-        names.push(LvName::back_of(volume));
-        names.extend(beside.source.map(Source::lv));
-        names.extend(beside.takes.clone());
-        if thin || beside.source.is_some() || beside.takes.is_some() {
-            names.push(LvName::thin_pool());
-        }
-        for raw in lvm.lvs_named(&group, &names)? {
-            view.take(raw);
-        }
-        // An adopted LV has a name of its own. `lvs` looks for it only if no LV has the id's name:
-        // a look at other volumes costs nothing more.
-        let of = beside.source.map(Source::id).filter(|id| *id != volume);
-        for id in std::iter::once(volume).chain(of) {
-            if view.lvs_of(id).iter().all(|lv| lv.group != group.as_str()) {
-                for raw in lvm.lvs_tagged(&group, &lv_volume_tag(id))? {
-                    view.take(raw);
-                }
-            }
+    for (group, thin) in seen {
+        if let Err(error) = view.look_at_one(&lvm, (&group, thin), volume, beside) {
+            view.leave_out(&group, error)?;
         }
     }
-    Ok(view)
+    view.unless_none_is_read(groups.len())
 }
 
 /// Lists the disks that LVM finds of these groups, each with its group. A missing disk has no path,
@@ -485,58 +483,6 @@ pub fn disks(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<(V
         path.is_absolute().then_some((listed(&raw.group)?.name.clone(), path))
     });
     Ok(found.collect())
-}
-
-/// Views the listed groups alone, without their LVs.
-pub(super) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {
-    let raw = lvm.groups()?;
-    let mut view = VolumesView::default();
-    for group in listed {
-        let same: Vec<_> = raw.iter().filter(|raw| raw.name == group.name.as_str()).collect();
-        match same.as_slice() {
-            [] => view.missing.push(group.name.clone()),
-            [first, others @ ..] => view.groups.push(seen_group(group, first, others)),
-        }
-    }
-    let is_listed = |name: &str| group_name(name).is_some_and(|name| view.is_listed(&name));
-    let unlisted: BTreeSet<_> =
-        raw.iter().map(|raw| &raw.name).filter(|name| !is_listed(name)).cloned().collect();
-    view.unlisted = unlisted.into_iter().collect();
-    Ok(view)
-}
-
-fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGroup {
-    let name = &listed.name;
-    // vg_attr(8): w/r, resizeable, exported, partial, policy, clustered or shared.
-    let attr = |index: usize| raw.attr.as_bytes().get(index).copied();
-    let trouble = if let Some(other) = others.first() {
-        Some(format!(
-            "two volume groups are named {name} ({} and {}): rename one with vgrename UUID NEWNAME",
-            raw.uuid, other.uuid
-        ))
-    } else if attr(2) == Some(b'x') {
-        Some(format!("volume group {name} is exported: run vgimport {name}"))
-    } else if attr(3) == Some(b'p') {
-        Some(format!("a disk of volume group {name} is missing: see pvs and vgreduce(8)"))
-    } else if attr(0) == Some(b'r') {
-        Some(format!("volume group {name} is read-only: run vgchange --permission rw {name}"))
-    } else {
-        None
-    };
-    SeenGroup {
-        name: name.clone(),
-        uuid: raw.uuid.clone(),
-        size: ByteSize(raw.size),
-        free: ByteSize(raw.free),
-        reserve: listed.reserve,
-        wipe: listed.wipe,
-        extent: ByteSize(raw.extent),
-        trouble,
-        thin_size: listed.thin_pool,
-        pool: None,
-        discard: listed.discard,
-        disks: None,
-    }
 }
 
 impl SeenOther {
@@ -557,6 +503,37 @@ impl SeenOther {
 }
 
 impl VolumesView {
+    /// Adds what one group has of a volume and of the LVs in `beside`.
+    fn look_at_one(
+        &mut self,
+        lvm: &Lvm<'_>,
+        (group, thin): (&VgName, bool),
+        volume: VolumeId,
+        beside: &Beside,
+    ) -> Result<(), Error> {
+        let mut names = vec![LvName::of(volume), LvName::growth_of(volume), LvName::snapshot_of(volume)];
+        names.push(LvName::back_of(volume));
+        names.extend(beside.source.map(Source::lv));
+        names.extend(beside.takes.clone());
+        if thin || beside.source.is_some() || beside.takes.is_some() {
+            names.push(LvName::thin_pool());
+        }
+        for raw in lvm.lvs_named(group, &names)? {
+            self.take(raw);
+        }
+        // An adopted LV has a name of its own. `lvs` looks for it only if no LV has the id's name:
+        // a look at other volumes costs nothing more.
+        let of = beside.source.map(Source::id).filter(|id| *id != volume);
+        for id in std::iter::once(volume).chain(of) {
+            if self.lvs_of(id).iter().all(|lv| lv.group != group.as_str()) {
+                for raw in lvm.lvs_tagged(group, &lv_volume_tag(id))? {
+                    self.take(raw);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Stores the groups' disks. If LVM does not list them, the rest of the view still stands.
     fn look_at_disks(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
         let disks = match lvm.disks() {

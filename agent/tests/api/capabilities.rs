@@ -9,6 +9,7 @@ use mooring_api::v1::report::What;
 use tokio_stream::StreamExt;
 use tonic::Streaming;
 
+use crate::boot::make_in;
 use crate::rig::*;
 use crate::switch::Switch;
 
@@ -231,4 +232,35 @@ fn an_agent_without_groups_asks_lvm_for_nothing() {
     agent.plan(&v);
     assert!(agent.get(&v).is_ok(), "the volume is stored still");
     assert_eq!(asked(&node), 0, "{:?}", node.fake.lvm().log());
+}
+
+/// The others report as ever and take new volumes; its own volumes are as they were seen last.
+#[test]
+fn a_group_that_lvm_cannot_read_takes_no_other_with_it() {
+    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
+    node.fake.add_vg("vg1", 1024 * MIB);
+    let (agent, lvm) = (node.start(), node.fake.lvm());
+    make_in(&agent, "vg0", 0..1);
+    make_in(&agent, "vg1", 1..2);
+    let phase = |n: u8| agent.get(&volume(n)).unwrap().volume.unwrap().phase();
+    let is_unusable = || {
+        let health = agent.capabilities().health.unwrap();
+        health.reasons.iter().any(|reason| reason.code == "group_unusable")
+    };
+    let looks = || lvm.log().iter().filter(|line| line.starts_with("lvs")).count();
+    lvm.set_sick("vg1", Some("  Failed to read metadata of vg1.\n"));
+    eventually("it is said of the group", is_unusable);
+    let before = looks();
+    eventually("all volumes are looked at", || looks() >= before + 3);
+    make_in(&agent, "vg0", 2..3);
+    assert_eq!([phase(0), phase(1), phase(2)], [v1::Phase::Ready; 3]);
+    let pools: Vec<_> = agent.capabilities().pools.into_iter().map(|pool| pool.name).collect();
+    assert_eq!(pools, ["vg0"]);
+    // The control: an LVM that answers nobody takes every volume with it.
+    lvm.set_broken(Some("  broken\n"));
+    let all_are = |wanted: v1::Phase| (0..3).all(|n| phase(n) == wanted);
+    eventually("no volume is called ready", || all_are(v1::Phase::Failed));
+    lvm.set_broken(None);
+    lvm.set_sick("vg1", None);
+    eventually("all are ready again", || !is_unusable() && all_are(v1::Phase::Ready));
 }

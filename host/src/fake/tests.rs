@@ -534,6 +534,25 @@ fn lvm_refuses_as_the_tool_does() {
 }
 
 #[test]
+fn a_group_that_lvm_cannot_read_hides_no_other() {
+    let machine = FakeMachine::new();
+    for vg in ["vg0", "vg1"] {
+        machine.add_vg(vg, 64 << 20);
+    }
+    machine.lvm().set_sick("vg1", Some("  unreadable\n"));
+    let (status, stdout, stderr) = lvm(&machine, VGS);
+    assert_eq!((status, stderr.as_str()), (5, "  unreadable\n"));
+    assert!(stdout.contains("vg0") && !stdout.contains("vg1"), "{stdout}");
+    assert_eq!(lvm(&machine, &format!("{VGS} vg0")).0, 0, "only what is named is read");
+    let (status, stdout, stderr) = lvm(&machine, &format!("{VGS} vg0 vg2"));
+    assert!(status == 5 && stdout.contains("vg0"), "{stdout}");
+    assert!(stderr.starts_with("  Volume group \"vg2\" not found\n"), "{stderr}");
+    machine.lvm().set_crashing("vg1", true);
+    assert_eq!(lvm(&machine, LVS), (139, String::new(), String::new()));
+    assert_eq!(lvm(&machine, &format!("{LVS} vg0")).0, 0);
+}
+
+#[test]
 fn discarded_blocks_read_as_anything_and_only_where_discards_are_taken() {
     let machine = FakeMachine::new();
     machine.add_vg("vg0", 1 << 30);

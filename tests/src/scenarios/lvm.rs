@@ -15,6 +15,7 @@ const ROWS: &[(&str, i32, &str)] = &[
         5,
         "Volume group \"vg9\" not found",
     ),
+    ("lvm vgs --reportformat json vg9", 5, "Volume group \"vg9\" not found"),
     ("lvm lvs --reportformat json vg9", 5, "Volume group \"vg9\" not found"),
     (
         "lvm lvcreate --yes --wipesignatures n --zero n --size 99999744b --name big --addtag mooring small",

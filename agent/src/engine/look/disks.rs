@@ -4,8 +4,9 @@
 //! need not ask LVM again and again. While the watch stands, only each [`ASKED_EVERY`]th resync
 //! asks LVM.
 //!
-//! The filling of a thin pool writes to no watched disk: there each resync asks LVM. A deactivated
-//! LV loses its device node in the group's folder, and the agent watches that folder, too.
+//! The filling of a thin pool writes to no watched disk: there each resync asks LVM. So does each
+//! resync while a group cannot be used: what mends it may write to no disk. A deactivated LV loses
+//! its device node in the group's folder, and the agent watches that folder, too.
 //!
 //! What must never happen here: trust in a watch that does not stand; a look for each of many
 //! changes.
@@ -63,10 +64,11 @@ pub(in crate::engine) struct Watch {
 impl Engine {
     /// Says whether this resync asks LVM.
     pub(in crate::engine) fn resync_asks_lvm(&self) -> bool {
-        let fills = self.lvm().known().pools().iter().any(|pool| !pool.thick);
+        let known = self.lvm().known();
+        let fills = known.pools().iter().any(|pool| !pool.thick);
         let mut watch = lock(&self.shared.watchers.watch);
         watch.resyncs += 1;
-        let asks = !watch.stands || fills || watch.resyncs >= ASKED_EVERY;
+        let asks = !watch.stands || fills || known.has_unusable_group() || watch.resyncs >= ASKED_EVERY;
         if asks {
             watch.resyncs = 0;
         }

@@ -11,7 +11,7 @@
 //! not look at LVM for them, and a resync does not look at the kernel for them.
 //!
 //! What must never happen here: a look at LVM for each volume of many; a view from before a change
-//! taken for the state after it.
+//! taken for the state after it; a volume taken for gone whose group LVM cannot read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -169,6 +169,10 @@ impl Engine {
         let Some(wish) = state.volume().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
             return;
         };
+        if wish.spec().is_some_and(|spec| view.unread(&spec.group).is_some()) {
+            // The last observation stands until LVM can read the group again.
+            return;
+        }
         let wish = wish.clone();
         let made = state.established.is_made();
         let wanted = pass::wanted_volume(&wish, state.export(), made, false);
@@ -289,7 +293,13 @@ impl Engine {
     fn note_orphans(&self, view: &VolumesView) {
         for cell in self.cells() {
             if view.lvs_of(cell.id).iter().all(|lv| !lv.is_tagged()) {
-                cell.state().knowledge.learn_orphan(None);
+                let mut state = cell.state();
+                let is_in = |orphan: &VolumeReport| {
+                    view.unread_groups().any(|(group, _)| group.as_str() == orphan.group)
+                };
+                if !state.knowledge.orphan().is_some_and(is_in) {
+                    state.knowledge.learn_orphan(None);
+                }
             }
         }
         for lv in view.ours() {

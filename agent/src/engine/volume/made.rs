@@ -35,10 +35,14 @@ impl State {
 }
 
 impl Engine {
-    /// Looks at one volume, and recognises its LV.
+    /// Looks at one volume, and recognises its LV. Fails if LVM cannot read the volume's own group.
     pub(in crate::engine) fn view_of(&self, cell: &Cell, beside: &Beside) -> Result<VolumesView, lvm::Error> {
         let shared = &self.shared;
         let mut view = lvm::view_one(&*shared.machine.commands, &shared.config.groups, cell.id, beside)?;
+        let group = cell.state().volume_spec().map(|spec| spec.group.clone());
+        if let Some(unread) = group.and_then(|group| view.unread(&group).cloned()) {
+            return Err(unread.into_error());
+        }
         view.recognise(cell.state().known_lv(cell.id));
         Ok(view)
     }

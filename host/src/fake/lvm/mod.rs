@@ -86,6 +86,10 @@ struct Group {
     node: Option<String>,
     /// Used bytes of its thin pool. Nobody counts them here: a test sets them.
     pool_used: u64,
+    /// LVM's message about the group, which it cannot read. `None` if it can.
+    sick: Option<String>,
+    /// Every command that reads the group is killed by a signal.
+    crashes: bool,
     /// The thin pool takes no discards (`lvchange --discards ignore`). The kernel's thin volumes
     /// take discards whatever the disk does, unless the pool ignores them.
     pool_ignores_discards: bool,
@@ -440,7 +444,23 @@ impl FakeLvm {
         self.handle.lock().lvm.broken = stderr.map(str::to_owned);
     }
 
-    /// Lets the next command of this kind (`lvcreate`) fail so, and do nothing.
+    /// Makes the metadata of one group unreadable: a report that is to read it says so, ends with
+    /// exit status 5, and lists the other groups. `None` makes the group readable again.
+    pub fn set_sick(&self, vg: &str, stderr: Option<&str>) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            group.sick = stderr.map(str::to_owned);
+        }
+    }
+
+    /// Lets every report that is to read this group die of a signal, without any output.
+    pub fn set_crashing(&self, vg: &str, crashes: bool) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            group.crashes = crashes;
+        }
+    }
+
+    /// Lets the next command of this kind (`lvcreate`) fail so, and do nothing. A status from 129 on
+    /// is a death by a signal.
     pub fn fail_next(&self, verb: &str, status: i32, stderr: &str) {
         self.handle.lock().lvm.failures.push((verb.to_owned(), status, stderr.to_owned()));
     }

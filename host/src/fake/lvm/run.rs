@@ -12,8 +12,14 @@ use crate::fake::state::{Device, Machine};
 /// A command that failed: exit status, standard error.
 pub(super) type Failure = (i32, String);
 
-/// Result of a report command: its rows, and the names that it could not find.
+/// Result of a report command: its rows, and what it says of names and groups that it cannot read.
 type Listed = (String, Vec<String>);
+
+/// Groups that a report reads, and what it says of the others that it was to read.
+type Read<'a> = (Vec<(&'a String, &'a Group)>, Vec<String>);
+
+/// Exit status of a command that a signal has killed: SIGSEGV.
+const CRASHED: i32 = 128 + 11;
 
 const REPORT_OPTIONS: [&str; 5] = ["--reportformat", "--units", "-o", "-S", "--select"];
 
@@ -21,9 +27,9 @@ impl Machine {
     pub(super) fn run_lvm(&mut self, args: &[String]) -> CommandOutput {
         let (verb, rest) = args.split_first().map_or(("", &[][..]), |(verb, rest)| (verb.as_str(), rest));
         let result = match verb {
-            "vgs" => self.vgs(rest),
-            "pvs" => self.pvs(rest),
-            "lvs" => return self.lvs_output(rest),
+            "vgs" => return output_of(self.vgs(rest)),
+            "pvs" => return output_of(self.pvs(rest)),
+            "lvs" => return output_of(self.lvs(rest)),
             "lvcreate" => self.lvcreate(rest),
             "lvextend" => self.lvextend(rest),
             "lvrename" => self.lvrename(rest),
@@ -37,46 +43,60 @@ impl Machine {
         }
     }
 
-    fn vgs(&self, rest: &[String]) -> Result<String, Failure> {
-        let args = report_arguments(rest)?;
-        if let Some(unknown) = args.names.iter().find(|name| !self.lvm.groups.contains_key(*name)) {
-            return Err(no_group(unknown));
+    /// Returns the groups of these names, or all without a name. A group that is not there or that
+    /// cannot be read fails the command, which lists the others all the same.
+    fn read(&self, names: &BTreeSet<&str>) -> Result<Read<'_>, Failure> {
+        let (mut groups, mut said) = (Vec::new(), Vec::new());
+        for name in names {
+            if !self.lvm.groups.contains_key(*name) {
+                said.push(no_group(name).1);
+            }
         }
-        let wanted = |name: &String| args.names.is_empty() || args.names.contains(name);
-        let rows = self.lvm.groups.iter().filter(|(name, _)| wanted(name));
-        let rows: Result<Vec<_>, _> =
-            rows.map(|(name, group)| row(&args, |field| group_field(name, group, field))).collect();
-        Ok(report("vg", &rows?))
+        for (name, group) in &self.lvm.groups {
+            if !names.is_empty() && !names.contains(name.as_str()) {
+                continue;
+            }
+            if group.crashes {
+                return Err((CRASHED, String::new()));
+            }
+            match &group.sick {
+                Some(text) => said.push(text.clone()),
+                None => groups.push((name, group)),
+            }
+        }
+        Ok((groups, said))
+    }
+
+    fn vgs(&self, rest: &[String]) -> Result<Listed, Failure> {
+        let args = report_arguments(rest)?;
+        let names = args.names.iter().map(String::as_str).collect();
+        let (groups, said) = self.read(&names)?;
+        let mut rows = Vec::new();
+        for (name, group) in groups {
+            rows.push(row(&args, |field| group_field(name, group, field))?);
+        }
+        Ok((report("vg", &rows), said))
     }
 
     /// Runs `pvs`: each group lies on one disk.
-    fn pvs(&self, rest: &[String]) -> Result<String, Failure> {
+    fn pvs(&self, rest: &[String]) -> Result<Listed, Failure> {
         let args = report_arguments(rest)?;
         if let Some(name) = args.names.first() {
             return Err((5, format!("  Failed to find physical volume \"{name}\".\n")));
         }
-        let rows = self.lvm.groups.iter().map(|(name, group)| {
-            row(&args, |field| match field {
+        let (groups, said) = self.read(&BTreeSet::new())?;
+        let mut rows = Vec::new();
+        for (name, group) in groups {
+            rows.push(row(&args, |field| match field {
                 "pv_name" => Some(group.node.clone().unwrap_or_else(|| disk_of(name))),
                 "vg_name" => Some(name.clone()),
                 _ => None,
-            })
-        });
-        Ok(report("pv", &rows.collect::<Result<Vec<_>, _>>()?))
+            })?);
+        }
+        Ok((report("pv", &rows), said))
     }
 
     /// Runs `lvs`: missing LVs are an error, and existing ones are listed all the same.
-    fn lvs_output(&self, rest: &[String]) -> CommandOutput {
-        match self.lvs(rest) {
-            Ok((stdout, missing)) => CommandOutput {
-                status: if missing.is_empty() { 0 } else { 5 },
-                stdout: stdout.into_bytes(),
-                stderr: missing.concat(),
-            },
-            Err((status, stderr)) => CommandOutput { status, stdout: Vec::new(), stderr },
-        }
-    }
-
     fn lvs(&self, rest: &[String]) -> Result<Listed, Failure> {
         let args = report_arguments(rest)?;
         let segments = args.get("--segments").is_some();
@@ -92,18 +112,17 @@ impl Machine {
                     .ok_or_else(|| (3, format!("  Selection syntax error at '{selection}'.\n{PARSING}")))?,
             ),
         };
-        let mut missing = Vec::new();
+        let names = args.names.iter().map(|name| group_part(name)).collect();
+        let (groups, mut said) = self.read(&names)?;
         for name in &args.names {
-            let vg = name.split_once('/').map_or(name.as_str(), |(vg, _)| vg);
-            if !self.lvm.groups.contains_key(vg) {
-                return Err(no_group(vg));
-            }
-            if let Some((vg, lv)) = name.split_once('/') {
-                missing.extend(self.volume(vg, lv).err().map(|(_, text)| text));
+            if let Some((vg, lv)) = name.split_once('/')
+                && groups.iter().any(|(read, _)| read.as_str() == vg)
+            {
+                said.extend(self.volume(vg, lv).err().map(|(_, text)| text));
             }
         }
         let mut rows = Vec::new();
-        for (vg, group) in &self.lvm.groups {
+        for (vg, group) in groups {
             for (lv, volume) in &group.volumes {
                 let full = format!("{vg}/{lv}");
                 let named =
@@ -126,7 +145,7 @@ impl Machine {
                 }
             }
         }
-        Ok((report(if segments { "seg" } else { "lv" }, &rows), missing))
+        Ok((report(if segments { "seg" } else { "lv" }, &rows), said))
     }
 
     fn lvcreate(&mut self, rest: &[String]) -> Result<String, Failure> {
@@ -408,6 +427,23 @@ impl Machine {
         let group = self.lvm.groups.get(vg).ok_or_else(|| no_group(vg))?;
         group.volumes.get(lv).ok_or_else(|| (5, format!("  Failed to find logical volume \"{vg}/{lv}\"\n")))
     }
+}
+
+/// Returns the output of a report: one that says anything beside its rows has failed.
+fn output_of(listed: Result<Listed, Failure>) -> CommandOutput {
+    match listed {
+        Ok((stdout, said)) => CommandOutput {
+            status: if said.is_empty() { 0 } else { 5 },
+            stdout: stdout.into_bytes(),
+            stderr: said.concat(),
+        },
+        Err((status, stderr)) => CommandOutput { status, stdout: Vec::new(), stderr },
+    }
+}
+
+/// Returns the group of a name that `lvs` takes: `vg0` or `vg0/lv0`.
+fn group_part(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(vg, _)| vg)
 }
 
 fn report_arguments(rest: &[String]) -> Result<Arguments, Failure> {

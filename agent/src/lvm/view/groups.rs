@@ -1,0 +1,345 @@
+//! Looks at the listed groups, each by its name. A group of somebody else that LVM cannot read costs
+//! nothing, and one of ours costs itself alone.
+//!
+//! LVM has one exit status for all groups of a command. So one command asks for all of them, and
+//! only if that fails, each is asked for by itself.
+//!
+//! What must never happen here: a group that LVM cannot read taken for one that is not there, or for
+//! an empty one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mooring_model::{ByteSize, Chain, Cure, VgName};
+
+use super::{SeenGroup, VolumesView};
+use crate::config;
+use crate::lvm::commands::{Lvm, RawVg, group_name};
+use crate::lvm::error::Error;
+
+/// The reason why LVM cannot read a listed group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// The error of the look at the group.
+    pub said: String,
+    /// Who can cure it.
+    pub cure: Cure,
+}
+
+impl Unread {
+    fn of(error: &Error) -> Self {
+        Self { said: Chain(error).to_string(), cure: error.cure() }
+    }
+
+    /// Makes an error of the reason.
+    pub(crate) fn into_error(self) -> Error {
+        Error::Unread { said: self.said, cure: self.cure }
+    }
+}
+
+/// LVM's answer about several groups.
+struct Asked<T> {
+    /// The rows of the groups that LVM can read.
+    rows: Vec<T>,
+    /// Groups that are not there (any more).
+    absent: Vec<VgName>,
+    /// Groups that LVM cannot read.
+    unread: BTreeMap<VgName, Unread>,
+}
+
+/// Asks for all of these groups with one command; if that fails, for each by itself.
+fn ask_each<T>(
+    names: &[&VgName],
+    ask: impl Fn(&[&VgName]) -> Result<Vec<T>, Error>,
+) -> Result<Asked<T>, Error> {
+    let mut asked = Asked { rows: Vec::new(), absent: Vec::new(), unread: BTreeMap::new() };
+    match (ask(names), names) {
+        (Ok(rows), _) => asked.rows = rows,
+        (Err(error), _) if error.concerns_all() => return Err(error),
+        (Err(error), [name]) => asked.note(name, &error),
+        (Err(_), _) => {
+            for name in names {
+                match ask(&[*name]) {
+                    Ok(rows) => asked.rows.extend(rows),
+                    Err(error) if error.concerns_all() => return Err(error),
+                    Err(error) => asked.note(name, &error),
+                }
+            }
+        }
+    }
+    Ok(asked)
+}
+
+impl<T> Asked<T> {
+    fn note(&mut self, name: &VgName, error: &Error) {
+        if matches!(error, Error::NoGroup { .. }) {
+            self.absent.push(name.clone());
+        } else {
+            self.unread.insert(name.clone(), Unread::of(error));
+        }
+    }
+}
+
+/// Views the listed groups alone, without their LVs.
+pub(in crate::lvm) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Result<VolumesView, Error> {
+    let mut view = VolumesView::default();
+    if listed.is_empty() {
+        return Ok(view);
+    }
+    let names: Vec<_> = listed.iter().map(|group| &group.name).collect();
+    let mut asked = ask_each(&names, |names| lvm.groups(names))?;
+    let found = |group: &config::Group| asked.rows.iter().any(|raw| raw.name == group.name.as_str());
+    // The names of all groups are for messages. Of two groups with one name LVM shows neither by
+    // that name.
+    let all = if listed.iter().all(found) { Vec::new() } else { lvm.all_groups()? };
+    for group in listed {
+        let is = |raw: &&RawVg| raw.name == group.name.as_str();
+        let found: Vec<_> = asked.rows.iter().filter(is).collect();
+        let same: Vec<_> = all.iter().filter(is).collect();
+        let unread = asked.unread.remove(&group.name);
+        match (found.as_slice(), same.as_slice(), unread) {
+            ([first, others @ ..], _, _) => view.groups.push(seen_group(group, first, others)),
+            ([], [first, other, ..], _) => {
+                let said = two_of_one_name(group, first, other);
+                view.unread.insert(group.name.clone(), Unread { said, cure: Cure::Operator });
+            }
+            ([], _, Some(unread)) => {
+                view.unread.insert(group.name.clone(), unread);
+            }
+            ([], _, None) => view.missing.push(group.name.clone()),
+        }
+    }
+    let is_listed = |name: &str| group_name(name).is_some_and(|name| view.is_listed(&name));
+    let unlisted: BTreeSet<_> =
+        all.iter().map(|raw| &raw.name).filter(|name| !is_listed(name)).cloned().collect();
+    view.unlisted = unlisted.into_iter().collect();
+    Ok(view)
+}
+
+fn two_of_one_name(listed: &config::Group, first: &RawVg, other: &RawVg) -> String {
+    format!(
+        "two volume groups are named {} ({} and {}): rename one with vgrename UUID NEWNAME",
+        listed.name, first.uuid, other.uuid
+    )
+}
+
+fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGroup {
+    let name = &listed.name;
+    // vg_attr(8): w/r, resizeable, exported, partial, policy, clustered or shared.
+    let attr = |index: usize| raw.attr.as_bytes().get(index).copied();
+    let trouble = if let Some(other) = others.first() {
+        Some(two_of_one_name(listed, raw, other))
+    } else if attr(2) == Some(b'x') {
+        Some(format!("volume group {name} is exported: run vgimport {name}"))
+    } else if attr(3) == Some(b'p') {
+        Some(format!("a disk of volume group {name} is missing: see pvs and vgreduce(8)"))
+    } else if attr(0) == Some(b'r') {
+        Some(format!("volume group {name} is read-only: run vgchange --permission rw {name}"))
+    } else {
+        None
+    };
+    SeenGroup {
+        name: name.clone(),
+        uuid: raw.uuid.clone(),
+        size: ByteSize(raw.size),
+        free: ByteSize(raw.free),
+        reserve: listed.reserve,
+        wipe: listed.wipe,
+        extent: ByteSize(raw.extent),
+        trouble,
+        thin_size: listed.thin_pool,
+        pool: None,
+        discard: listed.discard,
+        disks: None,
+    }
+}
+
+impl VolumesView {
+    /// Adds the LVs of all groups in the view.
+    pub(super) fn look_at_lvs(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
+        let names: Vec<_> = self.groups.iter().map(|group| group.name.clone()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let asked = ask_each(&names.iter().collect::<Vec<_>>(), |names| lvm.lvs(names))?;
+        for raw in asked.rows {
+            self.take(raw);
+        }
+        for name in asked.absent {
+            self.drop_group(&name);
+            self.missing.push(name);
+        }
+        for (name, unread) in asked.unread {
+            self.drop_group(&name);
+            self.unread.insert(name, unread);
+        }
+        Ok(())
+    }
+
+    /// Leaves a group out of the view whose LVs cannot be listed. Returns an error that is not this
+    /// group's own.
+    pub(super) fn leave_out(&mut self, group: &VgName, error: Error) -> Result<(), Error> {
+        if error.concerns_all() {
+            return Err(error);
+        }
+        self.drop_group(group);
+        self.unread.insert(group.clone(), Unread::of(&error));
+        Ok(())
+    }
+
+    fn drop_group(&mut self, name: &VgName) {
+        self.groups.retain(|group| group.name != *name);
+        let named = [&mut self.lvs, &mut self.growths, &mut self.backs];
+        for lvs in named.into_iter().flat_map(BTreeMap::values_mut) {
+            lvs.retain(|lv| lv.group != name.as_str());
+        }
+        self.others.retain(|lv| lv.group != name.as_str());
+    }
+
+    /// Returns the view, or an error if LVM can read none of the groups that are listed: then it is
+    /// not the groups that have failed.
+    pub(super) fn unless_none_is_read(mut self, listed: usize) -> Result<Self, Error> {
+        if self.unread.len() < listed {
+            return Ok(self);
+        }
+        match self.unread.pop_first() {
+            Some((_, unread)) => Err(unread.into_error()),
+            None => Ok(self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mooring_host::fake::FakeMachine;
+    use mooring_host::{Command, Commands};
+    use mooring_model::{LV_TAG, LvName, Phase, Provisioning, VolumeId, VolumeSpec};
+
+    use super::*;
+    use crate::config::Wipe;
+    use crate::lvm::{Beside, Wanted, disks, plan, report, view, view_one};
+
+    const UNREADABLE: &str = "  Failed to read metadata of a group.\n";
+
+    fn id(n: u128) -> VolumeId {
+        VolumeId::from_u128(n)
+    }
+
+    fn listed(names: &[&str]) -> Vec<config::Group> {
+        let group = |name: &&str| {
+            let name = name.parse().unwrap();
+            config::Group { name, reserve: ByteSize(0), wipe: Wipe::Zero, discard: false, thin_pool: None }
+        };
+        names.iter().map(group).collect()
+    }
+
+    /// Volume 1 in `vg0`, volume 2 in `vg1`, and a group of somebody else.
+    fn machine() -> FakeMachine {
+        let fake = FakeMachine::new();
+        for vg in ["vg0", "vg1", "other"] {
+            fake.add_vg(vg, 1 << 30);
+        }
+        for (vg, n) in [("vg0", 1), ("vg1", 2)] {
+            assert!(fake.lvm().add_volume(vg, LvName::of(id(n)).as_str(), 8 << 20, &[LV_TAG]));
+        }
+        fake
+    }
+
+    /// Makes a group such that LVM cannot read it, or crashes when it does; or makes it well.
+    fn sicken(fake: &FakeMachine, vg: &str, crashes: bool, sick: bool) {
+        fake.lvm().set_sick(vg, (sick && !crashes).then_some(UNREADABLE));
+        fake.lvm().set_crashing(vg, sick && crashes);
+    }
+
+    fn phase(seen: &VolumesView, n: u128, vg: &str) -> Phase {
+        report(&made(n, vg), seen, id(n)).phase
+    }
+
+    fn made(n: u128, vg: &str) -> Wanted {
+        let spec = VolumeSpec::new(id(n), vg.parse().unwrap(), ByteSize(8 << 20), Provisioning::Thick);
+        Wanted::Made { spec, export_gone: false }
+    }
+
+    #[test]
+    fn a_group_that_lvm_cannot_read_costs_itself_alone() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg1"]));
+        let (lvm, vg1) = (fake.lvm(), &groups[1].name);
+        let see = || view(&lvm, &groups).unwrap();
+        for (crashes, word) in [(false, "Failed to read metadata"), (true, "status 139")] {
+            sicken(&fake, "vg1", crashes, true);
+            let seen = see();
+            assert_eq!(phase(&seen, 1, "vg0"), Phase::Ready);
+            assert!(seen.groups().len() == 1 && seen.missing().is_empty(), "{seen:?}");
+            let said = seen.unread(vg1).unwrap().said.clone();
+            assert!(said.contains(word), "{said}");
+            // Nothing is concluded of its volumes.
+            let kept = plan(&made(2, "vg1"), &seen, id(2));
+            assert!(kept.steps.is_empty() && kept.blocked[0].why == said, "{kept:?}");
+            let doomed = plan(&Wanted::Doomed { export_gone: true }, &seen, id(2));
+            assert!(doomed.steps.is_empty(), "{doomed:?}");
+            assert!(doomed.blocked[0].why.contains("cannot say that its data is gone"), "{doomed:?}");
+            let one = |n| view_one(&lvm, &groups, id(n), &Beside::default()).unwrap();
+            assert_eq!(phase(&one(1), 1, "vg0"), Phase::Ready);
+            assert!(one(2).unread(vg1).is_some());
+            // The control: if LVM can read no group, it is not the groups.
+            sicken(&fake, "vg0", crashes, true);
+            assert!(view(&lvm, &groups).unwrap_err().to_string().contains(word));
+            sicken(&fake, "vg0", crashes, false);
+            sicken(&fake, "vg1", crashes, false);
+            assert_eq!(phase(&see(), 2, "vg1"), Phase::Ready);
+        }
+    }
+
+    #[test]
+    fn a_sick_group_of_somebody_else_costs_nothing() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg1"]));
+        let lvm = fake.lvm();
+        for crashes in [false, true] {
+            sicken(&fake, "other", crashes, true);
+            lvm.clear_log();
+            let seen = view(&lvm, &groups).unwrap();
+            assert_eq!((lvm.log().len(), seen.groups().len()), (2, 2), "{:?}", lvm.log());
+            assert_eq!([phase(&seen, 1, "vg0"), phase(&seen, 2, "vg1")], [Phase::Ready; 2]);
+            // The control: a look at all groups of the machine fails.
+            let line = "lvs --reportformat json --units b --nosuffix -o lv_name";
+            let args = line.split(' ').map(str::to_owned).collect();
+            let all = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
+            assert_ne!(lvm.run(&all).unwrap().status, 0);
+            if !crashes {
+                assert_eq!(disks(&lvm, &groups).unwrap().len(), 2, "its disk is left out");
+            }
+        }
+    }
+
+    #[test]
+    fn a_crash_of_lvm_is_asked_again_and_a_failure_is_not() {
+        let (fake, groups) = (machine(), listed(&["vg0"]));
+        let lvm = fake.lvm();
+        let look = || view(&lvm, &groups).map(drop).and_then(|()| disks(&lvm, &groups).map(drop));
+        for verb in ["vgs", "lvs", "pvs"] {
+            lvm.fail_next(verb, 139, "");
+            lvm.clear_log();
+            look().unwrap();
+            let asked = lvm.log().iter().filter(|line| line.starts_with(verb)).count();
+            assert_eq!(asked, 2, "{verb}");
+            // The control: LVM has answered.
+            lvm.fail_next(verb, 5, UNREADABLE);
+            assert!(look().is_err(), "{verb}");
+            look().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_is_missing_and_the_others_are_named() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg9"]));
+        let seen = view(&fake.lvm(), &groups).unwrap();
+        assert_eq!((seen.missing(), seen.unread_groups().count()), (&[groups[1].name.clone()][..], 0));
+        assert_eq!(seen.unlisted(), ["other", "vg1"]);
+        assert_eq!(phase(&seen, 1, "vg0"), Phase::Ready);
+        // Without LVM's own words for it, a group that cannot be read is never called missing.
+        fake.lvm().fail_next("vgs", 5, UNREADABLE);
+        fake.lvm().fail_next("vgs", 5, UNREADABLE);
+        assert!(view(&fake.lvm(), &groups).unwrap().unread(&groups[0].name).is_some());
+    }
+}
