@@ -533,6 +533,15 @@ mod tests {
         let seen = rig.thin("");
         assert_eq!(levels(&seen), (Degraded, vec![Fine, Degraded], vec![Fine]));
         assert_eq!(codes(seen.pools[1].health.as_ref()), ["thin_pool_nearly_full"]);
+        assert_eq!((seen.pools[1].data_used, seen.pools[1].metadata_used), (Some(9_375), Some(100)));
+        assert_eq!((seen.pools[0].data_used, seen.pools[0].metadata_used), (None, None), "it is thick");
+        // Once it is full it has failed, until there is room again.
+        rig.fake.lvm().set_pool_used("vg0", 32 << 20);
+        let seen = rig.thin("");
+        assert_eq!(levels(&seen), (Degraded, vec![Fine, Failed], vec![Fine]));
+        assert_eq!(codes(seen.pools[1].health.as_ref()), ["thin_pool_full"]);
+        rig.fake.lvm().set_pool_used("vg0", 0);
+        assert_eq!(levels(&rig.thin("")), (Fine, vec![Fine, Fine], vec![Fine]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use mooring_model::{ByteSize, LvName, PoolName};
 
 use super::health::{Code, Fault, On, Weight};
 use crate::config::Wipe;
-use crate::lvm::{SeenGroup, VolumesView};
+use crate::lvm::{Fullness, SeenGroup, VolumesView};
 use crate::machine::Machine;
 
 /// Returns the faults of the groups.
@@ -37,11 +37,14 @@ pub(super) fn check_groups(view: &VolumesView) -> Vec<Fault> {
     }
     for (group, pool) in view.groups().iter().filter_map(|group| Some((group, group.pool.as_ref()?))) {
         let trouble = pool.trouble.clone().map(|text| (Code::ThinPoolUnusable, Weight::Fails, text));
-        let warning = || {
-            let text = pool.warning(&group.name)?;
-            Some((Code::ThinPoolNearlyFull, Weight::Degrades, text))
+        let fills = || {
+            let text = pool.advice(&group.name)?;
+            Some(match pool.fullness() {
+                Fullness::Full => (Code::ThinPoolFull, Weight::Fails, text),
+                _ => (Code::ThinPoolNearlyFull, Weight::Degrades, text),
+            })
         };
-        let Some((code, weight, text)) = trouble.or_else(warning) else { continue };
+        let Some((code, weight, text)) = trouble.or_else(fills) else { continue };
         if pool.tagged {
             let object = format!("thin pool {}/{}", group.name, LvName::thin_pool());
             faults.push(Fault::new(code, weight, On::Pool(thin_name(group)), object, text));
@@ -115,6 +118,8 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             discard_below: below,
             wipe: wipe(group.wipe, disks.as_deref()).into(),
             health: None,
+            data_used: None,
+            metadata_used: None,
         }
     };
     let thin = |group: &SeenGroup| {
@@ -144,6 +149,8 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             // configuration says.
             wipe: v1::Wipe::None.into(),
             health: None,
+            data_used: group.pool.as_ref().and_then(|pool| pool.data),
+            metadata_used: group.pool.as_ref().and_then(|pool| pool.metadata),
         })
     };
     view.groups().iter().flat_map(|group| std::iter::once(thick(group)).chain(thin(group))).collect()

@@ -52,7 +52,9 @@ pub use import::Copied;
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};
-pub use view::{KnownLv, SeenGroup, SeenLv, SeenOther, SeenPool, Unread, VolumesView, disks, view, view_one};
+pub use view::{
+    Fullness, KnownLv, SeenGroup, SeenLv, SeenOther, SeenPool, Unread, VolumesView, disks, view, view_one,
+};
 pub use whole::{Shown, Whole, is_whole, shown, waits_for_lvm};
 
 /// Returns the device node of an LV.

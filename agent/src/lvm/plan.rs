@@ -732,6 +732,11 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
     };
     let robbed = wanted.spec().and(there).and_then(retag::problem);
     let lv = there.filter(|lv| lv.is_tagged() && robbed.is_none());
+    // A plan that is blocked says it itself.
+    let full = lv.filter(|_| wanted.spec().is_some() && plan.blocked.is_empty()).and_then(|lv| {
+        let group = seen.groups().iter().find(|group| group.name.as_str() == lv.group)?;
+        group.problem_of(lv)
+    });
     let phase = match (wanted, wanted.spec(), lv) {
         // An LV that is only too small is complete, whatever keeps it from growing.
         (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
@@ -760,7 +765,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
             .filter(|lv| lv.active)
             .map(|lv| device_path(&lv.group, lv.name.as_str()).display().to_string()),
         zeroed: None,
-        problems: plan.blocked.iter().map(Problem::from).chain(robbed).collect(),
+        problems: plan.blocked.iter().map(Problem::from).chain(robbed).chain(full).collect(),
         reverted: lv.and_then(SeenLv::reverted),
         uploaded: None,
         // The engine looks at the LV's own table.

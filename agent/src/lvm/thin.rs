@@ -13,7 +13,7 @@ use mooring_model::{BlockedKind, ByteSize, LV_TAG, LvName, Plan, Source, VolumeK
 
 use super::import;
 use super::plan::{LvId, VolumeOp, block_foreign, block_shrink};
-use super::view::{SeenGroup, SeenLv, VolumesView};
+use super::view::{Fullness, SeenGroup, SeenLv, VolumesView};
 
 /// Plans a thin volume or a snapshot. `there` is its LV, ours and thin; `None` if there is none.
 pub(super) fn plan(
@@ -57,7 +57,7 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
         if let Some(why) = elsewhere(there, "grow") {
             return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
         }
-        if has_pool(plan, group).is_none() {
+        if has_room(plan, group).is_none() {
             return;
         }
         plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
@@ -76,7 +76,7 @@ fn plan_empty(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
         if !plan_pool(plan, group) {
             return;
         }
-    } else if has_pool(plan, group).is_none() {
+    } else if has_room(plan, group).is_none() {
         return;
     }
     if let Some(image) = &spec.image {
@@ -123,7 +123,7 @@ fn plan_from(
     if let Some((kind, why)) = wrong {
         return plan.block(kind, object(), why);
     }
-    if has_pool(plan, group).is_none() {
+    if has_room(plan, group).is_none() {
         return;
     }
     let from_lv = LvId { group: group.name.clone(), name: from.name.clone() };
@@ -197,6 +197,17 @@ pub(super) fn has_pool(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<(
         return None;
     }
     Some(())
+}
+
+/// Returns `Some` if the group's pool may give blocks to something new or larger. `None` blocks the
+/// plan with the reason: what is left in a pool that is almost full is for the volumes in it.
+fn has_room(plan: &mut Plan<VolumeOp>, group: &SeenGroup) -> Option<()> {
+    has_pool(plan, group)?;
+    let pool = group.pool.as_ref().filter(|pool| pool.fullness() >= Fullness::Closed);
+    let Some(why) = pool.and_then(|pool| pool.advice(&group.name)) else { return Some(()) };
+    let lv = LvId { group: group.name.clone(), name: LvName::thin_pool() };
+    plan.block(BlockedKind::Full, format!("thin pool {lv}"), why);
+    None
 }
 
 /// Plans the creation of the pool with the first thin volume. Returns `false` if it cannot be made;

@@ -1,14 +1,15 @@
 //! View of LVM: the groups that the configuration lists, and their LVs.
 
 mod groups;
+mod pool;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use mooring_host::Commands;
 use mooring_model::{
-    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, RevertId, Source,
-    VgName, VolumeId, VolumeKind, lv_volume_tag, revert_of_lv_tag, volume_of_lv_tag,
+    ByteSize, Chain, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG, LV_ZEROED_MARK, LvName, Problem, RevertId,
+    Source, VgName, VolumeId, VolumeKind, lv_volume_tag, revert_of_lv_tag, volume_of_lv_tag,
 };
 
 use super::commands::{Lvm, RawLv, attr_at};
@@ -20,6 +21,7 @@ use crate::config::{self, Wipe};
 
 pub use groups::Unread;
 pub(super) use groups::groups_of;
+pub use pool::{Fullness, SeenPool};
 
 /// A listed group that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,91 +53,19 @@ pub struct SeenGroup {
     pub disks: Option<Vec<PathBuf>>,
 }
 
-/// The thin pool of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenPool {
-    /// `true` if the pool carries our tag.
-    pub tagged: bool,
-    /// Size of the pool's data in bytes.
-    pub size: ByteSize,
-    /// Bytes of `size` that volumes and snapshots have taken.
-    pub used: ByteSize,
-    /// Fill level of the pool's metadata, in parts of 10,000.
-    pub metadata: u32,
-    /// `true` if the pool accepts discards of its volumes.
-    pub discards: bool,
-    /// Why the pool can give nothing. `None` if it can.
-    pub trouble: Option<String>,
-}
-
-/// Fill level from which an operator should act on a pool, in parts of 10,000.
-const NEARLY_FULL: u32 = 8_000;
-
-impl SeenPool {
-    fn new(raw: &RawLv) -> Self {
-        let (data, metadata) = (parts(&raw.data_percent), parts(&raw.metadata_percent));
-        let used = u128::from(raw.size) * u128::from(data.unwrap_or(0)) / 10_000;
-        let name = format!("{}/{}", raw.group, raw.name);
-        let trouble = if raw.segtype != "thin-pool" {
-            Some(format!("the LV {name} is no thin pool ({}): rename it", raw.segtype))
-        } else if !raw.health.is_empty() && raw.health != "out_of_data" {
-            Some(format!("LVM says {} of it: see dmesg and lvconvert --repair {name}", raw.health))
-        } else if raw.zero != "zero" {
-            Some(format!("it does not zero what it gives to volumes: run lvchange --zero y {name}"))
-        } else {
-            None
-        };
-        Self {
-            tagged: raw.tags.split(',').any(|tag| tag == LV_TAG),
-            size: ByteSize(raw.size),
-            used: ByteSize(u64::try_from(used).unwrap_or(raw.size)),
-            metadata: metadata.unwrap_or(0),
-            discards: !matches!(raw.discards.as_str(), "" | "ignore"),
-            trouble,
-        }
-    }
-
-    /// Returns the free bytes of the pool's data.
-    pub const fn free(&self) -> ByteSize {
-        ByteSize(self.size.0.saturating_sub(self.used.0))
-    }
-
-    /// Returns the advice for an operator before the pool is full. `None` if it is not nearly full.
-    pub fn warning(&self, group: &VgName) -> Option<String> {
-        let data = u128::from(self.used.0) * 10_000 / u128::from(self.size.0.max(1));
-        let data = u32::try_from(data).unwrap_or(10_000);
-        let name = LvName::thin_pool();
-        let mut said = Vec::new();
-        if data >= NEARLY_FULL {
-            let left = self.free();
-            said.push(format!(
-                "{} % of it are taken, {left} are left, and writes of hosts fail when it is full: extend it (lvextend --size \
-                 +SIZE {group}/{name}), or delete volumes and snapshots in it",
-                data / 100
-            ));
-        }
-        if self.metadata >= NEARLY_FULL {
-            said.push(format!(
-                "{} % of its metadata are taken: extend it (lvextend --poolmetadatasize +SIZE {group}/{name})",
-                self.metadata / 100
-            ));
-        }
-        (!said.is_empty()).then(|| said.join("; "))
-    }
-}
-
-/// Parses a percentage as LVM writes it (`12.34`) into parts of 10,000. `None` for a pool that is
-/// not active, which has none.
-fn parts(percent: &str) -> Option<u32> {
-    let (whole, rest) = percent.trim().split_once('.').unwrap_or((percent.trim(), "0"));
-    let hundredths: String = rest.chars().chain("00".chars()).take(2).collect();
-    whole.parse::<u32>().ok()?.checked_mul(100)?.checked_add(hundredths.parse().ok()?)
-}
-
 impl SeenGroup {
     /// Returns the bytes that a new volume may take.
     pub const fn available(&self) -> ByteSize {
         ByteSize(self.free.0.saturating_sub(self.reserve.0))
+    }
+
+    /// Returns the problem that the group's thin pool makes for an LV of ours in it. `None` unless
+    /// the pool is full.
+    pub fn problem_of(&self, lv: &SeenLv) -> Option<Problem> {
+        let ours = lv.thin && !lv.snapshot && lv.other_pool().is_none();
+        // A look at one volume sees no pool in a group that has none by configuration.
+        let pool = self.pool.as_ref().filter(|pool| pool.tagged && ours && self.thin_size.is_some())?;
+        pool.problem(&self.name)
     }
 
     /// Returns the size that LVM makes of this one: whole extents. `None` if that exceeds all

@@ -47,6 +47,7 @@ mod shutdown;
 mod silence;
 mod stuck;
 mod switch;
+mod thin;
 mod tls;
 mod tuning;
 mod units;

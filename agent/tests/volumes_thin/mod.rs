@@ -230,7 +230,7 @@ fn a_pool_that_fills_is_a_warning_in_time() {
     let warning = || {
         let seen = view(&fake.lvm(), &groups()).unwrap();
         let group = &seen.groups()[0];
-        group.pool.as_ref().unwrap().warning(&group.name)
+        group.pool.as_ref().unwrap().advice(&group.name)
     };
     fake.lvm().set_pool_used("vg0", 200 * MIB);
     assert_eq!(warning(), None);
@@ -238,6 +238,74 @@ fn a_pool_that_fills_is_a_warning_in_time() {
     let said = warning().unwrap();
     assert!(said.starts_with("81 % of it are taken, 48"), "{said}");
     assert!(said.contains("lvextend --size +SIZE vg0/mooring-pool"), "{said}");
+}
+
+/// Fills the pool of 256 MiB up to these levels, in parts of 10,000.
+fn fill(fake: &FakeMachine, data: u64, metadata: u32) {
+    fake.lvm().set_pool_used("vg0", (256 * MIB * data).div_ceil(10_000));
+    fake.lvm().set_pool_metadata("vg0", metadata);
+}
+
+#[test]
+fn a_pool_that_is_almost_full_takes_nothing_new_until_there_is_room() {
+    let fake = world("there");
+    let of_snapshot = Some(Source::Snapshot(id(2)));
+    let asked = [
+        (thin(5, 8, None), "thin"),
+        (snapshot_of(6, 1, 8), "snapshot"),
+        (thin(7, 8, of_snapshot), "clone"),
+        (thin(1, 12, None), "extend"),
+    ];
+    let open_at = |data: u64, metadata: u32| {
+        fill(&fake, data, metadata);
+        let seen = view(&fake.lvm(), &groups()).unwrap();
+        let open = |(spec, what): &(VolumeSpec, &str)| {
+            let plan = plan(&Wanted::Volume(spec.clone()), &seen, spec.id);
+            let full = plan.blocked.iter().any(|blocked| blocked.kind == BlockedKind::Full);
+            assert_eq!((plan.blocked.len(), plan.steps.is_empty()), (usize::from(full), full), "{what}");
+            !full
+        };
+        let open: Vec<_> = asked.iter().map(open).collect();
+        assert!(open.iter().all(|one| *one == open[0]), "all or none: {open:?}");
+        open[0]
+    };
+    assert!(open_at(7_999, 7_999) && open_at(8_000, 8_000) && open_at(9_499, 0) && open_at(0, 8_999));
+    for (data, metadata) in [(9_500, 0), (0, 9_000), (10_000, 0), (0, 10_000)] {
+        assert!(!open_at(data, metadata), "{data} {metadata}");
+        assert!(open_at(0, 0), "there is room again");
+    }
+    // What frees blocks goes on.
+    fill(&fake, 10_000, 10_000);
+    let seen = view(&fake.lvm(), &groups()).unwrap();
+    assert_eq!(plan(&Wanted::Doomed { export_gone: true }, &seen, id(3)).blocked, []);
+}
+
+#[test]
+fn a_full_pool_is_a_problem_of_its_volumes() {
+    let fake = world("there");
+    let problems = |n: u128, provisioning: Provisioning| {
+        let spec = VolumeSpec::new(id(n), "vg0".parse().unwrap(), ByteSize(8 * MIB), provisioning);
+        let wanted = Wanted::Made { spec, export_gone: false };
+        let said = report(&wanted, &view(&fake.lvm(), &groups()).unwrap(), id(n));
+        let one = view_one(&fake.lvm(), &groups(), id(n), &wanted.beside()).unwrap();
+        assert_eq!(said, report(&wanted, &one, id(n)), "a look at one volume says the same");
+        assert_eq!(said.phase, Phase::Ready, "{said:?}");
+        said.problems.into_iter().map(|problem| problem.object).collect::<Vec<_>>()
+    };
+    let says = "thin pool vg0/mooring-pool";
+    for (data, metadata, health, full) in [
+        (9_999, 9_999, "", false),
+        (10_000, 0, "", true),
+        (0, 10_000, "", true),
+        (9_999, 0, "out_of_data", true),
+        (0, 0, "", false),
+    ] {
+        fill(&fake, data, metadata);
+        fake.lvm().set_pool_health("vg0", health);
+        let want = if full { vec![says] } else { Vec::new() };
+        assert_eq!(problems(1, Provisioning::Thin), want, "{data} {metadata} {health}");
+        assert!(problems(9, Provisioning::Thick).is_empty(), "it is not in the pool");
+    }
 }
 
 #[test]

@@ -927,6 +927,13 @@ pub struct Pool {
     /// What a deletion does to a volume's blocks.
     #[prost(enumeration = "Wipe", tag = "14")]
     pub wipe: i32,
+    /// How much of a thin pool's data is taken, in parts of 10,000. Not set: it is no thin pool, it is not active or not made yet, or
+    /// the agent is of an earlier release.
+    #[prost(uint32, optional, tag = "15")]
+    pub data_used: ::core::option::Option<u32>,
+    /// How much of a thin pool's metadata is taken, in parts of 10,000. Not set: as above.
+    #[prost(uint32, optional, tag = "16")]
+    pub metadata_used: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Transport {

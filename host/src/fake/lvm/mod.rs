@@ -86,6 +86,10 @@ struct Group {
     node: Option<String>,
     /// Used bytes of its thin pool. Nobody counts them here: a test sets them.
     pool_used: u64,
+    /// Used metadata of its thin pool, in parts of 10,000. A test sets them.
+    pool_metadata: u32,
+    /// LVM's word for the health of its thin pool; empty if it is well.
+    pool_health: String,
     /// LVM's message about the group, which it cannot read. `None` if it can.
     sick: Option<String>,
     /// Every command that reads the group is killed by a signal.
@@ -222,7 +226,7 @@ impl LvmState {
 
     pub(super) fn add_group(&mut self, name: &str, bytes: u64) {
         let uuid = self.uuid();
-        let group = Group { uuid, extents: bytes / EXTENT, ..Group::default() };
+        let group = Group { uuid, extents: bytes / EXTENT, pool_metadata: 100, ..Group::default() };
         self.groups.insert(name.to_owned(), group);
     }
 
@@ -397,6 +401,21 @@ impl FakeLvm {
     pub fn set_pool_used(&self, vg: &str, bytes: u64) {
         if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
             group.pool_used = bytes;
+        }
+    }
+
+    /// Sets how much of the metadata of a group's thin pool is used, in parts of 10,000.
+    pub fn set_pool_metadata(&self, vg: &str, parts: u32) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            group.pool_metadata = parts;
+        }
+    }
+
+    /// Sets LVM's word for the health of a group's thin pool, as `out_of_data`. An empty one says
+    /// that the pool is well.
+    pub fn set_pool_health(&self, vg: &str, word: &str) {
+        if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
+            word.clone_into(&mut group.pool_health);
         }
     }
 
