@@ -45,3 +45,23 @@ fn a_full_pool_is_told_and_closed_until_there_is_room() {
     eventually("it is over", || !told() && code().is_empty());
     assert!(new(3).unwrap().done);
 }
+
+#[test]
+fn what_was_taken_before_its_pool_closed_comes_when_there_is_room() {
+    let node = Node::with_both("resync_seconds = 1", "thin_pool = \"256MiB\"\n");
+    let (agent, lvm, v) = (node.start(), node.fake.lvm(), volume(2));
+    agent.make(put_volume_spec(&volume(1), 1, thin()));
+    let creates = |call: &String| call.contains("--virtualsize");
+    let first = agent.switch.log().into_iter().find(creates).unwrap();
+    agent.switch.pause_before(&first.replace(&volume(1), &v));
+    agent.begin_to_pause("its LV is about to be made", put_volume_spec(&v, 1, thin()));
+    lvm.set_pool_metadata("vg0", 9_000);
+    lvm.fail_next("lvcreate", 5, "  Cannot change VG vg0 while PVs are missing.\n");
+    agent.switch.go_on();
+    let seen = || agent.get(&v).unwrap().volume.unwrap();
+    eventually("it waits for room", || seen().problems.iter().any(|problem| problem.object == POOL));
+    assert_ne!(seen().phase(), v1::Phase::Ready);
+    lvm.set_pool_metadata("vg0", 100);
+    eventually("it comes by itself", || seen().phase() == v1::Phase::Ready);
+    assert!(seen().problems.is_empty(), "{:?}", seen());
+}
