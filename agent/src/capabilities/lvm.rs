@@ -47,7 +47,8 @@ impl Known {
         self.said.as_ref().map_or(&[], |said| &said.pools)
     }
 
-    /// Returns `true` if no LV can be made in a group that is on this host, or if LVM cannot read it.
+    /// Returns `true` if no LV can be made in a group that is on this host, or if LVM cannot read
+    /// one.
     pub(crate) fn has_unusable_group(&self) -> bool {
         let unusable = |fault: &Fault| fault.code == Code::GroupUnusable;
         self.said.as_ref().is_some_and(|said| said.faults.iter().any(unusable))

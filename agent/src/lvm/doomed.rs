@@ -2,7 +2,8 @@
 //! it. Pure; a part of [`super::plan`].
 //!
 //! What must never happen here: a removal while the export is in the kernel; a half-wiped LV that
-//! anybody could take for a complete one; a volume reported as gone whose group is missing or cannot be read.
+//! anybody could take for a complete one; a volume reported as gone whose group is missing, or
+//! cannot be read.
 
 use mooring_model::{BlockedKind, LvName, Plan, VolumeId};
 
@@ -75,8 +76,8 @@ pub(super) fn the_one_of_ours<'a>(
     let ours: Vec<_> = seen.lvs_of(volume).iter().filter(|lv| lv.is_tagged()).collect();
     match ours.as_slice() {
         [] => {
-            // The LV may lie in a group that is missing, or that LVM cannot read: nothing is known of
-            // it, and "gone" would be a lie.
+            // The LV may lie in a group that is missing, or that LVM cannot read: nothing is known
+            // of it, and "gone" would be a lie.
             let unread = seen.unread_groups().map(|(group, _)| group);
             for group in seen.missing().iter().chain(unread) {
                 let why = format!("cannot say that its data is gone: {}", absent(group, seen));

@@ -1,4 +1,5 @@
-//! A thin pool that fills: it takes nothing new, its volumes say so, and all of that ends by itself.
+//! A thin pool that fills: it takes nothing new, its volumes say so, and all of that ends by
+//! itself.
 
 use mooring_api::v1;
 use tonic::Code;

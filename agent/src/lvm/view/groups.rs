@@ -1,11 +1,11 @@
-//! Looks at the listed groups, each by its name. A group of somebody else that LVM cannot read costs
-//! nothing, and one of ours costs itself alone.
+//! Looks at the listed groups, each by its name. A group of somebody else that LVM cannot read
+//! costs nothing, and one of ours costs itself alone.
 //!
 //! LVM has one exit status for all groups of a command. So one command asks for all of them, and
 //! only if that fails, each is asked for by itself.
 //!
-//! What must never happen here: a group that LVM cannot read taken for one that is not there, or for
-//! an empty one.
+//! What must never happen here: a group that LVM cannot read taken for one that is not there, or
+//! for an empty one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The thin pool of a group: how full it is, and what that closes.
 //!
-//! Writes to new blocks of a pool's volumes fail once it is full, on every host. So it takes nothing
-//! new some time before: what is left is for the volumes that are there.
+//! Writes to new blocks of a pool's volumes fail once it is full, on every host. So it takes
+//! nothing new some time before: what is left is for the volumes that are there.
 //!
 //! What must never happen here: a pool called usable that fails writes; a state that stays when
 //! there is room again. Each is derived from the last view alone.

@@ -478,8 +478,8 @@ impl FakeLvm {
         }
     }
 
-    /// Lets the next command of this kind (`lvcreate`) fail so, and do nothing. A status from 129 on
-    /// is a death by a signal.
+    /// Lets the next command of this kind (`lvcreate`) fail so, and do nothing. A status from 129
+    /// on is a death by a signal.
     pub fn fail_next(&self, verb: &str, status: i32, stderr: &str) {
         self.handle.lock().lvm.failures.push((verb.to_owned(), status, stderr.to_owned()));
     }
