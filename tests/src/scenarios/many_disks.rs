@@ -132,8 +132,8 @@ impl Acts<'_> {
             check(live["host_phase"] == "ready", || {
                 format!("{} is not ready on its host: {live}", one.name)
             })?;
-            one.attachment = text(&live, "id")?.to_owned();
-            one.path = text(&live, "device_path")?.to_owned();
+            text(&live, "id")?.clone_into(&mut one.attachment);
+            text(&live, "device_path")?.clone_into(&mut one.path);
         }
         self.sessions(DISKS)?;
         self.evidence.shows(format!(
