@@ -33,10 +33,10 @@ pub struct HelloResponse {
     /// The name under which this host logs in as an initiator; empty where it does not attach volumes.
     #[prost(string, tag = "8")]
     pub initiator: ::prost::alloc::string::String,
-    /// Its store is new: it keeps no spec of anybody, and never did.
+    /// True: the agent's store is new. It holds no spec, and never did.
     #[prost(bool, tag = "9")]
     pub fresh: bool,
-    /// The newest epoch of all specs and tombstones that it keeps; 0: it keeps none, or is of a release that does not say.
+    /// The newest epoch of all stored specs and tombstones. 0: none is stored, or the agent is of a release that does not say.
     #[prost(uint64, tag = "10")]
     pub newest_epoch: u64,
 }
@@ -44,7 +44,7 @@ pub struct HelloResponse {
 pub struct AdoptRequest {
     #[prost(message, optional, tag = "1")]
     pub sender: ::core::option::Option<Sender>,
-    /// What the agent is called from now on.
+    /// The agent's id from now on.
     #[prost(string, tag = "2")]
     pub agent_id: ::prost::alloc::string::String,
 }
@@ -67,7 +67,7 @@ pub struct Stamp {
     #[prost(bytes = "vec", tag = "2")]
     pub digest: ::prost::alloc::vec::Vec<u8>,
 }
-/// Who sends a spec. An agent takes specs of one cluster only.
+/// The sender of a spec. An agent takes specs of one cluster only.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Sender {
     #[prost(string, tag = "1")]
@@ -83,43 +83,45 @@ pub struct VolumeSpec {
     pub provisioning: i32,
     #[prost(enumeration = "VolumeKind", tag = "4")]
     pub kind: i32,
-    /// Absent: it reads as zeros at first. It cannot change; once the LV is there, nothing is read from it.
+    /// Source of the first contents. Absent: the volume reads as zeros at first. Cannot change. Nothing is read from it once the
+    /// LV is there.
     #[prost(message, optional, tag = "5")]
     pub source: ::core::option::Option<VolumeSource>,
-    /// It is an LV that somebody else made, and keeps what it holds. It cannot change; once the LV is the volume's, nothing is
-    /// read from it. Volumes only, and without a source.
+    /// An LV that somebody else made: the volume takes it over with its contents. Cannot change. Nothing is read from this field
+    /// once the LV is the volume's. Volumes only, and without a source.
     #[prost(message, optional, tag = "30")]
     pub takes: ::core::option::Option<ExistingLv>,
-    /// It is to hold what a snapshot of it holds, and is exported to nobody meanwhile: a spec that says so is refused while
-    /// anybody is granted the volume. Thin volumes only. The sender takes it away again once the report says that it was done.
+    /// A revert to be done: the volume gets the contents of one of its snapshots. The volume is granted to nobody meanwhile; the
+    /// spec is refused while anybody is. Thin volumes only. The sender removes the field once the report says that it was done.
     #[prost(message, optional, tag = "70")]
     pub revert: ::core::option::Option<Revert>,
-    /// It is to be copied to a file, and is granted to nobody meanwhile: a spec that says so is refused while anybody is. Volumes
-    /// only. The sender takes it away again once the report says that it was done, or to have it stopped.
+    /// A copy to a file to be made. The volume is granted to nobody meanwhile; the spec is refused while anybody is. Volumes only.
+    /// The sender removes the field once the report says that it was done, or to stop it.
     #[prost(message, optional, tag = "65")]
     pub upload: ::core::option::Option<Upload>,
-    /// It is cut off from its disk since then, microseconds since 1970; 0: it is not. Whoever reaches it gets errors, and nothing
-    /// is done to it. Volumes only, and not with a revert. A spec with another size, and a tombstone, are refused until it is 0.
+    /// Time since which the volume is cut off from its disk, in microseconds since 1970; 0: not cut off. Every command to it fails,
+    /// and the agent does nothing to it. Volumes only, and not with a revert. A spec with another size, and a tombstone, are
+    /// refused until it is 0.
     #[prost(int64, tag = "75")]
     pub cut_us: i64,
 }
 /// One revert of a volume to a snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Revert {
-    /// It stays.
+    /// The snapshot. A revert leaves it as it is.
     #[prost(string, tag = "1")]
     pub snapshot_id: ::prost::alloc::string::String,
-    /// Which revert this is: it is done once, whatever is written to the volume afterwards.
+    /// Id of this revert. A revert is done once, whatever is written to the volume afterwards.
     #[prost(string, tag = "2")]
     pub revert_id: ::prost::alloc::string::String,
 }
 /// One copy of a volume to a file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Upload {
-    /// The file. It is made, and has its name only when it is whole; one that is there is never written to.
+    /// The file. The agent makes it, and gives it its name when it is whole. A file that is there is never written to.
     #[prost(message, optional, tag = "1")]
     pub image: ::core::option::Option<ImageSource>,
-    /// Which copy this is: it is done once, whatever becomes of the file afterwards.
+    /// Id of this copy. A copy is made once, whatever becomes of the file afterwards.
     #[prost(string, tag = "2")]
     pub upload_id: ::prost::alloc::string::String,
 }
@@ -129,21 +131,21 @@ pub struct ImageSource {
     /// The file's name: no path.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The sender says what it is: nobody looks into the file to guess.
+    /// The file's format. The sender says it: nobody looks into the file to guess.
     #[prost(enumeration = "ImageFormat", tag = "2")]
     pub format: i32,
 }
 /// An LV that is to become a volume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExistingLv {
-    /// As it is called now; it is called after the volume from then on.
+    /// Name of the LV now. The agent renames it after the volume.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// LVM's identity of it: another LV of that name is not taken.
+    /// UUID that LVM gave the LV: another LV of that name is not taken.
     #[prost(string, tag = "2")]
     pub uuid: ::prost::alloc::string::String,
 }
-/// What a new volume or snapshot holds at first. A volume or snapshot as a source lies in the same thin pool.
+/// First contents of a new volume or snapshot. A source that is a volume or snapshot lies in the same thin pool.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeSource {
     #[prost(oneof = "volume_source::Of", tags = "1, 2, 60")]
@@ -157,8 +159,8 @@ pub mod volume_source {
         VolumeId(::prost::alloc::string::String),
         #[prost(string, tag = "2")]
         SnapshotId(::prost::alloc::string::String),
-        /// What this image holds, and zeros behind that. Said until the volume was seen to be ready: one that is imported in part is
-        /// not finished without it. An agent of an earlier release refuses it.
+        /// Contents of this image, and zeros behind them. Sent until the volume was seen to be ready: without it, an import that was
+        /// interrupted is not finished. An agent of an earlier release refuses it.
         #[prost(message, tag = "60")]
         Image(super::ImageSource),
     }
@@ -169,7 +171,7 @@ pub struct Tombstone {
     /// Volumes: wipe and delete the data. Without it the LV stays and is reported as an orphan.
     #[prost(bool, tag = "1")]
     pub destroy_data: bool,
-    /// Volumes: the LV stays with its data and is nobody's from then on: it loses the tag, and is no orphan. Not with destroy_data.
+    /// Volumes: the LV stays with its data, loses Mooring's tag, and is no orphan. Not with destroy_data.
     #[prost(bool, tag = "30")]
     pub release: bool,
 }
@@ -181,15 +183,15 @@ pub struct PutVolumeRequest {
     pub volume_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub stamp: ::core::option::Option<Stamp>,
-    /// What a controller needs to be rebuilt from its agents. Opaque to the agent.
+    /// The controller's own record, from which its database can be rebuilt. Opaque to the agent.
     #[prost(bytes = "vec", tag = "6")]
     pub opaque: ::prost::alloc::vec::Vec<u8>,
-    /// How long the answer may wait for the wish to become true. 0: the agent's default.
+    /// Time for which the answer may wait until the spec is in force, in milliseconds. 0: the agent's default.
     #[prost(uint32, tag = "7")]
     pub deadline_ms: u32,
     /// The volume is a new one: nobody may have anything under its id. Refused with ALREADY_EXISTS where the agent's store, LVM or the
-    /// kernel's target knows the id, unless the agent keeps this very wish. An agent of an earlier release does not look. Of a
-    /// tombstone it says nothing.
+    /// kernel's target knows the id, unless the agent has stored this very spec. An agent of an earlier release does not look. Has
+    /// no meaning for a tombstone.
     #[prost(bool, tag = "8")]
     pub new: bool,
     #[prost(oneof = "put_volume_request::Wish", tags = "4, 5")]
@@ -209,7 +211,7 @@ pub mod put_volume_request {
 pub struct PutVolumeResponse {
     #[prost(message, optional, tag = "1")]
     pub report: ::core::option::Option<VolumeReport>,
-    /// The wish is true. False: durable, still being worked on (see the report).
+    /// True: the spec is in force. False: it is durable, and still being worked on (see the report).
     #[prost(bool, tag = "2")]
     pub done: bool,
 }
@@ -265,7 +267,7 @@ pub struct RecordedIdentity {
     pub backstore_hba: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
     pub backstore_name: ::prost::alloc::string::String,
-    /// Its INQUIRY says the backstore's name in the place of the model (emulate_model_alias).
+    /// True: INQUIRY gives the backstore's name in place of the model (emulate_model_alias).
     #[prost(bool, tag = "50")]
     pub model_alias: bool,
 }
@@ -297,32 +299,32 @@ pub struct ExportSpec {
     pub grants: ::prost::alloc::vec::Vec<Grant>,
     #[prost(message, optional, tag = "4")]
     pub fc: ::core::option::Option<FcExport>,
-    /// How sessions over iSCSI are negotiated, in the order of the list of names below. What is not named stays as the kernel
-    /// has it. An agent refuses a name that it does not know.
+    /// Settings with which iSCSI sessions are negotiated, in the order of the names in Tuning. The rest stays as the kernel has
+    /// it. An agent refuses a name that it does not know.
     #[prost(message, repeated, tag = "40")]
     pub tuning: ::prost::alloc::vec::Vec<Tuning>,
 }
-/// One thing that is said about an export's sessions over iSCSI.
+/// One setting of an export's sessions over iSCSI.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Tuning {
     /// header_digest, data_digest, queue_depth, max_burst, first_burst, max_recv_segment, immediate_data, initial_r2t,
     /// max_outstanding_r2t.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Of a digest none, crc32c or crc32c,none; yes or no; or a decimal number.
+    /// For a digest: none, crc32c or crc32c,none. Else yes, no or a decimal number.
     #[prost(string, tag = "2")]
     pub value: ::prost::alloc::string::String,
 }
 /// One initiator port reaches the volume over Fibre Channel.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FcGrant {
-    /// Its name, as 20:00:52:54:00:14:00:0b.
+    /// The port's name, as 20:00:52:54:00:14:00:0b.
     #[prost(string, tag = "1")]
     pub initiator: ::prost::alloc::string::String,
-    /// The initiator's number on this storage node, 1 to 65535: nobody else's while it has a grant there.
+    /// The initiator's number on this storage node, 1 to 65535. Nobody else has it while the initiator has a grant there.
     #[prost(uint32, tag = "2")]
     pub slot: u32,
-    /// The LUN that the initiator sees, 1 to 255: of all its volumes on this node another.
+    /// The LUN that the initiator sees, 1 to 255. Each of its volumes on this node has another.
     #[prost(uint32, tag = "3")]
     pub lun: u32,
     #[prost(enumeration = "Mode", tag = "4")]
@@ -353,8 +355,8 @@ pub struct PutExportRequest {
     pub deadline_ms: u32,
     #[prost(enumeration = "LiveSessions", tag = "8")]
     pub live_sessions: i32,
-    /// What this agent said last that it keeps of the volume's persistent reservations (ExportReport.kept_reservations). It is
-    /// taken by an agent that has nothing of the export in its store, and by no other.
+    /// The agent's last copy of the volume's persistent reservations (ExportReport.kept_reservations). Taken only by an agent that
+    /// has nothing of the export in its store.
     #[prost(string, tag = "91")]
     pub reservations_copy: ::prost::alloc::string::String,
     #[prost(oneof = "put_export_request::Wish", tags = "4, 5")]
@@ -427,7 +429,7 @@ pub struct Lv {
     pub group: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// LVM's identity of it.
+    /// UUID that LVM gave the LV.
     #[prost(string, tag = "3")]
     pub uuid: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
@@ -435,10 +437,10 @@ pub struct Lv {
     /// In the thin pool of the group.
     #[prost(bool, tag = "5")]
     pub thin: bool,
-    /// The volume that it is; empty: it is none of the agent's.
+    /// The volume to which the LV belongs. Empty: the LV is not the agent's.
     #[prost(string, tag = "6")]
     pub volume_id: ::prost::alloc::string::String,
-    /// Why it cannot be taken over now, and what to do; empty: it can be.
+    /// Reason why the LV cannot be taken over now, and what to do. Empty: it can be.
     #[prost(string, tag = "7")]
     pub unsafe_because: ::prost::alloc::string::String,
 }
@@ -465,13 +467,13 @@ pub struct VolumeStatus {
     pub export_stamp: ::core::option::Option<Stamp>,
     #[prost(bytes = "vec", tag = "7")]
     pub export_opaque: ::prost::alloc::vec::Vec<u8>,
-    /// The grants that are wanted; without their secrets, unless they were asked for.
+    /// The export's spec, without secrets unless they were asked for.
     #[prost(message, optional, tag = "8")]
     pub export_spec: ::core::option::Option<ExportSpec>,
     /// Receipts of this volume, newest first.
     #[prost(message, repeated, tag = "9")]
     pub receipts: ::prost::alloc::vec::Vec<Receipt>,
-    /// What is wanted of the volume; absent for a tombstone.
+    /// The volume's spec. Absent for a tombstone.
     #[prost(message, optional, tag = "10")]
     pub volume_spec: ::core::option::Option<VolumeSpec>,
     /// true: the agent has looked at the export and its sessions for this answer, or nothing is exported. false: the look failed or
@@ -508,10 +510,10 @@ pub struct VolumeReport {
     /// The revert that made the LV that is there. Empty: none.
     #[prost(string, tag = "70")]
     pub reverted_id: ::prost::alloc::string::String,
-    /// The copy to a file that is wished and was done. Empty: none.
+    /// The copy to a file that is in the spec and was made. Empty: none.
     #[prost(string, tag = "65")]
     pub uploaded_id: ::prost::alloc::string::String,
-    /// Unspecified: it is not cut off from its disk, or the agent is of a release that cannot do that.
+    /// Unspecified: the volume is not cut off from its disk, or the agent is of a release that cannot do that.
     #[prost(enumeration = "CutState", tag = "75")]
     pub cut: i32,
 }
@@ -529,7 +531,8 @@ pub struct Session {
     pub state: ::prost::alloc::string::String,
     #[prost(uint32, tag = "6")]
     pub in_flight: u32,
-    /// When the agent saw it first, microseconds since 1970; 0: not known. The kernel does not say when it began.
+    /// Time at which the agent first saw the session, in microseconds since 1970; 0: not known. The kernel does not say when a
+    /// session began.
     #[prost(int64, tag = "7")]
     pub since_us: i64,
 }
@@ -541,7 +544,7 @@ pub struct GrantReport {
     pub lun: u32,
     #[prost(enumeration = "Mode", tag = "3")]
     pub wanted: i32,
-    /// What the kernel enforces; unspecified while the nexus is not complete.
+    /// The mode that the kernel enforces. Unspecified while the nexus is not complete.
     #[prost(enumeration = "Mode", tag = "4")]
     pub seen: i32,
     #[prost(message, repeated, tag = "5")]
@@ -552,10 +555,10 @@ pub struct GrantReport {
     pub read_mib: u64,
     #[prost(uint64, tag = "8")]
     pub written_mib: u64,
-    /// When the agent saw the number of commands move last, microseconds since 1970; 0: not since it began to look.
+    /// Time at which the agent last saw the number of commands change, in microseconds since 1970; 0: not since it began to look.
     #[prost(int64, tag = "9")]
     pub active_us: i64,
-    /// The barrier that is wanted, once it is done; else empty.
+    /// The barrier of the spec, once it is done; else empty.
     #[prost(string, tag = "80")]
     pub barrier: ::prost::alloc::string::String,
 }
@@ -567,7 +570,7 @@ pub struct FcGrantReport {
     pub lun: u32,
     #[prost(enumeration = "Mode", tag = "3")]
     pub wanted: i32,
-    /// What the kernel enforces; unspecified while the nexus is not complete.
+    /// The mode that the kernel enforces. Unspecified while the nexus is not complete.
     #[prost(enumeration = "Mode", tag = "4")]
     pub seen: i32,
     /// The target holds a login of this port, for this volume or another.
@@ -579,7 +582,7 @@ pub struct FcGrantReport {
     pub read_mib: u64,
     #[prost(uint64, tag = "8")]
     pub written_mib: u64,
-    /// When the agent saw the number of commands move last, microseconds since 1970; 0: not since it began to look.
+    /// Time at which the agent last saw the number of commands change, in microseconds since 1970; 0: not since it began to look.
     #[prost(int64, tag = "9")]
     pub active_us: i64,
 }
@@ -588,7 +591,7 @@ pub struct FcPortReport {
     /// DRIVER/NAME.
     #[prost(string, tag = "1")]
     pub port: ::prost::alloc::string::String,
-    /// Its portal group is there and answers logins.
+    /// The port's TPG is there and answers logins.
     #[prost(bool, tag = "2")]
     pub serves: bool,
     #[prost(message, repeated, tag = "3")]
@@ -624,19 +627,19 @@ pub struct ExportReport {
     /// Fibre Channel ports that show the volume.
     #[prost(message, repeated, tag = "10")]
     pub fc: ::prost::alloc::vec::Vec<FcPortReport>,
-    /// When sessions and counters were read, microseconds since 1970. 0: not since the agent was started, or it is of a release
-    /// that does not say.
+    /// Time at which sessions and counters were read, in microseconds since 1970. 0: not since the agent was started, or the agent
+    /// is of a release that does not say.
     #[prost(int64, tag = "11")]
     pub looked_us: i64,
-    /// Sessions that the target has beside those that its grants show, whoever they are of. Not set: nobody has counted them since the
-    /// export changed, the kernel does not count, or it is of a release that does not say.
+    /// Number of sessions of the target that belong to none of its grants. Not set: nobody has counted them since the export
+    /// changed, the kernel does not count, or the agent is of a release that does not say.
     #[prost(uint32, optional, tag = "12")]
     pub unlisted_sessions: ::core::option::Option<u32>,
-    /// What its initiators have registered and reserved (SCSI-3 persistent reservations). Not set: nothing.
+    /// Registrations and reservation of the initiators (SCSI-3 persistent reservations). Not set: none.
     #[prost(message, optional, tag = "20")]
     pub reservations: ::core::option::Option<Reservations>,
-    /// What the agent keeps of them for a loss of power, in its own words, one registration a line; empty: none. Not set: the agent
-    /// has no wish of this export, or is of a release that does not say. Whoever sends wishes keeps it, and sends it with them.
+    /// The agent's copy of them for a loss of power, in its own format, one registration a line. Empty: none. Not set: the agent has
+    /// no spec of this export, or is of a release that does not say. The sender of specs stores it, and sends it with them.
     #[prost(string, optional, tag = "90")]
     pub kept_reservations: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -650,13 +653,13 @@ pub struct Reservations {
     /// The kernel lists no more than a page: there may be others.
     #[prost(bool, tag = "3")]
     pub truncated: bool,
-    /// Who holds the reservation, if there is one.
+    /// Holder of the reservation, if there is one.
     #[prost(message, optional, tag = "4")]
     pub holder: ::core::option::Option<ReservationHolder>,
-    /// They outlive a loss of power (APTPL).
+    /// True: they outlive a loss of power (APTPL).
     #[prost(bool, tag = "5")]
     pub durable: bool,
-    /// Those that were kept, and that the kernel does not have back.
+    /// Registrations in the agent's copy that the kernel has not taken back.
     #[prost(message, repeated, tag = "6")]
     pub lost: ::prost::alloc::vec::Vec<Registration>,
 }
@@ -668,7 +671,7 @@ pub struct ClearReservations {}
 pub struct PreemptReservations {
     #[prost(uint64, tag = "1")]
     pub key: u64,
-    /// What those initiators have in flight ends first: it waits for the disk.
+    /// True: commands of those initiators that are in flight end first, which waits for the disk.
     #[prost(bool, tag = "2")]
     pub abort: bool,
 }
@@ -696,10 +699,10 @@ pub mod change_reservations_request {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChangeReservationsResponse {
-    /// What was there. Not set: nothing, and nothing was done.
+    /// State before the change. Not set: there was nothing, and nothing was done.
     #[prost(message, optional, tag = "1")]
     pub before: ::core::option::Option<Reservations>,
-    /// What is there now. Not set: nothing.
+    /// State now. Not set: nothing is there.
     #[prost(message, optional, tag = "2")]
     pub now: ::core::option::Option<Reservations>,
 }
@@ -724,7 +727,7 @@ pub struct ReservationHolder {
     /// RESERVE(6).
     #[prost(uint32, tag = "3")]
     pub r#type: u32,
-    /// Microseconds since 1970: since when the agent has seen it. 0: it does not say.
+    /// Time since which the agent has seen it, in microseconds since 1970. 0: the agent does not say.
     #[prost(int64, tag = "4")]
     pub since_us: i64,
 }
@@ -761,8 +764,8 @@ pub struct Receipt {
     /// field must not take an unknown number for none.
     #[prost(bool, tag = "11")]
     pub uncounted: bool,
-    /// It held the volume's reservation when the revoke began, as was seen last: the type, as in ReservationHolder. Not there: it was
-    /// not seen to, or the agent is of an earlier release.
+    /// Type of the reservation (as in ReservationHolder) that the initiator held when the revoke began, by the last look. Not set: it
+    /// was not seen to hold one, or the agent is of an earlier release.
     #[prost(uint32, optional, tag = "12")]
     pub held_reservation: ::core::option::Option<u32>,
     #[prost(enumeration = "Cause", tag = "13")]
@@ -788,26 +791,26 @@ pub struct Capabilities {
     /// Missing modules, groups, addresses, with what to do.
     #[prost(message, repeated, tag = "7")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
-    /// How old `pools` is: zero while LVM answers. With an LVM that hangs, the pools are those that were seen last.
+    /// Age of `pools`, in milliseconds: zero while LVM answers. While LVM hangs, the pools are those that were seen last.
     #[prost(uint64, tag = "8")]
     pub pools_age_ms: u64,
-    /// LVM has not answered since this agent was started: that `pools` is empty says nothing.
+    /// True: LVM has not answered since this agent was started, so that an empty `pools` says nothing.
     #[prost(bool, tag = "9")]
     pub pools_unknown: bool,
-    /// How a volume can be granted.
+    /// Modes in which a volume can be granted.
     #[prost(enumeration = "Mode", repeated, tag = "10")]
     pub access_modes: ::prost::alloc::vec::Vec<i32>,
-    /// Whether this host does what its configuration asks of it. From here on: not set by agents of earlier releases, which have
+    /// Health: does this host do what its configuration asks of it? From here on: not set by agents of earlier releases, which have
     /// not looked.
     #[prost(message, optional, tag = "11")]
     pub health: ::core::option::Option<Health>,
-    /// The kernel modules that it needs for what it is configured to do.
+    /// Kernel modules that this host needs by its configuration.
     #[prost(message, repeated, tag = "12")]
     pub modules: ::prost::alloc::vec::Vec<Module>,
     /// Hosts can reserve volumes among each other (SCSI-3 persistent reservations).
     #[prost(bool, optional, tag = "13")]
     pub persistent_reservations: ::core::option::Option<bool>,
-    /// What they register outlives a loss of this host's power.
+    /// True: registrations outlive a loss of this host's power.
     #[prost(bool, optional, tag = "14")]
     pub persistent_reservations_kept: ::core::option::Option<bool>,
     /// Initiators that one volume may be granted to, over each transport.
@@ -823,9 +826,9 @@ pub struct Capabilities {
     /// does not attach, and with agents of earlier releases.
     #[prost(string, repeated, tag = "100")]
     pub fc_initiator_ports: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// An initiator that may only read changes nothing, whatever it claims of its commands. What initiators lose for that, those that
-    /// may write as well: WRITE SAME, COMPARE AND WRITE, EXTENDED COPY, immediate data over iSCSI. Not set by agents of earlier releases,
-    /// with which one that may only read can write.
+    /// True: an initiator with READ_ONLY changes nothing, whatever its commands claim. For that, all initiators lose WRITE SAME,
+    /// COMPARE AND WRITE, EXTENDED COPY and immediate data over iSCSI. Not set by agents of earlier releases, with which an initiator
+    /// with READ_ONLY can write.
     #[prost(bool, optional, tag = "120")]
     pub read_only_sealed: ::core::option::Option<bool>,
     /// An attachment of this host can have the page cache of its disk off. Not set where it does not attach, nor by agents of earlier
@@ -849,10 +852,10 @@ pub struct TlsIdentity {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Images {
-    /// Where the files lie on this host.
+    /// Path of the folder on this host.
     #[prost(string, tag = "1")]
     pub folder: ::prost::alloc::string::String,
-    /// What can be read now; what is missing for the others is in `problems`.
+    /// Formats that can be read now. `problems` says what is missing for the others.
     #[prost(enumeration = "ImageFormat", repeated, tag = "2")]
     pub formats: ::prost::alloc::vec::Vec<i32>,
 }
@@ -860,7 +863,7 @@ pub struct Images {
 pub struct Health {
     #[prost(enumeration = "HealthLevel", tag = "1")]
     pub level: i32,
-    /// Why it is not OK, the worst first.
+    /// Reasons why the level is not OK, the worst first.
     #[prost(message, repeated, tag = "2")]
     pub reasons: ::prost::alloc::vec::Vec<HealthReason>,
 }
@@ -869,10 +872,10 @@ pub struct HealthReason {
     /// A word that stays the same from release to release, as "module_missing"; docs/operations.md lists them.
     #[prost(string, tag = "1")]
     pub code: ::prost::alloc::string::String,
-    /// How bad this one is.
+    /// Level of this reason.
     #[prost(enumeration = "HealthLevel", tag = "2")]
     pub level: i32,
-    /// The same is in `problems`.
+    /// The problem; also in `problems`.
     #[prost(message, optional, tag = "3")]
     pub problem: ::core::option::Option<Problem>,
 }
@@ -885,7 +888,7 @@ pub struct Module {
     pub needed_for: ::prost::alloc::string::String,
     #[prost(enumeration = "ModuleState", tag = "3")]
     pub state: i32,
-    /// What adds it, a command line or two; empty while it is present.
+    /// Command lines that add the module. Empty while it is present.
     #[prost(string, tag = "4")]
     pub remedy: ::prost::alloc::string::String,
 }
@@ -904,27 +907,28 @@ pub struct Pool {
     pub thick: bool,
     #[prost(uint32, tag = "6")]
     pub volumes: u32,
-    /// What the volumes take in the pool, the agent's own only.
+    /// Bytes that the agent's own volumes take in the pool.
     #[prost(uint64, tag = "7")]
     pub provisioned_bytes: u64,
-    /// What no volume takes, by configuration. `free_bytes` is without it. From here on: not set by agents of earlier releases.
+    /// Bytes that no volume may take, by configuration; not part of `free_bytes`. From here on: not set by agents of earlier
+    /// releases.
     #[prost(uint64, optional, tag = "8")]
     pub reserved_bytes: ::core::option::Option<u64>,
-    /// Snapshots can be taken of its volumes, and volumes be made from them.
+    /// True: snapshots can be taken of the pool's volumes, and volumes be made from them.
     #[prost(bool, optional, tag = "9")]
     pub snapshots: ::core::option::Option<bool>,
-    /// Its volumes can grow while hosts use them.
+    /// True: the pool's volumes can grow while hosts use them.
     #[prost(bool, optional, tag = "10")]
     pub online_extend: ::core::option::Option<bool>,
-    /// Discards of hosts reach what lies below: the configuration says so, and it takes them.
+    /// True: discards of hosts reach the disks. The configuration says so, and the disks take them.
     #[prost(bool, optional, tag = "11")]
     pub discard: ::core::option::Option<bool>,
-    /// What lies below takes discards. Not set: nobody has looked, because the configuration does not ask for them.
+    /// True: the disks take discards. Not set: nobody has looked, because the configuration does not ask for them.
     #[prost(bool, optional, tag = "12")]
     pub discard_below: ::core::option::Option<bool>,
     #[prost(message, optional, tag = "13")]
     pub health: ::core::option::Option<Health>,
-    /// What a deletion does to a volume's blocks.
+    /// Effect of a deletion on a volume's blocks.
     #[prost(enumeration = "Wipe", tag = "14")]
     pub wipe: i32,
     /// How much of a thin pool's data is taken, in parts of 10,000. Not set: it is no thin pool, it is not active or not made yet, or
@@ -950,20 +954,20 @@ pub struct Transport {
     /// From here on: not set by agents of earlier releases.
     #[prost(message, optional, tag = "5")]
     pub health: ::core::option::Option<Health>,
-    /// What targets offer at a login, over iSCSI. Not set: there is no target to be looked at.
+    /// Digests that targets offer at a login over iSCSI. Not set: there is no target to look at.
     #[prost(message, optional, tag = "6")]
     pub digests: ::core::option::Option<Digests>,
     /// Volumes that one initiator may be granted on this host, over Fibre Channel.
     #[prost(uint32, optional, tag = "7")]
     pub volumes_per_initiator_max: ::core::option::Option<u32>,
-    /// Of each portal whose address this host has, where it stands.
+    /// Interfaces of those portals whose addresses this host has.
     #[prost(message, repeated, tag = "8")]
     pub links: ::prost::alloc::vec::Vec<PortalLink>,
 }
 /// The interface that a portal stands on.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PortalLink {
-    /// As in `portals`.
+    /// The portal, as in `portals`.
     #[prost(string, tag = "1")]
     pub portal: ::prost::alloc::string::String,
     /// The interface that has its address.
@@ -972,11 +976,11 @@ pub struct PortalLink {
     /// The interface is up, and its link, too.
     #[prost(bool, tag = "3")]
     pub up: bool,
-    /// Bytes of the interface's largest packet. Not set: it is not known.
+    /// MTU of the interface, in bytes. Not set: not known.
     #[prost(uint32, optional, tag = "4")]
     pub mtu: ::core::option::Option<u32>,
 }
-/// As a target has them, as "CRC32C,None": the first that the initiator has, too, is taken.
+/// Digests of a target, as "CRC32C,None". The first one that the initiator offers, too, is taken.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Digests {
     #[prost(string, tag = "1")]
@@ -993,7 +997,7 @@ pub struct FcPort {
     /// DRIVER/NAME.
     #[prost(string, tag = "1")]
     pub port: ::prost::alloc::string::String,
-    /// As its adapter says: "Online", "Linkdown"; empty when there is no such adapter.
+    /// State that the adapter reports: "Online", "Linkdown". Empty: there is no such adapter.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
 }
@@ -1056,16 +1060,16 @@ pub struct Job {
     pub done_bytes: u64,
     #[prost(uint64, tag = "4")]
     pub total_bytes: u64,
-    /// Bytes a second, lately. Not set: not known yet.
+    /// Recent rate, in bytes a second. Not set: not known yet.
     #[prost(uint64, optional, tag = "5")]
     pub rate_bytes: ::core::option::Option<u64>,
-    /// When it began, or was taken up again by this agent, microseconds since 1970.
+    /// Time at which the job began, or at which this agent took it up again, in microseconds since 1970.
     #[prost(int64, tag = "6")]
     pub since_us: i64,
-    /// Of `done_bytes`, what an agent before this one had done.
+    /// Part of `done_bytes` that was done before this start of the agent.
     #[prost(uint64, tag = "7")]
     pub resumed_bytes: u64,
-    /// The limit slows it. Discards write nothing, and are not slowed.
+    /// True: the limit slows the job. Discards write nothing, and are not slowed.
     #[prost(bool, tag = "8")]
     pub limited: bool,
 }
@@ -1080,7 +1084,7 @@ pub struct ListJobsResponse {
     /// By volume.
     #[prost(message, repeated, tag = "1")]
     pub jobs: ::prost::alloc::vec::Vec<Job>,
-    /// Bytes a second that all jobs together may write. 0: as fast as the disks are.
+    /// Most bytes a second that all jobs together write. 0: no limit.
     #[prost(uint64, tag = "2")]
     pub limit_bytes: u64,
 }
@@ -1088,13 +1092,13 @@ pub struct ListJobsResponse {
 pub struct SetJobLimitRequest {
     #[prost(message, optional, tag = "1")]
     pub sender: ::core::option::Option<Sender>,
-    /// 1 MiB at least; 0: as fast as the disks are.
+    /// Most bytes a second that all jobs together write: at least 1 MiB. 0: no limit.
     #[prost(uint64, tag = "2")]
     pub limit_bytes: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetJobLimitResponse {
-    /// As it was before.
+    /// The limit before this call.
     #[prost(uint64, tag = "1")]
     pub was_bytes: u64,
 }
@@ -1104,7 +1108,7 @@ pub enum ImageFormat {
     Unspecified = 0,
     /// The bytes of the disk, and nothing else.
     Raw = 1,
-    /// Whole in itself: one that refers to another file is refused.
+    /// qcow2. A file that refers to another file is refused.
     Qcow2 = 2,
 }
 impl ImageFormat {
@@ -1159,14 +1163,14 @@ impl Provisioning {
         }
     }
 }
-/// What an LV is to its users.
+/// Use of an LV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum VolumeKind {
-    /// As VOLUME.
+    /// The same as VOLUME_KIND_VOLUME.
     Unspecified = 0,
     Volume = 1,
-    /// What a volume held at one moment: never exported, and volumes are made from it. Its id is that of a volume in every call.
+    /// Contents of a volume at one moment. Never exported; volumes are made from it. Calls take its id as a volume's id.
     Snapshot = 2,
 }
 impl VolumeKind {
@@ -1220,11 +1224,11 @@ impl Mode {
         }
     }
 }
-/// What happens when a change takes away a grant whose initiator is logged in.
+/// Rule for a change that takes away a grant whose initiator is logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LiveSessions {
-    /// As CUT: the sender has decided.
+    /// The same as LIVE_SESSIONS_CUT: the sender has decided.
     Unspecified = 0,
     /// Refuse the whole change with FAILED_PRECONDITION, naming the sessions. Over Fibre Channel a login says nothing of one
     /// volume, and refuses nothing.
@@ -1334,7 +1338,7 @@ impl Phase {
 #[repr(i32)]
 pub enum CutState {
     Unspecified = 0,
-    /// It is to be, and is not yet: commands may still reach the disk.
+    /// The volume is to be cut off, and is not yet: commands may still reach the disk.
     Pending = 1,
     /// Nothing reaches the disk through its LV.
     InForce = 2,
@@ -1361,15 +1365,16 @@ impl CutState {
         }
     }
 }
-/// Why a nexus was taken away.
+/// Reason for which a nexus was taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Cause {
-    /// Its grant was taken away.
+    /// The grant was taken away.
     Unspecified = 0,
-    /// It had reserved the volume by RESERVE(6), which ends with its session. Its grant stands, and it may log in again.
+    /// The initiator had reserved the volume by RESERVE(6), which ends with its session. The grant stands, and the initiator may
+    /// log in again.
     Reservation = 1,
-    /// The same, and it is kept out until its grant is taken away and given again.
+    /// As CAUSE_RESERVATION, and the initiator is kept out until its grant is taken away and given again.
     ReservationKeptOut = 2,
     /// Nothing was taken away: the controller has forgotten the storage node. No agent says this.
     Forgotten = 3,
@@ -1403,7 +1408,7 @@ impl Cause {
 pub enum HealthLevel {
     Unspecified = 0,
     Ok = 1,
-    /// It works in part, or will not for long.
+    /// Works in part, or will soon work no more.
     Degraded = 2,
     /// Nothing new can be done with it.
     Failed = 3,
@@ -1436,13 +1441,13 @@ impl HealthLevel {
 #[repr(i32)]
 pub enum ModuleState {
     Unspecified = 0,
-    /// It is in the kernel: loaded, or built in.
+    /// Loaded, or built in.
     Present = 1,
-    /// It is not, and its file is there: modprobe loads it.
+    /// Not loaded; the file is there, and modprobe loads it.
     Loadable = 2,
     /// The running kernel has no such module.
     Absent = 3,
-    /// It is not loaded, and the list of the running kernel's modules cannot be read.
+    /// Not loaded, and the list of the running kernel's modules cannot be read.
     Unlisted = 4,
 }
 impl ModuleState {
@@ -1471,18 +1476,18 @@ impl ModuleState {
         }
     }
 }
-/// What is done to the blocks of a volume before its LV is removed. Whatever it is, nobody is given a block that holds another
+/// Treatment of a volume's blocks before its LV is removed. With each of them, nobody is given a block that holds another
 /// volume's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Wipe {
-    /// By an agent of an earlier release, and where nobody has seen whether the disks take discards.
+    /// Sent by an agent of an earlier release, and while nobody has seen if the disks take discards.
     Unspecified = 0,
-    /// Nothing. So it is in every thin pool, which zeroes blocks when it gives them out again.
+    /// Nothing is done. Holds for every thin pool: it zeroes blocks when it gives them out again.
     None = 1,
-    /// They are zeroed: by configuration, or because it asks for discards and no disk of the group takes them.
+    /// The blocks are zeroed: by configuration, or because it asks for discards and no disk of the group takes them.
     Zero = 2,
-    /// They are discarded; what lies on a disk that takes no discards is zeroed.
+    /// The blocks are discarded. Those on a disk that takes no discards are zeroed.
     Discard = 3,
 }
 impl Wipe {
@@ -1509,14 +1514,14 @@ impl Wipe {
         }
     }
 }
-/// What a job does to the blocks of its volume.
+/// Work of a job on the blocks of its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum JobKind {
     Unspecified = 0,
     /// Zeroes a new volume, before anybody reaches it.
     Zero = 1,
-    /// Zeroes what a volume grows by.
+    /// Zeroes the extents by which a volume grows.
     Grow = 2,
     /// Zeroes a volume that is deleted.
     Wipe = 3,
@@ -1687,7 +1692,7 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "Adopt"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a volume's spec durable and answers when it is true, or at the deadline with what is known.
+        /// Makes a volume's spec durable. Answers when the volume agrees with it, or at the deadline with what is known.
         pub async fn put_volume(
             &mut self,
             request: impl tonic::IntoRequest<super::PutVolumeRequest>,
@@ -1806,7 +1811,7 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("mooring.v1.Agent", "ListLvs"));
             self.inner.unary(req, path, codec).await
         }
-        /// What this host can do, from facts.
+        /// Capabilities of this host, as it is now.
         pub async fn get_capabilities(
             &mut self,
             request: impl tonic::IntoRequest<super::GetCapabilitiesRequest>,
@@ -1970,7 +1975,7 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::AdoptRequest>,
         ) -> std::result::Result<tonic::Response<super::AdoptResponse>, tonic::Status>;
-        /// Makes a volume's spec durable and answers when it is true, or at the deadline with what is known.
+        /// Makes a volume's spec durable. Answers when the volume agrees with it, or at the deadline with what is known.
         async fn put_volume(
             &self,
             request: tonic::Request<super::PutVolumeRequest>,
@@ -2004,7 +2009,7 @@ pub mod agent_server {
             &self,
             request: tonic::Request<super::ListLvsRequest>,
         ) -> std::result::Result<tonic::Response<super::ListLvsResponse>, tonic::Status>;
-        /// What this host can do, from facts.
+        /// Capabilities of this host, as it is now.
         async fn get_capabilities(
             &self,
             request: tonic::Request<super::GetCapabilitiesRequest>,
@@ -2745,7 +2750,7 @@ pub struct AttachmentWish {
     #[prost(bool, tag = "3")]
     pub cache_off: bool,
 }
-/// This host is connected to a volume: one session, one disk, a path for each attachment. An attachment that is absent loses
+/// A connection of this host to a volume: one session, one disk, a path for each attachment. An attachment that is absent loses
 /// its path.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConnectionSpec {
@@ -2761,7 +2766,7 @@ pub struct ConnectionSpec {
     pub portals: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "5")]
     pub lun: u32,
-    /// What a fresh INQUIRY must show: 32 hexadecimal digits of page 0x83, the unit serial of page 0x80.
+    /// Identity that a fresh INQUIRY must show: 32 hexadecimal digits of page 0x83 (naa), the unit serial of page 0x80 (serial).
     #[prost(string, tag = "6")]
     pub naa: ::prost::alloc::string::String,
     #[prost(string, tag = "7")]
@@ -2808,10 +2813,10 @@ pub struct PutConnectionRequest {
     pub volume_id: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
     pub stamp: ::core::option::Option<Stamp>,
-    /// What a controller needs to be rebuilt from its agents. Opaque to the agent.
+    /// The controller's own record, from which its database can be rebuilt. Opaque to the agent.
     #[prost(bytes = "vec", tag = "6")]
     pub opaque: ::prost::alloc::vec::Vec<u8>,
-    /// How long the answer may wait for the wish to become true. 0: the agent's default.
+    /// Time for which the answer may wait until the spec is in force, in milliseconds. 0: the agent's default.
     #[prost(uint32, tag = "7")]
     pub deadline_ms: u32,
     #[prost(oneof = "put_connection_request::Wish", tags = "4, 5")]
@@ -2831,7 +2836,7 @@ pub mod put_connection_request {
 pub struct PutConnectionResponse {
     #[prost(message, optional, tag = "1")]
     pub report: ::core::option::Option<ConnectionReport>,
-    /// The wish is true. False: durable, still being worked on (see the report).
+    /// True: the spec is in force. False: it is durable, and still being worked on (see the report).
     #[prost(bool, tag = "2")]
     pub done: bool,
     #[prost(message, optional, tag = "3")]
@@ -2948,7 +2953,7 @@ pub struct ConnectionReport {
     pub login_us: u64,
     #[prost(uint64, tag = "14")]
     pub device_us: u64,
-    /// Whether the page cache of the disk is off. Absent while there is no verified device.
+    /// True: the page cache of the disk is off. Absent while there is no verified device.
     #[prost(bool, optional, tag = "15")]
     pub cache_off: ::core::option::Option<bool>,
     /// Bytes that the page cache held and had not written when the session was lost or cut: they are lost. Absent when the
@@ -2994,10 +2999,10 @@ pub struct CheckConnectionResponse {
     pub cache_off: ::core::option::Option<bool>,
     #[prost(message, repeated, tag = "3")]
     pub users: ::prost::alloc::vec::Vec<DiskUser>,
-    /// What could not be looked at: there may be users.
+    /// Places that could not be looked at: users may be there.
     #[prost(string, repeated, tag = "4")]
     pub unseen: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What is wrong with a disk whose cache is off.
+    /// Faults of a disk whose cache is off.
     #[prost(message, repeated, tag = "5")]
     pub problems: ::prost::alloc::vec::Vec<Problem>,
 }
@@ -3222,8 +3227,8 @@ pub mod host_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Makes the wish durable that this host is connected to a volume (or not any more), and answers when it is true (the
-        /// device verified, its paths there; or all of it gone), or at the deadline with what is known.
+        /// Makes a connection's spec or tombstone durable. Answers when it is in force (the device verified and its paths there, or all
+        /// of it gone), or at the deadline with what is known.
         pub async fn put_connection(
             &mut self,
             request: impl tonic::IntoRequest<super::PutConnectionRequest>,
@@ -3363,8 +3368,8 @@ pub mod host_server {
     /// Generated trait containing gRPC methods that should be implemented for use with HostServer.
     #[async_trait]
     pub trait Host: std::marker::Send + std::marker::Sync + 'static {
-        /// Makes the wish durable that this host is connected to a volume (or not any more), and answers when it is true (the
-        /// device verified, its paths there; or all of it gone), or at the deadline with what is known.
+        /// Makes a connection's spec or tombstone durable. Answers when it is in force (the device verified and its paths there, or all
+        /// of it gone), or at the deadline with what is known.
         async fn put_connection(
             &self,
             request: tonic::Request<super::PutConnectionRequest>,
