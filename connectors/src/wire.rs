@@ -170,7 +170,8 @@ impl std::fmt::Debug for SessionWish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
-    /// The daemon makes it for the first time; a failure that may pass is tried again.
+    /// The daemon makes it: for the first time, or anew because the kernel has it no more. A
+    /// failure that may pass is tried again.
     Connecting,
     /// Logged in.
     LoggedIn,
@@ -178,8 +179,8 @@ pub enum SessionState {
     Recovering,
     /// The daemon ends the session.
     Ending,
-    /// The target has refused this host twice, at least 3 s apart: ended, not tried again until
-    /// asked anew.
+    /// The target has refused this host for the session's whole recovery time: ended, not tried
+    /// again until asked anew.
     Forbidden,
     /// No login is possible (wrong credentials, wrong answers of the target): not tried again until
     /// asked anew.

@@ -17,5 +17,6 @@ mod laws;
 mod sessiond_common;
 mod sessiond_crash;
 mod sessiond_life;
+mod sessiond_refused;
 mod sessiond_rotate;
 mod sessiond_wire;

@@ -235,7 +235,7 @@ fn a_wrong_disk_is_off_before_its_session_goes() {
 #[test]
 fn no_path_is_left_of_a_session_that_is_given_up_while_the_agent_is_down() {
     for deed in [Deed::Forbid, Deed::WrongDisk] {
-        let rig = Rig::new();
+        let rig = Rig::impatient();
         let other = mooring_model::VolumeId::random();
         let stays = mooring_connectors::LinkName::Volume(other);
         let links = mooring_connectors::RunLinks::new(rig.dir.path(), "/dev");
@@ -255,7 +255,7 @@ fn no_path_is_left_of_a_session_that_is_given_up_while_the_agent_is_down() {
 /// The daemon that gave the session up dies before the last path is gone.
 #[test]
 fn the_paths_of_a_session_that_was_given_up_go_with_the_next_start() {
-    let rig = Rig::new();
+    let rig = Rig::impatient();
     let daemon = rig.start();
     let status = rig.attach();
     rig.link(&rig.scan(&status));
@@ -307,7 +307,7 @@ fn a_logout_goes_on_at_once_when_the_disks_are_gone_already() {
 fn it_may_die_while_it_gives_a_revoked_host_up() {
     for step in [Step::JournalWrite, Step::DestroyConnection, Step::DestroySession] {
         for side in [Side::Before, Side::After] {
-            let rig = Rig::new();
+            let rig = Rig::impatient();
             let daemon = rig.start();
             let before = Deed::Forbid.prepare(&rig);
             let point = FaultPoint { side, step };
@@ -385,7 +385,7 @@ fn a_session_that_was_lost_meanwhile_is_recovered() {
 
 #[test]
 fn what_was_given_up_stays_given_up() {
-    let rig = Rig::new();
+    let rig = Rig::impatient();
     let daemon = rig.start();
     rig.attach();
     rig.target.revoke(INITIATOR);

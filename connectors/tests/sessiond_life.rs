@@ -249,7 +249,7 @@ fn a_lost_session_whose_target_is_not_there_for_now_is_tried_on() {
             status.problem.as_ref().is_some_and(|problem| problem.contains(said))
                 && status.retry_in_ms.is_some()
         });
-        // More refusals than those that make a session forbidden.
+        // Such refusals never make a session forbidden.
         let logins = rig.target.seen().len();
         assert!(rig.target.wait_for(|target| target.seen().len() >= logins + 4));
         rig.target.behave(|target| target.refuse = None);
@@ -261,8 +261,8 @@ fn a_lost_session_whose_target_is_not_there_for_now_is_tried_on() {
 }
 
 #[test]
-fn a_revoked_host_is_forbidden_after_two_refusals_and_its_disk_goes() {
-    let rig = Rig::new();
+fn a_revoked_host_is_forbidden_after_its_recovery_time_and_its_disk_goes() {
+    let rig = Rig::impatient();
     let _daemon = rig.start();
     let status = rig.attach();
     rig.scan(&status);

@@ -41,7 +41,7 @@ fn ensure(client: &mut Client, wish: &SessionWish) -> SessionStatus {
 
 #[test]
 fn while_secrets_are_rotated_either_logs_in_again() {
-    let rig = Rig::new();
+    let rig = Rig::impatient();
     let _daemon = rig.start();
     let mut client = rig.client();
     let (old, new) = (chap(SECRET, TARGET[0]), chap(NEW, TARGET[1]));

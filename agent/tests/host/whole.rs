@@ -16,6 +16,9 @@ use tonic::Code;
 
 use crate::rig::*;
 
+/// Seconds for which a host that was admitted once is refused before it gives up.
+const RECOVERY_S: u32 = 3;
+
 /// A host with a daemon that may die, and the target of volume 1.
 struct Whole {
     host: FakeHost,
@@ -79,7 +82,7 @@ impl Whole {
             sessions: Arc::new(Sessiond::new(&self.config.run_dir, "mooring-agent test")),
             arrivals: Arrivals::default(),
             dev: "/dev".into(),
-            recovery_timeout_s: 120,
+            recovery_timeout_s: RECOVERY_S,
         };
         let agent = start_agent(&self.config, parts, Box::new(process.uevents()), None);
         let credentials = Credentials::new("host", secret());

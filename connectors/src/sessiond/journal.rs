@@ -60,6 +60,10 @@ pub struct Entry {
     pub portal: Portal,
     /// State of the session.
     pub state: EntryState,
+    /// `true`: the target has admitted this host to this session. `false`: it has not yet, or an
+    /// earlier release wrote the file and did not say.
+    #[serde(default)]
+    pub admitted: bool,
     /// Reason for `Forbidden`, `Failed` and `WrongDisk`.
     #[serde(default)]
     pub problem: Option<String>,
@@ -75,6 +79,7 @@ impl Entry {
             isid,
             portal,
             state: EntryState::Wanted,
+            admitted: false,
             problem: None,
         }
     }

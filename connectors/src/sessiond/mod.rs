@@ -97,7 +97,8 @@ pub struct Timing {
     pub retry_first: Duration,
     /// The longest pause.
     pub retry_longest: Duration,
-    /// Time between two refusals after which the second one counts.
+    /// Shortest time between two refusals after which the second one counts. The session's recovery
+    /// time counts where it is longer.
     pub refused_for: Duration,
     /// Interval of the looks at sysfs.
     pub look_every: Duration,
@@ -124,8 +125,11 @@ impl Default for Timing {
 }
 
 impl Timing {
-    fn retry(&self) -> RetryTimes {
-        RetryTimes { first: self.retry_first, longest: self.retry_longest, refused_for: self.refused_for }
+    /// Returns the times of the retries of a session with this recovery time: refusals count once
+    /// they have lasted as long as its I/O waits.
+    fn retry(&self, recovery_timeout_s: u32) -> RetryTimes {
+        let refused_for = self.refused_for.max(Duration::from_secs(recovery_timeout_s.into()));
+        RetryTimes { first: self.retry_first, longest: self.retry_longest, refused_for }
     }
 }
 

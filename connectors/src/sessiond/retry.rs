@@ -1,8 +1,9 @@
 //! Decides when a lost session is tried again, and when it is given up. Pure.
 //!
-//! What must never happen here: a host that is revoked and tries for ever (its users' I/O would
-//! hang for the recovery time); a host given up because of one refusal, which a target that is
-//! being restored may give.
+//! What must never happen here: a host that is revoked and tries for ever; a host that a target
+//! admitted once, given up before its refusals have lasted for the session's recovery time. A
+//! target gives them while its ACL is away by somebody's hand, or is made anew, and a host whose
+//! grant went for good is told.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ pub(crate) struct RetryTimes {
     pub(crate) first: Duration,
     /// The longest pause.
     pub(crate) longest: Duration,
-    /// Time between two refusals after which the second one counts.
+    /// Time between two refusals after which the second one counts: the recovery time of the
+    /// session.
     pub(crate) refused_for: Duration,
 }
 
@@ -88,7 +90,7 @@ mod tests {
     const TIMES: RetryTimes = RetryTimes {
         first: Duration::from_millis(100),
         longest: Duration::from_secs(10),
-        refused_for: Duration::from_secs(3),
+        refused_for: Duration::from_mins(2),
     };
 
     #[test]
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn two_refusals_three_seconds_apart_are_the_end() {
+    fn refusals_that_last_for_the_recovery_time_are_the_end() {
         let now = Instant::now();
         let at = |millis| now + Duration::from_millis(millis);
         let run = |answers: &[(u64, Failure)]| {
@@ -117,13 +119,14 @@ mod tests {
         };
         let after = |millis| Some(Next::After(Duration::from_millis(millis)));
         assert_eq!(run(&[(0, Refused)]), after(100));
-        assert_eq!(run(&[(0, Refused), (2999, Refused)]), after(1));
-        assert_eq!(run(&[(0, Refused), (2999, Refused), (3000, Refused)]), Some(Next::GiveUp));
-        assert_eq!(run(&[(0, Refused), (100, Unreachable), (3000, Refused)]), Some(Next::GiveUp));
+        assert_eq!(run(&[(0, Refused), (27_000, Refused)]), after(200));
+        assert_eq!(run(&[(0, Refused), (119_999, Refused)]), after(1));
+        assert_eq!(run(&[(0, Refused), (119_999, Refused), (120_000, Refused)]), Some(Next::GiveUp));
+        assert_eq!(run(&[(0, Refused), (100, Unreachable), (120_000, Refused)]), Some(Next::GiveUp));
         // The target answered something else in between: the count starts anew.
-        assert_eq!(run(&[(0, Refused), (100, Unable), (3000, Refused)]), after(400));
-        assert_eq!(run(&[(0, Unreachable), (60_000, Refused)]), after(200));
-        assert_eq!(run(&[(0, Unable), (60_000, Unable)]), after(200));
+        assert_eq!(run(&[(0, Refused), (100, Unable), (120_000, Refused)]), after(400));
+        assert_eq!(run(&[(0, Unreachable), (600_000, Refused)]), after(200));
+        assert_eq!(run(&[(0, Unable), (600_000, Unable)]), after(200));
     }
 
     proptest! {

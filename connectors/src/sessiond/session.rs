@@ -4,7 +4,8 @@
 //!
 //! What must never happen here: a wait that an order to end does not interrupt; a kernel session
 //! without its journal file; "logged in" shown before the disk's identity was checked after a loss;
-//! one session's trouble that another notices.
+//! a session that was admitted once, ended by a refusal that may pass; one session's trouble that
+//! another notices.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -255,6 +256,8 @@ impl Session {
             Begin::Cut(kernel) => (Phase::Parked, kernel),
         };
         self.hold(kernel, None);
+        // The kernel's session shows it. A journal of an earlier release does not.
+        self.entry.admitted |= matches!(begin, Begin::Adopt(_) | Begin::Recover(_));
         if self.entry.state == EntryState::Wanted {
             self.record();
         }
@@ -418,6 +421,11 @@ impl Session {
             EntryState::Wanted => {}
         }
         let recovery_changed = wish.recovery_timeout_s != kept.recovery_timeout_s;
+        if wish.generation > kept.generation {
+            // A newer spec has its whole time, whatever the target said to the one before.
+            self.retry = Retry::default();
+            self.trying_since = None;
+        }
         self.entry.wish = wish;
         self.status.generation = self.entry.wish.generation;
         // A smaller number of secrets counts at once; a greater one when it is written down.
@@ -462,12 +470,18 @@ impl Session {
                 Err(out) => return self.left(out),
             };
             let next = match fail.kind {
+                // The target knew this host: what it answers now may pass, as in `recover`.
+                FailKind::Refused if self.entry.admitted => Failure::Refused,
+                FailKind::Wrong if self.entry.admitted => Failure::Unable,
+                // Whoever asks for a first login is told at once.
                 FailKind::Refused | FailKind::Wrong => return self.give_up(EntryState::Failed, fail.text),
                 FailKind::HostGone | FailKind::SessionGone | FailKind::Unreachable => Failure::Unreachable,
                 FailKind::Unable => Failure::Unable,
             };
-            if let Err(out) = self.wait_after(next, &fail.text) {
-                return self.left(out);
+            match self.wait_after(next, &fail.text) {
+                Ok(true) => {}
+                Ok(false) => return self.forbidden(),
+                Err(out) => return self.left(out),
             }
         }
     }
@@ -505,10 +519,7 @@ impl Session {
             };
             match self.wait_after(failure, &fail.text) {
                 Ok(true) => {}
-                Ok(false) => {
-                    let problem = self.status.problem.clone().unwrap_or_default();
-                    return self.give_up(EntryState::Forbidden, problem);
-                }
+                Ok(false) => return self.forbidden(),
                 Err(Out::Fail(Fail { kind: FailKind::SessionGone, .. })) => {
                     self.let_go();
                     return Phase::Connect;
@@ -524,7 +535,8 @@ impl Session {
     fn wait_after(&mut self, failure: Failure, text: &str) -> Result<bool, Out> {
         let now = self.context.now();
         let since = *self.trying_since.get_or_insert(now);
-        let next = self.retry.failed(failure, now, &self.context.timing.retry(), jitter());
+        let times = self.context.timing.retry(self.entry.wish.recovery_timeout_s);
+        let next = self.retry.failed(failure, now, &times, jitter());
         let problem = format!(
             "{text}; tried {} times in {:.1} s",
             self.retry.failures(),
@@ -543,6 +555,12 @@ impl Session {
 
     /// Shows the session as logged in: the login is done, and its disk, if any, is the right one.
     pub(super) fn logged_in(&mut self) {
+        if !self.entry.admitted {
+            self.entry.admitted = true;
+            // Without it the next process takes a refusal for that of a first login, and no more
+            // harm is done.
+            self.record();
+        }
         self.retry = Retry::default();
         self.trying_since = None;
         self.status.problem = None;
@@ -566,6 +584,12 @@ impl Session {
         self.status.state = first_status(&self.entry).state;
         self.show();
         Phase::Parked
+    }
+
+    /// Ends the session of a host that the target has refused for the whole recovery time.
+    fn forbidden(&mut self) -> Phase {
+        let problem = self.status.problem.clone().unwrap_or_default();
+        self.give_up(EntryState::Forbidden, problem)
     }
 
     fn parked(&mut self) -> Phase {

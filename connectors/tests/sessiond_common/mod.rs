@@ -170,6 +170,8 @@ pub struct Rig {
     pub dir: tempfile::TempDir,
     pub volume: VolumeId,
     pub timing: Timing,
+    /// Seconds that I/O waits for a lost session, and for which refusals may pass.
+    pub recovery_timeout_s: u32,
 }
 
 impl Rig {
@@ -188,7 +190,13 @@ impl Rig {
             dir: tempfile::tempdir().unwrap(),
             volume,
             timing: timing(),
+            recovery_timeout_s: 120,
         }
+    }
+
+    /// Makes a rig with the shortest recovery time: refusals count after a second.
+    pub fn impatient() -> Self {
+        Self { recovery_timeout_s: 1, ..Self::new() }
     }
 
     pub fn portal(&self) -> Portal {
@@ -208,7 +216,7 @@ impl Rig {
             serial: Some(self.volume.to_string()),
             chap: Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual: None }),
             other_chap: None,
-            recovery_timeout_s: 120,
+            recovery_timeout_s: self.recovery_timeout_s,
             fc: None,
         }
     }

@@ -22,10 +22,6 @@ use crate::zone::Sight;
 /// The port of every portal.
 pub const PORT: u16 = 3260;
 
-/// Time between two refusals of the target after which the second is final (sessiond's own rule).
-/// A target that is absent, as while its exports are restored, is tried on.
-const REFUSED_FOR: Duration = Duration::from_secs(3);
-
 /// The network; clones are the same one.
 #[derive(Clone, Default)]
 pub struct Network(Arc<Mutex<Wires>>);
@@ -86,8 +82,9 @@ impl Wires {
         Ok(Wire { machine, session, wish: wish.clone(), refused: None })
     }
 
-    /// Re-establishes a dropped session, or ends it as sessiond does, if the target still refuses
-    /// it some seconds later. `false`: it has ended.
+    /// Re-establishes a dropped session, or ends it as sessiond does, if the target has refused it
+    /// for its recovery time. A target that is absent, as while its exports are restored, is tried
+    /// on. `false`: it has ended.
     fn keep(&self, world: &World, wire: &mut Wire) -> bool {
         let volume = wire.wish.volume;
         if !wire.machine.is_live(wire.session) {
@@ -105,7 +102,7 @@ impl Wires {
                 }
                 Err(refusal) => {
                     let since = *wire.refused.get_or_insert_with(Instant::now);
-                    if since.elapsed() < REFUSED_FOR {
+                    if since.elapsed() < Duration::from_secs(wire.wish.recovery_timeout_s.into()) {
                         world.lose(volume, true);
                         return true;
                     }
@@ -183,24 +180,10 @@ impl Network {
         let mut wires = self.lock();
         wires.sights.iter_mut().for_each(Sight::refresh);
         let mut hosts = std::mem::take(&mut wires.hosts);
-        let mut refused = false;
         for host in hosts.values_mut() {
-            host.sessions.retain(|_, wire| {
-                let before = wire.refused;
-                let kept = wires.keep(&host.world, wire);
-                refused |= kept && before.is_none() && wire.refused.is_some();
-                kept
-            });
+            host.sessions.retain(|_, wire| wires.keep(&host.world, wire));
         }
         wires.hosts = hosts;
-        if refused {
-            // No event comes when that time is over.
-            let network = self.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(REFUSED_FOR);
-                network.refresh();
-            });
-        }
     }
 
     fn log_in(&self, host: &str, wish: &SessionWish) {
@@ -212,6 +195,8 @@ impl Network {
             wire.wish = wish.clone();
             return wire.show(&known.world);
         }
+        // It waits for its target.
+        let lost = known.sessions.contains_key(&wish.volume);
         let made = wires.log_in(wish);
         let host = wires.hosts.get_mut(host).expect("a host of this fleet");
         let secret = wish.chap.as_ref().map(|chap| chap.secret.as_str());
@@ -220,11 +205,19 @@ impl Network {
             Ok(wire) => {
                 wire.show(&host.world);
                 host.sessions.insert(wish.volume, wire);
+                if lost {
+                    host.world.lose(wish.volume, false);
+                }
             }
-            Err(refusal) => host.world.target(wish.volume, |target| {
-                target.reachable = refusal != LoginRefusal::Unreachable;
-                target.granted = refusal != LoginRefusal::NotAuthorized;
-            }),
+            Err(refusal) => {
+                if let Some(wire) = host.sessions.get_mut(&wish.volume) {
+                    (wire.wish, wire.refused) = (wish.clone(), None);
+                }
+                host.world.target(wish.volume, |target| {
+                    target.reachable = refusal != LoginRefusal::Unreachable;
+                    target.granted = refusal != LoginRefusal::NotAuthorized;
+                });
+            }
         }
     }
 
