@@ -16,6 +16,7 @@ mod iscsi_states;
 mod laws;
 mod sessiond_common;
 mod sessiond_crash;
+mod sessiond_hostile;
 mod sessiond_life;
 mod sessiond_refused;
 mod sessiond_rotate;

@@ -1,16 +1,14 @@
-//! Keeps a session that is logged in: waits for events, and checks its disk's identity.
+//! Keeps a session that is logged in: waits for events.
 //!
 //! What must never happen here: a healthy session that is logged in anew because of a stale event;
-//! a lost one that is taken for healthy; I/O that goes on to another disk.
+//! a lost one that is taken for healthy; a wait as long as a target orders.
 
 use std::time::Duration;
 
-use mooring_host::{IscsiEvent, KernelSession};
+use mooring_host::IscsiEvent;
 
-use super::identity::Verdict;
 use super::journal::EntryState;
 use super::session::{INVALID_HOST, Phase, Session, Wake};
-use super::steps::Step;
 use super::sysfs::{self, ConnectionAttr, SessionAttr};
 use crate::iscsi::{
     AsyncEvent, LogoutOutcome, Opcode, logout_request, opcode, parse_async, parse_logout_response,
@@ -22,114 +20,14 @@ impl Session {
         self.status.portal.unwrap_or(self.entry.portal)
     }
 
-    /// Asks the disk for its identity, and waits for the answer or for something more urgent.
-    pub(super) fn check(&mut self) -> Phase {
-        let Some(kernel) = self.live.as_ref().map(|live| live.kernel) else { return Phase::Connect };
-        self.checks += 1;
-        let check = self.checks;
-        self.set_running(kernel);
-        self.context.check_identity(kernel, &self.entry.wish, check, self.to_self.clone());
-        let within = self.context.timing.check_within;
-        let mut until = self.context.now() + within;
-        loop {
-            let wake = match self.next(until) {
-                Ok(wake) => wake,
-                Err(out) => return self.left(out),
-            };
-            match wake {
-                Wake::Checked(number, verdict) if number == check => match verdict {
-                    Verdict::Right | Verdict::Absent => {
-                        if verdict == Verdict::Right {
-                            self.status.verified += 1;
-                        }
-                        self.logged_in();
-                        return Phase::Up;
-                    }
-                    Verdict::Wrong(text) => return self.wrong_disk(kernel, text),
-                    Verdict::Unknown(why) => {
-                        self.status.problem = Some(format!("the disk's identity is not known: {why}"));
-                        self.show();
-                        if let Some(phase) = self.pause_or_phase() {
-                            return phase;
-                        }
-                        return Phase::Check;
-                    }
-                },
-                Wake::Checked(..) | Wake::Changed => {}
-                // The thread of the check is still at work: no second one.
-                Wake::Timeout => {
-                    self.status.problem =
-                        Some(format!("the disk has not said who it is for {} s", within.as_secs()));
-                    self.show();
-                    until = self.context.now() + Duration::from_hours(1);
-                }
-                Wake::Event(event) => {
-                    if let Some(phase) = self.happened(&event) {
-                        return phase;
-                    }
-                }
-                Wake::Look => {
-                    if let Some(phase) = self.look() {
-                        return phase;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Pauses between two checks. Returns the phase that ends the pause early; `None`: it is over.
-    fn pause_or_phase(&mut self) -> Option<Phase> {
-        let until = self.context.now() + self.context.timing.recheck;
-        loop {
-            match self.next(until) {
-                Ok(Wake::Timeout) => return None,
-                Ok(Wake::Event(event)) => {
-                    if let Some(phase) = self.happened(&event) {
-                        return Some(phase);
-                    }
-                }
-                Ok(Wake::Look) => {
-                    if let Some(phase) = self.look() {
-                        return Some(phase);
-                    }
-                }
-                Ok(Wake::Checked(..) | Wake::Changed) => {}
-                Err(out) => return Some(self.left(out)),
-            }
-        }
-    }
-
-    /// Sets the disk's device to `running`. A disk that error handling has set offline does not
-    /// come back by itself; nor does one that this daemon has set offline before it died. An
-    /// offline disk cannot be asked for its identity.
-    fn set_running(&self, kernel: KernelSession) {
-        let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
-        if self.context.sys().read_text(&state).is_ok_and(|state| state == "offline") {
-            self.set_device(kernel, b"running\n");
-        }
-    }
-
-    /// Writes a state. The kernel compares the word with the line feed after it: without one it is
-    /// EINVAL (6.1).
-    fn set_device(&self, kernel: KernelSession, line: &[u8]) {
-        let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
-        let written = self.context.steps.step(Step::DeviceState, || self.context.sys().write(&state, line));
-        if let Err(error) = written {
-            tracing::warn!(volume = %self.volume(), %error, "the disk's state cannot be set");
-        }
-    }
-
-    fn wrong_disk(&mut self, kernel: KernelSession, text: String) -> Phase {
-        tracing::error!(volume = %self.volume(), sid = kernel.sid, text, "another disk answers");
-        // Commands that are queued for the former disk must not reach this one.
-        self.set_device(kernel, b"offline\n");
-        self.give_up(EntryState::WrongDisk, text)
-    }
-
     pub(super) fn up(&mut self) -> Phase {
         loop {
-            let until = self.context.now() + Duration::from_hours(1);
-            let phase = match self.next(until) {
+            let now = self.context.now();
+            let due = self.checks.due();
+            if due.is_some_and(|due| due <= now) {
+                return Phase::Check;
+            }
+            let phase = match self.next(due.unwrap_or(now + Duration::from_hours(1))) {
                 Ok(Wake::Event(event)) => self.happened(&event),
                 Ok(Wake::Look) => self.look(),
                 Ok(Wake::Checked(..) | Wake::Changed | Wake::Timeout) => None,
@@ -141,9 +39,15 @@ impl Session {
         }
     }
 
+    /// Bounds a wait that the target orders, in seconds: it may order one of 18 hours.
+    fn ordered(&self, wait_s: u16) -> Duration {
+        let recovery = Duration::from_secs(self.entry.wish.recovery_timeout_s.into());
+        Duration::from_secs(wait_s.into()).min(self.context.timing.ordered_within).min(recovery)
+    }
+
     /// Handles an event of a session that is logged in. Returns the next phase; `None`: it stays
     /// logged in.
-    fn happened(&mut self, event: &IscsiEvent) -> Option<Phase> {
+    pub(super) fn happened(&mut self, event: &IscsiEvent) -> Option<Phase> {
         let kernel = self.live.as_ref()?.kernel;
         match event {
             IscsiEvent::ConnectionError { error: INVALID_HOST, .. } => {
@@ -178,15 +82,17 @@ impl Session {
     /// Handles a message that the target sends without being asked. Returns the next phase; `None`:
     /// the session stays logged in.
     fn told(&mut self, event: AsyncEvent) -> Option<Phase> {
-        tracing::info!(volume = %self.volume(), ?event, "the target says");
+        if let Some(left_out) = self.checks.flood.line(self.context.now()) {
+            tracing::info!(volume = %self.volume(), ?event, left_out, "the target says");
+        }
         match event {
             AsyncEvent::RequestLogout { within_s } => Some(self.log_out_as_asked(within_s)),
             AsyncEvent::DropConnection { wait_s, .. } | AsyncEvent::DropSession { wait_s, .. } => {
                 self.status.problem = Some("the target has dropped the connection".to_owned());
-                Some(Phase::Recover(Duration::from_secs(wait_s.into())))
+                Some(Phase::Recover(self.ordered(wait_s)))
             }
             AsyncEvent::Renegotiate { .. } => Some(Phase::Recover(Duration::ZERO)),
-            event if event.luns_changed() => Some(Phase::Check),
+            event if event.luns_changed() => self.luns_changed(),
             AsyncEvent::Scsi { .. } | AsyncEvent::Other { .. } => None,
         }
     }
@@ -210,7 +116,7 @@ impl Session {
                         Ok(response) if response.outcome != LogoutOutcome::Closed => response.time2wait,
                         _ => 0,
                     };
-                    return Phase::Recover(Duration::from_secs(wait_s.into()));
+                    return Phase::Recover(self.ordered(wait_s));
                 }
                 Ok(Wake::Event(IscsiEvent::ConnectionError { .. }) | Wake::Timeout) => {
                     return Phase::Recover(Duration::ZERO);

@@ -21,6 +21,8 @@
 pub mod adopt;
 mod attempt;
 mod board;
+mod check;
+mod flood;
 pub mod identity;
 pub mod journal;
 mod keep;
@@ -88,6 +90,10 @@ pub struct Timing {
     pub destroy_within: Duration,
     /// Time that a check of a disk's identity may take before it shows as a problem.
     pub check_within: Duration,
+    /// Time for which a disk's identity may be unknown before the disk goes offline.
+    pub identity_within: Duration,
+    /// The longest wait that a target may order before the next login.
+    pub ordered_within: Duration,
     /// Pause between two looks or checks.
     pub recheck: Duration,
     /// Time for which the state must contradict an error event before the event counts as one of an
@@ -114,6 +120,8 @@ impl Default for Timing {
             logout_within: Duration::from_secs(5),
             destroy_within: Duration::from_secs(10),
             check_within: Duration::from_secs(10),
+            identity_within: Duration::from_mins(1),
+            ordered_within: Duration::from_mins(1),
             recheck: Duration::from_secs(1),
             stale_event: Duration::from_millis(50),
             retry_first: Duration::from_millis(100),
@@ -289,7 +297,8 @@ impl Context {
         Ok(())
     }
 
-    /// Checks a disk's identity on a thread that can be lost; the answer goes to the session.
+    /// Sets a disk running and checks its identity, on a thread that can be lost. The answer goes
+    /// to the session.
     fn check_identity(
         self: &Arc<Self>,
         kernel: KernelSession,
@@ -299,8 +308,10 @@ impl Context {
     ) {
         let (identity, lun) = (self.identity.clone(), wish.lun);
         let want = identity::Wanted { naa: wish.naa.clone(), serial: wish.unit_serial() };
+        let (sys, steps) = (self.sys.clone(), self.steps.clone());
         let late = answer.clone();
         let started = self.spawn(format!("check-{}", kernel.sid), move || {
+            check::set_running(sys.as_ref(), &steps, kernel, lun.0);
             // The session may have gone meanwhile.
             let _ = answer.send((0, Order::Checked(check, identity.check(kernel, lun, &want))));
         });

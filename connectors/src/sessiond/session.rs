@@ -1,6 +1,6 @@
 //! Runs the life of one session on a thread of its own: made, kept, recovered, ended. This module
-//! decides the next phase. `attempt` makes a login, `teardown` ends a session, and `keep` waits for
-//! the events of a session that is logged in.
+//! decides the next phase. `attempt` makes a login, `check` asks the disk who it is, `keep` waits
+//! for the events of a session that is logged in, and `teardown` ends a session.
 //!
 //! What must never happen here: a wait that an order to end does not interrupt; a kernel session
 //! without its journal file; "logged in" shown before the disk's identity was checked after a loss;
@@ -17,6 +17,7 @@ use mooring_model::{Chain, Portal, VolumeId};
 
 use super::Context;
 use super::board::{Numbered, Order};
+use super::check::Checks;
 use super::identity::Verdict;
 use super::journal::{Entry, EntryState};
 use super::retry::{Failure, Next, Retry};
@@ -143,7 +144,7 @@ pub(crate) struct Session {
     retry: Retry,
     /// Time of the first failure after the last login.
     trying_since: Option<Instant>,
-    pub(super) checks: u64,
+    pub(super) checks: Checks,
 }
 
 /// Returns the first status of a session.
@@ -204,7 +205,7 @@ impl Session {
             again: None,
             retry: Retry::default(),
             trying_since: None,
-            checks: 0,
+            checks: Checks::default(),
         }
     }
 
@@ -370,7 +371,10 @@ impl Session {
             Order::Event(event) if !self.is_ours(&event) => Ok(Wake::Look),
             Order::Event(event) => Ok(Wake::Event(event)),
             Order::Look => Ok(Wake::Look),
-            Order::Checked(check, verdict) => Ok(Wake::Checked(check, verdict)),
+            Order::Checked(check, verdict) => {
+                self.checks.answered(check);
+                Ok(Wake::Checked(check, verdict))
+            }
             Order::Stop => Err(Out::Stop),
         }
     }
@@ -494,7 +498,7 @@ impl Session {
         let mut first_wait = Some(wait).filter(|wait| !wait.is_zero());
         loop {
             let tried = self.stop_for_recovery().and_then(|()| match first_wait.take() {
-                Some(wait) => self.pause(wait),
+                Some(wait) => self.wait_as_ordered(wait),
                 None => Ok(()),
             });
             let fail = match tried.and_then(|()| self.login_anywhere(true)) {
@@ -530,6 +534,15 @@ impl Session {
         }
     }
 
+    /// Waits for as long as the target has ordered.
+    fn wait_as_ordered(&mut self, wait: Duration) -> Result<(), Out> {
+        self.status.retry_in_ms = u64::try_from(wait.as_millis()).ok();
+        self.show();
+        self.pause(wait)?;
+        self.status.retry_in_ms = None;
+        Ok(())
+    }
+
     /// Waits after a failure until the next try is due. `false`: the target's refusal counts, so
     /// there is none.
     fn wait_after(&mut self, failure: Failure, text: &str) -> Result<bool, Out> {
@@ -563,6 +576,7 @@ impl Session {
         }
         self.retry = Retry::default();
         self.trying_since = None;
+        self.checks.known(self.context.now());
         self.status.problem = None;
         self.status.retry_in_ms = None;
         self.show_state(SessionState::LoggedIn);
@@ -632,6 +646,8 @@ impl Session {
         tracing::info!(volume = %self.volume(), ?how, "session ended");
         let (number, wish) = self.context.board.leave(self.volume(), &self.orders, self.again.take())?;
         self.served = self.served.max(number);
+        // The answer of a check may have gone with the orders of the former life.
+        self.checks.forget_thread();
         self.renew(wish);
         Some(Phase::Connect)
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use mooring_connectors::client::{Client, SessionEvent, Watch};
-use mooring_connectors::sessiond::identity::FreshInquiry;
+use mooring_connectors::sessiond::identity::{FreshInquiry, Identity};
 use mooring_connectors::sessiond::steps::{FaultPoint, Steps};
 use mooring_connectors::sessiond::{Config, Daemon, Machine, StartError, Timing};
 use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
@@ -40,6 +40,8 @@ pub fn timing() -> Timing {
         logout_within: Duration::from_secs(5),
         destroy_within: Duration::from_secs(1),
         check_within: Duration::from_secs(5),
+        identity_within: Duration::from_mins(1),
+        ordered_within: Duration::from_millis(200),
         recheck: Duration::from_millis(10),
         stale_event: Duration::from_millis(50),
         retry_first: Duration::from_millis(5),
@@ -172,6 +174,8 @@ pub struct Rig {
     pub timing: Timing,
     /// Seconds that I/O waits for a lost session, and for which refusals may pass.
     pub recovery_timeout_s: u32,
+    /// Check of the disk's identity. `None`: the real one.
+    pub identity: Option<Arc<dyn Identity>>,
 }
 
 impl Rig {
@@ -191,6 +195,7 @@ impl Rig {
             volume,
             timing: timing(),
             recovery_timeout_s: 120,
+            identity: None,
         }
     }
 
@@ -234,10 +239,11 @@ impl Rig {
         config.steps = death.steps();
         config.on_panic = Arc::new(|| {});
         let host = Arc::new(self.host.clone());
+        let real = || Arc::new(FreshInquiry::new(host.clone(), host.clone())) as Arc<dyn Identity>;
         let machine = Machine {
             kernel: host.clone(),
             sys: host.clone(),
-            identity: Arc::new(FreshInquiry::new(host.clone(), host.clone())),
+            identity: self.identity.clone().unwrap_or_else(real),
             clock: Arc::new(SystemClock),
         };
         let daemon = Daemon::start(config, machine, Box::new(self.host.events()))?;
