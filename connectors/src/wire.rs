@@ -175,7 +175,8 @@ pub enum SessionState {
     Connecting,
     /// Logged in.
     LoggedIn,
-    /// The session is lost and being made again. I/O waits.
+    /// The session is lost and being made again: I/O waits. Or its disk has not said for too long
+    /// who it is, and is offline until it does.
     Recovering,
     /// The daemon ends the session.
     Ending,

@@ -93,12 +93,12 @@ mod tests {
         let now = Instant::now();
         let mut flood = Flood::default();
         let many: Vec<_> = (0..10_000).map(|_| flood.luns_changed(now)).collect();
-        let of = |wanted| many.iter().filter(|reaction| **reaction == wanted).count();
+        let of = |wanted: Reaction| many.iter().filter(|reaction| **reaction == wanted).count();
         assert_eq!(of(Reaction::Reconnect), 1);
         assert_eq!(of(Reaction::Check), 20, "ten before the login, and ten after it");
         // The control: as many messages, slowly, are no flood.
         let mut flood = Flood::default();
-        for second in 0..10_000 {
+        for second in 0..10_000_u32 {
             assert_eq!(flood.luns_changed(now + SPAN * second), Reaction::Check);
         }
     }
