@@ -10,6 +10,8 @@ const SPAN: Duration = Duration::from_secs(1);
 /// Number of messages "the LUNs have changed" in a span that are answered by a check each; more of
 /// them are a flood.
 pub(crate) const LUNS_CHANGED_MAX: u32 = 10;
+/// Number of logins that a target may order in a span without a pause.
+const ORDERS_MAX: u32 = 10;
 /// Number of messages in a span that are logged.
 const LINES_MAX: u32 = 10;
 /// Shortest time between two logins because of a flood.
@@ -52,6 +54,7 @@ pub(crate) struct Flood {
     changes: Window,
     /// Time of the last login because of a flood; `None`: there was none.
     reconnected: Option<Instant>,
+    orders: Window,
     lines: Window,
     /// Number of messages since the last line of the log.
     unsaid: u64,
@@ -69,6 +72,11 @@ impl Flood {
         self.reconnected = Some(now);
         self.changes = Window::default();
         Reaction::Reconnect
+    }
+
+    /// Counts an order to log in anew. Returns `true` if the login has to wait: there were too many.
+    pub(crate) fn ordered(&mut self, now: Instant) -> bool {
+        self.orders.count(now) > ORDERS_MAX
     }
 
     /// Counts a message for the log. Returns the number of those that were left out before it;
@@ -101,6 +109,15 @@ mod tests {
         for second in 0..10_000_u32 {
             assert_eq!(flood.luns_changed(now + SPAN * second), Reaction::Check);
         }
+    }
+
+    #[test]
+    fn logins_that_are_ordered_wait_when_they_are_many() {
+        let now = Instant::now();
+        let mut flood = Flood::default();
+        let waits: Vec<_> = (0..12).map(|_| flood.ordered(now)).collect();
+        assert_eq!(waits.iter().position(|waits| *waits), Some(10));
+        assert!(!flood.ordered(now + SPAN), "the next span");
     }
 
     #[test]

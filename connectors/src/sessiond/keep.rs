@@ -39,10 +39,13 @@ impl Session {
         }
     }
 
-    /// Bounds a wait that the target orders, in seconds: it may order one of 18 hours.
-    fn ordered(&self, wait_s: u16) -> Duration {
+    /// Bounds a wait before a login, in seconds, both ordered by the target: it may order a wait of
+    /// 18 hours, or one login after the other.
+    fn ordered(&mut self, wait_s: u16) -> Duration {
+        let timing = self.context.timing;
         let recovery = Duration::from_secs(self.entry.wish.recovery_timeout_s.into());
-        Duration::from_secs(wait_s.into()).min(self.context.timing.ordered_within).min(recovery)
+        let wait = Duration::from_secs(wait_s.into()).min(timing.ordered_within).min(recovery);
+        if self.checks.flood.ordered(self.context.now()) { wait.max(timing.recheck) } else { wait }
     }
 
     /// Handles an event of a session that is logged in. Returns the next phase; `None`: it stays
@@ -91,7 +94,7 @@ impl Session {
                 self.status.problem = Some("the target has dropped the connection".to_owned());
                 Some(Phase::Recover(self.ordered(wait_s)))
             }
-            AsyncEvent::Renegotiate { .. } => Some(Phase::Recover(Duration::ZERO)),
+            AsyncEvent::Renegotiate { .. } => Some(Phase::Recover(self.ordered(0))),
             event if event.luns_changed() => self.luns_changed(),
             AsyncEvent::Scsi { .. } | AsyncEvent::Other { .. } => None,
         }
