@@ -91,7 +91,7 @@ pub enum Error {
     Unread {
         /// The error of the look at that group.
         said: String,
-        /// Who can cure it.
+        /// Cure that the error needs.
         cure: Cure,
     },
     /// LVM's report cannot be read.

@@ -21,7 +21,7 @@ use crate::lvm::error::Error;
 pub struct Unread {
     /// The error of the look at the group.
     pub said: String,
-    /// Who can cure it.
+    /// Cure that the error needs.
     pub cure: Cure,
 }
 
