@@ -96,29 +96,72 @@ async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
     extend(&rig, id, 3).await.unwrap();
     assert_eq!(shown(&rig, id).await, (VolumeStatus::Extending, 1));
     until_told(&rig, id, 3).await;
-    // The volume is served while it grows: one host leaves, and no other comes.
+    // The volume is served while it grows: one host leaves and comes back, with the old size.
     let volume = rig.service.volume(&admin(), id).await.unwrap();
     rig.service.delete_attachment(&admin(), volume.attachments[0].id, false, LONG).await.unwrap();
     assert_eq!(rig.storage.granted(id).len(), 1);
-    let refused = rig
-        .service
-        .create_attachment(&admin(), native(id, "host1", Mode::ReadOnly), LONG)
-        .await
-        .map_err(in_words);
-    assert!(matches!(&refused, Err(Refusal::Invalid(text)) if text.contains("extending")), "{refused:?}");
+    rig.attach(id, "host1", Mode::ReadOnly).await;
+    assert_eq!((rig.storage.granted(id).len(), told_host(&rig, 0, id)), (2, 1));
     invalid(extend(&rig, id, 4).await, "currently extending");
     invalid(rig.service.delete_volume(&admin(), id).await.map(drop), "Volume status must be available");
     assert_eq!((shown(&rig, id).await, told_host(&rig, 1, id)), ((VolumeStatus::Extending, 1), 1));
     release(&rig, id);
     let grown = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((grown.size_gib, grown.fault), (3, None));
-    until("the host's wish", async || match told_host(&rig, 1, id) {
+    until("the hosts' wishes", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
+        (3, 3) => Ok(()),
+        told => Err(format!("{told:?} GiB")),
+    })
+    .await;
+    assert_eq!(grown.attachments.len(), 2);
+    assert!(grown.attachments.iter().all(|one| one.status == AttachmentStatus::Attached), "{grown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_attached_after_a_growth_that_was_refused() {
+    let rig = Rig::new(1).await;
+    let id = rig.volume(false).await;
+    let full = cured(Code::ResourceExhausted, "volume group vg0: 2 GiB more are wanted", "operator");
+    rig.storage.state().knobs.refuse_volume = Some(full);
+    extend(&rig, id, 3).await.unwrap();
+    rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    rig.storage.state().knobs.refuse_volume = None;
+    // A client's reservation is connected by a second call: neither is refused.
+    let reserved = rig.service.create_attachment(&admin(), reserve(id), LONG).await.unwrap();
+    let connected = rig.service.update_attachment(&admin(), reserved.id, connector(1), LONG).await.unwrap();
+    assert!(connected.connection_info.is_some(), "{connected:?}");
+    rig.service.delete_attachment(&admin(), reserved.id, false, LONG).await.unwrap();
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    assert_eq!((shown(&rig, id).await, told_host(&rig, 0, id)), ((VolumeStatus::ErrorExtending, 1), 1));
+    // The failure is taken off as before, and the volume grows under its host.
+    let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::InUse), attached: None };
+    rig.service.volume_action(&admin(), id, reset).await.unwrap();
+    extend(&rig, id, 3).await.unwrap();
+    assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 3);
+    until("the host's wish", async || match told_host(&rig, 0, id) {
         3 => Ok(()),
         told => Err(format!("{told} GiB")),
     })
     .await;
-    assert_eq!(grown.attachments.len(), 1);
-    assert_eq!(grown.attachments[0].status, AttachmentStatus::Attached);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_attached_while_its_growth_is_stopped() {
+    let rig = Rig::new(2).await;
+    let id = rig.volume(true).await;
+    rig.attach(id, "host1", Mode::ReadWrite).await;
+    hold(&rig, Some(("a disk is missing", v1::Cure::Operator)));
+    extend(&rig, id, 2).await.unwrap();
+    rig.until_volume(id, VolumeStatus::ErrorExtending).await;
+    rig.attach(id, "host2", Mode::ReadOnly).await;
+    assert_eq!((shown(&rig, id).await, told_host(&rig, 1, id)), ((VolumeStatus::ErrorExtending, 1), 1));
+    release(&rig, id);
+    assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 2);
+    until("the hosts' wishes", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
+        (2, 2) => Ok(()),
+        told => Err(format!("{told:?} GiB")),
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use mooring_controller::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
+use mooring_controller::domain::{
+    AttachStatus, AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus,
+};
 use mooring_controller::initiators::Initiators;
 use mooring_controller::rules::{self, Existing, Operation};
 use mooring_model::{AttachmentId, Mode, VolumeId};
@@ -95,8 +97,28 @@ fn who_may_reserve() {
     }
     let two = [existing(1, AttachmentStatus::Attached), existing(2, AttachmentStatus::Attached)];
     assert!(!ok(false, None, &two, Some(Uuid::from_u128(1))));
+}
+
+#[test]
+fn who_may_reserve_while_an_operation_runs() {
+    let volume = VolumeId::from_u128(1);
+    let verdict = |multi, operation, there: &[Existing], instance| {
+        rules::may_attach(volume, multi, operation, there, instance, false)
+    };
+    let there = [existing(1, AttachmentStatus::Attached)];
+    let (same, other) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
     for operation in Operation::ALL {
-        assert!(!ok(true, Some(operation), &[], None), "{operation:?}");
+        // A growth changes nothing of who may attach: the volume is served all the while.
+        let grows = matches!(operation, Operation::Extending | Operation::ErrorExtending);
+        assert_eq!(verdict(true, Some(operation), &[], None).is_ok(), grows, "{operation:?}");
+        assert_eq!(verdict(false, Some(operation), &[], None).is_ok(), grows, "{operation:?}");
+        assert_eq!(verdict(true, Some(operation), &there, other).is_ok(), grows, "{operation:?}");
+        assert_eq!(verdict(false, Some(operation), &there, same).is_ok(), grows, "{operation:?}: it moves");
+        let refused = verdict(false, Some(operation), &there, other).unwrap_err();
+        // The refusal names the status that stands in the way.
+        let status = if grows { VolumeStatus::InUse } else { operation.status() };
+        let wanted = AttachViolation::NotAttachable { volume, multiattach: false, status };
+        assert_eq!(refused, RuleViolation::Attach(wanted), "{operation:?}");
     }
 }
 

@@ -193,7 +193,8 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Checks that a further attachment may be reserved.
+/// Checks that a further attachment may be reserved. A volume that grows, or whose growth failed, is
+/// served with its old size meanwhile and takes attachments like any other.
 ///
 /// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone.
 /// The call names none of them, so nobody knows which one goes; a server without an attachment
@@ -206,9 +207,10 @@ pub fn may_attach(
     instance: Option<Uuid>,
     held: bool,
 ) -> Result<(), RuleViolation> {
-    let (status, _) = derive(operation, existing.iter().map(|attachment| attachment.status));
+    let prevents = operation.filter(|running| !running.is_served());
+    let (status, _) = derive(prevents, existing.iter().map(|attachment| attachment.status));
     let refused = || RuleViolation::Attach(AttachViolation::NotAttachable { volume, multiattach, status });
-    if operation.is_some() {
+    if prevents.is_some() {
         return Err(refused());
     }
     // A failed attach holds nothing. A failed detach may still reach the disk.

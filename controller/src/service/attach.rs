@@ -26,7 +26,7 @@ use crate::permits;
 use crate::policy::Target;
 use crate::rules::transport::{self, Offer};
 use crate::rules::types::Specs;
-use crate::rules::{self, Existing, Operation};
+use crate::rules::{self, Existing};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow, numbers};
 
 /// The host that connects, and how it may do so.
@@ -491,9 +491,7 @@ fn update(
         return Err(Refusal::Conflict(text).into());
     }
     not_in_review(&volume)?;
-    // An export serves its volume while the volume grows.
-    let busy = volume.operation.is_some_and(|operation| operation != Operation::Extending);
-    if busy || volume.said_status.is_some_and(VolumeStatus::is_error) {
+    if !volume.is_served() || volume.said_status.is_some_and(VolumeStatus::is_error) {
         let text = format!("Invalid volume: Volume {} has status {}", volume.id, volume.status);
         return Err(Refusal::Conflict(text).into());
     }

@@ -4,6 +4,8 @@ use mooring_fleet::{Client, Fleet, Node, until};
 use mooring_host::Errno;
 use serde_json::json;
 
+use crate::{OTHER_SERVER, SERVER};
+
 const GIB: u64 = 1 << 30;
 
 fn extend(client: &Client, volume: &str, gib: u64) -> mooring_fleet::Answer {
@@ -140,4 +142,52 @@ fn a_growth_that_is_zeroed_still_is_taken_back_under_its_session() {
     until_shown(&member, &volume, 2, "in-use");
     member.delete(&path).refused(409, "it has 2 GiB");
     assert!(session.write().is_ok() && tail_is_zeroed(&fleet, &volume, 1, 2));
+}
+
+#[test]
+fn a_server_moves_and_others_come_while_the_volume_grows() {
+    let fleet = Fleet::builder().storage("s1", &[("vg0", 50)]).host("h1").start();
+    let member = fleet.member();
+    let (alone, shared) = (member.volume(None, 1), member.volume(Some(&fleet.shared_type()), 1));
+    let (here, there) = (fleet.stock("node1"), fleet.stock("node2"));
+    let reserved = member.reserve(&alone, Some(SERVER));
+    let source = here.login(&member.connect(&reserved, &here.connector())).unwrap();
+    member.complete(&reserved);
+    let storage = fleet.storage("s1");
+    limit_jobs(&fleet, Some(1 << 20));
+    for volume in [&alone, &shared] {
+        extend(&member, volume, 9).expect(202);
+        let grows = || storage.has_volume("vg0", &format!("grow-{volume}"));
+        until("its growth is zeroed", || if grows() { Ok(()) } else { Err("none".to_owned()) });
+        assert_eq!(
+            (member.status(volume), member.show(volume)["size"].take()),
+            ("extending".to_owned(), json!(1))
+        );
+    }
+    // The second attachment of a live migration, reserved first; another server's is refused as ever.
+    let moves = member.reserve(&alone, Some(SERVER));
+    let target = there.login(&member.connect(&moves, &there.connector())).unwrap();
+    member.complete(&moves);
+    assert!(source.write().is_ok() && target.write().is_ok());
+    let other = json!({ "attachment": { "volume_uuid": alone, "instance_uuid": OTHER_SERVER } });
+    member.post("/attachments", &other).refused(400, "the current status is in-use");
+    // A shared volume takes a client and a host with an agent, with the old size.
+    let session = there.login(&member.attach(&shared, &there, None).info).unwrap();
+    let native = fleet.admin().attach_natively(&shared, "h1", "rw");
+    let host = fleet.host("h1");
+    let path = host.path_of(&native);
+    let size = || host.world().size_of(shared.parse().unwrap());
+    assert_eq!((member.status(&shared), size()), ("extending".to_owned(), Some(GIB)));
+    // All of them see the new one, without a new login.
+    limit_jobs(&fleet, None);
+    for volume in [&alone, &shared] {
+        until_shown(&member, volume, 9, "in-use");
+        assert!(tail_is_zeroed(&fleet, volume, 1, 9));
+    }
+    until("the new size on the host", || match size() {
+        Some(size) if size == 9 * GIB => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(host.path_of(&native), path, "the path is the same disk's");
+    assert!(source.write().is_ok() && target.write().is_ok() && session.write().is_ok());
 }
