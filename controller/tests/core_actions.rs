@@ -89,7 +89,7 @@ async fn the_older_way_in_and_out() {
     act(&rig, volume, detach(None)).await.unwrap();
     assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
     act(&rig, volume, detach(Some(own.id))).await.unwrap();
-    act(&rig, volume, detach(Some(AttachmentId::from_u128(1)))).await.unwrap();
+    act(&rig, volume, detach(None)).await.unwrap();
     assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0, "used by the detach");
 }
 
@@ -112,6 +112,71 @@ async fn an_attach_that_does_not_come_leaves_nothing() {
     assert_eq!((status(&rig, volume).await, rig.storage.granted(volume).len()), (VolumeStatus::InUse, 0));
     act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await.unwrap();
     assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+}
+
+fn is_conflict(done: &Done, words: &str) {
+    match done {
+        Err(Refusal::Conflict(text)) if text.contains(words) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_that_never_was_cannot_be_detached() {
+    let rig = Rig::new(0).await;
+    let (volume, other) = (rig.volume(false).await, rig.volume(false).await);
+    let never = AttachmentId::from_u128(1);
+    for force in [false, true] {
+        let named = AttachAction::Detach { attachment: Some(never), force };
+        is_conflict(&act(&rig, volume, named).await, "never was");
+        let unnamed = AttachAction::Detach { attachment: None, force };
+        is_conflict(&act(&rig, volume, unnamed).await, "never had one");
+    }
+    // A reservation is no attachment: it is taken back, and not detached.
+    act(&rig, volume, AttachAction::Reserve).await.unwrap();
+    is_conflict(&act(&rig, volume, detach(None)).await, "never had one");
+    // One that is gone counts as detached, with its id and without; one of another volume does not.
+    act(&rig, volume, attach(7)).await.unwrap();
+    let own = rig.service.volume(&admin(), volume).await.unwrap().attachments[0].id;
+    for attachment in [None, None, Some(own), Some(own)] {
+        act(&rig, volume, detach(attachment)).await.unwrap();
+        assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
+    }
+    is_conflict(&act(&rig, other, detach(Some(own))).await, "never was");
+    is_conflict(&act(&rig, volume, detach(Some(never))).await, "never was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_users_connector_ends_the_connection_that_it_names() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    for node in [1, 2] {
+        rig.service.create_attachment(&admin(), client(volume, node), LONG).await.unwrap();
+    }
+    let as_user = async |action| rig.service.attach_action(&admin(), volume, action, LONG).await;
+    is_conflict(&as_user(AttachAction::TerminateConnection { connector: None }).await, "names none");
+    is_conflict(&as_user(close_by(&["host"])).await, "names none");
+    assert_eq!(rig.storage.granted(volume).len(), 2);
+    // A repeated call finds it ended.
+    for _ in 0..2 {
+        as_user(close(1)).await.unwrap();
+        let left = rig.storage.granted(volume);
+        assert!(left.len() == 1 && left[0].ends_with("node2"), "{left:?}");
+    }
+    // Two attachments share the connection of one host, and the connector names both.
+    for node in [1, 1] {
+        rig.service.create_attachment(&admin(), client(volume, node), LONG).await.unwrap();
+    }
+    is_conflict(&as_user(close(1)).await, "share this connector's initiator");
+    as_user(close(2)).await.unwrap();
+    let left = rig.storage.granted(volume);
+    assert!(left.len() == 1 && left[0].ends_with("node1"), "{left:?}");
+}
+
+/// Ends a connection by a connector with only these keys of node 1's.
+fn close_by(keys: &[&str]) -> AttachAction {
+    let words = connector(1).into_iter().filter(|(key, _)| keys.contains(&key.as_str())).collect();
+    AttachAction::TerminateConnection { connector: Some(words) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,8 +205,10 @@ async fn of_several_the_one_that_is_meant_is_said() {
     is_invalid(&act(&rig, volume, AttachAction::Detach { attachment: None, force: true }).await);
     let ids: Vec<_> = seen.attachments.iter().map(|one| one.id).collect();
     is_invalid(&act(&rig, other, detach(Some(ids[0]))).await);
-    let user = rig.service.attach_action(&admin(), volume, close(1), LONG).await.map_err(in_words);
-    assert!(matches!(user, Err(Refusal::Conflict(_))), "{user:?}");
+    let unnamed = AttachAction::TerminateConnection { connector: None };
+    let user = rig.service.attach_action(&admin(), volume, unnamed, LONG).await;
+    is_conflict(&user, "has 2 attachments, and this call names none");
+    assert_eq!(rig.storage.granted(volume).len(), 2);
     let forced = AttachAction::Detach { attachment: Some(ids[0]), force: true };
     act(&rig, volume, forced.clone()).await.unwrap();
     act(&rig, volume, forced).await.unwrap();

@@ -15,21 +15,37 @@ use crate::permits;
 use crate::rules::transport::Offer;
 use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
-use crate::store::{Abort, AttachmentRow, Db};
+use crate::store::{Abort, AttachmentRow, Db, DetachedFilter};
 
-/// The attachment that a call means, also one without an id. `None`: there is none.
+/// The attachment that a call means, also one without an id. `None`: the volume had attachments, and
+/// all of them are gone. An attachment that never was is refused: its caller means another volume, or
+/// believes in an attach that never came.
 fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<Option<AttachmentId>, Abort> {
     if let Some(own) = attachment {
-        let found = db.attachment(own)?;
-        if found.as_ref().is_some_and(|row| row.volume != id) {
+        if let Some(row) = db.attachment(own)? {
+            if row.volume == id {
+                return Ok(Some(own));
+            }
             let text = format!("Invalid volume: attachment {own} is not one of volume {id}.");
             return Err(Refusal::Invalid(text).into());
         }
-        let gone = db.detached(own)?.filter(|gone| gone.volume == id);
-        return Ok(found.map(|row| row.id).or(gone.map(|_| own)));
+        if db.detached(own)?.is_some_and(|gone| gone.volume == id) {
+            return Ok(Some(own));
+        }
+        let text = format!(
+            "attachment {own} is not one of volume {id}, and never was: nothing is detached; list the volume's attachments"
+        );
+        return Err(Refusal::Conflict(text).into());
     }
     match db.attachments_of(id)?[..] {
-        [] => Ok(None),
+        [] => {
+            let of_volume = DetachedFilter { volume: Some(id), ..DetachedFilter::default() };
+            if db.detach_records(&of_volume, 1)?.is_empty() {
+                let text = format!("volume {id} has no attachment, and never had one: there is nothing to detach");
+                return Err(Refusal::Conflict(text).into());
+            }
+            Ok(None)
+        }
         [ref one] => Ok(Some(one.id)),
         ref several => Err(Refusal::Invalid(format!(
             "Invalid volume: Volume {id} is attached to more than one server: {} attachments. Say which one by \
@@ -65,15 +81,15 @@ fn end(
     facts.policies().check(policy, caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
     let rows = db.attachments_of(id)?;
-    if facts.options.protect_instances && !caller.service && rows.len() > 1 {
-        return Err(Refusal::Conflict(format!(
-            "Detach volume {id} from its servers using the Compute API: it has {} attachments, and this call names none",
-            rows.len()
-        ))
-        .into());
+    let named = named(&rows, connector)?;
+    if facts.options.protect_instances && !caller.service {
+        one_is_named(id, &rows, named.as_deref())?;
     }
-    let found = chosen(id, &rows, connector)?;
-    let Some(mut row) = found else {
+    let found = match named {
+        Some(named) => named.first().copied(),
+        None => only_one(id, &rows)?,
+    };
+    let Some(mut row) = found.cloned() else {
         return Ok(Ended::Nothing);
     };
     if let Some(initiator) = decided(facts, caller, &row, looked)? {
@@ -87,24 +103,46 @@ fn end(
     Ok(Ended::Access(own, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
 }
 
-/// The attachment that a connector names; without a connector, the only connected one.
-fn chosen(
-    id: VolumeId,
-    rows: &[AttachmentRow],
+/// The connected attachments that a connector names by its initiator or its ports. `None`: it has
+/// neither, or there is no connector.
+fn named<'a>(
+    rows: &'a [AttachmentRow],
     connector: Option<&Map<String, Value>>,
-) -> Result<Option<AttachmentRow>, Refusal> {
-    let connected: Vec<_> = rows.iter().filter(|row| row.has_grant()).collect();
-    let names = |connector: &&Map<String, Value>| {
+) -> Result<Option<Vec<&'a AttachmentRow>>, Refusal> {
+    let has_names = |connector: &&Map<String, Value>| {
         ["initiator", "wwpns"].into_iter().any(|key| connector.contains_key(key))
     };
-    if let Some(connector) = connector.filter(names) {
-        let offer = Offer::of_connector(connector)?;
-        let own = |row: &&&AttachmentRow| row.initiator.as_ref().is_some_and(|own| offer.covers(own));
-        return Ok(connected.iter().find(own).map(|row| (*row).clone()));
-    }
+    let Some(connector) = connector.filter(has_names) else { return Ok(None) };
+    let offer = Offer::of_connector(connector)?;
+    let own =
+        |row: &&AttachmentRow| row.has_grant() && row.initiator.as_ref().is_some_and(|own| offer.covers(own));
+    Ok(Some(rows.iter().filter(own).collect()))
+}
+
+/// Refuses a user's call that does not say which of a volume's attachments ends: it has several, and
+/// the connector names none of them or more than one. A connector of a host without a connection
+/// names nothing wrong: its connection has ended.
+fn one_is_named(
+    id: VolumeId,
+    rows: &[AttachmentRow],
+    named: Option<&[&AttachmentRow]>,
+) -> Result<(), Refusal> {
+    let why = match named {
+        None if rows.len() > 1 => format!("it has {} attachments, and this call names none", rows.len()),
+        Some(several) if several.len() > 1 => {
+            format!("{} of its attachments share this connector's initiator", several.len())
+        }
+        None | Some(_) => return Ok(()),
+    };
+    Err(Refusal::Conflict(format!("Detach volume {id} from its servers using the Compute API: {why}")))
+}
+
+/// The only connected attachment.
+fn only_one(id: VolumeId, rows: &[AttachmentRow]) -> Result<Option<&AttachmentRow>, Refusal> {
+    let connected: Vec<_> = rows.iter().filter(|row| row.has_grant()).collect();
     match connected[..] {
         [] => Ok(None),
-        [one] => Ok(Some(one.clone())),
+        [one] => Ok(Some(one)),
         _ => Err(Refusal::Invalid(format!(
             "Invalid input received: volume {id} has {} connections: the connector must have the initiator or the wwpns \
              of the one that ends",
@@ -114,8 +152,8 @@ fn chosen(
 }
 
 impl Service {
-    /// Detaches a volume's attachment: the one with this id, or the only one. An attachment that
-    /// does not exist counts as detached.
+    /// Detaches a volume's attachment: the one with this id, or the only one. An attachment that is
+    /// gone counts as detached, one that never was is a conflict.
     pub(super) async fn detach_volume(
         &self,
         caller: &Caller,

@@ -3,7 +3,7 @@
 use mooring_fleet::{Answer, Client, Fleet, Stock};
 use serde_json::{Value, json};
 
-use crate::{OTHER_SERVER, SERVER, granted, shared};
+use crate::{NOTHING, OTHER_SERVER, SERVER, granted, shared};
 
 /// Calls actions of one volume.
 struct Older<'a> {
@@ -78,4 +78,23 @@ fn s23_the_older_calls_do_not_share_what_is_not_shareable() {
     older.client.reserve(&volume, Some(SERVER));
     older.act("os-reserve", &Value::Null).refused(400, "current status is reserved");
     assert!(granted(&fleet, &volume).is_empty());
+}
+
+#[test]
+fn s23_an_older_detach_of_nothing_is_refused() {
+    let fleet = Fleet::small();
+    let volume = fleet.member().volume(None, 1);
+    let older = Older { client: fleet.admin(), volume: &volume };
+    for name in ["os-detach", "os-force_detach"] {
+        older.act(name, &json!({ "attachment_id": NOTHING })).refused(409, "never was");
+    }
+    older.act("os-detach", &Value::Null).refused(409, "never had one");
+    // One that was is gone for good: the call may be repeated.
+    let id = older.client.reserve(&volume, Some(SERVER));
+    for _ in 0..2 {
+        older.act("os-detach", &json!({ "attachment_id": id })).expect(202);
+    }
+    older.act("os-force_detach", &json!({ "attachment_id": id })).expect(202);
+    older.act("os-detach", &json!({})).expect(202);
+    assert_eq!(older.client.status(&volume), "available");
 }
