@@ -13,6 +13,7 @@ pub(crate) mod counts;
 mod cut;
 mod detach;
 mod enrol;
+mod failed;
 pub(crate) mod fence;
 mod forget;
 mod images;

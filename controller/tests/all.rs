@@ -13,6 +13,7 @@ mod core_cut;
 mod core_detach;
 mod core_export;
 mod core_extend;
+mod core_failed;
 mod core_fence;
 mod core_fence_names;
 mod core_fence_unknown;

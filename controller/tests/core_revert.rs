@@ -219,3 +219,14 @@ async fn a_controller_that_is_killed_goes_on() {
     rig.until_volume(id, VolumeStatus::Available).await;
     until_snapshot(&rig, snapshots[0], VolumeStatus::Available).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attachment_that_holds_nothing_holds_up_no_revert() {
+    let (rig, id, snapshots) = rig(1).await;
+    let failed = rig.failed(id).await;
+    rig.until_nothing_is_held(failed).await;
+    rig.until_volume(id, VolumeStatus::Available).await;
+    revert(&rig, id, snapshots[0]).await.unwrap();
+    rig.until_volume(id, VolumeStatus::Available).await;
+    rig.service.attachment(&admin(), failed).await.unwrap();
+}

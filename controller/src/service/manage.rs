@@ -13,8 +13,9 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::{AgentId, ByteSize, ExistingLv, LvName, PoolName, VolumeId};
 
+use super::revert::who;
 use super::volumes::{check_metadata, not_a_source};
-use super::{Refusal, Service, not_in_review, text_limit, types, view, volumes};
+use super::{Refusal, Service, failed, not_in_review, text_limit, types, view, volumes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
@@ -194,8 +195,8 @@ fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
             row.status
         ));
     }
-    if let Some(attachment) = db.attachments_of(id)?.first() {
-        return invalid(format!("Volume {id} is attached (attachment {}): detach it first.", attachment.id));
+    if let Some(row) = failed::end(db, caller, id)?.first() {
+        return invalid(format!("Volume {id} is attached ({}): detach it first.", who(row)));
     }
     if let Some(snapshot) = db.snapshots_of(id)?.first() {
         return invalid(format!(

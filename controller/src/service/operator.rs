@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
 
-use super::{Refusal, Service, manage, not_in_review, quotas, revert, volumes};
+use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::flow::place::{self, Figures};
 use crate::flow::{Facts, wishes};
@@ -16,16 +16,16 @@ use crate::rules::{self, Operation};
 use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
-/// Begins to delete a volume in any status. It must have no attachments: each attachment's row
-/// belongs to a grant.
-fn force_delete(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+/// Begins to delete a volume in any status. It must have no attachments but those that failed and
+/// hold nothing: each other row belongs to a grant.
+fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), Abort> {
     let leaving = manage::leaving(volume);
     if volume.operation == Some(leaving) {
         return Ok(());
     }
     not_in_review(volume)?;
     super::cut::not_cut(volume)?;
-    if let Some(attachment) = db.attachments_of(volume.id)?.first() {
+    if let Some(attachment) = failed::end(db, caller, volume.id)?.first() {
         let text = format!(
             "Invalid volume: Volume {} is attached (attachment {}, {}): detach it first, by force if its host does not \
              answer",
@@ -102,7 +102,7 @@ fn reset_status(
     let rows = db.attachments_of(id)?;
     let invalid = |text: String| Abort::from(Refusal::Invalid(format!("Invalid volume: {text}")));
     if attached == Some(false)
-        && let Some(row) = rows.first()
+        && let Some(row) = rows.iter().find(|row| !row.holds_nothing())
     {
         return Err(invalid(format!(
             "Volume {id} has attachment {} ({}), and a record that goes cuts nobody off: use os-force_detach, or DELETE \
@@ -268,7 +268,7 @@ impl Service {
                 VolumeAction::SetBootable(bootable) => set_bootable(&facts, db, &caller, &volume, bootable),
                 VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
                 VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
-                VolumeAction::ForceDelete => force_delete(db, &volume),
+                VolumeAction::ForceDelete => force_delete(db, &caller, &volume),
                 VolumeAction::Revert(to) => revert::begin(db, &volume, to),
                 VolumeAction::Extend { size_gib, online } => {
                     extend(&facts, db, &caller, &volume, size_gib, online)
@@ -300,7 +300,7 @@ impl Service {
         let write = move |db: &Db<'_>| {
             let volume = volumes::find(&facts, db, &caller, id)?;
             facts.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
-            force_delete(db, &volume)
+            force_delete(db, &caller, &volume)
         };
         self.store.write("delete a volume by force", write).await?;
         self.flow.go(id, &BTreeSet::new());

@@ -9,7 +9,7 @@ use mooring_model::{Revert, RevertId, VolumeId};
 
 use super::cut::not_cut;
 use super::volumes::not_a_source;
-use super::{Refusal, not_in_review};
+use super::{Refusal, failed, not_in_review};
 use crate::domain::VolumeStatus;
 use crate::flow::wishes;
 use crate::rules::Operation;
@@ -37,7 +37,7 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
         return Err(Refusal::Invalid(text).into());
     };
     let cannot = format!("Can't revert volume {id} to its latest snapshot {to}.");
-    let rows = db.attachments_of(id)?;
+    let rows = failed::holding(db, id)?;
     if !rows.is_empty() {
         // A host that reaches the volume has parts of it in memory, and would write them over the
         // restored data.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use mooring_model::{ImageFormat, ImageSource, Upload, UploadId, VolumeId};
 
 use super::revert::who;
-use super::{Refusal, Service, images, not_in_review, volumes};
+use super::{Refusal, Service, failed, images, not_in_review, volumes};
 use crate::domain::{Caller, ExportAsk, ExportState, VolumeExport, VolumeStatus};
 use crate::flow::{Facts, wishes};
 use crate::rules::Operation;
@@ -61,7 +61,7 @@ fn begin(
         return Err(Refusal::Conflict(text).into());
     }
     not_in_review(volume)?;
-    let rows = db.attachments_of(of)?;
+    let rows = failed::holding(db, of)?;
     if !rows.is_empty() {
         let who: Vec<_> = rows.iter().map(who).collect();
         let text = format!(

@@ -6,14 +6,16 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
-use super::{Refusal, Service, TEXT_CHARS_MAX, images, manage, snapshots, text_limit, types, view};
+use super::{
+    Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, revert, snapshots, text_limit, types, view,
+};
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Facts, wishes};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
-use crate::store::{Abort, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
+use crate::store::{Abort, AttachmentRow, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
 
 /// Most keys in a volume's metadata.
 const METADATA_KEYS_MAX: usize = 128;
@@ -365,6 +367,21 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     Ok(id)
 }
 
+/// The refusal of a delete. `held_by`: the attachment that is all that holds the volume up. No list
+/// may show it: its attach failed, or the volume's status is an error.
+fn not_deletable(held_by: Option<&AttachmentRow>) -> String {
+    let who = held_by.map(|row| {
+        let who = revert::who(row);
+        format!(" It has {who}: detach it first, by force if its host does not answer.")
+    });
+    format!(
+        "Invalid volume: Volume status must be available or error or error_restoring or error_extending or error_managing \
+         and must not be migrating, attached, belong to a group, have snapshots, awaiting a transfer, or be disassociated \
+         from snapshots after volume transfer.{}",
+        who.unwrap_or_default()
+    )
+}
+
 impl Service {
     /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 if no
     /// reporting agent can take it; 503 if none has ever reported.
@@ -457,13 +474,11 @@ impl Service {
                     | VolumeStatus::ErrorDeleting
                     | VolumeStatus::ErrorManaging
             );
-            // A failed attachment counts, too: its grant may not be revoked yet.
-            let kept = !cascade && !snapshots.is_empty();
-            if !ok || kept || !db.attachments_of(id)?.is_empty() {
-                let text = "Invalid volume: Volume status must be available or error or error_restoring or error_extending \
-                            or error_managing and must not be migrating, attached, belong to a group, have snapshots, \
-                            awaiting a transfer, or be disassociated from snapshots after volume transfer.";
-                return Err(Refusal::Invalid(text.to_owned()).into());
+            let kept = !ok || (!cascade && !snapshots.is_empty());
+            // A failed attachment counts, too, while its grant may not be revoked.
+            let attached = failed::end(db, &caller, id)?;
+            if kept || !attached.is_empty() {
+                return Err(Refusal::Invalid(not_deletable(attached.first().filter(|_| !kept))).into());
             }
             if !row.is_placed() {
                 // No agent has any part of this volume.

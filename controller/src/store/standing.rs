@@ -195,6 +195,12 @@ impl AttachmentRow {
         self.access.path != Path::Never
     }
 
+    /// Returns `true` if the attach failed and no agent has any part of the attachment any more: it
+    /// holds up nothing, and goes with its volume.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.status == AttachmentStatus::ErrorAttaching && !self.has_grant()
+    }
+
     /// Returns `true` if the attachment is ending: no new spec is made for it.
     pub(crate) fn is_going(&self) -> bool {
         matches!(self.status, AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching)

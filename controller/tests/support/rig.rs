@@ -296,6 +296,35 @@ impl Rig {
         self.until_attached(made.id).await
     }
 
+    /// Attaches a volume natively on `host1`, whose connection fails: an attachment that is
+    /// `error_attaching`. The host's connections fail from then on.
+    pub(crate) async fn failed(&self, volume: VolumeId) -> AttachmentId {
+        let problem = v1::Problem {
+            object: "portal 10.10.0.10:3260".to_owned(),
+            text: "the target refused the credentials (0x0201)".to_owned(),
+            cure: v1::Cure::Operator.into(),
+        };
+        self.hosts[0].state().knobs.broken = Some((v1::ConnectionPhase::Failed, problem));
+        let new = native(volume, "host1", Mode::ReadWrite);
+        let id = self.service.create_attachment(&admin(), new, LONG).await.unwrap().id;
+        self.until_live(id, |live| {
+            live.attachment.status == mooring_controller::domain::AttachmentStatus::ErrorAttaching
+        })
+        .await;
+        id
+    }
+
+    /// Waits until no agent has any part of an attachment that failed.
+    pub(crate) async fn until_nothing_is_held(&self, id: AttachmentId) {
+        let sql =
+            format!("SELECT grant_wanted || '' || granted || '' || held FROM attachments WHERE id = '{id}'");
+        until("the end of a failed attachment's grant", async || match self.texts(&sql).as_slice() {
+            [flags] if flags == "000" => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+
     pub(crate) async fn until_attached(&self, id: AttachmentId) -> AttachmentLive {
         self.until_live(id, |live| {
             live.attachment.status == mooring_controller::domain::AttachmentStatus::Attached
