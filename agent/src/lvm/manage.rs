@@ -3,8 +3,8 @@
 //!
 //! An LV that is taken over first gets the name of its volume, and our tag last. Until it has the
 //! tag it is nobody's, and with the tag it has the name. LVM's UUID identifies it before and after.
-//! A volume that is unmanaged loses the tag and nothing else: it keeps its name, its data and its
-//! device.
+//! A volume or a snapshot that is unmanaged loses the tag and nothing else: it keeps its name, its
+//! data, and its device if it has one.
 //!
 //! What must never happen here: a tag on an LV that is not the one that was asked for, or that
 //! somebody uses; a zeroing, a discard or a removal of an LV that is taken over or unmanaged; a
@@ -217,7 +217,7 @@ pub(super) fn plan_taking(
     }
 }
 
-/// Plans the steps that unmanage a volume.
+/// Plans the steps that unmanage a volume or a snapshot.
 pub(super) fn plan_released(
     plan: &mut Plan<VolumeOp>,
     export_gone: bool,
@@ -244,9 +244,6 @@ pub(super) fn plan_released(
         }
         return remove_growths(plan, seen, volume, "its volume is let go");
     };
-    if there.snapshot {
-        return plan.block(BlockedKind::Birth, object(), "it is a snapshot: it is deleted, not let go");
-    }
     if there.is_unzeroed() {
         let why = "its blocks are somebody's old data, or half-wiped: it can only be deleted";
         return plan.block(BlockedKind::Birth, object(), why);

@@ -4,6 +4,7 @@
 use mooring_api::v1;
 use tonic::Code;
 
+use crate::revert;
 use crate::rig::*;
 
 fn lvs(agent: &Agent, group: &str) -> Vec<v1::Lv> {
@@ -109,6 +110,42 @@ fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
     agent.assert_not_done(begun);
     assert_refused(
         agent.put_volume(release(&v, 4)),
+        Code::FailedPrecondition,
+        "fix_spec",
+        &["being deleted"],
+    );
+}
+
+#[test]
+fn a_snapshot_is_let_go_with_its_data_and_its_volume_stays() {
+    let (node, v, s) = (revert::node(), volume(1), volume(2));
+    let agent = node.start();
+    agent.make(put_volume_spec(&v, 1, revert::thin()));
+    agent.make(revert::snapshot(&s, &v));
+    let name = format!("mooring-snap-{s}");
+    node.fake.lvm().clear_log();
+    agent.make(release(&s, 2));
+    // One command: the tag goes. The LV keeps its name, and has no device still.
+    let changes: Vec<_> = node.fake.lvm().log().into_iter().filter(|line| line.contains(&name)).collect();
+    let changes: Vec<_> = changes.iter().filter(|line| !line.starts_with("lvs")).collect();
+    assert!(matches!(&changes[..], [one] if one.starts_with("lvchange --deltag mooring")), "{changes:?}");
+    let free = |agent: &Agent| lvs(agent, "").into_iter().find(|lv| lv.name == name);
+    let seen = free(&agent).unwrap();
+    assert!(seen.volume_id.is_empty() && seen.unsafe_because.contains("skipped by activation"), "{seen:?}");
+    // The agent remembers it, and a late deletion destroys nothing: neither it nor the volume.
+    agent.crash();
+    let agent = node.start();
+    agent.make(delete_volume(&s, 3));
+    assert!(free(&agent).is_some(), "{}", node.lvs());
+    eventually("the volume is whole", || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
+    // The control: the same request destroys a snapshot of ours. And one that is being deleted is
+    // not let go any more.
+    let t = volume(3);
+    agent.make(revert::snapshot(&t, &v));
+    agent.make(delete_volume(&t, 2));
+    assert!(!node.lvs().contains(&t), "{}", node.lvs());
+    assert_refused(
+        agent.put_volume(release(&t, 3)),
         Code::FailedPrecondition,
         "fix_spec",
         &["being deleted"],

@@ -282,8 +282,11 @@ fn the_table_of_what_is_let_go() {
     fake.lvm().lose_group("vg1");
     assert_eq!(done(&released(true), &fake, 2), "Missing", "it may be there");
     let fake = world("absent");
-    fake.lvm().add_volume("vg0", LvName::snapshot_of(id(5)).as_str(), 4 * MIB, &[LV_TAG]);
-    assert_eq!(done(&released(true), &fake, 5), "Birth", "a snapshot");
+    let snapshot = LvName::snapshot_of(id(5));
+    fake.lvm().add_volume("vg0", snapshot.as_str(), 4 * MIB, &[LV_TAG]);
+    assert_eq!(done(&released(true), &fake, 5), "disown", "a snapshot");
+    run(&fake, &format!("lvchange --addtag {LV_UNZEROED_TAG} vg0/{snapshot}"));
+    assert_eq!(done(&released(true), &fake, 5), "Birth", "not finished");
 }
 
 /// Refuses a name that another LV has taken between the look and the step.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mooring_api::v1;
-use mooring_model::{Cure, ExportIdentity, ExportSpec, Fence, Naa, VolumeKind, VolumeSpec};
+use mooring_model::{Cure, ExportIdentity, ExportSpec, Fence, Naa, VolumeSpec};
 use mooring_targets::ExportView;
 use prost::Message;
 
@@ -156,13 +156,10 @@ pub(in crate::engine) fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> b
     spec.revert.is_some() && spec.revert != old.revert
 }
 
-/// Refuses to unmanage a snapshot, and a volume that is being deleted.
+/// Refuses to unmanage a volume or a snapshot that is being deleted.
 fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
     match kept.map(|kept| &kept.kind) {
-        Some(WishKind::Spec(spec)) if spec.kind == VolumeKind::Snapshot => {
-            refuse(format!("{} is a snapshot: it is deleted, not let go", cell.id))
-        }
         Some(WishKind::Tombstone { destroy: true }) => {
             refuse(format!("volume {} is being deleted: it cannot be let go any more", cell.id))
         }
