@@ -47,7 +47,7 @@ pub use identity::Identity;
 pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
-pub use snapshot::{NewSnapshot, Snapshot};
+pub use snapshot::{NewSnapshot, Snapshot, SnapshotAction};
 pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use violation::{
     AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,

@@ -33,6 +33,7 @@ mod revert;
 mod rotate;
 mod services;
 mod sessions;
+mod snapshot_actions;
 mod snapshots;
 mod types;
 mod units;

@@ -30,6 +30,7 @@ mod core_restart;
 mod core_revert;
 mod core_rotate;
 mod core_secrets;
+mod core_snapshots;
 mod core_words;
 mod laws_events;
 mod laws_pools;

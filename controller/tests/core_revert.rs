@@ -12,7 +12,7 @@ use mooring_model::{Mode, VolumeId};
 use tonic::Code;
 
 /// A storage agent with a thin pool, a thin volume, and snapshots of it, the oldest first.
-async fn rig(snapshots: usize) -> (Rig, VolumeId, Vec<VolumeId>) {
+pub(crate) async fn rig(snapshots: usize) -> (Rig, VolumeId, Vec<VolumeId>) {
     let rig = Rig::quiet(1);
     {
         let mut state = rig.storage.state();
@@ -36,7 +36,7 @@ async fn rig(snapshots: usize) -> (Rig, VolumeId, Vec<VolumeId>) {
     (rig, volume, taken)
 }
 
-async fn until_snapshot(rig: &Rig, id: VolumeId, want: VolumeStatus) {
+pub(crate) async fn until_snapshot(rig: &Rig, id: VolumeId, want: VolumeStatus) {
     until("the snapshot", async || match rig.service.snapshot(&admin(), id).await.unwrap().status {
         status if status == want => Ok(()),
         other => Err(other.to_string()),

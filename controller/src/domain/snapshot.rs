@@ -22,7 +22,8 @@ pub struct Snapshot {
     pub description: Option<String>,
     /// The size in GiB that the volume had at that moment.
     pub size_gib: u32,
-    /// `creating`, `available`, `deleting`, `error` or `error_deleting`.
+    /// `creating`, `available`, `deleting`, `restoring`, `unmanaging`, `error`, `error_deleting` or
+    /// `error_unmanaging`.
     pub status: VolumeStatus,
     /// The project that owns it.
     pub project: String,
@@ -51,4 +52,17 @@ pub struct NewSnapshot {
     pub metadata: BTreeMap<String, String>,
     /// `true` if the volume may be in use.
     pub in_use: bool,
+}
+
+/// Actions on a snapshot, by operators and by drivers of compute services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotAction {
+    /// Sets a status by an operator's word.
+    ResetStatus(VolumeStatus),
+    /// Deletes the snapshot, whatever its status.
+    ForceDelete,
+    /// Sets a status by the word of a driver that takes snapshots itself.
+    UpdateStatus(VolumeStatus),
+    /// Forgets the snapshot, and keeps its LV with its data.
+    Unmanage,
 }

@@ -331,7 +331,9 @@ fn leave_unsent(facts: &Facts, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
     let Some(mut volume) = db.volume(id)? else { return Ok(Next::Idle) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool;
     let waits = volume.operation == Some(Operation::Creating) && volume.review.is_none();
-    if !same || !waits || volume.is_leaving() || db.may_be_sent(id)? {
+    // A snapshot lies beside its volume.
+    let stays = volume.snapshot_of.is_some();
+    if !same || !waits || stays || volume.is_leaving() || db.may_be_sent(id)? {
         return Ok(Next::Idle);
     }
     let silent = facts.waits.waited_for(Waiting::Unsent(id, volume.agent));

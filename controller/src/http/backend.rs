@@ -14,9 +14,9 @@ use crate::domain::{
     AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
     AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostLoss,
     HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence,
-    NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume,
-    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType, VolumesSummary,
-    Zone,
+    NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, SnapshotAction,
+    StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType,
+    VolumesSummary, Zone,
 };
 use crate::list::{ListQuery, Page};
 use crate::quota::{Entry, Key, Limit};
@@ -158,6 +158,8 @@ backend! {
         -> BTreeMap<String, String>;
     /// Begins to delete a snapshot.
     fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> ();
+    /// Does an operator's action on a snapshot.
+    fn snapshot_action(&self, caller: &Caller, id: VolumeId, action: SnapshotAction) -> ();
     /// Changes a volume's metadata.
     fn change_metadata(&self, caller: &Caller, id: VolumeId, change: MetadataChange,
         only_if: Option<BTreeMap<String, String>>) -> BTreeMap<String, String>;

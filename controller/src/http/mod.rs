@@ -40,6 +40,7 @@ mod routes;
 mod schema;
 mod serve;
 mod services;
+mod snapshot_actions;
 mod snapshots;
 mod types;
 mod unread;

@@ -27,7 +27,8 @@ use serde_json::{Map, Value, json};
 pub(super) use find::{Api, Which, find};
 
 use self::operation::{BOOLEAN, NUMBER, Operation, TEXT};
-use super::actions;
+use super::gate::Gate;
+use super::{actions, snapshot_actions};
 use crate::list::{Collection, Kind};
 
 /// The address of the description.
@@ -55,8 +56,9 @@ static OWN: &[&[Operation]] = &[hosts::OWN, attachments::OWN, volumes::OWN, site
 /// The rows that belong to neither API alone.
 static ROOT: &[&[Operation]] = &[site::ROOT, hosts::ROOT];
 
-/// The operation whose description has the actions' gates.
+/// The operations whose descriptions have the gates of their actions.
 const ACTIONS_OF: &str = "actOnVolume";
+const SNAPSHOT_ACTIONS_OF: &str = "actOnSnapshot";
 
 /// All rows of a table.
 fn rows(of: &'static [&'static [Operation]]) -> impl Iterator<Item = &'static Operation> {
@@ -132,22 +134,25 @@ fn operation(it: &Operation, prefix: &str, login: bool) -> Value {
     }
     it.gate.describe(&mut view);
     if it.id == ACTIONS_OF {
-        view["x-mooring-actions"] = described_actions();
+        let mut all = described_actions(actions::rows());
+        for (name, policy) in actions::LATER {
+            all.insert(name.to_owned(), json!({ "x-mooring-policies": [policy] }));
+        }
+        view["x-mooring-actions"] = Value::Object(all);
+    }
+    if it.id == SNAPSHOT_ACTIONS_OF {
+        view["x-mooring-actions"] = Value::Object(described_actions(snapshot_actions::ROWS));
     }
     view
 }
 
-fn described_actions() -> Value {
-    let mut all = Map::new();
-    for (name, gate) in actions::rows() {
+fn described_actions(rows: impl IntoIterator<Item = (&'static str, Gate)>) -> Map<String, Value> {
+    let described = rows.into_iter().map(|(name, gate)| {
         let mut row = json!({});
         gate.describe(&mut row);
-        all.insert(name.to_owned(), row);
-    }
-    for (name, policy) in actions::LATER {
-        all.insert(name.to_owned(), json!({ "x-mooring-policies": [policy] }));
-    }
-    Value::Object(all)
+        (name.to_owned(), row)
+    });
+    described.collect()
 }
 
 fn paths() -> Map<String, Value> {
@@ -204,7 +209,6 @@ mod tests {
     use super::*;
     use crate::auth::Auth;
     use crate::http::actions::LATER;
-    use crate::http::gate::Gate;
     use crate::http::{BODY_TIMEOUT, Options, block_storage_routes, own_routes, router};
     use crate::policy;
     use crate::service::{Service, ServiceOptions};
@@ -317,12 +321,17 @@ mod tests {
         let once: BTreeSet<_> = names.iter().copied().collect();
         assert_eq!(rows.keys().map(String::as_str).collect::<BTreeSet<_>>(), once);
         assert_eq!(names.len(), once.len(), "a row stands there twice");
+        let of_snapshots = described.iter().find(|view| view["operationId"] == SNAPSHOT_ACTIONS_OF).unwrap();
+        let rows = of_snapshots["x-mooring-actions"].as_object().unwrap();
+        rows.iter().for_each(|(name, row)| has_one(name, row));
+        assert_eq!(rows.len(), snapshot_actions::ROWS.len(), "a row stands there twice");
     }
 
     #[test]
     fn rows_name_policies_that_are_there() {
         let known: BTreeSet<_> = policy::names().collect();
-        for (of, gate) in all().map(|it| (it.id, it.gate)).chain(actions::rows()) {
+        let every = all().map(|it| (it.id, it.gate)).chain(actions::rows());
+        for (of, gate) in every.chain(snapshot_actions::ROWS) {
             let names = match gate {
                 Gate::Policies(names) => names.to_vec(),
                 Gate::Hides(name) => vec![name],

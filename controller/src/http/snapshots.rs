@@ -12,7 +12,6 @@ use mooring_model::VolumeId;
 use serde_json::{Value, json};
 
 use super::App;
-use super::actions::named;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
@@ -20,6 +19,7 @@ use super::fault::Fault;
 use super::metadata::{KEY_EXTRA, texts};
 use super::routes::Routes;
 use super::schema;
+use super::snapshot_actions::act;
 use super::version::Version;
 use super::views::{self, SnapshotView};
 use super::volumes::{label, volume_id};
@@ -40,7 +40,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 }
 
 /// Reads a snapshot's id. Any other text names no snapshot.
-fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
+pub(super) fn snapshot_id(text: &str) -> Result<VolumeId, Fault> {
     schema::id_of("Snapshot", text).map(|id| VolumeId::from_u128(id.as_u128()))
 }
 
@@ -125,19 +125,6 @@ async fn delete<B: Backend>(
 ) -> Result<StatusCode, Fault> {
     app.backend().delete_snapshot(&ctx.caller, snapshot_id(&id)?).await?;
     Ok(StatusCode::ACCEPTED)
-}
-
-/// Refuses all other actions on a snapshot: none exists yet.
-async fn act<B: Backend>(
-    State(app): State<App<B>>,
-    ctx: Ctx,
-    At(id): At<String>,
-    Body(body): Body,
-) -> Result<StatusCode, Fault> {
-    let (name, _) = named(&body)?;
-    app.backend().snapshot(&ctx.caller, snapshot_id(&id)?).await?;
-    let shown: String = name.chars().take(64).collect();
-    Err(Fault::not_implemented(format!("the action {shown} of snapshots")))
 }
 
 async fn metadata<B: Backend>(

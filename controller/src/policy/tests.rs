@@ -262,7 +262,8 @@ const NOT_ASKED: [&str; 16] = [
     "backup:",
     "clusters:",
     "group:",
-    "snapshot_extension:",
+    "snapshot_extension:list_manageable",
+    "snapshot_extension:snapshot_manage",
     "workers:",
     // A create from an image is 501 for everybody, and so is a transfer.
     "volume:accept_transfer",
@@ -273,7 +274,6 @@ const NOT_ASKED: [&str; 16] = [
     "volume:reimage_reserved",
     "volume_extension:backup_admin_actions:",
     "volume_extension:qos_specs_manage:",
-    "volume_extension:snapshot_admin_actions:",
     "volume_extension:volume_actions:upload_public",
     "volume_extension:volume_type_encryption",
 ];

@@ -67,7 +67,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     }
     let type_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
     quotas::check(facts, db, &volume.project, &Delta::snapshot(&type_name, volume.size_gib))?;
-    let id = VolumeId::random();
+    let (id, at) = (VolumeId::random(), volume.agent);
     db.insert_volume(&VolumeRow {
         id,
         name: new.name,
@@ -98,6 +98,10 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         kept: KeptOperations::default(),
         ..volume
     })?;
+    if facts.agents.up(at).is_err() {
+        // Until its agent is up nobody has any part of the snapshot: it can be taken back at once.
+        db.mark_unsent(id)?;
+    }
     wishes::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(id)
 }
@@ -123,6 +127,10 @@ pub(super) fn begin_delete(
     if let Some(made) = db.being_made_from(row.id)? {
         let text = format!("Invalid snapshot: volume {made} is being made from it.");
         return Err(Refusal::Invalid(text).into());
+    }
+    if !row.is_placed() {
+        // No agent has any part of this snapshot.
+        return Ok(db.delete_volume(row.id)?);
     }
     db.set_operation(row.id, Some(Operation::Deleting), None)?;
     wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;

@@ -16,9 +16,9 @@ use mooring_controller::domain::{
     AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, FencePart,
     Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume,
     Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive,
-    Placement, PoolFilter, PoolState, ServiceState, Snapshot, StorageHost, Volume, VolumeAction,
-    VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType, VolumesSummary,
-    Zone,
+    Placement, PoolFilter, PoolState, ServiceState, Snapshot, SnapshotAction, StorageHost, Volume,
+    VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType,
+    VolumesSummary, Zone,
 };
 use mooring_controller::http::{Backend, Detached};
 use mooring_controller::list::{ListQuery, Page, Test};
@@ -39,6 +39,8 @@ pub(crate) use state::State;
 use state::{changed, connect, host, placement_of, services, whole};
 
 pub(crate) const SECRET: &str = "swordfish-swordfish";
+
+type Done = Result<(), Refusal>;
 
 #[derive(Clone)]
 pub(crate) struct Fake(Arc<Mutex<State>>);
@@ -246,12 +248,7 @@ impl Backend for Fake {
         Ok(())
     }
 
-    async fn volume_action(
-        &self,
-        caller: &Caller,
-        id: VolumeId,
-        action: VolumeAction,
-    ) -> Result<(), Refusal> {
+    async fn volume_action(&self, caller: &Caller, id: VolumeId, action: VolumeAction) -> Done {
         self.ask(caller)?.act(caller, id, action)
     }
 
@@ -301,11 +298,7 @@ impl Backend for Fake {
         name: Option<Option<String>>,
         description: Option<Option<String>>,
     ) -> Result<Snapshot, Refusal> {
-        let mut state = self.ask(caller)?;
-        let snapshot = state.snapshot(id)?;
-        snapshot.name = name.unwrap_or_else(|| snapshot.name.clone());
-        snapshot.description = description.unwrap_or_else(|| snapshot.description.clone());
-        Ok(snapshot.clone())
+        self.ask(caller)?.rename_snapshot(id, name, description)
     }
 
     async fn change_snapshot_metadata(
@@ -318,10 +311,11 @@ impl Backend for Fake {
     }
 
     async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let mut state = self.ask(caller)?;
-        state.snapshot(id)?;
-        state.snapshots.retain(|snapshot| snapshot.id != id);
-        Ok(())
+        self.ask(caller)?.act_on_snapshot(id, SnapshotAction::ForceDelete)
+    }
+
+    async fn snapshot_action(&self, caller: &Caller, id: VolumeId, action: SnapshotAction) -> Done {
+        self.ask(caller)?.act_on_snapshot(id, action)
     }
 
     async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {

@@ -350,6 +350,23 @@ fn snapshots() -> Vec<Call> {
         metadata("mergeSnapshotMetadata"),
         metadata("replaceSnapshotMetadata"),
         call(
+            "actOnSnapshot",
+            json!({ "os-reset_status": { "status": "error" } }),
+            [("os-reset_status.status", Applied, json!("available"))],
+        ),
+        call(
+            "actOnSnapshot",
+            json!({ "os-update_snapshot_status": { "status": "creating" } }),
+            [
+                ("os-update_snapshot_status.status", Applied, json!("error")),
+                (
+                    "os-update_snapshot_status.progress",
+                    LeftOut("the storage agent takes a snapshot in one moment, and reports when it is there"),
+                    json!("50%"),
+                ),
+            ],
+        ),
+        call(
             "setSnapshotMetadata",
             json!({ "meta": { "k": "v" } }),
             [("meta", Applied, json!({ "k": "other" }))],
@@ -456,7 +473,7 @@ fn operators() -> Vec<Call> {
 }
 
 /// Operations that refuse every action, as Mooring has none of them.
-const REFUSED: [&str; 5] = ["actOnSnapshot", "freezeService", "thawService", "failOver", "failHostOver"];
+const REFUSED: [&str; 4] = ["freezeService", "thawService", "failOver", "failHostOver"];
 
 fn table() -> Vec<Call> {
     [

@@ -120,9 +120,55 @@ async fn snapshots_are_asked_for_in_the_apis_words() {
     assert_eq!(api.get(&format!("{path}/metadata/x")).await.status, 404);
     let wrong = api.put(&format!("{path}/metadata/a"), json!({ "meta": { "b": "c" } })).await;
     wrong.is_fault(400, "badRequest", "Request body and URI mismatch");
-    assert_eq!(api.post(&format!("{path}/action"), json!({ "os-force_delete": {} })).await.status, 501);
     assert_eq!(api.delete(&path).await.status, 202);
     assert_eq!(api.get(&path).await.status, 404);
+}
+
+#[tokio::test]
+async fn actions_on_snapshots_are_read_in_the_apis_words() {
+    let api = Api::new();
+    let volume = api.volume("v").await;
+    let made = api.post("/snapshots", json!({ "snapshot": { "volume_id": volume } })).await;
+    let path = format!("/snapshots/{}", made.body["snapshot"]["id"].as_str().unwrap());
+    let act = async |body: Value| api.post(&format!("{path}/action"), body).await;
+    for (body, status) in [
+        (json!({ "os-reset_status": { "status": "error" } }), "error"),
+        (json!({ "os-reset_status": { "status": "Error_Deleting" } }), "error_deleting"),
+        (json!({ "os-update_snapshot_status": { "status": "creating", "progress": "73%" } }), "creating"),
+        (json!({ "os-update_snapshot_status": { "status": "available", "progress": null } }), "available"),
+    ] {
+        let answer = act(body.clone()).await;
+        assert_eq!((answer.status.as_u16(), answer.body), (202, Value::Null), "{body}");
+        assert_eq!(api.get(&path).await.body["snapshot"]["status"], status, "{body}");
+    }
+    for wrong in [
+        json!({ "os-reset_status": {} }),
+        json!({ "os-reset_status": null }),
+        json!({ "os-reset_status": { "status": null } }),
+        json!({ "os-reset_status": { "status": "in-use" } }),
+        json!({ "os-reset_status": { "status": "error", "attach_status": "detached" } }),
+        json!({ "os-update_snapshot_status": { "progress": "1%" } }),
+        json!({ "os-update_snapshot_status": { "status": "error", "progress": "101%" } }),
+        json!({ "os-update_snapshot_status": { "status": "error", "progress": "7" } }),
+        json!({ "os-update_snapshot_status": { "status": "error", "progress": "%" } }),
+        json!({ "os-update_snapshot_status": { "status": "error", "progress": 7 } }),
+        json!({ "os-force_delete": {}, "os-unmanage": {} }),
+        json!({ "os-migrate_volume": {} }),
+        json!({}),
+    ] {
+        assert_eq!(act(wrong.clone()).await.status, 400, "{wrong}");
+    }
+    assert_eq!(
+        api.get(&path).await.body["snapshot"]["status"],
+        "available",
+        "what is refused changes nothing"
+    );
+    assert_eq!(act(json!({ "os-unmanage": null })).await.status, 202);
+    act(json!({ "os-force_delete": {} })).await.is_fault(
+        404,
+        "itemNotFound",
+        &format!("Snapshot {} could not be found.", path.trim_start_matches("/snapshots/")),
+    );
 }
 
 #[tokio::test]

@@ -28,10 +28,10 @@ pub(super) const BLOCK_STORAGE: &[Operation] = &[
     op("DELETE", "/snapshots/{id}", "deleteSnapshot", "Delete a snapshot")
         .policies(&["volume:delete_snapshot"])
         .status(202),
-    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "Refused: there is no action yet")
-        .hides("volume:get_snapshot")
-        .status(501)
-        .takes("Action"),
+    op("POST", "/snapshots/{id}/action", "actOnSnapshot", "Act on a snapshot")
+        .open("each action has a row of its own")
+        .status(202)
+        .takes("SnapshotAction"),
     op("GET", "/snapshots/{id}/metadata", "listSnapshotMetadata", "The users' own keys")
         .policies(&["volume:get_snapshot_metadata"])
         .gives("Metadata"),

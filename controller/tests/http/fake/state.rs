@@ -306,6 +306,32 @@ impl State {
         found.map_or_else(|| not_found("Snapshot", id), Ok)
     }
 
+    pub(super) fn rename_snapshot(
+        &mut self,
+        id: VolumeId,
+        name: Option<Option<String>>,
+        description: Option<Option<String>>,
+    ) -> Result<Snapshot, Refusal> {
+        let snapshot = self.snapshot(id)?;
+        snapshot.name = name.unwrap_or_else(|| snapshot.name.clone());
+        snapshot.description = description.unwrap_or_else(|| snapshot.description.clone());
+        Ok(snapshot.clone())
+    }
+
+    /// Sets the status that an action says, or takes the snapshot away.
+    pub(super) fn act_on_snapshot(&mut self, id: VolumeId, action: SnapshotAction) -> Result<(), Refusal> {
+        let snapshot = self.snapshot(id)?;
+        match action {
+            SnapshotAction::ResetStatus(status) | SnapshotAction::UpdateStatus(status) => {
+                snapshot.status = status;
+            }
+            SnapshotAction::ForceDelete | SnapshotAction::Unmanage => {
+                self.snapshots.retain(|snapshot| snapshot.id != id);
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn volume_index(&self, caller: &Caller, id: VolumeId) -> Result<usize, Refusal> {
         let own = |volume: &Volume| volume.id == id && (caller.admin || volume.project == caller.project);
         self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)

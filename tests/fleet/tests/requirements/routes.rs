@@ -106,7 +106,6 @@ impl Objects {
             "setQuotaClass" => json!({ "quota_class_set": { "volumes": 5 } }),
             "createSnapshot" => json!({ "snapshot": { "volume_id": volume } }),
             "updateSnapshot" => json!({ "snapshot": { "name": "x" } }),
-            "actOnSnapshot" => json!({ "os-reset_status": {} }),
             "manageVolume" | "manageVolumeOlder" => {
                 json!({ "volume": { "host": "s1@lvm#vg0", "ref": { "source-name": "vg0/x" } } })
             }
@@ -140,6 +139,7 @@ impl Objects {
             "os-extend" => json!({ "new_size": 2 }),
             "os-reset_status" => json!({ "status": "error" }),
             "os-set_bootable" => json!({ "bootable": true }),
+            "os-update_snapshot_status" => json!({ "status": "creating" }),
             "os-update_readonly_flag" => json!({ "readonly": true }),
             "revert" => json!({ "snapshot_id": self.snapshot }),
             _ => json!({}),

@@ -181,7 +181,7 @@ fn snapshots_are_renamed_marked_and_counted() {
     member.delete(&format!("{metadata}/a")).expect(200);
     member.delete(&format!("{metadata}/a")).refused(404, "a");
     assert_eq!(shown(&member, &id)["metadata"], json!({ "c": "e" }));
-    member.post(&format!("{path}/action"), &json!({ "os-reset_status": {} })).expect(501);
+    member.action(&path, "os-reset_status", &json!({ "status": "error" })).refused(403, "reset_status");
 
     let project = member.project();
     let used = admin.get(&format!("/os-quota-sets/{project}?usage=true")).expect(200);
@@ -225,4 +225,42 @@ fn a_snapshot_that_is_lost_is_not_taken_anew() {
     member.post("/volumes", &wish).refused(400, "snapshot status must be");
     member.delete(&format!("/snapshots/{id}")).expect(202);
     until_gone(&member, &format!("/snapshots/{id}"));
+}
+
+#[test]
+fn a_snapshot_is_unmanaged_with_its_data_and_deleted_by_force() {
+    let fleet = fleet();
+    let (admin, member, node) = (fleet.admin(), fleet.member(), fleet.storage("s1"));
+    let volume = member.volume(Some(&thin_type(&fleet)), 1);
+    let (kept, gone) = (snapshot(&member, &volume), snapshot(&member, &volume));
+    let (path, other) = (format!("/snapshots/{kept}"), format!("/snapshots/{gone}"));
+    // LVs that are nobody's are listed, and snapshots are not.
+    let is_nobodys = |id: &str| {
+        let listed = admin.at("3.66").get("/manageable_volumes?host=s1@lvm%23vg0").expect(200);
+        listed.to_string().contains(&snapshot_lv(id))
+    };
+    let is_removed = |id: &str| {
+        let log = node.machine().lvm().log();
+        log.iter().any(|line| line.starts_with("lvremove") && line.contains(&snapshot_lv(id)))
+    };
+    assert!(!is_nobodys(&kept) && !is_nobodys(&gone));
+    for name in ["os-unmanage", "os-force_delete"] {
+        member.action(&path, name, &json!({})).refused(403, "snapshot");
+    }
+    admin.action(&path, "os-unmanage", &json!({})).expect(202);
+    until_gone(&member, &path);
+    // A snapshot that an operator calls an error is deleted by its user, and by force in any status.
+    admin.action(&other, "os-reset_status", &json!({ "status": "error" })).expect(202);
+    assert_eq!(shown(&member, &gone)["status"], "error");
+    admin.action(&other, "os-reset_status", &json!({ "status": "available" })).expect(202);
+    admin
+        .action(&other, "os-update_snapshot_status", &json!({ "status": "error" }))
+        .refused(400, "not allowed");
+    admin.action(&other, "os-force_delete", &json!({})).expect(202);
+    until_gone(&member, &other);
+    assert!(is_nobodys(&kept) && !is_removed(&kept) && is_removed(&gone));
+    // The volume goes without its snapshots, whose one is nobody's now.
+    member.delete(&format!("/volumes/{volume}")).expect(202);
+    member.until_deleted(&volume);
+    assert!(is_nobodys(&kept) && !is_removed(&kept));
 }
