@@ -62,7 +62,7 @@ pub(crate) use site::{
     QuotaCommand, QuotaSetArgs, ResetStatusArgs, RetypeArgs, TypeAccessArgs, TypeCommand, TypeSetArgs,
     TypeUnsetArgs, VolumeSetArgs,
 };
-pub(crate) use snapshots::{SnapshotCommand, SnapshotCreateArgs};
+pub(crate) use snapshots::{SnapshotCommand, SnapshotCreateArgs, SnapshotDeleteArgs, SnapshotResetArgs};
 
 const AFTER: &str = "\
 Two sides:

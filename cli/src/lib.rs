@@ -204,7 +204,9 @@ async fn run_snapshot(global: &Global, command: &SnapshotCommand) -> Result<Exit
         SnapshotCommand::Create(args) => print(json, &snapshot::create(&client, args).await?),
         SnapshotCommand::List(args) => print(json, &snapshot::list(&client, args.volume.as_ref()).await?),
         SnapshotCommand::Show(args) => print(json, &snapshot::show(&client, &args.snapshot).await?),
-        SnapshotCommand::Delete(args) => print(json, &snapshot::delete(&client, &args.snapshot).await?),
+        SnapshotCommand::Delete(args) => print(json, &snapshot::delete(&client, args).await?),
+        SnapshotCommand::ResetStatus(args) => print(json, &snapshot::reset_status(&client, args).await?),
+        SnapshotCommand::Unmanage(args) => print(json, &snapshot::unmanage(&client, &args.snapshot).await?),
     }
 }
 

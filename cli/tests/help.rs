@@ -29,6 +29,8 @@ fn help() {
         &["snapshot", "list", "--help"],
         &["snapshot", "show", "--help"],
         &["snapshot", "delete", "--help"],
+        &["snapshot", "reset-status", "--help"],
+        &["snapshot", "unmanage", "--help"],
         &["receipt", "list", "--help"],
         &["receipt", "show", "--help"],
         &["audit", "--help"],

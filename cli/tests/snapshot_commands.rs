@@ -75,3 +75,33 @@ fn a_refusal_keeps_the_controllers_words_and_an_ambiguous_name_fails() {
     rig.run(&["snapshot", "create", "data", "again"]).refused(4, &["only thin volumes have snapshots"]);
     rig.run(&["--agent", "unix:/nowhere", "snapshot", "list"]).refused(2, &["--controller"]);
 }
+
+#[test]
+fn an_operator_resets_unmanages_and_deletes_by_force() {
+    let rig = Rig::new();
+    rig.volume("data");
+    let taken = |name: &str| {
+        rig.json(&["snapshot", "create", "data", name])["snapshot"]["id"].as_str().unwrap().to_owned()
+    };
+    let (one, two) = (taken("one"), taken("two"));
+    let reset = rig.json(&["snapshot", "reset-status", "one", "error"]);
+    assert_eq!((reset["id"].as_str(), reset["status"].as_str()), (Some(&*one), Some("error")));
+    assert_eq!(rig.json(&["snapshot", "reset-status", &one, "available"])["status"], "available");
+    rig.run(&["snapshot", "reset-status", "one", "creating"]).refused(2, &["possible values"]);
+    // The control: a forced delete is another request than a plain one.
+    let deletes = rig.fake.state().count("DELETE");
+    assert_eq!(rig.json(&["snapshot", "delete", "one", "--force"])["status"], "gone");
+    assert_eq!(rig.fake.state().count("DELETE"), deletes);
+    assert_eq!(rig.json(&["snapshot", "delete", &one, "--force"])["done"], true, "again");
+    // What is unmanaged is not deleted.
+    let gone = rig.json(&["snapshot", "unmanage", "two"]);
+    assert_eq!(
+        (gone["done"].as_bool(), gone["lv"].as_str()),
+        (Some(true), Some(&*format!("mooring-snap-{two}")))
+    );
+    assert_eq!(rig.json(&["snapshot", "unmanage", &two])["status"], "gone", "again");
+    assert_eq!(rig.fake.state().count("DELETE"), deletes);
+    taken("held");
+    rig.fake.state().knobs.volume_ends = Some("error_unmanaging".to_owned());
+    rig.run(&["snapshot", "unmanage", "held"]).refused(1, &["is not let go", "error_unmanaging", "by force"]);
+}

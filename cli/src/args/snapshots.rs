@@ -2,6 +2,7 @@
 //!
 //! What must never happen here: a secret as an argument.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use crate::volume_ref::{VolumeName, VolumeRef};
@@ -38,10 +39,33 @@ Examples:
     #[command(after_help = "\
 Repeating a delete succeeds.
 
+--force also deletes a snapshot that is being taken: at once if its storage node was never asked for
+it, else as soon as that node is up. It is for administrators. Refused while a volume is made from
+the snapshot or reverted to it.
+
 Examples:
   mooring snapshot delete before-upgrade
-  mooring snapshot delete b0c1d2e3-0001-4002-8003-0000000000aa")]
-    Delete(SnapshotArg),
+  mooring snapshot delete b0c1d2e3-0001-4002-8003-0000000000aa
+  mooring snapshot delete before-upgrade --force")]
+    Delete(SnapshotDeleteArgs),
+    /// Set the status of a snapshot to error, or clear that
+    #[command(after_help = "\
+A snapshot that is being taken and is set to error can be deleted. If its storage node takes it
+after all, it is available.
+
+Examples:
+  mooring snapshot reset-status before-upgrade error
+  mooring snapshot reset-status before-upgrade available")]
+    ResetStatus(SnapshotResetArgs),
+    /// Forget a snapshot and keep its logical volume
+    #[command(after_help = "\
+The data stays in the logical volume mooring-snap-ID, which is nobody's from then on and has no
+device until lvchange --setactivationskip n. Repeating an unmanage by the snapshot's id succeeds.
+
+Examples:
+  mooring snapshot unmanage before-upgrade
+  mooring snapshot unmanage b0c1d2e3-0001-4002-8003-0000000000aa --timeout 300")]
+    Unmanage(SnapshotArg),
 }
 
 /// `snapshot create`.
@@ -65,4 +89,24 @@ pub struct SnapshotListArgs {
 pub struct SnapshotArg {
     /// The snapshot: its id, or its name where that is unique
     pub snapshot: VolumeRef,
+}
+
+/// `snapshot delete`.
+#[derive(Debug, Args)]
+pub struct SnapshotDeleteArgs {
+    /// The snapshot: its id, or its name where that is unique
+    pub snapshot: VolumeRef,
+    /// Delete the snapshot whatever its status is
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `snapshot reset-status`.
+#[derive(Debug, Args)]
+pub struct SnapshotResetArgs {
+    /// The snapshot: its id, or its name where that is unique
+    pub snapshot: VolumeRef,
+    /// error, or what its storage node says: available
+    #[arg(value_parser = PossibleValuesParser::new(["error", "available"]))]
+    pub status: String,
 }

@@ -1,13 +1,15 @@
-//! `mooring snapshot`: create, list, show, delete.
+//! `mooring snapshot`: create, list, show, delete, reset-status, unmanage.
 //!
 //! What must never happen here: a second snapshot made by a repetition; a snapshot reported before
 //! its storage node has it; an ambiguous name that picks one of several.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::args::SnapshotCreateArgs;
+use crate::args::{SnapshotCreateArgs, SnapshotDeleteArgs, SnapshotResetArgs};
 use crate::controller::Client;
 use crate::controller::answers::{Snapshot, SnapshotCreated, SnapshotDeleted, SnapshotShown, Snapshots};
 use crate::controller::client::{Call, PAUSE, wrapped};
@@ -20,6 +22,34 @@ use crate::{Exit, Reply};
 
 /// Pauses between looks at a snapshot that is being taken or deleted: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// `snapshot unmanage`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SnapshotUnmanaged {
+    done: bool,
+    snapshot_id: String,
+    status: String,
+    /// The LV's name in its group from now on.
+    lv: String,
+}
+
+impl Display for SnapshotUnmanaged {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { done, snapshot_id, status, lv } = self;
+        if *done {
+            return write!(f, "snapshot {snapshot_id} is let go; its data stays in the logical volume {lv}");
+        }
+        write!(
+            f,
+            "snapshot {snapshot_id}: accepted, not let go yet ({status}); repeat the command to wait for it"
+        )
+    }
+}
+
+/// Sends one action. A repetition of any of these has no further effect.
+async fn act(client: &Client, what: &'static str, id: &str, name: &str, value: Value) -> Result<(), Fault> {
+    client.done(Call::make(what, &["v3", "snapshots", id, "action"], wrapped(name, value))).await
+}
 
 async fn get(client: &Client, id: &str) -> Result<SnapshotRecord, Fault> {
     Ok(client.read::<OneSnapshot>(Call::get("the snapshot", &["v3", "snapshots", id])).await?.snapshot)
@@ -152,7 +182,11 @@ pub(crate) async fn show(client: &Client, snapshot: &VolumeRef) -> Result<Reply<
 }
 
 /// `snapshot delete`. Ids are never reused: a snapshot that the controller does not know is gone.
-pub(crate) async fn delete(client: &Client, snapshot: &VolumeRef) -> Result<Reply<SnapshotDeleted>, Failure> {
+pub(crate) async fn delete(
+    client: &Client,
+    args: &SnapshotDeleteArgs,
+) -> Result<Reply<SnapshotDeleted>, Failure> {
+    let snapshot = &args.snapshot;
     let gone =
         |id: String| Reply::ok(SnapshotDeleted { done: true, snapshot_id: id, status: "gone".to_owned() });
     let found = match (find(client, snapshot).await, snapshot) {
@@ -163,8 +197,13 @@ pub(crate) async fn delete(client: &Client, snapshot: &VolumeRef) -> Result<Repl
         (Err(failure), _) => return Err(failure),
     };
     let id = found.id.clone();
-    if found.status != "deleting" {
-        match client.done(Call::delete("the deletion", &["v3", "snapshots", &id])).await {
+    if found.status != "deleting" || args.force {
+        let sent = if args.force {
+            act(client, "the deletion", &id, "os-force_delete", json!({})).await
+        } else {
+            client.done(Call::delete("the deletion", &["v3", "snapshots", &id])).await
+        };
+        match sent {
             Err(fault) if fault.status() == Some(404) => return Ok(gone(id)),
             sent => sent?,
         }
@@ -178,6 +217,53 @@ pub(crate) async fn delete(client: &Client, snapshot: &VolumeRef) -> Result<Repl
         Some(now) => Err(Failure::Broken(format!(
             "snapshot {id} is not deleted: its status is {}. Repeat the command once its storage node is well (`mooring host \
              list`)",
+            now.status
+        ))),
+    }
+}
+
+/// `snapshot reset-status`.
+pub(crate) async fn reset_status(
+    client: &Client,
+    args: &SnapshotResetArgs,
+) -> Result<Reply<SnapshotShown>, Failure> {
+    let id = find(client, &args.snapshot).await?.id;
+    act(client, "the change", &id, "os-reset_status", json!({ "status": args.status })).await?;
+    let snapshot = Snapshot::of_record(get(client, &id).await?);
+    Ok(Reply::ok(SnapshotShown { snapshot }))
+}
+
+/// `snapshot unmanage`. Ids are never reused: a snapshot that the controller does not know is
+/// already unmanaged.
+pub(crate) async fn unmanage(
+    client: &Client,
+    snapshot: &VolumeRef,
+) -> Result<Reply<SnapshotUnmanaged>, Failure> {
+    let answer = |id: String, status: &str| {
+        let (done, lv) = (status == "gone", format!("mooring-snap-{id}"));
+        Reply::when(done, SnapshotUnmanaged { done, snapshot_id: id, status: status.to_owned(), lv })
+    };
+    let found = match (find(client, snapshot).await, snapshot) {
+        (Ok(found), _) => found,
+        (Err(failure), VolumeRef::Id(id)) if failure.exit() == Exit::NotFound => {
+            return Ok(answer(id.to_string(), "gone"));
+        }
+        (Err(failure), _) => return Err(failure),
+    };
+    let id = found.id.clone();
+    if found.status != "unmanaging" {
+        match act(client, "the unmanaging", &id, "os-unmanage", json!({})).await {
+            Err(fault) if fault.status() == Some(404) => return Ok(answer(id, "gone")),
+            sent => sent?,
+        }
+    }
+    let leaving = SnapshotRecord { status: "unmanaging".to_owned(), ..found };
+    match settled(client, leaving, "unmanaging").await? {
+        None => Ok(answer(id, "gone")),
+        Some(now) if now.status == "unmanaging" => Ok(answer(id, "unmanaging")),
+        Some(now) => Err(Failure::Broken(format!(
+            "snapshot {id} is not let go: its status is {}. Repeat the command once its storage node is well (`mooring host \
+             list`), or delete the snapshot by force",
             now.status
         ))),
     }

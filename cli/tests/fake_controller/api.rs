@@ -11,18 +11,19 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::hosts::{hosts, leaving};
+use super::snapshots::snapshots;
 use super::{FakeController, State};
 
 const STEPS: [&str; 4] = ["granted", "logged_in", "device_ready", "done"];
 
 /// An answer: status and body.
-type Answer = (u16, Value);
+pub(super) type Answer = (u16, Value);
 
 pub(crate) fn router(fake: FakeController) -> Router {
     Router::new().fallback(answer).with_state(fake)
 }
 
-fn fault(code: u16, name: &str, message: impl Into<String>) -> Answer {
+pub(super) fn fault(code: u16, name: &str, message: impl Into<String>) -> Answer {
     (code, json!({ name: { "code": code, "message": message.into() } }))
 }
 
@@ -42,7 +43,7 @@ fn jobs() -> Value {
     })
 }
 
-fn not_found(kind: &str, what: &str) -> Answer {
+pub(super) fn not_found(kind: &str, what: &str) -> Answer {
     fault(404, "itemNotFound", format!("{kind} {what} could not be found."))
 }
 
@@ -338,60 +339,6 @@ fn cancel_extend(state: &mut State, id: &str) -> Answer {
         volume["wanted"] = volume["size"].clone();
     }
     (202, json!({ "volume": volume }))
-}
-
-/// A snapshot is complete, or gone, after one look.
-fn snapshots(
-    state: &mut State,
-    method: &str,
-    rest: &[&str],
-    (body, query): (&Value, &HashMap<String, String>),
-) -> Answer {
-    let known = |state: &State, id: &str| state.snapshots.get(id).cloned();
-    match (method, rest) {
-        ("POST", []) => {
-            let wish = &body["snapshot"];
-            let volume = state.volumes[wish["volume_id"].as_str().unwrap()].clone();
-            if volume["volume_type"] == "thick" {
-                return fault(
-                    400,
-                    "badRequest",
-                    "Invalid volume: it is thick: only thin volumes have snapshots",
-                );
-            }
-            let id = format!("5a5a5a5a-0000-4000-8000-{:012}", state.snapshots.len() + 1);
-            let made = json!({ "id": id, "name": wish["name"], "description": null, "status": "creating",
-                               "volume_id": wish["volume_id"], "size": volume["size"],
-                               "created_at": "2026-11-21T10:00:00.000000" });
-            state.snapshots.insert(id, made.clone());
-            (202, json!({ "snapshot": made }))
-        }
-        ("GET", ["detail"]) => {
-            let is = |one: &Value, key: &str| query.get(key).is_none_or(|value| one[key] == value.as_str());
-            let fits =
-                |one: &&Value| is(one, "name") && is(one, "volume_id") && !query.contains_key("marker");
-            let all: Vec<_> = state.snapshots.values().filter(fits).collect();
-            (200, json!({ "snapshots": all }))
-        }
-        ("GET", [id]) => match known(state, id) {
-            None => not_found("Snapshot", id),
-            Some(was) => {
-                match was["status"].as_str() {
-                    Some("deleting") => drop(state.snapshots.remove(*id)),
-                    _ => state.snapshots.get_mut(*id).unwrap()["status"] = "available".into(),
-                }
-                (200, json!({ "snapshot": was }))
-            }
-        },
-        ("DELETE", [id]) => match state.snapshots.get_mut(*id) {
-            None => not_found("Snapshot", id),
-            Some(snapshot) => {
-                snapshot["status"] = "deleting".into();
-                (202, Value::Null)
-            }
-        },
-        _ => not_found("Resource", "snapshots"),
-    }
 }
 
 fn post_volume(state: &mut State, body: &Value) -> Answer {

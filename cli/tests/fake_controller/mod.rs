@@ -5,6 +5,7 @@
 
 mod api;
 mod hosts;
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
