@@ -85,7 +85,8 @@ async fn a_snapshot_that_was_never_sent_goes_at_once() {
     assert!(seen.fault.as_deref().is_some_and(|why| why.contains("set to error")), "{seen:?}");
     rig.service.delete_snapshot(&admin(), given_up).await.unwrap();
     until_gone(&rig, given_up).await;
-    // The control: the third is made when its agent is back, and that agent never hears of the others.
+    // The control: the third is made when its agent is back, and that agent never hears of the
+    // others.
     storage_is_up(&rig).await;
     until_snapshot(&rig, kept, VolumeStatus::Available).await;
     assert_eq!((puts(&rig, forced), puts(&rig, given_up)), (Vec::new(), Vec::new()));

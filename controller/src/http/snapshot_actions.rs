@@ -1,5 +1,5 @@
-//! `POST /snapshots/{id}/action`: one key that names the action. Every action that the Block Storage
-//! API has on snapshots is here.
+//! `POST /snapshots/{id}/action`: one key that names the action. Every action that the Block
+//! Storage API has on snapshots is here.
 //!
 //! What must never happen here: an action accepted whose body was not understood.
 

@@ -193,8 +193,8 @@ pub fn derive(
     (operation.map_or(status, Operation::status), attach)
 }
 
-/// Checks that a further attachment may be reserved. A volume that grows, or whose growth failed, is
-/// served with its old size meanwhile and takes attachments like any other.
+/// Checks that a further attachment may be reserved. A volume that grows, or whose growth failed,
+/// is served with its old size meanwhile and takes attachments like any other.
 ///
 /// `held`: `os-begin_detaching` was called on a volume with several attachments and is not undone.
 /// The call names none of them, so nobody knows which one goes; a server without an attachment

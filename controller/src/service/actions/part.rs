@@ -17,9 +17,9 @@ use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
 use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db, DetachedFilter};
 
-/// The attachment that a call means, also one without an id. `None`: the volume had attachments, and
-/// all of them are gone. An attachment that never was is refused: its caller means another volume, or
-/// believes in an attach that never came.
+/// The attachment that a call means, also one without an id. `None`: the volume had attachments,
+/// and all of them are gone. An attachment that never was is refused: its caller means another
+/// volume, or believes in an attach that never came.
 fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<Option<AttachmentId>, Abort> {
     if let Some(own) = attachment {
         if let Some(row) = db.attachment(own)? {
@@ -119,9 +119,9 @@ fn named<'a>(
     Ok(Some(rows.iter().filter(own).collect()))
 }
 
-/// Refuses a user's call that does not say which of a volume's attachments ends: it has several, and
-/// the connector names none of them or more than one. A connector of a host without a connection
-/// names nothing wrong: its connection has ended.
+/// Refuses a user's call that does not say which of a volume's attachments ends: it has several,
+/// and the connector names none of them or more than one. A connector of a host without a
+/// connection names nothing wrong: its connection has ended.
 fn one_is_named(
     id: VolumeId,
     rows: &[AttachmentRow],

@@ -164,7 +164,8 @@ fn a_server_moves_and_others_come_while_the_volume_grows() {
             ("extending".to_owned(), json!(1))
         );
     }
-    // The second attachment of a live migration, reserved first; another server's is refused as ever.
+    // The second attachment of a live migration, reserved first; another server's is refused as
+    // ever.
     let moves = member.reserve(&alone, Some(SERVER));
     let target = there.login(&member.connect(&moves, &there.connector())).unwrap();
     member.complete(&moves);

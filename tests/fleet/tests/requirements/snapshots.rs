@@ -249,7 +249,7 @@ fn a_snapshot_is_unmanaged_with_its_data_and_deleted_by_force() {
     }
     admin.action(&path, "os-unmanage", &json!({})).expect(202);
     until_gone(&member, &path);
-    // A snapshot that an operator calls an error is deleted by its user, and by force in any status.
+    // An operator's word is taken back; a driver's word on what is there is refused.
     admin.action(&other, "os-reset_status", &json!({ "status": "error" })).expect(202);
     assert_eq!(shown(&member, &gone)["status"], "error");
     admin.action(&other, "os-reset_status", &json!({ "status": "available" })).expect(202);
