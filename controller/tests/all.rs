@@ -8,6 +8,7 @@ mod core_again;
 mod core_attach;
 mod core_cache;
 mod core_capabilities;
+mod core_cascade;
 mod core_cost;
 mod core_cut;
 mod core_detach;

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use mooring_api::v1;
-use mooring_controller::domain::{NewSnapshot, PoolFilter, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{VolumeAction, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
@@ -13,35 +13,11 @@ use tonic::Code;
 
 /// A storage agent with a thin pool, a thin volume, and snapshots of it, the oldest first.
 pub(crate) async fn rig(snapshots: usize) -> (Rig, VolumeId, Vec<VolumeId>) {
-    let rig = Rig::quiet(1);
-    {
-        let mut state = rig.storage.state();
-        let pool = state.pools.first().cloned().unwrap();
-        state.pools = vec![v1::Pool { name: "vg0:thin".to_owned(), thick: false, ..pool }];
-    }
-    rig.up().await;
-    until("the pools", async || {
-        let pools = rig.service.pools(&admin(), PoolFilter::default()).await.unwrap().len();
-        if pools == 0 { Err("none".to_owned()) } else { Ok(()) }
-    })
-    .await;
-    let volume = rig.volume(false).await;
-    let mut taken = Vec::new();
-    for _ in 0..snapshots {
-        let new = NewSnapshot { volume, name: None, description: None, metadata: [].into(), in_use: false };
-        let id = rig.service.create_snapshot(&admin(), new).await.unwrap().id;
-        until_snapshot(&rig, id, VolumeStatus::Available).await;
-        taken.push(id);
-    }
-    (rig, volume, taken)
+    Rig::thin(snapshots).await
 }
 
 pub(crate) async fn until_snapshot(rig: &Rig, id: VolumeId, want: VolumeStatus) {
-    until("the snapshot", async || match rig.service.snapshot(&admin(), id).await.unwrap().status {
-        status if status == want => Ok(()),
-        other => Err(other.to_string()),
-    })
-    .await;
+    rig.until_snapshot(id, want).await;
 }
 
 async fn revert(rig: &Rig, id: VolumeId, to: VolumeId) -> Result<(), Refusal> {

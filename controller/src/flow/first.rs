@@ -166,6 +166,7 @@ impl Flow {
         };
         agent.store.write("see whether a volume that is deleted was made", write).await?;
         self.touch(id);
+        self.snapshot_gone(volume);
         Ok(Next::Again)
     }
 }

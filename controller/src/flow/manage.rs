@@ -11,7 +11,7 @@ use mooring_api::{reports, v1};
 use mooring_model::{Cure, Phase, VolumeId};
 
 use super::storage::Work;
-use super::{Flow, Next, wishes};
+use super::{Flow, Next, cascade, wishes};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Held};
 use crate::error::Refusal;
@@ -65,7 +65,8 @@ impl Flow {
         Ok(Next::Idle)
     }
 
-    /// Fails the delete or the unmanage operation: the agent refused it.
+    /// Fails the delete or the unmanage operation: the agent refused it. It is tried again when it is
+    /// asked for again, or when there is news of the agent.
     pub(super) async fn taking_away_failed(
         self: &Arc<Self>,
         agent: &Held,
@@ -74,17 +75,21 @@ impl Flow {
     ) -> Result<Next, Refusal> {
         let (id, was, end) = (work.volume.id, work.volume.operation, failed_end(&work.volume));
         let write = move |db: &Db<'_>| {
-            let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else {
-                return Ok(wishes::Rewished::default());
-            };
+            let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else { return Ok(None) };
             if was == Some(Operation::Unmanaging) {
                 db.keep_message(Event::Unmanage, &now.project, id, &why)?;
             }
             db.set_operation(id, Some(end), Some(&why))?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            let stays = cascade::volume_stays(db, &now, &why)?;
+            wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            Ok(stays)
         };
-        let rewished = agent.store.write("keep why a volume does not go", write).await?;
-        self.go(id, &rewished.hosts);
+        let stays = agent.store.write("keep why a volume does not go", write).await?;
+        // No kick: the agent would refuse the same at once, again and again.
+        self.touch(id);
+        if let Some(volume) = stays {
+            self.touch(volume);
+        }
         Ok(Next::Idle)
     }
 }

@@ -8,6 +8,7 @@
 //! What must never happen here: a plan that is kept between passes; a call for an object that the
 //! store does not know; a job that waits for another volume's agent.
 
+mod cascade;
 pub(crate) mod enrolled;
 pub(crate) mod facts;
 pub(crate) mod fenced;

@@ -48,6 +48,8 @@ pub(super) struct Work {
     taken: bool,
     /// `true`: secrets of a nexus are being rotated.
     rotates: bool,
+    /// `true`: the volume is to go, and has snapshots, which go first.
+    has_snapshots: bool,
 }
 
 /// Results of comparing rows and reports.
@@ -70,7 +72,9 @@ fn read_work(db: &Db<'_>, id: VolumeId) -> Result<(Option<Work>, Vec<Taking>), A
     let takings = db.takings_of(id)?;
     let Some(volume) = db.volume(id)? else { return Ok((None, takings)) };
     let creating = volume.operation == Some(Operation::Creating);
+    let going = volume.operation.is_some_and(Operation::is_going);
     let work = Work {
+        has_snapshots: going && !db.snapshots_of(id)?.is_empty(),
         rotates: !db.rotations_of(id)?.is_empty(),
         takes: takings.iter().any(|taking| taking.agent == volume.agent),
         sent: !creating || db.may_be_sent(id)?,
@@ -255,9 +259,17 @@ impl Flow {
         Ok(())
     }
 
-    /// Deletes the export first, then the volume with its data, then the row.
+    /// Deletes the snapshots first, then the export, then the volume with its data, then the row.
     async fn delete_pass(self: &Arc<Self>, agent: &Held, work: &Work) -> Result<Next, Refusal> {
         let id = work.volume.id;
+        if work.has_snapshots {
+            // The job of the last snapshot kicks this one.
+            return Ok(Next::Idle);
+        }
+        let stays = work.volume_spec.as_ref().is_some_and(|spec| spec.wish.body.is_some());
+        if stays && work.volume.taken {
+            return self.follow_snapshots(agent, id).await;
+        }
         if let Some(spec) = &work.export_spec
             && agent.export_stamp(id).as_ref() != Some(&spec.stamp)
         {
@@ -276,6 +288,7 @@ impl Flow {
                 let delete = move |db: &Db<'_>| Ok(db.delete_volume(id)?);
                 agent.store.write("take a deleted volume away", delete).await?;
                 self.touch(id);
+                self.snapshot_gone(&work.volume);
                 Ok(Next::Idle)
             }
             Ok(false) => Ok(Next::After(AGAIN)),

@@ -295,6 +295,11 @@ fn rewish(
     let id = volume.id;
     let mut done = Rewished::default();
     if let Some(operation) = volume.operation.filter(|operation| operation.is_going()) {
+        // A volume goes after its snapshots: one that cannot go keeps the id of its volume. No
+        // tombstone may be there earlier, or a rebuilt controller would send it.
+        if !db.snapshots_of(id)?.is_empty() {
+            return Ok((done, Generation::ZERO));
+        }
         if db.spec(id, Kind::Export)?.is_some() {
             done.storage |= db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?.1;
         }

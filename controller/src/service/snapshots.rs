@@ -250,11 +250,16 @@ impl Service {
     pub async fn delete_snapshot(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
-            let (row, _) = find(&facts, db, &caller, id)?;
-            begin_delete(&facts, db, &caller, &row)
+            let (row, of) = find(&facts, db, &caller, id)?;
+            begin_delete(&facts, db, &caller, &row)?;
+            Ok((!row.is_placed()).then_some(of))
         };
-        self.store.write("delete a snapshot", write).await?;
+        let gone = self.store.write("delete a snapshot", write).await?;
         self.flow.go(id, &BTreeSet::new());
+        if let Some(of) = gone {
+            // The volume may wait for the end of this snapshot, which had no job.
+            self.flow.wake(of, &BTreeSet::new());
+        }
         Ok(())
     }
 }

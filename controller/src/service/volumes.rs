@@ -449,7 +449,8 @@ impl Service {
         self.delete(caller, id, false).await
     }
 
-    /// As [`Service::delete_volume`], together with the volume's snapshots.
+    /// As [`Service::delete_volume`], together with the volume's snapshots. The volume goes last;
+    /// it stays, in `error_deleting`, if a snapshot cannot go.
     pub async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         self.delete(caller, id, true).await
     }

@@ -78,6 +78,8 @@ pub(crate) struct Knobs {
     pub(crate) refuse_volume: Option<Status>,
     /// Tombstones of volumes are lost on their way.
     pub(crate) lose_deletes: bool,
+    /// The tombstone of this volume is refused with this.
+    pub(crate) refuse_delete: Option<(VolumeId, Status)>,
     /// Exports with more grants than before are refused with this.
     pub(crate) refuse_export: Option<Status>,
     /// Exports with fewer grants are refused with this.
@@ -578,6 +580,10 @@ impl Agent for Fake {
         {
             let mut state = self.state();
             if let Some(status) = state.knobs.refuse_volume.clone().filter(|_| !tombstone) {
+                return Err(status);
+            }
+            let refused = state.knobs.refuse_delete.clone().filter(|(of, _)| of.to_string() == id);
+            if let Some((_, status)) = refused.filter(|_| tombstone) {
                 return Err(status);
             }
             if !state.knobs.slow_lvm.has_answered(&put) {

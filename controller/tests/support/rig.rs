@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use mooring_api::{CURE_KEY, v1};
 use mooring_controller::clock::Clock;
 use mooring_controller::domain::{
-    Attachment, AttachmentLive, Caller, Hints, NewAttachment, NewConnector, NewVolume, Volume, VolumeStatus,
+    Attachment, AttachmentLive, Caller, Hints, NewAttachment, NewConnector, NewSnapshot, NewVolume,
+    PoolFilter, Volume, VolumeStatus,
 };
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{How, RebuildError, Report};
@@ -72,6 +73,57 @@ impl Rig {
         let rig = Self::quiet(hosts);
         rig.up().await;
         rig
+    }
+
+    /// A rig with one host and a thin pool, a thin volume, and snapshots of it, the oldest first.
+    pub(crate) async fn thin(snapshots: usize) -> (Self, VolumeId, Vec<VolumeId>) {
+        let rig = Self::quiet(1);
+        {
+            let mut state = rig.storage.state();
+            let pool = state.pools.first().cloned().unwrap();
+            state.pools = vec![v1::Pool { name: "vg0:thin".to_owned(), thick: false, ..pool }];
+        }
+        rig.up().await;
+        until("the pools", async || {
+            let pools = rig.service.pools(&admin(), PoolFilter::default()).await.unwrap().len();
+            if pools == 0 { Err("none".to_owned()) } else { Ok(()) }
+        })
+        .await;
+        let volume = rig.volume(false).await;
+        let mut taken = Vec::new();
+        for _ in 0..snapshots {
+            taken.push(rig.snapshot(volume).await);
+        }
+        (rig, volume, taken)
+    }
+
+    /// Takes a snapshot, and waits until it is there.
+    pub(crate) async fn snapshot(&self, volume: VolumeId) -> VolumeId {
+        let new = NewSnapshot { volume, name: None, description: None, metadata: [].into(), in_use: false };
+        let id = self.service.create_snapshot(&admin(), new).await.unwrap().id;
+        self.until_snapshot(id, VolumeStatus::Available).await;
+        id
+    }
+
+    pub(crate) async fn until_snapshot(&self, id: VolumeId, want: VolumeStatus) {
+        until("the snapshot", async || match self.service.snapshot(&admin(), id).await.unwrap().status {
+            status if status == want => Ok(()),
+            other => Err(other.to_string()),
+        })
+        .await;
+    }
+
+    /// Waits until a volume or a snapshot is gone.
+    pub(crate) async fn until_deleted(&self, id: VolumeId) {
+        until("the end of the volume", async || {
+            let volume = self.service.volume(&admin(), id).await;
+            let snapshot = self.service.snapshot(&admin(), id).await;
+            match (&volume, &snapshot) {
+                (Err(Refusal::NotFound { .. }), Err(Refusal::NotFound { .. })) => Ok(()),
+                _ => Err(format!("{volume:?} {snapshot:?}")),
+            }
+        })
+        .await;
     }
 
     /// A rig with its databases in a server of its own, which the test may kill.

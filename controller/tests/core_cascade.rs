@@ -1,0 +1,91 @@
+//! The deletion of a volume together with its snapshots: the volume goes last.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+use crate::support::*;
+use mooring_controller::domain::{NewSnapshot, VolumeStatus};
+use mooring_controller::http::in_words;
+use mooring_controller::service::Refusal;
+use mooring_model::VolumeId;
+use tonic::Code;
+
+/// The places of the agent's calls that delete this volume or snapshot.
+fn deletions(rig: &Rig, id: VolumeId) -> Vec<usize> {
+    let word = format!("delete {id} ");
+    let state = rig.storage.state();
+    let calls = state.calls.iter().enumerate();
+    calls.filter(|(_, call)| call.starts_with(&word)).map(|(at, _)| at).collect()
+}
+
+/// Returns `true` if the agent has the volume, and was sent no tombstone of its export.
+fn keeps(rig: &Rig, id: VolumeId) -> bool {
+    let (key, state) = (id.to_string(), rig.storage.state());
+    let volume = state.volumes.get(&key).is_some_and(|volume| volume.spec.is_some());
+    volume && state.exports.get(&key).is_none_or(|export| export.spec.is_some())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_stays_while_one_of_its_snapshots_cannot_go() {
+    let (rig, id, snapshots) = Rig::thin(2).await;
+    let refused = cured(Code::FailedPrecondition, "its LV is in use", "operator");
+    rig.storage.state().knobs.refuse_delete = Some((snapshots[0], refused));
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_snapshot(snapshots[0], VolumeStatus::ErrorDeleting).await;
+    let volume = rig.until_volume(id, VolumeStatus::ErrorDeleting).await;
+    let fault = volume.fault.unwrap();
+    assert!(fault.contains(&snapshots[0].to_string()) && fault.contains("its LV is in use"), "{fault}");
+    rig.until_deleted(snapshots[1]).await;
+    rig.until_quiet().await;
+    assert_eq!(rig.service.snapshot(&admin(), snapshots[0]).await.unwrap().volume, id);
+    assert!(keeps(&rig, id) && deletions(&rig, id).is_empty(), "{:?}", rig.storage.state().calls);
+    // Without its snapshot it is not deleted either; asked again, both go in their order.
+    let alone = rig.service.delete_volume(&admin(), id).await.map_err(in_words);
+    assert!(matches!(&alone, Err(Refusal::Invalid(text)) if text.contains("have snapshots")), "{alone:?}");
+    rig.storage.state().knobs.refuse_delete = None;
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_deleted(id).await;
+    rig.until_deleted(snapshots[0]).await;
+    let (of_snapshot, of_volume) = (deletions(&rig, snapshots[0]), deletions(&rig, id));
+    assert!(of_snapshot.last() < of_volume.first(), "{:?}", rig.storage.state().calls);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_waits_for_its_snapshots_through_a_restart() {
+    let (mut rig, id, snapshots) = Rig::thin(2).await;
+    let busy = cured(Code::Unavailable, "LVM does not answer", "retry");
+    rig.storage.state().knobs.refuse_delete = Some((snapshots[1], busy));
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_deleted(snapshots[0]).await;
+    rig.restart().await;
+    let before = deletions(&rig, snapshots[1]).len();
+    until("the snapshot is tried again", async || match deletions(&rig, snapshots[1]).len() {
+        now if now > before => Ok(()),
+        now => Err(format!("{now} tries")),
+    })
+    .await;
+    assert_eq!(rig.service.volume(&admin(), id).await.unwrap().status, VolumeStatus::Deleting);
+    assert!(keeps(&rig, id) && deletions(&rig, id).is_empty(), "{:?}", rig.storage.state().calls);
+    rig.storage.state().knobs.refuse_delete = None;
+    rig.until_deleted(id).await;
+    assert!(deletions(&rig, snapshots[1]).last() < deletions(&rig, id).first());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_no_agent_has_holds_up_nothing() {
+    let (rig, id, _) = Rig::thin(0).await;
+    let taken = cured(Code::AlreadyExists, "volume V would be NAA N, which is volume W", "fix_spec");
+    rig.storage.state().knobs.refuse_volume = Some(taken);
+    let mut nowhere = Vec::new();
+    for _ in 0..2 {
+        let new =
+            NewSnapshot { volume: id, name: None, description: None, metadata: [].into(), in_use: false };
+        let snapshot = rig.service.create_snapshot(&admin(), new).await.unwrap().id;
+        rig.until_snapshot(snapshot, VolumeStatus::Error).await;
+        nowhere.push(snapshot);
+    }
+    rig.storage.state().knobs.refuse_volume = None;
+    rig.service.delete_snapshot(&admin(), nowhere[0]).await.unwrap();
+    rig.until_deleted(nowhere[0]).await;
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_deleted(nowhere[1]).await;
+    rig.until_deleted(id).await;
+}
