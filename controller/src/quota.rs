@@ -235,18 +235,40 @@ impl Delta {
         Self { change, volume_gib: None }
     }
 
-    /// The change by a volume's new type: totals over all types stay.
+    /// The change by a volume's new type: totals over all types stay. Its snapshots are changes of
+    /// their own ([`Delta::retype_snapshot`]).
     pub fn retype(old_type: &str, new_type: &str, gib: u32) -> Self {
+        Self::moved(Key::VolumesOf, old_type, new_type, gib)
+    }
+
+    /// The change by the new type of a snapshot, which has the type of its volume.
+    pub fn retype_snapshot(old_type: &str, new_type: &str, gib: u32) -> Self {
+        Self::moved(Key::SnapshotsOf, old_type, new_type, gib)
+    }
+
+    /// Moves one object, with its space, from a type to another.
+    fn moved(count: fn(String) -> Key, old_type: &str, new_type: &str, gib: u32) -> Self {
         if old_type == new_type {
             return Self::default();
         }
         let change = BTreeMap::from([
-            (Key::VolumesOf(old_type.to_owned()), -1),
+            (count(old_type.to_owned()), -1),
             (Key::GigabytesOf(old_type.to_owned()), -i64::from(gib)),
-            (Key::VolumesOf(new_type.to_owned()), 1),
+            (count(new_type.to_owned()), 1),
             (Key::GigabytesOf(new_type.to_owned()), i64::from(gib)),
         ]);
         Self { change, volume_gib: None }
+    }
+
+    /// Joins another change to this one: both happen at once.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        for (key, more) in other.change {
+            let sum = self.change.entry(key).or_default();
+            *sum = sum.saturating_add(more);
+        }
+        self.volume_gib = self.volume_gib.max(other.volume_gib);
+        self
     }
 
     /// The keys that the change affects, with the amounts: these must be counted before [`check`].

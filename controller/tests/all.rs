@@ -28,6 +28,7 @@ mod core_mode;
 mod core_policies;
 mod core_rebuild;
 mod core_restart;
+mod core_retype;
 mod core_revert;
 mod core_rotate;
 mod core_secrets;

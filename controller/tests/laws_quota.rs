@@ -71,6 +71,7 @@ fn every_refusal_has_the_word() {
         Delta::snapshot("t", 3),
         Delta::extend("t", 1, 3),
         Delta::retype("s", "t", 3),
+        Delta::retype_snapshot("s", "t", 3),
     ];
     let mut seen = 0;
     for key in &all {
@@ -83,9 +84,9 @@ fn every_refusal_has_the_word() {
             }
         }
     }
-    // volumes 1, gigabytes 3, snapshots 1, per volume 2, and for the type: volumes 2, gigabytes 4,
-    // snapshots 1.
-    assert_eq!(seen, 14);
+    // volumes 1, gigabytes 3, snapshots 1, per volume 2, and for the type: volumes 2, gigabytes 5,
+    // snapshots 2.
+    assert_eq!(seen, 16);
 }
 
 #[test]
@@ -183,18 +184,21 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Use, counted afresh: volumes and snapshots as (type, size).
-fn count(volumes: &[(usize, u32)], snapshots: &[(usize, u32)]) -> Usage {
+/// Type, size, and the number of the volume: a snapshot has that of its volume.
+type Held = (usize, u32, usize);
+
+/// Use, counted afresh.
+fn count(volumes: &[Held], snapshots: &[Held]) -> Usage {
     let mut usage = Usage::new();
     let mut add = |key: Key, more: u64| *usage.entry(key).or_default() += more;
-    for (kind, size) in volumes {
+    for (kind, size, _) in volumes {
         let name = TYPES[*kind].to_owned();
         add(Key::Volumes, 1);
         add(Key::VolumesOf(name.clone()), 1);
         add(Key::Gigabytes, u64::from(*size));
         add(Key::GigabytesOf(name), u64::from(*size));
     }
-    for (kind, size) in snapshots {
+    for (kind, size, _) in snapshots {
         let name = TYPES[*kind].to_owned();
         add(Key::Snapshots, 1);
         add(Key::SnapshotsOf(name.clone()), 1);
@@ -213,14 +217,14 @@ proptest! {
         let keys: Vec<_> = Key::PLAIN.into_iter().chain(TYPES.iter().flat_map(|name| Key::of_type(name))).collect();
         let project = keys.iter().cloned().zip(numbers).map(|(key, n)| (key, Limit::from_number(n).unwrap())).collect();
         let limits = Limits { project, ..Limits::default() };
-        let (mut volumes, mut snapshots) = (Vec::<(usize, u32)>::new(), Vec::new());
-        for act in acts {
+        let (mut volumes, mut snapshots) = (Vec::<Held>::new(), Vec::<Held>::new());
+        for (number, act) in acts.into_iter().enumerate() {
             let before = count(&volumes, &snapshots);
             let mut after = (volumes.clone(), snapshots.clone());
             let at = |n: usize| (!volumes.is_empty()).then(|| n % volumes.len());
             let delta = match act {
                 Act::Create(kind, size) => {
-                    after.0.push((kind, size));
+                    after.0.push((kind, size, number));
                     Delta::volume(TYPES[kind], size)
                 }
                 Act::Extend(n, more) => {
@@ -230,8 +234,14 @@ proptest! {
                 }
                 Act::Retype(n, kind) => {
                     let Some(n) = at(n) else { continue };
+                    let (old, size, volume) = volumes[n];
                     after.0[n].0 = kind;
-                    Delta::retype(TYPES[volumes[n].0], TYPES[kind], volumes[n].1)
+                    let mut delta = Delta::retype(TYPES[old], TYPES[kind], size);
+                    for snapshot in after.1.iter_mut().filter(|snapshot| snapshot.2 == volume) {
+                        delta = delta.and(Delta::retype_snapshot(TYPES[snapshot.0], TYPES[kind], snapshot.1));
+                        snapshot.0 = kind;
+                    }
+                    delta
                 }
                 Act::Snapshot(n) => {
                     let Some(n) = at(n) else { continue };
@@ -252,7 +262,7 @@ proptest! {
                 prop_assert_eq!(used(&before) + change, used(&now), "{}", key);
             }
             let fits = keys.iter().all(|key| limits.of(key).allows(now.get(key).copied().unwrap_or(0)))
-                && after.0.iter().all(|(_, size)| limits.of(&Key::PerVolumeGigabytes).allows((*size).into()));
+                && after.0.iter().all(|(_, size, _)| limits.of(&Key::PerVolumeGigabytes).allows((*size).into()));
             // No limit was exceeded before, so the check and the count must agree.
             prop_assert_eq!(quota::check(&before, &limits, &delta).is_ok(), fits);
             if fits {

@@ -2,11 +2,11 @@
 //!
 //! What must never happen here: a type without its flag, or the flag without its type (both, and
 //! the spec that carries them, are one commit); a flag that changes while a grant lives, whatever
-//! the status says.
+//! the status says; a snapshot of another type than its volume.
 
 use std::collections::BTreeSet;
 
-use mooring_model::VolumeId;
+use mooring_model::{AgentId, VolumeId};
 
 use super::{Refusal, Service, not_in_review, quotas, types, volumes};
 use crate::domain::{Caller, VolumeStatus, VolumeType};
@@ -95,6 +95,27 @@ fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refu
     Ok(())
 }
 
+/// The change of the project's usage: the volume and its snapshots, each from the type that it has.
+fn delta(
+    db: &Db<'_>,
+    (volume, old_name): (&VolumeRow, &str),
+    snapshots: &[VolumeRow],
+    new_name: &str,
+) -> Result<Delta, Abort> {
+    let mut delta = Delta::retype(old_name, new_name, volume.size_gib);
+    for snapshot in snapshots {
+        let old = db.type_by_id(snapshot.type_id)?.map_or_else(String::new, |found| found.name);
+        delta = delta.and(Delta::retype_snapshot(&old, new_name, snapshot.size_gib));
+    }
+    Ok(delta)
+}
+
+/// Objects whose specs a retype has changed.
+struct Retyped {
+    hosts: BTreeSet<AgentId>,
+    snapshots: Vec<VolumeId>,
+}
+
 fn write(
     facts: &Facts,
     db: &Db<'_>,
@@ -102,9 +123,9 @@ fn write(
     id: VolumeId,
     named: &str,
     migration: MigrationPolicy,
-) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
+) -> Result<Retyped, Abort> {
     let volume = volumes::find(facts, db, caller, id)?;
-    let rows = db.attachments_of(id)?;
+    let (rows, snapshots) = (db.attachments_of(id)?, db.snapshots_of(id)?);
     let new_type = wanted(db, caller, named)?;
     let (old_name, old_tuning) = db
         .type_by_id(volume.type_id)?
@@ -113,7 +134,7 @@ fn write(
     let (quota, unfit) = match &new_type {
         None => (Ok(()), None),
         Some(new_type) => {
-            let delta = Delta::retype(&old_name, &new_type.name, volume.size_gib);
+            let delta = delta(db, (&volume, old_name.as_str()), &snapshots, &new_type.name)?;
             (quotas::verdict(facts, db, &volume.project, &delta)?, unfit(facts, db, &volume, new_type)?)
         }
     };
@@ -138,12 +159,19 @@ fn write(
         check_modes(new_type, &rows)?;
     }
     not_in_review(&volume)?;
+    snapshots.iter().try_for_each(not_in_review)?;
     db.set_type(id, change.type_id, change.multiattach)?;
-    Ok(wishes::apply(db, id, &mut [], &BTreeSet::new())?.hosts)
+    for snapshot in &snapshots {
+        // Nobody attaches a snapshot. The flag of a volume that is made from it is the type's.
+        db.set_type(snapshot.id, change.type_id, false)?;
+        wishes::apply(db, snapshot.id, &mut [], &BTreeSet::new())?;
+    }
+    let hosts = wishes::apply(db, id, &mut [], &BTreeSet::new())?.hosts;
+    Ok(Retyped { hosts, snapshots: snapshots.into_iter().map(|snapshot| snapshot.id).collect() })
 }
 
 impl Service {
-    /// Gives a volume another type, where it is. Refused or done at once.
+    /// Gives a volume and its snapshots another type, where they are. Refused or done at once.
     pub async fn retype_volume(
         &self,
         caller: &Caller,
@@ -153,8 +181,11 @@ impl Service {
     ) -> Result<(), Refusal> {
         let (facts, caller, named) = (self.facts.clone(), caller.clone(), new_type.to_owned());
         let write = move |db: &Db<'_>| write(&facts, db, &caller, id, &named, migration);
-        let hosts = self.store.write("retype a volume", write).await?;
-        self.flow.go(id, &hosts);
+        let retyped = self.store.write("retype a volume", write).await?;
+        for snapshot in retyped.snapshots {
+            self.flow.go(snapshot, &BTreeSet::new());
+        }
+        self.flow.go(id, &retyped.hosts);
         Ok(())
     }
 }

@@ -1,0 +1,94 @@
+//! Retypes of volumes with snapshots: a snapshot has the type of its volume.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+use std::collections::BTreeMap;
+
+use crate::support::*;
+use mooring_controller::domain::{NewVolume, VolumeStatus, VolumeType};
+use mooring_controller::quota::{Key, Limit};
+use mooring_controller::rules::retype::MigrationPolicy;
+use mooring_controller::service::Refusal;
+use mooring_model::{Source, VolumeId};
+
+async fn kind(rig: &Rig, name: &str, multiattach: bool) -> VolumeType {
+    let flag = multiattach.then(|| ("multiattach".to_owned(), "<is> True".to_owned()));
+    let specs: BTreeMap<_, _> = flag.into_iter().collect();
+    rig.service.create_type(&admin(), name, None, true, specs).await.unwrap()
+}
+
+async fn retype(rig: &Rig, id: VolumeId, to: &str) -> Result<(), Refusal> {
+    rig.service.retype_volume(&admin(), id, to, MigrationPolicy::Never).await
+}
+
+/// A thin volume of the type `old` with two snapshots.
+async fn made(rig: &Rig) -> (VolumeId, Vec<VolumeId>) {
+    let new = NewVolume { volume_type: Some("old".to_owned()), ..new_volume() };
+    let id = rig.service.create_volume(&admin(), new).await.unwrap().id;
+    rig.until_volume(id, VolumeStatus::Available).await;
+    (id, vec![rig.snapshot(id).await, rig.snapshot(id).await])
+}
+
+/// Volumes, snapshots and GiB of a type.
+async fn used(rig: &Rig, name: &str) -> [u64; 3] {
+    let quotas = rig.service.quotas(&admin(), "p").await.unwrap();
+    let of = |key: &Key| quotas.iter().find(|entry| entry.key == *key).unwrap().in_use;
+    [
+        of(&Key::VolumesOf(name.to_owned())),
+        of(&Key::SnapshotsOf(name.to_owned())),
+        of(&Key::GigabytesOf(name.to_owned())),
+    ]
+}
+
+/// Waits until the agent's data for a rebuild has this type.
+async fn until_told(rig: &Rig, id: VolumeId, name: &str) {
+    until("the type at the agent", async || {
+        let state = rig.storage.state();
+        let kept = state.volumes.get(&id.to_string()).map(|kept| kept.opaque.clone()).unwrap_or_default();
+        let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap_or_default();
+        if kept["type"] == name { Ok(()) } else { Err(kept.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retype_takes_the_snapshots_of_a_volume_along() {
+    let (mut rig, _, _) = Rig::thin(0).await;
+    let (old, new) = (kind(&rig, "old", false).await, kind(&rig, "new", true).await);
+    let (id, snapshots) = made(&rig).await;
+    assert_eq!((used(&rig, "old").await, used(&rig, "new").await), ([1, 2, 3], [0, 0, 0]));
+    retype(&rig, id, "new").await.unwrap();
+    assert_eq!((used(&rig, "old").await, used(&rig, "new").await), ([0, 0, 0], [1, 2, 3]));
+    // Nothing has the old type, and what is made from a snapshot has the new one with its flag.
+    rig.service.delete_type(&admin(), old.id).await.unwrap();
+    let source = Some(Source::Snapshot(snapshots[0]));
+    let copy = rig.service.create_volume(&admin(), NewVolume { source, ..new_volume() }).await.unwrap();
+    assert_eq!((copy.volume_type.id, copy.multiattach), (new.id, true));
+    rig.until_volume(copy.id, VolumeStatus::Available).await;
+    for one in snapshots.iter().chain([&id]) {
+        until_told(&rig, *one, "new").await;
+    }
+    rig.rebuild("rebuilt").await.unwrap();
+    rig.restart_on("rebuilt", false).await;
+    rig.until_host("storage", |host| host.up).await;
+    assert_eq!(used(&rig, "new").await, [2, 2, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retype_counts_the_snapshots_of_a_volume() {
+    let (rig, _, _) = Rig::thin(0).await;
+    for name in ["old", "new"] {
+        kind(&rig, name, false).await;
+    }
+    let (id, _) = made(&rig).await;
+    for key in [Key::SnapshotsOf("new".to_owned()), Key::GigabytesOf("new".to_owned())] {
+        let all_but_one = if matches!(key, Key::SnapshotsOf(_)) { 1 } else { 2 };
+        let limit = |most| BTreeMap::from([(key.clone(), most)]);
+        rig.service.set_quotas(&admin(), "p", limit(Limit::At(all_but_one))).await.unwrap();
+        let refused = retype(&rig, id, "new").await;
+        assert!(refused.is_err(), "{key}");
+        assert_eq!((used(&rig, "old").await, used(&rig, "new").await), ([1, 2, 3], [0, 0, 0]), "{key}");
+        rig.service.set_quotas(&admin(), "p", limit(Limit::Unlimited)).await.unwrap();
+    }
+    retype(&rig, id, "new").await.unwrap();
+    assert_eq!(used(&rig, "new").await, [1, 2, 3]);
+}
