@@ -118,3 +118,15 @@ impl From<RuleViolation> for Refusal {
         Self::rule(answer, violation)
     }
 }
+
+/// Returns the sentence of a refusal that names announced attachments, with a space before it.
+/// Empty without them.
+pub(crate) fn announced_attachments(count: u32) -> String {
+    if count == 0 {
+        return String::new();
+    }
+    format!(
+        " {count} announced by os-reserve did not come: they end by themselves, os-unreserve takes one back, and an admin's \
+         os-reset_status all of them."
+    )
+}

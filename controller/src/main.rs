@@ -27,7 +27,9 @@ use mooring_controller::metrics::Metrics;
 use mooring_controller::policy::Policies;
 use mooring_controller::rebuild::{self, How};
 use mooring_controller::renewal::{self, Renewal};
-use mooring_controller::service::{Database, Dial, Enroller, HOLD_DEFAULT, Service, ServiceOptions};
+use mooring_controller::service::{
+    Database, Dial, Enroller, HOLD_DEFAULT, RESERVE_DEFAULT, Service, ServiceOptions,
+};
 use mooring_controller::{rotate, share as sharing};
 use mooring_systemd::sealing::{self, Origin};
 use mooring_systemd::{cores, folder, notify};
@@ -298,6 +300,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result
         protect_instances: config.protect_instances,
         native_hosts: config.native_hosts,
         hold: HOLD_DEFAULT,
+        reserve: RESERVE_DEFAULT,
         shared_initiators: config.shared_initiators,
         keep_audit: config.keep_audit,
     };

@@ -64,7 +64,9 @@ use crate::policy::Target;
 use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
 pub use crate::store::{Database, PostgresOptions};
 
-pub use crate::flow::options::{Enroller, HOLD_DEFAULT, KEEP_AUDIT_DEFAULT, SecretsOnGet, ServiceOptions};
+pub use crate::flow::options::{
+    Enroller, HOLD_DEFAULT, KEEP_AUDIT_DEFAULT, RESERVE_DEFAULT, SecretsOnGet, ServiceOptions,
+};
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
 pub use detach::Way;

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{LONG, Rig, admin, client, connector, reserve, set_clock, until};
 use mooring_api::v1;
-use mooring_controller::domain::{AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeAction, VolumeStatus,
+};
 use mooring_controller::error::RuleAnswer;
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
@@ -244,9 +246,9 @@ async fn an_announced_detach_of_a_shared_volume_holds_up_other_servers_only() {
     rig.service.create_attachment(&admin(), of(3), LONG).await.unwrap();
 }
 
-/// A rig on which announced detaches end after this time.
+/// A rig on which announcements end after this time.
 async fn holding(hold: Duration) -> Rig {
-    let rig = Rig::quiet_with(0, move |options| options.hold = hold);
+    let rig = Rig::quiet_with(0, move |options| (options.hold, options.reserve) = (hold, hold));
     rig.up().await;
     rig
 }
@@ -303,6 +305,85 @@ async fn a_later_announcement_ends_later() {
     let began = Instant::now();
     rig.until_volume(volume, VolumeStatus::InUse).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "the end of the first is not its end");
+}
+
+/// Asserts that a refusal names one announced attachment.
+fn is_named<T: std::fmt::Debug>(refused: Result<T, Refusal>) {
+    let refused = refused.map_err(in_words);
+    let named = |text: &String| text.contains("1 announced by os-reserve");
+    assert!(matches!(&refused, Err(Refusal::Invalid(text)) if named(text)), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_attachment_ends_although_the_clock_steps_back() {
+    for step in [-7_200, 0, 7_200] {
+        let rig = holding(Duration::from_secs(1)).await;
+        let volume = rig.volume(false).await;
+        let began = Instant::now();
+        act(&rig, volume, AttachAction::Reserve).await.unwrap();
+        set_clock(step);
+        // The control: the announcement holds for its full time.
+        let refused = rig.service.volume_action(&admin(), volume, VolumeAction::SetReadonly(false)).await;
+        if began.elapsed() < Duration::from_secs(1) {
+            is_named(refused);
+        }
+        rig.until_volume(volume, VolumeStatus::Available).await;
+        assert!(began.elapsed() >= Duration::from_secs(1), "{step}");
+        assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().reserved, 0);
+        rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_announced_attachment_is_armed_anew_at_a_start() {
+    for by_earlier_release in [false, true] {
+        let mut rig = holding(Duration::from_secs(1)).await;
+        let volume = rig.volume(false).await;
+        act(&rig, volume, AttachAction::Reserve).await.unwrap();
+        set_clock(-7_200);
+        let began = Instant::now();
+        if by_earlier_release {
+            rig.write("UPDATE volumes SET reserved_until_us = NULL");
+        }
+        rig.restart().await;
+        rig.until_volume(volume, VolumeStatus::Available).await;
+        assert!(began.elapsed() >= Duration::from_secs(1), "the time before the start does not count");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admins_reset_ends_what_was_announced() {
+    let rig = Rig::new(0).await;
+    let reset = |status, attached| VolumeAction::ResetStatus { status, attached };
+    for (status_said, attached, ends) in [
+        (Some(VolumeStatus::Available), None, VolumeStatus::Available),
+        (Some(VolumeStatus::Error), None, VolumeStatus::Error),
+        (None, Some(false), VolumeStatus::Available),
+    ] {
+        let volume = rig.volume(false).await;
+        act(&rig, volume, AttachAction::Reserve).await.unwrap();
+        // Whatever waits for the announced attachment says so.
+        is_named(rig.service.delete_volume(&admin(), volume).await);
+        is_named(rig.service.create_attachment(&admin(), reserve(volume), LONG).await);
+        is_named(act(&rig, volume, AttachAction::Reserve).await);
+        let extend = VolumeAction::Extend { size_gib: 2, online: true };
+        is_named(rig.service.volume_action(&admin(), volume, extend).await);
+        // A status in which no volume rests ends nothing.
+        is_named(
+            rig.service.volume_action(&admin(), volume, reset(Some(VolumeStatus::Reserved), None)).await,
+        );
+        rig.service.volume_action(&admin(), volume, reset(status_said, attached)).await.unwrap();
+        assert_eq!(status(&rig, volume).await, ends);
+        assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().reserved, 0);
+        rig.service.delete_volume(&admin(), volume).await.unwrap();
+    }
+    // A detach that was announced and did not come ends, too.
+    let volume = rig.volume(false).await;
+    act(&rig, volume, attach(7)).await.unwrap();
+    act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::Detaching);
+    rig.service.volume_action(&admin(), volume, reset(Some(VolumeStatus::InUse), None)).await.unwrap();
+    assert_eq!(status(&rig, volume).await, VolumeStatus::InUse);
 }
 
 #[tokio::test(flavor = "multi_thread")]

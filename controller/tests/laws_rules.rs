@@ -117,7 +117,7 @@ fn who_may_reserve_while_an_operation_runs() {
         let refused = verdict(false, Some(operation), &there, other).unwrap_err();
         // The refusal names the status that stands in the way.
         let status = if grows { VolumeStatus::InUse } else { operation.status() };
-        let wanted = AttachViolation::NotAttachable { volume, multiattach: false, status };
+        let wanted = AttachViolation::NotAttachable { volume, multiattach: false, status, announced: 0 };
         assert_eq!(refused, RuleViolation::Attach(wanted), "{operation:?}");
     }
 }

@@ -161,6 +161,14 @@ impl Live {
         }
     }
 
+    /// Returns the status, for people. A reserved attachment waits for a host: since when, too.
+    pub(crate) fn status_text(&self) -> String {
+        match &self.created_at {
+            Some(since) if self.status == "reserved" => format!("reserved since {since}"),
+            _ => self.status.clone(),
+        }
+    }
+
     /// Returns `true` if it is attached and its host says that the disk can be used.
     pub(crate) fn is_ready(&self) -> bool {
         self.status == "attached" && self.host_phase.as_deref() == Some("ready")
@@ -598,5 +606,18 @@ mod tests {
         assert_eq!(one.attachment.steps().collect::<Vec<_>>(), [("granted", 3), ("done", 9)]);
         assert_eq!(serde_json::to_value(&one.attachment).unwrap()["new_in_2030"]["x"], 1);
         assert!(serde_json::from_str::<OneAttachment>(r#"{"attachment":{"id":"a"}}"#).is_err());
+    }
+
+    #[test]
+    fn a_reserved_attachment_says_since_when() {
+        let text = |status: &str, created_at: serde_json::Value| {
+            let live = serde_json::json!({
+                "id": "a", "volume_id": "v", "revision": 1, "status": status, "created_at": created_at,
+            });
+            serde_json::from_value::<Live>(live).unwrap().status_text()
+        };
+        assert_eq!(text("reserved", "2026-11-01T00:00:00Z".into()), "reserved since 2026-11-01T00:00:00Z");
+        assert_eq!(text("reserved", Value::Null), "reserved");
+        assert_eq!(text("attached", "2026-11-01T00:00:00Z".into()), "attached");
     }
 }

@@ -25,6 +25,17 @@ pub enum RuleViolation {
     Quota(QuotaViolation),
 }
 
+impl RuleViolation {
+    /// Adds the number of announced attachments, if the volume cannot be attached.
+    #[must_use]
+    pub(crate) fn with_announced(mut self, count: u32) -> Self {
+        if let Self::Attach(AttachViolation::NotAttachable { announced, .. }) = &mut self {
+            *announced = count;
+        }
+        self
+    }
+}
+
 /// A kind of resource that quotas limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
@@ -188,6 +199,8 @@ pub enum AttachViolation {
         multiattach: bool,
         /// Status of the volume.
         status: VolumeStatus,
+        /// Number of attachments that `os-reserve` announced, and that have not come.
+        announced: u32,
     },
     /// A detach was announced for the volume, and nobody knows of which attachment.
     DetachAnnounced {

@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use uuid::Uuid;
 
-use super::Flow;
+use super::{Flow, waits};
 use crate::agents::lease::{Hold, Out, guarded};
 use crate::agents::listener::Job;
 use crate::agents::{Agent, task};
@@ -395,14 +395,12 @@ impl Manager {
     async fn poll(&mut self) {
         self.polled = Instant::now();
         self.refresh_enrolments().await;
-        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
+        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, waits::announced(db)?));
         match self.flow.reads.read("list what is on its way", read).await {
-            Ok((moving, held)) => {
-                // The controller that announced a detach may be gone: every controller that sees it
-                // arms its end.
-                for (volume, mark) in held {
-                    self.flow.arm_hold(volume, mark);
-                }
+            Ok((moving, announced)) => {
+                // The controller that announced something may be gone: every controller that sees
+                // it arms its end.
+                self.flow.arm_all(announced);
                 for volume in moving {
                     self.flow.kick_held(volume).await;
                 }

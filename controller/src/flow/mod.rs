@@ -234,14 +234,12 @@ impl Flow {
 
     /// Goes on after a start with all work that was under way.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), Refusal> {
-        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, db.volumes_held()?));
-        let (moving, held) = self.reads.read("list what was on its way", read).await?;
+        let read = |db: &Db<'_>| Ok((db.volumes_in_motion()?, waits::announced(db)?));
+        let (moving, announced) = self.reads.read("list what was on its way", read).await?;
         for volume in moving {
             self.kick(Job::Storage(volume));
         }
-        for (volume, mark) in held {
-            self.arm_hold(volume, mark);
-        }
+        self.arm_all(announced);
         Ok(())
     }
 }

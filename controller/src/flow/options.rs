@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::domain::AgentEntry;
 use crate::policy::Policies;
 use crate::quota;
+use crate::rules::promised::Announced;
 
 /// Means by which agents join: the authority that signs their certificates, and what the controller
 /// shows to them.
@@ -71,6 +72,8 @@ pub struct ServiceOptions {
     pub native_hosts: BTreeMap<String, BTreeSet<String>>,
     /// Time for which a detach stays announced, unless it begins.
     pub hold: Duration,
+    /// Time for which an attachment stays announced, unless it comes.
+    pub reserve: Duration,
     /// `true`: two host names may log in under one initiator name.
     pub shared_initiators: bool,
     /// Time for which a line of the audit log is kept. `None`: for ever.
@@ -83,6 +86,10 @@ pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
 /// Default of [`ServiceOptions::hold`]. A caller that announces a detach begins it within seconds;
 /// one that died holds up the others no longer than this.
 pub const HOLD_DEFAULT: Duration = Duration::from_mins(10);
+
+/// Default of [`ServiceOptions::reserve`]. A server that is being made may have to wait for its
+/// host and its image before its disk is attached.
+pub const RESERVE_DEFAULT: Duration = Duration::from_hours(1);
 
 /// Callers who can read CHAP secrets again. The answers that create or connect an attachment always
 /// contain them.
@@ -114,8 +121,17 @@ impl ServiceOptions {
             protect_instances: true,
             native_hosts: BTreeMap::new(),
             hold: HOLD_DEFAULT,
+            reserve: RESERVE_DEFAULT,
             shared_initiators: false,
             keep_audit: Some(KEEP_AUDIT_DEFAULT),
+        }
+    }
+
+    /// Time after which announcements of this kind end.
+    pub(crate) const fn lifetime(&self, what: Announced) -> Duration {
+        match what {
+            Announced::Attachments => self.reserve,
+            Announced::Detaches => self.hold,
         }
     }
 }

@@ -16,7 +16,8 @@ use mooring_model::{AgentId, AttachmentId, RevertId, VolumeId};
 
 use super::{AGAIN, Flow, lock};
 use crate::clock::Clock;
-use crate::store::Db;
+use crate::rules::promised::Announced;
+use crate::store::{Abort, Db};
 
 /// A wait that nobody has asked about for this long is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(1);
@@ -43,13 +44,13 @@ struct Wait {
 pub(crate) struct Waits {
     clock: Clock,
     since: Mutex<HashMap<Waiting, Wait>>,
-    /// Announced detaches whose end is armed here, each with the time of its last announcement.
-    holds: Mutex<HashMap<VolumeId, Option<SystemTime>>>,
+    /// Announcements whose end is armed here, each with the mark of the last one.
+    announced: Mutex<HashMap<(VolumeId, Announced), Option<SystemTime>>>,
 }
 
 impl Waits {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { clock, since: Mutex::default(), holds: Mutex::default() }
+        Self { clock, since: Mutex::default(), announced: Mutex::default() }
     }
 
     /// Returns the time since this event was first asked about.
@@ -71,40 +72,62 @@ impl Waits {
 }
 
 impl Flow {
-    /// Arms the end of announced detaches, with the full time from now. `mark`: the time of the
-    /// last announcement; a later announcement has its own end. Does nothing if that end is armed
-    /// already.
-    pub(crate) fn arm_hold(self: &Arc<Self>, volume: VolumeId, mark: Option<SystemTime>) {
-        if lock(&self.facts.waits.holds).insert(volume, mark) == Some(mark) {
+    /// Arms the end of announcements, with the full time from now. `mark`: that of the last one; a
+    /// later announcement has its own end. Does nothing if that end is armed already.
+    pub(crate) fn arm_announced(
+        self: &Arc<Self>,
+        volume: VolumeId,
+        what: Announced,
+        mark: Option<SystemTime>,
+    ) {
+        if lock(&self.facts.waits.announced).insert((volume, what), mark) == Some(mark) {
             return;
         }
         let flow = Arc::clone(self);
         self.tasks.spawn(async move {
-            tokio::time::sleep(flow.facts.options.hold).await;
-            flow.end_hold(volume, mark).await;
+            tokio::time::sleep(flow.facts.options.lifetime(what)).await;
+            flow.end_announced(volume, what, mark).await;
         });
     }
 
-    async fn end_hold(&self, volume: VolumeId, mark: Option<SystemTime>) {
+    /// Arms the ends of all announcements that the database has.
+    pub(crate) fn arm_all(self: &Arc<Self>, announced: AllAnnounced) {
+        for (what, volumes) in announced {
+            for (volume, mark) in volumes {
+                self.arm_announced(volume, what, mark);
+            }
+        }
+    }
+
+    async fn end_announced(&self, volume: VolumeId, what: Announced, mark: Option<SystemTime>) {
         loop {
-            let write = move |db: &Db<'_>| Ok(db.expire_holds(volume, mark)?);
-            match self.unleased.write("end an announced detach", write).await {
+            let write = move |db: &Db<'_>| Ok(db.expire_announced(volume, what, mark)?);
+            match self.unleased.write("end an announcement", write).await {
                 Ok(ended) => {
-                    let mut holds = lock(&self.facts.waits.holds);
-                    if holds.get(&volume) == Some(&mark) {
-                        holds.remove(&volume);
+                    let mut announced = lock(&self.facts.waits.announced);
+                    if announced.get(&(volume, what)) == Some(&mark) {
+                        announced.remove(&(volume, what));
                     }
-                    drop(holds);
+                    drop(announced);
                     if ended {
+                        tracing::info!(%volume, ?what, "what was announced did not come, and is not waited for any more");
                         self.touch(volume);
                     }
                     return;
                 }
                 Err(refusal) => {
-                    tracing::warn!(%volume, error = %refusal, "cannot end an announced detach yet");
+                    tracing::warn!(%volume, error = %refusal, "cannot end an announcement yet");
                     tokio::time::sleep(AGAIN).await;
                 }
             }
         }
     }
+}
+
+/// Announcements by kind, each volume with the mark of its last one.
+pub(crate) type AllAnnounced = Vec<(Announced, Vec<(VolumeId, Option<SystemTime>)>)>;
+
+/// Reads all announcements.
+pub(crate) fn announced(db: &Db<'_>) -> Result<AllAnnounced, Abort> {
+    Announced::ALL.into_iter().map(|what| Ok((what, db.volumes_announced(what)?))).collect()
 }

@@ -335,6 +335,7 @@ impl All<'_> {
             readonly: kept.readonly,
             zone: zone.to_owned(),
             reserved: 0,
+            reserved_until: None,
             holds: 0,
             holds_until: None,
             said_status: None,

@@ -209,7 +209,10 @@ pub fn may_attach(
 ) -> Result<(), RuleViolation> {
     let prevents = operation.filter(|running| !running.is_served());
     let (status, _) = derive(prevents, existing.iter().map(|attachment| attachment.status));
-    let refused = || RuleViolation::Attach(AttachViolation::NotAttachable { volume, multiattach, status });
+    // Announcements are no attachments: the caller names them.
+    let announced = 0;
+    let refused =
+        || RuleViolation::Attach(AttachViolation::NotAttachable { volume, multiattach, status, announced });
     if prevents.is_some() {
         return Err(refused());
     }

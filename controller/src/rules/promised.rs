@@ -6,6 +6,20 @@
 use super::{Operation, derive};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};
 
+/// A kind of announcement. Each ends by itself after a while, unless another of its kind follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Announced {
+    /// Attachments to come (`os-reserve`).
+    Attachments,
+    /// Detaches to come (`os-begin_detaching`).
+    Detaches,
+}
+
+impl Announced {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 2] = [Self::Attachments, Self::Detaches];
+}
+
 /// Announcements of `os-reserve` and `os-begin_detaching`, which have no row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Promised {

@@ -203,11 +203,13 @@ pub(super) fn may_reserve(
             volume: volume.id,
             multiattach: volume.multiattach,
             status: said,
+            announced: volume.reserved,
         }))
         .into());
     }
     let held = volume.is_held();
-    rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)?;
+    rules::may_attach(volume.id, volume.multiattach, volume.operation, existing, instance, held)
+        .map_err(|violation| violation.with_announced(volume.reserved))?;
     if rules::bootable_multiattach(volume.multiattach, volume.bootable, existing) {
         let target = volumes::target(volume);
         facts.policies().check("volume:multiattach_bootable_volume", caller, &target)?;

@@ -19,6 +19,7 @@ use super::{Refusal, Service, failed, not_in_review, text_limit, types, view, vo
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
+use crate::error::announced_attachments;
 use crate::flow::place::zone_of;
 use crate::flow::wishes::GIB;
 use crate::flow::{Facts, place, wishes};
@@ -191,8 +192,9 @@ fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
     );
     if !ok {
         return invalid(format!(
-            "Volume {id} status must be available or error_managing or error_unmanaging to unmanage, but current status is: {}.",
-            row.status
+            "Volume {id} status must be available or error_managing or error_unmanaging to unmanage, but current status is: {}.{}",
+            row.status,
+            announced_attachments(row.reserved)
         ));
     }
     if let Some(row) = failed::end(db, caller, id)?.first() {

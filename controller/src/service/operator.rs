@@ -10,6 +10,7 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 
 use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
+use crate::error::announced_attachments;
 use crate::flow::place::{self, Figures};
 use crate::flow::{Facts, wishes};
 use crate::rules::{self, Operation};
@@ -81,8 +82,10 @@ fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), A
     let live = db.attachments_of(volume.id)?.iter().any(|row| row.existing().is_live());
     if live || volume.status != VolumeStatus::Available {
         return Err(Refusal::Invalid(format!(
-            "Invalid volume: Volume {} status must be available to update readonly flag, but current status is: {}.",
-            volume.id, volume.status
+            "Invalid volume: Volume {} status must be available to update readonly flag, but current status is: {}.{}",
+            volume.id,
+            volume.status,
+            announced_attachments(volume.reserved)
         ))
         .into());
     }
@@ -91,7 +94,8 @@ fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), A
 }
 
 /// Sets a volume to error on an operator's word, or takes that back. Every other status is derived,
-/// and setting it would hide the real one.
+/// and setting it would hide the real one. A status in which a volume rests ends what was
+/// announced.
 fn reset_status(
     db: &Db<'_>,
     volume: &VolumeRow,
@@ -112,6 +116,13 @@ fn reset_status(
     }
     if attached == Some(true) && !rows.iter().any(|row| row.existing().is_live()) {
         return Err(invalid(format!("Volume {id} has no attachment: attach it instead")));
+    }
+    let rests = matches!(status, Some(VolumeStatus::Available | VolumeStatus::InUse | VolumeStatus::Error));
+    let announced = volume.reserved > 0 || volume.holds > 0;
+    if announced && (rests || attached == Some(false)) {
+        // Nobody waits any more for what was announced and did not come.
+        db.set_reserved(id, 0, None)?;
+        db.set_holds(id, 0, None)?;
     }
     let Some(said) = status else { return Ok(()) };
     db.say_status(id, None)?;
@@ -151,7 +162,8 @@ fn reset_to(
         }
         _ => Err(invalid(format!(
             "Volume {id} cannot be set to {said}: its attachments say that it is {derived}, and error is all that can \
-             be said instead"
+             be said instead{}",
+            announced_attachments(volume.reserved)
         ))),
     }
 }
@@ -171,8 +183,9 @@ fn extend(
     let ready = volume.status == VolumeStatus::Available || (online && volume.status == VolumeStatus::InUse);
     if !ready {
         return Err(Refusal::Invalid(format!(
-            "Invalid volume: Volume {id} status must be available to extend, currently {}.",
-            volume.status
+            "Invalid volume: Volume {id} status must be available to extend, currently {}.{}",
+            volume.status,
+            announced_attachments(volume.reserved)
         ))
         .into());
     }

@@ -11,6 +11,7 @@ use super::cut::not_cut;
 use super::volumes::not_a_source;
 use super::{Refusal, failed, not_in_review};
 use crate::domain::VolumeStatus;
+use crate::error::announced_attachments;
 use crate::flow::wishes;
 use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
@@ -50,8 +51,9 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
     }
     if volume.status != VolumeStatus::Available {
         let text = format!(
-            "Invalid volume: {cannot} Volume's status must be 'available', but current status is: {}.",
-            volume.status
+            "Invalid volume: {cannot} Volume's status must be 'available', but current status is: {}.{}",
+            volume.status,
+            announced_attachments(volume.reserved)
         );
         return Err(Refusal::Conflict(text).into());
     }

@@ -14,6 +14,7 @@ use super::lists::{found, metadata_after, seen_by};
 use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
 use crate::domain::{AttachStatus, Caller, Hints, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
+use crate::error::announced_attachments;
 use crate::flow::{Facts, wishes};
 use crate::list::{ListQuery, Page};
 use crate::policy::Target;
@@ -57,8 +58,10 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     };
     if !ready {
         return Err(Refusal::Invalid(format!(
-            "Invalid volume: Volume {} status must be available, but current status is: {}.",
-            volume.id, volume.status
+            "Invalid volume: Volume {} status must be available, but current status is: {}.{}",
+            volume.id,
+            volume.status,
+            announced_attachments(volume.reserved)
         ))
         .into());
     }
@@ -87,6 +90,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         fault: None,
         readonly: None,
         reserved: 0,
+        reserved_until: None,
         holds: 0,
         holds_until: None,
         said_status: None,

@@ -10,6 +10,7 @@ use super::{
     Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, revert, snapshots, text_limit, types, view,
 };
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
+use crate::error::announced_attachments;
 use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Facts, wishes};
 use crate::policy::Target;
@@ -266,6 +267,7 @@ pub(super) fn new_row(
         readonly: None,
         zone,
         reserved: 0,
+        reserved_until: None,
         holds: 0,
         holds_until: None,
         said_status: None,
@@ -479,7 +481,9 @@ impl Service {
             // A failed attachment counts, too, while its grant may not be revoked.
             let attached = failed::end(db, &caller, id)?;
             if kept || !attached.is_empty() {
-                return Err(Refusal::Invalid(not_deletable(attached.first().filter(|_| !kept))).into());
+                let text = not_deletable(attached.first().filter(|_| !kept));
+                let announced = announced_attachments(row.reserved);
+                return Err(Refusal::Invalid(format!("{text}{announced}")).into());
             }
             if !row.is_placed() {
                 // No agent has any part of this volume.

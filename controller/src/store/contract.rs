@@ -183,6 +183,7 @@ fn volume(id: VolumeId, type_id: Uuid, now: SystemTime) -> VolumeRow {
         readonly: Some(false),
         zone: "nova".to_owned(),
         reserved: 0,
+        reserved_until: None,
         holds: 0,
         holds_until: None,
         said_status: None,

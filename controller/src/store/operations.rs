@@ -124,7 +124,7 @@ impl KeptOperations {
     }
 }
 
-/// Reads the last column of [`super::volumes::COLUMNS`]: JSON of (kind, since, payload), NULL
+/// Reads a column of [`super::volumes::COLUMNS`]: JSON of (kind, since, payload), NULL
 /// without rows.
 pub(super) fn read(row: &mut Row, index: usize) -> Result<KeptOperations, SqlError> {
     let rows: Option<Vec<(String, i64, Value)>> = row.json_opt(index)?;

@@ -29,7 +29,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Append only.
-pub(super) const SCHEMAS: [&str; 16] = [
+pub(super) const SCHEMAS: [&str; 17] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -46,6 +46,7 @@ pub(super) const SCHEMAS: [&str; 16] = [
     include_str!("schema/14.sql"),
     include_str!("schema/15.sql"),
     include_str!("schema/16.sql"),
+    include_str!("schema/17.sql"),
 ];
 
 /// The newest schema that this version knows.

@@ -76,6 +76,7 @@ pub(crate) fn volume(id: VolumeId, fc_ports: &[&str]) -> VolumeRow {
         readonly: None,
         zone: "nova".to_owned(),
         reserved: 0,
+        reserved_until: None,
         holds: 0,
         holds_until: None,
         said_status: None,

@@ -15,7 +15,7 @@ use super::reviews::{self, Review};
 use super::sql::{Row, SqlError, Value as Bound, values};
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus};
 use crate::rules::Operation;
-use crate::rules::promised::{Promised, derived};
+use crate::rules::promised::{Announced, Promised, derived};
 
 /// A volume as the database holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub(crate) struct VolumeRow {
     pub(crate) readonly: Option<bool>,
     pub(crate) zone: String,
     pub(crate) reserved: u32,
+    pub(crate) reserved_until: Option<SystemTime>,
     pub(crate) holds: u32,
     pub(crate) holds_until: Option<SystemTime>,
     pub(crate) said_status: Option<VolumeStatus>,
@@ -171,7 +172,7 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
                        holds_until_us, said_status, placement_hints, tried, review_kind, grows_from, fc_ports, \
                        snapshot_of, source_volume, source_snapshot, taken_us, \
                        (SELECT '[' || string_agg('[\"' || o.kind || '\",' || CAST(o.since_us AS TEXT) || ',' || \
-                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id)";
+                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us";
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let operation: Option<String> = row.get(6)?;
@@ -208,6 +209,7 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         readonly: row.get(22)?,
         zone: row.get(23)?,
         reserved: row.get(24)?,
+        reserved_until: row.time_opt(38)?,
         holds: row.get(25)?,
         holds_until: row.time_opt(26)?,
         said_status: said.as_deref().and_then(VolumeStatus::from_word),
@@ -373,16 +375,23 @@ impl Db<'_> {
         self.run(sql, &values![volume.id, status.as_str(), attach_status.as_str(), self.now]).map(drop)
     }
 
-    /// Sets the number of expected attachments that have no row yet.
-    pub(crate) fn set_reserved(&self, id: VolumeId, count: u32) -> Result<(), SqlError> {
-        self.run("UPDATE volumes SET reserved = ?2 WHERE id = ?1", &values![id, count])?;
+    /// Sets the number of expected attachments that have no row yet, with the mark of the last
+    /// announcement. The mark is the wall-clock time at which the announcement would end. It
+    /// identifies the announcement, and decides nothing.
+    pub(crate) fn set_reserved(
+        &self,
+        id: VolumeId,
+        count: u32,
+        until: Option<SystemTime>,
+    ) -> Result<(), SqlError> {
+        let sql = "UPDATE volumes SET reserved = ?2, reserved_until_us = ?3 WHERE id = ?1";
+        self.run(sql, &values![id, count, until.filter(|_| count > 0)])?;
         self.attachment_event(id)?;
         self.derive_status(id)
     }
 
-    /// Sets the number of expected detaches, with the mark of the last announcement. The mark is
-    /// the wall-clock time at which the announcement would end. It identifies the announcement, and
-    /// decides nothing.
+    /// Sets the number of expected detaches, with the mark of the last announcement, as
+    /// [`Db::set_reserved`] does.
     pub(crate) fn set_holds(
         &self,
         id: VolumeId,
@@ -406,19 +415,38 @@ impl Db<'_> {
         self.one("SELECT agent_id FROM volumes WHERE id = ?1", &values![id], |row| row.parsed(0))
     }
 
-    /// Ends announced detaches, unless one was announced after the one with this mark. Returns
+    /// Ends announcements of one kind, unless one was made after the one with this mark. Returns
     /// `true` if there were any.
-    pub(crate) fn expire_holds(&self, id: VolumeId, mark: Option<SystemTime>) -> Result<bool, SqlError> {
-        let sql = "UPDATE volumes SET holds = 0, holds_until_us = NULL \
-                   WHERE id = ?1 AND holds > 0 AND COALESCE(holds_until_us, 0) = ?2";
+    pub(crate) fn expire_announced(
+        &self,
+        id: VolumeId,
+        what: Announced,
+        mark: Option<SystemTime>,
+    ) -> Result<bool, SqlError> {
+        let sql = match what {
+            Announced::Attachments => {
+                "UPDATE volumes SET reserved = 0, reserved_until_us = NULL \
+                 WHERE id = ?1 AND reserved > 0 AND COALESCE(reserved_until_us, 0) = ?2"
+            }
+            Announced::Detaches => {
+                "UPDATE volumes SET holds = 0, holds_until_us = NULL \
+                 WHERE id = ?1 AND holds > 0 AND COALESCE(holds_until_us, 0) = ?2"
+            }
+        };
         let expired = self.run(sql, &values![id, mark.unwrap_or(SystemTime::UNIX_EPOCH)])? > 0;
         self.derive_status(id)?;
         Ok(expired)
     }
 
-    /// Volumes with announced detaches, and the marks of the last announcements.
-    pub(crate) fn volumes_held(&self) -> Result<Vec<(VolumeId, Option<SystemTime>)>, SqlError> {
-        let sql = "SELECT id, holds_until_us FROM volumes WHERE holds > 0";
+    /// Volumes with announcements of one kind, and the marks of the last ones.
+    pub(crate) fn volumes_announced(
+        &self,
+        what: Announced,
+    ) -> Result<Vec<(VolumeId, Option<SystemTime>)>, SqlError> {
+        let sql = match what {
+            Announced::Attachments => "SELECT id, reserved_until_us FROM volumes WHERE reserved > 0",
+            Announced::Detaches => "SELECT id, holds_until_us FROM volumes WHERE holds > 0",
+        };
         self.all(sql, &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))
     }
 

@@ -9,7 +9,7 @@ use crate::domain::{
     AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
     STORAGE_PROTOCOL, SpecViolation, Transport, TuningFault,
 };
-use crate::error::{Refusal, RuleAnswer};
+use crate::error::{Refusal, RuleAnswer, announced_attachments};
 use crate::rules::cache::CACHE;
 use crate::rules::tuning::spec_of;
 use crate::rules::types::{MIXED_MODES, SIZE_MAX, SIZE_MIN};
@@ -107,11 +107,12 @@ fn of_attachment(violation: &AttachViolation) -> String {
             "attachment {other} has mode {other_mode} from {initiator}, and the volume's type ({MIXED_MODES} is <is> False) \
              does not allow {mode} beside it on one host: use mode {other_mode}, another host, or detach that one first"
         ),
-        AttachViolation::NotAttachable { volume, multiattach, status } => {
+        AttachViolation::NotAttachable { volume, multiattach, status, announced } => {
             let allowed =
                 if *multiattach { "available or in-use or downloading" } else { "available or downloading" };
             format!(
-                "Invalid volume: Volume {volume} status must be {allowed} to reserve, but the current status is {status}."
+                "Invalid volume: Volume {volume} status must be {allowed} to reserve, but the current status is {status}.{}",
+                announced_attachments(*announced)
             )
         }
         AttachViolation::DetachAnnounced { volume } => format!(

@@ -41,7 +41,7 @@ fn promised(volume: &VolumeRow) -> u32 {
 
 fn keep_promise(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     if volume.reserved > 0 {
-        db.set_reserved(volume.id, volume.reserved - 1)?;
+        db.set_reserved(volume.id, volume.reserved - 1, volume.reserved_until)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use mooring_model::VolumeId;
 
 use crate::domain::{AttachStatus, AttachmentStatus, Caller, VolumeStatus};
 use crate::flow::Facts;
+use crate::rules::promised::Announced;
 use crate::service::attach::{existing_of, may_reserve};
 use crate::service::{Refusal, Service, volumes};
 use crate::store::{Abort, Db, VolumeRow};
@@ -36,15 +37,20 @@ impl Service {
         Ok(done)
     }
 
+    /// Announces an attachment. It ends by itself if it does not come.
     pub(super) async fn reserve(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |facts: &Facts, db: &Db<'_>| {
             let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:reserve")?;
             let existing = existing_of(&db.attachments_of(id)?, volume.reserved);
             may_reserve(facts, &caller, &volume, &existing, None)?;
-            Ok(db.set_reserved(id, volume.reserved.saturating_add(1))?)
+            let until = Some(db.now + facts.options.reserve);
+            db.set_reserved(id, volume.reserved.saturating_add(1), until)?;
+            Ok(db.volume(id)?.and_then(|volume| volume.reserved_until))
         };
-        self.announce("reserve a volume", id, work).await
+        let mark = self.announce("reserve a volume", id, work).await?;
+        self.flow.arm_announced(id, Announced::Attachments, mark);
+        Ok(())
     }
 
     /// Takes one reservation back. Does nothing if there is none.
@@ -53,7 +59,7 @@ impl Service {
         let work = move |facts: &Facts, db: &Db<'_>| {
             let volume = find(facts, db, &caller, id, "volume_extension:volume_actions:unreserve")?;
             if volume.reserved > 0 {
-                db.set_reserved(id, volume.reserved - 1)?;
+                db.set_reserved(id, volume.reserved - 1, volume.reserved_until)?;
             }
             Ok(())
         };
@@ -84,7 +90,7 @@ impl Service {
             Ok(db.volume(id)?.and_then(|volume| volume.holds_until))
         };
         let mark = self.announce("announce a detach", id, work).await?;
-        self.flow.arm_hold(id, mark);
+        self.flow.arm_announced(id, Announced::Detaches, mark);
         Ok(())
     }
 

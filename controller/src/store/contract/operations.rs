@@ -102,7 +102,8 @@ fn older(full: VolumeId, odd: VolumeId) -> String {
     });
     let broken = r#"{"cut":{"since_us":"x"},"revert":[],"takes":7,"unknown":null}"#;
     format!(
-        "DROP TABLE volume_operations; ALTER TABLE volumes RENAME COLUMN placement_hints TO hints; \
+        "ALTER TABLE volumes DROP COLUMN reserved_until_us; \
+         DROP TABLE volume_operations; ALTER TABLE volumes RENAME COLUMN placement_hints TO hints; \
          UPDATE volumes SET hints = '{hints}' WHERE id = '{full}'; \
          UPDATE volumes SET hints = '{broken}' WHERE id = '{odd}'"
     )
