@@ -23,7 +23,9 @@ use toml::Spanned;
 
 use crate::policy::ENFORCE_NEW_DEFAULTS;
 use crate::quota::{Key, LIMIT_MAX, Limit};
-use crate::service::{AgentEntry, KEEP_AUDIT_DEFAULT, PostgresOptions, Scheduler, SecretsOnGet};
+use crate::service::{
+    AgentEntry, KEEP_AUDIT_DEFAULT, KEEP_RECORDS_DEFAULT, PostgresOptions, Scheduler, SecretsOnGet,
+};
 
 mod callers;
 mod enrolment;
@@ -47,9 +49,12 @@ const HINT: Hint = Hint { made_by: "`mooring-controller init`", example: "contro
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8776));
 
-/// The longest time for which lines of the audit log are kept, if not for ever: a hundred years, in
-/// days.
+/// The longest time for which lines of the audit log and old records are kept, if not for ever: a
+/// hundred years, in days.
 const KEEP_DAYS_MAX: u64 = 36_500;
+
+/// The shortest time for which old records are kept, in days: as long as agents keep tombstones.
+const KEEP_RECORDS_MIN: u64 = 90;
 
 /// The configuration, checked.
 #[derive(Debug, Clone)]
@@ -95,6 +100,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// The time for which lines of the audit log are kept; `None` for ever.
     pub keep_audit: Option<Duration>,
+    /// The time for which records of what has ended are kept; `None` for ever.
+    pub keep_records: Option<Duration>,
     /// The addresses of the metrics; empty for none.
     pub metrics: Vec<SocketAddr>,
     /// The log's filter, in the form of `tracing-subscriber`.
@@ -154,6 +161,7 @@ impl Config {
         let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
         let metrics = wrong.note(metrics);
         let keep_audit = wrong.note(keep_audit(&file, raw.audit.keep_days.as_ref()));
+        let keep_records = wrong.note(keep_records(&file, raw.records.keep_days.as_ref()));
         let log = wrong.note(file.log(raw.log, "mooring_controller"));
         wrong.end(|| {
             Some(Self {
@@ -177,6 +185,7 @@ impl Config {
                 database: database?,
                 public_url: public_url?,
                 keep_audit: keep_audit?,
+                keep_records: keep_records?,
                 metrics: metrics?,
                 log: log?,
             })
@@ -258,6 +267,8 @@ struct RawConfig {
     public_url: Option<Spanned<String>>,
     #[serde(default)]
     audit: RawAudit,
+    #[serde(default)]
+    records: RawRecords,
     metrics: Option<Spanned<RawMetrics>>,
     log: Option<Spanned<String>>,
 }
@@ -273,6 +284,12 @@ struct RawAttach {
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 struct RawAudit {
+    keep_days: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct RawRecords {
     keep_days: Option<Spanned<i64>>,
 }
 
@@ -388,6 +405,25 @@ fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Dur
         _ => {
             let why = format!(
                 "audit.keep_days: {} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept",
+                days.get_ref()
+            );
+            Err(file.wrong(&days.span(), why))
+        }
+    }
+}
+
+/// Reads the days for which old records are kept; `None` for 0, which means for ever.
+fn keep_records(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
+    let Some(days) = days else { return Ok(Some(KEEP_RECORDS_DEFAULT)) };
+    match u64::try_from(*days.get_ref()) {
+        Ok(0) => Ok(None),
+        Ok(number) if (KEEP_RECORDS_MIN..=KEEP_DAYS_MAX).contains(&number) => {
+            Ok(Some(Duration::from_hours(number * 24)))
+        }
+        _ => {
+            let why = format!(
+                "records.keep_days: {} is not 0 (for ever), nor {KEEP_RECORDS_MIN} (as long as agents know what is gone) to \
+                 {KEEP_DAYS_MAX}: want how many days records of what has ended are kept",
                 days.get_ref()
             );
             Err(file.wrong(&days.span(), why))
@@ -573,6 +609,22 @@ mod tests {
     }
 
     #[test]
+    fn records_are_kept_for_a_year_or_as_long_as_the_file_says() {
+        let of = |text: &str| {
+            let config = Config::parse(&format!("{GOOD}{text}"), "file", Asked::Everybody);
+            config.map(|config| config.keep_records)
+        };
+        let days = |days: u64| Some(Duration::from_hours(days * 24));
+        assert_eq!(of("").unwrap(), days(365));
+        assert_eq!(of("[records]\nkeep_days = 90\n").unwrap(), days(90));
+        assert_eq!(of("[records]\nkeep_days = 0\n").unwrap(), None);
+        for wrong in ["-1", "1", "89", "36501"] {
+            let error = of(&format!("[records]\nkeep_days = {wrong}\n")).unwrap_err().to_string();
+            assert!(error.contains("records.keep_days") && error.contains("90"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_example_is_a_configuration_and_shows_every_key() {
         let config = Config::parse(EXAMPLE, "example", Asked::Everybody).unwrap();
         assert_eq!(config.listen, [LISTEN_DEFAULT]);
@@ -595,6 +647,7 @@ mod tests {
             "[metrics]",
             "[audit]",
             "keep_days",
+            "[records]",
             "log",
             "[tls]",
             "[database]",

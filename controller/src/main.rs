@@ -303,6 +303,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result
         reserve: RESERVE_DEFAULT,
         shared_initiators: config.shared_initiators,
         keep_audit: config.keep_audit,
+        keep_records: config.keep_records,
     };
     Ok((options, database))
 }

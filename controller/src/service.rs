@@ -26,6 +26,7 @@ mod operator;
 mod pools;
 mod quotas;
 mod receipts;
+mod records;
 mod rename;
 mod reservations;
 mod retype;
@@ -65,7 +66,8 @@ use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError
 pub use crate::store::{Database, PostgresOptions};
 
 pub use crate::flow::options::{
-    Enroller, HOLD_DEFAULT, KEEP_AUDIT_DEFAULT, RESERVE_DEFAULT, SecretsOnGet, ServiceOptions,
+    Enroller, HOLD_DEFAULT, KEEP_AUDIT_DEFAULT, KEEP_RECORDS_DEFAULT, RESERVE_DEFAULT, SecretsOnGet,
+    ServiceOptions,
 };
 pub use crate::flow::place::{DOWN_MAX, Scheduler, ZONE_DEFAULT};
 pub use audit::{AUDIT_LINES_DEFAULT, AUDIT_LINES_MAX};
@@ -235,6 +237,7 @@ impl Service {
         tasks.spawn(heard::run(self.store.clone(), Arc::clone(&self.facts.agents)));
         let (audit, store, facts) = (Arc::clone(&self.audit), self.store.clone(), self.facts.clone());
         tasks.spawn(async move { audit::keep(&audit, &store, &facts.options).await });
+        tasks.spawn(records::keep(self.store.clone(), self.facts.clone()));
         tasks.spawn(Arc::clone(&self.flow).keep_certificates());
         let flow = Arc::clone(&self.flow);
         tasks.spawn(async move { flow.go_on_forgetting().await });

@@ -27,6 +27,7 @@ mod core_manage;
 mod core_mode;
 mod core_policies;
 mod core_rebuild;
+mod core_records;
 mod core_restart;
 mod core_retype;
 mod core_revert;

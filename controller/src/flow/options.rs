@@ -78,10 +78,16 @@ pub struct ServiceOptions {
     pub shared_initiators: bool,
     /// Time for which a line of the audit log is kept. `None`: for ever.
     pub keep_audit: Option<Duration>,
+    /// Time for which records are kept of what has ended: receipts, detached attachments, lifted
+    /// fences, deleted volumes. `None`: for ever.
+    pub keep_records: Option<Duration>,
 }
 
 /// Default of [`ServiceOptions::keep_audit`].
 pub const KEEP_AUDIT_DEFAULT: Duration = Duration::from_hours(365 * 24);
+
+/// Default of [`ServiceOptions::keep_records`].
+pub const KEEP_RECORDS_DEFAULT: Duration = Duration::from_hours(365 * 24);
 
 /// Default of [`ServiceOptions::hold`]. A caller that announces a detach begins it within seconds;
 /// one that died holds up the others no longer than this.
@@ -124,6 +130,7 @@ impl ServiceOptions {
             reserve: RESERVE_DEFAULT,
             shared_initiators: false,
             keep_audit: Some(KEEP_AUDIT_DEFAULT),
+            keep_records: Some(KEEP_RECORDS_DEFAULT),
         }
     }
 

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_model::{AgentId, Fence, Generation, Phase, Stamp, VolumeId};
+use mooring_model::{AgentId, ConnectionPhase, Fence, Generation, Phase, Stamp, VolumeId};
 
 use super::taking::UNSENT;
 use super::{Flow, Next, wishes};
@@ -241,7 +241,11 @@ pub(crate) fn compare_host(
     rise_above(db, name, seen.values().filter_map(|theirs| theirs.stamp.as_ref()))?;
     for (id, theirs) in seen {
         let ours = stamp_of(db, *id, Kind::Connection(agent))?;
-        if ours.is_none() {
+        let phase = theirs.report.as_ref().map(|report| report.phase);
+        if ours.is_none() && phase == Some(ConnectionPhase::Gone) {
+            // A tombstone that the agent has kept for longer than this database.
+            db.note_identities(&[(naa_of(*id), *id)])?;
+        } else if ours.is_none() {
             db.note_identities(&[(naa_of(*id), *id)])?;
             let text = format!("a connection to volume {id} is there, and none here: it is left alone");
             compared.orphans.insert(format!("connection {id}"), text);

@@ -90,6 +90,8 @@ macro_rules! contract {
     };
 }
 
+mod prune;
+
 mod leaving;
 mod standing;
 

@@ -150,11 +150,11 @@ impl Db<'_> {
     /// stands. Returns the receipt's row.
     pub(crate) fn never_prove(&self, receipt: &Receipt) -> Result<i64, Abort> {
         let receipt = Receipt { cause: Cause::Forgotten, ended: None, ..receipt.clone() };
-        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT (volume_id, initiator, epoch, counter) \
-                   DO UPDATE SET body = excluded.body WHERE receipts.proven = 0";
+        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6) ON CONFLICT (volume_id, initiator, epoch, counter) \
+                   DO UPDATE SET body = excluded.body, kept_us = excluded.kept_us WHERE receipts.proven = 0";
         let (at, body) = (receipt.generation, v1::Receipt::from(&receipt).encode_to_vec());
-        self.run(sql, &values![receipt.volume, &receipt.initiator, at.epoch, at.counter, body])?;
+        self.run(sql, &values![receipt.volume, &receipt.initiator, at.epoch, at.counter, body, self.now])?;
         let found = self.receipt_since(receipt.volume, &receipt.initiator, at)?;
         Ok(found.ok_or(SqlError::Column { index: 0, what: "no row of a receipt" })?.0)
     }

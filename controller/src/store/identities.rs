@@ -6,7 +6,7 @@
 //! What must never happen here: an NAA that two new volumes get; an id forgotten that an agent may
 //! still have data under.
 
-use mooring_model::{Naa, VolumeId};
+use mooring_model::{Generation, Naa, VolumeId};
 
 use super::sql::{SqlError, Value, values};
 use super::volumes::VolumeRow;
@@ -48,6 +48,23 @@ impl Db<'_> {
             return Err(id_is_taken(new.id).into());
         }
         Ok(self.insert_found_volume(new)?)
+    }
+
+    /// Keeps the newest generation of an id whose specs are deleted.
+    pub(super) fn keep_generation(&self, id: VolumeId, newest: Generation) -> Result<(), SqlError> {
+        let sql = "INSERT INTO identities (naa, volume_id, epoch, counter) VALUES (?1, ?2, ?3, ?4) \
+                   ON CONFLICT (naa) DO UPDATE SET epoch = excluded.epoch, counter = excluded.counter WHERE \
+                   (COALESCE(identities.epoch, 0), COALESCE(identities.counter, 0)) < (excluded.epoch, excluded.counter)";
+        let naa = naa_of(id);
+        self.run(sql, &values![naa.as_str(), id, newest.epoch, newest.counter]).map(drop)
+    }
+
+    /// The newest generation of an id whose specs were deleted; zero if none were.
+    pub(super) fn pruned_generation(&self, id: VolumeId) -> Result<Generation, SqlError> {
+        let sql = "SELECT epoch, counter FROM identities WHERE naa = ?1 AND epoch IS NOT NULL";
+        let naa = naa_of(id);
+        let found = self.one(sql, &values![naa.as_str()], |row| row.generation(0, 1))?;
+        Ok(found.unwrap_or(Generation::ZERO))
     }
 
     /// Stores identities that were found at agents, or that rebuilt volumes have. Stored ones stay

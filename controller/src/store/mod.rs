@@ -39,6 +39,7 @@ pub(crate) mod numbers;
 mod operations;
 mod places;
 mod postgres;
+mod prune;
 mod quotas;
 mod receipts;
 mod renames;

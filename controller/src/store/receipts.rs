@@ -23,9 +23,10 @@ pub(super) fn receipt(row: &mut Row) -> Result<(i64, Receipt), SqlError> {
 impl Db<'_> {
     /// Stores a receipt, or its proof. Returns `true` if that was new.
     pub(crate) fn keep_receipt(&self, receipt: &Receipt) -> Result<bool, SqlError> {
-        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (volume_id, initiator, epoch, counter) \
-                   DO UPDATE SET body = excluded.body, proven = excluded.proven WHERE receipts.proven < excluded.proven";
+        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (volume_id, initiator, epoch, counter) \
+                   DO UPDATE SET body = excluded.body, proven = excluded.proven, kept_us = excluded.kept_us \
+                   WHERE receipts.proven < excluded.proven";
         let changed = self.run(
             sql,
             &values![
@@ -34,7 +35,8 @@ impl Db<'_> {
                 receipt.generation.epoch,
                 receipt.generation.counter,
                 v1::Receipt::from(receipt).encode_to_vec(),
-                receipt.proof == Proof::Proven
+                receipt.proof == Proof::Proven,
+                self.now
             ],
         )?;
         if changed > 0 && receipt.proof == Proof::Proven && receipt.cause != Cause::Revoke {

@@ -171,9 +171,12 @@ impl Db<'_> {
         Ok(kept)
     }
 
-    /// The generation of one spec; zero if there never was one.
+    /// The generation of one spec, also of one that went by age; zero if there never was one.
     pub(crate) fn generation_of(&self, volume: VolumeId, kind: Kind) -> Result<Generation, SqlError> {
-        Ok(self.spec(volume, kind)?.map_or(Generation::ZERO, |spec| spec.stamp.generation))
+        match self.spec(volume, kind)? {
+            Some(kept) => Ok(kept.stamp.generation),
+            None => self.pruned_generation(volume),
+        }
     }
 
     /// Stores a spec. Equal content changes nothing; other content gets a new generation. Returns
@@ -229,7 +232,10 @@ impl Db<'_> {
         kept: Option<&SpecRow>,
         above: u64,
     ) -> Result<Generation, SqlError> {
-        let last = kept.map_or(Generation::ZERO, |kept| kept.stamp.generation);
+        let last = match kept {
+            Some(kept) => kept.stamp.generation,
+            None => self.pruned_generation(volume)?,
+        };
         let epoch = self.epoch()?.max(last.epoch);
         let generation = Generation { epoch, counter: last.counter.max(above) }.next();
         let sql = insert_spec!(
@@ -290,7 +296,12 @@ impl Db<'_> {
     ) -> Result<bool, SqlError> {
         let sql = "UPDATE specs SET settled = 1 WHERE volume_id = ?1 AND kind = 'connection' AND agent_id = ?2 \
                    AND epoch = ?3 AND counter = ?4 AND body IS NULL AND settled = 0";
-        Ok(self.run(sql, &values![volume, agent, at.epoch, at.counter])? > 0)
+        let settled = self.run(sql, &values![volume, agent, at.epoch, at.counter])? > 0;
+        if settled {
+            let sql = "UPDATE gone SET gone_us = ?2 WHERE volume_id = ?1";
+            self.run(sql, &values![volume, self.now])?;
+        }
+        Ok(settled)
     }
 
     /// Connections of one host that have a spec, or whose end is not known to be true.

@@ -506,8 +506,13 @@ impl Db<'_> {
         self.run(sql, &values![id, AgentId::from_u128(0)]).map(drop)
     }
 
-    /// Deletes a volume that no longer exists at its agent.
+    /// Deletes a volume that no longer exists at its agent. Its specs stay until they are old.
     pub(crate) fn delete_volume(&self, id: VolumeId) -> Result<(), SqlError> {
+        let sql = "INSERT INTO gone (volume_id, agent_id, gone_us) \
+                   SELECT v.id, v.agent_id, CAST(?2 AS BIGINT) FROM volumes v WHERE v.id = ?1 \
+                   AND EXISTS (SELECT 1 FROM specs s WHERE s.volume_id = v.id) \
+                   ON CONFLICT (volume_id) DO UPDATE SET agent_id = excluded.agent_id, gone_us = excluded.gone_us";
+        self.run(sql, &values![id, self.now])?;
         self.run("DELETE FROM volumes WHERE id = ?1", &values![id]).map(drop)
     }
 }

@@ -1,0 +1,67 @@
+//! Records of what has ended, which go by age.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
+
+use crate::support::*;
+use mooring_controller::domain::{NewVolume, VolumeStatus, WantedId};
+use mooring_controller::service::Refusal;
+use mooring_model::{Mode, VolumeId};
+
+/// More seconds than records are kept.
+const YEAR_AND_MORE: u64 = 400 * 86_400;
+
+/// The kinds of a volume's specs.
+fn specs(rig: &Rig, id: VolumeId) -> Vec<String> {
+    rig.texts(&format!("SELECT kind FROM specs WHERE volume_id = '{id}' ORDER BY kind"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_whose_specs_were_pruned_stays_refused_and_nothing_is_an_orphan() {
+    let mut rig = Rig::new(1).await;
+    let gone = rig.volume(false).await;
+    let attached = rig.attach(gone, "host1", Mode::ReadWrite).await.attachment.id;
+    rig.service.delete_attachment(&admin(), attached, false, LONG).await.unwrap();
+    let stays = rig.volume(false).await;
+    let kept = rig.attach(stays, "host1", Mode::ReadWrite).await.attachment.id;
+    rig.service.delete_volume(&admin(), gone).await.unwrap();
+    rig.until_deleted(gone).await;
+    let open = format!(
+        "SELECT kind FROM specs WHERE volume_id = '{gone}' AND (body IS NOT NULL OR (kind = 'connection' AND settled = 0))"
+    );
+    until("the end of all specs", async || match rig.texts(&open) {
+        open if open.is_empty() => Ok(()),
+        open => Err(format!("{open:?}")),
+    })
+    .await;
+    // From now on the agents were heard after that. Younger than a year, all of it stays.
+    rig.restart().await;
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0);
+    assert_eq!(specs(&rig, gone), ["connection", "export", "volume"]);
+    put_forward(YEAR_AND_MORE);
+    assert!(rig.service.prune_records().await.unwrap() > 0);
+    assert_eq!(specs(&rig, gone), Vec::<String>::new());
+    assert_eq!(specs(&rig, stays), ["connection", "export", "volume"]);
+    // The agents still have their tombstones: nothing is in review, and nothing is an orphan.
+    rig.restart().await;
+    for host in rig.service.hosts(&admin()).await.unwrap() {
+        assert!(!host.problems.iter().any(|text| text.contains(&gone.to_string())), "{host:?}");
+    }
+    let again = NewVolume { id: Some(WantedId::Given(gone)), ..new_volume() };
+    let refused = rig.service.create_volume(&admin(), again).await;
+    assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");
+    assert_eq!(rig.service.volume(&admin(), stays).await.unwrap().status, VolumeStatus::InUse);
+    rig.service.delete_attachment(&admin(), kept, false, LONG).await.unwrap();
+    rig.until_volume(stays, VolumeStatus::Available).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_kept_for_ever_where_that_is_asked_for() {
+    let mut rig = Rig::quiet_with(0, |options| options.keep_records = None);
+    rig.up().await;
+    let gone = rig.volume(false).await;
+    rig.service.delete_volume(&admin(), gone).await.unwrap();
+    rig.until_deleted(gone).await;
+    rig.restart().await;
+    put_forward(YEAR_AND_MORE);
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0);
+    assert!(!specs(&rig, gone).is_empty());
+}
