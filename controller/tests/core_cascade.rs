@@ -70,6 +70,21 @@ async fn a_volume_waits_for_its_snapshots_through_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cascade_that_an_earlier_release_began_is_asked_for_again() {
+    let (rig, id, snapshots) = Rig::thin(1).await;
+    let refused = cured(Code::FailedPrecondition, "its LV is in use", "operator");
+    rig.storage.state().knobs.refuse_delete = Some((snapshots[0], refused));
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_volume(id, VolumeStatus::ErrorDeleting).await;
+    // An earlier release does not tell the volume that its snapshot stays.
+    rig.write(&format!("UPDATE volumes SET operation = 'deleting', status = 'deleting' WHERE id = '{id}'"));
+    rig.storage.state().knobs.refuse_delete = None;
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_deleted(snapshots[0]).await;
+    rig.until_deleted(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_no_agent_has_holds_up_nothing() {
     let (rig, id, _) = Rig::thin(0).await;
     let taken = cured(Code::AlreadyExists, "volume V would be NAA N, which is volume W", "fix_spec");

@@ -463,7 +463,13 @@ impl Service {
             let row = find(&facts, db, &caller, id)?;
             facts.policies().check("volume:delete", &caller, &target(&row))?;
             if row.operation == Some(Operation::Deleting) {
-                return Ok(Vec::new());
+                // Snapshots that hold it up are tried again.
+                let failed = |one: &VolumeRow| cascade && one.operation == Some(Operation::ErrorDeleting);
+                let again: Vec<_> = db.snapshots_of(id)?.into_iter().filter(failed).collect();
+                for snapshot in &again {
+                    snapshots::begin_delete(&facts, db, &caller, snapshot)?;
+                }
+                return Ok(again.into_iter().map(|snapshot| snapshot.id).collect());
             }
             super::not_in_review(&row)?;
             super::cut::not_cut(&row)?;
