@@ -376,6 +376,57 @@ fn the_freest_comes_first_and_who_is_down_last() {
     assert_eq!(names(&alike, &request, stack), ["node4", "node1", "node2", "node3"]);
 }
 
+/// A thin pool of this total, with so much of it not written yet.
+fn thin_pool(n: u128, total: u64, free: u64) -> Pool {
+    let mut thin = pool(n);
+    (thin.capacity.total, thin.capacity.free) = (Space::Bytes(total * GIB), Space::Bytes(free * GIB));
+    (thin.capacity.thin, thin.capacity.thick) = (true, false);
+    thin
+}
+
+#[test]
+fn space_that_is_promised_and_not_there_comes_after_space_that_is() {
+    let mut thick = pool(2);
+    thick.capacity.free = Space::Bytes(7 * GIB);
+    let both = [thin_pool(1, 10, 5), thick];
+    let spread = Multipliers::default();
+    // Thin is the rule as long as all of the volume could be written.
+    assert_eq!(names(&both, &wanted(5), spread), ["node1", "node2"]);
+    assert_eq!(names(&both, &wanted(6), spread), ["node2", "node1"]);
+    let stack = Multipliers { free_capacity: -1.0, ..spread };
+    assert_eq!(names(&both, &wanted(6), stack), ["node2", "node1"], "whatever the weights");
+    // Only the thin pool can take this one, and this one says where it wants to be.
+    assert_eq!(names(&both, &wanted(8), spread), ["node1"]);
+    let of_type = Request::new(6 * GIB, specs(&[("provisioning:type", "thin")]));
+    assert_eq!(names(&both, &of_type, spread), ["node1"]);
+    // The reserve is not there to be written.
+    let mut reserved = both.clone();
+    reserved[0].capacity.reserved_percentage = 10;
+    assert_eq!(names(&reserved, &wanted(5), spread), ["node2", "node1"]);
+    // An agent that answers comes first all the same.
+    let mut down = both;
+    down[1].up = false;
+    assert_eq!(names(&down, &wanted(6), spread), ["node1", "node2"]);
+}
+
+#[test]
+fn thin_pools_are_compared_by_what_is_not_written() {
+    let (large, mut small) = (thin_pool(1, 100, 10), thin_pool(2, 40, 30));
+    // Of the large pool twenty times its free space could be promised, of the small one 100 GiB.
+    small.capacity.provisioned = 700 * GIB;
+    let of_type = Request::new(GIB, specs(&[("provisioning:type", "thin")]));
+    for request in [&wanted(1), &of_type] {
+        let pools = [large.clone(), small.clone()];
+        assert_eq!(names(&pools, request, Multipliers::default()), ["node2", "node1"]);
+    }
+    // Volumes that no report shows yet spread over equal pools.
+    let mut twins = [thin_pool(1, 10, 10), thin_pool(2, 10, 10)];
+    twins[0].capacity.promised = 3 * GIB;
+    assert_eq!(names(&twins, &wanted(1), Multipliers::default()), ["node2", "node1"]);
+    twins[0].capacity.promised = 20 * GIB;
+    assert_eq!(names(&twins, &wanted(9), Multipliers::default()), ["node2", "node1"]);
+}
+
 #[test]
 fn a_refusal_is_a_verdict_only_when_somebody_has_reported() {
     let nothing = choose(&[], &wanted(1), Multipliers::default()).unwrap_err();
@@ -530,7 +581,39 @@ fn holds(pool: &Pool, request: &Request) -> bool {
         && bounded
 }
 
+/// Returns `true` if all of the volume could be written to the pool now. Written apart from the
+/// weigher, for pools that a filter has let through: a thick one has the space then.
+fn has_it_now(pool: &Pool, request: &Request) -> bool {
+    let space = &pool.capacity;
+    match (space.total, space.free) {
+        (Space::Bytes(total), Space::Bytes(free)) if space.thin => {
+            let reserved = u128::from(total) * u128::from(space.reserved_percentage.min(100)) / 100;
+            // Sizes are whole extents here.
+            u128::from(request.bytes) + reserved <= u128::from(free)
+        }
+        _ => true,
+    }
+}
+
 proptest! {
+    #[test]
+    fn what_says_nothing_goes_where_its_space_is_and_there_it_is_thin(
+        pools in any_pools(),
+        request in any_request(),
+        free in -2.0_f64..2.0,
+        volumes in -2.0_f64..2.0,
+    ) {
+        let multipliers = Multipliers { free_capacity: free, volumes };
+        let says_nothing = request.provisioning.is_none();
+        let verdict = choose(&pools, &request, multipliers);
+        let ranks = verdict.iter().flatten().map(|one| {
+            let there = says_nothing && has_it_now(one.pool, &request);
+            (one.pool.up, there, says_nothing && one.pool.capacity.thin, one.weight)
+        });
+        let ranks: Vec<_> = ranks.collect();
+        prop_assert!(ranks.is_sorted_by(|a, b| a >= b), "{:?} {:?}", ranks, request);
+    }
+
     #[test]
     fn what_is_chosen_satisfies_every_filter_and_nothing_is_left_out(pools in any_pools(), request in any_request()) {
         let verdict = choose(&pools, &request, Multipliers::default());

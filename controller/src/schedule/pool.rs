@@ -124,6 +124,23 @@ impl Capacity {
         Some(virtual_left.saturating_sub(self.promised).min(virtual_total.saturating_sub(taken)))
     }
 
+    /// Returns the bytes that can be written there now. `None`: unknown, or infinite. A thin volume
+    /// that is promised has written nothing yet: only what is written counts in a thin pool.
+    pub fn physical(&self, wish: Option<Provisioning>) -> Option<u64> {
+        if !self.would_be_thin(wish) {
+            return self.available(wish);
+        }
+        let (total, free) = (self.total.bytes()?, self.free.bytes()?);
+        Some(free.saturating_sub(self.reserved(total)))
+    }
+
+    /// Returns `true` if a volume of this size could be written from end to end now. A pool that
+    /// cannot tell its space is believed to have enough.
+    pub fn holds_now(&self, bytes: u64) -> bool {
+        let Some(left) = self.physical(None) else { return true };
+        self.whole_extents(bytes).is_some_and(|needed| needed <= left)
+    }
+
     /// Returns the reason why a volume of this size has no place there. `None`: it has.
     pub fn refuses(&self, bytes: u64, wish: Option<Provisioning>) -> Option<String> {
         // A pool that cannot tell its free space is believed to have enough.

@@ -3,7 +3,11 @@
 //! The numbers of each weigher are stretched over 0 to 1 and multiplied; the sums decide. Pools of
 //! agents that are down come last, whatever their weight; equal ones are ordered by their names.
 //!
-//! What must never happen here: an order that depends on the order of the reports; a pool that is left out.
+//! A volume whose type says nothing about provisioning goes to a pool that has all of its space
+//! now, and there to a thin one, whatever the weights: only thin volumes have snapshots.
+//!
+//! What must never happen here: an order that depends on the order of the reports; a pool that is
+//! left out; a thin pool preferred for space that it has promised and does not have.
 
 use super::pool::Pool;
 use super::{Candidate, Request};
@@ -11,8 +15,8 @@ use super::{Candidate, Request};
 /// Weight of each weigher. A negative one prefers small numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Multipliers {
-    /// Weight of the space that can still be given (virtual, for thin volumes). Positive spreads
-    /// volumes, negative stacks them.
+    /// Weight of the physical space that is left: of a thin pool, what no volume has written to.
+    /// Positive spreads volumes, negative stacks them.
     pub free_capacity: f64,
     /// Weight of the number of volumes. Negative spreads volumes.
     pub volumes: f64,
@@ -40,12 +44,26 @@ pub(super) fn order<'a>(
     let mut candidates: Vec<_> =
         pools.into_iter().zip(weights).map(|(pool, weight)| Candidate { pool, weight }).collect();
     candidates.sort_by_cached_key(|candidate| candidate.pool.full_name());
-    candidates.sort_by(|a, b| b.pool.up.cmp(&a.pool.up).then(b.weight.total_cmp(&a.weight)));
+    let rank = |one: &Candidate<'_>| (one.pool.up, preference(one.pool, request));
+    candidates.sort_by(|a, b| rank(b).cmp(&rank(a)).then(b.weight.total_cmp(&a.weight)));
     candidates
 }
 
+/// Returns whether the pool has all of the volume's space now, and whether the volume would be thin
+/// there. Types that say one or the other get what they say, from whichever pool has more room.
+fn preference(pool: &Pool, request: &Request) -> (bool, bool) {
+    if request.provisioning.is_some() {
+        return (true, true);
+    }
+    (pool.capacity.holds_now(request.bytes), pool.capacity.would_be_thin(None))
+}
+
+/// Returns the physical space that is left. Promises count, so that volumes spread between two
+/// reports.
 fn free(pool: &Pool, request: &Request) -> Option<f64> {
-    pool.capacity.available(request.provisioning).map(count)
+    let capacity = &pool.capacity;
+    let promised = if capacity.would_be_thin(request.provisioning) { capacity.promised } else { 0 };
+    capacity.physical(request.provisioning).map(|left| count(left.saturating_sub(promised)))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "only compared, after division by a range")]
