@@ -33,6 +33,7 @@ mod core_retype;
 mod core_revert;
 mod core_rotate;
 mod core_secrets;
+mod core_shut_out;
 mod core_snapshots;
 mod core_words;
 mod laws_events;

@@ -239,7 +239,7 @@ impl Agent {
                 let seen = SeenConnection {
                     stamp: reports::stamp(status.stamp.as_ref()),
                     report: reports::connection_of(status.report.as_ref(), volume),
-                    put_at: None,
+                    ..SeenConnection::default()
                 };
                 state.connections.insert(volume, seen);
             }

@@ -25,8 +25,8 @@ use std::time::SystemTime;
 
 use mooring_api::{Channel, v1};
 use mooring_model::{
-    AgentId, ConnectionReport, ExportReport, Generation, Initiator, Iqn, Receipt, Stamp, VolumeId,
-    VolumeReport, Wwpn,
+    AgentId, ConnectionPhase, ConnectionReport, ExportReport, Generation, Initiator, Iqn, Receipt, Stamp,
+    VolumeId, VolumeReport, Wwpn,
 };
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -56,6 +56,9 @@ pub(crate) struct SeenConnection {
     pub(crate) report: Option<ConnectionReport>,
     /// The time at which the spec was last sent.
     pub(crate) put_at: Option<Instant>,
+    /// Number of newer specs that its host got because its target had shut it out, since the
+    /// connection was last ready.
+    pub(crate) told_anew: u32,
 }
 
 /// The present knowledge of one agent.
@@ -437,7 +440,17 @@ impl Agent {
         let mut state = self.state();
         let seen = state.connections.entry(report.volume).or_default();
         if seen.report.as_ref().is_none_or(|kept| kept.generation <= report.generation) {
+            if report.phase == ConnectionPhase::Ready {
+                seen.told_anew = 0;
+            }
             seen.report = Some(report);
+        }
+    }
+
+    /// Notes that its host got a newer spec of a connection because its target had shut it out.
+    pub(crate) fn was_told_anew(&self, id: VolumeId) {
+        if let Some(seen) = self.state().connections.get_mut(&id) {
+            seen.told_anew = seen.told_anew.saturating_add(1);
         }
     }
 

@@ -388,7 +388,11 @@ async fn list_host(
         let report = reports::connection_of(status.report.as_ref(), volume);
         seen.insert(
             volume,
-            SeenConnection { stamp: reports::stamp(status.stamp.as_ref()), report, put_at: None },
+            SeenConnection {
+                stamp: reports::stamp(status.stamp.as_ref()),
+                report,
+                ..SeenConnection::default()
+            },
         );
     }
     let (given, listener) = (seen.clone(), Arc::clone(&context.listener));

@@ -85,7 +85,12 @@ impl Flow {
                 }
             }
         }
-        self.settle_connection(&agent, id, host, work.spec.stamp.generation, done).await
+        let at = work.spec.stamp.generation;
+        let next = self.settle_connection(&agent, id, host, at, done).await?;
+        if next == Next::Again {
+            return Ok(next);
+        }
+        Ok(next.sooner(self.shut_out_pass(&agent, id, host, at).await?))
     }
 
     async fn put_connection(&self, agent: &Held, id: VolumeId, spec: &SpecRow) -> Result<bool, CallError> {

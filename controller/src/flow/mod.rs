@@ -32,6 +32,7 @@ pub(crate) mod revert;
 pub(crate) mod review;
 mod rotate;
 pub(crate) mod seen;
+mod shut_out;
 mod storage;
 pub(crate) mod taking;
 mod tasks;

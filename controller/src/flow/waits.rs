@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use mooring_model::{AgentId, AttachmentId, RevertId, VolumeId};
+use mooring_model::{AgentId, AttachmentId, Generation, RevertId, VolumeId};
 
 use super::{AGAIN, Flow, lock};
 use crate::clock::Clock;
@@ -31,6 +31,8 @@ pub(crate) enum Waiting {
     Revert(RevertId),
     /// An agent to which this volume was never sent comes up again.
     Unsent(VolumeId, AgentId),
+    /// A host that its target shut out, at this generation of its connection, is told anew.
+    ShutOut(VolumeId, AgentId, Generation),
 }
 
 #[derive(Debug)]
