@@ -52,7 +52,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use crate::agents::dial::{Dial, Dialled};
 
-use crate::agents::{heard, lease};
+use crate::agents::{heard, lease, words};
 use crate::audit::Audit;
 use crate::domain::Caller;
 pub use crate::domain::{AgentEntry, EntryEnrolment};
@@ -296,8 +296,9 @@ impl Service {
         self.facts.policies().check("mooring:confirm_review", caller, &Target::default())?;
         let facts = self.facts.clone();
         self.flow.ask(id).await;
-        // Agents do not report each login as it happens.
+        // Agents do not report each login as it happens, nor that somebody else has changed a spec.
         self.refresh(id).await;
+        self.flow.learn_stamps(id).await;
         let write = move |db: &Db<'_>| confirm(&facts, db, id);
         let hosts = self.store.write("confirm a volume", write).await?;
         self.flow.go(id, &hosts);
@@ -387,6 +388,9 @@ fn confirm(facts: &Facts, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
                 kept.push((kind, None));
             }
         }
+    }
+    for generation in kept.iter().filter_map(|(_, generation)| *generation) {
+        words::may_keep(db, generation)?.map_err(Refusal::Conflict)?;
     }
     let newest =
         kept.iter().filter_map(|(_, generation)| *generation).map(|generation| generation.epoch).max();

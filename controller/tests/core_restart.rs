@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support;
 
 use crate::support::{LONG, Rig, SHORT, admin, client, native, new_volume, until};
+use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::quota::{Key, Limit};
@@ -279,6 +280,47 @@ async fn whatever_was_restored_before_a_review_is_confirmed_once() {
         assert_eq!(sent.iter().filter(|call| call.starts_with("volume ")).count(), 1, "{copy}: {calls:?}");
         delete(&rig, volume).await;
     }
+}
+
+/// Raises the generation of a spec at its agent, as somebody does who changes it there by hand.
+fn change(stamp: Option<&mut v1::Stamp>) -> u64 {
+    let generation = stamp.and_then(|stamp| stamp.generation.as_mut()).unwrap();
+    generation.counter += 5;
+    generation.counter
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_are_generations_ahead_are_confirmed_once() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
+    rig.until_quiet().await;
+    let key = volume.to_string();
+    // No report and no refusal says how far ahead they are.
+    let (made, export) = {
+        let mut state = rig.storage.state();
+        let made = change(state.volumes.get_mut(&key).unwrap().stamp.as_mut());
+        (made, change(state.exports.get_mut(&key).unwrap().stamp.as_mut()))
+    };
+    let connection = change(rig.hosts[0].state().connections.get_mut(&key).unwrap().stamp.as_mut());
+    drop(rig.service.create_attachment(&admin(), client(volume, 2), SHORT).await);
+    rig.until_host("storage", |host| {
+        host.problems.iter().any(|text| text.contains("in review") && text.contains(&key))
+    })
+    .await;
+    rig.service.confirm_review(&admin(), volume).await.unwrap();
+    let counter = |stamp: Option<&v1::Stamp>| stamp.and_then(|stamp| stamp.generation).unwrap().counter;
+    until("newer specs at every agent", async || {
+        let now = {
+            let state = rig.storage.state();
+            (counter(state.volumes[&key].stamp.as_ref()), counter(state.exports[&key].stamp.as_ref()))
+        };
+        let host = counter(rig.hosts[0].state().connections[&key].stamp.as_ref());
+        let newer = now.0 > made && now.1 > export && host > connection;
+        if newer { Ok(()) } else { Err(format!("{now:?} {host}, were {made} {export} {connection}")) }
+    })
+    .await;
+    assert_eq!(rig.storage.granted(volume).len(), 2);
 }
 
 /// An operator starts an old copy as if it were the current database.

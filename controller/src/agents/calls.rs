@@ -3,13 +3,14 @@
 //! What must never happen here: a refusal taken for a lost call (it would be repeated for ever), or
 //! a lost call taken for a refusal (the agent may have done what it asked for).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::v1::host_client::HostClient;
 use mooring_api::v1::identity_client::IdentityClient;
-use mooring_api::{CURE_KEY, Channel, MESSAGE_BYTES_MAX, v1};
-use mooring_model::{Chain, Cure};
+use mooring_api::{CURE_KEY, Channel, MESSAGE_BYTES_MAX, reports, v1};
+use mooring_model::{Chain, Cure, Stamp, VolumeId};
 use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
@@ -50,6 +51,14 @@ pub(crate) enum CallError {
         /// The one who can cure it.
         cure: Cure,
     },
+}
+
+/// Takes a stamp that an agent reports, if it is newer than the known one.
+fn take_newer(known: &mut Option<Stamp>, reported: Option<Stamp>) {
+    let last = known.as_ref().map(|known| known.generation);
+    if let Some(reported) = reported.filter(|reported| last < Some(reported.generation)) {
+        *known = Some(reported);
+    }
 }
 
 /// Returns the meaning of a status that an agent answered with.
@@ -220,6 +229,24 @@ impl Agent {
     ) -> Result<v1::VolumeStatus, CallError> {
         let get = v1::GetVolumeRequest { volume_id };
         within(&self.entry.name, limit, agent_client(self.any_channel().await?).get_volume(get)).await
+    }
+
+    /// Asks which specs of a volume it stores. Remembers those that are newer than the known ones.
+    pub(crate) async fn learn_volume(&self, id: VolumeId, limit: Duration) {
+        let Ok(status) = self.get_volume(id.to_string(), limit).await else { return };
+        let (volume, export) =
+            (reports::stamp(status.volume_stamp.as_ref()), reports::stamp(status.export_stamp.as_ref()));
+        let mut state = self.state();
+        let kept = Arc::make_mut(state.volumes.entry(id).or_default());
+        take_newer(&mut kept.volume_stamp, volume);
+        take_newer(&mut kept.export_stamp, export);
+    }
+
+    /// Asks which spec of a connection it stores. Remembers it if it is newer than the known one.
+    pub(crate) async fn learn_connection(&self, id: VolumeId, limit: Duration) {
+        let Ok(status) = self.get_connection(id.to_string(), limit).await else { return };
+        let stamp = reports::stamp(status.stamp.as_ref());
+        take_newer(&mut self.state().connections.entry(id).or_default().stamp, stamp);
     }
 
     /// Asks for the jobs of one volume, or for all jobs if the id is empty.

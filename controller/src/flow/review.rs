@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mooring_model::{AgentId, ConnectionPhase, Fence, Generation, Phase, Stamp, VolumeId};
+use tokio::task::JoinSet;
 
+use super::storage::LOOK_LIMIT;
 use super::taking::UNSENT;
 use super::{Flow, Next, wishes};
 use crate::agents::listener::Compared;
@@ -258,6 +260,26 @@ pub(crate) fn compare_host(
 }
 
 impl Flow {
+    /// Asks the agents of a volume in review which specs they store now. They listed them when they
+    /// came up, and what somebody has changed there since then is newer.
+    pub(crate) async fn learn_stamps(&self, id: VolumeId) {
+        let read = move |db: &Db<'_>| {
+            let storage = db.volume(id)?.filter(|volume| volume.review.is_some()).map(|volume| volume.agent);
+            Ok((storage, db.connections_of(id)?))
+        };
+        let Ok((Some(storage), hosts)) = self.reads.read("read a volume", read).await else { return };
+        let mut asked = JoinSet::new();
+        if let Ok(agent) = self.facts.agents.up(storage) {
+            asked.spawn(async move { agent.learn_volume(id, LOOK_LIMIT).await });
+        }
+        for host in hosts {
+            if let Ok(agent) = self.facts.agents.up(host) {
+                asked.spawn(async move { agent.learn_connection(id, LOOK_LIMIT).await });
+            }
+        }
+        asked.join_all().await;
+    }
+
     /// Puts a volume in review, because an agent refused a spec older than its own.
     pub(super) async fn review(
         self: &Arc<Self>,
