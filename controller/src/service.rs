@@ -62,6 +62,7 @@ use crate::flow::taking::UNSENT;
 use crate::flow::{Facts, Flow, leases, review, wishes};
 use crate::initiators::Initiators;
 use crate::policy::Target;
+use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, Kind, ReviewKind, Store, StoreError, VolumeRow};
 pub use crate::store::{Database, PostgresOptions};
 
@@ -362,6 +363,13 @@ fn obstacle(agent: &str, problems: &[Problem]) -> Option<String> {
 fn confirm(facts: &Facts, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_model::AgentId>, Abort> {
     let volume = db.volume(id)?;
     let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: id.to_string() })?;
+    if volume.operation == Some(Operation::Unknown) {
+        let text = format!(
+            "volume {id}: a later release has begun an operation at it that this one does not know: update this controller, \
+             nothing can be confirmed before"
+        );
+        return Err(Refusal::Conflict(text).into());
+    }
     if volume.review.is_none() {
         return Ok(BTreeSet::new());
     }

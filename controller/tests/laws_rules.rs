@@ -123,6 +123,19 @@ fn who_may_reserve_while_an_operation_runs() {
 }
 
 #[test]
+fn an_operation_of_a_later_release_serves_and_ends_nothing() {
+    let unknown = Operation::from_stored("freezing");
+    assert_eq!((unknown, unknown.status()), (Operation::Unknown, VolumeStatus::Error));
+    assert!(!unknown.is_served() && !unknown.is_coming() && !unknown.is_going());
+    assert!(!Operation::ALL.contains(&unknown));
+    for operation in Operation::ALL {
+        assert_eq!(Operation::from_stored(operation.status().as_str()), operation);
+    }
+    let volume = VolumeId::from_u128(1);
+    assert!(rules::may_attach(volume, true, Some(unknown), &[], None, false).is_err());
+}
+
+#[test]
 fn a_place_is_taken_once_and_not_while_it_is_being_taken_away() {
     let there = [existing(1, AttachmentStatus::Attached)];
     let place = |instance, n: u32, host, there: &[Existing]| {

@@ -294,6 +294,9 @@ fn rewish(
 ) -> Result<(Rewished, Generation), Abort> {
     let id = volume.id;
     let mut done = Rewished::default();
+    if volume.operation == Some(Operation::Unknown) {
+        return Ok((done, Generation::ZERO));
+    }
     if let Some(operation) = volume.operation.filter(|operation| operation.is_going()) {
         // A volume goes after its snapshots: one that cannot go keeps the id of its volume. No
         // tombstone may be there earlier, or a rebuilt controller would send it.

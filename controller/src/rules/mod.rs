@@ -60,10 +60,13 @@ pub enum Operation {
     ErrorManaging,
     /// The agent could not unmanage the volume.
     ErrorUnmanaging,
+    /// A word that this release does not know: a later one has begun the operation. Nothing is
+    /// done about the volume.
+    Unknown,
 }
 
 impl Operation {
-    /// All operations.
+    /// All operations that have a word of their own.
     pub const ALL: [Self; 13] = [
         Self::Creating,
         Self::Extending,
@@ -91,7 +94,7 @@ impl Operation {
             Self::Reverting => VolumeStatus::Reverting,
             Self::Restoring => VolumeStatus::Restoring,
             Self::Uploading => VolumeStatus::Uploading,
-            Self::Error => VolumeStatus::Error,
+            Self::Error | Self::Unknown => VolumeStatus::Error,
             Self::ErrorExtending => VolumeStatus::ErrorExtending,
             Self::ErrorDeleting => VolumeStatus::ErrorDeleting,
             Self::ErrorManaging => VolumeStatus::ErrorManaging,
@@ -123,6 +126,11 @@ impl Operation {
     /// Reads the word of a status. `None`: no operation has it.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.status().as_str() == word)
+    }
+
+    /// Reads a stored word. One that no operation has stands for an unknown operation.
+    pub fn from_stored(word: &str) -> Self {
+        Self::from_word(word).unwrap_or(Self::Unknown)
     }
 }
 

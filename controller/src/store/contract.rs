@@ -39,6 +39,7 @@ use self::numbers::{
 };
 use self::operations::{
     an_operation_of_a_volume_comes_and_goes_alone, operations_come_and_go_with_their_volume,
+    words_of_a_later_release_hide_no_volume,
 };
 use self::rotations::a_rotation_is_a_part_of_its_nexus;
 use self::wishes::wishes_that_somebody_is_to_know_come_in_pages;
@@ -124,6 +125,7 @@ contract![
     a_shared_file_is_for_one_machine_and_an_hour,
     an_operation_of_a_volume_comes_and_goes_alone,
     operations_come_and_go_with_their_volume,
+    words_of_a_later_release_hide_no_volume,
 ];
 
 impl Place {

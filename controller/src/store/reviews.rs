@@ -25,9 +25,13 @@ pub(crate) enum ReviewKind {
     Lost,
     /// An agent refused a spec as older than the one that it stores.
     Refused,
+    /// A later release has worked on the database, and this one does not know what it began. Never
+    /// stored.
+    Unknown,
 }
 
 impl ReviewKind {
+    /// All kinds that are stored.
     pub(crate) const ALL: [Self; 6] =
         [Self::Restored, Self::Ahead, Self::Deleted, Self::Missing, Self::Lost, Self::Refused];
 
@@ -40,6 +44,7 @@ impl ReviewKind {
             Self::Missing => "missing",
             Self::Lost => "lost",
             Self::Refused => "refused",
+            Self::Unknown => "unknown",
         }
     }
 
@@ -57,10 +62,23 @@ pub(crate) struct Review {
     pub(crate) why: String,
 }
 
-/// The columns `review` and `review_kind` of a row.
+impl Review {
+    /// The review of a volume whose operation has a word that this release does not know.
+    pub(super) fn of_unknown(word: &str) -> Self {
+        let why = format!(
+            "a later release of the controller has begun an operation at it, {word:?}, which this one does not know: update \
+             this controller; nothing is sent for the volume until then"
+        );
+        Self { kind: ReviewKind::Unknown, why }
+    }
+}
+
+/// The columns `review` and `review_kind` of a row. A kind of a later release ends by an operator's
+/// word alone.
 pub(super) fn review(row: &mut Row, why: usize, kind: usize) -> Result<Option<Review>, SqlError> {
     let Some(why) = row.get(why)? else { return Ok(None) };
-    Ok(Some(Review { kind: row.word(kind, ReviewKind::from_word)?, why }))
+    let word: String = row.get(kind)?;
+    Ok(Some(Review { kind: ReviewKind::from_word(&word).unwrap_or(ReviewKind::Unknown), why }))
 }
 
 impl Db<'_> {

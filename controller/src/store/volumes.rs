@@ -175,7 +175,12 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
                        o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us";
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
-    let operation: Option<String> = row.get(6)?;
+    let word: Option<String> = row.get(6)?;
+    let operation = word.as_deref().map(Operation::from_stored);
+    let is_unknown = operation == Some(Operation::Unknown);
+    // One row with a word of a later release must hide no other row.
+    let status: String = row.get(7)?;
+    let status = VolumeStatus::from_word(&status).filter(|_| !is_unknown).unwrap_or(VolumeStatus::Error);
     let naa: Option<String> = row.get(15)?;
     let portals: String = row.get(16)?;
     let said: Option<String> = row.get(27)?;
@@ -190,8 +195,8 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         size_gib: row.get(3)?,
         type_id: row.parsed(4)?,
         multiattach: row.get(5)?,
-        operation: operation.as_deref().and_then(Operation::from_word),
-        status: row.word(7, VolumeStatus::from_word)?,
+        operation,
+        status,
         attach_status: row.word(8, AttachStatus::from_word)?,
         project: row.get(9)?,
         user: row.get(10)?,
@@ -201,7 +206,8 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         target: row.parsed_opt(14)?,
         naa: naa.as_deref().and_then(Naa::from_hex),
         portals: portals.split_whitespace().filter_map(|portal| portal.parse().ok()).collect(),
-        review: reviews::review(row, 17, 30)?,
+        review: reviews::review(row, 17, 30)?
+            .or_else(|| word.as_deref().filter(|_| is_unknown).map(Review::of_unknown)),
         created_at: row.time(18)?,
         updated_at: row.time_opt(19)?,
         fault: row.get(20)?,
@@ -212,7 +218,7 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         reserved_until: row.time_opt(38)?,
         holds: row.get(25)?,
         holds_until: row.time_opt(26)?,
-        said_status: said.as_deref().and_then(VolumeStatus::from_word),
+        said_status: said.as_deref().map(|word| VolumeStatus::from_word(word).unwrap_or(VolumeStatus::Error)),
         hints: Hints::from_kept(&row.json(28)?),
         tried: row.json(29)?,
         grows_from: row.get(31)?,

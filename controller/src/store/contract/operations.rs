@@ -89,6 +89,36 @@ pub(super) async fn operations_come_and_go_with_their_volume(place: Place) {
     assert_eq!(left.await, Some(0));
 }
 
+/// A volume with such a word is in error, and nothing is sent for it.
+pub(super) async fn words_of_a_later_release_hide_no_volume(place: Place) {
+    let (own, other) = (place.volume().await.id, place.volume().await.id);
+    let change = move |db: &Db<'_>| {
+        let sql = "UPDATE volumes SET operation = 'freezing', status = 'frozen', said_status = 'cold' WHERE id = ?1";
+        Ok(db.run(sql, &values![own])?)
+    };
+    place.write(change).await;
+    let seen = place.read(move |db| Ok(db.volume(own)?.unwrap())).await;
+    let all = place.read(move |db| Ok(db.volumes_on(db.volume(own)?.unwrap().agent)?)).await;
+    assert_eq!((seen.operation, seen.status), (Some(Operation::Unknown), VolumeStatus::Error));
+    assert_eq!(seen.said_status, Some(VolumeStatus::Error));
+    let review = seen.review.clone().unwrap();
+    assert!(review.kind == ReviewKind::Unknown && review.why.contains("\"freezing\""), "{review:?}");
+    assert!(all.contains(&seen));
+    let other = place.read(move |db| Ok(db.volume(other)?.unwrap())).await;
+    assert!(other.review.is_none() && other.operation != Some(Operation::Unknown), "{other:?}");
+    // A review of a kind that nobody here knows is one all the same.
+    let change = move |db: &Db<'_>| {
+        let sql = "UPDATE volumes SET operation = NULL, review = 'why', review_kind = 'odd' WHERE id = ?1";
+        Ok(db.run(sql, &values![own])?)
+    };
+    place.write(change).await;
+    let seen = place.read(move |db| Ok(db.volume(own)?.unwrap())).await;
+    assert_eq!(
+        seen.review.map(|review| (review.kind, review.why)),
+        Some((ReviewKind::Unknown, "why".to_owned()))
+    );
+}
+
 /// Turns a database into one of the schema before, in which each kind was a key of `hints`.
 fn older(full: VolumeId, odd: VolumeId) -> String {
     let hints = serde_json::json!({
