@@ -36,6 +36,7 @@ mod services;
 mod sessions;
 mod snapshot_actions;
 mod snapshots;
+mod told;
 mod types;
 mod units;
 mod upload;

@@ -35,6 +35,7 @@ mod core_rotate;
 mod core_secrets;
 mod core_shut_out;
 mod core_snapshots;
+mod core_told;
 mod core_unknown;
 mod core_words;
 mod laws_events;

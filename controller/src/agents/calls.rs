@@ -17,6 +17,7 @@ use tonic::{Code, Response, Status};
 use super::Agent;
 use super::dial::Dial;
 use super::lease::Hold;
+use super::words::plain;
 use crate::domain::AgentEntry;
 
 /// Time that a call gets on top of the agent's own deadline: for the network, and for the agent's
@@ -63,7 +64,7 @@ fn take_newer(known: &mut Option<Stamp>, reported: Option<Stamp>) {
 
 /// Returns the meaning of a status that an agent answered with.
 pub(crate) fn error_of(agent: &str, status: &Status) -> CallError {
-    let text = format!("{agent}: {}", status.message());
+    let text = format!("{agent}: {}", plain(status.message()));
     let cure = status.metadata().get(CURE_KEY).and_then(|word| word.to_str().ok()).map(|word| match word {
         "fix_spec" => Cure::FixSpec,
         "operator" => Cure::Operator,

@@ -24,7 +24,7 @@ use mooring_model::VolumeId;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::{Agent, SeenConnection, SeenVolume};
+use super::{Agent, SeenConnection, SeenVolume, words};
 use crate::store::Dialer;
 use crate::store::leases::{Fence, Members, Said};
 
@@ -238,7 +238,7 @@ impl Agent {
             Some(status) => {
                 let seen = SeenConnection {
                     stamp: reports::stamp(status.stamp.as_ref()),
-                    report: reports::connection_of(status.report.as_ref(), volume),
+                    report: reports::connection_of(status.report.as_ref(), volume).map(words::cleaned),
                     ..SeenConnection::default()
                 };
                 state.connections.insert(volume, seen);

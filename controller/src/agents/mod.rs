@@ -443,7 +443,7 @@ impl Agent {
             if report.phase == ConnectionPhase::Ready {
                 seen.told_anew = 0;
             }
-            seen.report = Some(report);
+            seen.report = Some(words::cleaned(report));
         }
     }
 

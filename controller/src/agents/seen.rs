@@ -11,6 +11,8 @@ use mooring_model::{
 };
 use tokio::time::Instant;
 
+use super::words::clean;
+
 /// The last known state of one volume, by its storage agent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeenVolume {
@@ -151,6 +153,7 @@ fn packed_volume(report: &VolumeReport) -> Box<[u8]> {
     let mut report = v1::VolumeReport::from(report);
     let id = std::mem::take(&mut report.volume_id);
     shorten(&mut report.device, &id);
+    clean(&mut report.problems);
     packed(&report)
 }
 
@@ -161,6 +164,7 @@ fn packed_export(report: &ExportReport) -> Box<[u8]> {
     if report.naa == Naa::of_serial(&id).as_str() {
         report.naa.clear();
     }
+    clean(&mut report.problems);
     for grant in &mut report.grants {
         for session in grant.sessions.iter_mut().filter(|session| session.initiator == grant.initiator) {
             session.initiator.clear();

@@ -385,7 +385,7 @@ async fn list_host(
     let mut seen = BTreeMap::new();
     for status in &list.connections {
         let Ok(volume) = status.volume_id.parse::<VolumeId>() else { continue };
-        let report = reports::connection_of(status.report.as_ref(), volume);
+        let report = reports::connection_of(status.report.as_ref(), volume).map(words::cleaned);
         seen.insert(
             volume,
             SeenConnection {
@@ -540,6 +540,7 @@ async fn take_capabilities(
     {
         let mut state = agent.state();
         state.capabilities_silent = None;
+        words::clean_capabilities(&mut new);
         beyond::leave_out(&agent.entry, state.attaches, &mut new);
         if new.pools_unknown {
             // An agent that cannot tell its pools keeps those that are known.

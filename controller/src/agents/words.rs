@@ -9,11 +9,13 @@
 //!
 //! Somebody may take over an enrolled agent. Nothing but its own word tells of its own objects; its
 //! word on the objects of other agents decides nothing. That it has such an object is remembered,
-//! and reported to operators as an orphan.
+//! and reported to operators as an orphan. Texts of agents are cleaned before they are kept.
 //!
-//! What must never happen here: a proof from an agent that does not serve the volume; an end of the epochs.
+//! What must never happen here: a proof from an agent that does not serve the volume; an end of the
+//! epochs; a text of an agent kept that controls a terminal.
 
-use mooring_model::{AgentId, Generation, Receipt, VolumeId};
+use mooring_api::v1;
+use mooring_model::{AgentId, ConnectionReport, Generation, Receipt, VolumeId};
 
 use super::Agent;
 use crate::store::{Db, FencedStore, Kind, SqlError};
@@ -86,6 +88,81 @@ pub(crate) fn may_keep(db: &Db<'_>, newest: Generation) -> Result<Result<(), Str
         )));
     }
     Ok(Ok(()))
+}
+
+/// Returns `false` for a character that controls a terminal, changes the direction of the text
+/// around it, or takes no room.
+fn shows(c: char) -> bool {
+    let hides = matches!(
+        c,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{61c}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{3164}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    );
+    !hides && !c.is_control()
+}
+
+/// Returns an agent's text in one line without such characters: logs, answers and messages repeat
+/// it.
+pub(crate) fn plain(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if shows(c) => c,
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    text.trim_end().chars().map(shown).collect()
+}
+
+/// Cleans the texts of problems, as they come from the wire.
+pub(super) fn clean(problems: &mut [v1::Problem]) {
+    for problem in problems {
+        problem.object = plain(&problem.object);
+        problem.text = plain(&problem.text);
+    }
+}
+
+fn clean_health(health: &mut Option<v1::Health>) {
+    let reasons = health.iter_mut().flat_map(|health| &mut health.reasons);
+    for problem in reasons.filter_map(|reason| reason.problem.as_mut()) {
+        clean(std::slice::from_mut(problem));
+    }
+}
+
+/// Cleans the texts of an agent's capabilities.
+pub(super) fn clean_capabilities(new: &mut v1::Capabilities) {
+    clean(&mut new.problems);
+    clean_health(&mut new.health);
+    for pool in &mut new.pools {
+        clean_health(&mut pool.health);
+    }
+    for transport in &mut new.transports {
+        clean_health(&mut transport.health);
+    }
+}
+
+/// Cleans the texts of a connection's report.
+pub(super) fn cleaned(mut report: ConnectionReport) -> ConnectionReport {
+    for problem in &mut report.problems {
+        problem.object = plain(&problem.object);
+        problem.text = plain(&problem.text);
+    }
+    for holder in &mut report.holders {
+        *holder = plain(holder);
+    }
+    report
 }
 
 impl Agent {
@@ -205,6 +282,33 @@ mod tests {
             assert_eq!(keep_receipt(db, OWN, &receipt(VOLUME, wished))?, Some(true));
             Ok(())
         });
+    }
+
+    #[test]
+    fn an_agents_text_is_one_line_and_draws_nothing() {
+        for (said, shown) in [
+            ("no room is left", "no room is left"),
+            ("/dev/vg0/\u{fc}\u{5d0}\u{4e2d}", "/dev/vg0/\u{fc}\u{5d0}\u{4e2d}"),
+            ("one\n\ttwo\n", "one  two"),
+            ("\u{1b}[2Ja\u{202e}b\u{200b}", "\u{fffd}[2Ja\u{fffd}b\u{fffd}"),
+        ] {
+            assert_eq!(plain(said), shown, "{said:?}");
+        }
+        let problem = || v1::Problem { object: "o\u{7}".to_owned(), text: "t\u{2066}".to_owned(), cure: 0 };
+        let reason = || v1::HealthReason { problem: Some(problem()), ..v1::HealthReason::default() };
+        let health = || Some(v1::Health { reasons: vec![reason()], ..v1::Health::default() });
+        let mut new = v1::Capabilities {
+            problems: vec![problem()],
+            health: health(),
+            pools: vec![v1::Pool { health: health(), ..v1::Pool::default() }],
+            transports: vec![v1::Transport { health: health(), ..v1::Transport::default() }],
+            ..v1::Capabilities::default()
+        };
+        clean_capabilities(&mut new);
+        let text = format!("{new:?}");
+        // Debug escapes what it cannot show.
+        assert!(!text.contains("\\u{7}") && !text.contains("\\u{2066}"), "{text}");
+        assert_eq!(text.matches("o\u{fffd}").count(), 4, "{text}");
     }
 
     #[test]

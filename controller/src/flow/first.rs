@@ -24,6 +24,11 @@ use crate::error::Refusal;
 use crate::rules::Operation;
 use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
 
+/// The message about a volume whose id is taken. It names nobody: the other thing may be somebody
+/// else's.
+const ID_TAKEN: &str = "its storage node has something else under this id already: delete this volume, and make one under \
+                        another id";
+
 /// Returns `true` if this spec asks for a volume that its agent never had for this controller. If
 /// another pool of the same agent may have had it, the agent stores a tombstone of it.
 fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
@@ -117,7 +122,7 @@ impl Flow {
             let Some(now) = db.volume(id)?.filter(|now| same(now) && now.review.is_none()) else {
                 return Ok(());
             };
-            db.keep_message(Event::Create, &now.project, id, &why)?;
+            db.keep_message(Event::Create, &now.project, id, ID_TAKEN)?;
             db.unplace(id)?;
             Ok(db.set_operation(id, Some(Operation::Error), Some(&why))?)
         };

@@ -103,7 +103,7 @@ fn forget_volume(
     db.delete_volume(id)?;
     if volume.snapshot_of.is_none() {
         let why = format!("its storage node {} was forgotten: its data is gone", forgotten.name);
-        db.keep_message(Event::Forget, &volume.project, id, &why)?;
+        db.keep_refusal(Event::Forget, &volume.project, id, &why)?;
     }
     Ok(hosts)
 }

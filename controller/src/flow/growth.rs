@@ -61,7 +61,7 @@ impl Flow {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
-            db.keep_message(Event::Extend, &volume.project, id, &why)?;
+            db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.fail_growth(id, &why)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
@@ -109,7 +109,7 @@ impl Flow {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(()) };
-            db.keep_message(Event::Extend, &volume.project, id, &why)?;
+            db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             Ok(db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?)
         };
         agent.store.write("keep why a volume does not grow", write).await?;
@@ -170,7 +170,7 @@ impl Flow {
         tracing::warn!(volume = %id, error = why, "the agent does not take a growth back");
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
-            db.keep_message(Event::Extend, &volume.project, id, &why)?;
+            db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.take_growth_back(&volume, false)?;
             db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())

@@ -56,7 +56,7 @@ impl Flow {
         let write = move |db: &Db<'_>| {
             let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else { return Ok(()) };
             if was == Some(Operation::Managing) {
-                db.keep_message(Event::Manage, &now.project, id, &why)?;
+                db.keep_refusal(Event::Manage, &now.project, id, &why)?;
             }
             Ok(db.set_operation(id, Some(Operation::ErrorManaging), Some(&why))?)
         };
@@ -77,7 +77,7 @@ impl Flow {
         let write = move |db: &Db<'_>| {
             let Some(now) = db.volume(id)?.filter(|now| now.operation == was) else { return Ok(None) };
             if was == Some(Operation::Unmanaging) {
-                db.keep_message(Event::Unmanage, &now.project, id, &why)?;
+                db.keep_refusal(Event::Unmanage, &now.project, id, &why)?;
             }
             db.set_operation(id, Some(end), Some(&why))?;
             let stays = cascade::volume_stays(db, &now, &why)?;

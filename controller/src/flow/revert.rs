@@ -141,7 +141,7 @@ impl Flow {
             give_back(db, snapshot)?;
             db.keep_revert(&volume, None)?;
             if let Some(why) = &failed {
-                db.keep_message(Event::Revert, &volume.project, id, why)?;
+                db.keep_refusal(Event::Revert, &volume.project, id, why)?;
                 db.say_status(id, Some(VolumeStatus::Error))?;
             }
             db.set_operation(id, None, failed.as_deref())?;

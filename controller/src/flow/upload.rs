@@ -107,7 +107,7 @@ impl Flow {
             let Some((volume, kept)) = same(db, &seen)? else { return Ok(Rewished::default()) };
             let cancelled = kept.as_ref().is_some_and(|kept| kept.cancelled);
             if let Some(why) = failed.as_ref().filter(|_| !cancelled) {
-                db.keep_message(Event::Upload, &volume.project, id, why)?;
+                db.keep_refusal(Event::Upload, &volume.project, id, why)?;
             }
             if let Some(kept) = kept {
                 // A copy that was done just before it was cancelled is done.

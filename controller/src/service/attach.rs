@@ -748,6 +748,7 @@ impl Service {
                     return Ok(seen);
                 }
                 Waited::Failed(why) => {
+                    let why = self.why_for(caller, seen.status, why);
                     return Err(Refusal::Conflict(format!("attachment {id} is not connected: {why}")));
                 }
                 Waited::Waits if late => {

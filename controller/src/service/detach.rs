@@ -398,7 +398,8 @@ impl Service {
             limit = match self.store.read_one("read a detach", read).await? {
                 Standing::Gone(answer) => return Ok(*answer),
                 Standing::Row(row, _) if row.status == AttachmentStatus::Attached => {
-                    let why = row.fault.unwrap_or_else(|| "its host refused".to_owned());
+                    let why = row.fault.clone().unwrap_or_else(|| "its host refused".to_owned());
+                    let why = self.why_for(caller, row.status, why);
                     return Err(Refusal::Conflict(format!("attachment {id} stays attached: {why}")));
                 }
                 Standing::Row(_, Some(receipt)) if way.is_forced() && receipt.proof != Proof::Proven => {
@@ -412,7 +413,7 @@ impl Service {
                     unproven_at
                 }
                 Standing::Row(row, receipt) if over || Instant::now() >= deadline => {
-                    return Err(self.not_detached_yet(&row, receipt.as_ref()).await);
+                    return Err(self.not_detached_yet(caller, &row, receipt.as_ref()).await);
                 }
                 Standing::Row(..) => deadline,
             };
@@ -446,13 +447,18 @@ impl Service {
         }
     }
 
-    async fn not_detached_yet(&self, row: &AttachmentRow, receipt: Option<&Receipt>) -> Refusal {
+    async fn not_detached_yet(
+        &self,
+        caller: &Caller,
+        row: &AttachmentRow,
+        receipt: Option<&Receipt>,
+    ) -> Refusal {
         let why = match (receipt.map(|receipt| receipt.proof), &row.fault) {
             (Some(Proof::Unproven { in_flight }), _) => {
                 let commands = in_flight.map_or("commands".to_owned(), |count| format!("{count} command(s)"));
                 format!("its grant is revoked, and {commands} may still land")
             }
-            (_, Some(fault)) => fault.clone(),
+            (_, Some(fault)) => self.why_for(caller, row.status, fault.clone()),
             // A force detach goes on while the volume is in review.
             _ if row.is_forced() => self.at_storage(row.volume).await,
             _ => match row.native.filter(|_| row.wants_grant()).map(|host| self.facts.agents.up(host)) {

@@ -9,7 +9,7 @@ use mooring_model::VolumeId;
 use uuid::Uuid;
 
 use super::view::{self, Secrets};
-use super::{Refusal, Service, text_limit, volumes};
+use super::{Refusal, Service, text_limit, told, volumes};
 use crate::domain::{
     Attachment, Caller, HostUsage, Message, MetadataChange, StorageHost, Volume, VolumeName, VolumeType,
     VolumesSummary,
@@ -224,9 +224,10 @@ impl Service {
     pub async fn messages(&self, caller: &Caller, query: ListQuery) -> Result<Page<Message>, Refusal> {
         self.may("message:get_all", caller)?;
         let query = seen_by(caller, query);
+        let own = self.reads_agents(caller);
         let read = move |db: &Db<'_>| {
             let items = found("Message", &query, db.message_page(&query)?)?;
-            Ok(Page { items, count: None })
+            Ok(Page { items: items.into_iter().map(|one| told::message(one, own)).collect(), count: None })
         };
         self.store.read("list messages", read).await
     }
@@ -237,7 +238,8 @@ impl Service {
         let project = (!caller.admin).then(|| caller.project.clone());
         let read =
             move |db: &Db<'_>| Ok(db.message(id, project.as_deref())?.ok_or_else(|| no_message(id))?);
-        self.store.read("read a message", read).await
+        let message = self.store.read("read a message", read).await?;
+        Ok(told::message(message, self.reads_agents(caller)))
     }
 
     /// Deletes a message.

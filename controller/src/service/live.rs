@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::view::{self, Secrets};
-use super::{Refusal, Service, Wait, attach, cache, sessions};
+use super::{Refusal, Service, Wait, attach, cache, sessions, told};
 use crate::agents::{Agent, AgentState, has_session};
 use crate::domain::{
     AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState, host_reports,
@@ -319,6 +319,7 @@ impl Service {
 
     /// A volume, with the state that only Mooring's own API shows.
     pub async fn volume_state(&self, caller: &Caller, id: VolumeId) -> Result<VolumeState, Refusal> {
+        let own = self.reads_agents(caller);
         let (facts, caller) = (self.facts.clone(), caller.clone());
         let read = move |db: &Db<'_>| {
             let row = super::volumes::find(&facts, db, &caller, id)?;
@@ -336,6 +337,10 @@ impl Service {
             Ok((VolumeState { volume, reserved, holds, review, job: None, cut }, works, hosts))
         };
         let (mut state, works, hosts) = self.store.read("read a volume", read).await?;
+        if !own {
+            state.volume.fault = told::of_volume(state.volume.status, state.volume.fault);
+            state.review = state.review.map(|_| told::IN_REVIEW.to_owned());
+        }
         if let Some(agent) = works
             && let Some((seen, host)) = self.job_of(agent, id).await
         {

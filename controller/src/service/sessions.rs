@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use mooring_model::{AgentId, Counters, ExportReport, Iqn, SessionReport, Wwpn};
 
 use super::live::live_of;
-use super::{Refusal, Service};
+use super::{Refusal, Service, told};
 use crate::agents::{fc_grants, fc_logged_in, logged_in};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, NexusLive};
 use crate::initiators::{HostPorts, Initiators};
@@ -98,8 +98,12 @@ pub(super) fn add(
 }
 
 impl Service {
-    /// The live state for this caller: without addresses if the caller may not see them.
+    /// The live state for this caller: without addresses and agents' words if the caller may not
+    /// see them.
     pub(super) fn shown(&self, caller: &Caller, mut live: AttachmentLive) -> AttachmentLive {
+        if !self.reads_agents(caller) {
+            told::hide(&mut live);
+        }
         if let Some(nexus) = &mut live.nexus
             && !self.facts.policies().allows("mooring:sessions", caller, &Target::default())
         {

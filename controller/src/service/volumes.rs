@@ -26,7 +26,7 @@ const METADATA_KEYS_MAX: usize = 128;
 const CHOOSE_ID: &str = "mooring:choose_id";
 
 /// The message of an accepted volume without a place.
-const NOWHERE: &str = "No valid backend was found";
+pub(super) const NOWHERE: &str = "No valid backend was found";
 
 /// Most bytes of metadata: as many pairs as there may be, each key and value as long as it may be.
 /// Agents store it for a rebuild if it fits; see [`crate::kept`].

@@ -20,6 +20,19 @@ const TTL: Duration = Duration::from_hours(30 * 24);
 /// The longest text, in characters.
 const TEXT_CHARS_MAX: usize = 1_024;
 
+/// Stands between the two texts of a message about an agent's refusal: the one for the project, and
+/// the agent's own. No text of an agent has this character.
+const OWN: char = '\u{1f}';
+
+/// Returns a kept text for a reader. `own`: the reader may read agents' own words.
+pub(crate) fn read_as(kept: &str, own: bool) -> &str {
+    match kept.split_once(OWN) {
+        Some((_, text)) if own => text,
+        Some((text, _)) => text,
+        None => kept,
+    }
+}
+
 pub(super) const COLUMNS: &str =
     "id, project, request, resource_kind, resource_id, event, level, text, created_us, expires_us";
 
@@ -96,6 +109,23 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The reason for the project, in the place of an agent's own text.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Create | Self::Schedule => "no storage node could make it",
+            Self::Attach => "its host or the volume's storage node refused it, or did not answer in time",
+            Self::Extend => "its storage node could not make it larger",
+            Self::Manage => "its storage node could not take it over",
+            Self::Unmanage => "its storage node could not let go of it",
+            Self::Revert => "its storage node could not do it, and the volume holds what it held",
+            Self::Upload => "its storage node could not write the image",
+            Self::Reserve => "a host that may only read reserved it, and was cut off",
+            Self::Forget => "its storage node was given up, and its data with it",
+        }
+    }
+}
+
 impl Db<'_> {
     /// Keeps a message about a volume for its project. It is logged under its own request id: no
     /// request caused the failure.
@@ -106,10 +136,36 @@ impl Db<'_> {
         volume: VolumeId,
         why: &str,
     ) -> Result<(), SqlError> {
+        let text = format!("{}: {why}", event.words()).chars().take(TEXT_CHARS_MAX).collect();
+        self.put_message(event, project, volume, text)
+    }
+
+    /// Keeps a message with an agent's own text, which may name hosts and paths. Only readers of
+    /// agents' texts get it; the project gets the event's reason.
+    pub(crate) fn keep_refusal(
+        &self,
+        event: Event,
+        project: &str,
+        volume: VolumeId,
+        why: &str,
+    ) -> Result<(), SqlError> {
+        let (words, reason) = (event.words(), event.reason());
+        let own = format!("{words}: {why}");
+        let own = own.chars().filter(|c| *c != OWN).take(TEXT_CHARS_MAX).collect::<String>();
+        let text = format!("{words}: {reason}: ask the operator, who sees why{OWN}{own}");
+        self.put_message(event, project, volume, text)
+    }
+
+    fn put_message(
+        &self,
+        event: Event,
+        project: &str,
+        volume: VolumeId,
+        text: String,
+    ) -> Result<(), SqlError> {
         self.run("DELETE FROM messages WHERE expires_us <= ?1", &values![self.now])?;
         let request = format!("req-{}", Uuid::new_v4());
-        let text: String = format!("{}: {why}", event.words()).chars().take(TEXT_CHARS_MAX).collect();
-        tracing::info!(%request, %volume, text, "a message is kept");
+        tracing::info!(%request, %volume, text = read_as(&text, true), "a message is kept");
         let sql = "INSERT INTO messages (id, project, request, resource_kind, resource_id, event, level, text, created_us, \
                    expires_us) VALUES (?1, ?2, ?3, 'VOLUME', ?4, ?5, 'ERROR', ?6, ?7, ?8)";
         let expires = self.now.checked_add(TTL).unwrap_or(self.now);
@@ -124,7 +180,7 @@ impl Db<'_> {
     pub(crate) fn keep_attach_failed(&self, row: &AttachmentRow) -> Result<(), SqlError> {
         let id: AttachmentId = row.id;
         let why = format!("attachment {id}: {}", row.fault.as_deref().unwrap_or("it was given up"));
-        self.keep_message(Event::Attach, &row.project, row.volume, &why)
+        self.keep_refusal(Event::Attach, &row.project, row.volume, &why)
     }
 
     /// One message of a project, or of any project for admins.
@@ -136,5 +192,21 @@ impl Db<'_> {
     /// Deletes a message.
     pub(crate) fn delete_message(&self, id: Uuid) -> Result<(), SqlError> {
         self.run("DELETE FROM messages WHERE id = ?1", &values![id]).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_text_is_read_as_its_reader_may() {
+        let kept = format!("attach volume: ask{OWN}attach volume: storage: /dev/x");
+        assert_eq!(read_as(&kept, false), "attach volume: ask");
+        assert_eq!(read_as(&kept, true), "attach volume: storage: /dev/x");
+        // Texts of the controller itself are for everybody.
+        for own in [false, true] {
+            assert_eq!(read_as("schedule allocate volume: none", own), "schedule allocate volume: none");
+        }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) use fenced::{FencedStore, ReadStore};
 pub(crate) use fences::FenceRow;
 pub(crate) use forgotten::ForgottenRow;
 pub(crate) use identities::{id_is_taken, naa_of};
-pub(crate) use messages::Event;
+pub(crate) use messages::{Event, read_as};
 pub(crate) use operations::KeptOperations;
 pub(crate) use places::Place;
 pub(crate) use reverts::KeptRevert;

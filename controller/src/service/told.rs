@@ -1,0 +1,74 @@
+//! Agents' own words for callers who may not read them. Such words name hosts, devices and paths,
+//! which are the operator's; a project gets a sentence that follows from what failed.
+//!
+//! What must never happen here: a sentence that contains a word of an agent.
+
+use super::{Service, volumes};
+use crate::domain::{AttachmentLive, AttachmentStatus, Caller, Message, VolumeStatus};
+use crate::policy::Target;
+use crate::store;
+
+/// The reason of a review.
+pub(super) const IN_REVIEW: &str = "nothing is changed at it until the operator has decided";
+
+/// The problems of an attachment.
+const PROBLEMS: &str = "its host or the volume's storage node has a problem: the operator sees which";
+
+/// Returns the fault of a volume.
+pub(super) fn of_volume(status: VolumeStatus, fault: Option<String>) -> Option<String> {
+    let told = match status {
+        VolumeStatus::Error => "it could not be made, or what was asked of it failed",
+        VolumeStatus::ErrorExtending => "its storage node could not make it larger",
+        VolumeStatus::ErrorDeleting => "its storage node could not delete it",
+        VolumeStatus::ErrorManaging => "its storage node could not take it over",
+        VolumeStatus::ErrorUnmanaging => "its storage node could not let go of it",
+        _ => "something is in its way",
+    };
+    // This one is the controller's own.
+    let is_own = |text: &String| text == volumes::NOWHERE;
+    fault.map(|text| if is_own(&text) { text } else { format!("{told}: ask the operator, who sees why") })
+}
+
+/// Returns the fault of an attachment.
+fn of_attachment(status: AttachmentStatus) -> &'static str {
+    match status {
+        AttachmentStatus::ErrorAttaching => {
+            "its host or the volume's storage node refused it, or did not answer in time: detach it and attach again, or ask \
+             the operator, who sees why"
+        }
+        AttachmentStatus::Attached => {
+            "its host or the volume's storage node refused the last change: end what uses the disk there and try again, or \
+             ask the operator, who sees why"
+        }
+        _ => {
+            "its host or the volume's storage node is in the way: try again later, or ask the operator, who sees why"
+        }
+    }
+}
+
+/// Takes agents' words out of an attachment's state.
+pub(super) fn hide(live: &mut AttachmentLive) {
+    let status = live.attachment.status;
+    live.attachment.fault = live.attachment.fault.take().map(|_| of_attachment(status).to_owned());
+    if !live.problems.is_empty() {
+        live.problems = vec![PROBLEMS.to_owned()];
+    }
+}
+
+/// Returns a message for a reader. `own`: the reader may read agents' own words.
+pub(super) fn message(mut kept: Message, own: bool) -> Message {
+    kept.text = store::read_as(&kept.text, own).to_owned();
+    kept
+}
+
+impl Service {
+    /// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
+    pub(super) fn reads_agents(&self, caller: &Caller) -> bool {
+        self.facts.policies().allows("mooring:hosts", caller, &Target::default())
+    }
+
+    /// Returns the fault of an attachment for this caller.
+    pub(super) fn why_for(&self, caller: &Caller, status: AttachmentStatus, why: String) -> String {
+        if self.reads_agents(caller) { why } else { of_attachment(status).to_owned() }
+    }
+}
