@@ -149,6 +149,12 @@ impl Config {
         let scheduler = (agents.len() == raw.agents.len())
             .then(|| wrong.note(scheduler::scheduler(&file, raw.scheduler.as_ref(), &agents)))
             .flatten();
+        let backend_names = (agents.len() == raw.agents.len())
+            .then(|| {
+                let others_join = raw.enrolment.is_some();
+                wrong.note(scheduler::backend_names(&file, &raw.backend_names, &agents, others_join))
+            })
+            .flatten();
         let native_hosts = (agents.len() == raw.agents.len())
             .then(|| {
                 wrong.note(callers::native_hosts(&file, &raw.attach.hosts, &agents, raw.enrolment.is_some()))
@@ -173,7 +179,7 @@ impl Config {
                 policies: policies?,
                 enforce_new_defaults: raw.enforce_new_defaults.unwrap_or(ENFORCE_NEW_DEFAULTS),
                 secrets_on_get: secrets_on_get?,
-                scheduler: scheduler?,
+                scheduler: Scheduler { backend_names: backend_names?, ..scheduler? },
                 quotas: quotas?,
                 protect_instances: raw.attach.protect_instances,
                 native_hosts: native_hosts?,
@@ -260,6 +266,8 @@ struct RawConfig {
     iqn_prefix: Option<Spanned<String>>,
     cluster: Option<Spanned<String>>,
     scheduler: Option<Spanned<RawScheduler>>,
+    #[serde(default)]
+    backend_names: BTreeMap<String, Spanned<String>>,
     #[serde(default)]
     agents: Vec<Spanned<RawAgent>>,
     enrolment: Option<Spanned<RawEnrolment>>,
@@ -592,6 +600,22 @@ mod tests {
     }
 
     #[test]
+    fn pools_have_the_names_that_the_file_gives_them() {
+        let of = |more: &str| {
+            let text =
+                format!("{GOOD}{more}[backend_names]\nhost7 = \"fast\"\n\"host7#vg0:thin\" = \"slow\"\n");
+            Config::parse(&text, "file", Asked::Everybody).map(|config| config.scheduler.backend_names)
+        };
+        let agent = "[[agents]]\nname = \"host7\"\naddress = \"unix:/a\"\n";
+        let names = [("host7", "fast"), ("host7#vg0:thin", "slow")];
+        for more in [agent, "[enrolment]\n"] {
+            let read = of(more).unwrap();
+            assert!(read.iter().map(|(place, name)| (place.as_str(), name.as_str())).eq(names), "{read:?}");
+        }
+        assert!(of("").unwrap_err().to_string().contains("no such agent"));
+    }
+
+    #[test]
     fn the_audit_log_is_kept_for_a_year_or_as_long_as_the_file_says() {
         let of = |text: &str| {
             let config = Config::parse(&format!("{GOOD}{text}"), "file", Asked::Everybody);
@@ -668,6 +692,7 @@ mod tests {
             "default_zone",
             "fast_fail",
             "max_attempts",
+            "[backend_names]",
             "[[agents]]",
             "zone",
             "name",
@@ -754,6 +779,10 @@ mod tests {
             ("[scheduler]\nmax_over_subscription_ratio = nan", "max_over_subscription_ratio"),
             ("[scheduler]\nfree_capacity_multiplier = inf", "free_capacity_multiplier"),
             ("[scheduler]\nmax_attempts = 0", "max_attempts"),
+            ("[enrolment]\n[backend_names]\n\"a#\" = \"b\"", "AGENT#POOL"),
+            ("[enrolment]\n[backend_names]\n\"#vg0\" = \"b\"", "AGENT#POOL"),
+            ("[enrolment]\n[backend_names]\na = \" b\"", "is no name"),
+            ("[backend_names]\na = \"b\"", "no such agent"),
             (
                 "[scheduler]\ndefault_zone = \"b\"\n[[agents]]\nname = \"a\"\naddress = \"unix:/a\"",
                 "zones: nova",

@@ -87,6 +87,35 @@ async fn the_emptier_pool_is_chosen_and_an_agent_that_is_down_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn types_choose_agents_and_pools_by_their_configured_names() {
+    let rig = Rig::quiet_with(3, |options| {
+        let names = [("host1", "slow"), ("host2", "fast"), ("host2#vg1", "archive")];
+        let names = names.map(|(place, name)| (place.to_owned(), name.to_owned()));
+        options.scheduler.backend_names = BTreeMap::from(names);
+    });
+    rig.storage.state().pools.clear();
+    rig.hosts[0].state().pools = vec![pool("vg0", 90)];
+    rig.hosts[1].state().pools = vec![pool("vg0", 50), pool("vg1", 20)];
+    rig.hosts[2].state().pools = vec![pool("vg1", 10)];
+    rig.up().await;
+    for (name, want) in [
+        ("slow", "host1@lvm#vg0"),
+        ("fast", "host2@lvm#vg0"),
+        ("archive", "host2@lvm#vg1"),
+        ("lvm", "host3@lvm#vg1"),
+    ] {
+        let specs = BTreeMap::from([("volume_backend_name".to_owned(), name.to_owned())]);
+        rig.service.create_type(&admin(), name, None, true, specs).await.unwrap();
+        let new = NewVolume { volume_type: Some(name.to_owned()), ..sized(1) };
+        assert_eq!(create(&rig, new).await.unwrap().host.as_deref(), Some(want), "{name}");
+    }
+    for (host, name) in [("host1@lvm", "slow"), ("host2@lvm", "fast"), ("host3@lvm", "lvm")] {
+        let shown = rig.service.capabilities(&admin(), host).await.unwrap();
+        assert_eq!(shown["volume_backend_name"], name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_space_is_promised_once() {
     let rig = rig(&[10], same).await;
     // The agent makes no volume, and its report shows no use of space.

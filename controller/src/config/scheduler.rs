@@ -1,5 +1,8 @@
 //! `[scheduler]`, and the zones of agents.
 
+use std::collections::BTreeMap;
+
+use mooring_model::PoolName;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -31,6 +34,33 @@ pub(super) fn zone(file: &File<'_>, text: &Spanned<String>, key: &str) -> Result
         return Err(file.wrong(&text.span(), why));
     }
     Ok(zone.clone())
+}
+
+/// Reads the names by which types choose: each of an agent's pools, or of one pool (`agent#pool`).
+/// `others_join`: agents of other names may join.
+pub(super) fn backend_names(
+    file: &File<'_>,
+    raw: &BTreeMap<String, Spanned<String>>,
+    agents: &[AgentEntry],
+    others_join: bool,
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    for (place, name) in raw {
+        let wrong = |why: String| Err(file.wrong(&name.span(), format!("backend_names: {place:?}: {why}")));
+        let (agent, pool) =
+            place.split_once('#').map_or((place.as_str(), None), |(agent, pool)| (agent, Some(pool)));
+        if agent.is_empty() || pool.is_some_and(|pool| pool.parse::<PoolName>().is_err()) {
+            return wrong("want AGENT or AGENT#POOL, as \"node1\" or \"node1#vg0:thin\"".to_owned());
+        }
+        if !others_join && agents.iter().all(|known| known.name != agent) {
+            return wrong("no such agent is in [[agents]]: want a name from there".to_owned());
+        }
+        let text = name.get_ref();
+        let fits = (1..=255).contains(&text.chars().count()) && text.trim() == text;
+        if !fits || text.chars().any(char::is_control) {
+            return wrong(format!("{text:?} is no name: want 1 to 255 characters"));
+        }
+    }
+    Ok(raw.iter().map(|(place, name)| (place.clone(), name.get_ref().clone())).collect())
 }
 
 fn multiplier(
@@ -90,6 +120,7 @@ pub(super) fn scheduler(
         default_zone: raw.default_zone.as_ref().map(|zone| default_zone(file, zone, agents)).transpose()?,
         fast_fail: raw.fast_fail.unwrap_or(default.fast_fail),
         max_attempts,
+        backend_names: default.backend_names,
     })
 }
 

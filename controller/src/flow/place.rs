@@ -25,7 +25,7 @@ use crate::agents::{Agent, Held};
 use crate::domain::{Hints, HostImage};
 use crate::error::Refusal;
 use crate::rules::{Operation, specs};
-use crate::schedule::capabilities::{self, Placed, Settings};
+use crate::schedule::capabilities::{self, BACKEND, Placed, Settings};
 use crate::schedule::{self, Multipliers, NoPlace, Pool, PoolRef, Request};
 use crate::store::{Abort, AgentRow, Db, Event, Kind, Place, SpecRow, Tried, VolumeRow};
 
@@ -52,6 +52,9 @@ pub struct Scheduler {
     pub fast_fail: bool,
     /// Largest number of pools that are tried, with the first one.
     pub max_attempts: usize,
+    /// `volume_backend_name` of agents (`agent`) and of single pools (`agent#pool`), where they
+    /// have another one than the default.
+    pub backend_names: BTreeMap<String, String>,
 }
 
 impl Default for Scheduler {
@@ -64,6 +67,7 @@ impl Default for Scheduler {
             default_zone: None,
             fast_fail: true,
             max_attempts: 3,
+            backend_names: BTreeMap::new(),
         }
     }
 }
@@ -152,11 +156,17 @@ pub(crate) fn agent_of<'a>(
 /// Returns the configuration's settings for an agent's pools.
 pub(crate) fn settings(facts: &Facts, agent: &Agent) -> Settings {
     let scheduler = &facts.options.scheduler;
+    let (names, name) = (&scheduler.backend_names, agent.entry.name.as_str());
+    let of_pool = |(place, named): (&String, &String)| {
+        let pool = place.strip_prefix(name)?.strip_prefix('#')?;
+        Some((pool.to_owned(), named.clone()))
+    };
     Settings {
+        backend_name: names.get(name).cloned().unwrap_or_else(|| BACKEND.to_owned()),
+        pool_backend_names: names.iter().filter_map(of_pool).collect(),
         zone: zone_of(agent).to_owned(),
         reserved_percentage: scheduler.reserved_percentage,
         max_over_subscription_ratio: scheduler.max_over_subscription_ratio,
-        ..Settings::default()
     }
 }
 

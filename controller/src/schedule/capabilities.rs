@@ -4,6 +4,7 @@
 //! What must never happen here: a capability that no part of Mooring has (an operation that answers
 //! 501 must not be announced); a number that is newer than the report that it stands for.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -17,7 +18,8 @@ use crate::domain::{HealthLevel, STORAGE_PROTOCOL, Transport, host_reports};
 use crate::rules::specs::Capabilities;
 use crate::rules::{cache, types};
 
-/// The back end of every agent, between `@` and `#` of a pool's name.
+/// The back end of every agent, between `@` and `#` of a pool's name, and the `volume_backend_name`
+/// of pools that have no other.
 pub const BACKEND: &str = "lvm";
 
 const VENDOR: &str = "Mooring";
@@ -25,8 +27,10 @@ const VENDOR: &str = "Mooring";
 /// Settings of pools from the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// `volume_backend_name`: types choose by it.
+    /// `volume_backend_name` of the agent's pools: types choose by it.
     pub backend_name: String,
+    /// `volume_backend_name` of single pools, by their own names.
+    pub pool_backend_names: BTreeMap<String, String>,
     /// The availability zone of the agent.
     pub zone: String,
     /// Percentage of a pool that volumes must not take.
@@ -39,10 +43,18 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             backend_name: BACKEND.to_owned(),
+            pool_backend_names: BTreeMap::new(),
             zone: "nova".to_owned(),
             reserved_percentage: 0,
             max_over_subscription_ratio: 20.0,
         }
+    }
+}
+
+impl Settings {
+    /// Returns the `volume_backend_name` of a pool.
+    pub fn backend_name_of(&self, pool: &str) -> &str {
+        self.pool_backend_names.get(pool).unwrap_or(&self.backend_name)
     }
 }
 
@@ -146,7 +158,7 @@ fn of_pool(agent: &Agent<'_>, reported: &v1::Pool, capacity: &Capacity) -> Capab
     let total = capacity.total.bytes().unwrap_or(0);
     let free = capacity.free.bytes().unwrap_or(0);
     let keys = [
-        ("volume_backend_name", json!(settings.backend_name)),
+        ("volume_backend_name", json!(settings.backend_name_of(&reported.name))),
         ("vendor_name", json!(VENDOR)),
         ("driver_version", json!(agent.software)),
         (STORAGE_PROTOCOL, json!(agent.protocols())),
