@@ -55,6 +55,16 @@ async fn a_refused_attach_is_told_to_its_project_without_the_agents_words() {
         is_for_operators(text);
         assert_eq!(&rig.service.message(&admin(), *id).await.unwrap().text, text);
     }
+    // Nor is a project told which agent it waits for.
+    rig.storage.state().knobs.refuse_export = None;
+    rig.storage.state().knobs.pending = true;
+    let waits = async |caller: &Caller, node: u32| {
+        let answer = rig.service.create_attachment(caller, client(volume, node), SHORT).await;
+        answer.map_err(in_words).unwrap_err().to_string()
+    };
+    let (theirs, ours) = (waits(&user, 3).await, waits(&admin(), 4).await);
+    assert!(theirs.contains("ask again") && !theirs.contains("agent storage"), "{theirs}");
+    assert!(ours.contains("agent storage"), "{ours}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -141,7 +141,7 @@ impl Service {
         if begun.enforces.is_none() {
             return Ok(begun.attachment);
         }
-        self.mode_holds(id, changes, deadline).await?;
+        self.mode_holds(caller, id, changes, deadline).await?;
         self.attachment_with(caller, id, Secrets::Shown).await
     }
 }

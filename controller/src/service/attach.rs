@@ -752,7 +752,7 @@ impl Service {
                     return Err(Refusal::Conflict(format!("attachment {id} is not connected: {why}")));
                 }
                 Waited::Waits if late => {
-                    let why = self.why_waits(volume).await;
+                    let why = self.waits_for(caller, self.why_waits(volume).await);
                     return Err(Refusal::Pending(format!(
                         "attachment {id} is not granted yet: {why}; it goes on, ask again"
                     )));

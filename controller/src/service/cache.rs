@@ -132,6 +132,7 @@ impl Service {
             let wanted = self.store.read("read an attachment's cache flag", read).await?;
             let Some(why) = wanted.and_then(|wanted| seen(&self.facts, &wanted).err()) else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
+                let why = self.waits_for(caller, why);
                 return Err(Refusal::Pending(format!(
                     "the cache of attachment {id} is not {cache} yet: {why}; it goes on, ask again"
                 )));

@@ -460,10 +460,10 @@ impl Service {
             }
             (_, Some(fault)) => self.why_for(caller, row.status, fault.clone()),
             // A force detach goes on while the volume is in review.
-            _ if row.is_forced() => self.at_storage(row.volume).await,
+            _ if row.is_forced() => self.waits_for(caller, self.at_storage(row.volume).await),
             _ => match row.native.filter(|_| row.wants_grant()).map(|host| self.facts.agents.up(host)) {
-                Some(Err(why)) => why,
-                _ => self.why_waits(row.volume).await,
+                Some(Err(why)) => self.waits_for(caller, why),
+                _ => self.waits_for(caller, self.why_waits(row.volume).await),
             },
         };
         Refusal::Pending(format!("attachment {} is not detached yet: {why}; it goes on, ask again", row.id))

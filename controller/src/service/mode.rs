@@ -254,6 +254,7 @@ impl Service {
         self.flow.go(volume, &rewished.hosts);
         while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.facts, wanted).err()) {
             if permits::until(deadline, changes.changed()).await.is_err() {
+                let why = self.waits_for(caller, why);
                 return Err(Refusal::Pending(format!(
                     "attachment {id} is not {} yet: {why}; it goes on, ask again",
                     new.mode

@@ -14,6 +14,9 @@ pub(super) const IN_REVIEW: &str = "nothing is changed at it until the operator 
 /// The problems of an attachment.
 const PROBLEMS: &str = "its host or the volume's storage node has a problem: the operator sees which";
 
+/// The reason why a call is not answered yet.
+const WAITS: &str = "the volume's storage node, or its host, is at it or does not answer";
+
 /// Returns the fault of a volume.
 pub(super) fn of_volume(status: VolumeStatus, fault: Option<String>) -> Option<String> {
     let told = match status {
@@ -65,6 +68,11 @@ impl Service {
     /// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
     pub(super) fn reads_agents(&self, caller: &Caller) -> bool {
         self.facts.policies().allows("mooring:hosts", caller, &Target::default())
+    }
+
+    /// Returns the reason why a call waits, for this caller.
+    pub(super) fn waits_for(&self, caller: &Caller, why: String) -> String {
+        if self.reads_agents(caller) { why } else { WAITS.to_owned() }
     }
 
     /// Returns the fault of an attachment for this caller.

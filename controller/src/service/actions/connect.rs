@@ -308,17 +308,18 @@ impl Service {
         wait: Wait,
     ) -> Result<(), Refusal> {
         let deadline = Instant::now() + wait.0;
-        let (facts, caller) = (self.facts.clone(), caller.clone());
-        let write = move |db: &Db<'_>| attach(&facts, db, &caller, id, &said);
+        let (facts, owner) = (self.facts.clone(), caller.clone());
+        let write = move |db: &Db<'_>| attach(&facts, db, &owner, id, &said);
         let done = self.store.write("attach a volume", write).await?;
         let changes = self.flow.follow(id);
         self.completed(done.id, id, done.volume.agent, &done.rewished);
-        if done.enforces { self.mode_holds(done.id, changes, deadline).await } else { Ok(()) }
+        if done.enforces { self.mode_holds(caller, done.id, changes, deadline).await } else { Ok(()) }
     }
 
     /// Waits until the target enforces the mode of an attachment.
     pub(in crate::service) async fn mode_holds(
         &self,
+        caller: &Caller,
         own: AttachmentId,
         mut changes: Follower,
         deadline: Instant,
@@ -336,7 +337,7 @@ impl Service {
                 return Ok(());
             };
             if permits::until(deadline, changes.changed()).await.is_err() {
-                let why = self.why_waits(volume).await;
+                let why = self.waits_for(caller, self.why_waits(volume).await);
                 return Err(Refusal::Pending(format!(
                     "the target has not taken the mode of attachment {own} yet: {why}; it goes on, ask again"
                 )));

@@ -211,7 +211,7 @@ impl Service {
                 Ended::Access(own, rewished) => {
                     let mut changes = self.flow.follow(id);
                     self.flow.go(id, &rewished.hosts);
-                    return self.access_ends(own, id, &mut changes, deadline).await;
+                    return self.access_ends(caller, own, id, &mut changes, deadline).await;
                 }
             }
         }
@@ -219,6 +219,7 @@ impl Service {
 
     async fn access_ends(
         &self,
+        caller: &Caller,
         own: AttachmentId,
         id: VolumeId,
         changes: &mut Follower,
@@ -231,7 +232,7 @@ impl Service {
                 return Ok(());
             }
             if late {
-                let why = self.why_waits(id).await;
+                let why = self.waits_for(caller, self.why_waits(id).await);
                 return Err(Refusal::Pending(format!(
                     "the connection of attachment {own} has not ended yet: {why}; it goes on, ask again"
                 )));
