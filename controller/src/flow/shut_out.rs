@@ -72,6 +72,8 @@ impl Flow {
         if let Some(left) = pause_after(seen.told_anew).checked_sub(waited).filter(|left| !left.is_zero()) {
             return Ok(Next::After(left));
         }
+        // However often the host reports, its target is looked at once in a pause.
+        self.facts.waits.waits_no_more(waiting);
         let Some(storage) = storage.and_then(|storage| self.facts.agents.up(storage).ok()) else {
             return Ok(Next::After(FIRST_PAUSE));
         };
@@ -97,7 +99,6 @@ impl Flow {
             return Ok(Next::After(FIRST_PAUSE));
         }
         tracing::info!(volume = %id, host = agent.entry.name, "its target admits it again: the host is told anew");
-        self.facts.waits.waits_no_more(waiting);
         agent.was_told_anew(id);
         Ok(Next::Again)
     }
