@@ -147,3 +147,32 @@ async fn discards_are_offered_to_guests_where_the_pool_takes_them() {
         assert_eq!(support::connection_info(&seen)["discard"], offered, "{said:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_show_that_the_pool_of_their_volume_has_failed() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    let made = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let problem = v1::Problem {
+        object: "thin pool vg0/mooring-pool".to_owned(),
+        text: "it is full".to_owned(),
+        cure: v1::Cure::Operator.into(),
+    };
+    let level = v1::HealthLevel::Failed.into();
+    let reason = v1::HealthReason { code: "thin_pool_full".to_owned(), level, problem: Some(problem) };
+    for (health, shown) in [(Some(v1::Health { level, reasons: vec![reason] }), true), (None, false)] {
+        rig.storage.state().pools[0].health = health;
+        // An agent that comes up again is asked for its pools.
+        rig.storage.set_down(true);
+        rig.until_host("storage", |host| !host.up).await;
+        rig.storage.set_down(false);
+        rig.until_host("storage", |host| host.up).await;
+        support::until("the state of the pool", async || {
+            let problems =
+                rig.service.live(&support::admin(), made, None, support::SHORT).await.unwrap().problems;
+            let full = problems.iter().any(|text| text.contains("thin_pool_full: it is full"));
+            if full == shown { Ok(()) } else { Err(format!("{problems:?}")) }
+        })
+        .await;
+    }
+}

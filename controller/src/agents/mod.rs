@@ -244,6 +244,21 @@ impl Agent {
         pools.iter().find(|known| known.name == pool).and_then(|pool| pool.discard) == Some(true)
     }
 
+    /// Returns the reasons why a pool has failed, by the last report. Empty if it has not, or if
+    /// the agent does not report that.
+    pub(crate) fn pool_faults(&self, pool: &str) -> Vec<String> {
+        let state = self.state();
+        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
+        let health = pools.iter().find(|known| known.name == pool).and_then(|pool| pool.health.as_ref());
+        let reasons = health.map_or(&[][..], |health| &health.reasons);
+        let failed = reasons.iter().filter(|reason| reason.level() == v1::HealthLevel::Failed);
+        let text = |reason: &v1::HealthReason| {
+            let why = reason.problem.as_ref().map_or("", |problem| problem.text.as_str());
+            format!("{} pool {pool}: {}: {why}", self.entry.name, reason.code)
+        };
+        failed.map(text).collect()
+    }
+
     /// Returns the controller that drives it.
     pub(crate) fn hold(&self) -> Hold {
         lock(&self.hold).clone()

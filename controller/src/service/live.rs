@@ -112,11 +112,15 @@ pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<
     live.problems.extend(volume.review.as_ref().map(|review| format!("in review: {}", review.why)));
     match facts.agents.up(volume.agent) {
         Err(why) => live.problems.push(why),
-        Ok(agent) => match agent.export(volume.id) {
-            Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
-            // The agent is up, and does not export the volume.
-            None => live.session = Some(false),
-        },
+        Ok(agent) => {
+            // Writes fail in a pool that is full.
+            live.problems.extend(agent.pool_faults(&volume.pool));
+            match agent.export(volume.id) {
+                Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
+                // The agent is up, and does not export the volume.
+                None => live.session = Some(false),
+            }
+        }
     }
     if let Some(host) = native {
         match facts.agents.up(host) {
