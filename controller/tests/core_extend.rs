@@ -107,7 +107,7 @@ async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
     assert_eq!((shown(&rig, id).await, told_host(&rig, 1, id)), ((VolumeStatus::Extending, 1), 1));
     release(&rig, id);
     let grown = rig.until_volume(id, VolumeStatus::InUse).await;
-    assert_eq!((grown.size_gib, grown.fault), (3, None));
+    assert_eq!((grown.size_gib, &grown.fault), (3, &None));
     until("the hosts' wishes", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
         (3, 3) => Ok(()),
         told => Err(format!("{told:?} GiB")),

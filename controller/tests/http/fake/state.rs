@@ -306,6 +306,7 @@ impl State {
         found.map_or_else(|| not_found("Snapshot", id), Ok)
     }
 
+    #[expect(clippy::option_option, reason = "not there, there without a value, there with one")]
     pub(super) fn rename_snapshot(
         &mut self,
         id: VolumeId,
