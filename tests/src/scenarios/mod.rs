@@ -33,6 +33,7 @@ mod sessiond_killed;
 mod shutdown;
 mod snapshots;
 mod stuck;
+mod target_cleared;
 mod upgrade_skew;
 mod vagrant_scripts;
 mod volumes;

@@ -4,7 +4,7 @@ use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, lvm_by_hand,
     many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed,
-    shutdown, snapshots, stuck, upgrade_skew, vagrant_scripts, volumes,
+    shutdown, snapshots, stuck, target_cleared, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -235,6 +235,21 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation { subject: &["connectors/src", "agent/src/connection"] },
         usual: 90,
         run: attach_faults::run,
+    },
+    Scenario {
+        name: "target-cleared",
+        shows: "a storage node whose target is cleared as `targetctl clear` does it, under I/O: all of it is back without a resync, and no write fails; an ACL removed by hand right after an attach; with the control that nobody watches",
+        tier: Tier::Rotation {
+            subject: &[
+                "agent/src/engine/look",
+                "agent/src/engine/export",
+                "targets/src/plan",
+                "connectors/src/sessiond/retry.rs",
+                "host/src/folders.rs",
+            ],
+        },
+        usual: 75,
+        run: target_cleared::run,
     },
     Scenario {
         name: "sessiond-killed",
