@@ -31,6 +31,7 @@ mod restored;
 pub mod ro_fuzz;
 mod sessiond_killed;
 mod shutdown;
+mod sick_groups;
 mod snapshots;
 mod stuck;
 mod target_cleared;

@@ -4,7 +4,7 @@ use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, lvm_by_hand,
     many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed,
-    shutdown, snapshots, stuck, target_cleared, upgrade_skew, vagrant_scripts, volumes,
+    shutdown, sick_groups, snapshots, stuck, target_cleared, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -193,6 +193,15 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 85,
         run: lvm_by_hand::run,
+    },
+    Scenario {
+        name: "sick-groups",
+        shows: "volume groups that LVM cannot use: exported, damaged, without a disk or of another host, those of somebody else cost nothing; a listed one is named, costs itself alone, and is used again once it is mended, without a restart",
+        tier: Tier::Rotation {
+            subject: &["agent/src/lvm", "agent/src/capabilities", "agent/src/engine/look/disks.rs"],
+        },
+        usual: 75,
+        run: sick_groups::run,
     },
     Scenario {
         name: "many-disks",
