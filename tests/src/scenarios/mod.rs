@@ -35,6 +35,7 @@ mod sick_groups;
 mod snapshots;
 mod stuck;
 mod target_cleared;
+mod thin_pool_full;
 mod upgrade_skew;
 mod vagrant_scripts;
 mod volumes;

@@ -1,6 +1,6 @@
-//! Volume groups that are sick. Those of somebody else (exported, damaged, without a disk, of another
-//! host) cost the agent's groups nothing. A listed one that loses a disk, or is exported, is named,
-//! costs itself alone, and is used again once it is mended.
+//! Volume groups that are sick. Those of somebody else (exported, damaged, without a disk, of
+//! another host) cost the agent's groups nothing. A listed one that loses a disk, or is exported, is
+//! named, costs itself alone, and is used again once it is mended.
 //!
 //! What must never happen here: a group called sick that is not; LVM's own answer about each is the
 //! witness. A restart of the agent: it is the same one from the beginning to the end.
@@ -129,7 +129,7 @@ impl Acts<'_> {
         Ok(serde_json::json!({ "pools": pools, "reasons": reasons, "problems": problems }))
     }
 
-    /// What the agent says of groups and of LVM: the code, the object and the text of each.
+    /// The agent's words on groups and on LVM: the code, the object and the text of each.
     fn troubles(&self) -> Result<Vec<[String; 3]>> {
         let told = self.told()?;
         let reasons = told["reasons"].as_array().with_context(|| format!("no reasons: {told}"))?;

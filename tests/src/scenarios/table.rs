@@ -4,7 +4,8 @@ use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
     extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, lvm_by_hand,
     many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed,
-    shutdown, sick_groups, snapshots, stuck, target_cleared, upgrade_skew, vagrant_scripts, volumes,
+    shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, upgrade_skew, vagrant_scripts,
+    volumes,
 };
 use mooring_rig::Kernel;
 
@@ -340,6 +341,15 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation { subject: &["agent/src/lvm", "controller/src/service/snapshots.rs"] },
         usual: 90,
         run: snapshots::run,
+    },
+    Scenario {
+        name: "thin-pool-full",
+        shows: "a thin pool that a host's writes fill: warned of, closed to a new volume and a snapshot, full and said at its volume; with room again all of it ends without a restart, a creation that waited comes by itself, and the host writes on",
+        tier: Tier::Rotation {
+            subject: &["agent/src/lvm", "agent/src/capabilities", "agent/src/engine/look"],
+        },
+        usual: 85,
+        run: thin_pool_full::run,
     },
     Scenario {
         name: "images",
