@@ -1,6 +1,6 @@
 //! Volume groups that are sick. Those of somebody else (exported, damaged, without a disk, of
-//! another host) cost the agent's groups nothing. A listed one that loses a disk, or is exported, is
-//! named, costs itself alone, and is used again once it is mended.
+//! another host) cost the agent's groups nothing. A listed one that loses a disk, or is exported,
+//! is named, costs itself alone, and is used again once it is mended.
 //!
 //! What must never happen here: a group called sick that is not; LVM's own answer about each is the
 //! witness. A restart of the agent: it is the same one from the beginning to the end.
