@@ -18,14 +18,14 @@ use crate::site::{GROUP, Programs, Site, agent_config};
 
 /// Sizes in MiB: of the pool at its beginning, and what it gets in addition, twice.
 const POOL: u64 = 128;
-const MORE: [u64; 2] = [32, 128];
-/// Data that the host has written in all, in MiB: its own data, 85 % and 96 % of the pool, 97 % of
-/// the larger pool, and more than that has.
+const MORE: [u64; 2] = [64, 128];
+/// Data that the host has written in all, in MiB: its own data, 85 % and 96 % of the pool, more
+/// than the pool has, and 96 % of the larger pool.
 const OWN: u64 = 8;
 const NEARLY: u64 = 109;
 const CLOSED: u64 = 123;
-const CLOSED_AGAIN: u64 = 156;
-const TOO_MUCH: u64 = 170;
+const TOO_MUCH: u64 = 138;
+const CLOSED_AGAIN: u64 = 186;
 
 /// Words of the pool's problems.
 const OBJECT: &str = "thin pool vg0/mooring-pool";
@@ -95,10 +95,10 @@ impl Acts<'_> {
         let own = self.control_of_all()?;
         self.nearly_full()?;
         self.closed()?;
-        self.opens()?;
-        self.creation_waits()?;
         self.full()?;
         self.has_room(&own)?;
+        self.creation_waits()?;
+        self.creation_comes()?;
         check(agent.is_running(), || "the agent has ended meanwhile".to_owned())?;
         self.taken_away(agent)
     }
@@ -244,13 +244,64 @@ impl Acts<'_> {
         self.storage(&format!("lvextend -q --size +{mib}M {GROUP}/mooring-pool >&2")).map(drop)
     }
 
-    /// A little room, and the pool takes a volume.
-    fn opens(&mut self) -> Result<()> {
+    /// The controller's word on a full pool at the volume's attachment. Empty if there is none.
+    fn at_attachment(&self) -> Result<String> {
+        let live = self.control.live(&self.attachment)?;
+        check(live["status"] == "attached", || format!("the attachment: {live}"))?;
+        let problems = live["problems"].as_array().with_context(|| format!("no problems: {live}"))?;
+        let of_pool = |problem: &&str| problem.contains("thin_pool_full");
+        Ok(problems.iter().filter_map(Value::as_str).find(of_pool).unwrap_or_default().to_owned())
+    }
+
+    /// The host's write finds no block.
+    fn full(&mut self) -> Result<()> {
+        let out = self.write(CLOSED, TOO_MUCH)?;
+        check(out.status.code() == Some(1), || {
+            format!("a write beyond the pool: {} {} {}", out.status, out.stdout, out.stderr)
+        })?;
+        self.until_said("failed thin_pool_full")?;
+        let said = wait_for("the volume to say that its pool is full", HALF_MINUTE, || {
+            let said = self.problems(&self.volume)?;
+            let full = said.contains(OBJECT) && said.contains(IS_FULL);
+            check(full, || format!("its problems are {said}"))?;
+            Ok(Some(said))
+        })?;
+        let shown = wait_for("the attachment to show it", HALF_MINUTE, || {
+            let shown = self.at_attachment()?;
+            Ok(shown.contains(IS_FULL).then_some(shown))
+        })?;
+        let error = out.stderr.trim().lines().next().unwrap_or_default().to_owned();
+        self.evidence.shows(format!(
+            "at {} % the host's write fails ({error}): failed thin_pool_full; its volume says {said}, and its attachment {shown}",
+            self.percent()?
+        ));
+        Ok(())
+    }
+
+    /// Room again: everything that was said ends, the host writes on, and the pool takes a volume
+    /// and a snapshot.
+    fn has_room(&mut self, own: &str) -> Result<()> {
         self.extend_pool(MORE[0])?;
         self.until_said("")?;
+        wait_for("the volume to be ready, and nothing to be said at it", HALF_MINUTE, || {
+            let shown = self.site.json(&["volume", "show", &self.volume])?;
+            let well = shown["phase"] == "ready" && shown["problems"] == serde_json::json!([]);
+            check(well, || format!("the volume after there is room: {shown}"))?;
+            let shown = self.at_attachment()?;
+            check(shown.is_empty(), || format!("its attachment shows {shown}")).map(Some)
+        })?;
+        self.write(CLOSED, TOO_MUCH)?.ok().context("the write that failed, again")?;
+        let holds = self.sum()?;
+        check(holds == own, || format!("the host's own data were {own}, and are {holds}"))?;
         self.create("between")?;
+        self.snapshot("between-one")?;
+        self.delete("snapshot", "between-one")?;
         self.delete("volume", "between")?;
-        self.evidence.shows(format!("{} MiB more, {} %: a volume is made", MORE[0], self.percent()?));
+        self.evidence.shows(format!(
+            "{} MiB more, {} %: nothing is said any more, the write that failed goes through, and a volume and a snapshot are made",
+            MORE[0],
+            self.percent()?
+        ));
         Ok(())
     }
 
@@ -270,74 +321,36 @@ impl Acts<'_> {
         self.control.kill_controller()?;
         create.kill()?;
         drop(create.wait()?);
-        self.write(CLOSED, CLOSED_AGAIN)?.ok()?;
+        self.write(TOO_MUCH, CLOSED_AGAIN)?.ok()?;
         self.storage("rm /run/hold; umount -l /sbin/lvm")?;
-        let said = self.waits(TAKES_NOTHING)?;
+        let said = wait_for("the creation to wait for room", HALF_MINUTE, || {
+            let shown = self.site.json(&["volume", "show", WAITS])?;
+            let said = shown["problems"].to_string();
+            let waits = shown["phase"] != "ready" && said.contains(OBJECT) && said.contains(TAKES_NOTHING);
+            check(waits, || format!("it does not wait for the pool: {shown}"))?;
+            Ok(Some(said))
+        })?;
         self.evidence
             .shows(format!("at {} % a creation that was taken before waits: {said}", self.percent()?));
         Ok(())
     }
 
-    /// Waits until the volume that waits for room says so with this word. Returns what it says.
-    fn waits(&self, word: &str) -> Result<String> {
-        wait_for("the creation to wait for room", HALF_MINUTE, || {
-            let shown = self.site.json(&["volume", "show", WAITS])?;
-            let said = shown["problems"].to_string();
-            let waits = shown["phase"] != "ready" && said.contains(OBJECT) && said.contains(word);
-            check(waits, || format!("it does not say {word:?} of the pool: {shown}"))?;
-            Ok(Some(said))
-        })
-    }
-
-    /// The host's write finds no block.
-    fn full(&mut self) -> Result<()> {
-        let out = self.write(CLOSED_AGAIN, TOO_MUCH)?;
-        check(out.status.code() == Some(1), || {
-            format!("a write beyond the pool: {} {} {}", out.status, out.stdout, out.stderr)
-        })?;
-        self.until_said("failed thin_pool_full")?;
-        let said = wait_for("the volume to say that its pool is full", HALF_MINUTE, || {
-            let said = self.problems(&self.volume)?;
-            let full = said.contains(OBJECT) && said.contains(IS_FULL);
-            check(full, || format!("its problems are {said}"))?;
-            Ok(Some(said))
-        })?;
-        self.waits(IS_FULL)?;
-        let error = out.stderr.trim().lines().next().unwrap_or_default().to_owned();
-        self.evidence.shows(format!(
-            "at {} % the host's write fails ({error}): failed thin_pool_full, and its volume says {said}",
-            self.percent()?
-        ));
-        Ok(())
-    }
-
-    /// Room again: everything that was said ends, what waited comes, the host writes on.
-    fn has_room(&mut self, own: &str) -> Result<()> {
+    /// Room again: what waited comes by itself.
+    fn creation_comes(&mut self) -> Result<()> {
         self.extend_pool(MORE[1])?;
-        self.until_said("")?;
-        wait_for("the volumes to be ready, and to say nothing", HALF_MINUTE, || {
-            for id in [self.volume.as_str(), WAITS] {
-                let shown = self.site.json(&["volume", "show", id])?;
-                let well = shown["phase"] == "ready" && shown["problems"] == serde_json::json!([]);
-                check(well, || format!("a volume after there is room: {shown}"))?;
-            }
-            Ok(Some(()))
+        wait_for("the volume that waited to be ready", HALF_MINUTE, || {
+            let shown = self.site.json(&["volume", "show", WAITS])?;
+            let well = shown["phase"] == "ready" && shown["problems"] == serde_json::json!([]);
+            check(well, || format!("the volume that waited: {shown}")).map(Some)
         })?;
-        self.write(CLOSED_AGAIN, TOO_MUCH)?.ok().context("the write that failed, again")?;
-        let holds = self.sum()?;
-        check(holds == own, || format!("the host's own data were {own}, and are {holds}"))?;
+        self.until_said("")?;
         self.control.start_controller()?;
         wait_for("the controller to call the volume available", HALF_MINUTE, || {
             let shown = self.control.json(&["volume", "show", "waits"])?;
             check(shown["status"] == "available", || shown.to_string()).map(Some)
         })?;
-        self.create("later")?;
-        self.snapshot("later-one")?;
-        let live = self.control.live(&self.attachment)?;
-        check(live["status"] == "attached", || format!("the attachment: {live}"))?;
         self.evidence.shows(format!(
-            "{} MiB more, {} %: nothing is said any more, the creation that waited is done, the host's write goes through, and a volume \
-             and a snapshot are made; no restart",
+            "{} MiB more, {} %: the creation that waited is done, by the same agent and by nobody's word",
             MORE[1],
             self.percent()?
         ));
@@ -346,8 +359,7 @@ impl Acts<'_> {
 
     fn taken_away(&mut self, agent: &Running) -> Result<()> {
         self.control.json(&["detach", &self.attachment])?;
-        self.delete("snapshot", "later-one")?;
-        for name in ["data", "waits", "later"] {
+        for name in ["data", "waits"] {
             self.delete("volume", name)?;
         }
         agent.kill()?;
