@@ -33,9 +33,11 @@ pub mod network;
 pub mod node;
 pub mod stock;
 mod wait;
+mod wire;
 mod work;
 mod zone;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +54,8 @@ pub use work::Attached;
 
 use mooring_controller::policy::Policies;
 use mooring_controller::service::ServiceOptions;
+
+use crate::wire::Wire;
 
 /// The project of [`Fleet::member`], and of the admin.
 pub const PROJECT_A: &str = "0123456789abcdef0123456789abcdef";
@@ -71,6 +75,7 @@ pub struct Builder {
     tune: Vec<Tune>,
     asleep: bool,
     zoned: bool,
+    wired: bool,
     listen: Option<SocketAddr>,
 }
 
@@ -151,6 +156,13 @@ impl Builder {
         self
     }
 
+    /// Puts a wire between the controller and each agent, which [`Fleet::cut`] can cut.
+    #[must_use]
+    pub fn wired(mut self) -> Self {
+        self.wired = true;
+        self
+    }
+
     /// Adds an agent that is a process of its own, at `unix:PATH` or `http://127.0.0.1:PORT`. Its
     /// starter ends it.
     #[must_use]
@@ -219,12 +231,22 @@ impl Builder {
         if !self.asleep {
             nodes.iter().for_each(Node::start);
         }
+        let wire = |node: &Node| {
+            let socket = dir.path().join(format!("{}.sock", node.name()));
+            (node.name().to_owned(), Wire::new(socket, node.address()))
+        };
+        let wires: BTreeMap<_, _> =
+            if self.wired { nodes.iter().map(wire).collect() } else { BTreeMap::new() };
+        let dialled = |node: &Node| {
+            let address = wires.get(node.name()).map_or_else(|| node.address().to_owned(), Wire::address);
+            (node.name().to_owned(), address)
+        };
         let mut agents = self.agents;
-        agents.extend(nodes.iter().map(|node| (node.name().to_owned(), node.address().to_owned())));
+        agents.extend(nodes.iter().map(dialled));
         let state_dir = dir.path().join("controller");
         let control = Control::new(state_dir, agents, self.access, self.tune, self.listen);
         control.start();
-        let fleet = Fleet { control, nodes, network, dir };
+        let fleet = Fleet { control, nodes, wires, network, dir };
         if !self.asleep {
             fleet.until_up();
         }
@@ -243,6 +265,8 @@ pub struct Fleet {
     // Dropped first, so that the controller does not complain about agents that are gone.
     control: Control,
     nodes: Vec<Node>,
+    /// Wires between the controller and agents, by node; none without [`Builder::wired`].
+    wires: BTreeMap<String, Wire>,
     network: Network,
     dir: tempfile::TempDir,
 }
@@ -299,6 +323,20 @@ impl Fleet {
     /// The network between nodes.
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// Cuts the wires between the controller and these nodes: neither side hears of the other, and
+    /// neither sees a connection end.
+    #[track_caller]
+    pub fn cut(&self, nodes: &[&str]) {
+        for name in nodes {
+            self.wires.get(*name).unwrap_or_else(|| panic!("no wire to {name}")).cut(true);
+        }
+    }
+
+    /// Makes all wires whole again.
+    pub fn heal(&self) {
+        self.wires.values().for_each(|wire| wire.cut(false));
     }
 
     /// The folder of all files of this fleet.

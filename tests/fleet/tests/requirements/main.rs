@@ -17,6 +17,7 @@ mod lost;
 mod modes;
 mod nova;
 mod older;
+mod partition;
 mod placement;
 mod policies;
 mod restart;
