@@ -51,7 +51,7 @@ impl Size {
 
 /// Size of a disk for the state folder of the host that loses its power: its agent must not forget
 /// who it is.
-const STATE_DISK: u64 = 256 << 20;
+pub(crate) const STATE_DISK: u64 = 256 << 20;
 const STATE: &str = "/var/lib/mooring";
 
 /// Time limit for a host to be in order again.
@@ -118,7 +118,8 @@ fn scenes(site: &Site, size: Size) -> Result<()> {
     agent.kill()
 }
 
-fn mount_state(vm: &Vm, first: &str) -> Result<()> {
+/// Mounts the state folder of a host, after `first` (shell, with the disk as `$disk`).
+pub(crate) fn mount_state(vm: &Vm, first: &str) -> Result<()> {
     let disk = vm.data_disks().into_iter().next().context("a disk for the host's state")?;
     vm.sh(&format!("disk={disk}; {first} mkdir -p {STATE} && mount $disk {STATE}"))?
         .ok()

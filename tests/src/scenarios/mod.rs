@@ -14,6 +14,7 @@ mod fc;
 mod fc_agent;
 mod fc_main_job;
 pub mod fc_trials;
+mod host_off;
 mod hung_device;
 mod images;
 mod installed;

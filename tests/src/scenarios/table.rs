@@ -2,10 +2,10 @@
 
 use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
-    extend, faults, fc, fc_agent, fc_main_job, fc_trials, hung_device, images, installed, lvm, lvm_by_hand,
-    many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz, sessiond_killed,
-    shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, upgrade_skew, vagrant_scripts,
-    volumes,
+    extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images, installed, lvm,
+    lvm_by_hand, many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz,
+    sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, upgrade_skew,
+    vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -260,6 +260,15 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 75,
         run: target_cleared::run,
+    },
+    Scenario {
+        name: "host-off",
+        shows: "a host is force-detached while it is off and boots while the controller is away: the storage node refuses it, it stays idle, and its connection goes with the controller's first word; with the control that comes back; another host writes on",
+        tier: Tier::Rotation {
+            subject: &["agent/src/connection", "connectors/src/sessiond", "controller/src/flow/host.rs"],
+        },
+        usual: 80,
+        run: host_off::run,
     },
     Scenario {
         name: "sessiond-killed",
