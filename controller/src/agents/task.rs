@@ -241,6 +241,10 @@ async fn take_back(
     Ok(hello)
 }
 
+/// The way out for a machine that was copied with its agent's state.
+const OWN_ID: &str =
+    "On the copy, stop the agent, move its mooring-agent.db* away and start it: it gets an id of its own";
+
 /// Checks the identity of the agent that answers, and stores it.
 async fn hello(context: &Context, agent: &Arc<Agent>, channel: Channel) -> Result<Who, String> {
     let name = agent.entry.name.clone();
@@ -278,12 +282,12 @@ async fn hello(context: &Context, agent: &Arc<Agent>, channel: Channel) -> Resul
                 db.forget_agent(&other.name)?;
             } else if same_id {
                 return Ok(Err(format!(
-                    "agent {} has the same id, {id}: one agent under two names, or a copied state folder",
+                    "agent {} has the same id, {id}: one agent under two names, or a copied state folder. {OWN_ID}",
                     other.name
                 )));
             } else {
                 return Ok(Err(format!(
-                    "agent {} logs in under the same initiator name: a cloned image?",
+                    "agent {} logs in under the same initiator name: a cloned image? {OWN_ID}",
                     other.name
                 )));
             }

@@ -6,6 +6,7 @@ mod attach_faults;
 mod beside_iscsid;
 mod boot;
 mod cache;
+mod cloned;
 mod contract;
 mod discard;
 mod extend;

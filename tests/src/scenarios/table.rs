@@ -1,9 +1,9 @@
 //! The table of all scenarios.
 
 use super::{
-    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, contract, discard,
-    extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images, installed, lvm,
-    lvm_by_hand, many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz,
+    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, cloned, contract,
+    discard, extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images, installed,
+    lvm, lvm_by_hand, many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz,
     sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, upgrade_skew,
     vagrant_scripts, volumes,
 };
@@ -260,6 +260,13 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 75,
         run: target_cleared::run,
+    },
+    Scenario {
+        name: "cloned",
+        shows: "a machine with the agent's state of another one: the copy is refused with a reason, the original writes on, and what the reason says makes the copy a host of its own",
+        tier: Tier::Rotation { subject: &["controller/src/agents", "agent/src/store"] },
+        usual: 60,
+        run: cloned::run,
     },
     Scenario {
         name: "host-off",
