@@ -38,6 +38,7 @@ mod snapshots;
 mod stuck;
 mod target_cleared;
 mod thin_pool_full;
+mod two_servers;
 mod upgrade_skew;
 mod vagrant_scripts;
 mod volumes;

@@ -4,8 +4,8 @@ use super::{
     Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, cloned, contract,
     discard, extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images, installed,
     lvm, lvm_by_hand, many_disks, papers, port_ids, portals, power_cuts, reservations, restored, ro_fuzz,
-    sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, upgrade_skew,
-    vagrant_scripts, volumes,
+    sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full, two_servers,
+    upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -217,6 +217,19 @@ pub const ALL: &[Scenario] = &[
         },
         usual: 95,
         run: many_disks::run,
+    },
+    Scenario {
+        name: "two-servers",
+        shows: "two servers of one host share a session: one migrates while the other is deleted, there and back, by cinderclient and stock open-iscsi; no write fails, a third client reads on, and nobody else has access",
+        tier: Tier::Rotation {
+            subject: &[
+                "controller/src/service/attach.rs",
+                "controller/src/service/detach.rs",
+                "controller/src/rules",
+            ],
+        },
+        usual: 90,
+        run: two_servers::run,
     },
     Scenario {
         name: "main-job",
