@@ -18,6 +18,9 @@ use crate::packages::{self, Compression, MAN, PACKAGED, Recipe, VARIANTS};
 /// last commit whose databases and stores have secrets in clear, so that an upgrade seals them.
 pub const COMMIT: &str = "96494be75bf18efec7216f6b81942a0109e82552";
 
+/// The scenario that needs these packages.
+pub const SCENARIO: &str = "upgrade-skew";
+
 /// Version of the commit's packages: lower than every other.
 pub const VERSION: &str = "0.0.1";
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mooring_rig::{Kernel, packages};
-use mooring_tests::scenarios::{self, Scenario, Tier, Verdict};
+use mooring_tests::scenarios::{self, Scenario, Verdict};
 use mooring_tests::site::{PROGRAMS_IN_VMS, Programs};
 use mooring_tests::{clients, earlier};
 
@@ -298,7 +298,7 @@ impl Check<'_> {
         }
         let built = self.built;
         self.images();
-        if chosen.iter().any(|one| one.tier == Tier::Full) {
+        if chosen.iter().any(|one| one.name == earlier::SCENARIO) {
             // Build them here and not within the scenario: a build beside another's VMs would slow
             // that one.
             self.stages.run("earlier packages", || earlier::packages().map(|_| Count::PASSED));

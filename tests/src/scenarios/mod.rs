@@ -24,6 +24,7 @@ mod lvm_by_hand;
 mod many_disks;
 mod packaged;
 mod papers;
+mod partition;
 mod port_ids;
 mod portals;
 pub mod power_cuts;
@@ -67,8 +68,8 @@ pub enum Tier {
         /// that every scenario uses.
         subject: &'static [&'static str],
     },
-    /// In the full check, and by its name: it needs packages of an earlier commit, whose first
-    /// build takes minutes.
+    /// In the full check, and by its name: it takes many minutes, or needs packages of an earlier
+    /// commit.
     Full,
 }
 
