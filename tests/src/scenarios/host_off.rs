@@ -30,7 +30,7 @@ const SHARE_MAX: f64 = 0.5;
 /// Prints the processor time of agent and sessiond in hundredths of a second, and the uptime in
 /// seconds, at two moments.
 const LOAD: &str = "snap() { for one in $(pidof mooring-agent) $(pidof mooring-sessiond); do cat /proc/$one/stat; done | \
-    awk '{ n += $14 + $15 } END { print n + 0 }'; cut -d' ' -f1 /proc/uptime; }; snap; sleep 8; snap";
+    awk '{ n += $14 + $15 } END { print n + 0 }'; cut -d' ' -f1 /proc/uptime; }; snap; sleep 10; snap";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let mut options = RigOptions::standard(2).named("host-off").forward(PORT);
