@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mooring_rig::{Kernel, packages};
-use mooring_tests::scenarios::{self, Scenario, Verdict};
+use mooring_rig::{Kernel, image, packages};
+use mooring_tests::scenarios::{self, CLUSTER_PACKAGES, Needs, Scenario, Tier, Verdict};
 use mooring_tests::site::{PROGRAMS_IN_VMS, Programs};
 use mooring_tests::{clients, earlier};
 
@@ -279,7 +279,7 @@ impl Check<'_> {
     fn images(&mut self) {
         let root = self.root;
         self.stages.run("VM image", || {
-            let ensure = |kernel| mooring_rig::image::ensure(root, kernel, false);
+            let ensure = |kernel| image::ensure(root, kernel, false);
             ensure(Kernel::Stable)?;
             ensure(Kernel::Cloud)?;
             // The kernel cannot be fetched everywhere: scenarios that need it report that
@@ -298,9 +298,15 @@ impl Check<'_> {
         }
         let built = self.built;
         self.images();
-        if chosen.iter().any(|one| one.name == earlier::SCENARIO) {
-            // Build them here and not within the scenario: a build beside another's VMs would slow
-            // that one.
+        // Build these here and not within a scenario: a build beside another's VMs would slow that
+        // one.
+        let needs = |what| chosen.iter().any(|one| one.tier == Tier::Full(what));
+        if needs(Needs::ClusterSoftware) {
+            self.stages.run("VM image with cluster software", || {
+                image::ensure_with(root, Kernel::Stable, false, CLUSTER_PACKAGES).map(|_| Count::PASSED)
+            });
+        }
+        if needs(Needs::EarlierPackages) {
             self.stages.run("earlier packages", || earlier::packages().map(|_| Count::PASSED));
         }
         let (wanted, mut slow) = (&self.wanted, Vec::new());

@@ -83,16 +83,16 @@ pub fn cache_dir(root_dir: &Path) -> PathBuf {
 /// Returns `true` if all parts for this kernel exist, so that [`ensure`] needs to make only PID 1.
 pub fn is_warm(root_dir: &Path, kernel: Kernel) -> bool {
     let dir = cache_dir(root_dir);
-    [root_name(), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
+    [root_name(&[]), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
 }
 
 /// A text that changes with the inputs of the root and this kernel.
 pub fn inputs(kernel: Kernel) -> String {
-    format!("{} {}", root_name(), kernel_name(kernel))
+    format!("{} {}", root_name(&[]), kernel_name(kernel))
 }
 
-fn root_name() -> String {
-    format!("root-{}", root::key())
+fn root_name(more: &[&str]) -> String {
+    format!("root-{}", root::key(more))
 }
 
 fn kernel_name(kernel: Kernel) -> String {
@@ -102,6 +102,11 @@ fn kernel_name(kernel: Kernel) -> String {
 /// Makes the missing parts. With `refresh`, the root and the kernel are made again from Debian's
 /// present packages.
 pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> {
+    ensure_with(root_dir, kernel, refresh, &[])
+}
+
+/// Like [`ensure`], with these Debian packages on the root beside the usual ones.
+pub fn ensure_with(root_dir: &Path, kernel: Kernel, refresh: bool, more: &[&str]) -> Result<Images> {
     packages::ensure()?;
     let dir = cache_dir(root_dir);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
@@ -111,7 +116,7 @@ pub fn ensure(root_dir: &Path, kernel: Kernel, refresh: bool) -> Result<Images> 
         lock.lock().context("wait for the lock of the image build")?;
     }
     let guest = guest(root_dir, &dir)?;
-    let root = part(&dir, &root_name(), refresh, root::build)?;
+    let root = part(&dir, &root_name(more), refresh, |work| root::build(work, more))?;
     let kernel = part(&dir, &kernel_name(kernel), refresh, |work| kernel::build(work, kernel))?;
     let release = fs::read_to_string(kernel.join("release")).context("read the kernel's release")?;
     Ok(Images {

@@ -102,6 +102,9 @@ pub struct RigOptions {
     /// An image of programs ([`crate::image::programs`]), which each VM mounts at
     /// [`crate::PROGRAMS_DIR`].
     pub programs: Option<PathBuf>,
+    /// Debian packages in the VMs beside the usual ones. With any, the root is an image of its own,
+    /// and the usual one stays as it is.
+    pub packages: &'static [&'static str],
 }
 
 impl RigOptions {
@@ -114,6 +117,7 @@ impl RigOptions {
             kernel: Kernel::Stable,
             root_dir: workspace_root(),
             programs: None,
+            packages: &[],
         }
     }
 
@@ -139,6 +143,13 @@ impl RigOptions {
         if let Some(first) = self.vms.first_mut() {
             first.volatile = true;
         }
+        self
+    }
+
+    /// Sets the Debian packages beside the usual ones.
+    #[must_use]
+    pub fn packages(mut self, packages: &'static [&'static str]) -> Self {
+        self.packages = packages;
         self
     }
 

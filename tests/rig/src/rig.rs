@@ -36,7 +36,7 @@ impl Rig {
     /// Builds missing parts, boots all VMs at once, and waits until they accept commands.
     pub fn up(options: RigOptions) -> Result<Self> {
         check(&options)?;
-        let images = image::ensure(&options.root_dir, options.kernel, false)?;
+        let images = image::ensure_with(&options.root_dir, options.kernel, false, options.packages)?;
         let initramfs = images.initramfs()?;
         let (accel, why) = accel::choose(&image::cache_dir(&options.root_dir), &images, &initramfs)?;
         let start = Instant::now();

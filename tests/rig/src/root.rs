@@ -125,15 +125,20 @@ pub(crate) fn backports() -> String {
     format!("deb {} {RELEASE}-backports main", mirrors().0)
 }
 
-/// A short hash of the image's inputs.
-pub(crate) fn key() -> String {
-    key_of(&[&PACKAGES.join(","), &sources().join("\n"), LVM_CONF, CUSTOMIZE])
+/// The usual packages, and these beside them, as mmdebstrap reads them.
+fn include(more: &[&str]) -> String {
+    [PACKAGES, more].concat().join(",")
 }
 
-/// Makes `root.ext4` in `work`.
-pub(crate) fn build(work: &Path) -> Result<()> {
+/// A short hash of the inputs of the image with these packages beside the usual ones.
+pub(crate) fn key(more: &[&str]) -> String {
+    key_of(&[&include(more), &sources().join("\n"), LVM_CONF, CUSTOMIZE])
+}
+
+/// Makes `root.ext4` in `work`, with these packages beside the usual ones.
+pub(crate) fn build(work: &Path, more: &[&str]) -> Result<()> {
     if nix::unistd::geteuid().is_root() {
-        return bootstrap(work);
+        return bootstrap(work, more);
     }
     // Without root, mmdebstrap's hooks run under a subordinate id, which may not enter a home
     // folder.
@@ -141,7 +146,7 @@ pub(crate) fn build(work: &Path) -> Result<()> {
     fs::create_dir(&open).with_context(|| format!("make {}", open.display()))?;
     let built = fs::set_permissions(&open, fs::Permissions::from_mode(0o777))
         .context("open the work folder")
-        .and_then(|()| bootstrap(&open))
+        .and_then(|()| bootstrap(&open, more))
         .and_then(|()| {
             let mut copy = Command::new("cp");
             copy.arg("--sparse=always").arg(open.join("root.ext4")).arg(work.join("root.ext4"));
@@ -151,7 +156,7 @@ pub(crate) fn build(work: &Path) -> Result<()> {
     built
 }
 
-fn bootstrap(work: &Path) -> Result<()> {
+fn bootstrap(work: &Path, more: &[&str]) -> Result<()> {
     fs::write(work.join("lvm.conf"), LVM_CONF).context("write lvm.conf")?;
     fs::write(work.join("customize"), CUSTOMIZE).context("write the customize hook")?;
     let mut mmdebstrap = tool("mmdebstrap");
@@ -160,10 +165,22 @@ fn bootstrap(work: &Path) -> Result<()> {
     for path in ["doc", "info", "locale", "man"] {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{path}/*"));
     }
-    mmdebstrap.arg(format!("--include={}", PACKAGES.join(",")));
+    mmdebstrap.arg(format!("--include={}", include(more)));
     mmdebstrap.arg(format!("--customize-hook=sh '{0}/customize' \"$1\" '{0}'", work.display()));
     mmdebstrap.args([RELEASE, "/dev/null"]).args(sources());
     run(&mut mmdebstrap)
         .map(drop)
         .context("make the guest's root from Debian packages (is the mirror reachable?)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_packages_make_another_image_and_leave_the_usual_one() {
+        assert_eq!(include(&[]), PACKAGES.join(","));
+        assert!(include(&["sanlock"]).ends_with(",sanlock"));
+        assert_ne!(key(&["sanlock"]), key(&[]));
+    }
 }

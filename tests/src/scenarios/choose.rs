@@ -75,8 +75,9 @@ pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
         Ok(history) => of(all, &history),
         Err(error) => {
             println!("cannot read the history of commits: {error:#}");
-            let (left_out, taken): (Vec<_>, _) = all.iter().partition(|one| one.tier == Tier::Full);
-            let left_out = left_out.into_iter().map(|one| one.name).collect();
+            let (left_out, taken): (Vec<_>, _) =
+                all.iter().partition(|one| matches!(one.tier, Tier::Full(_)));
+            let left_out = by_length(left_out).into_iter().map(|one| one.name).collect();
             Choice { taken: by_length(taken), left_out, turn: None, changed: Vec::new() }
         }
     }
@@ -94,7 +95,7 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
                 taken.push(scenario);
                 continue;
             }
-            Tier::Full => {
+            Tier::Full(_) => {
                 left_out.push(scenario.name);
                 continue;
             }
@@ -173,9 +174,10 @@ mod tests {
         History { commits, changed: changed.iter().map(|&file| file.to_owned()).collect() }
     }
 
-    /// Scenarios of the full check alone.
+    /// Scenarios of the full check alone, the longest first.
     fn full() -> Vec<&'static str> {
-        ALL.iter().filter(|one| one.tier == Tier::Full).map(|one| one.name).collect()
+        let full = ALL.iter().filter(|one| matches!(one.tier, Tier::Full(_))).collect();
+        by_length(full).into_iter().map(|one| one.name).collect()
     }
 
     fn names(choice: &Choice) -> Vec<&'static str> {
@@ -194,7 +196,7 @@ mod tests {
             assert!(choice.taken.len() < ALL.len());
             seen.extend(names(&choice));
         }
-        assert!(ALL.iter().all(|one| seen.contains(&one.name) != (one.tier == Tier::Full)));
+        assert!(ALL.iter().all(|one| seen.contains(&one.name) != matches!(one.tier, Tier::Full(_))));
     }
 
     #[test]
@@ -223,7 +225,7 @@ mod tests {
     fn every_subject_exists() {
         let root = mooring_rig::options::workspace_root();
         let subjects = ALL.iter().flat_map(|scenario| match scenario.tier {
-            Tier::Core | Tier::Full => &[],
+            Tier::Core | Tier::Full(_) => &[],
             Tier::Rotation { subject } => subject,
         });
         for part in SHARED.iter().chain(subjects) {

@@ -7,6 +7,7 @@ mod beside_iscsid;
 mod boot;
 mod cache;
 mod cloned;
+mod cluster;
 mod contract;
 mod discard;
 mod extend;
@@ -53,6 +54,7 @@ use anyhow::Result;
 use mooring_rig::{KernelNotAvailable, WaitRanOut, phases};
 
 pub use choose::{Choice, by_length, choose};
+pub use cluster::PACKAGES as CLUSTER_PACKAGES;
 pub use table::ALL;
 
 use crate::site::Programs;
@@ -68,9 +70,19 @@ pub enum Tier {
         /// that every scenario uses.
         subject: &'static [&'static str],
     },
-    /// In the full check, and by its name: it takes many minutes, or needs packages of an earlier
-    /// commit.
-    Full,
+    /// In the full check, and by its name, for what it needs.
+    Full(Needs),
+}
+
+/// The reason why a scenario runs in the full check only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Packages of an earlier commit, whose first build takes minutes.
+    EarlierPackages,
+    /// An image of its own, with [`CLUSTER_PACKAGES`].
+    ClusterSoftware,
+    /// Nothing but minutes of time.
+    Time,
 }
 
 /// One scenario.

@@ -1,11 +1,11 @@
 //! The table of all scenarios.
 
 use super::{
-    Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, cloned, contract,
-    discard, extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images, installed,
-    lvm, lvm_by_hand, many_disks, papers, partition, port_ids, portals, power_cuts, reservations, restored,
-    ro_fuzz, sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared, thin_pool_full,
-    two_servers, upgrade_skew, vagrant_scripts, volumes,
+    Needs, Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, cloned, cluster,
+    contract, discard, extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images,
+    installed, lvm, lvm_by_hand, many_disks, papers, partition, port_ids, portals, power_cuts, reservations,
+    restored, ro_fuzz, sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared,
+    thin_pool_full, two_servers, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -112,16 +112,23 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "partition",
         shows: "two minutes without the storage agent, without the host's agent, and without both, while volumes are attached: each attach ends as attached or with a reason, nothing is half done, a writer and its session go on",
-        tier: Tier::Full,
+        tier: Tier::Full(Needs::Time),
         usual: 480,
         run: partition::run,
     },
     Scenario {
         name: crate::earlier::SCENARIO,
         shows: "packages of an earlier commit upgraded while a host writes: a new agent beside the old controller, the new controller over old agents, then all; secrets in clear are sealed",
-        tier: Tier::Full,
+        tier: Tier::Full(Needs::EarlierPackages),
         usual: 330,
         run: upgrade_skew::run,
+    },
+    Scenario {
+        name: "fence-scsi",
+        shows: "Debian's fence_scsi on a shared volume: two hosts register, one fences the other under I/O of both, whose writes are refused while its own go on; the control that both wrote before, and the trap of a holder that is detached",
+        tier: Tier::Full(Needs::ClusterSoftware),
+        usual: 120,
+        run: cluster::fence_scsi::run,
     },
     Scenario {
         name: "fc",
