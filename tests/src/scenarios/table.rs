@@ -124,6 +124,13 @@ pub const ALL: &[Scenario] = &[
         run: upgrade_skew::run,
     },
     Scenario {
+        name: "sanlock",
+        shows: "sanlock of Debian on a shared volume: a lease that one host holds is refused to the other, and is the other's after a power cut of the first; what the first wrote is there",
+        tier: Tier::Full(Needs::ClusterSoftware),
+        usual: 300,
+        run: cluster::sanlock::run,
+    },
+    Scenario {
         name: "fence-scsi",
         shows: "Debian's fence_scsi on a shared volume: two hosts register, one fences the other under I/O of both, whose writes are refused while its own go on; the control that both wrote before, and the trap of a holder that is detached",
         tier: Tier::Full(Needs::ClusterSoftware),
