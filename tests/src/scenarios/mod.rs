@@ -20,6 +20,7 @@ mod host_off;
 mod hung_device;
 mod images;
 mod installed;
+mod libiscsi;
 mod lvm;
 mod lvm_by_hand;
 mod many_disks;

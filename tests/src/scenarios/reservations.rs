@@ -2,19 +2,18 @@
 //! when the agent is killed and when the storage node loses its power. Initiators find what they
 //! find at a bare LIO target.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, Running};
 use serde_json::Value;
 
+use super::libiscsi::{bare, verdicts};
 use super::readers::Readers;
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::initiator::Host;
-use crate::site::{GROUP, Programs, Site, TARGET};
+use crate::site::{Programs, Site, TARGET};
 
 pub(super) const PORTAL: &str = "10.10.0.10:3260";
 
@@ -317,29 +316,9 @@ impl<'a> Cluster<'a> {
         self.hosts[host].vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(3)).spawn()
     }
 
-    /// Makes a bare target beside ours, on an LV beside ours, with the kernel's defaults.
-    fn bare(&self) -> Result<String> {
-        let bare = "iqn.2026-01.test.mooring:bare";
-        let core = format!("{TARGET}/core/iblock_7/bare");
-        let tpg = format!("{TARGET}/iscsi/{bare}/tpgt_1");
-        let mut script = format!(
-            "set -e; lvcreate -q -y -Wn -Zn -n bare -L 64M {GROUP}; mkdir -p {core}; \
-             echo udev_path=/dev/{GROUP}/bare > {core}/control; echo 55555555-2222 > {core}/wwn/vpd_unit_serial; \
-             echo 1 > {core}/enable; mkdir -p {tpg}/lun/lun_1; echo 0 > {tpg}/attrib/authentication; \
-             ln -s {core} {tpg}/lun/lun_1/x; "
-        );
-        for initiator in &self.grants {
-            let acl = format!("{tpg}/acls/{initiator}");
-            write!(script, "mkdir -p {acl}/lun_1; ln -s {tpg}/lun/lun_1 {acl}/lun_1/x; ")?;
-        }
-        write!(script, "mkdir {tpg}/np/{PORTAL}; echo 1 > {tpg}/enable")?;
-        self.site.storage()?.sh(&script)?.ok().context("make the bare target")?;
-        Ok(bare.to_owned())
-    }
-
     fn as_bare(&mut self) -> Result<()> {
         self.volume(TESTS)?;
-        let bare = self.bare()?;
+        let bare = bare(self.site, &self.grants)?;
         let (ours, theirs) = (self.start_tests(0, &target(TESTS))?, self.start_tests(1, &bare)?);
         let (ours, theirs) = (verdicts(&ours.wait()?.stdout), verdicts(&theirs.wait()?.stdout));
         check(ours == theirs, || format!("libiscsi's tests: {ours:?}\nat a bare target: {theirs:?}"))?;
@@ -353,28 +332,4 @@ impl<'a> Cluster<'a> {
         ));
         Ok(())
     }
-}
-
-/// The verdict of each test, which may stand lines after its name.
-fn verdicts(said: &str) -> BTreeMap<String, &'static str> {
-    let (mut all, mut family, mut test, mut skips) = (BTreeMap::new(), "", None, false);
-    for line in said.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix("Family: ") {
-            (family, test) = (name, None);
-        }
-        let begins = line.strip_prefix("Test: ").and_then(|line| line.split_once(" ..."));
-        let rest = begins.map_or(line, |(name, rest)| {
-            (test, skips) = (Some(format!("{family}.{name}")), false);
-            rest
-        });
-        skips |= rest.contains("[SKIPPED]");
-        let verdict = match rest {
-            "passed" if skips => "skipped",
-            "passed" => "passed",
-            "FAILED" => "failed",
-            _ => continue,
-        };
-        all.extend(test.take().map(|test| (test, verdict)));
-    }
-    all
 }

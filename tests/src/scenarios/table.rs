@@ -3,9 +3,9 @@
 use super::{
     Needs, Scenario, Tier, adopt, agent_killed, attach_faults, beside_iscsid, boot, cache, cloned, cluster,
     contract, discard, extend, faults, fc, fc_agent, fc_main_job, fc_trials, host_off, hung_device, images,
-    installed, lvm, lvm_by_hand, many_disks, papers, partition, port_ids, portals, power_cuts, reservations,
-    restored, ro_fuzz, sessiond_killed, shutdown, sick_groups, snapshots, stuck, target_cleared,
-    thin_pool_full, two_servers, upgrade_skew, vagrant_scripts, volumes,
+    installed, libiscsi, lvm, lvm_by_hand, many_disks, papers, partition, port_ids, portals, power_cuts,
+    reservations, restored, ro_fuzz, sessiond_killed, shutdown, sick_groups, snapshots, stuck,
+    target_cleared, thin_pool_full, two_servers, upgrade_skew, vagrant_scripts, volumes,
 };
 use mooring_rig::Kernel;
 
@@ -129,6 +129,13 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Full(Needs::ClusterSoftware),
         usual: 300,
         run: cluster::sanlock::run,
+    },
+    Scenario {
+        name: "libiscsi",
+        shows: "libiscsi's whole suite, test by test: what a bare LIO target passes passes at a target of ours, but for WRITE SAME, COMPARE AND WRITE and EXTENDED COPY, which every export is without",
+        tier: Tier::Full(Needs::Time),
+        usual: 240,
+        run: libiscsi::run,
     },
     Scenario {
         name: "fence-scsi",
