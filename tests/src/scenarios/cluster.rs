@@ -15,6 +15,7 @@ use crate::native::text;
 use crate::site::{Programs, Site};
 
 pub(super) mod fence_scsi;
+pub(super) mod lvmlockd;
 pub(super) mod sanlock;
 
 /// Debian's cluster software, in an image of its own.

@@ -131,6 +131,13 @@ pub const ALL: &[Scenario] = &[
         run: cluster::sanlock::run,
     },
     Scenario {
+        name: "lvmlockd",
+        shows: "LVM's lvmlockd with sanlock on a shared volume: a logical volume that one host has active is refused to the other, and is the other's when the first lets it go or loses its power, with its data",
+        tier: Tier::Full(Needs::ClusterSoftware),
+        usual: 330,
+        run: cluster::lvmlockd::run,
+    },
+    Scenario {
         name: "libiscsi",
         shows: "libiscsi's whole suite, test by test: what a bare LIO target passes passes at a target of ours, but for WRITE SAME, COMPARE AND WRITE and EXTENDED COPY, which every export is without",
         tier: Tier::Full(Needs::Time),
