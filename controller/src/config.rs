@@ -23,18 +23,18 @@ use toml::Spanned;
 
 use crate::policy::ENFORCE_NEW_DEFAULTS;
 use crate::quota::{Key, LIMIT_MAX, Limit};
-use crate::service::{
-    AgentEntry, KEEP_AUDIT_DEFAULT, KEEP_RECORDS_DEFAULT, PostgresOptions, Scheduler, SecretsOnGet,
-};
+use crate::service::{AgentEntry, PostgresOptions, Scheduler, SecretsOnGet};
 
 mod callers;
 mod enrolment;
+mod kept;
 mod scheduler;
 
 use callers::RawKeystone;
 pub use callers::{Asked, Callers};
 pub use enrolment::Enrolment;
 use enrolment::RawEnrolment;
+use kept::{RawAudit, RawRecords, keep_audit, keep_records};
 use scheduler::RawScheduler;
 
 /// The path of the file, unless the command line names another.
@@ -48,13 +48,6 @@ const HINT: Hint = Hint { made_by: "`mooring-controller init`", example: "contro
 /// The default address of the API: the port of the Block Storage API.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 8776));
-
-/// The longest time for which lines of the audit log and old records are kept, if not for ever: a
-/// hundred years, in days.
-const KEEP_DAYS_MAX: u64 = 36_500;
-
-/// The shortest time for which old records are kept, in days: as long as agents keep tombstones.
-const KEEP_RECORDS_MIN: u64 = 90;
 
 /// The configuration, checked.
 #[derive(Debug, Clone)]
@@ -289,18 +282,6 @@ struct RawAttach {
     shared_initiators: bool,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-struct RawAudit {
-    keep_days: Option<Spanned<i64>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-struct RawRecords {
-    keep_days: Option<Spanned<i64>>,
-}
-
 impl Default for RawAttach {
     fn default() -> Self {
         Self { protect_instances: true, hosts: BTreeMap::new(), shared_initiators: false }
@@ -402,41 +383,6 @@ fn listen(
         addresses.push(address);
     }
     Ok(addresses)
-}
-
-/// Reads the days for which lines are kept; `None` for 0, which means for ever.
-fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
-    let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
-    match u64::try_from(*days.get_ref()) {
-        Ok(0) => Ok(None),
-        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
-        _ => {
-            let why = format!(
-                "audit.keep_days: {} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept",
-                days.get_ref()
-            );
-            Err(file.wrong(&days.span(), why))
-        }
-    }
-}
-
-/// Reads the days for which old records are kept; `None` for 0, which means for ever.
-fn keep_records(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
-    let Some(days) = days else { return Ok(Some(KEEP_RECORDS_DEFAULT)) };
-    match u64::try_from(*days.get_ref()) {
-        Ok(0) => Ok(None),
-        Ok(number) if (KEEP_RECORDS_MIN..=KEEP_DAYS_MAX).contains(&number) => {
-            Ok(Some(Duration::from_hours(number * 24)))
-        }
-        _ => {
-            let why = format!(
-                "records.keep_days: {} is not 0 (for ever), nor {KEEP_RECORDS_MIN} (as long as agents know what is gone) to \
-                 {KEEP_DAYS_MAX}: want how many days records of what has ended are kept",
-                days.get_ref()
-            );
-            Err(file.wrong(&days.span(), why))
-        }
-    }
 }
 
 /// Reads default limits. Limits of single types are set through the API, which knows the types.

@@ -109,7 +109,9 @@ fn attaches_outlast(cut: &[&str]) {
     let (caller, waits) = (&admin, cut.contains(&"s1"));
     let (of_early, of_late, meanwhile) = std::thread::scope(|scope| {
         let running: Vec<_> = early.iter().map(|ask| scope.spawn(move || ask.send(caller))).collect();
-        cut.iter().for_each(|name| fleet.until_missed(name));
+        for name in cut {
+            fleet.until_missed(name);
+        }
         let of_late: Vec<_> = late.iter().map(|ask| ask.send(caller)).collect();
         let meanwhile = (session.write(), storage.sessions(&old), storage.grants(&new).len());
         fleet.heal();

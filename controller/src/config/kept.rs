@@ -1,0 +1,69 @@
+//! `[audit]` and `[records]`: times for which lines of the audit log and old records are kept.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{ConfigError, File};
+use crate::service::{KEEP_AUDIT_DEFAULT, KEEP_RECORDS_DEFAULT};
+
+/// The longest time for which lines of the audit log and old records are kept, if not for ever: a
+/// hundred years, in days.
+const KEEP_DAYS_MAX: u64 = 36_500;
+
+/// The shortest time for which old records are kept, in days: as long as agents keep tombstones.
+const KEEP_RECORDS_MIN: u64 = 90;
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawAudit {
+    pub(super) keep_days: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawRecords {
+    pub(super) keep_days: Option<Spanned<i64>>,
+}
+
+/// Reads the days for which lines are kept; `None` for 0, which means for ever.
+pub(super) fn keep_audit(
+    file: &File<'_>,
+    days: Option<&Spanned<i64>>,
+) -> Result<Option<Duration>, ConfigError> {
+    let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
+    match u64::try_from(*days.get_ref()) {
+        Ok(0) => Ok(None),
+        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
+        _ => {
+            let why = format!(
+                "audit.keep_days: {} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept",
+                days.get_ref()
+            );
+            Err(file.wrong(&days.span(), why))
+        }
+    }
+}
+
+/// Reads the days for which old records are kept; `None` for 0, which means for ever.
+pub(super) fn keep_records(
+    file: &File<'_>,
+    days: Option<&Spanned<i64>>,
+) -> Result<Option<Duration>, ConfigError> {
+    let Some(days) = days else { return Ok(Some(KEEP_RECORDS_DEFAULT)) };
+    match u64::try_from(*days.get_ref()) {
+        Ok(0) => Ok(None),
+        Ok(number) if (KEEP_RECORDS_MIN..=KEEP_DAYS_MAX).contains(&number) => {
+            Ok(Some(Duration::from_hours(number * 24)))
+        }
+        _ => {
+            let why = format!(
+                "records.keep_days: {} is not 0 (for ever), nor {KEEP_RECORDS_MIN} (as long as agents know what is gone) to \
+                 {KEEP_DAYS_MAX}: want how many days records of what has ended are kept",
+                days.get_ref()
+            );
+            Err(file.wrong(&days.span(), why))
+        }
+    }
+}
