@@ -13,6 +13,7 @@ mod identity;
 mod image;
 mod jobs;
 mod manage;
+mod place;
 mod snapshot;
 mod transport;
 mod violation;
@@ -47,6 +48,7 @@ pub use identity::Identity;
 pub use image::HostImage;
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
+pub use place::VolumePlace;
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotAction};
 pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use violation::{
@@ -159,10 +161,8 @@ pub struct Volume {
     pub user: String,
     /// The users' own keys.
     pub metadata: BTreeMap<String, String>,
-    /// The storage agent and pool, as `host@lvm#pool`, once it is placed.
-    pub host: Option<String>,
-    /// The volume's availability zone.
-    pub zone: String,
+    /// The place of the volume.
+    pub place: VolumePlace,
     /// The time of creation, in UTC.
     pub created_at: SystemTime,
     /// The time of the last change, in UTC.
@@ -175,8 +175,6 @@ pub struct Volume {
     pub bootable: bool,
     /// The readonly flag; `None` if it was never set.
     pub readonly: Option<bool>,
-    /// The storage agent that serves the volume.
-    pub agent: AgentId,
     /// The source of the volume's contents.
     pub source: Option<Source>,
 }

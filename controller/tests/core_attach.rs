@@ -35,7 +35,7 @@ async fn a_native_attach_goes_all_the_way_and_back() {
     assert_eq!((live.session, live.effective_mode), (Some(true), Some(Mode::ReadWrite)));
     assert!(live.attachment.connection_info.is_none(), "a native attachment's secret is its host's");
     let seen = rig.service.volume(&admin(), volume).await.unwrap();
-    assert_eq!((seen.status, seen.host.as_deref()), (VolumeStatus::InUse, Some("storage@lvm#vg0")));
+    assert_eq!((seen.status, seen.place.host.as_deref()), (VolumeStatus::InUse, Some("storage@lvm#vg0")));
     {
         let state = rig.hosts[0].state();
         let spec = state.connections[&volume.to_string()].spec.clone().unwrap();

@@ -55,7 +55,7 @@ async fn what_was_true_is_true_and_nothing_is_sent() {
     assert!(matches!(lost, Refusal::NotFound { .. }));
     let seen = rig.service.volume(&admin(), volume).await.unwrap();
     assert_eq!((seen.status, &seen.volume_type), (VolumeStatus::InUse, &before.0.volume_type));
-    assert_eq!((seen.created_at, seen.agent), (before.0.created_at, before.0.agent));
+    assert_eq!((seen.created_at, seen.place.agent), (before.0.created_at, before.0.place.agent));
     assert_eq!(calls(&rig), before.1, "nothing was sent");
     // All of it works, and can be detached.
     let more = rig.service.create_attachment(&admin(), client(volume, 2), LONG).await.unwrap();

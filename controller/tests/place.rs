@@ -55,7 +55,7 @@ async fn create(rig: &Rig, new: NewVolume) -> Result<Volume, Refusal> {
 
 /// The agent of a volume, as it is now.
 async fn host_of(rig: &Rig, id: VolumeId) -> String {
-    rig.service.volume(&admin(), id).await.unwrap().host.unwrap()
+    rig.service.volume(&admin(), id).await.unwrap().place.host.unwrap()
 }
 
 fn no_room() -> Status {
@@ -75,14 +75,14 @@ fn calls(agent: &Fake, id: VolumeId) -> Vec<String> {
 async fn the_emptier_pool_is_chosen_and_an_agent_that_is_down_last() {
     let rig = rig(&[10, 50], same).await;
     let first = create(&rig, sized(1)).await.unwrap();
-    assert_eq!(first.host.as_deref(), Some("host2@lvm#vg0"));
+    assert_eq!(first.place.host.as_deref(), Some("host2@lvm#vg0"));
     rig.until_volume(first.id, VolumeStatus::Available).await;
     rig.hosts[1].set_down(true);
     rig.until_host("host2", |host| !host.up).await;
-    assert_eq!(create(&rig, sized(1)).await.unwrap().host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(create(&rig, sized(1)).await.unwrap().place.host.as_deref(), Some("host1@lvm#vg0"));
     // A volume that fits nowhere else waits for that agent.
     let large = create(&rig, sized(20)).await.unwrap();
-    assert_eq!(large.host.as_deref(), Some("host2@lvm#vg0"));
+    assert_eq!(large.place.host.as_deref(), Some("host2@lvm#vg0"));
     assert_eq!(large.status, VolumeStatus::Creating);
 }
 
@@ -107,7 +107,7 @@ async fn types_choose_agents_and_pools_by_their_configured_names() {
         let specs = BTreeMap::from([("volume_backend_name".to_owned(), name.to_owned())]);
         rig.service.create_type(&admin(), name, None, true, specs).await.unwrap();
         let new = NewVolume { volume_type: Some(name.to_owned()), ..sized(1) };
-        assert_eq!(create(&rig, new).await.unwrap().host.as_deref(), Some(want), "{name}");
+        assert_eq!(create(&rig, new).await.unwrap().place.host.as_deref(), Some(want), "{name}");
     }
     for (host, name) in [("host1@lvm", "slow"), ("host2@lvm", "fast"), ("host3@lvm", "lvm")] {
         let shown = rig.service.capabilities(&admin(), host).await.unwrap();
@@ -174,7 +174,7 @@ async fn a_refusal_names_pools_to_those_only_who_may_list_them() {
 async fn with_the_switch_it_is_accepted_and_ends_in_an_error() {
     let rig = rig(&[10], |options| options.scheduler.fast_fail = false).await;
     let made = create(&rig, sized(20)).await.unwrap();
-    assert_eq!((made.status, made.host), (VolumeStatus::Error, None));
+    assert_eq!((made.status, made.place.host), (VolumeStatus::Error, None));
     let messages = sql(
         &rig,
         "SELECT COUNT(*) FROM messages WHERE resource_id = ?1 AND event = 'VOLUME_VOLUME_001_002'",
@@ -217,7 +217,7 @@ async fn reports_and_words_of_operators_outlive_a_restart() {
         )
         .await
         .unwrap();
-    assert_eq!(create(&rig, sized(1)).await.unwrap().host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(create(&rig, sized(1)).await.unwrap().place.host.as_deref(), Some("host1@lvm#vg0"));
     rig.hosts.iter().for_each(|host| host.set_down(true));
     rig.restart_on("state", false).await;
     let refused = create(&rig, sized(20)).await.unwrap_err().to_string();
@@ -228,7 +228,7 @@ async fn reports_and_words_of_operators_outlive_a_restart() {
     assert_eq!(second.disabled_reason.as_deref(), Some("a disk"));
     rig.service.change_host(&admin(), "host2", HostChange::Enable).await.unwrap();
     rig.service.change_host(&admin(), "host1", HostChange::Drain).await.unwrap();
-    assert_eq!(create(&rig, sized(1)).await.unwrap().host.as_deref(), Some("host2@lvm#vg0"));
+    assert_eq!(create(&rig, sized(1)).await.unwrap().place.host.as_deref(), Some("host2@lvm#vg0"));
     rig.service.change_host(&admin(), "host2", HostChange::Drain).await.unwrap();
     let refused = create(&rig, sized(1)).await.unwrap_err().to_string();
     assert!(refused.contains("is being emptied"), "{refused}");
@@ -293,9 +293,13 @@ async fn zones_of_requests_types_and_agents() {
     let rig = rig(&[10, 50, 90], zoned).await;
     for (zone, host) in [("a", "host1@lvm#vg0"), ("b", "host2@lvm#vg0"), ("nova", "host3@lvm#vg0")] {
         let made = create(&rig, in_zone(zone)).await.unwrap();
-        assert_eq!((made.zone.as_str(), made.host.as_deref()), (zone, Some(host)));
+        assert_eq!((made.place.zone.as_str(), made.place.host.as_deref()), (zone, Some(host)));
     }
-    assert_eq!(create(&rig, new_volume()).await.unwrap().zone, "nova", "the emptiest pool, in any zone");
+    assert_eq!(
+        create(&rig, new_volume()).await.unwrap().place.zone,
+        "nova",
+        "the emptiest pool, in any zone"
+    );
     let unknown = create(&rig, in_zone("c")).await.map_err(in_words).unwrap_err();
     assert!(
         matches!(&unknown, Refusal::Invalid(text) if text == "Availability zone 'c' is invalid."),
@@ -304,8 +308,8 @@ async fn zones_of_requests_types_and_agents() {
     let specs = BTreeMap::from([("RESKEY:availability_zones".to_owned(), "a, b".to_owned())]);
     rig.service.create_type(&admin(), "bound", None, true, specs).await.unwrap();
     let bound = |new: NewVolume| NewVolume { volume_type: Some("bound".to_owned()), ..new };
-    assert_eq!(create(&rig, bound(new_volume())).await.unwrap().zone, "b");
-    assert_eq!(create(&rig, bound(in_zone("a"))).await.unwrap().zone, "a");
+    assert_eq!(create(&rig, bound(new_volume())).await.unwrap().place.zone, "b");
+    assert_eq!(create(&rig, bound(in_zone("a"))).await.unwrap().place.zone, "a");
     assert!(
         create(&rig, bound(in_zone("nova"))).await.unwrap_err().to_string().contains("availability zone")
     );
@@ -330,24 +334,24 @@ async fn the_default_zone_is_for_those_who_name_none() {
         options.scheduler.default_zone = Some("a".to_owned());
     })
     .await;
-    assert_eq!(create(&rig, new_volume()).await.unwrap().zone, "a");
-    assert_eq!(create(&rig, in_zone("b")).await.unwrap().zone, "b");
+    assert_eq!(create(&rig, new_volume()).await.unwrap().place.zone, "a");
+    assert_eq!(create(&rig, in_zone("b")).await.unwrap().place.zone, "b");
     let specs = BTreeMap::from([("RESKEY:availability_zones".to_owned(), "b".to_owned())]);
     rig.service.create_type(&admin(), "bound", None, true, specs).await.unwrap();
     let bound = NewVolume { volume_type: Some("bound".to_owned()), ..new_volume() };
-    assert_eq!(create(&rig, bound).await.unwrap().zone, "b");
+    assert_eq!(create(&rig, bound).await.unwrap().place.zone, "b");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_name_the_callers_volumes() {
     let rig = rig(&[10, 50], same).await;
     let there = create(&rig, new_volume()).await.unwrap();
-    assert_eq!(there.host.as_deref(), Some("host2@lvm#vg0"));
+    assert_eq!(there.place.host.as_deref(), Some("host2@lvm#vg0"));
     let away =
         create(&rig, hinted(Hints { different_host: vec![there.id], ..Hints::default() })).await.unwrap();
-    assert_eq!(away.host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(away.place.host.as_deref(), Some("host1@lvm#vg0"));
     let beside = create(&rig, hinted(Hints { same_host: vec![away.id], ..Hints::default() })).await.unwrap();
-    assert_eq!(beside.host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(beside.place.host.as_deref(), Some("host1@lvm#vg0"));
     let both = Hints { different_host: vec![there.id, away.id], ..Hints::default() };
     assert!(create(&rig, hinted(both)).await.unwrap_err().to_string().contains("affinity"));
     // An unknown id, and one of another project: the same answer.
@@ -372,9 +376,9 @@ async fn a_pool_that_refuses_is_followed_by_the_next_one() {
     rig.hosts[2].state().knobs.refuse_volume = Some(no_room());
     rig.hosts[1].state().knobs.fail_volumes = true;
     let made = create(&rig, new_volume()).await.unwrap();
-    assert_eq!(made.host.as_deref(), Some("host3@lvm#vg0"));
+    assert_eq!(made.place.host.as_deref(), Some("host3@lvm#vg0"));
     let seen = rig.until_volume(made.id, VolumeStatus::Available).await;
-    assert_eq!(seen.host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(seen.place.host.as_deref(), Some("host1@lvm#vg0"));
     assert_eq!(seen.fault, None);
     let placement = rig.service.placement(&admin(), made.id).await.unwrap();
     let tried: Vec<_> = placement.tried.iter().map(|(pool, _)| pool.as_str()).collect();
@@ -462,13 +466,13 @@ async fn no_second_pool_before_the_first_has_said_that_nothing_is_there() {
     rig.restart_on("state", false).await;
     rig.until_host("host1", |host| host.up).await;
     let seen = rig.service.volume(&admin(), made).await.unwrap();
-    assert_eq!((seen.status, seen.host.as_deref()), (VolumeStatus::Creating, Some("host2@lvm#vg0")));
+    assert_eq!((seen.status, seen.place.host.as_deref()), (VolumeStatus::Creating, Some("host2@lvm#vg0")));
     assert!(calls(&rig.hosts[0], made).is_empty());
     // The agent reports it, and the placement goes on.
     rig.hosts[1].state().knobs.lose_deletes = false;
     rig.hosts[1].set_down(false);
     let seen = rig.until_volume(made, VolumeStatus::Available).await;
-    assert_eq!((seen.host.as_deref(), seen.name.as_deref()), (Some("host1@lvm#vg0"), Some("renamed")));
+    assert_eq!((seen.place.host.as_deref(), seen.name.as_deref()), (Some("host1@lvm#vg0"), Some("renamed")));
     assert!(!has(&rig.hosts[1], made) && has(&rig.hosts[0], made));
     let wishes = calls(&rig.hosts[1], made).iter().filter(|call| call.starts_with("volume")).count();
     assert_eq!(wishes, 1, "it was wished there once: {:?}", calls(&rig.hosts[1], made));
@@ -486,7 +490,7 @@ async fn killed_after_any_call_a_volume_ends_at_one_pool() {
         puts.wait_for(|puts| *puts >= before + killed_at).await.unwrap();
         rig.restart().await;
         let seen = rig.until_volume(made, VolumeStatus::Available).await;
-        assert_eq!(seen.host.as_deref(), Some("host1@lvm#vg0"), "killed at {killed_at}");
+        assert_eq!(seen.place.host.as_deref(), Some("host1@lvm#vg0"), "killed at {killed_at}");
         assert!(has(&rig.hosts[0], made) && !has(&rig.hosts[1], made), "killed at {killed_at}");
     }
 }
@@ -512,7 +516,7 @@ async fn pools_of_one_agent_follow_each_other_too() {
         if volume.status == VolumeStatus::Creating { Err(format!("{volume:?}")) } else { Ok(volume) }
     })
     .await;
-    assert_eq!(seen.host.as_deref(), Some("host1@lvm#vg1"));
+    assert_eq!(seen.place.host.as_deref(), Some("host1@lvm#vg1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -573,7 +577,7 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
     rig.until_host("host2", |host| !host.up).await;
     rig.until_host("host3", |host| !host.up).await;
     let unsent = create(&rig, sized(40)).await.unwrap();
-    assert_eq!(unsent.host.as_deref(), Some("host2@lvm#vg0"));
+    assert_eq!(unsent.place.host.as_deref(), Some("host2@lvm#vg0"));
     rig.hosts[0].state().pools = vec![pool("vg0", 90)];
     rig.restart_on("state", false).await;
     // Time before the start does not count. From then on each look counts two minutes more.
@@ -587,7 +591,7 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
         if seen.status == VolumeStatus::Available { Ok(seen) } else { Err(format!("{seen:?}")) }
     })
     .await;
-    assert_eq!(seen.host.as_deref(), Some("host1@lvm#vg0"));
+    assert_eq!(seen.place.host.as_deref(), Some("host1@lvm#vg0"));
     assert!(calls(&rig.hosts[1], unsent.id).is_empty());
     assert_eq!(host_of(&rig, sent.id).await, "host3@lvm#vg0", "it may have something of it");
 }

@@ -161,9 +161,12 @@ fn the_cost_of_a_boot_is_linear() {
     let of_the_node = |call: &String| {
         ["read dbroot", "read version", "list iscsi"].contains(&call.as_str()) || call.starts_with("lvm ")
     };
+    // A resync by the clock reads the reservations of the exports that are watched by then.
+    let of_reservations = |call: &String| call.contains("/pr/");
     for memory in [Memory::Kept, Memory::Lost] {
         let [one, two, three] = [1, 2, 3].map(|times| {
             let calls = calls_of_a_boot(times * MANY, memory).into_iter();
+            let calls = calls.filter(|call| !of_reservations(call));
             let (node, volumes): (Vec<_>, Vec<_>) = calls.partition(of_the_node);
             assert!(node.len() < usize::from(MANY), "{node:?}");
             volumes.len()

@@ -241,7 +241,7 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
         description: volume.description.as_deref(),
         status: volume.status.as_str(),
         size: volume.size_gib,
-        availability_zone: &volume.zone,
+        availability_zone: &volume.place.zone,
         created_at: naive(volume.created_at),
         updated_at: volume.updated_at.and_then(naive),
         volume_type: &volume.volume_type.name,
@@ -261,14 +261,14 @@ pub(super) fn volume<'a>(ctx: &'a Ctx, keys: VolumeKeys, volume: &'a Volume) -> 
         provider_id: nothing(admin && since(Version::PROVIDER_ID)),
         // Each volume has its own target: a login or logout of one never touches another.
         shared_targets: since(Version::SHARED_TARGETS).then_some(false),
-        service_uuid: since(Version::SHARED_TARGETS).then_some(volume.agent),
+        service_uuid: since(Version::SHARED_TARGETS).then_some(volume.place.agent),
         cluster_name: nothing(admin && since(Version::CLUSTER_NAME)),
         volume_type_id: since(Version::TYPE_ID).then_some(volume.volume_type.id),
         consumes_quota: since(Version::CONSUMES_QUOTA).then_some(true),
         tenant: keys.project.then_some(volume.project.as_str()),
         migstat: nothing(keys.migration),
         name_id: nothing(keys.migration),
-        host: keys.host.then_some(volume.host.as_deref()),
+        host: keys.host.then_some(volume.place.host.as_deref()),
     }
 }
 

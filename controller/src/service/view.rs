@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use mooring_model::{AgentId, LUN_DEFAULT, Lun, Portal, VolumeId};
 use serde_json::{Map, Value, json};
 
-use crate::domain::{Attached, Attachment, AttachmentStatus, Snapshot, Volume, VolumeType};
+use crate::domain::{Attached, Attachment, AttachmentStatus, Snapshot, Volume, VolumePlace, VolumeType};
 use crate::flow::Facts;
 use crate::initiators::{HostPorts, Initiators};
 use crate::schedule::capabilities::BACKEND;
@@ -65,15 +65,13 @@ pub(super) fn volume_of(
         project: row.project,
         user: row.user,
         metadata: row.metadata,
-        host,
-        zone: row.zone,
+        place: VolumePlace { agent: row.agent, host, zone: row.zone },
         created_at: row.created_at,
         updated_at: row.updated_at,
         fault: row.review.map(|review| review.why).or(row.fault),
         attachments,
         bootable: row.bootable,
         readonly: row.readonly,
-        agent: row.agent,
         source: row.source,
     }
 }

@@ -7,7 +7,8 @@ use mooring_model::{
 };
 
 use mooring_controller::domain::{
-    DisputedInitiator, ExportState, FencedExport, HostPool, Rotating, UnknownNode, VolumeCut, WantedId,
+    DisputedInitiator, ExportState, FencedExport, HostPool, Rotating, UnknownNode, VolumeCut, VolumePlace,
+    WantedId,
 };
 
 use super::*;
@@ -261,15 +262,17 @@ impl State {
             project: caller.project.clone(),
             user: caller.user.clone(),
             metadata: new.metadata,
-            host: Some("storage1@lvm#vg0".to_owned()),
-            zone: "nova".to_owned(),
+            place: VolumePlace {
+                agent: AgentId::from_u128(0x57),
+                host: Some("storage1@lvm#vg0".to_owned()),
+                zone: "nova".to_owned(),
+            },
             created_at,
             updated_at: None,
             fault: None,
             attachments: Vec::new(),
             bootable: false,
             readonly: None,
-            agent: AgentId::from_u128(0x57),
             source: new.source,
         };
         let mut made = volume.clone();

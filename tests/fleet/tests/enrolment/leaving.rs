@@ -16,7 +16,7 @@ fn a_host_is_renamed_and_serves_on() {
     let agent = node.start();
     until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
     let volume = site.volume();
-    assert_eq!(volume.host.as_deref(), Some("node1@lvm#vg0"));
+    assert_eq!(volume.place.host.as_deref(), Some("node1@lvm#vg0"));
     let before = (site.host("node1").unwrap().agent, site.host("node1").unwrap().enrolment.unwrap().id);
     site.runtime
         .block_on(site.service.fence_host(&admin(), "node1", NewFence::default(), Wait(PATIENCE)))
@@ -35,9 +35,12 @@ fn a_host_is_renamed_and_serves_on() {
     // Nothing has changed on the host, nor on its volume.
     assert!((read(&node.config()), read(&node.identity())) == (config, certificate));
     let renamed = site.look(volume.id).unwrap();
-    assert_eq!((renamed.host.as_deref(), renamed.status), (Some("rack4@lvm#vg0"), VolumeStatus::Available));
+    assert_eq!(
+        (renamed.place.host.as_deref(), renamed.status),
+        (Some("rack4@lvm#vg0"), VolumeStatus::Available)
+    );
     until("its pool", || site.host("rack4").filter(|host| host.pools.len() == 1));
-    assert_eq!(site.volume().host.as_deref(), Some("rack4@lvm#vg0"));
+    assert_eq!(site.volume().place.host.as_deref(), Some("rack4@lvm#vg0"));
 
     // The old name is free for another machine, and opens nothing of the first one.
     let other = site.node("other");
