@@ -582,6 +582,8 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
         Error::InUse { op, object }
     } else if has(NOT_FOUND)
         || has("already exists in volume group")
+        // LVM's message about a pool that another first volume has just made.
+        || has("already exists in Volume group")
         || has("not found in volume group")
         // LVM's message about pools and origins is written so.
         || has("not found in Volume group")
@@ -684,6 +686,11 @@ mod tests {
                 "  Logical Volume \"x\" already exists in volume group \"vg0\"\n",
                 "cannot create vg0/x: it has changed since it was looked at: Logical Volume \"x\" already exists in \
                  volume group \"vg0\"",
+            ),
+            (
+                "  Logical volume x already exists in Volume group vg0.\n",
+                "cannot create vg0/x: it has changed since it was looked at: Logical volume x already exists in Volume \
+                 group vg0.",
             ),
             (
                 "  /dev/mapper/control: open failed: No such device\n",

@@ -66,3 +66,19 @@ fn what_was_taken_before_its_pool_closed_comes_when_there_is_room() {
     eventually("it comes by itself", || seen().phase() == v1::Phase::Ready);
     assert!(seen().problems.is_empty(), "{:?}", seen());
 }
+
+#[test]
+fn first_volumes_that_come_at_once_share_the_pool_that_one_of_them_makes() {
+    let node = Node::with_both("", "thin_pool = \"256MiB\"\n");
+    let agent = node.start();
+    std::thread::scope(|scope| {
+        for n in 1..=8 {
+            let agent = &agent;
+            scope.spawn(move || agent.put_volume(put_volume_spec(&volume(n), 1, thin())));
+        }
+    });
+    for n in 1..=8 {
+        let phase = || agent.get(&volume(n)).unwrap().volume.unwrap().phase();
+        eventually("the volume is made", || phase() == v1::Phase::Ready);
+    }
+}

@@ -51,6 +51,12 @@ const ROWS: &[(&str, i32, &str)] = &[
         "nsufficient",
     ),
     (
+        "lvm lvcreate --yes --type thin-pool --zero y --config activation/error_when_full=1 --size 4194304b --name there \
+         --addtag mooring small",
+        5,
+        "already exists in Volume group small",
+    ),
+    (
         "lvm lvcreate --yes --wipesignatures n --type thin --virtualsize 4194304b --thinpool none --name x --addtag mooring \
          small",
         5,

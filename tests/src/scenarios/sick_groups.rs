@@ -191,7 +191,7 @@ impl Acts<'_> {
         .context("make the groups sick")?;
         let storage = self.site.storage()?;
         for (group, at, letter) in [("exported", 2, 'x'), ("half", 3, 'p')] {
-            let out = storage.sh(&format!("vgs --noheadings -o vg_attr {group}"))?;
+            let out = storage.sh(&format!("vgs --noheadings -o vg_attr {group} | tail -n 1"))?;
             let is = out.line().chars().nth(at) == Some(letter);
             check(is, || format!("the control: {group} is not sick: {} {}", out.stdout, out.stderr))?;
         }

@@ -28,6 +28,9 @@ impl Machine {
         let (vg, name) = (group_of(args)?, name_of(args)?);
         let zeroes = yes(args, "--zero")?;
         let extents = size_of(args, "--size")?.div_ceil(EXTENT) + METADATA_EXTENTS;
+        if self.lvm.groups.get(vg).is_some_and(|group| group.volumes.contains_key(name)) {
+            return Err((5, format!("  Logical volume {name} already exists in Volume group {vg}.\n")));
+        }
         self.create_volume(vg, name, extents, tags_of(args)?)?;
         self.devices.remove(&device_path(vg, name));
         if let Some(volume) = self.lvm.groups.get_mut(vg).and_then(|group| group.volumes.get_mut(name)) {
