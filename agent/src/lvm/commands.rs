@@ -610,7 +610,18 @@ pub(super) fn shorten(stderr: &str) -> String {
 }
 
 fn parse<T: DeserializeOwned>(op: impl Fn() -> String, out: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(out).map_err(|error| Error::Report { op: op(), why: error.to_string() })
+    serde_json::from_slice(&report_of(out))
+        .map_err(|error| Error::Report { op: op(), why: error.to_string() })
+}
+
+/// Returns the report in LVM's output. LVM 2.03 writes some messages between the lines of the report
+/// ("Retrying metadata scan." beside damaged metadata, also of another group). A line of the report
+/// begins with a bracket, a quotation mark or a comma, and no message does.
+fn report_of(out: &[u8]) -> Vec<u8> {
+    let is_report = |line: &&[u8]| {
+        matches!(line.trim_ascii_start().first(), Some(b'{' | b'}' | b'[' | b']' | b'"' | b','))
+    };
+    out.split_inclusive(|byte| *byte == b'\n').filter(is_report).flatten().copied().collect()
 }
 
 /// Parses the name of a group. `None` if LVM itself would refuse the name.
@@ -620,6 +631,20 @@ pub(super) fn group_name(text: &str) -> Option<VgName> {
 
 #[cfg(test)]
 mod tests {
+    /// Output of `vgs` beside a device with damaged metadata.
+    const WITH_A_MESSAGE: &str = "  {\n      \"report\": [\n  Retrying metadata scan.\n          {\n              \
+         \"vg\": [\n                  {\"vg_name\":\"vg0\"}\n                  ,\n                  {\"vg_name\":\"vg1\"}\n              \
+         ]\n          }\n      ]\n  }\n";
+
+    #[test]
+    fn a_message_between_the_lines_of_a_report_is_left_out() {
+        let read = |out: &str| parse::<serde_json::Value>(|| "list".to_owned(), out.as_bytes());
+        let report = read(WITH_A_MESSAGE).unwrap();
+        assert_eq!(report["report"][0]["vg"][1]["vg_name"], "vg1");
+        assert!(serde_json::from_str::<serde_json::Value>(WITH_A_MESSAGE).is_err(), "the control");
+        assert!(read("  Retrying metadata scan.\n").is_err(), "no report is not an empty one");
+    }
+
     use super::*;
 
     // Reports in the form of lvm2 2.03. The scenario `lvm-words` checks the words of its errors on

@@ -51,6 +51,9 @@ impl Acts<'_> {
     fn all(&mut self) -> Result<()> {
         let (original, other) = (self.host("host1")?, self.host("host2")?);
         check(original["agent_id"] != other["agent_id"], || format!("{original} {other}"))?;
+        // An agent whose store is new would only get its own id back.
+        let before = self.control.attach(&self.volume, "host1", "rw")?;
+        self.control.json(&["detach", text(&before, "id")?])?;
         let image = self.image()?;
         let first = self.control.attach(&self.volume, "host1", "rw")?;
         let disk = Disk::new(self.site.rig.vm("host1")?, text(&first, "device_path")?);
@@ -93,7 +96,7 @@ impl Acts<'_> {
         hosts.find(|host| host["name"] == name).cloned().with_context(|| format!("no {name} in {all}"))
     }
 
-    /// The state of host1's agent, before it has any volume.
+    /// The state of host1's agent, which has had a volume and has none.
     fn image(&mut self) -> Result<Vec<u8>> {
         let host = &mut self.control.hosts[0];
         host.kill_agent()?;
