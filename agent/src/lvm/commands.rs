@@ -631,6 +631,8 @@ pub(super) fn group_name(text: &str) -> Option<VgName> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     /// Output of `vgs` beside a device with damaged metadata.
     const WITH_A_MESSAGE: &str = "  {\n      \"report\": [\n  Retrying metadata scan.\n          {\n              \
          \"vg\": [\n                  {\"vg_name\":\"vg0\"}\n                  ,\n                  {\"vg_name\":\"vg1\"}\n              \
@@ -644,8 +646,6 @@ mod tests {
         assert!(serde_json::from_str::<serde_json::Value>(WITH_A_MESSAGE).is_err(), "the control");
         assert!(read("  Retrying metadata scan.\n").is_err(), "no report is not an empty one");
     }
-
-    use super::*;
 
     // Reports in the form of lvm2 2.03. The scenario `lvm-words` checks the words of its errors on
     // the real lvm.

@@ -250,7 +250,7 @@ pub const ALL: &[Scenario] = &[
                 "controller/src/flow",
             ],
         },
-        usual: 95,
+        usual: 115,
         run: many_disks::run,
     },
     Scenario {
