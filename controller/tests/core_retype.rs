@@ -58,6 +58,8 @@ async fn a_retype_takes_the_snapshots_of_a_volume_along() {
     assert_eq!((used(&rig, "old").await, used(&rig, "new").await), ([1, 2, 3], [0, 0, 0]));
     retype(&rig, id, "new").await.unwrap();
     assert_eq!((used(&rig, "old").await, used(&rig, "new").await), ([0, 0, 0], [1, 2, 3]));
+    let flags = format!("SELECT multiattach || '' FROM volumes WHERE '{id}' IN (id, snapshot_of)");
+    assert_eq!(rig.texts(&flags), ["1", "1", "1"]);
     // Nothing has the old type, and what is made from a snapshot has the new one with its flag.
     rig.service.delete_type(&admin(), old.id).await.unwrap();
     let source = Some(Source::Snapshot(snapshots[0]));

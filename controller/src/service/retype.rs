@@ -162,8 +162,8 @@ fn write(
     snapshots.iter().try_for_each(not_in_review)?;
     db.set_type(id, change.type_id, change.multiattach)?;
     for snapshot in &snapshots {
-        // Nobody attaches a snapshot. The flag of a volume that is made from it is the type's.
-        db.set_type(snapshot.id, change.type_id, false)?;
+        // With the flag, as when it was taken: what is kept for a rebuild may name the type by it.
+        db.set_type(snapshot.id, change.type_id, change.multiattach)?;
         wishes::apply(db, snapshot.id, &mut [], &BTreeSet::new())?;
     }
     let hosts = wishes::apply(db, id, &mut [], &BTreeSet::new())?.hosts;
