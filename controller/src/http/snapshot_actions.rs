@@ -69,7 +69,8 @@ fn parse(name: &str, value: &Value) -> Result<SnapshotAction, Fault> {
         }
         // The value does not matter: clients send null or an empty object.
         "os-unmanage" => SnapshotAction::Unmanage,
-        _ => SnapshotAction::ForceDelete,
+        "os-force_delete" => SnapshotAction::ForceDelete,
+        other => return Err(no_such_action(other)),
     })
 }
 
