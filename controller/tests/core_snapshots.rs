@@ -82,7 +82,7 @@ async fn a_snapshot_that_was_never_sent_goes_at_once() {
     reset(&rig, given_up, VolumeStatus::Error).await.unwrap();
     let seen = rig.service.snapshot(&admin(), given_up).await.unwrap();
     assert_eq!(seen.status, VolumeStatus::Error);
-    assert!(seen.fault.as_deref().is_some_and(|why| why.contains("set to error")), "{seen:?}");
+    assert!(seen.fault.as_deref().is_some_and(|why| why.contains("is not made")), "{seen:?}");
     rig.service.delete_snapshot(&admin(), given_up).await.unwrap();
     until_gone(&rig, given_up).await;
     // The control: the third is made when its agent is back, and that agent never hears of the

@@ -19,6 +19,10 @@ use crate::store::{Abort, Db, VolumeRow};
 const GIVEN_UP: &str = "it was set to error while its storage agent was to make it: it is available if the agent \
                         makes it after all; delete it otherwise";
 
+/// The fault of a snapshot that was given up before its agent was asked for it.
+const NEVER_SENT: &str =
+    "it was set to error before its storage agent was asked for it, and is not made: delete it";
+
 const fn policy(action: SnapshotAction) -> &'static str {
     match action {
         SnapshotAction::ResetStatus(_) => "volume_extension:snapshot_admin_actions:reset_status",
@@ -50,10 +54,13 @@ fn not_read(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
 /// Ends the wait for a snapshot that its agent is to make. One that was certainly never sent is
 /// taken off its agent; any other may still come true.
 fn give_up(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
-    if !db.may_be_sent(row.id)? {
+    let why = if db.may_be_sent(row.id)? {
+        GIVEN_UP
+    } else {
         db.unplace(row.id)?;
-    }
-    Ok(db.set_operation(row.id, Some(Operation::Error), Some(GIVEN_UP))?)
+        NEVER_SENT
+    };
+    Ok(db.set_operation(row.id, Some(Operation::Error), Some(why))?)
 }
 
 /// Sets a snapshot to error on an operator's word, or takes that back.
