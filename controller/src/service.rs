@@ -140,14 +140,14 @@ fn text_limit(what: &str, text: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses changes to a volume that is in review.
+/// Refuses changes to a volume that is in review. The reason names agents, and is not for projects:
+/// the volume shows it to operators.
 fn not_in_review(volume: &VolumeRow) -> Result<(), Refusal> {
-    match &volume.review {
-        None => Ok(()),
-        Some(review) => {
-            Err(Refusal::Unavailable(format!("volume {} is in review: {}", volume.id, review.why)))
-        }
+    if volume.review.is_none() {
+        return Ok(());
     }
+    let (id, why) = (volume.id, told::IN_REVIEW);
+    Err(Refusal::Unavailable(format!("volume {id} is in review: {why}, who sees the reason with the volume")))
 }
 
 /// Logs the volumes that share an NAA. Such volumes are older than the rule that forbids a shared

@@ -7,6 +7,7 @@ use mooring_api::v1;
 use mooring_controller::domain::{AttachmentStatus, Caller, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
+use mooring_controller::service::Refusal;
 use mooring_model::Mode;
 use tonic::Code;
 
@@ -97,4 +98,29 @@ async fn faults_are_told_to_projects_without_the_agents_words() {
         if own { Ok(()) } else { Err(format!("{all:?}")) }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_tells_its_project_of_no_agent() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    let told = async |caller: &Caller, node: u32| match rig
+        .service
+        .create_attachment(caller, client(volume, node), SHORT)
+        .await
+    {
+        Err(Refusal::Unavailable(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let (theirs, ours) = (told(&member("p"), 1).await, told(&admin(), 2).await);
+    assert!(theirs.contains("ask again when it is up") && !theirs.contains("storage is"), "{theirs}");
+    assert!(ours.contains("agent storage is down: "), "{ours}");
+    rig.write("UPDATE volumes SET review = 'agent storage keeps a newer one', review_kind = 'ahead'");
+    let theirs = told(&member("p"), 1).await;
+    assert!(
+        theirs.contains("is in review: nothing is changed at it") && !theirs.contains("newer"),
+        "{theirs}"
+    );
 }

@@ -14,7 +14,7 @@ pub(super) use place::client_place;
 use place::native_place;
 
 use super::view::{self, Secrets};
-use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, volumes};
+use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, told, volumes};
 use crate::domain::{
     AttachViolation, Attachment, AttachmentStatus, Caller, ConnectorViolation, NewAttachment, NewConnector,
     RuleViolation, Transport, VolumeStatus,
@@ -455,9 +455,8 @@ fn create(
     row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
         row.status = AttachmentStatus::Attaching;
-        if let Some(why) =
-            connect(facts, db, &volume, &specs, &mut row, place, &before).map_err(as_invalid)?
-        {
+        let connected = connect(facts, db, &volume, &specs, &mut row, place, &before);
+        if let Some(why) = connected.map_err(|why| as_invalid(told::of_connect(facts, caller, why)))? {
             return Ok(Step::Busy(volume.id, why));
         }
     }
@@ -507,7 +506,8 @@ fn update(
     }
     let before = db.attachments_of(volume.id)?;
     let specs = specs_of(db, &volume)?;
-    if let Some(why) = connect(facts, db, &volume, &specs, &mut row, place, &before)? {
+    let connected = connect(facts, db, &volume, &specs, &mut row, place, &before);
+    if let Some(why) = connected.map_err(|why| told::of_connect(facts, caller, why))? {
         return Ok(Step::Busy(volume.id, why));
     }
     row.status = AttachmentStatus::Attaching;
@@ -641,7 +641,7 @@ impl Service {
             NewConnector::Client(connector) => Some(client_place(&self.facts, caller, connector)?),
             NewConnector::Native { host, transport, cache } => {
                 self.may_attach_natively(caller, new.volume, &host).await?;
-                Some(native_place(&self.facts, &host, transport, cache)?)
+                Some(native_place(&self.facts, caller, &host, transport, cache)?)
             }
         };
         let client = place.as_ref().is_some_and(|place| place.native.is_none());

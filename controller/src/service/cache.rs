@@ -13,7 +13,7 @@ use std::time::Duration;
 use mooring_model::{AgentId, AttachmentId, Cache, Generation, VolumeId};
 use tokio::time::Instant;
 
-use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
+use super::{Refusal, Service, Wait, attach, not_in_review, obstacle, told};
 use crate::agents::Agent;
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
@@ -67,7 +67,7 @@ fn begin(
         return Err(Refusal::Conflict(text).into());
     }
     if let Some(host) = row.native {
-        may_be(&*facts.agents.up(host).map_err(Refusal::Unavailable)?, cache)?;
+        may_be(&*facts.agents.up(host).map_err(|why| told::down(facts, caller, why))?, cache)?;
     }
     row.cache = cache;
     let before = db.attachments_of(volume.id)?;

@@ -3,10 +3,11 @@
 //!
 //! What must never happen here: a sentence that contains a word of an agent.
 
-use super::{Service, volumes};
+use super::{Refusal, Service, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, Message, VolumeStatus};
+use crate::flow::Facts;
 use crate::policy::Target;
-use crate::store;
+use crate::store::{self, Abort};
 
 /// The reason of a review.
 pub(super) const IN_REVIEW: &str = "nothing is changed at it until the operator has decided";
@@ -16,6 +17,29 @@ const PROBLEMS: &str = "its host or the volume's storage node has a problem: the
 
 /// The reason why a call is not answered yet.
 const WAITS: &str = "the volume's storage node, or its host, is at it or does not answer";
+
+/// The reason why a call is refused whose agent is down.
+const DOWN: &str = "the volume's storage node, or its host, is down: ask again when it is up, or ask the operator, who \
+                    sees why";
+
+/// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
+fn reads(facts: &Facts, caller: &Caller) -> bool {
+    facts.policies().allows("mooring:hosts", caller, &Target::default())
+}
+
+/// Returns the refusal of a call whose agent is down, for this caller.
+pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
+    Refusal::Unavailable(if reads(facts, caller) { why } else { DOWN.to_owned() })
+}
+
+/// Returns the refusal of a connect for this caller. Only an agent that is down makes a connect
+/// unavailable.
+pub(super) fn of_connect(facts: &Facts, caller: &Caller, refused: Abort) -> Abort {
+    match refused {
+        Abort::Refused(Refusal::Unavailable(why)) => down(facts, caller, why).into(),
+        other => other,
+    }
+}
 
 /// Returns the fault of a volume.
 pub(super) fn of_volume(status: VolumeStatus, fault: Option<String>) -> Option<String> {
@@ -67,7 +91,7 @@ pub(super) fn message(mut kept: Message, own: bool) -> Message {
 impl Service {
     /// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
     pub(super) fn reads_agents(&self, caller: &Caller) -> bool {
-        self.facts.policies().allows("mooring:hosts", caller, &Target::default())
+        reads(&self.facts, caller)
     }
 
     /// Returns the reason why a call waits, for this caller.

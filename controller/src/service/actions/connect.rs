@@ -22,7 +22,7 @@ use crate::service::attach::{
     self, Begun, Place, Step, as_invalid, client_place, connect, existing_of, may_reserve, new_row, specs_of,
 };
 use crate::service::view::{self, Secrets};
-use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
+use crate::service::{Refusal, Service, Wait, not_in_review, told, volumes};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// The words of an `os-attach` call.
@@ -114,7 +114,8 @@ fn open(
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {
         return Ok(Step::Busy(id, format!("the access of {initiator} is being taken away")));
     }
-    if let Some(why) = connect(facts, db, &volume, &specs, &mut row, place, &rows).map_err(as_invalid)? {
+    let connected = connect(facts, db, &volume, &specs, &mut row, place, &rows);
+    if let Some(why) = connected.map_err(|why| as_invalid(told::of_connect(facts, caller, why)))? {
         return Ok(Step::Busy(id, why));
     }
     if row.legacy {

@@ -13,7 +13,7 @@ use crate::initiators::HostPorts;
 use crate::rules;
 use crate::rules::transport::Offer;
 use crate::service::cache::may_be;
-use crate::service::{Refusal, text_limit};
+use crate::service::{Refusal, text_limit, told};
 
 /// Longest connector, in bytes of its JSON. The database stores it, and a spec carries a part of
 /// it.
@@ -71,6 +71,7 @@ fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
 
 pub(super) fn native_place(
     facts: &Facts,
+    caller: &Caller,
     name: &str,
     transport: Option<Transport>,
     cache: Option<Cache>,
@@ -79,7 +80,7 @@ pub(super) fn native_place(
     let agent = facts.agents.by_name(name);
     let agent = agent.ok_or_else(|| Refusal::NotFound { kind: "Host", what: shown() })?;
     if !agent.is_up() {
-        return Err(Refusal::Unavailable(agent.why_down()));
+        return Err(told::down(facts, caller, agent.why_down()));
     }
     let (Some(id), Some(initiator)) = (agent.id(), agent.initiator()) else {
         let text =
