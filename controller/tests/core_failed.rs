@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
-use mooring_controller::domain::{AttachmentStatus, ExportAsk, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{AttachAction, AttachmentStatus, ExportAsk, VolumeAction, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{AttachmentId, ImageFormat, ImageSource, VolumeId};
@@ -102,4 +102,28 @@ async fn a_failed_attachment_that_holds_nothing_holds_up_no_other_verb() {
     // It stays until it is deleted: nobody has seen why it failed otherwise.
     let seen = rig.service.attachment(&admin(), id).await.unwrap();
     assert_eq!(seen.status, AttachmentStatus::ErrorAttaching);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attachment_that_holds_nothing_is_not_one_of_several() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    let failed = rig.failed(volume).await;
+    rig.until_nothing_is_held(failed).await;
+    let act = async |action| rig.service.attach_action(&admin(), volume, action, LONG).await.unwrap();
+    let is_gone = async |id| {
+        let seen = rig.service.attachment(&admin(), id).await;
+        assert!(matches!(seen, Err(Refusal::NotFound { .. })), "{seen:?}");
+    };
+    let detach = AttachAction::Detach { attachment: None, force: false };
+    for action in [AttachAction::TerminateConnection { connector: None }, detach.clone()] {
+        let own = rig.service.create_attachment(&admin(), client(volume, 1), LONG).await.unwrap().id;
+        act(action).await;
+        is_gone(own).await;
+    }
+    // Alone it is the one that a call means.
+    let seen = rig.service.attachment(&admin(), failed).await.unwrap();
+    assert_eq!(seen.status, AttachmentStatus::ErrorAttaching);
+    act(detach).await;
+    is_gone(failed).await;
 }

@@ -14,7 +14,7 @@ use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules::transport::Offer;
 use crate::service::detach::{Looked, Needed, Way, decided, may_delete};
-use crate::service::{Refusal, Service, Wait, not_in_review, volumes};
+use crate::service::{Refusal, Service, Wait, failed, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db, DetachedFilter};
 
 /// The attachment that a call means, also one without an id. `None`: the volume had attachments,
@@ -37,7 +37,12 @@ fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<
         );
         return Err(Refusal::Conflict(text).into());
     }
-    match db.attachments_of(id)?[..] {
+    let mut rows = db.attachments_of(id)?;
+    if rows.iter().any(|row| !row.holds_nothing()) {
+        // No list of the volume shows one that failed and holds nothing: another one is meant.
+        rows.retain(|row| !row.holds_nothing());
+    }
+    match rows[..] {
         [] => {
             let of_volume = DetachedFilter { volume: Some(id), ..DetachedFilter::default() };
             if db.detach_records(&of_volume, 1)?.is_empty() {
@@ -80,7 +85,7 @@ fn end(
     let policy = "volume_extension:volume_actions:terminate_connection";
     facts.policies().check(policy, caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
-    let rows = db.attachments_of(id)?;
+    let rows = failed::holding(db, id)?;
     let named = named(&rows, connector)?;
     if facts.options.protect_instances && !caller.service {
         one_is_named(id, &rows, named.as_deref())?;
