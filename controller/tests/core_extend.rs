@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use mooring_api::v1;
-use mooring_controller::domain::{AttachmentStatus, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{AttachAction, AttachmentStatus, Volume, VolumeAction, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
@@ -143,6 +143,31 @@ async fn a_volume_is_attached_after_a_growth_that_was_refused() {
         told => Err(format!("{told} GiB")),
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_detach_is_announced_while_the_volume_grows() {
+    let rig = Rig::new(1).await;
+    for problem in [None, Some(("a disk is missing", v1::Cure::Operator))] {
+        let id = rig.volume(false).await;
+        let announce =
+            async || rig.service.attach_action(&admin(), id, AttachAction::BeginDetaching, LONG).await;
+        let own = rig.attach(id, "host1", Mode::ReadWrite).await.attachment.id;
+        hold(&rig, problem);
+        extend(&rig, id, 2).await.unwrap();
+        let grows = if problem.is_some() { VolumeStatus::ErrorExtending } else { VolumeStatus::Extending };
+        rig.until_volume(id, grows).await;
+        announce().await.unwrap();
+        assert_eq!(shown(&rig, id).await, (grows, 1));
+        // The control: one attachment, one announcement.
+        invalid(announce().await.map(drop), "1 attached, 1 announced");
+        release(&rig, id);
+        assert_eq!(rig.until_volume(id, VolumeStatus::Detaching).await.size_gib, 2);
+        rig.service.delete_attachment(&admin(), own, false, LONG).await.unwrap();
+        rig.until_volume(id, VolumeStatus::Available).await;
+        // Nobody is there any more whose detach could be announced.
+        invalid(announce().await.map(drop), "0 attached, 0 announced");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

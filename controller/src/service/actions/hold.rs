@@ -7,6 +7,7 @@ use mooring_model::VolumeId;
 
 use crate::domain::{AttachStatus, AttachmentStatus, Caller, VolumeStatus};
 use crate::flow::Facts;
+use crate::rules::Operation;
 use crate::rules::promised::Announced;
 use crate::service::attach::{existing_of, may_reserve};
 use crate::service::{Refusal, Service, volumes};
@@ -67,8 +68,8 @@ impl Service {
     }
 
     /// Announces a detach. The call names no attachment. With one attachment, the volume is shown
-    /// as detaching. With several, it stays in use, and no further server is attached until one
-    /// detach has begun.
+    /// as detaching, or as growing if it grows. With several, it stays in use, and no further server
+    /// is attached until one detach has begun.
     pub(super) async fn begin_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |facts: &Facts, db: &Db<'_>| {
@@ -76,8 +77,10 @@ impl Service {
             let held = volume.holds;
             let attached = db.attachment_statuses(id)?;
             let attached = attached.iter().filter(|status| **status == AttachmentStatus::Attached).count();
-            let in_use =
-                volume.status == VolumeStatus::InUse && volume.attach_status == AttachStatus::Attached;
+            // A volume that grows, or whose growth failed, has servers as ever.
+            let serves =
+                volume.status == VolumeStatus::InUse || volume.operation.is_some_and(Operation::is_served);
+            let in_use = serves && volume.attach_status == AttachStatus::Attached;
             if !in_use || usize::try_from(held).is_ok_and(|held| held >= attached) {
                 return Err(Refusal::Invalid(format!(
                     "Invalid volume: Unable to detach volume. Volume status must be 'in-use' and attach_status must be \
