@@ -46,7 +46,7 @@ pub(super) fn of_volume(status: VolumeStatus, fault: Option<String>) -> Option<S
     let told = match status {
         VolumeStatus::Error => "it could not be made, or what was asked of it failed",
         VolumeStatus::ErrorExtending => "its storage node could not make it larger",
-        VolumeStatus::ErrorDeleting => "its storage node could not delete it",
+        VolumeStatus::ErrorDeleting => "its storage node could not delete it, or one of its snapshots",
         VolumeStatus::ErrorManaging => "its storage node could not take it over",
         VolumeStatus::ErrorUnmanaging => "its storage node could not let go of it",
         _ => "something is in its way",
