@@ -5,15 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, Rig, admin, client, connector, reserve, set_clock, until};
+use crate::support::{LONG, Rig, admin, client, connector, new_volume, reserve, set_clock, until};
 use mooring_api::v1;
 use mooring_controller::domain::{
-    AttachAction, AttachmentStatus, Caller, NewAttachment, VolumeAction, VolumeStatus,
+    AttachAction, AttachmentStatus, Caller, NewAttachment, NewVolume, VolumeAction, VolumeStatus,
 };
 use mooring_controller::error::RuleAnswer;
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
-use mooring_model::{AttachmentId, Mode, VolumeId};
+use mooring_model::{AttachmentId, Mode, Source, VolumeId};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -374,6 +374,8 @@ async fn an_admins_reset_ends_what_was_announced() {
         is_named(act(&rig, volume, AttachAction::Reserve).await);
         let extend = VolumeAction::Extend { size_gib: 2, online: true };
         is_named(rig.service.volume_action(&admin(), volume, extend).await);
+        let copy = NewVolume { source: Some(Source::Volume(volume)), ..new_volume() };
+        is_named(rig.service.create_volume(&admin(), copy).await);
         // A status in which no volume rests ends nothing.
         is_named(
             rig.service.volume_action(&admin(), volume, reset(Some(VolumeStatus::Reserved), None)).await,

@@ -11,6 +11,7 @@ use mooring_model::{ImageFormat, ImageSource, Upload, UploadId, VolumeId};
 use super::revert::who;
 use super::{Refusal, Service, failed, images, not_in_review, volumes};
 use crate::domain::{Caller, ExportAsk, ExportState, VolumeExport, VolumeStatus};
+use crate::error::announced_attachments;
 use crate::flow::{Facts, wishes};
 use crate::rules::Operation;
 use crate::store::{Abort, Db, KeptUpload, VolumeRow};
@@ -72,7 +73,8 @@ fn begin(
         return Err(Refusal::Conflict(text).into());
     }
     if volume.status != VolumeStatus::Available {
-        let text = format!("Volume {of} must be available to be exported, and it is {}.", volume.status);
+        let (status, announced) = (volume.status, announced_attachments(volume.reserved));
+        let text = format!("Volume {of} must be available to be exported, and it is {status}.{announced}");
         return Err(Refusal::Conflict(text).into());
     }
     check_agent(facts, volume, image.format)?;

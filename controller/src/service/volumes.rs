@@ -176,8 +176,9 @@ fn source(facts: &Facts, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
             if !ready {
                 return invalid(format!(
                     "Invalid volume: Volume {id} status must be available or in-use to make another from it, but current \
-                     status is: {}.",
-                    row.status
+                     status is: {}.{}",
+                    row.status,
+                    announced_attachments(row.reserved)
                 ));
             }
             (row, "original volume size ")
