@@ -57,9 +57,12 @@ impl Flow {
         host: AgentId,
         at: Generation,
     ) -> Result<Next, Refusal> {
+        let waiting = Waiting::ShutOut(id, host, at);
         let seen = agent.connection(id);
         let ended = seen.report.is_some_and(|report| report.generation >= at && has_ended(&report));
         if !ended {
+            // If it ends once more under this spec, the whole pause counts again.
+            self.facts.waits.waits_no_more(waiting);
             return Ok(Next::Idle);
         }
         let read = move |db: &Db<'_>| Ok((db.volume(id)?.map(|volume| volume.agent), db.attachments_of(id)?));
@@ -67,13 +70,12 @@ impl Flow {
         if !rows.iter().any(|row| is_wanted(row, host)) {
             return Ok(Next::Idle);
         }
-        let waiting = Waiting::ShutOut(id, host, at);
         let waited = self.facts.waits.waited_for(waiting);
         if let Some(left) = pause_after(seen.told_anew).checked_sub(waited).filter(|left| !left.is_zero()) {
             return Ok(Next::After(left));
         }
         // However often the host reports, its target is looked at once in a pause.
-        self.facts.waits.waits_no_more(waiting);
+        self.facts.waits.waits_anew(waiting);
         let Some(storage) = storage.and_then(|storage| self.facts.agents.up(storage).ok()) else {
             return Ok(Next::After(FIRST_PAUSE));
         };
@@ -99,6 +101,7 @@ impl Flow {
             return Ok(Next::After(FIRST_PAUSE));
         }
         tracing::info!(volume = %id, host = agent.entry.name, "its target admits it again: the host is told anew");
+        self.facts.waits.waits_no_more(waiting);
         agent.was_told_anew(id);
         Ok(Next::Again)
     }

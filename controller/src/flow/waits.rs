@@ -67,6 +67,12 @@ impl Waits {
         now.saturating_sub(wait.began)
     }
 
+    /// Begins a wait anew: the time counts from now.
+    pub(super) fn waits_anew(&self, what: Waiting) {
+        let now = self.clock.monotonic();
+        lock(&self.since).insert(what, Wait { began: now, asked: now });
+    }
+
     /// Forgets a wait: the event came, or nobody waits for it any more.
     pub(super) fn waits_no_more(&self, what: Waiting) {
         lock(&self.since).remove(&what);
@@ -132,4 +138,30 @@ pub(crate) type AllAnnounced = Vec<(Announced, Vec<(VolumeId, Option<SystemTime>
 /// Reads all announcements.
 pub(crate) fn announced(db: &Db<'_>) -> Result<AllAnnounced, Abort> {
     Announced::ALL.into_iter().map(|what| Ok((what, db.volumes_announced(what)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_wait_counts_from_its_first_question_or_from_its_new_begin() {
+        let seconds = Arc::new(AtomicU64::new(0));
+        let read = Arc::clone(&seconds);
+        let monotonic = move || Duration::from_secs(read.load(Ordering::SeqCst));
+        let waits = Waits::new(Clock::with_monotonic(SystemTime::now, monotonic));
+        let what = Waiting::Unsent(VolumeId::from_u128(1), AgentId::from_u128(2));
+        let waited_at = |now: u64| {
+            seconds.store(now, Ordering::SeqCst);
+            waits.waited_for(what).as_secs()
+        };
+        assert_eq!((waited_at(10), waited_at(15)), (0, 5));
+        waits.waits_anew(what);
+        assert_eq!(waited_at(35), 20);
+        // The control: a wait that is forgotten begins with the next question.
+        waits.waits_no_more(what);
+        assert_eq!((waited_at(55), waited_at(56)), (0, 1));
+    }
 }
