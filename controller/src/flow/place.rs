@@ -211,7 +211,7 @@ pub(crate) fn request(
     Ok(request)
 }
 
-/// Returns the best pool for a request; the facts error says why there is none.
+/// Returns the best pool for a request; the inner error says why there is none.
 pub(crate) fn choose(facts: &Facts, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
     // A type can ask for no other sums.
     let summed = request.specs.keys().any(|key| {
