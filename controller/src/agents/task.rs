@@ -148,7 +148,7 @@ fn ended<T>(message: Result<Option<T>, tonic::Status>) -> Result<T, String> {
     match message {
         Ok(Some(message)) => Ok(message),
         Ok(None) => Err("it ended the stream of reports".to_owned()),
-        Err(status) => Err(format!("the stream of reports broke: {}", status.message())),
+        Err(status) => Err(format!("the stream of reports broke: {}", words::plain(status.message()))),
     }
 }
 
@@ -167,7 +167,10 @@ pub(crate) async fn say_hello(name: &str, channel: Channel) -> Result<v1::HelloR
         protocol_max: mooring_api::PROTOCOL_MAX,
         software: concat!("mooring-controller ", env!("CARGO_PKG_VERSION")).to_owned(),
     };
-    within(name, CALL_LIMIT, agent_client(channel).hello(hello)).await.map_err(|error| error.to_string())
+    let answer = within(name, CALL_LIMIT, agent_client(channel).hello(hello)).await;
+    let mut answer = answer.map_err(|error| error.to_string())?;
+    words::clean_hello(&mut answer);
+    Ok(answer)
 }
 
 /// Checks that agent and controller have a protocol in common.

@@ -135,14 +135,25 @@ pub(super) fn clean(problems: &mut [v1::Problem]) {
 }
 
 fn clean_health(health: &mut Option<v1::Health>) {
-    let reasons = health.iter_mut().flat_map(|health| &mut health.reasons);
-    for problem in reasons.filter_map(|reason| reason.problem.as_mut()) {
-        clean(std::slice::from_mut(problem));
+    for reason in health.iter_mut().flat_map(|health| &mut health.reasons) {
+        reason.code = plain(&reason.code);
+        if let Some(problem) = &mut reason.problem {
+            clean(std::slice::from_mut(problem));
+        }
+    }
+}
+
+/// Cleans the words by which an agent names itself.
+pub(super) fn clean_hello(hello: &mut v1::HelloResponse) {
+    for text in [&mut hello.software, &mut hello.agent_id, &mut hello.host_name, &mut hello.cluster_id] {
+        *text = plain(text);
     }
 }
 
 /// Cleans the texts of an agent's capabilities.
 pub(super) fn clean_capabilities(new: &mut v1::Capabilities) {
+    new.host_name = plain(&new.host_name);
+    new.kernel_release = plain(&new.kernel_release);
     clean(&mut new.problems);
     clean_health(&mut new.health);
     for pool in &mut new.pools {
@@ -295,9 +306,15 @@ mod tests {
             assert_eq!(plain(said), shown, "{said:?}");
         }
         let problem = || v1::Problem { object: "o\u{7}".to_owned(), text: "t\u{2066}".to_owned(), cure: 0 };
-        let reason = || v1::HealthReason { problem: Some(problem()), ..v1::HealthReason::default() };
+        let reason = || v1::HealthReason {
+            code: "c\u{7}".to_owned(),
+            problem: Some(problem()),
+            ..v1::HealthReason::default()
+        };
         let health = || Some(v1::Health { reasons: vec![reason()], ..v1::Health::default() });
         let mut new = v1::Capabilities {
+            host_name: "h\u{7}".to_owned(),
+            kernel_release: "k\u{7}".to_owned(),
             problems: vec![problem()],
             health: health(),
             pools: vec![v1::Pool { health: health(), ..v1::Pool::default() }],
@@ -309,6 +326,23 @@ mod tests {
         // Debug escapes what it cannot show.
         assert!(!text.contains("\\u{7}") && !text.contains("\\u{2066}"), "{text}");
         assert_eq!(text.matches("o\u{fffd}").count(), 4, "{text}");
+        assert_eq!(text.matches("c\u{fffd}").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn an_agent_that_greets_draws_nothing() {
+        let odd = || "a\u{1b}[2J".to_owned();
+        let mut hello = v1::HelloResponse {
+            software: odd(),
+            agent_id: odd(),
+            host_name: odd(),
+            cluster_id: odd(),
+            ..v1::HelloResponse::default()
+        };
+        clean_hello(&mut hello);
+        for text in [hello.software, hello.agent_id, hello.host_name, hello.cluster_id] {
+            assert_eq!(text, "a\u{fffd}[2J");
+        }
     }
 
     #[test]
