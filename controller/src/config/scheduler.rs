@@ -57,7 +57,9 @@ pub(super) fn backend_names(
         let text = name.get_ref();
         let fits = (1..=255).contains(&text.chars().count()) && text.trim() == text;
         if !fits || text.chars().any(char::is_control) {
-            return wrong(format!("{text:?} is no name: want 1 to 255 characters"));
+            return wrong(format!(
+                "{text:?} is no name: want 1 to 255 characters, no space at either end, and no control character"
+            ));
         }
     }
     Ok(raw.iter().map(|(place, name)| (place.clone(), name.get_ref().clone())).collect())
