@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mooring_model::limit::TOMBSTONE_KEEP;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -13,7 +14,7 @@ use crate::service::{KEEP_AUDIT_DEFAULT, KEEP_RECORDS_DEFAULT};
 const KEEP_DAYS_MAX: u64 = 36_500;
 
 /// The shortest time for which old records are kept, in days: as long as agents keep tombstones.
-const KEEP_RECORDS_MIN: u64 = 90;
+const KEEP_RECORDS_MIN: u64 = TOMBSTONE_KEEP.as_secs() / (24 * 60 * 60);
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
