@@ -174,6 +174,15 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
                        (SELECT '[' || string_agg('[\"' || o.kind || '\",' || CAST(o.since_us AS TEXT) || ',' || \
                        o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us";
 
+/// The statement for volumes with announcements of one kind. Each has an index of its own: every
+/// controller asks again and again.
+const fn announced_sql(what: Announced) -> &'static str {
+    match what {
+        Announced::Attachments => "SELECT id, reserved_until_us FROM volumes WHERE reserved > 0",
+        Announced::Detaches => "SELECT id, holds_until_us FROM volumes WHERE holds > 0",
+    }
+}
+
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
     let word: Option<String> = row.get(6)?;
     let operation = word.as_deref().map(Operation::from_stored);
@@ -449,11 +458,7 @@ impl Db<'_> {
         &self,
         what: Announced,
     ) -> Result<Vec<(VolumeId, Option<SystemTime>)>, SqlError> {
-        let sql = match what {
-            Announced::Attachments => "SELECT id, reserved_until_us FROM volumes WHERE reserved > 0",
-            Announced::Detaches => "SELECT id, holds_until_us FROM volumes WHERE holds > 0",
-        };
-        self.all(sql, &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))
+        self.all(announced_sql(what), &[], |row| Ok((row.parsed(0)?, row.time_opt(1)?)))
     }
 
     /// Ends a status that an operator set: it holds until the next event of the volume's
@@ -525,4 +530,24 @@ impl Db<'_> {
 
 fn metadata_text(metadata: &BTreeMap<String, String>) -> String {
     serde_json::to_value(metadata).unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::store::{Database, Store};
+
+    #[test]
+    fn volumes_with_announcements_are_found_by_their_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let cases = [(Announced::Attachments, "volumes_reserved"), (Announced::Detaches, "volumes_held")];
+        for (what, index) in cases {
+            let sql = format!("EXPLAIN QUERY PLAN {}", announced_sql(what));
+            let explain = move |db: &Db<'_>| Ok(db.all(&sql, &[], |row| row.get::<String>(3))?);
+            let plan = store.prepare("explain", explain).unwrap();
+            assert!(plan.iter().any(|step| step.contains(index)), "{plan:?}");
+        }
+    }
 }

@@ -132,7 +132,7 @@ fn older(full: VolumeId, odd: VolumeId) -> String {
     });
     let broken = r#"{"cut":{"since_us":"x"},"revert":[],"takes":7,"unknown":null}"#;
     format!(
-        "ALTER TABLE volumes DROP COLUMN reserved_until_us; DROP TABLE gone; \
+        "DROP INDEX volumes_reserved; ALTER TABLE volumes DROP COLUMN reserved_until_us; DROP TABLE gone; \
          ALTER TABLE identities DROP COLUMN epoch; ALTER TABLE identities DROP COLUMN counter; \
          DROP INDEX receipts_by_age; DROP INDEX detached_by_receipt; DROP INDEX takings_by_receipt; \
          ALTER TABLE receipts DROP COLUMN kept_us; \

@@ -4,6 +4,7 @@
 -- Attachments that `os-reserve` announced end by themselves, as announced detaches do. `reserved_until_us` identifies the last
 -- announcement; NULL: an earlier release made it.
 ALTER TABLE volumes ADD COLUMN IF NOT EXISTS reserved_until_us BIGINT;
+CREATE INDEX IF NOT EXISTS volumes_reserved ON volumes (id) WHERE reserved > 0;
 
 -- Old records go by age. `gone`: volumes and snapshots whose row went while they had specs, which are tombstones. `agent_id`: their
 -- storage agent; NULL: an earlier release did not keep it. `gone_us`: since when all that is known of them is true.
