@@ -140,6 +140,13 @@ impl Acts<'_> {
 
     /// Makes a volume in this group and deletes it.
     fn works(&mut self, group: &str) -> Result<()> {
+        let name = self.makes(group)?;
+        let deleted = self.site.json(&["volume", "delete", &name])?;
+        check(deleted["done"] == true, || format!("its deletion: {deleted}"))
+    }
+
+    /// Makes a volume in this group. Returns its name.
+    fn makes(&mut self, group: &str) -> Result<String> {
         self.made += 1;
         let name = format!("made{}", self.made);
         let made = self.site.json(&["volume", "create", &name, "--size", "16MiB", "--group", group])?;
@@ -147,8 +154,7 @@ impl Acts<'_> {
         check(made["done"] == true && device.starts_with(&format!("/dev/{group}/")), || {
             format!("a volume in {group}: {made}")
         })?;
-        let deleted = self.site.json(&["volume", "delete", &name])?;
-        check(deleted["done"] == true, || format!("its deletion: {deleted}"))
+        Ok(name)
     }
 
     /// Waits until the agent says what it said when all was well.
@@ -247,16 +253,27 @@ impl Acts<'_> {
         ))
         .context("export the group")?;
         let said = self.until_named("exported")?;
-        self.works(GROUP)?;
+        let doomed = self.makes(GROUP)?;
+        // Its LV goes. That its data is nowhere else is said once the exported group is read again.
+        let waits = self.site.mooring(&["volume", "delete", &doomed])?;
+        check(
+            waits.status.code() == Some(5) && waits.stdout.contains("cannot say that its data is gone"),
+            || format!("a deletion beside the exported group: {waits:?}"),
+        )?;
+        let left = self
+            .storage(&format!("lvs --noheadings -o lv_size --units m {GROUP} | grep -c ' 16.00m' || true"))?;
+        check(left.trim() == "0", || format!("LVs of 16 MiB in {GROUP}: {left}"))?;
         let kept = self.site.json(&["volume", "show", "kept"])?;
         let lost = kept["phase"] == "gone" || kept["problems"].to_string().contains("is gone");
         check(!lost, || format!("a volume is called lost whose group cannot be read: {kept}"))?;
         self.storage(&format!("vgimport -q {OTHER} >&2"))?;
         self.until_well(well)?;
+        let deleted = self.site.json(&["volume", "delete", &doomed])?;
+        check(deleted["done"] == true, || format!("the deletion that waited: {deleted}"))?;
         self.works(OTHER)?;
         self.evidence.shows(format!(
-            "a listed group that is exported is group_unusable ({said}), nothing is concluded of its volume, and the other group works; \
-             imported, the volume is active and ready again without a restart"
+            "a listed group that is exported is group_unusable ({said}), nothing is concluded of its volume, and the other group works, \
+             though a deletion there ends with the import only; imported, the volume is active and ready again without a restart"
         ));
         Ok(())
     }
