@@ -548,12 +548,18 @@ fn only_missing(stderr: &str) -> bool {
 
 /// Returns `true` if LVM complains of nothing but groups that do not exist.
 fn only_absent(stderr: &str) -> bool {
-    let mut errors = lines(stderr).filter(|line| !line.starts_with("WARNING")).peekable();
-    let absent = |line: &str| {
-        line.starts_with("Volume group \"") && line.ends_with("\" not found")
-            || line.starts_with("Cannot process volume group ")
+    let errors = || lines(stderr).filter(|line| !line.starts_with("WARNING"));
+    let absent: BTreeSet<_> = errors().filter_map(absent_group).collect();
+    // LVM says this of a group that it cannot read as well.
+    let follows = |line: &str| {
+        line.strip_prefix("Cannot process volume group ").is_some_and(|name| absent.contains(name))
     };
-    errors.peek().is_some() && errors.all(absent)
+    !absent.is_empty() && errors().all(|line| absent_group(line).is_some() || follows(line))
+}
+
+/// Returns the group that does not exist, by this message. `None`: the message says something else.
+fn absent_group(line: &str) -> Option<&str> {
+    line.strip_prefix("Volume group \"")?.strip_suffix("\" not found")
 }
 
 fn lines(stderr: &str) -> impl Iterator<Item = &str> {
@@ -568,7 +574,7 @@ fn meaning(op: String, group: &str, status: i32, stderr: &str) -> Error {
         Error::NoDeviceMapper { op }
     } else if has("thin_check") && (has("execvp failed") || has("not found") || has("No such file")) {
         Error::NoThinTools { op }
-    } else if has("Volume group \"") && has("\" not found") || has("Cannot process volume group") {
+    } else if lines(stderr).any(|line| absent_group(line).is_some()) {
         Error::NoGroup { op, group: group.to_owned() }
     } else if has("insufficient free space")
         || has("Insufficient free extents")
@@ -770,6 +776,7 @@ mod tests {
     fn groups_that_are_only_not_there_are_told_from_errors() {
         let missing = "  Volume group \"vg0\" not found\n  Cannot process volume group vg0\n";
         assert!(only_absent(missing) && only_absent(&format!("  WARNING: noise\n{missing}{missing}")));
+        assert!(!only_absent("  Cannot process volume group vg0\n"), "LVM cannot read it");
         for other in ["", "  WARNING: noise\n", &format!("{missing}  Failed to read metadata of vg1.\n")] {
             assert!(!only_absent(other), "{other}");
         }

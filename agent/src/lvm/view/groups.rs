@@ -220,7 +220,7 @@ mod tests {
     use crate::config::Wipe;
     use crate::lvm::{Beside, Wanted, disks, plan, report, view, view_one};
 
-    const UNREADABLE: &str = "  Failed to read metadata of a group.\n";
+    const UNREADABLE: &str = "  Failed to read metadata of a group.\n  Cannot process volume group vg1\n";
 
     fn id(n: u128) -> VolumeId {
         VolumeId::from_u128(n)
@@ -328,6 +328,21 @@ mod tests {
             assert!(look().is_err(), "{verb}");
             look().unwrap();
         }
+    }
+
+    #[test]
+    fn a_group_whose_lvs_cannot_be_listed_is_not_empty() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg1"]));
+        let lvm = fake.lvm();
+        let see_after = |stderr: &str| {
+            lvm.fail_next("lvs", 5, stderr);
+            view_one(&lvm, &groups, id(1), &Beside::default()).unwrap()
+        };
+        let seen = see_after("  Cannot process volume group vg0\n");
+        assert!(seen.unread(&groups[0].name).is_some(), "{seen:?}");
+        // The control: a group that went after it was seen has no LVs.
+        let seen = see_after("  Volume group \"vg0\" not found\n  Cannot process volume group vg0\n");
+        assert!(seen.unread_groups().next().is_none() && seen.lvs_of(id(1)).is_empty(), "{seen:?}");
     }
 
     #[test]
