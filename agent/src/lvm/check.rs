@@ -1,4 +1,4 @@
-//! Check whether the volume groups of the configuration are there, without a running agent.
+//! Check whether the volume groups of the configuration can be used, without a running agent.
 
 use mooring_host::Commands;
 use mooring_model::Chain;
@@ -7,22 +7,25 @@ use super::commands::Lvm;
 use super::view::groups_of;
 use crate::config;
 
-/// Asks LVM which of these groups are there. Returns a warning about each that is not, or one
-/// about LVM if it cannot be asked. Without groups LVM is not asked.
+/// Asks LVM which of these groups are there and can be used. Returns a warning about each other, or
+/// one about LVM if it cannot be asked. Without groups LVM is not asked.
 pub fn check_groups(commands: &dyn Commands, groups: &[config::Group]) -> Vec<String> {
     if groups.is_empty() {
         return Vec::new();
     }
     match groups_of(&Lvm(commands), groups) {
         Ok(view) => {
-            let missing = view.missing().iter();
-            let warn = missing.map(|group| {
+            let missing = view.missing().iter().map(|group| {
                 format!(
                     "volume group {group} is not there: make it (vgcreate {group} DISK), or take it out of [[groups]]; \
                      its volumes wait for it"
                 )
             });
-            warn.collect()
+            let unread = view.unread_groups().map(|(group, unread)| {
+                format!("volume group {group} cannot be read, and its volumes wait for it: {}", unread.said)
+            });
+            let unusable = view.groups().iter().filter_map(|group| group.trouble.clone());
+            missing.chain(unread).chain(unusable).collect()
         }
         Err(error) => {
             let names: Vec<_> = groups.iter().map(|group| group.name.to_string()).collect();
@@ -60,6 +63,20 @@ mod tests {
         // One question while all groups are there. While one is not, a second about all of the machine.
         let asked = lvm.log();
         assert!(asked.len() == 3 && asked.iter().all(|line| line.starts_with("vgs")), "{asked:?}");
+    }
+
+    #[test]
+    fn a_group_that_lvm_cannot_read_is_named_with_the_reason() {
+        let fake = FakeMachine::new();
+        for vg in ["vg0", "vg1"] {
+            fake.add_vg(vg, 1 << 30);
+        }
+        let (lvm, listed) = (fake.lvm(), groups(&["vg0", "vg1"]));
+        assert_eq!(check_groups(&lvm, &listed), Vec::<String>::new(), "the control");
+        lvm.set_sick("vg1", Some("  Failed to read metadata of vg1.\n"));
+        let warned = check_groups(&lvm, &listed);
+        assert!(warned.len() == 1 && warned[0].contains("volume group vg1 cannot be read"), "{warned:?}");
+        assert!(warned[0].contains("Failed to read metadata of vg1."), "{warned:?}");
     }
 
     #[test]
