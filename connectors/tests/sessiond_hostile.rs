@@ -180,6 +180,26 @@ fn a_disk_that_does_not_say_who_it_is_goes_offline_until_it_does() {
     }
 }
 
+/// The thread of a check sets the disk running. One that is slow may do so after the disk was
+/// switched off.
+#[test]
+fn an_unknown_disk_that_is_set_running_late_goes_offline_again() {
+    let (mut rig, gate, _opened) = gated();
+    rig.timing.check_within = Duration::from_millis(20);
+    rig.timing.identity_within = Duration::from_millis(100);
+    let _daemon = rig.start();
+    let before = rig.attach();
+    rig.scan(&before);
+    rig.target.cut_all();
+    rig.until("offline", |status| {
+        status.problem.as_ref().is_some_and(|problem| problem.contains("the disk is offline until"))
+    });
+    let state = TreePath::new(&format!("block/{}/device/state", rig.host.disks()[0]));
+    rig.host.write(&state, b"running\n").unwrap();
+    assert!(rig.host.wait_for(|_| disk_state(&rig) == "offline"));
+    assert_eq!(gate.most(), 1, "its thread hangs still");
+}
+
 /// The control: another disk is never set running for good.
 #[test]
 fn an_unknown_disk_that_turns_out_to_be_another_ends_the_session() {

@@ -60,6 +60,11 @@ impl Checks {
         self.at_work = None;
     }
 
+    /// Forgets the disk, which has gone with its kernel session: the next one runs.
+    pub(super) fn forget_disk(&mut self) {
+        self.off = false;
+    }
+
     /// Records that the identity is known.
     pub(super) fn known(&mut self, now: Instant) {
         self.unknown_for = Duration::ZERO;
@@ -191,10 +196,15 @@ impl Session {
     fn no_answer(&mut self, kernel: KernelSession) -> Instant {
         let (now, timing) = (self.context.now(), self.context.timing);
         let unknown_for = self.checks.unknown_for(now);
-        self.unknown(kernel, format!("the disk has not said who it is for {} s", unknown_for.as_secs()));
+        if self.checks.off {
+            // A thread that was slow may have set it running after it was switched off.
+            self.checks.off = self.set_offline(kernel);
+        } else {
+            self.unknown(kernel, format!("the disk has not said who it is for {} s", unknown_for.as_secs()));
+        }
         // The thread of the check is still at work: no second one.
         let wait = if self.checks.off {
-            Duration::from_hours(1)
+            timing.check_within
         } else {
             timing.identity_within.saturating_sub(unknown_for).max(timing.recheck)
         };

@@ -94,6 +94,7 @@ impl Session {
             }
         }
         self.started = false;
+        self.checks.forget_disk();
         self.status.sid = None;
         self.status.host = None;
         // Once more: an agent that had looked before may have made a path meanwhile.
