@@ -264,3 +264,24 @@ fn a_group_that_lvm_cannot_read_takes_no_other_with_it() {
     lvm.set_sick("vg1", None);
     eventually("all are ready again", || !is_unusable() && all_are(v1::Phase::Ready));
 }
+
+/// A pass asks LVM by the volume's name; a resync asks for whole groups.
+#[test]
+fn a_group_that_lvm_cannot_read_wakes_no_volume_that_is_gone() {
+    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
+    node.fake.add_vg("vg1", 1024 * MIB);
+    let (agent, lvm) = (node.start(), node.fake.lvm());
+    agent.make(put_volume(&volume(1), 1));
+    agent.make(delete_volume(&volume(1), 2));
+    let looks =
+        |word: &str| lvm.log().iter().filter(|line| line.starts_with("lvs") && line.contains(word)).count();
+    let look = |times: usize| {
+        let before = looks("lvs");
+        eventually("all volumes are looked at", || looks("lvs") >= before + times);
+    };
+    look(2);
+    lvm.set_sick("vg1", Some("  Failed to read metadata of vg1.\n"));
+    let of_it = looks(&volume(1));
+    look(4);
+    assert_eq!(looks(&volume(1)), of_it, "nothing says that it is there again");
+}

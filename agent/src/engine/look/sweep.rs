@@ -169,7 +169,11 @@ impl Engine {
         let Some(wish) = state.volume().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
             return;
         };
-        if wish.spec().is_some_and(|spec| view.unread(&spec.group).is_some()) {
+        let is_unread = match wish.spec() {
+            Some(spec) => view.unread(&spec.group).is_some(),
+            None => state.has_ended_by(wish) && is_hidden(cell.id, view),
+        };
+        if is_unread {
             // The last observation stands until LVM can read the group again.
             return;
         }
@@ -334,6 +338,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Says whether the view shows no LV of ours of this volume, and lacks a group that may have one.
+fn is_hidden(volume: VolumeId, view: &VolumesView) -> bool {
+    view.unread_groups().next().is_some() && view.lvs_of(volume).iter().all(|lv| !lv.is_tagged())
 }
 
 /// LVs without a device that volumes are to be served from, by volume.
