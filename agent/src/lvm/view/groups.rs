@@ -90,7 +90,7 @@ pub(in crate::lvm) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Resu
     let found = |group: &config::Group| asked.rows.iter().any(|raw| raw.name == group.name.as_str());
     // The names of all groups are for messages. Of two groups with one name LVM shows neither by
     // that name.
-    let all = if listed.iter().all(found) { Vec::new() } else { lvm.all_groups()? };
+    let all = if listed.iter().all(found) { Vec::new() } else { all_groups(lvm) };
     for group in listed {
         let is = |raw: &&RawVg| raw.name == group.name.as_str();
         let found: Vec<_> = asked.rows.iter().filter(is).collect();
@@ -113,6 +113,15 @@ pub(in crate::lvm) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Resu
         all.iter().map(|raw| &raw.name).filter(|name| !is_listed(name)).cloned().collect();
     view.unlisted = unlisted.into_iter().collect();
     Ok(view)
+}
+
+/// Lists all groups of the machine; none if LVM does not answer. A group of somebody else may hold
+/// it up, and that fails no look at ours.
+fn all_groups(lvm: &Lvm<'_>) -> Vec<RawVg> {
+    lvm.all_groups().unwrap_or_else(|error| {
+        tracing::warn!(error = %Chain(&error), "cannot list the volume groups that are not ours");
+        Vec::new()
+    })
 }
 
 fn two_of_one_name(listed: &config::Group, first: &RawVg, other: &RawVg) -> String {
@@ -213,7 +222,7 @@ mod tests {
     use std::time::Duration;
 
     use mooring_host::fake::FakeMachine;
-    use mooring_host::{Command, Commands};
+    use mooring_host::{Command, CommandError, CommandOutput, Commands};
     use mooring_model::{LV_TAG, LvName, Phase, Provisioning, VolumeId, VolumeSpec};
 
     use super::*;
@@ -328,6 +337,30 @@ mod tests {
             assert!(look().is_err(), "{verb}");
             look().unwrap();
         }
+    }
+
+    /// Answers nothing about groups unless `vg9` is the last that is named.
+    struct Silent<C>(C);
+
+    impl<C: Commands> Commands for Silent<C> {
+        fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+            let is = |arg: Option<&String>, word: &str| arg.is_some_and(|arg| arg.as_str() == word);
+            if is(command.args.first(), "vgs") && !is(command.args.last(), "vg9") {
+                let (program, args) = (command.program, command.args.join(" "));
+                return Err(CommandError::Timeout { program, args, timeout: command.timeout });
+            }
+            self.0.run(command)
+        }
+    }
+
+    #[test]
+    fn a_list_of_all_groups_that_hangs_fails_no_look_at_ours() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg9"]));
+        let seen = view(&Silent(fake.lvm()), &groups).unwrap();
+        assert_eq!(seen.missing(), std::slice::from_ref(&groups[1].name));
+        assert_eq!(phase(&seen, 1, "vg0"), Phase::Ready);
+        // The control: LVM does not answer about a group that is listed.
+        assert!(view(&Silent(fake.lvm()), &groups[..1]).is_err());
     }
 
     #[test]
