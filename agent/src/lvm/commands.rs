@@ -278,15 +278,25 @@ impl Lvm<'_> {
         args.extend(paths.iter().map(String::as_str));
         let out = self.ask(op, &args)?;
         // `lvs` lists the LVs that exist; its exit status speaks of those that do not.
-        let stdout = if out.status == 0 || only_missing(&out.stderr) {
-            out.stdout
-        } else {
-            match meaning(op(), group.as_str(), out.status, &out.stderr) {
-                Error::Changed { .. } | Error::NoGroup { .. } => return Ok(Vec::new()),
-                error => return Err(error),
+        if out.status == 0 || only_missing(&out.stderr) {
+            return Ok(one_of_each(parse::<Report<Lvs>>(op, &out.stdout)?));
+        }
+        let error = meaning(op(), group.as_str(), out.status, &out.stderr);
+        match error {
+            Error::NoGroup { .. } => Ok(Vec::new()),
+            // LVM says something of other disks, too. It has to say of each LV that it is there, or
+            // that it is not.
+            Error::Changed { .. } => {
+                let found = one_of_each(parse::<Report<Lvs>>(op, &out.stdout)?);
+                let is_told = |path: &String| {
+                    let missing = format!("{NOT_FOUND} \"{path}\"");
+                    found.iter().any(|lv| format!("{}/{}", lv.group, lv.name) == *path)
+                        || lines(&out.stderr).any(|line| line == missing)
+                };
+                if paths.iter().all(is_told) { Ok(found) } else { Err(error) }
             }
-        };
-        Ok(one_of_each(parse::<Report<Lvs>>(op, &stdout)?))
+            _ => Err(error),
+        }
     }
 
     /// Lists the LVs of a group that carry this tag.

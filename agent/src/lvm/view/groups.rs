@@ -378,6 +378,39 @@ mod tests {
         assert!(seen.unread_groups().next().is_none() && seen.lvs_of(id(1)).is_empty(), "{seen:?}");
     }
 
+    /// Complains of another disk in each answer that is an error, and may leave the report empty.
+    struct Noisy<C> {
+        lvm: C,
+        is_empty: bool,
+    }
+
+    impl<C: Commands> Commands for Noisy<C> {
+        fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+            let mut out = self.lvm.run(command)?;
+            if out.status != 0 {
+                out.stderr.push_str("  Error reading device /dev/sdz at 0 length 4096.\n");
+            }
+            if out.status != 0 && self.is_empty {
+                out.stdout = br#"{"report":[{"lv":[]}]}"#.to_vec();
+            }
+            Ok(out)
+        }
+    }
+
+    #[test]
+    fn an_lv_is_there_although_lvm_complains_of_another_disk() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg1"]));
+        let see = |is_empty: bool| {
+            let lvm = Noisy { lvm: fake.lvm(), is_empty };
+            view_one(&lvm, &groups, id(1), &Beside::default()).unwrap()
+        };
+        let seen = see(false);
+        assert!(seen.unread_groups().next().is_none(), "{seen:?}");
+        assert_eq!(phase(&seen, 1, "vg0"), Phase::Ready);
+        // The control: an LV of which LVM says nothing is not called gone.
+        assert!(see(true).unread(&groups[0].name).is_some());
+    }
+
     #[test]
     fn a_group_that_is_not_there_is_missing_and_the_others_are_named() {
         let (fake, groups) = (machine(), listed(&["vg0", "vg9"]));
