@@ -99,14 +99,16 @@ async fn a_volume_whose_disks_are_gone_with_the_store_is_not_made_again_empty() 
     .await;
     rig.attach(kept, "host1", Mode::ReadWrite).await;
     let refused = rig.service.create_attachment(&admin(), native(lost, "host1", Mode::ReadWrite), LONG).await;
-    assert!(refused.unwrap_err().to_string().contains("no data of this volume"));
+    assert!(refused.unwrap_err().to_string().contains("is in review"));
+    let why = rig.service.volume(&admin(), lost).await.unwrap().fault;
+    assert!(why.is_some_and(|why| why.contains("no data of this volume")));
     assert!(!rig.storage.state().volumes.contains_key(&lost.to_string()));
     rig.service.confirm_review(&admin(), lost).await.unwrap();
     rig.attach(lost, "host1", Mode::ReadWrite).await;
     // The disks of another volume are brought back: its review ends by itself.
     let none_of_it =
         rig.service.create_attachment(&admin(), native(back, "host1", Mode::ReadWrite), LONG).await;
-    assert!(none_of_it.unwrap_err().to_string().contains("no data of this volume"));
+    assert!(none_of_it.unwrap_err().to_string().contains("is in review"));
     while_away(&rig, "storage", &rig.storage, || rig.storage.state().orphans.extend([back.to_string()]))
         .await;
     rig.until_host("storage", |host| host.up && !host.problems.iter().any(|text| text.contains("in review")))

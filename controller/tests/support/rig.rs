@@ -368,7 +368,7 @@ impl Rig {
 
     /// Waits until no agent has any part of an attachment that failed.
     pub(crate) async fn until_nothing_is_held(&self, id: AttachmentId) {
-        let sql = format!("SELECT access / 10 || '' FROM attachments WHERE id = '{id}'");
+        let sql = format!("SELECT (access / 10) || '' FROM attachments WHERE id = '{id}'");
         until("the end of a failed attachment's grant", async || match self.texts(&sql).as_slice() {
             [grant] if grant == "0" => Ok(()),
             other => Err(format!("{other:?}")),
