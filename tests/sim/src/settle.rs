@@ -117,7 +117,18 @@ async fn take_as_large(world: &World, service: &Service) {
         lock(&world.model).volumes.get(*id).is_some_and(|known| known.hand.extended && !known.hand.removed)
     };
     for id in snapshot.volumes.keys().filter(extended).copied().collect::<Vec<_>>() {
-        let Some(shown) = snapshot.volumes.get(&id).filter(|shown| shown.is_whole()) else { continue };
+        let Some(shown) = snapshot.volumes.get(&id) else { continue };
+        if shown.status == VolumeStatus::ErrorExtending {
+            // The growth failed while the LV was away. Once that is seen, it can be asked for again.
+            let used = snapshot.rows.values().any(|row| row.volume == id);
+            let status = Some(if used { VolumeStatus::InUse } else { VolumeStatus::Available });
+            let action = VolumeAction::ResetStatus { status, attached: None };
+            drop(service.volume_action(&admin(), id, action).await);
+            continue;
+        }
+        if !shown.is_whole() {
+            continue;
+        }
         let Some(gib) = world.lv_gib(id) else { continue };
         if gib > shown.size_gib && !matches!(shown.status, VolumeStatus::Available | VolumeStatus::InUse) {
             // Only a volume that is attached, or free, can be extended.
