@@ -79,6 +79,11 @@ impl Acts<'_> {
         self.without_a_disk(&well)?;
         self.is_exported(&well)?;
 
+        // "Ready" may be the answer of before; the resync after the import activates the LV.
+        wait_for("the device of the imported volume", HALF_MINUTE, || {
+            let there = self.site.storage()?.sh(&format!("test -b {device}"))?;
+            Ok(there.status.success().then_some(()))
+        })?;
         let holds = self.sum(device)?;
         check(holds == held, || format!("the volume in {OTHER} held {held}, and holds {holds}"))?;
         check(agent.is_running(), || "the agent has ended meanwhile".to_owned())?;
@@ -268,8 +273,10 @@ impl Acts<'_> {
         check(!lost, || format!("a volume is called lost whose group cannot be read: {kept}"))?;
         self.storage(&format!("vgimport -q {OTHER} >&2"))?;
         self.until_well(well)?;
-        let deleted = self.site.json(&["volume", "delete", &doomed])?;
-        check(deleted["done"] == true, || format!("the deletion that waited: {deleted}"))?;
+        wait_for("the end of the deletion that waited", HALF_MINUTE, || {
+            let seen = self.site.mooring(&["volume", "show", &doomed])?;
+            Ok((seen.status.code() == Some(3)).then_some(()))
+        })?;
         self.works(OTHER)?;
         self.evidence.shows(format!(
             "a listed group that is exported is group_unusable ({said}), nothing is concluded of its volume, and the other group works, \
@@ -280,6 +287,8 @@ impl Acts<'_> {
 
     fn taken_away(&mut self) -> Result<()> {
         self.site.json(&["volume", "delete", "kept"])?;
+        // Beside it LVM writes messages among the names that it lists.
+        self.storage("dmsetup remove --retry damaged")?;
         self.site.nothing_left()?;
         let left = self.storage(&format!("lvs --noheadings -o lv_name {OTHER}"))?;
         check(left.trim().is_empty(), || format!("left behind in {OTHER}: {left}"))?;
