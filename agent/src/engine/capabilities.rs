@@ -39,7 +39,7 @@ impl Engine {
             agent_id: self.agent_id(),
             tls: self.door().and_then(|door| door.identity()),
             store: self.store().check_place(),
-            orphans: self.strays(),
+            orphans: self.orphaned_targets(),
             blocked: self.blocked_portals(),
             silent: self.silent_volumes(),
             units: self.units(),

@@ -660,7 +660,7 @@ impl Engine {
             drop(turn);
             let go_on = admitted.is_ok();
             engine.note_store(&at, admitted.as_ref().err());
-            engine.explain_stray(at.id);
+            engine.explain_orphaned_target(at.id);
             drop(done.send(admitted));
             if go_on {
                 // The sender waits for the look behind the steps of its pass.

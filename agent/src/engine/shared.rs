@@ -7,7 +7,7 @@ use mooring_bus::Units;
 use mooring_host::LocalAddress;
 use tokio::sync::{broadcast, watch};
 
-use super::look::{disks, knock, pulse, silence, strays, sweep, watched};
+use super::look::{disks, knock, orphaned_targets, pulse, silence, sweep, watched};
 use super::{Change, counts};
 
 /// Reports that a watcher may lag behind before its stream ends.
@@ -55,7 +55,7 @@ pub(super) struct Reports {
     /// none.
     pub(super) seen_target: Mutex<Option<String>>,
     /// Targets of ours that no spec names.
-    pub(super) strays: Mutex<Vec<strays::Stray>>,
+    pub(super) orphaned_targets: Mutex<Vec<orphaned_targets::OrphanedTarget>>,
 }
 
 impl Reports {
@@ -65,7 +65,7 @@ impl Reports {
             health: Mutex::default(),
             done: counts::Done::default(),
             seen_target: Mutex::default(),
-            strays: Mutex::default(),
+            orphaned_targets: Mutex::default(),
         }
     }
 }

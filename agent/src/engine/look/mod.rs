@@ -5,9 +5,9 @@
 pub(super) mod callers;
 pub(super) mod disks;
 pub(super) mod knock;
+pub(super) mod orphaned_targets;
 pub(super) mod pulse;
 pub(super) mod silence;
-pub(super) mod strays;
 pub(super) mod sweep;
 pub(super) mod units;
 pub(super) mod watched;

@@ -39,7 +39,7 @@ impl Engine {
         if let Some(orphan) = cell.state().knowledge.orphan() {
             return refuse(id, format!("an LV of volume group {} is here under its id", orphan.group));
         }
-        if lock(&self.shared.reports.strays).iter().any(|stray| stray.id() == id) {
+        if lock(&self.shared.reports.orphaned_targets).iter().any(|orphan| orphan.id() == id) {
             return refuse(id, "the kernel has a target under its id");
         }
         if self.store().spec(Kind::Connection, id).map_err(Refusal::Store)?.is_some() {

@@ -18,13 +18,13 @@ const TOLD_MAX: usize = 16;
 
 /// One orphaned target, as the last look saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) struct Stray {
+pub(in crate::engine) struct OrphanedTarget {
     id: VolumeId,
     /// Initiators that have an ACL.
     grants: usize,
 }
 
-impl Stray {
+impl OrphanedTarget {
     /// The volume that the target's name tells.
     pub(in crate::engine) fn id(&self) -> VolumeId {
         self.id
@@ -40,7 +40,7 @@ impl Engine {
         let entries = tree.list(&layout::fabric()).ok()?;
         let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::Dir).map(|entry| entry.name);
         let names: BTreeSet<_> = names.collect();
-        self.note_strays(&names);
+        self.note_orphaned_targets(&names);
         let ours = names.iter().find(|name| self.shared.config.iqn_prefix.volume(name).is_some());
         *lock(&self.shared.reports.seen_target) = ours.cloned();
         Some(names)
@@ -51,38 +51,38 @@ impl Engine {
         lock(&self.shared.reports.seen_target).clone()
     }
 
-    fn note_strays(&self, targets: &BTreeSet<String>) {
+    fn note_orphaned_targets(&self, targets: &BTreeSet<String>) {
         let tree = &*self.shared.machine.target;
         let prefix = &self.shared.config.iqn_prefix;
-        let stray = |id| {
+        let orphan = |id| {
             let names = ExportIdentity::Derived.names(id, prefix);
-            Stray {
+            OrphanedTarget {
                 id,
                 grants: mooring_targets::read_initiators(tree, &names).map_or(0, |names| names.len()),
             }
         };
-        let mut strays: Vec<_> = targets
+        let mut orphans: Vec<_> = targets
             .iter()
             .filter_map(|name| prefix.volume(name))
             .filter(|id| !self.explains_target(*id))
-            .map(stray)
+            .map(orphan)
             .collect();
-        strays.sort_unstable_by_key(|stray| stray.id);
-        let mut known = lock(&self.shared.reports.strays);
-        for new in strays.iter().filter(|stray| !known.contains(stray)) {
+        orphans.sort_unstable_by_key(|orphan| orphan.id);
+        let mut known = lock(&self.shared.reports.orphaned_targets);
+        for new in orphans.iter().filter(|orphan| !known.contains(orphan)) {
             tracing::warn!(volume = %new.id, initiators = new.grants, "an orphaned target: left as it is");
         }
-        if *known != strays {
-            *known = strays;
+        if *known != orphans {
+            *known = orphans;
             self.lvm().tell();
         }
     }
 
     /// Removes a target from the orphans if a spec that was taken explains it.
-    pub(in crate::engine) fn explain_stray(&self, id: VolumeId) {
-        let mut known = lock(&self.shared.reports.strays);
+    pub(in crate::engine) fn explain_orphaned_target(&self, id: VolumeId) {
+        let mut known = lock(&self.shared.reports.orphaned_targets);
         let count = known.len();
-        known.retain(|stray| stray.id != id || !self.explains_target(id));
+        known.retain(|orphan| orphan.id != id || !self.explains_target(id));
         if known.len() < count {
             self.lvm().tell();
         }
@@ -98,10 +98,10 @@ impl Engine {
 
     /// Problems for the targets of ours that the last look found, and that no spec has explained
     /// since.
-    pub(crate) fn strays(&self) -> Vec<Problem> {
-        let strays = lock(&self.shared.reports.strays).clone();
+    pub(crate) fn orphaned_targets(&self) -> Vec<Problem> {
+        let orphans = lock(&self.shared.reports.orphaned_targets).clone();
         let prefix = &self.shared.config.iqn_prefix;
-        let problem = |Stray { id, grants }: &Stray| Problem {
+        let problem = |OrphanedTarget { id, grants }: &OrphanedTarget| Problem {
             object: format!("orphaned target {}", prefix.target(*id)),
             text: format!(
                 "no spec of volume {id}'s export is kept here, and the kernel serves it to {grants} initiator(s): it is left as \
@@ -110,8 +110,8 @@ impl Engine {
             ),
             cure: Cure::Operator,
         };
-        let mut told: Vec<_> = strays.iter().take(TOLD_MAX).map(problem).collect();
-        if let Some(more) = strays.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
+        let mut told: Vec<_> = orphans.iter().take(TOLD_MAX).map(problem).collect();
+        if let Some(more) = orphans.len().checked_sub(TOLD_MAX).filter(|more| *more > 0) {
             told.push(Problem {
                 object: "orphaned targets".to_owned(),
                 text: format!("there are {more} more targets of ours that no spec names"),
