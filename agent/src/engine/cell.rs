@@ -20,7 +20,7 @@ use super::reservation::reserved::Reserved;
 use super::volume::cut::Exchanges;
 use super::volume::jobs::Jobs;
 use super::volume::revert::Revert;
-use super::volume::shorter::Growth;
+use super::volume::shrink::Growth;
 use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Left, Turn};
 

@@ -371,7 +371,7 @@ pub const ALL: &[Scenario] = &[
         tier: Tier::Rotation {
             subject: &[
                 "agent/src/lvm",
-                "agent/src/engine/volume/shorter.rs",
+                "agent/src/engine/volume/shrink.rs",
                 "agent/src/engine/volume/preflight.rs",
                 "agent/src/engine/volume/admit.rs",
                 "controller/src/flow/growth.rs",

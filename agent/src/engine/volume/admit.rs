@@ -84,7 +84,7 @@ impl Engine {
                 let export = export.as_ref().and_then(Wish::spec);
                 cell.check_not_cut(old, Some(&spec))?;
                 self.check_source_not_cut(&spec)?;
-                held = self.hold_shorter(cell, old, (&spec, &put.stamp), claim)?;
+                held = self.hold_for_shrink(cell, old, (&spec, &put.stamp), claim)?;
                 let new = put.new.then(|| self.check_no_lv(cell, (&spec, &put.stamp), claim)).transpose()?;
                 looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, (new, claim))?;
                 self.forget_upload(cell, old, &spec)?;

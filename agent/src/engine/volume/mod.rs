@@ -10,5 +10,5 @@ pub(super) mod jobs;
 pub(super) mod made;
 pub(super) mod preflight;
 pub(super) mod revert;
-pub(super) mod shorter;
+pub(super) mod shrink;
 pub(super) mod upload;

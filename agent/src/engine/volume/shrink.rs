@@ -50,8 +50,8 @@ impl State {
         may
     }
 
-    /// Holds such steps back. `false` if one is at work.
-    fn hold_small(&mut self) -> bool {
+    /// Holds steps that make the volume larger back. `false` if one is at work.
+    fn hold_appends(&mut self) -> bool {
         let at_work = self.turn.running().is_some_and(|pass| self.growth.begun == Some(pass));
         self.growth.held = !at_work;
         self.growth.held
@@ -61,7 +61,7 @@ impl State {
 impl Engine {
     /// Checks that the LV has no more than the smaller size. `None` if the new size is not smaller.
     /// `Some` holds appends back.
-    pub(in crate::engine) fn hold_shorter(
+    pub(in crate::engine) fn hold_for_shrink(
         &self,
         cell: &Arc<Cell>,
         old: Option<&VolumeSpec>,
@@ -77,7 +77,7 @@ impl Engine {
         if spec.kind != VolumeKind::Volume || spec.group != old.group || spec.revert.is_some() {
             return never(old.size);
         }
-        if !cell.state().hold_small() {
+        if !cell.state().hold_appends() {
             let why = format!("volume {} is being made larger at this moment: try again", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
         }
@@ -114,7 +114,7 @@ mod tests {
         };
         let mut state = State::default();
         begin(&mut state);
-        assert!(state.hold_small());
+        assert!(state.hold_appends());
         assert!(!state.may_begin(&append) && state.may_begin(&remove), "held");
         // The smaller size counts from here on, but the pass at work began with the larger one.
         state.turn.ask_anew();
@@ -124,11 +124,11 @@ mod tests {
         state.turn.end();
         begin(&mut state);
         assert!(state.may_begin(&append));
-        assert!(!state.hold_small() && !state.growth.held, "it is at work");
+        assert!(!state.hold_appends() && !state.growth.held, "it is at work");
         state.turn.end();
-        assert!(state.hold_small(), "that pass has ended");
+        assert!(state.hold_appends(), "that pass has ended");
         state.growth.held = false;
         begin(&mut state);
-        assert!(state.hold_small(), "and the next one appends nothing yet");
+        assert!(state.hold_appends(), "and the next one appends nothing yet");
     }
 }
