@@ -116,7 +116,7 @@ fn say_agent(to: &mut Families<'_>, counts: &Counts) -> fmt::Result {
         "cut_volumes",
         "Volumes that are cut off from their disk, or may be: every command of their hosts ends with an error",
         None,
-        Some(counts.cut),
+        Some(counts.isolated),
     )
 }
 

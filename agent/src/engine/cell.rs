@@ -17,7 +17,7 @@ use super::look::silence::Silence;
 use super::reservation::reservations::Held;
 use super::reservation::reserve::Asked;
 use super::reservation::reserved::Reserved;
-use super::volume::cut::Exchanges;
+use super::volume::isolate::Exchanges;
 use super::volume::jobs::Jobs;
 use super::volume::revert::Revert;
 use super::volume::shrink::Growth;

@@ -59,7 +59,7 @@ pub(crate) struct Counts {
     /// TCP connections to the portals. `None` if they are unknown.
     pub(crate) callers: Option<u64>,
     /// Volumes that are isolated, or are about to be: every command ends with an error.
-    pub(crate) cut: u64,
+    pub(crate) isolated: u64,
 }
 
 /// The counts of one volume.
@@ -183,7 +183,7 @@ impl Engine {
         counts.stuck += u64::from(state.stuck().is_some());
         counts.watched += u64::from(state.knowledge.is_unchanged());
         counts.silent += u64::from(state.silence.since().is_some());
-        counts.cut += u64::from(state.may_be_cut());
+        counts.isolated += u64::from(state.may_be_isolated());
         if state.is_unknown() {
             return;
         }

@@ -16,7 +16,7 @@ pub use forget::keep_stale;
 
 use super::look::pulse::Lives;
 use super::look::watched::Watched;
-use super::volume::cut::Table;
+use super::volume::isolate::Table;
 use super::volume::preflight::KeptLook;
 use super::volume::upload::Uploading;
 use crate::lvm::VolumesView;

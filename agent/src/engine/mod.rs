@@ -543,10 +543,10 @@ impl Engine {
                 let state = cell.state();
                 let end = state.volume_end();
                 // A pass of an isolated volume may hang.
-                let only_cut = state.is_only_cut(generation);
+                let only_isolation = state.is_only_isolation(generation);
                 // An end for a newer spec does not say that this one was carried out.
-                let done = only_cut || end.is_done() && end.generation == Some(generation);
-                (only_cut || end.is_settled(generation, after) && state.is_cut_true())
+                let done = only_isolation || end.is_done() && end.generation == Some(generation);
+                (only_isolation || end.is_settled(generation, after) && state.isolation_matches_spec())
                     .then(|| VolumeAnswer { report: state.volume_report(cell.id), done })
             };
             if let Some(answer) = settled {
@@ -665,7 +665,7 @@ impl Engine {
             if go_on {
                 // The sender waits for the look behind the steps of its pass.
                 engine.passed(at.id, false);
-                engine.tend_cut_soon(&at);
+                engine.tend_isolation_soon(&at);
                 at.state().turn.ask_anew();
                 engine.run(&at);
             } else {

@@ -177,7 +177,7 @@ impl Engine {
     /// Says whether the LV that is ready is the one that the export names: a recorded name may be
     /// another LV's.
     fn is_usable(&self, cell: &Arc<Cell>, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
-        if !self.is_cut_first(cell) {
+        if !self.is_isolated_first(cell) {
             return false;
         }
         let Some(spec) = wishes.export.as_ref().and_then(Wish::spec) else { return ready.is_some() };
@@ -252,7 +252,7 @@ impl Engine {
                 }
                 let seen = view.map(|view| lvm::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());
-                self.tend_cut_soon(cell);
+                self.tend_isolation_soon(cell);
                 let unkept = self.keep_made(cell, wish, seen.as_ref());
                 let (rest, report) = match (left, seen) {
                     // Nobody hears of the volume, or gets it, before the store has it.
@@ -292,7 +292,7 @@ impl Engine {
             && let Some(report) = &report
         {
             let mut report = report.clone();
-            state.fill_cut(cell.id, &mut report);
+            state.fill_isolation(cell.id, &mut report);
             self.publish(Change::Volume(report));
         }
         let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);

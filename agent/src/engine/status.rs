@@ -118,7 +118,7 @@ impl State {
             report = orphan.clone();
         }
         report.zeroed = self.jobs.done().map(mooring_model::ByteSize);
-        self.fill_cut(id, &mut report);
+        self.fill_isolation(id, &mut report);
         report
     }
 

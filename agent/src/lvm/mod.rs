@@ -27,11 +27,11 @@ mod adopt;
 mod apply;
 mod check;
 mod commands;
-mod cut;
 mod doomed;
 mod error;
 pub(crate) mod gate;
 mod import;
+mod isolate;
 mod manage;
 mod plan;
 mod retag;
@@ -46,9 +46,11 @@ use std::path::{Path, PathBuf};
 pub use adopt::{AnyLv, all, tag};
 pub use apply::{DISCARD_CHUNK, Hands, MARK_BYTES, Observer, Work, ZERO_CHUNK, activate, apply, apply_with};
 pub use check::check_groups;
-pub use cut::{CutOp, SeenTable, apply as apply_cut, look as look_at_table, plan as plan_cut};
 pub use error::Error;
 pub use import::Copied;
+pub use isolate::{
+    IsolateOp, SeenTable, apply as apply_isolation, look as look_at_table, plan as plan_isolation,
+};
 pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};

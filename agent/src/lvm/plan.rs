@@ -21,7 +21,7 @@ use mooring_model::{
 use super::import::Copied;
 use super::upload::UploadOp;
 use super::view::{SeenGroup, SeenLv, VolumesView};
-use super::{cut, device_path, doomed, import, manage, retag, revert, thin};
+use super::{device_path, doomed, import, isolate, manage, retag, revert, thin};
 use crate::images::PartId;
 
 /// Bytes that one unit of a mark stands for.
@@ -436,7 +436,7 @@ pub fn plan(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Plan<Volum
         Wanted::Nothing => {}
     }
     if wanted.spec().is_some_and(|spec| spec.cut.is_some()) {
-        cut::hold(&mut plan, format!("volume {volume}"));
+        isolate::hold(&mut plan, format!("volume {volume}"));
     }
     plan
 }

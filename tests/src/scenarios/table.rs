@@ -517,7 +517,7 @@ pub const ALL: &[Scenario] = &[
                 "agent/src/engine/pass.rs",
                 "agent/src/engine/export/shut_out.rs",
                 "targets/src/take_away.rs",
-                "agent/src/engine/volume/cut.rs",
+                "agent/src/engine/volume/isolate.rs",
             ],
         },
         usual: 45,

@@ -229,7 +229,7 @@ impl Engine {
         }
         self.begin_bulk(&missing);
         for cell in ready.into_iter().chain(waiting) {
-            self.look_at_cut(cell);
+            self.look_at_isolation(cell);
             self.wake(cell);
         }
     }

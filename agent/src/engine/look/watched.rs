@@ -141,7 +141,7 @@ impl State {
             && self.knowledge.linked().is_empty()
             && self.knowledge.orphan().is_none()
             && self.turn.is_idle()
-            && !self.may_be_cut()
+            && !self.may_be_isolated()
     }
 
     /// Says whether no look is needed: the export is watched, and everything is as the last pass
@@ -163,7 +163,7 @@ impl State {
     /// Says whether everything is as the last pass left it, as far as notices and looks have shown.
     fn is_as_left(&self) -> bool {
         self.turn.is_idle()
-            && !self.may_be_cut()
+            && !self.may_be_isolated()
             && self.is_export_done()
             && self.volume_end().is_done()
             && self.knowledge.ready().is_some()

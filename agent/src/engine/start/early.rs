@@ -217,7 +217,7 @@ impl Engine {
             early.get(&cell.id).is_some_and(|report| state.volume().map(says).as_ref() == Some(report))
         });
         for cell in &confirmed {
-            self.look_at_cut(cell);
+            self.look_at_isolation(cell);
         }
         // The same look has noted for each volume whether its LV is ready.
         for cell in others.iter().filter(|cell| early.contains_key(&cell.id)) {

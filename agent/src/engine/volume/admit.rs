@@ -37,7 +37,7 @@ impl State {
     /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of the
     /// volume, `None` if admission has not asked LVM.
     fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
-        self.note_cut_wish(wish.stamp.generation, wish.spec());
+        self.note_isolation_spec(wish.stamp.generation, wish.spec());
         // As in the store: the fact `made` outlives each later spec, and ends with the volume.
         if wish.spec().is_none() {
             self.established.end_lv();
@@ -82,8 +82,8 @@ impl Engine {
                     self.check_not_granted(cell, export.as_ref())?;
                 }
                 let export = export.as_ref().and_then(Wish::spec);
-                cell.check_not_cut(old, Some(&spec))?;
-                self.check_source_not_cut(&spec)?;
+                cell.check_not_isolated(old, Some(&spec))?;
+                self.check_source_not_isolated(&spec)?;
                 held = self.hold_for_shrink(cell, old, (&spec, &put.stamp), claim)?;
                 let new = put.new.then(|| self.check_no_lv(cell, (&spec, &put.stamp), claim)).transpose()?;
                 looked = self.check_volume(cell, (&spec, &put.stamp), kept.as_ref(), export, (new, claim))?;
@@ -93,12 +93,12 @@ impl Engine {
                 (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
             }
             VolumeWish::Tombstone { destroy } => {
-                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
+                cell.check_not_isolated(kept.as_ref().and_then(Wish::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
                 (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
             }
             VolumeWish::Release => {
-                cell.check_not_cut(kept.as_ref().and_then(Wish::spec), None)?;
+                cell.check_not_isolated(kept.as_ref().and_then(Wish::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
                 check_releasable(cell, kept.as_ref())?;
                 (WishKind::Released, StoredWish::Released, None)

@@ -4,8 +4,8 @@
 //! says so.
 
 pub(super) mod admit;
-pub(super) mod cut;
 pub(super) mod first_wish;
+pub(super) mod isolate;
 pub(super) mod jobs;
 pub(super) mod made;
 pub(super) mod preflight;

@@ -208,7 +208,7 @@ async fn unexported_volume_is_skipped_until_its_target_or_lv_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_is_cut_off_is_looked_at_by_every_resync() {
+async fn an_isolated_volume_is_looked_at_by_every_resync() {
     let node = Node::new();
     node.until_watched();
     assert_eq!(node.resync(), 0, "the control");

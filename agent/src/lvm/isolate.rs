@@ -28,7 +28,7 @@ const LOOKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Time limit of the exchange, which waits for I/O in flight below the LV. When the program is
 /// killed, the kernel abandons the exchange, and a later pass tries it again.
-const CUT_WITHIN: Duration = Duration::from_secs(30);
+const EXCHANGED_WITHIN: Duration = Duration::from_secs(30);
 
 /// State of a device's table in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub enum SeenTable {
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CutOp {
+pub enum IsolateOp {
     /// Replaces the LV's own table by errors.
-    Cut {
+    Isolate {
         /// The LV.
         lv: LvId,
     },
@@ -59,18 +59,18 @@ pub enum CutOp {
         lv: LvId,
     },
     /// Has LVM put the LV's own table back.
-    Uncut {
+    PutBack {
         /// The LV.
         lv: LvId,
     },
 }
 
-impl fmt::Display for CutOp {
+impl fmt::Display for IsolateOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { lv } => write!(f, "cut {lv} off from its disk"),
+            Self::Isolate { lv } => write!(f, "cut {lv} off from its disk"),
             Self::Forget { lv } => write!(f, "take away the table that waits in {lv}"),
-            Self::Uncut { lv } => write!(f, "put the table of {lv} back"),
+            Self::PutBack { lv } => write!(f, "put the table of {lv} back"),
         }
     }
 }
@@ -92,23 +92,27 @@ pub fn look(commands: &dyn Commands, lv: &LvId) -> Result<SeenTable, Error> {
 
 /// Plans the steps that isolate the LV if `wanted` is `true`, and that give it its disk back if
 /// not.
-pub fn plan(wanted: bool, seen: SeenTable, lv: &LvId) -> Plan<CutOp> {
+pub fn plan(wanted: bool, seen: SeenTable, lv: &LvId) -> Plan<IsolateOp> {
     let (mut plan, lv) = (Plan::default(), lv.clone());
     match (wanted, seen) {
         (_, SeenTable::NoDevice)
         | (true, SeenTable::Errors)
         | (false, SeenTable::Disk { waiting: false }) => {}
-        (true, SeenTable::Disk { .. }) => plan.step(CutOp::Cut { lv }, "its operator wants it cut off"),
-        (false, SeenTable::Disk { waiting: true }) => {
-            plan.step(CutOp::Forget { lv }, "it is not to be cut off (any more)");
+        (true, SeenTable::Disk { .. }) => {
+            plan.step(IsolateOp::Isolate { lv }, "its operator wants it cut off");
         }
-        (false, SeenTable::Errors) => plan.step(CutOp::Uncut { lv }, "it is not to be cut off (any more)"),
+        (false, SeenTable::Disk { waiting: true }) => {
+            plan.step(IsolateOp::Forget { lv }, "it is not to be cut off (any more)");
+        }
+        (false, SeenTable::Errors) => {
+            plan.step(IsolateOp::PutBack { lv }, "it is not to be cut off (any more)");
+        }
     }
     plan
 }
 
 /// Executes the steps, and stops at the first that fails.
-pub fn apply(plan: &Plan<CutOp>, commands: &dyn Commands) -> Result<(), Error> {
+pub fn apply(plan: &Plan<IsolateOp>, commands: &dyn Commands) -> Result<(), Error> {
     for step in &plan.steps {
         tracing::info!(op = %step.op, why = %step.why, "step");
         let op = || step.op.to_string();
@@ -116,14 +120,14 @@ pub fn apply(plan: &Plan<CutOp>, commands: &dyn Commands) -> Result<(), Error> {
             // One command loads the table and exchanges it within one call of the kernel: no crash
             // of ours leaves the device suspended. Without a flush, commands that wait in the
             // device get errors, too. udev has nothing to do for it.
-            CutOp::Cut { lv } => {
+            IsolateOp::Isolate { lv } => {
                 let args = ["wipe_table", "--noflush", "--nolockfs", "--noudevsync", &node(lv)];
-                said(op, &run(commands, op, &args, CUT_WITHIN)?).map(drop)
+                said(op, &run(commands, op, &args, EXCHANGED_WITHIN)?).map(drop)
             }
-            CutOp::Forget { lv } => {
+            IsolateOp::Forget { lv } => {
                 said(op, &run(commands, op, &["clear", "--noudevsync", &node(lv)], LOOKED_WITHIN)?).map(drop)
             }
-            CutOp::Uncut { lv } => Lvm(commands).refresh(lv),
+            IsolateOp::PutBack { lv } => Lvm(commands).refresh(lv),
         }?;
     }
     Ok(())
@@ -198,10 +202,10 @@ mod tests {
             (false, SeenTable::NoDevice, None),
             (true, SeenTable::Errors, None),
             (false, disk(false), None),
-            (true, disk(false), Some(CutOp::Cut { lv: lv.clone() })),
-            (true, disk(true), Some(CutOp::Cut { lv: lv.clone() })),
-            (false, disk(true), Some(CutOp::Forget { lv: lv.clone() })),
-            (false, SeenTable::Errors, Some(CutOp::Uncut { lv: lv.clone() })),
+            (true, disk(false), Some(IsolateOp::Isolate { lv: lv.clone() })),
+            (true, disk(true), Some(IsolateOp::Isolate { lv: lv.clone() })),
+            (false, disk(true), Some(IsolateOp::Forget { lv: lv.clone() })),
+            (false, SeenTable::Errors, Some(IsolateOp::PutBack { lv: lv.clone() })),
         ] {
             assert_eq!(steps(wanted, seen), Vec::from_iter(want), "{wanted} {seen:?}");
         }

@@ -68,21 +68,21 @@ fn lv_of(spec: &VolumeSpec, state: &State) -> LvId {
 }
 
 impl State {
-    fn wants_cut(&self) -> Option<&VolumeSpec> {
+    fn wants_isolation(&self) -> Option<&VolumeSpec> {
         self.volume_spec().filter(|spec| spec.cut.is_some())
     }
 
     /// Says whether the table is another one than LVM's own, or may be: no event reports a change
     /// of it.
-    pub(in crate::engine) fn may_be_cut(&self) -> bool {
-        self.wants_cut().is_some() || self.knowledge.table().doubt.is_some()
+    pub(in crate::engine) fn may_be_isolated(&self) -> bool {
+        self.wants_isolation().is_some() || self.knowledge.table().doubt.is_some()
     }
 
     /// The LV whose table is to be exchanged or read, and whether it is to be isolated. `None` if
     /// nothing is to be done.
     fn due(&self) -> Option<(LvId, bool)> {
         let table = self.knowledge.table();
-        match self.wants_cut() {
+        match self.wants_isolation() {
             Some(_) if table.fresh && table.is_errors() => None,
             Some(spec) => Some((lv_of(spec, self), true)),
             None => table.doubt.clone().map(|lv| (lv, false)),
@@ -90,8 +90,8 @@ impl State {
     }
 
     /// Says whether the volume is isolated, or not, as its spec says.
-    pub(in crate::engine) fn is_cut_true(&self) -> bool {
-        match self.wants_cut() {
+    pub(in crate::engine) fn isolation_matches_spec(&self) -> bool {
+        match self.wants_isolation() {
             Some(_) => self.knowledge.table().is_errors(),
             None => self.knowledge.table().doubt.is_none(),
         }
@@ -99,12 +99,16 @@ impl State {
 
     /// Says whether a spec of this generation is carried out although its pass may hang: it changed
     /// nothing but the isolation.
-    pub(in crate::engine) fn is_only_cut(&self, generation: Generation) -> bool {
-        self.exchanges.asked == Some(generation) && self.is_cut_true()
+    pub(in crate::engine) fn is_only_isolation(&self, generation: Generation) -> bool {
+        self.exchanges.asked == Some(generation) && self.isolation_matches_spec()
     }
 
     /// Notes a new spec before the state has it.
-    pub(in crate::engine) fn note_cut_wish(&mut self, generation: Generation, new: Option<&VolumeSpec>) {
+    pub(in crate::engine) fn note_isolation_spec(
+        &mut self,
+        generation: Generation,
+        new: Option<&VolumeSpec>,
+    ) {
         let Some(old) = self.volume_spec() else { return };
         let cut = new.and_then(|spec| spec.cut);
         let doubt = (old.cut.is_some() && cut.is_none()).then(|| lv_of(old, self));
@@ -133,8 +137,8 @@ impl State {
     }
 
     /// Reports whether the volume is isolated, and what keeps it from being as its spec says.
-    pub(in crate::engine) fn fill_cut(&self, id: VolumeId, report: &mut VolumeReport) {
-        let (wanted, errors) = (self.wants_cut().is_some(), self.knowledge.table().is_errors());
+    pub(in crate::engine) fn fill_isolation(&self, id: VolumeId, report: &mut VolumeReport) {
+        let (wanted, errors) = (self.wants_isolation().is_some(), self.knowledge.table().is_errors());
         report.cut = match (wanted, errors) {
             (_, true) => Cut::InForce,
             (true, false) => Cut::Pending,
@@ -163,7 +167,7 @@ impl Drop for AtWork<'_> {
 
 impl Cell {
     /// Refuses every other change of a volume that is isolated.
-    pub(in crate::engine) fn check_not_cut(
+    pub(in crate::engine) fn check_not_isolated(
         &self,
         old: Option<&VolumeSpec>,
         new: Option<&VolumeSpec>,
@@ -184,9 +188,9 @@ impl Cell {
 impl Engine {
     /// Refuses a volume whose source is isolated: LVM would put the source's own table back on the
     /// way.
-    pub(in crate::engine) fn check_source_not_cut(&self, spec: &VolumeSpec) -> Result<(), Refusal> {
+    pub(in crate::engine) fn check_source_not_isolated(&self, spec: &VolumeSpec) -> Result<(), Refusal> {
         let Some(source) = spec.source.map(mooring_model::Source::id) else { return Ok(()) };
-        if self.known_cell(source).is_some_and(|cell| cell.state().wants_cut().is_some()) {
+        if self.known_cell(source).is_some_and(|cell| cell.state().wants_isolation().is_some()) {
             let why = format!(
                 "volume {source} is cut off from its disk: nothing is made from it until that is taken back"
             );
@@ -196,36 +200,36 @@ impl Engine {
     }
 
     /// Has a volume's table exchanged soon, if there is anything to do.
-    pub(in crate::engine) fn tend_cut_soon(&self, cell: &Arc<Cell>) {
+    pub(in crate::engine) fn tend_isolation_soon(&self, cell: &Arc<Cell>) {
         let state = cell.state();
         if state.exchanges.at_work.is_some() || state.due().is_none() {
             return;
         }
         drop(state);
         let (engine, cell) = (self.clone(), Arc::clone(cell));
-        self.shared.workers.submit_awaited(move || engine.tend_cut(&cell));
+        self.shared.workers.submit_awaited(move || engine.tend_isolation(&cell));
     }
 
     /// Has a volume's table read again at a sweep, and exchanged if need be: it may have changed.
-    pub(in crate::engine) fn look_at_cut(&self, cell: &Arc<Cell>) {
+    pub(in crate::engine) fn look_at_isolation(&self, cell: &Arc<Cell>) {
         cell.state().knowledge.table_mut().fresh = false;
-        self.tend_cut_soon(cell);
+        self.tend_isolation_soon(cell);
     }
 
     /// Says whether a volume that is not served yet may be: not while it is to be isolated and is
     /// not.
-    pub(in crate::engine) fn is_cut_first(&self, cell: &Arc<Cell>) -> bool {
+    pub(in crate::engine) fn is_isolated_first(&self, cell: &Arc<Cell>) -> bool {
         let so = {
             let state = cell.state();
-            state.wants_cut().is_none() || state.knowledge.table().is_errors()
+            state.wants_isolation().is_none() || state.knowledge.table().is_errors()
         };
         if !so {
-            self.tend_cut_soon(cell);
+            self.tend_isolation_soon(cell);
         }
         so
     }
 
-    fn tend_cut(&self, cell: &Arc<Cell>) {
+    fn tend_isolation(&self, cell: &Arc<Cell>) {
         loop {
             let due = {
                 let mut state = cell.state();
@@ -237,10 +241,10 @@ impl Engine {
             let at_work = AtWork(cell);
             let (seen, failed) = self.exchange(&due.0, due.1);
             drop(at_work);
-            self.note_cut(cell, &due, seen, failed);
+            self.note_isolation(cell, &due, seen, failed);
             // A spec that came meanwhile may want the opposite.
             if cell.state().due().is_none_or(|now| now == due) {
-                return self.tend_cut_later(cell);
+                return self.tend_isolation_later(cell);
             }
         }
     }
@@ -253,18 +257,18 @@ impl Engine {
             Ok(seen) => seen,
             Err(error) => return (None, Some(error)),
         };
-        let plan = lvm::plan_cut(wanted, seen, lv);
+        let plan = lvm::plan_isolation(wanted, seen, lv);
         if plan.steps.is_empty() {
             return (Some(seen), None);
         }
-        let failed = lvm::apply_cut(&plan, commands).err();
+        let failed = lvm::apply_isolation(&plan, commands).err();
         match lvm::look_at_table(commands, lv) {
             Ok(seen) => (Some(seen), failed),
             Err(error) => (None, failed.or(Some(error))),
         }
     }
 
-    fn note_cut(
+    fn note_isolation(
         &self,
         cell: &Arc<Cell>,
         (lv, wanted): &(LvId, bool),
@@ -290,7 +294,7 @@ impl Engine {
     }
 
     /// Tries again later, if something is left to do.
-    fn tend_cut_later(&self, cell: &Arc<Cell>) {
+    fn tend_isolation_later(&self, cell: &Arc<Cell>) {
         let failures = {
             let mut state = cell.state();
             let left = state.due().is_some();
@@ -303,7 +307,7 @@ impl Engine {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(turn::retry_delay(failures, RETRY_MAX)).await;
-            engine.tend_cut_soon(&cell);
+            engine.tend_isolation_soon(&cell);
         });
     }
 }
