@@ -123,7 +123,7 @@ pub enum LiveSessions {
     /// Live sessions refuse the change.
     Refuse,
     /// The change ends live sessions.
-    Cut,
+    End,
 }
 
 /// A change of an export's spec.

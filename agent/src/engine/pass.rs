@@ -152,7 +152,7 @@ impl Engine {
         if !end.waits {
             let look_again = !end.problems.is_empty();
             self.end_export(cell, wishes, end);
-            self.cut_reader(cell, wishes);
+            self.revoke_reader(cell, wishes);
             if let Some(taken) = taken {
                 taken.tell(cell);
             }

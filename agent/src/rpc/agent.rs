@@ -261,7 +261,7 @@ impl Agent for Service {
         let put = request.into_inner();
         let live_sessions = match put.live_sessions() {
             v1::LiveSessions::Refuse => LiveSessions::Refuse,
-            v1::LiveSessions::Cut | v1::LiveSessions::Unspecified => LiveSessions::Cut,
+            v1::LiveSessions::Cut | v1::LiveSessions::Unspecified => LiveSessions::End,
         };
         let spec = match put.wish {
             None => {

@@ -119,7 +119,7 @@ impl Store {
 
     /// Stores the beginning of a receipt for a nexus that is ended while its grant stands. Returns
     /// the receipt's row.
-    pub fn begin_cut(&self, receipt: &Receipt) -> Result<i64, StoreError> {
+    pub fn begin_nexus_revoke(&self, receipt: &Receipt) -> Result<i64, StoreError> {
         let drop_old = self.begins(receipt.volume, 1);
         let (volume, generation, new) = (receipt.volume, receipt.generation, NewReceipt::of(receipt));
         let rows = self.write(

@@ -250,7 +250,7 @@ impl Engine {
         let old = seen.holder.as_ref().filter(|holder| holder.ends_with_its_session());
         match (is_due(&seen, change, cell.id)?, old) {
             (false, _) => {}
-            (true, Some(holder)) => self.cut_holder(cell, wishes, usable, end, holder)?,
+            (true, Some(holder)) => self.revoke_holder(cell, wishes, usable, end, holder)?,
             (true, None) => self.take_by_command(cell, wishes, usable, end, &seen, change)?,
         }
         self.forget_lost(cell, change);
@@ -300,7 +300,7 @@ impl Engine {
 
     /// Ends the session of a host that has reserved the volume by RESERVE(6). No other host's
     /// command ends that but a reset, which would abort the commands in flight of all.
-    fn cut_holder(
+    fn revoke_holder(
         &self,
         cell: &Arc<Cell>,
         wishes: &Wishes,
@@ -319,7 +319,7 @@ impl Engine {
             );
             return Err(refused(why, Cure::Operator));
         }
-        self.begin_cut(cell, spec, wish.stamp.generation, holder, Cause::Reservation)
+        self.begin_nexus_revoke(cell, spec, wish.stamp.generation, holder, Cause::Reservation)
             .map_err(Refusal::Store)?;
         *end = self.export_half(cell, wishes, usable);
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);

@@ -31,7 +31,7 @@ const LOOKS: u8 = 3;
 
 /// Least time between two revokes for one volume: a host may reserve again and again, and the next
 /// look finds it.
-const CUTS_EVERY: Duration = Duration::from_secs(2);
+const REVOKES_EVERY: Duration = Duration::from_secs(2);
 
 /// Says whether a RESERVE(6) or RESERVE(10) is held by an initiator with a read-only grant.
 fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
@@ -43,7 +43,7 @@ fn is_of_a_reader(holder: &ReservationHolder, spec: &ExportSpec) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     /// Time at which the last session was ended for its reservation.
-    cut: Option<Instant>,
+    revoked: Option<Instant>,
 }
 
 impl State {
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Has the next pass revoke the nexus of a read-only host that has reserved the volume.
-    pub(in crate::engine) fn cut_reader(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+    pub(in crate::engine) fn revoke_reader(&self, cell: &Arc<Cell>, wishes: &Wishes) {
         let cause = match self.shared.config.ro_reservation {
             RoReservation::Cut => Cause::Reservation,
             RoReservation::Revoke => Cause::ReservationKeptOut,
@@ -142,13 +142,13 @@ impl Engine {
         if !is_of_a_reader(&holder, spec) {
             return;
         }
-        let recent = cell.state().reserved.cut.is_some_and(|at| at.elapsed() < CUTS_EVERY);
+        let recent = cell.state().reserved.revoked.is_some_and(|at| at.elapsed() < REVOKES_EVERY);
         if recent {
             return cell.state().held.forget_holder();
         }
-        match self.begin_cut(cell, spec, wish.stamp.generation, &holder, cause) {
+        match self.begin_nexus_revoke(cell, spec, wish.stamp.generation, &holder, cause) {
             Ok(()) => {
-                cell.state().reserved.cut = Some(Instant::now());
+                cell.state().reserved.revoked = Some(Instant::now());
                 self.wake(cell);
             }
             Err(error) => {
@@ -164,7 +164,7 @@ impl Engine {
 
     /// Stores the receipt of a nexus that is revoked for its reservation, while its grant stands.
     /// The next pass over the export revokes it.
-    pub(in crate::engine) fn begin_cut(
+    pub(in crate::engine) fn begin_nexus_revoke(
         &self,
         cell: &Cell,
         spec: &ExportSpec,
@@ -201,7 +201,7 @@ impl Engine {
             reservation: Some(HeldReservation { kind: holder.kind }),
             cause,
         };
-        let row = self.shared.store.begin_cut(&receipt)?;
+        let row = self.shared.store.begin_nexus_revoke(&receipt)?;
         tracing::warn!(volume = %cell.id, %initiator, ?cause, "has reserved the volume: its session is cut");
         self.publish(Change::Receipt(receipt.clone()));
         let began = Some(self.shared.machine.clock.instant());
