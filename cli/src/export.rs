@@ -19,7 +19,7 @@ use crate::volume_ref::VolumeRef;
 use crate::{Reply, chap};
 
 /// The grant to make, with its credentials read.
-pub(crate) struct Wish {
+pub(crate) struct GrantSpec {
     volume: VolumeRef,
     initiator: Iqn,
     mode: Mode,
@@ -35,7 +35,7 @@ enum Credentials {
     Set(Chap),
 }
 
-impl Wish {
+impl GrantSpec {
     /// Reads the credentials that the arguments name.
     pub(crate) fn resolve(args: GrantArgs) -> Result<Self, Failure> {
         let credentials = match chap::read(&args)? {
@@ -122,14 +122,14 @@ async fn put(
 }
 
 /// `export grant`.
-pub(crate) async fn grant(session: &Session, wish: &Wish) -> Result<Reply<Granted>, Failure> {
+pub(crate) async fn grant(session: &Session, grant: &GrantSpec) -> Result<Reply<Granted>, Failure> {
     twice(async || {
-        let (id, status) = find(session, &wish.volume).await?;
-        let spec = wish.apply(kept_spec(&status));
+        let (id, status) = find(session, &grant.volume).await?;
+        let spec = grant.apply(kept_spec(&status));
         // A grant removes nothing. If the agent finds otherwise, it refuses.
         let response = put(session, id, &status, spec.clone(), v1::LiveSessions::Refuse).await?;
         let done = response.done;
-        let initiator = wish.initiator.to_string();
+        let initiator = grant.initiator.to_string();
         let wanted =
             spec.grants.iter().find(|grant| grant.initiator == initiator).cloned().unwrap_or_default();
         Ok(Reply::when(done, Granted::new(&status, &wanted, &response)))
@@ -178,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    fn wish(mode: Mode, credentials: Credentials) -> Wish {
-        Wish {
+    fn grant_spec(mode: Mode, credentials: Credentials) -> GrantSpec {
+        GrantSpec {
             volume: "data".parse().unwrap(),
             initiator: "iqn.2026-01.lab:host1".parse().unwrap(),
             mode,
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_change_of_mode_touches_nothing_else() {
-        let changed = wish(Mode::ReadOnly, Credentials::Keep).apply(kept());
+        let changed = grant_spec(Mode::ReadOnly, Credentials::Keep).apply(kept());
         let mut want = kept();
         want.grants[1].set_mode(v1::Mode::ReadOnly);
         assert_eq!(changed, want);
@@ -223,14 +223,14 @@ mod tests {
         let set = Credentials::Set(Chap { initiator: side("new"), mutual: None });
         let mut spec = kept();
         spec.grants.remove(1);
-        let spec = wish(Mode::ReadWrite, set).apply(spec);
+        let spec = grant_spec(Mode::ReadWrite, set).apply(spec);
         assert_eq!(spec.grants[0], kept().grants[0]);
         assert_eq!(spec.grants[1].lun, 1);
         assert_eq!(
             spec.grants[1].chap.as_ref().unwrap().initiator.as_ref().unwrap().secret,
             "secret-of-twelve"
         );
-        let spec = wish(Mode::ReadWrite, Credentials::Remove).apply(spec);
+        let spec = grant_spec(Mode::ReadWrite, Credentials::Remove).apply(spec);
         assert_eq!((spec.grants.len(), &spec.grants[1].chap), (2, &None));
         assert_eq!(spec.grants[1].attachment_ids.len(), 1);
     }

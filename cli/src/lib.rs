@@ -379,9 +379,9 @@ async fn run_export(global: &Global, command: ExportCommand) -> Result<Exit, Fai
     match command {
         ExportCommand::Grant(args) => {
             // Read credentials first, so that bad ones fail before any call.
-            let wish = export::Wish::resolve(args)?;
+            let grant = export::GrantSpec::resolve(args)?;
             let session = Session::open(global, &address).await?;
-            print(json, &export::grant(&session, &wish).await?)
+            print(json, &export::grant(&session, &grant).await?)
         }
         ExportCommand::Revoke(args) => {
             let session = Session::open(global, &address).await?;
