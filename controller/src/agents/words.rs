@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Abort, Database, Store, Wish, testing};
+    use crate::store::{Abort, Database, SpecContent, Store, testing};
 
     const OWN: AgentId = AgentId::from_u128(9);
     const OTHER: AgentId = AgentId::from_u128(8);
@@ -266,9 +266,13 @@ mod tests {
     fn each_agent_says_what_the_table_allows_and_nothing_else() {
         on_a_store(|db| {
             testing::insert_volume(db, VOLUME, OWN, &BTreeMap::new())?;
-            let wish = Wish::tombstone(Kind::Export, false);
-            let (wished, _) = db.wish(VOLUME, Kind::Export, &wish)?;
-            db.wish(VOLUME, Kind::Connection(OTHER), &Wish::tombstone(Kind::Connection(OTHER), false))?;
+            let wish = SpecContent::tombstone(Kind::Export, false);
+            let (wished, _) = db.put_spec(VOLUME, Kind::Export, &wish)?;
+            db.put_spec(
+                VOLUME,
+                Kind::Connection(OTHER),
+                &SpecContent::tombstone(Kind::Connection(OTHER), false),
+            )?;
             let (later, epoch) = (wished.next(), Generation { epoch: wished.epoch + 1, counter: 0 });
             for (agent, word, may) in [
                 (OWN, Word::Volume(VOLUME), true),

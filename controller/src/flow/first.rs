@@ -22,7 +22,7 @@ use crate::agents::calls::CallError;
 use crate::agents::{Heard, Held};
 use crate::error::Refusal;
 use crate::rules::Operation;
-use crate::store::{self, Abort, Db, Event, Kind, SpecRow, VolumeRow, Wish};
+use crate::store::{self, Abort, Db, Event, Kind, SpecContent, SpecRow, VolumeRow};
 
 /// The message about a volume whose id is taken. It names nobody: the other thing may be somebody
 /// else's.
@@ -37,12 +37,12 @@ fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
         [] => spec.stamp.generation.counter == 1,
         tried => tried.iter().all(|tried| tried.agent != volume.agent || tried.pool == volume.pool),
     };
-    spec.wish.body.is_some() && begins && first
+    spec.content.body.is_some() && begins && first
 }
 
 /// Returns the volume's next spec: `new`, or the present one while that is the first and differs in
 /// nothing that its agent reads.
-pub(super) fn next_wish(volume: &VolumeRow, last: Option<&Wish>, new: Wish) -> Wish {
+pub(super) fn next_wish(volume: &VolumeRow, last: Option<&SpecContent>, new: SpecContent) -> SpecContent {
     let waits = volume.operation.is_some_and(Operation::is_coming) && !volume.taken;
     last.filter(|last| waits && last.body == new.body).cloned().unwrap_or(new)
 }
@@ -51,7 +51,7 @@ pub(super) fn next_wish(volume: &VolumeRow, last: Option<&Wish>, new: Wish) -> W
 /// first spec stays.
 pub(super) fn is_unconfirmed(db: &Db<'_>, volume: &VolumeRow) -> Result<bool, Abort> {
     let destroys = volume.operation.is_some_and(Operation::is_destroying) && !volume.taken;
-    Ok(destroys && db.spec(volume.id, Kind::Volume)?.is_some_and(|spec| spec.wish.body.is_some()))
+    Ok(destroys && db.spec(volume.id, Kind::Volume)?.is_some_and(|spec| spec.content.body.is_some()))
 }
 
 impl Flow {
@@ -66,22 +66,22 @@ impl Flow {
         use v1::put_volume_request::Wish;
         let id = volume.id;
         let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
-        let wish = match &spec.wish.body {
+        let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::VolumeSpec::decode(body.as_slice()).map_err(corrupt)?),
-            None => Wish::Tombstone(store::Wish::volume_tombstone(spec.wish.hard)),
+            None => Wish::Tombstone(store::SpecContent::volume_tombstone(spec.content.hard)),
         };
         let put = v1::PutVolumeRequest {
             sender: Some(self.sender()),
             volume_id: id.to_string(),
             stamp: Some(mooring_api::stamp_to_wire(&spec.stamp)),
             wish: Some(wish),
-            opaque: spec.wish.opaque.clone(),
+            opaque: spec.content.opaque.clone(),
             deadline_ms: wait_ms,
             new: is_new(volume, spec),
         };
         let heard = Heard::Answered(Instant::now());
         let answer = agent.put_volume(put).await?;
-        let released = spec.wish.body.is_none() && !spec.wish.hard;
+        let released = spec.content.body.is_none() && !spec.content.hard;
         if let Some(error) = manage::release_failed(agent, id, &answer).filter(|_| released) {
             return Err(error);
         }

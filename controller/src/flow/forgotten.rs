@@ -15,7 +15,7 @@ use super::wishes::Rewished;
 use super::{Flow, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, Taking, VolumeRow, Wish};
+use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, SpecContent, Taking, VolumeRow};
 
 /// Largest number of volumes in one transaction.
 const VOLUMES_MAX: u32 = 32;
@@ -94,8 +94,8 @@ fn forget_volume(
     let mut hosts = BTreeSet::new();
     for host in db.connections_of(id)?.into_iter().filter(|host| *host != forgotten.agent) {
         let kind = Kind::Connection(host);
-        if db.spec(id, kind)?.is_some_and(|spec| spec.wish.body.is_some() || !spec.settled) {
-            db.wish(id, kind, &Wish::tombstone(kind, true))?;
+        if db.spec(id, kind)?.is_some_and(|spec| spec.content.body.is_some() || !spec.settled) {
+            db.put_spec(id, kind, &SpecContent::tombstone(kind, true))?;
             hosts.insert(host);
         }
     }
@@ -240,8 +240,12 @@ mod tests {
         for number in 1..=VOLUMES {
             let id = VolumeId::from_u128(number);
             testing::insert_volume(db, id, GONE, &BTreeMap::new())?;
-            db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?;
-            db.wish(id, Kind::Connection(OTHER), &Wish::tombstone(Kind::Connection(OTHER), false))?;
+            db.put_spec(id, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?;
+            db.put_spec(
+                id,
+                Kind::Connection(OTHER),
+                &SpecContent::tombstone(Kind::Connection(OTHER), false),
+            )?;
             attach(db, number, id, OTHER)?;
         }
         testing::insert_volume(db, ELSEWHERE, OTHER, &BTreeMap::new())?;

@@ -60,7 +60,7 @@ impl Flow {
         let read = move |db: &Db<'_>| read_work(db, id, host);
         let Some(work) = self.reads.read_one("read a connection", read).await? else { return Ok(Next::Idle) };
         if work.review
-            || (work.spec.wish.body.is_none()
+            || (work.spec.content.body.is_none()
                 && work.spec.settled
                 && !work.rows.iter().any(AttachmentRow::host_lets_go))
         {
@@ -69,7 +69,7 @@ impl Flow {
         let Ok(agent) = self.facts.agents.held(host) else { return Ok(Next::Idle) };
         let seen = agent.connection(id);
         let moving =
-            work.spec.wish.body.is_none() || work.rows.iter().any(|row| row.host_lets_go() || enters(row));
+            work.spec.content.body.is_none() || work.rows.iter().any(|row| row.host_lets_go() || enters(row));
         let due = seen.put_at.is_none_or(|at| at.elapsed() >= AGAIN);
         let mut done = false;
         if seen.stamp.as_ref() != Some(&work.spec.stamp) || (moving && due) {
@@ -96,16 +96,16 @@ impl Flow {
     async fn put_connection(&self, agent: &Held, id: VolumeId, spec: &SpecRow) -> Result<bool, CallError> {
         use v1::put_connection_request::Wish;
         let corrupt = |_| CallError::Lost("the kept wish of the connection does not decode".to_owned());
-        let wish = match &spec.wish.body {
+        let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::ConnectionSpec::decode(body.as_slice()).map_err(corrupt)?),
-            None => Wish::Tombstone(v1::ConnectionTombstone { revoked: spec.wish.hard }),
+            None => Wish::Tombstone(v1::ConnectionTombstone { revoked: spec.content.hard }),
         };
         let put = v1::PutConnectionRequest {
             sender: Some(self.sender()),
             volume_id: id.to_string(),
             stamp: Some(mooring_api::stamp_to_wire(&spec.stamp)),
             wish: Some(wish),
-            opaque: spec.wish.opaque.clone(),
+            opaque: spec.content.opaque.clone(),
             deadline_ms: AGENT_WAIT_MS,
         };
         let answer = agent.put_connection(put).await?;
@@ -236,13 +236,13 @@ fn settle(facts: &Facts, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     let spec = db.spec(id, Kind::Connection(host))?.filter(|spec| spec.stamp.generation == seen.at);
     // The spec has changed while the call ran: the next pass knows more.
     let Some(spec) = spec else { return Ok(Settled { waits: true, ..settled }) };
-    let tombstone = spec.wish.body.is_none();
+    let tombstone = spec.content.body.is_none();
     let gone = seen.report.as_ref().is_some_and(|report| report.phase == ConnectionPhase::Gone);
     let gone = tombstone && (seen.done || gone);
     if gone {
         let settles = db.settle_connection(id, host, seen.at)?;
         let unwritten = seen.report.as_ref().and_then(|report| report.unwritten);
-        if let Some(bytes) = unwritten.filter(|_| settles && spec.wish.hard) {
+        if let Some(bytes) = unwritten.filter(|_| settles && spec.content.hard) {
             db.keep_unwritten(id, &seen.name, bytes)?;
         }
         settled.changed |= settles;

@@ -91,7 +91,7 @@ impl Flow {
             // The spec may have changed meanwhile: that one is newer, too.
             let spec = db.spec(id, kind)?.filter(|spec| spec.stamp.generation == at);
             let admitted = rows.iter().any(|row| is_wanted(row, host) && is_seen(&export, row, &rows));
-            let renews = admitted && spec.is_some_and(|spec| spec.wish.body.is_some());
+            let renews = admitted && spec.is_some_and(|spec| spec.content.body.is_some());
             if renews {
                 db.renew(id, kind, at)?;
             }

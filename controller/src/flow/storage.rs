@@ -266,7 +266,7 @@ impl Flow {
             // The job of the last snapshot kicks this one.
             return Ok(Next::Idle);
         }
-        let stays = work.volume_spec.as_ref().is_some_and(|spec| spec.wish.body.is_some());
+        let stays = work.volume_spec.as_ref().is_some_and(|spec| spec.content.body.is_some());
         if stays && work.volume.taken {
             return self.follow_snapshots(agent, id).await;
         }
@@ -280,7 +280,7 @@ impl Flow {
             }
         }
         let Some(spec) = &work.volume_spec else { return Ok(Next::Idle) };
-        if spec.wish.body.is_some() {
+        if spec.content.body.is_some() {
             return self.confirm_pass(agent, &work.volume, spec).await;
         }
         match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {
@@ -326,7 +326,7 @@ impl Flow {
         use v1::put_export_request::Wish;
         let id = work.volume.id;
         let corrupt = |_| CallError::Lost("the kept wish of the export does not decode".to_owned());
-        let wish = match &spec.wish.body {
+        let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::ExportSpec::decode(body.as_slice()).map_err(corrupt)?),
             None => Wish::Tombstone(v1::Tombstone::default()),
         };
@@ -335,7 +335,7 @@ impl Flow {
             volume_id: id.to_string(),
             stamp: Some(stamp(spec)),
             wish: Some(wish),
-            opaque: spec.wish.opaque.clone(),
+            opaque: spec.content.opaque.clone(),
             deadline_ms: AGENT_WAIT_MS,
             live_sessions: live.into(),
             reservations_copy: work.volume.reservations_copy().to_owned(),

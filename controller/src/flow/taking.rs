@@ -21,7 +21,7 @@ use crate::agents::exports::{granted_by, shown_by};
 use crate::agents::{Heard, Held};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::store::{Abort, AttachmentRow, Db, Kind, Taking, Wish};
+use crate::store::{Abort, AttachmentRow, Db, Kind, SpecContent, Taking};
 
 /// Generation of an attachment that is revoked although no agent was told: no receipt is as new.
 pub(crate) const UNSENT: Generation = Generation { epoch: i64::MAX.unsigned_abs(), counter: 0 };
@@ -270,7 +270,7 @@ fn settle_row(
         if kept.is_some() && !others.iter().any(|other| other.native == Some(host) && other.wants_path()) {
             // The host gets the tombstone when the review has ended: it lost its access at the
             // target.
-            db.wish(row.volume, kind, &Wish::tombstone(kind, true))?;
+            db.put_spec(row.volume, kind, &SpecContent::tombstone(kind, true))?;
         }
     }
     Ok((true, false))

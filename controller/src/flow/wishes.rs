@@ -21,7 +21,7 @@ use crate::error::Refusal;
 use crate::initiators::Initiators;
 use crate::kept::{KeptExport, KeptVolume};
 use crate::rules::{self, Operation};
-use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, VolumeRow, Wish, micros};
+use crate::store::{Abort, AttachmentRow, Db, Kind, Nexus, SpecContent, VolumeRow, micros};
 
 /// Bytes of a CHAP secret before they become text: 192 random bits.
 const SECRET_BYTES: usize = 24;
@@ -105,7 +105,11 @@ fn upload(volume: &VolumeRow) -> Option<Upload> {
     (kept.withdrawn.is_none() && !kept.ended).then_some(kept.upload)
 }
 
-fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>) -> Result<Wish, Abort> {
+fn volume_wish(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    volume_type: Option<VolumeType>,
+) -> Result<SpecContent, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
     let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.wished_gib()) * GIB));
     let spec = VolumeSpec {
@@ -126,7 +130,7 @@ fn volume_wish(db: &Db<'_>, volume: &VolumeRow, volume_type: Option<VolumeType>)
         _ => Vec::new(),
     };
     let opaque = KeptVolume::of(volume, volume_type, projects).to_bytes();
-    Ok(Wish::spec(&v1::VolumeSpec::from(&spec), opaque))
+    Ok(SpecContent::spec(&v1::VolumeSpec::from(&spec), opaque))
 }
 
 /// Barriers of an export, by the initiator that they drain.
@@ -170,7 +174,7 @@ pub(crate) fn export_spec(
 }
 
 /// Returns an export's last spec in the form in which it is sent.
-fn sent_before(last: Option<&Wish>) -> v1::ExportSpec {
+fn sent_before(last: Option<&SpecContent>) -> v1::ExportSpec {
     let body = last.and_then(|wish| wish.body.as_deref());
     body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default()
 }
@@ -186,7 +190,7 @@ fn barriers_of(spec: &v1::ExportSpec) -> Barriers {
 /// was written after it. Returns the barrier, and whether it is new.
 pub(crate) fn barrier(db: &Db<'_>, volume: VolumeId, initiator: &Iqn) -> Result<(BarrierId, bool), Abort> {
     let kept = db.spec(volume, Kind::Export)?.ok_or_else(|| corrupt("the export", volume))?;
-    let mut spec = sent_before(Some(&kept.wish));
+    let mut spec = sent_before(Some(&kept.content));
     let grant = spec.grants.iter_mut().find(|grant| grant.initiator == initiator.as_str());
     let grant = grant.ok_or_else(|| corrupt("the grant", volume))?;
     if let Ok(id) = grant.barrier.parse() {
@@ -194,7 +198,7 @@ pub(crate) fn barrier(db: &Db<'_>, volume: VolumeId, initiator: &Iqn) -> Result<
     }
     let id = BarrierId::random();
     grant.barrier = id.to_string();
-    Ok((id, db.wish(volume, Kind::Export, &Wish::spec(&spec, kept.wish.opaque))?.1))
+    Ok((id, db.put_spec(volume, Kind::Export, &SpecContent::spec(&spec, kept.content.opaque))?.1))
 }
 
 fn export_wish(
@@ -202,8 +206,8 @@ fn export_wish(
     of: &VolumeRow,
     rows: &[AttachmentRow],
     tuning: Tuning,
-    last: Option<&Wish>,
-) -> Result<Wish, Abort> {
+    last: Option<&SpecContent>,
+) -> Result<SpecContent, Abort> {
     let volume = of.id;
     let chap_of = |initiator: &Iqn| {
         Ok(db.nexus(volume, initiator)?.ok_or_else(|| corrupt("the credentials", volume))?.0)
@@ -214,7 +218,7 @@ fn export_wish(
     let tuning = tuning.after(&mooring_api::tuning_from_wire(&before.tuning).unwrap_or_default());
     // A barrier stays with its grant as long as the grant is read-only.
     let spec = ExportSpec { tuning, ..export_spec(volume, rows, chap_of, slot_of, &barriers_of(&before))? };
-    Ok(Wish::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
+    Ok(SpecContent::spec(&mooring_api::export_to_wire(&spec), KeptExport::of(rows).to_bytes()))
 }
 
 /// Path of a host to a volume, for its connection spec.
@@ -258,7 +262,7 @@ fn connection_wish(
     volume: &VolumeRow,
     host: AgentId,
     rows: &[&AttachmentRow],
-) -> Result<Option<Wish>, Abort> {
+) -> Result<Option<SpecContent>, Abort> {
     let Some(first) = rows.first() else { return Ok(None) };
     let Some(way) = way(db, volume, host, first)? else { return Ok(None) };
     let (Some(target), Some(naa)) = (volume.target.clone(), volume.naa.clone()) else { return Ok(None) };
@@ -281,7 +285,7 @@ fn connection_wish(
         fc: way.fc,
     };
     let opaque = json!({ "project": volume.project, "storage": volume.agent });
-    Ok(Some(Wish::spec(&mooring_api::connection_to_wire(&spec), opaque.to_string().into_bytes())))
+    Ok(Some(SpecContent::spec(&mooring_api::connection_to_wire(&spec), opaque.to_string().into_bytes())))
 }
 
 /// Renews all specs of this volume from its rows. Hosts in `revoked` lost their access at the
@@ -304,13 +308,13 @@ fn rewish(
             return Ok((done, Generation::ZERO));
         }
         if db.spec(id, Kind::Export)?.is_some() {
-            done.storage |= db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?.1;
+            done.storage |= db.put_spec(id, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?.1;
         }
         if first::is_unconfirmed(db, volume)? {
             return Ok((done, Generation::ZERO));
         }
-        let gone = Wish::tombstone(Kind::Volume, operation.is_destroying());
-        let (generation, new) = db.wish(id, Kind::Volume, &gone)?;
+        let gone = SpecContent::tombstone(Kind::Volume, operation.is_destroying());
+        let (generation, new) = db.put_spec(id, Kind::Volume, &gone)?;
         done.storage |= new;
         return Ok((done, generation));
     }
@@ -318,21 +322,21 @@ fn rewish(
         return Ok((done, Generation::ZERO));
     }
     if volume.is_leaving() {
-        let (generation, new) = db.wish(id, Kind::Volume, &Wish::tombstone(Kind::Volume, true))?;
+        let (generation, new) = db.put_spec(id, Kind::Volume, &SpecContent::tombstone(Kind::Volume, true))?;
         done.storage |= new;
         return Ok((done, generation));
     }
     let volume_type = db.type_by_id(volume.type_id)?;
     let tuning = volume_type.as_ref().map(|of| rules::tuning::of(&of.extra_specs)).unwrap_or_default();
     let new = volume_wish(db, volume, volume_type)?;
-    let wish = |last: Option<&Wish>| Ok::<_, Abort>(first::next_wish(volume, last, new));
-    done.storage |= db.wish_after(id, Kind::Volume, wish)?.1;
+    let wish = |last: Option<&SpecContent>| Ok::<_, Abort>(first::next_wish(volume, last, new));
+    done.storage |= db.put_spec_after(id, Kind::Volume, wish)?.1;
     // A snapshot is never exported.
     if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));
     }
-    let wish = |last: Option<&Wish>| export_wish(db, volume, rows, tuning, last);
-    let (generation, new) = db.wish_after(id, Kind::Export, wish)?;
+    let wish = |last: Option<&SpecContent>| export_wish(db, volume, rows, tuning, last);
+    let (generation, new) = db.put_spec_after(id, Kind::Export, wish)?;
     done.storage |= new;
 
     let mut hosts: BTreeMap<AgentId, Vec<&AttachmentRow>> =
@@ -348,13 +352,13 @@ fn rewish(
         let wish = if rows.is_empty() {
             let hard = revoked.contains(&host);
             let there =
-                kept.as_ref().is_some_and(|kept| kept.wish.body.is_some() || (hard && !kept.wish.hard));
-            there.then(|| Wish::tombstone(kind, hard))
+                kept.as_ref().is_some_and(|kept| kept.content.body.is_some() || (hard && !kept.content.hard));
+            there.then(|| SpecContent::tombstone(kind, hard))
         } else {
             connection_wish(db, volume, host, &rows)?
         };
         let Some(wish) = wish else { continue };
-        if db.wish(id, kind, &wish)?.1 {
+        if db.put_spec(id, kind, &wish)?.1 {
             done.hosts.insert(host);
         }
     }

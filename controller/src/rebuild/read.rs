@@ -28,7 +28,7 @@ use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
 use crate::service::ZONE_DEFAULT;
 use crate::store::{
-    Abort, Access, AttachmentRow, KeptOperations, Kind, Nexus, SpecRow, VolumeRow, Wish, time_of,
+    Abort, Access, AttachmentRow, KeptOperations, Kind, Nexus, SpecContent, SpecRow, VolumeRow, time_of,
 };
 
 /// Everything that is to be written.
@@ -241,8 +241,8 @@ fn pool_of(spec: &v1::VolumeSpec) -> String {
 }
 
 fn spec_row(stamp: Stamp, body: Option<Vec<u8>>, opaque: &[u8]) -> SpecRow {
-    let wish = Wish { body, opaque: opaque.to_vec(), hard: false, digest: stamp.digest.clone() };
-    SpecRow { stamp, wish, settled: false }
+    let content = SpecContent { body, opaque: opaque.to_vec(), hard: false, digest: stamp.digest.clone() };
+    SpecRow { stamp, content, settled: false }
 }
 
 impl All<'_> {

@@ -370,12 +370,14 @@ async fn keys_are_unique(place: Place) {
 
 async fn a_generation_never_goes_back(place: Place) {
     let id = VolumeId::random();
-    let wish = |text: &str| Wish::spec(&mooring_api::v1::VolumeSpec::default(), text.as_bytes().to_vec());
-    let put = async |wish: Wish| place.write(move |db| Ok(db.wish(id, Kind::Export, &wish)?.0)).await;
+    let wish =
+        |text: &str| SpecContent::spec(&mooring_api::v1::VolumeSpec::default(), text.as_bytes().to_vec());
+    let put =
+        async |wish: SpecContent| place.write(move |db| Ok(db.put_spec(id, Kind::Export, &wish)?.0)).await;
     let first = put(wish("a")).await;
     assert_eq!(put(wish("a")).await, first, "the same wish is the same generation");
     let second = put(wish("b")).await;
-    let third = put(Wish::tombstone(Kind::Export, false)).await;
+    let third = put(SpecContent::tombstone(Kind::Export, false)).await;
     let fourth = put(wish("a")).await;
     assert!(first < second && second < third && third < fourth, "{first} {second} {third} {fourth}");
     let epoch = place.write(|db| Ok(db.raise_epoch(7)?)).await;
@@ -385,7 +387,7 @@ async fn a_generation_never_goes_back(place: Place) {
     place.write(move |db| Ok(db.renew(id, Kind::Export, Generation { epoch: 1, counter: 100 })?)).await;
     let seen = place.read(move |db| Ok(db.spec(id, Kind::Export)?.unwrap())).await;
     assert!(seen.stamp.generation > fifth && seen.stamp.generation.counter > 100);
-    assert_eq!(seen.wish, wish("b"));
+    assert_eq!(seen.content, wish("b"));
 }
 
 fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
@@ -438,12 +440,12 @@ async fn a_proven_receipt_stays_proven(place: Place) {
 async fn a_settled_connection_is_that_generation(place: Place) {
     let (id, agent) = (VolumeId::random(), AgentId::from_u128(5));
     let kind = Kind::Connection(agent);
-    let wish = async |wish: Wish| place.write(move |db| Ok(db.wish(id, kind, &wish)?.0)).await;
+    let wish = async |wish: SpecContent| place.write(move |db| Ok(db.put_spec(id, kind, &wish)?.0)).await;
     let settle = async |at: Generation| place.write(move |db| Ok(db.settle_connection(id, agent, at)?)).await;
-    let spec = Wish::spec(&mooring_api::v1::ConnectionSpec::default(), Vec::new());
+    let spec = SpecContent::spec(&mooring_api::v1::ConnectionSpec::default(), Vec::new());
     let first = wish(spec.clone()).await;
     assert!(!settle(first).await, "a spec is not settled");
-    let gone = wish(Wish::tombstone(kind, false)).await;
+    let gone = wish(SpecContent::tombstone(kind, false)).await;
     assert!(!settle(first).await);
     assert!(settle(gone).await);
     assert!(!settle(gone).await, "once");

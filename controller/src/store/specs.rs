@@ -40,7 +40,7 @@ impl Kind {
 
 /// A spec, encoded as it is sent.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct SpecContent {
     /// The encoded spec; `None` for a tombstone.
     pub(crate) body: Option<Vec<u8>>,
     /// Data for a rebuild from the agents.
@@ -51,10 +51,10 @@ pub(crate) struct Wish {
     pub(crate) digest: Digest,
 }
 
-impl fmt::Debug for Wish {
+impl fmt::Debug for SpecContent {
     // The body of an export holds secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wish")
+        f.debug_struct("SpecContent")
             .field("tombstone", &self.body.is_none())
             .field("hard", &self.hard)
             .field("digest", &self.digest)
@@ -62,7 +62,7 @@ impl fmt::Debug for Wish {
     }
 }
 
-impl Wish {
+impl SpecContent {
     /// The row's content for a spec.
     pub(crate) fn spec(spec: &impl Message, opaque: Vec<u8>) -> Self {
         let digest = mooring_api::digest(spec, &opaque);
@@ -94,7 +94,7 @@ pub(crate) struct SpecRow {
     /// The spec's generation and digest.
     pub(crate) stamp: Stamp,
     /// The spec's content.
-    pub(crate) wish: Wish,
+    pub(crate) content: SpecContent,
     /// For connections: `true` if the tombstone is known to have come true.
     pub(crate) settled: bool,
 }
@@ -141,7 +141,7 @@ fn spec(row: &mut Row) -> Result<SpecRow, SqlError> {
     let digest = row.digest(2)?;
     Ok(SpecRow {
         stamp: Stamp { generation: row.generation(0, 1)?, digest: digest.clone() },
-        wish: Wish { body: row.get(3)?, opaque: row.get(4)?, hard: row.get(5)?, digest },
+        content: SpecContent { body: row.get(3)?, opaque: row.get(4)?, hard: row.get(5)?, digest },
         settled: row.get(6)?,
     })
 }
@@ -165,8 +165,8 @@ impl Db<'_> {
         let sql = format!("SELECT {COLUMNS} FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3");
         let mut kept = self.one(&sql, &values![volume, kind.word(), kind.agent()], spec)?;
         if let Some(kept) = &mut kept {
-            let body = kept.wish.body.take();
-            kept.wish.body = body.map(|body| self.open_body(volume, kind, body)).transpose()?;
+            let body = kept.content.body.take();
+            kept.content.body = body.map(|body| self.open_body(volume, kind, body)).transpose()?;
         }
         Ok(kept)
     }
@@ -181,54 +181,54 @@ impl Db<'_> {
 
     /// Stores a spec. Equal content changes nothing; other content gets a new generation. Returns
     /// the generation, and `true` if it is new.
-    pub(crate) fn wish(
+    pub(crate) fn put_spec(
         &self,
         volume: VolumeId,
         kind: Kind,
-        wish: &Wish,
+        content: &SpecContent,
     ) -> Result<(Generation, bool), SqlError> {
         let kept = self.spec(volume, kind)?;
-        self.wish_over(volume, kind, wish, kept.as_ref())
+        self.put_spec_over(volume, kind, content, kept.as_ref())
     }
 
-    /// Stores a spec, like [`Db::wish`], that depends on the last one.
-    pub(crate) fn wish_after<E: From<SqlError>>(
+    /// Stores a spec, like [`Db::put_spec`], that depends on the last one.
+    pub(crate) fn put_spec_after<E: From<SqlError>>(
         &self,
         volume: VolumeId,
         kind: Kind,
-        wish: impl FnOnce(Option<&Wish>) -> Result<Wish, E>,
+        content: impl FnOnce(Option<&SpecContent>) -> Result<SpecContent, E>,
     ) -> Result<(Generation, bool), E> {
         let kept = self.spec(volume, kind)?;
-        let wish = wish(kept.as_ref().map(|kept| &kept.wish))?;
-        Ok(self.wish_over(volume, kind, &wish, kept.as_ref())?)
+        let content = content(kept.as_ref().map(|kept| &kept.content))?;
+        Ok(self.put_spec_over(volume, kind, &content, kept.as_ref())?)
     }
 
-    fn wish_over(
+    fn put_spec_over(
         &self,
         volume: VolumeId,
         kind: Kind,
-        wish: &Wish,
+        content: &SpecContent,
         kept: Option<&SpecRow>,
     ) -> Result<(Generation, bool), SqlError> {
         match kept {
-            Some(kept) if kept.wish.digest == wish.digest => Ok((kept.stamp.generation, false)),
-            kept => Ok((self.put_wish(volume, kind, wish, kept, 0)?, true)),
+            Some(kept) if kept.content.digest == content.digest => Ok((kept.stamp.generation, false)),
+            kept => Ok((self.write_spec(volume, kind, content, kept, 0)?, true)),
         }
     }
 
     /// Gives the content a new generation, which is also newer than `than`.
     pub(crate) fn renew(&self, volume: VolumeId, kind: Kind, than: Generation) -> Result<(), SqlError> {
         if let Some(kept) = self.spec(volume, kind)? {
-            self.put_wish(volume, kind, &kept.wish, Some(&kept), than.counter)?;
+            self.write_spec(volume, kind, &kept.content, Some(&kept), than.counter)?;
         }
         Ok(())
     }
 
-    fn put_wish(
+    fn write_spec(
         &self,
         volume: VolumeId,
         kind: Kind,
-        wish: &Wish,
+        content: &SpecContent,
         kept: Option<&SpecRow>,
         above: u64,
     ) -> Result<Generation, SqlError> {
@@ -243,7 +243,7 @@ impl Db<'_> {
              counter = excluded.counter, digest = excluded.digest, body = excluded.body, \
              opaque = excluded.opaque, hard = excluded.hard, settled = excluded.settled"
         );
-        self.insert_spec(sql, volume, kind, generation, wish, false)?;
+        self.insert_spec(sql, volume, kind, generation, content, false)?;
         Ok(generation)
     }
 
@@ -253,10 +253,10 @@ impl Db<'_> {
         volume: VolumeId,
         kind: Kind,
         at: Generation,
-        wish: &Wish,
+        content: &SpecContent,
         settled: bool,
     ) -> Result<(), SqlError> {
-        let body = wish.body.as_ref().map(|body| self.seal_body(volume, kind, body)).transpose()?;
+        let body = content.body.as_ref().map(|body| self.seal_body(volume, kind, body)).transpose()?;
         self.run(
             sql,
             &values![
@@ -265,10 +265,10 @@ impl Db<'_> {
                 kind.agent(),
                 at.epoch,
                 at.counter,
-                wish.digest.as_bytes(),
+                content.digest.as_bytes(),
                 body,
-                wish.opaque.as_slice(),
-                wish.hard,
+                content.opaque.as_slice(),
+                content.hard,
                 settled
             ],
         )
@@ -283,7 +283,7 @@ impl Db<'_> {
 
     /// Stores a spec with the generation and the digest that an agent stores it with.
     pub(crate) fn keep_spec(&self, volume: VolumeId, kind: Kind, kept: &SpecRow) -> Result<(), SqlError> {
-        self.insert_spec(insert_spec!(""), volume, kind, kept.stamp.generation, &kept.wish, kept.settled)
+        self.insert_spec(insert_spec!(""), volume, kind, kept.stamp.generation, &kept.content, kept.settled)
     }
 
     /// Notes that a connection's tombstone of this generation has come true. An older answer does

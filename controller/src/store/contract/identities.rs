@@ -64,9 +64,13 @@ pub(super) async fn an_identity_is_one_volumes_for_ever(place: Place) {
 }
 
 fn wished() -> SpecRow {
-    let wish = Wish::tombstone(Kind::Volume, true);
+    let content = SpecContent::tombstone(Kind::Volume, true);
     let generation = Generation { epoch: 1, counter: 2 };
-    SpecRow { stamp: mooring_model::Stamp { generation, digest: wish.digest.clone() }, wish, settled: false }
+    SpecRow {
+        stamp: mooring_model::Stamp { generation, digest: content.digest.clone() },
+        content,
+        settled: false,
+    }
 }
 
 pub(super) async fn found_volumes_may_share_an_identity(place: Place) {

@@ -53,7 +53,7 @@ async fn gone(place: &Place) -> VolumeId {
     let delete = move |db: &Db<'_>| {
         let connection = Kind::Connection(HOST);
         for kind in [Kind::Volume, Kind::Export, connection] {
-            db.wish(id, kind, &Wish::tombstone(kind, true))?;
+            db.put_spec(id, kind, &SpecContent::tombstone(kind, true))?;
         }
         let at = db.generation_of(id, connection)?;
         db.settle_connection(id, HOST, at)?;
@@ -98,7 +98,7 @@ async fn what_is_gone_is_pruned_once_nothing_of_it_is_open(place: Place) {
                 db.spec(id, Kind::Volume)?.is_some() || db.spec(id, Kind::Connection(HOST))?.is_some();
             let newest = db.generation_of(id, Kind::Export)?;
             // Whatever is wished of the id again is newer than all that any agent has had.
-            let (again, _) = db.wish(id, Kind::Export, &Wish::tombstone(Kind::Export, false))?;
+            let (again, _) = db.put_spec(id, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?;
             Ok((there, db.is_known_id(id)?, newest.counter, again > newest))
         };
         assert_eq!(place.write(look).await, (false, true, 1, true), "{why}");

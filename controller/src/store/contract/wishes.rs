@@ -7,17 +7,17 @@ pub(super) async fn wishes_that_somebody_is_to_know_come_in_pages(place: Place) 
     let host = AgentId::from_u128(3);
     let storage = place.read(move |db| Ok(db.volume(one)?.map(|volume| volume.agent))).await.unwrap();
     let made = place.write(move |db| {
-        let wish = |text: &str| Wish::spec(&mooring_api::v1::VolumeSpec::default(), text.into());
-        let (volume, _) = db.wish(one, Kind::Volume, &wish("a"))?;
-        let (connection, _) = db.wish(one, Kind::Connection(host), &wish("b"))?;
+        let wish = |text: &str| SpecContent::spec(&mooring_api::v1::VolumeSpec::default(), text.into());
+        let (volume, _) = db.put_spec(one, Kind::Volume, &wish("a"))?;
+        let (connection, _) = db.put_spec(one, Kind::Connection(host), &wish("b"))?;
         // Three kinds of specs are not sent: a connection whose end is known, a volume whose end
         // has failed, and a volume in review.
-        let gone = Wish::tombstone(Kind::Connection(storage), false);
-        let (at, _) = db.wish(one, Kind::Connection(storage), &gone)?;
+        let gone = SpecContent::tombstone(Kind::Connection(storage), false);
+        let (at, _) = db.put_spec(one, Kind::Connection(storage), &gone)?;
         db.settle_connection(one, storage, at)?;
-        db.wish(two, Kind::Volume, &wish("c"))?;
+        db.put_spec(two, Kind::Volume, &wish("c"))?;
         db.set_operation(two, Some(Operation::ErrorDeleting), None)?;
-        db.wish(three, Kind::Volume, &wish("d"))?;
+        db.put_spec(three, Kind::Volume, &wish("d"))?;
         db.put_in_review(three, ReviewKind::Ahead, "why")?;
         Ok([(Kind::Volume, storage, volume), (Kind::Connection(host), host, connection)])
     });

@@ -15,7 +15,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::initiators::Initiators;
 use crate::store::contract::pg;
-use crate::store::{AttachmentRow, Database, Nexus, PostgresOptions, Store, Wish, sqlite, testing};
+use crate::store::{AttachmentRow, Database, Nexus, PostgresOptions, SpecContent, Store, sqlite, testing};
 
 /// The number of test volumes. Each has two nexuses, an export and a connection: more than one step
 /// for each column.
@@ -197,14 +197,14 @@ fn fill(store: Store) -> Store {
                 db.insert_nexus(volume, &initiator, &nexus(volume, &initiator))?;
             }
             for (volume, kind) in specs() {
-                let wish = Wish {
+                let wish = SpecContent {
                     body: Some(body(volume, kind)),
-                    ..Wish::spec(&v1::ExportSpec::default(), Vec::new())
+                    ..SpecContent::spec(&v1::ExportSpec::default(), Vec::new())
                 };
-                db.wish(volume, kind, &wish)?;
+                db.put_spec(volume, kind, &wish)?;
             }
-            let gone = Wish::tombstone(Kind::Export, false);
-            db.wish(VolumeId::from_u128(u128::from(VOLUMES) + 1), Kind::Export, &gone)?;
+            let gone = SpecContent::tombstone(Kind::Export, false);
+            db.put_spec(VolumeId::from_u128(u128::from(VOLUMES) + 1), Kind::Export, &gone)?;
             Ok(())
         })
         .unwrap();
@@ -219,11 +219,11 @@ fn check(store: &Store) {
                 assert_eq!(db.nexus(volume, &initiator)?, Some(nexus(volume, &initiator)));
             }
             for (volume, kind) in specs() {
-                let kept = db.spec(volume, kind)?.unwrap().wish.body;
+                let kept = db.spec(volume, kind)?.unwrap().content.body;
                 assert!(kept == Some(body(volume, kind)), "{volume} {kind:?}");
             }
             let gone = db.spec(VolumeId::from_u128(u128::from(VOLUMES) + 1), Kind::Export)?.unwrap();
-            assert_eq!(gone.wish.body, None);
+            assert_eq!(gone.content.body, None);
             Ok(())
         })
         .unwrap();
