@@ -1,7 +1,6 @@
 //! The records of the control plane, and its callers. Plain data: the rules are in `rules`.
 
 mod audit;
-mod cut;
 mod enrolment;
 mod entry;
 mod export;
@@ -11,6 +10,7 @@ mod host;
 pub(crate) mod host_reports;
 mod identity;
 mod image;
+mod isolation;
 mod jobs;
 mod manage;
 mod place;
@@ -32,7 +32,6 @@ use uuid::Uuid;
 use crate::initiators::Initiators;
 
 pub use audit::{AuditCall, AuditEntry, AuditLine, AuditObject, AuditQuery};
-pub use cut::{CutWish, VolumeCut};
 pub use enrolment::{
     ControllerTrust, Enrolment, JoinToken, NextAuthority, ParseRolesError, Role, Roles, is_zone,
 };
@@ -46,6 +45,7 @@ pub use host::{
 };
 pub use identity::Identity;
 pub use image::HostImage;
+pub use isolation::{IsolationChange, VolumeIsolation};
 pub use jobs::{HostJobs, Job, Jobs};
 pub use manage::{LvReference, ManageVolume, ManageableVolume};
 pub use place::VolumePlace;
@@ -622,7 +622,7 @@ pub struct VolumeState {
     /// The volume's long work, as its storage agent now reports it.
     pub job: Option<Job>,
     /// The isolation of the volume, desired or in force.
-    pub cut: Option<VolumeCut>,
+    pub cut: Option<VolumeIsolation>,
 }
 
 /// The registrations and the reservation of a volume, as its storage agent last reported them.

@@ -3,15 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
-use mooring_controller::domain::{CutWish, VolumeAction, VolumeCut};
+use mooring_controller::domain::{IsolationChange, VolumeAction, VolumeIsolation};
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{Mode, VolumeId};
 
-const CUT: CutWish = CutWish::Cut { force: false };
-const FORCED: CutWish = CutWish::Cut { force: true };
+const CUT: IsolationChange = IsolationChange::Isolate { force: false };
+const FORCED: IsolationChange = IsolationChange::Isolate { force: true };
 
-async fn cut(rig: &Rig, id: VolumeId) -> Option<VolumeCut> {
+async fn cut(rig: &Rig, id: VolumeId) -> Option<VolumeIsolation> {
     rig.service.volume_state(&admin(), id).await.unwrap().cut
 }
 
@@ -42,7 +42,7 @@ async fn it_is_pending_until_its_agent_shows_it_so() {
     let id = rig.volume(false).await;
     assert_eq!(cut(&rig, id).await, None);
     rig.storage.state().knobs.reverts.hold = true;
-    rig.service.set_cut(&admin(), id, CUT).await.unwrap();
+    rig.service.set_isolation(&admin(), id, CUT).await.unwrap();
     until_cut(&rig, id, Some(false)).await;
     until("the wish", async || if told(&rig, id) > 0 { Ok(()) } else { Err("none".to_owned()) }).await;
     let since = cut(&rig, id).await.unwrap().since.unwrap();
@@ -50,12 +50,12 @@ async fn it_is_pending_until_its_agent_shows_it_so() {
     rig.storage.publish(&id.to_string());
     until_cut(&rig, id, Some(true)).await;
     // A repeated order is the same order.
-    rig.service.set_cut(&admin(), id, FORCED).await.unwrap();
+    rig.service.set_isolation(&admin(), id, FORCED).await.unwrap();
     assert_eq!(cut(&rig, id).await.unwrap().since, Some(since));
-    rig.service.set_cut(&admin(), id, CutWish::Uncut).await.unwrap();
+    rig.service.set_isolation(&admin(), id, IsolationChange::End).await.unwrap();
     until_cut(&rig, id, None).await;
     assert_eq!(told(&rig, id), 0);
-    rig.service.set_cut(&admin(), id, CutWish::Uncut).await.unwrap();
+    rig.service.set_isolation(&admin(), id, IsolationChange::End).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,9 +64,12 @@ async fn whose_hosts_would_notice_is_said_first() {
     rig.up().await;
     let id = rig.volume(false).await;
     let attachment = rig.attach(id, "host1", Mode::ReadWrite).await.attachment.id;
-    conflict(rig.service.set_cut(&admin(), id, CUT).await, &format!("attachment {attachment} on host host1"));
+    conflict(
+        rig.service.set_isolation(&admin(), id, CUT).await,
+        &format!("attachment {attachment} on host host1"),
+    );
     assert_eq!((told(&rig, id), cut(&rig, id).await), (0, None));
-    rig.service.set_cut(&admin(), id, FORCED).await.unwrap();
+    rig.service.set_isolation(&admin(), id, FORCED).await.unwrap();
     until_cut(&rig, id, Some(true)).await;
     // No new attachment is made; existing ones may be detached.
     let again = rig.service.create_attachment(&admin(), native(id, "host1", Mode::ReadWrite), LONG).await;
@@ -80,14 +83,14 @@ async fn nothing_else_is_done_to_it_until_it_is_given_back() {
     let rig = Rig::quiet(1);
     rig.up().await;
     let id = rig.volume(false).await;
-    rig.service.set_cut(&admin(), id, CUT).await.unwrap();
+    rig.service.set_isolation(&admin(), id, CUT).await.unwrap();
     until_cut(&rig, id, Some(true)).await;
     let words = format!("mooring volume uncut {id}");
     conflict(rig.service.delete_volume(&admin(), id).await, &words);
     let extend = VolumeAction::Extend { size_gib: 9, online: false };
     conflict(rig.service.volume_action(&admin(), id, extend).await, &words);
     conflict(rig.service.volume_action(&admin(), id, VolumeAction::ForceDelete).await, &words);
-    rig.service.set_cut(&admin(), id, CutWish::Uncut).await.unwrap();
+    rig.service.set_isolation(&admin(), id, IsolationChange::End).await.unwrap();
     rig.service.delete_volume(&admin(), id).await.unwrap();
 }
 
@@ -96,7 +99,7 @@ async fn only_an_operator_cuts() {
     let rig = Rig::quiet(1);
     rig.up().await;
     let id = rig.volume(false).await;
-    let refused = rig.service.set_cut(&member("p"), id, CUT).await;
+    let refused = rig.service.set_isolation(&member("p"), id, CUT).await;
     assert!(matches!(&refused, Err(Refusal::Forbidden(text)) if text.contains("mooring:cut")), "{refused:?}");
     assert_eq!((told(&rig, id), cut(&rig, id).await), (0, None));
 }

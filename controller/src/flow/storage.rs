@@ -163,8 +163,8 @@ impl Flow {
             // The export must not wait until the volume has grown.
             let extending = work.volume.operation == Some(Operation::Extending);
             // Nor until an isolated volume's disk, which may not answer, is unreachable.
-            let wait_ms =
-                if extending || work.volume.cut().is_some() { growth::WAIT_MS } else { AGENT_WAIT_MS };
+            let waits_longer = extending || work.volume.isolated_since().is_some();
+            let wait_ms = if waits_longer { growth::WAIT_MS } else { AGENT_WAIT_MS };
             match self.put_volume(agent, &work.volume, spec, wait_ms).await {
                 Ok(_) => {}
                 Err(CallError::Lost(text)) => lost = Some(text),

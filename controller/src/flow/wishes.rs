@@ -122,7 +122,7 @@ fn volume_wish(
         image: volume.image().map(|of| of.image),
         revert: revert(volume),
         upload: upload(volume),
-        cut: volume.cut(),
+        cut: volume.isolated_since(),
         ..VolumeSpec::new(volume.id, pool.group, size, provisioning)
     };
     let projects = match &volume_type {

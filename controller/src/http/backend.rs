@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::domain::{
     AttachAction, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt, AuditCall, AuditLine,
-    AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostLoss,
-    HostUsage, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence,
+    AuditQuery, Caller, DetachRecord, ExportAsk, Host, HostChange, HostFence, HostJobs, HostLoss, HostUsage,
+    IsolationChange, Jobs, ManageVolume, ManageableVolume, Message, MetadataChange, NewAttachment, NewFence,
     NewSnapshot, NewVolume, Placement, PoolFilter, PoolState, ServiceState, Snapshot, SnapshotAction,
     StorageHost, Volume, VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeType,
     VolumesSummary, Zone,
@@ -210,7 +210,7 @@ backend! {
     /// Starts a new epoch: changes from now on override anything that agents store.
     fn raise_epoch(&self, caller: &Caller) -> u64;
     /// Isolates a volume, or ends that.
-    fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> ();
+    fn set_isolation(&self, caller: &Caller, id: VolumeId, change: IsolationChange) -> ();
     /// Confirms the database's spec of a volume in review.
     fn confirm_review(&self, caller: &Caller, id: VolumeId) -> ();
     /// The pools.

@@ -23,8 +23,8 @@ use super::views::rfc3339;
 use super::volumes::volume_id;
 use crate::domain::Transport;
 use crate::domain::{
-    AttachmentCheck, AttachmentLive, AttachmentReceipt, CutWish, DetachRecord, NewAttachment, NewConnector,
-    Rotating, VolumeState,
+    AttachmentCheck, AttachmentLive, AttachmentReceipt, DetachRecord, IsolationChange, NewAttachment,
+    NewConnector, Rotating, VolumeState,
 };
 use crate::service::{NewMode, NewSecrets, RECORDS_MAX, Refusal, Wait, Way};
 
@@ -316,7 +316,7 @@ async fn cut<B: Backend>(
         Some(Value::Bool(force)) => *force,
         Some(_) => return Err(fields.wrong("'force' is not of type 'boolean'")),
     };
-    wish_cut(&app, &ctx, &id, CutWish::Cut { force }).await
+    change_isolation(&app, &ctx, &id, IsolationChange::Isolate { force }).await
 }
 
 async fn uncut<B: Backend>(
@@ -324,7 +324,7 @@ async fn uncut<B: Backend>(
     ctx: Ctx,
     At(id): At<String>,
 ) -> Result<(StatusCode, Json<Value>), Fault> {
-    wish_cut(&app, &ctx, &id, CutWish::Uncut).await
+    change_isolation(&app, &ctx, &id, IsolationChange::End).await
 }
 
 /// Cancels a growth that `os-extend` of the Block Storage API began.
@@ -339,14 +339,14 @@ async fn cancel_extend<B: Backend>(
     Ok((StatusCode::ACCEPTED, Json(json!({ "volume": volume(&state) }))))
 }
 
-async fn wish_cut<B: Backend>(
+async fn change_isolation<B: Backend>(
     app: &App<B>,
     ctx: &Ctx,
     id: &str,
-    wish: CutWish,
+    change: IsolationChange,
 ) -> Result<(StatusCode, Json<Value>), Fault> {
     let id = volume_id(id)?;
-    app.backend().set_cut(&ctx.caller, id, wish).await?;
+    app.backend().set_isolation(&ctx.caller, id, change).await?;
     let state = app.backend().volume_state(&ctx.caller, id).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "volume": volume(&state) }))))
 }

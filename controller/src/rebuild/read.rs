@@ -350,7 +350,7 @@ impl All<'_> {
         if row.operation.is_some() {
             row.hints.image = image_of(agent, spec);
         }
-        row.note_cut(spec.cut_us);
+        row.note_isolation(spec.cut_us);
         if let Some(takes) = spec.takes.as_ref().filter(|_| row.operation.is_some()) {
             managing(&mut row, takes);
         }

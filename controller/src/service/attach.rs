@@ -197,7 +197,7 @@ pub(super) fn may_reserve(
     instance: Option<Uuid>,
 ) -> Result<(), Abort> {
     not_in_review(volume)?;
-    super::cut::not_cut(volume)?;
+    super::isolate::not_isolated(volume)?;
     if let Some(said) = volume.said_status.filter(|said| said.is_error()) {
         return Err(Refusal::from(RuleViolation::Attach(AttachViolation::NotAttachable {
             volume: volume.id,

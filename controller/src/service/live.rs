@@ -333,7 +333,7 @@ impl Service {
             let works = row.operation.is_some().then_some(row.agent);
             let target = super::volumes::target(&row);
             let hosts = facts.policies().allows("volume_extension:volume_host_attribute", &caller, &target);
-            let cut = super::cut::seen(&facts, &row);
+            let cut = super::isolate::seen(&facts, &row);
             // The agent's words name groups and LVs.
             let why = if hosts { unserved(&facts, &row) } else { None };
             let mut volume = view::volume(&facts, db, row)?;

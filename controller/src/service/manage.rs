@@ -183,7 +183,7 @@ fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
         return Ok(());
     }
     not_in_review(&row)?;
-    super::cut::not_cut(&row)?;
+    super::isolate::not_isolated(&row)?;
     not_a_source(db, id)?;
     let invalid = |text: String| Err(Refusal::Invalid(format!("Invalid volume: {text}")).into());
     let ok = matches!(

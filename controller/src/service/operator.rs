@@ -25,7 +25,7 @@ fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), 
         return Ok(());
     }
     not_in_review(volume)?;
-    super::cut::not_cut(volume)?;
+    super::isolate::not_isolated(volume)?;
     if let Some(attachment) = failed::end(db, caller, volume.id)?.first() {
         let text = format!(
             "Invalid volume: Volume {} is attached (attachment {}, {}): detach it first, by force if its host does not \
@@ -190,7 +190,7 @@ fn extend(
         .into());
     }
     not_in_review(volume)?;
-    super::cut::not_cut(volume)?;
+    super::isolate::not_isolated(volume)?;
     if to_gib <= from_gib {
         return Err(Refusal::Invalid(format!(
             "Invalid input received: New size for extend must be greater than current size. (current: {from_gib}, \

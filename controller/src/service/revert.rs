@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use mooring_model::{Revert, RevertId, VolumeId};
 
-use super::cut::not_cut;
+use super::isolate::not_isolated;
 use super::volumes::not_a_source;
 use super::{Refusal, failed, not_in_review};
 use crate::domain::VolumeStatus;
@@ -27,7 +27,7 @@ pub(super) fn who(row: &AttachmentRow) -> String {
 pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Result<(), Abort> {
     let id = volume.id;
     not_in_review(volume)?;
-    not_cut(volume)?;
+    not_isolated(volume)?;
     let snapshots = db.snapshots_of(id)?;
     let Some(newest) = snapshots.last() else {
         return Err(Refusal::Invalid(format!("Volume {id} has no snapshots.")).into());

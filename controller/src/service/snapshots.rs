@@ -50,7 +50,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     let volume = volumes::find(facts, db, caller, new.volume)?;
     facts.policies().check("volume:create_snapshot", caller, &volumes::target(&volume))?;
     not_in_review(&volume)?;
-    super::cut::not_cut(&volume)?;
+    super::isolate::not_isolated(&volume)?;
     let ready = match volume.status {
         VolumeStatus::Available => true,
         VolumeStatus::InUse => new.in_use,

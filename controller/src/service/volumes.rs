@@ -195,7 +195,7 @@ fn source(facts: &Facts, db: &Db<'_>, caller: &Caller, new: &NewVolume) -> Resul
         }
     };
     super::not_in_review(&row)?;
-    super::cut::not_cut(&row)?;
+    super::isolate::not_isolated(&row)?;
     if !row.is_thin() {
         return invalid(snapshots::thick(row.id));
     }
@@ -473,7 +473,7 @@ impl Service {
                 return Ok(again.into_iter().map(|snapshot| snapshot.id).collect());
             }
             super::not_in_review(&row)?;
-            super::cut::not_cut(&row)?;
+            super::isolate::not_isolated(&row)?;
             let snapshots = db.snapshots_of(id)?;
             not_a_source(db, id)?;
             let ok = matches!(

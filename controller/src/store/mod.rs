@@ -20,7 +20,6 @@ pub(crate) mod beside;
 mod contract;
 mod copies;
 mod counts;
-mod cuts;
 mod enrolments;
 mod error;
 #[cfg(test)]
@@ -32,6 +31,7 @@ mod forgotten;
 mod growths;
 mod hints;
 mod identities;
+mod isolation;
 pub(crate) mod leases;
 mod lists;
 mod messages;

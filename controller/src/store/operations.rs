@@ -18,7 +18,7 @@ use super::{Db, time_of};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OperationKind {
     /// The volume is to be isolated from its disk.
-    Cut,
+    Isolation,
     /// The volume's growth is to be taken back.
     GrowthTakenBack,
     /// The storage agent's copy of the volume's persistent reservations.
@@ -34,12 +34,12 @@ pub(super) enum OperationKind {
 impl OperationKind {
     /// All kinds.
     pub(super) const ALL: [Self; 6] =
-        [Self::Cut, Self::GrowthTakenBack, Self::Reservations, Self::Revert, Self::Takes, Self::Upload];
+        [Self::Isolation, Self::GrowthTakenBack, Self::Reservations, Self::Revert, Self::Takes, Self::Upload];
 
     /// The word in the database.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Cut => "cut",
+            Self::Isolation => "cut",
             Self::GrowthTakenBack => "growth_taken_back",
             Self::Reservations => "reservations",
             Self::Revert => "revert",
@@ -53,7 +53,7 @@ impl OperationKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KeptOperation {
     /// The time since which the volume is to be isolated.
-    Cut(SystemTime),
+    Isolation(SystemTime),
     /// The volume's growth is to be taken back.
     GrowthTakenBack,
     /// The agent's text.
@@ -70,7 +70,7 @@ impl KeptOperation {
     /// The kind.
     pub(super) fn kind(&self) -> OperationKind {
         match self {
-            Self::Cut(_) => OperationKind::Cut,
+            Self::Isolation(_) => OperationKind::Isolation,
             Self::GrowthTakenBack => OperationKind::GrowthTakenBack,
             Self::Reservations(_) => OperationKind::Reservations,
             Self::Revert(_) => OperationKind::Revert,
@@ -79,10 +79,10 @@ impl KeptOperation {
         }
     }
 
-    /// The payload as the database has it. The kind and the time say all of a cut.
+    /// The payload as the database has it. The kind and the time say all of an isolation.
     fn payload(&self) -> Value {
         match self {
-            Self::Cut(_) | Self::GrowthTakenBack => Value::Bool(true),
+            Self::Isolation(_) | Self::GrowthTakenBack => Value::Bool(true),
             Self::Reservations(text) => Value::from(text.as_str()),
             Self::Revert(kept) => kept.payload(),
             Self::Takes(lv) => json!({ "name": lv.name.as_str(), "uuid": lv.uuid }),
@@ -94,7 +94,7 @@ impl KeptOperation {
     /// that one row hides no volume.
     fn read(kind: OperationKind, since: SystemTime, payload: &Value) -> Option<Self> {
         Some(match kind {
-            OperationKind::Cut => Self::Cut(since),
+            OperationKind::Isolation => Self::Isolation(since),
             OperationKind::GrowthTakenBack => Self::GrowthTakenBack,
             OperationKind::Reservations => Self::Reservations(payload.as_str()?.to_owned()),
             OperationKind::Revert => Self::Revert(KeptRevert::read(payload)?),
@@ -138,7 +138,7 @@ pub(super) fn read(row: &mut Row, index: usize) -> Result<KeptOperations, SqlErr
 impl Db<'_> {
     /// Stores a row in the place of the one of its kind. The volume is there.
     pub(super) fn keep_operation(&self, id: VolumeId, kept: &KeptOperation) -> Result<(), SqlError> {
-        let since = if let KeptOperation::Cut(since) = kept { *since } else { self.now };
+        let since = if let KeptOperation::Isolation(since) = kept { *since } else { self.now };
         let sql = "INSERT INTO volume_operations (volume_id, kind, since_us, payload) VALUES (?1, ?2, ?3, ?4) \
                    ON CONFLICT (volume_id, kind) DO UPDATE SET since_us = excluded.since_us, payload = excluded.payload";
         self.run(sql, &values![id, kept.kind().as_str(), since, kept.payload().to_string()]).map(drop)

@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 
 use mooring_controller::domain::{
     AttachAction, AttachStatus, Attached, Attachment, AttachmentCheck, AttachmentLive, AttachmentReceipt,
-    AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, CutWish, DetachRecord, ExportAsk, FencePart,
-    Hints, Host, HostChange, HostFence, HostJobs, HostUsage, Job, Jobs, ManageVolume, ManageableVolume,
-    Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume, NexusLive,
-    Placement, PoolFilter, PoolState, ServiceState, Snapshot, SnapshotAction, StorageHost, Volume,
+    AttachmentStatus, AuditCall, AuditLine, AuditQuery, Caller, DetachRecord, ExportAsk, FencePart, Hints,
+    Host, HostChange, HostFence, HostJobs, HostUsage, IsolationChange, Job, Jobs, ManageVolume,
+    ManageableVolume, Message, MetadataChange, NewAttachment, NewConnector, NewFence, NewSnapshot, NewVolume,
+    NexusLive, Placement, PoolFilter, PoolState, ServiceState, Snapshot, SnapshotAction, StorageHost, Volume,
     VolumeAction, VolumeExport, VolumeName, VolumeReservations, VolumeState, VolumeStatus, VolumeType,
     VolumesSummary, Zone,
 };
@@ -677,8 +677,13 @@ impl Backend for Fake {
         self.ask(caller)?.export(caller, id, ask)
     }
 
-    async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
-        self.ask(caller)?.set_cut(caller, id, wish)
+    async fn set_isolation(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: IsolationChange,
+    ) -> Result<(), Refusal> {
+        self.ask(caller)?.set_isolation(caller, id, change)
     }
 
     async fn confirm_review(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{LONG, Rig, SHORT, admin, client, native, pg, set_clock, until};
 use mooring_api::v1;
-use mooring_controller::domain::{AttachAction, AttachmentStatus, CutWish, NewAttachment, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachmentStatus, IsolationChange, NewAttachment, VolumeStatus,
+};
 use mooring_controller::list::ListQuery;
 use mooring_controller::rules;
 use mooring_controller::service::{Refusal, Service};
@@ -375,7 +377,7 @@ async fn a_change_is_sent_although_its_note_was_lost() {
     assert_eq!(mode_of(volume), Some(v1::Mode::ReadWrite));
     let pending = mute.set_mode(&admin(), made, Mode::ReadOnly, SHORT).await;
     assert!(pending.is_err(), "nobody was told: {pending:?}");
-    mute.set_cut(&admin(), other, CutWish::Cut { force: false }).await.unwrap();
+    mute.set_isolation(&admin(), other, IsolationChange::Isolate { force: false }).await.unwrap();
     until("the mode at the storage agent", async || match mode_of(volume) {
         Some(v1::Mode::ReadOnly) => Ok(()),
         other => Err(format!("{other:?}")),

@@ -33,7 +33,7 @@ fn upload() -> KeptUpload {
 /// A row of each kind, with texts that JSON and SQL have to escape.
 fn each() -> Vec<KeptOperation> {
     vec![
-        KeptOperation::Cut(time_of(CUT_US)),
+        KeptOperation::Isolation(time_of(CUT_US)),
         KeptOperation::GrowthTakenBack,
         KeptOperation::Reservations("a\"b'c]\n\\".to_owned()),
         KeptOperation::Revert(revert()),
@@ -76,12 +76,12 @@ pub(super) async fn operations_come_and_go_with_their_volume(place: Place) {
         let type_id = db.type_by_name(DEFAULT_TYPE)?.map(|found| found.id).unwrap_or_default();
         let mut row = volume(id, type_id, db.now);
         row.set_takes(&lv());
-        row.note_cut(CUT_US);
+        row.note_isolation(CUT_US);
         Ok(db.insert_found_volume(&row)?)
     };
     place.write(insert).await;
     let seen = place.read(move |db| Ok(db.volume(id)?.unwrap())).await;
-    assert_eq!((seen.takes(), seen.cut()), (Some(lv()), Some(time_of(CUT_US))));
+    assert_eq!((seen.takes(), seen.isolated_since()), (Some(lv()), Some(time_of(CUT_US))));
     let left = place.write(move |db| {
         db.delete_volume(id)?;
         Ok(db.one("SELECT COUNT(*) FROM volume_operations", &[], |row| row.get::<u64>(0))?)
@@ -171,7 +171,7 @@ fn check_migrated(store: &Store, (full, odd): (VolumeId, VolumeId)) {
     };
     let (rows, since) = store.prepare("read", read).unwrap();
     let [(full, kept, keys), (odd, _, odd_keys)] = rows.as_slice() else { panic!("two are asked for") };
-    assert_eq!((full.cut(), full.growth_is_taken_back()), (Some(time_of(CUT_US)), true));
+    assert_eq!((full.isolated_since(), full.growth_is_taken_back()), (Some(time_of(CUT_US)), true));
     assert_eq!(full.reservations_copy(), "a\"bc]\n\\");
     assert_eq!((full.revert(), full.takes(), full.upload()), (Some(revert()), Some(lv()), Some(upload())));
     let image = HostImage { host: "node1".to_owned(), image: image() };
@@ -182,7 +182,7 @@ fn check_migrated(store: &Store, (full, odd): (VolumeId, VolumeId)) {
     assert_eq!(keys, "availability_zone different_host image later");
     assert_eq!(since, micros(full.created_at));
     // What said nothing before says nothing now.
-    let none = (odd.cut(), odd.revert(), odd.takes(), odd.upload(), odd.growth_is_taken_back());
+    let none = (odd.isolated_since(), odd.revert(), odd.takes(), odd.upload(), odd.growth_is_taken_back());
     assert_eq!((none, odd_keys.as_str()), ((None, None, None, None, false), "unknown"));
 }
 

@@ -7,8 +7,8 @@ use mooring_model::{
 };
 
 use mooring_controller::domain::{
-    DisputedInitiator, ExportState, FencedExport, HostPool, Rotating, UnknownNode, VolumeCut, VolumePlace,
-    WantedId,
+    DisputedInitiator, ExportState, FencedExport, HostPool, Rotating, UnknownNode, VolumeIsolation,
+    VolumePlace, WantedId,
 };
 
 use super::*;
@@ -16,7 +16,7 @@ use super::*;
 #[derive(Default)]
 pub(crate) struct State {
     /// The last order to isolate a volume, as in force.
-    pub(super) cut: Option<VolumeCut>,
+    pub(super) cut: Option<VolumeIsolation>,
     pub(crate) types: Vec<VolumeType>,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) snapshots: Vec<Snapshot>,
@@ -395,13 +395,18 @@ impl State {
     }
 
     /// Isolates every volume at once: only the last order is stored.
-    pub(super) fn set_cut(&mut self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+    pub(super) fn set_isolation(
+        &mut self,
+        caller: &Caller,
+        id: VolumeId,
+        change: IsolationChange,
+    ) -> Result<(), Refusal> {
         self.volume_index(caller, id)?;
-        self.cut = match wish {
-            CutWish::Cut { force } => {
-                Some(VolumeCut { in_force: force, since: Some(SystemTime::UNIX_EPOCH) })
+        self.cut = match change {
+            IsolationChange::Isolate { force } => {
+                Some(VolumeIsolation { in_force: force, since: Some(SystemTime::UNIX_EPOCH) })
             }
-            CutWish::Uncut => None,
+            IsolationChange::End => None,
         };
         Ok(())
     }

@@ -9,14 +9,14 @@ use mooring_model::{Cut, VolumeId, VolumeKind};
 
 use super::revert::who;
 use super::{Refusal, Service, not_in_review, volumes};
-use crate::domain::{Caller, CutWish, VolumeCut};
+use crate::domain::{Caller, IsolationChange, VolumeIsolation};
 use crate::flow::{Facts, wishes};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Refuses any work on an isolated volume, and any new attachment: LVM would put the volume's table
 /// back on the way.
-pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
-    if volume.cut().is_none() {
+pub(super) fn not_isolated(volume: &VolumeRow) -> Result<(), Refusal> {
+    if volume.isolated_since().is_none() {
         return Ok(());
     }
     Err(Refusal::Conflict(format!(
@@ -26,12 +26,12 @@ pub(super) fn not_cut(volume: &VolumeRow) -> Result<(), Refusal> {
 }
 
 /// The isolation of a volume, as ordered and as reported. `None` if it is neither.
-pub(super) fn seen(facts: &Facts, volume: &VolumeRow) -> Option<VolumeCut> {
-    let since = volume.cut();
+pub(super) fn seen(facts: &Facts, volume: &VolumeRow) -> Option<VolumeIsolation> {
+    let since = volume.isolated_since();
     let agent = facts.agents.up(volume.agent).ok();
     let seen = agent.and_then(|agent| agent.volume(volume.id)).map_or(Cut::No, |report| report.cut);
     let in_force = seen == Cut::InForce;
-    (since.is_some() || in_force).then_some(VolumeCut { in_force, since })
+    (since.is_some() || in_force).then_some(VolumeIsolation { in_force, since })
 }
 
 /// Refuses to isolate a volume with grants: their holders would get errors.
@@ -52,16 +52,16 @@ fn set(
     db: &Db<'_>,
     caller: &Caller,
     id: VolumeId,
-    wish: CutWish,
+    change: IsolationChange,
 ) -> Result<wishes::Rewished, Abort> {
     let volume = volumes::find(facts, db, caller, id)?;
-    if (volume.cut().is_some()) == (wish != CutWish::Uncut) {
+    if (volume.isolated_since().is_some()) == (change != IsolationChange::End) {
         return Ok(wishes::Rewished::default());
     }
     not_in_review(&volume)?;
-    let since = match wish {
-        CutWish::Uncut => None,
-        CutWish::Cut { force } => {
+    let since = match change {
+        IsolationChange::End => None,
+        IsolationChange::Isolate { force } => {
             if volume.kind() != VolumeKind::Volume || volume.operation.is_some() {
                 let text = format!(
                     "Invalid volume: Volume {id} must be there, and nothing may be at work at it, but its status is: {}.",
@@ -75,16 +75,21 @@ fn set(
             Some(db.now)
         }
     };
-    db.keep_cut(&volume, since)?;
+    db.keep_isolation(&volume, since)?;
     wishes::apply(db, id, &mut [], &BTreeSet::new())
 }
 
 impl Service {
     /// Orders a volume isolated from its disk, or reconnected. Repeating the order changes nothing.
-    pub async fn set_cut(&self, caller: &Caller, id: VolumeId, wish: CutWish) -> Result<(), Refusal> {
+    pub async fn set_isolation(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        change: IsolationChange,
+    ) -> Result<(), Refusal> {
         self.facts.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
         let (facts, of) = (self.facts.clone(), caller.clone());
-        let write = move |db: &Db<'_>| set(&facts, db, &of, id, wish);
+        let write = move |db: &Db<'_>| set(&facts, db, &of, id, change);
         let rewished = self.store.write("cut a volume off, or give it back", write).await?;
         self.flow.go(id, &rewished.hosts);
         Ok(())
