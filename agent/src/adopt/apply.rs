@@ -13,7 +13,7 @@ use prost::Message;
 use super::{Adoption, Candidate, Verdict};
 use crate::lvm;
 use crate::machine::Machine;
-use crate::store::{Kind, Store, StoreError, StoredWish};
+use crate::store::{Kind, Store, StoreError, StoredContent};
 
 /// Reason why an adoption stopped. Earlier steps stay done.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ fn take_over(
         let opaque = name_for_people(&lv);
         let stamp = Stamp { generation, digest: mooring_api::digest(&wire, &opaque) };
         step(format!("keep volume {id}"))?;
-        let wish = StoredWish::Spec(wire.encode_to_vec());
+        let wish = StoredContent::Spec(wire.encode_to_vec());
         store.put_spec(Kind::Volume, id, &stamp, &wish, &opaque, &[]).map_err(failed)?;
     }
     let wire = mooring_api::export_to_wire(&adoption.offer.spec(id));
@@ -159,7 +159,7 @@ fn take_over(
     step(format!("keep the export of volume {id}"))?;
     // A host that got or lost access since the survey would lose or get it at the agent's start.
     check_same(machine, target, adoption)?;
-    let wish = StoredWish::Spec(wire.encode_to_vec());
+    let wish = StoredContent::Spec(wire.encode_to_vec());
     store.put_spec(Kind::Export, id, &stamp, &wish, &[], &[]).map_err(failed)?;
     Ok(id)
 }

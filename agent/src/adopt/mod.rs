@@ -26,7 +26,7 @@ use prost::Message;
 use crate::config::Config;
 use crate::lvm::{self, AnyLv};
 use crate::machine::Machine;
-use crate::store::{Kind, Store, StoreError, StoredSpec, StoredWish};
+use crate::store::{Kind, Store, StoreError, StoredContent, StoredSpec};
 
 pub use apply::{Done, Error, Only, Watch, apply};
 pub use command::{What, run};
@@ -126,13 +126,13 @@ impl Kept {
 }
 
 fn volume_of(stored: &StoredSpec) -> Result<Result<VolumeSpec, Gone>, StoreError> {
-    let StoredWish::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
+    let StoredContent::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
     let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
     mooring_api::volume_from_wire(stored.volume, &wire).map(Ok).map_err(|_| stored.corrupt())
 }
 
 fn export_of(stored: &StoredSpec) -> Result<Result<ExportSpec, Gone>, StoreError> {
-    let StoredWish::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
+    let StoredContent::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
     let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
     mooring_api::export_from_wire(stored.volume, &wire).map(Ok).map_err(|_| stored.corrupt())
 }

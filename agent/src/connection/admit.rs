@@ -13,11 +13,11 @@ use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId, Wwp
 use prost::Message;
 use tokio::time::Instant;
 
-use super::cell::{Cell, Wish, WishKind};
-use super::{Admitted, ConnectionWish, Connections, PutConnection};
+use super::cell::{Cell, KeptSpec, SpecKind};
+use super::{Admitted, ConnectionRequest, Connections, PutConnection};
 use crate::engine::{Refusal, lock};
 use crate::object::admission::Claim;
-use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
+use crate::store::{Kind, StoreError, StoredContent, StoredSpec};
 
 /// Time that holders get to close the disk before a detach is refused. udev opens every new disk,
 /// and every disk closed after a write, for a moment.
@@ -28,18 +28,18 @@ const HELD_BRIEFLY: Duration = Duration::from_millis(500);
 const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
 /// Decodes a connection's spec or tombstone as the store has it.
-pub(super) fn stored(stored: &StoredSpec) -> Result<Wish, StoreError> {
+pub(super) fn stored(stored: &StoredSpec) -> Result<KeptSpec, StoreError> {
     let kind = match &stored.wish {
-        StoredWish::Tombstone { .. } => WishKind::Tombstone { revoked: false },
-        StoredWish::Revoked => WishKind::Tombstone { revoked: true },
-        StoredWish::Released => return Err(stored.corrupt()),
-        StoredWish::Spec(body) => {
+        StoredContent::Tombstone { .. } => SpecKind::Tombstone { revoked: false },
+        StoredContent::Revoked => SpecKind::Tombstone { revoked: true },
+        StoredContent::Released => return Err(stored.corrupt()),
+        StoredContent::Spec(body) => {
             let wire = v1::ConnectionSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
             let spec = mooring_api::connection_from_wire(stored.volume, &wire);
-            WishKind::Spec(Box::new(spec.map_err(|_| stored.corrupt())?))
+            SpecKind::Spec(Box::new(spec.map_err(|_| stored.corrupt())?))
         }
     };
-    Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
+    Ok(KeptSpec { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
 
 impl Connections {
@@ -71,20 +71,20 @@ impl Connections {
             return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
         }
         let (kind, stored) = match put.wish {
-            ConnectionWish::Spec(spec) => {
-                self.check(&spec, kept.as_ref().and_then(Wish::spec))?;
+            ConnectionRequest::Spec(spec) => {
+                self.check(&spec, kept.as_ref().and_then(KeptSpec::spec))?;
                 let body = mooring_api::connection_to_wire(&spec).encode_to_vec();
-                (WishKind::Spec(spec), StoredWish::Spec(body))
+                (SpecKind::Spec(spec), StoredContent::Spec(body))
             }
-            ConnectionWish::Tombstone { revoked: true } => {
-                (WishKind::Tombstone { revoked: true }, StoredWish::Revoked)
+            ConnectionRequest::Tombstone { revoked: true } => {
+                (SpecKind::Tombstone { revoked: true }, StoredContent::Revoked)
             }
-            ConnectionWish::Tombstone { revoked: false } => {
+            ConnectionRequest::Tombstone { revoked: false } => {
                 self.check_not_held(cell.id)?;
-                (WishKind::Tombstone { revoked: false }, StoredWish::Tombstone { destroy: false })
+                (SpecKind::Tombstone { revoked: false }, StoredContent::Tombstone { destroy: false })
             }
         };
-        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        let wish = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
         self.keep(cell, put.cluster, &wish, &stored, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
@@ -97,8 +97,8 @@ impl Connections {
         &self,
         cell: &Cell,
         sender: ClusterId,
-        wish: &Wish,
-        stored: &StoredWish,
+        wish: &KeptSpec,
+        stored: &StoredContent,
         claim: &Claim,
     ) -> Result<(), Refusal> {
         if !claim.take() {
@@ -176,7 +176,7 @@ fn is_udev(holder: &Holder) -> bool {
     matches!(holder, Holder::Process { name, .. } if mooring_connectors::is_udev(name))
 }
 
-fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&Wish>) -> Result<Fence, Refusal> {
+fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&KeptSpec>) -> Result<Fence, Refusal> {
     let object = format!("the connection to volume {volume}");
     let kept = kept.map(|kept| &kept.stamp);
     let generation = kept.map_or(put.stamp.generation, |kept| kept.generation);

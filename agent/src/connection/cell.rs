@@ -17,24 +17,24 @@ use crate::workers::LOST_AFTER;
 
 /// A connection's spec, or its tombstone. `revoked` says that the target has revoked this host.
 #[derive(Debug, Clone)]
-pub(crate) enum WishKind {
+pub(crate) enum SpecKind {
     Spec(Box<ConnectionSpec>),
     Tombstone { revoked: bool },
 }
 
 /// The spec or tombstone of a connection, and the stamp that fences it.
 #[derive(Debug, Clone)]
-pub(crate) struct Wish {
+pub(crate) struct KeptSpec {
     pub(crate) stamp: Stamp,
-    pub(crate) kind: WishKind,
+    pub(crate) kind: SpecKind,
     pub(crate) opaque: Vec<u8>,
 }
 
-impl Wish {
+impl KeptSpec {
     pub(crate) fn spec(&self) -> Option<&ConnectionSpec> {
         match &self.kind {
-            WishKind::Spec(spec) => Some(spec),
-            WishKind::Tombstone { .. } => None,
+            SpecKind::Spec(spec) => Some(spec),
+            SpecKind::Tombstone { .. } => None,
         }
     }
 }
@@ -121,7 +121,7 @@ struct Told(Option<SessionStatus>);
 /// The state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    wish: Option<Wish>,
+    wish: Option<KeptSpec>,
     /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
     anew: bool,
     /// The turn of the connection's passes.
@@ -145,7 +145,7 @@ pub(crate) struct State {
 /// A pass that has begun, with what it works on.
 #[derive(Debug)]
 pub(super) struct Begins {
-    pub(super) wish: Wish,
+    pub(super) wish: KeptSpec,
     /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
     pub(super) anew: bool,
     /// The pass's number.
@@ -156,22 +156,22 @@ pub(super) struct Begins {
 
 impl State {
     /// The spec or tombstone. `None` if there was never one.
-    pub(super) fn wish(&self) -> Option<&Wish> {
+    pub(super) fn wish(&self) -> Option<&KeptSpec> {
         self.wish.as_ref()
     }
 
     /// The spec. `None` if there is none, or a tombstone.
     pub(super) fn spec(&self) -> Option<&ConnectionSpec> {
-        self.wish.as_ref().and_then(Wish::spec)
+        self.wish.as_ref().and_then(KeptSpec::spec)
     }
 
     /// Says whether the target has revoked this host, and no newer spec came.
     pub(super) fn is_revoked(&self) -> bool {
-        matches!(self.wish.as_ref().map(|wish| &wish.kind), Some(WishKind::Tombstone { revoked: true }))
+        matches!(self.wish.as_ref().map(|wish| &wish.kind), Some(SpecKind::Tombstone { revoked: true }))
     }
 
     /// Takes the spec or tombstone as the store has it.
-    pub(super) fn set_wish(&mut self, wish: Wish) {
+    pub(super) fn set_wish(&mut self, wish: KeptSpec) {
         self.wish = Some(wish);
         self.anew = false;
     }

@@ -46,7 +46,7 @@ const SESSIOND_RETRY: Duration = Duration::from_secs(1);
 
 /// A sender's request for a connection.
 #[derive(Debug, Clone)]
-pub enum ConnectionWish {
+pub enum ConnectionRequest {
     /// The connection shall be there as the spec says.
     Spec(Box<ConnectionSpec>),
     /// The connection goes.
@@ -67,7 +67,7 @@ pub struct PutConnection {
     /// The stamp that fences the change.
     pub stamp: Stamp,
     /// The requested spec or end.
-    pub wish: ConnectionWish,
+    pub wish: ConnectionRequest,
     /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
     /// Time at which the request was decoded.

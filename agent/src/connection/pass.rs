@@ -13,7 +13,7 @@ use mooring_model::{
     BlockedKind, Chain, ConnectionPhase, ConnectionReport, Cure, Generation, Plan, Problem, Step, VolumeId,
 };
 
-use super::cell::{Begins, Cell, End, Left, State, Wish, WishKind};
+use super::cell::{Begins, Cell, End, KeptSpec, Left, SpecKind, State};
 use super::{Connections, RETRY_MAX, SESSIOND_RETRY};
 use crate::engine::busy::Task;
 use crate::object::turn::{Next, Outcome};
@@ -66,22 +66,22 @@ impl Connections {
         }
     }
 
-    fn wanted(&self, volume: VolumeId, wish: &Wish, anew: bool) -> Wanted {
+    fn wanted(&self, volume: VolumeId, wish: &KeptSpec, anew: bool) -> Wanted {
         match &wish.kind {
-            WishKind::Spec(spec) => Wanted::Present {
+            SpecKind::Spec(spec) => Wanted::Present {
                 spec: spec.clone(),
                 generation: wish.stamp.generation,
                 anew,
                 recovery_timeout_s: self.shared.parts.recovery_timeout_s,
             },
-            WishKind::Tombstone { revoked } => Wanted::Absent { volume, revoked: *revoked },
+            SpecKind::Tombstone { revoked } => Wanted::Absent { volume, revoked: *revoked },
         }
     }
 
     fn pass(&self, cell: &Arc<Cell>, begun: Begins) {
         let Begins { wish, anew, pass, mut memory } = begun;
         let wanted = self.wanted(cell.id, &wish, anew);
-        let detaches = matches!(wish.kind, WishKind::Tombstone { .. });
+        let detaches = matches!(wish.kind, SpecKind::Tombstone { .. });
         let _busy = detaches.then(|| self.shared.engine.busy(Task::Detach));
         let mut watch = Watch { cell, generation: wish.stamp.generation };
         let made = make(&self.shared.parts, &wanted, &mut memory, &mut watch);
@@ -108,7 +108,7 @@ impl Connections {
     }
 
     /// Makes the result of a pass.
-    fn end(&self, wanted: &Wanted, wish: &Wish, made: &Made, last: Option<&ConnectionReport>) -> End {
+    fn end(&self, wanted: &Wanted, wish: &KeptSpec, made: &Made, last: Option<&ConnectionReport>) -> End {
         let generation = wish.stamp.generation;
         let is_left = !made.left.as_ref().is_ok_and(Plan::is_quiet);
         let problems = problems(wanted.volume(), &made.left);
@@ -165,11 +165,11 @@ impl Connections {
     }
 
     /// The report when nobody could look: the last one stands, if it is of this generation.
-    fn unseen(&self, volume: VolumeId, wish: &Wish, last: Option<&ConnectionReport>) -> ConnectionReport {
+    fn unseen(&self, volume: VolumeId, wish: &KeptSpec, last: Option<&ConnectionReport>) -> ConnectionReport {
         let (names, generation) = (self.names(volume), wish.stamp.generation);
         let phase = match &wish.kind {
-            WishKind::Spec(_) => ConnectionPhase::Connecting,
-            WishKind::Tombstone { .. } => ConnectionPhase::Detaching,
+            SpecKind::Spec(_) => ConnectionPhase::Connecting,
+            SpecKind::Tombstone { .. } => ConnectionPhase::Detaching,
         };
         let blank = ConnectionReport {
             volume,

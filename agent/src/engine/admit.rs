@@ -12,14 +12,14 @@ use mooring_model::{ClusterId, Fence, Naa, Stamp};
 use super::cell::Cell;
 use super::{Engine, Refusal, lock};
 use crate::object::admission::Claim;
-use crate::store::{Kind, NewReceipt, StoredWish};
+use crate::store::{Kind, NewReceipt, StoredContent};
 
 /// The parameters of an admission's write.
 pub(super) struct Keep<'a> {
     pub(super) sender: ClusterId,
     pub(super) kind: Kind,
     pub(super) stamp: &'a Stamp,
-    pub(super) wish: &'a StoredWish,
+    pub(super) wish: &'a StoredContent,
     pub(super) opaque: &'a [u8],
     pub(super) receipts: &'a [NewReceipt],
     /// The identity on the wire that the volume gets with the change.

@@ -31,15 +31,15 @@ pub(super) const BLOCKED_AFTER: Duration = Duration::from_millis(200);
 
 /// The spec or tombstone of one object, and the stamp that fences it.
 #[derive(Debug, Clone)]
-pub(crate) struct Wish<S> {
+pub(crate) struct KeptSpec<S> {
     pub(crate) stamp: Stamp,
-    pub(crate) kind: WishKind<S>,
+    pub(crate) kind: SpecKind<S>,
     pub(crate) opaque: Vec<u8>,
 }
 
 /// A spec, or the tombstone of one.
 #[derive(Debug, Clone)]
-pub(crate) enum WishKind<S> {
+pub(crate) enum SpecKind<S> {
     Spec(S),
     Tombstone {
         destroy: bool,
@@ -48,11 +48,11 @@ pub(crate) enum WishKind<S> {
     Released,
 }
 
-impl<S> Wish<S> {
+impl<S> KeptSpec<S> {
     pub(crate) fn spec(&self) -> Option<&S> {
         match &self.kind {
-            WishKind::Spec(spec) => Some(spec),
-            WishKind::Tombstone { .. } | WishKind::Released => None,
+            SpecKind::Spec(spec) => Some(spec),
+            SpecKind::Tombstone { .. } | SpecKind::Released => None,
         }
     }
 }
@@ -95,8 +95,8 @@ impl<R> End<R> {
 /// The state of one volume and its export. Each part keeps its fields to its own module.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    volume: Option<Wish<VolumeSpec>>,
-    export: Option<Wish<ExportSpec>>,
+    volume: Option<KeptSpec<VolumeSpec>>,
+    export: Option<KeptSpec<ExportSpec>>,
     /// The turn of the volume's passes.
     pub(super) turn: Turn,
     /// The observations of the volume.
@@ -130,37 +130,37 @@ pub(crate) struct State {
 
 impl State {
     /// The volume's spec or tombstone. `None` if there was never one.
-    pub(crate) fn volume(&self) -> Option<&Wish<VolumeSpec>> {
+    pub(crate) fn volume(&self) -> Option<&KeptSpec<VolumeSpec>> {
         self.volume.as_ref()
     }
 
     /// The export's spec or tombstone. `None` if there was never one.
-    pub(crate) fn export(&self) -> Option<&Wish<ExportSpec>> {
+    pub(crate) fn export(&self) -> Option<&KeptSpec<ExportSpec>> {
         self.export.as_ref()
     }
 
     /// The specs or tombstones of the volume and its export, as they are now.
-    pub(super) fn wishes(&self) -> (Option<Wish<VolumeSpec>>, Option<Wish<ExportSpec>>) {
+    pub(super) fn wishes(&self) -> (Option<KeptSpec<VolumeSpec>>, Option<KeptSpec<ExportSpec>>) {
         (self.volume.clone(), self.export.clone())
     }
 
     /// The volume's spec. `None` if there is none, or a tombstone.
     pub(super) fn volume_spec(&self) -> Option<&VolumeSpec> {
-        self.volume.as_ref().and_then(Wish::spec)
+        self.volume.as_ref().and_then(KeptSpec::spec)
     }
 
     /// The export's spec. `None` if there is none, or a tombstone.
     pub(super) fn export_spec(&self) -> Option<&ExportSpec> {
-        self.export.as_ref().and_then(Wish::spec)
+        self.export.as_ref().and_then(KeptSpec::spec)
     }
 
     /// Takes the volume's spec or tombstone as the store has it.
-    pub(super) fn set_volume(&mut self, wish: Wish<VolumeSpec>) {
+    pub(super) fn set_volume(&mut self, wish: KeptSpec<VolumeSpec>) {
         self.volume = Some(wish);
     }
 
     /// Takes the export's spec or tombstone as the store has it.
-    pub(super) fn set_export(&mut self, wish: Wish<ExportSpec>) {
+    pub(super) fn set_export(&mut self, wish: KeptSpec<ExportSpec>) {
         self.export = Some(wish);
     }
 
@@ -284,7 +284,7 @@ impl State {
     }
 
     /// Says whether nothing was left of the volume when a pass worked on this tombstone.
-    pub(crate) fn has_ended_by(&self, wish: &Wish<VolumeSpec>) -> bool {
+    pub(crate) fn has_ended_by(&self, wish: &KeptSpec<VolumeSpec>) -> bool {
         let end = &self.volume_end;
         wish.spec().is_none() && end.is_done() && end.generation == Some(wish.stamp.generation)
     }
@@ -293,15 +293,18 @@ impl State {
 #[cfg(test)]
 impl State {
     /// Replaces the export's spec; with `None` the export never had one. Returns the spec before.
-    pub(super) fn replace_export(&mut self, wish: Option<Wish<ExportSpec>>) -> Option<Wish<ExportSpec>> {
+    pub(super) fn replace_export(
+        &mut self,
+        wish: Option<KeptSpec<ExportSpec>>,
+    ) -> Option<KeptSpec<ExportSpec>> {
         std::mem::replace(&mut self.export, wish)
     }
 
     /// The volume's spec, to be changed.
     pub(super) fn volume_spec_mut(&mut self) -> Option<&mut VolumeSpec> {
         match self.volume.as_mut().map(|wish| &mut wish.kind) {
-            Some(WishKind::Spec(spec)) => Some(spec),
-            Some(WishKind::Tombstone { .. } | WishKind::Released) | None => None,
+            Some(SpecKind::Spec(spec)) => Some(spec),
+            Some(SpecKind::Tombstone { .. } | SpecKind::Released) | None => None,
         }
     }
 }

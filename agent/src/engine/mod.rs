@@ -66,7 +66,7 @@ use crate::object::turn::{self, RETRY_MAX};
 use crate::rate_limit::RateLimit;
 use crate::store::{Kind, Store, StoreError};
 use crate::workers::Workers;
-use cell::{Cell, Wish};
+use cell::{Cell, KeptSpec};
 use receipts::OpenReceipt;
 use shared::{Reports, Watchers};
 
@@ -87,7 +87,7 @@ pub enum Change {
 /// A sender's request for a volume.
 #[derive(Debug, Clone)]
 #[allow(clippy::large_enum_variant, reason = "one at a time, and most are specs")]
-pub enum VolumeWish {
+pub enum VolumeRequest {
     /// The volume shall be there as the spec says.
     Spec(VolumeSpec),
     /// The spec goes; with `destroy` the data goes, too.
@@ -109,7 +109,7 @@ pub struct PutVolume {
     /// The stamp that fences the change.
     pub stamp: Stamp,
     /// The requested spec or end.
-    pub wish: VolumeWish,
+    pub wish: VolumeRequest,
     /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
     /// `true` if the sender has never made a volume of this id: anything here under the id is
@@ -680,11 +680,11 @@ impl Engine {
 }
 
 /// Says whether an object has a tombstone.
-fn is_tombstone<S>(wish: Option<&Wish<S>>) -> bool {
+fn is_tombstone<S>(wish: Option<&KeptSpec<S>>) -> bool {
     wish.is_some_and(|wish| wish.spec().is_none())
 }
 
 /// Says whether an object has a spec.
-fn is_spec<S>(wish: Option<&Wish<S>>) -> bool {
+fn is_spec<S>(wish: Option<&KeptSpec<S>>) -> bool {
     wish.is_some_and(|wish| wish.spec().is_some())
 }

@@ -17,7 +17,7 @@ use mooring_model::{
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
-use super::cell::{Cell, End, Wish, WishKind};
+use super::cell::{Cell, End, KeptSpec, SpecKind};
 use super::export::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
@@ -40,9 +40,9 @@ pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
 
 /// The specs or tombstones of volume and export as a pass found them. The next pass takes later
 /// ones.
-pub(super) struct Wishes {
-    pub(super) volume: Option<Wish<VolumeSpec>>,
-    pub(super) export: Option<Wish<ExportSpec>>,
+pub(super) struct PassSpecs {
+    pub(super) volume: Option<KeptSpec<VolumeSpec>>,
+    pub(super) export: Option<KeptSpec<ExportSpec>>,
     ready: Option<Seen<VolumeReport>>,
     /// The moment at which the pass began.
     began: Moment,
@@ -81,7 +81,7 @@ impl Engine {
                 let Some(Begun { pass, anew }) = state.begin_pass() else { return };
                 let (volume, export) = state.wishes();
                 let ready = state.knowledge.ready_seen().cloned();
-                Wishes { volume, export, ready, began: state.knowledge.begin_look(), anew, pass }
+                PassSpecs { volume, export, ready, began: state.knowledge.begin_look(), anew, pass }
             };
             // Also when a pass panics, the volume must not stay "running" for ever.
             let running = Running { cell };
@@ -120,7 +120,7 @@ impl Engine {
         }
     }
 
-    fn pass(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+    fn pass(&self, cell: &Arc<Cell>, wishes: &PassSpecs) {
         // A request that finds no export ends here: its sender is told to try again.
         let asked = cell.state().take_asked();
         if is_doomed(wishes.volume.as_ref()) {
@@ -176,11 +176,11 @@ impl Engine {
 
     /// Says whether the LV that is ready is the one that the export names: a recorded name may be
     /// another LV's.
-    fn is_usable(&self, cell: &Arc<Cell>, wishes: &Wishes, ready: Option<&VolumeReport>) -> bool {
+    fn is_usable(&self, cell: &Arc<Cell>, wishes: &PassSpecs, ready: Option<&VolumeReport>) -> bool {
         if !self.is_isolated_first(cell) {
             return false;
         }
-        let Some(spec) = wishes.export.as_ref().and_then(Wish::spec) else { return ready.is_some() };
+        let Some(spec) = wishes.export.as_ref().and_then(KeptSpec::spec) else { return ready.is_some() };
         let lv = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).lv;
         ready.is_some_and(|ready| {
             let device = lvm::device_path(&ready.group, &lv);
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Notes the result of the export half, and wakes those who wait for it.
-    pub(super) fn end_export(&self, cell: &Arc<Cell>, wishes: &Wishes, end: ExportEnd) {
+    pub(super) fn end_export(&self, cell: &Arc<Cell>, wishes: &PassSpecs, end: ExportEnd) {
         let held = cell.state().held.said();
         let doomed = is_doomed(wishes.volume.as_ref());
         self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
@@ -224,7 +224,7 @@ impl Engine {
     pub(super) fn volume_half(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         export_gone: bool,
         look: bool,
         grow: Grow,
@@ -279,7 +279,7 @@ impl Engine {
     }
 
     /// Notes the result of the volume half, and wakes those who wait for it.
-    pub(super) fn note_volume(&self, cell: &Cell, wishes: &Wishes, end: VolumeEnd) {
+    pub(super) fn note_volume(&self, cell: &Cell, wishes: &PassSpecs, end: VolumeEnd) {
         let VolumeEnd { left, report, began } = end;
         let mut state = cell.state();
         // A volume that is only too small may be exported while it is extended.
@@ -310,7 +310,13 @@ impl Engine {
 
     /// Looks, plans, applies. Returns the last view, and the plan that is left. A volume to be
     /// extended is completed and reported first; then it is extended, if `grow` says now.
-    fn make_volume(&self, cell: &Arc<Cell>, wishes: &Wishes, wanted: &lvm::Wanted, grow: Grow) -> MadeVolume {
+    fn make_volume(
+        &self,
+        cell: &Arc<Cell>,
+        wishes: &PassSpecs,
+        wanted: &lvm::Wanted,
+        grow: Grow,
+    ) -> MadeVolume {
         let machine = &self.shared.machine;
         let look = || {
             cell.begin("ask LVM".to_owned());
@@ -366,11 +372,11 @@ impl Engine {
     pub(super) fn wanted_export(
         &self,
         cell: &Cell,
-        volume: Option<&Wish<VolumeSpec>>,
-        export: Option<&Wish<ExportSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
+        export: Option<&KeptSpec<ExportSpec>>,
     ) -> Option<Wanteds> {
         let iscsi = self.wanted_over_iscsi(cell, volume, export)?;
-        let wanted = self.wanted_over(cell, iscsi, export.and_then(Wish::spec).map(|spec| &spec.fc));
+        let wanted = self.wanted_over(cell, iscsi, export.and_then(KeptSpec::spec).map(|spec| &spec.fc));
         let state = cell.state();
         let is_out = |initiator: &Initiator| state.established.is_kept_out(initiator);
         Some(if state.established.kept_out().is_empty() { wanted } else { wanted.without(is_out) })
@@ -379,8 +385,8 @@ impl Engine {
     fn wanted_over_iscsi(
         &self,
         cell: &Cell,
-        volume: Option<&Wish<VolumeSpec>>,
-        export: Option<&Wish<ExportSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
+        export: Option<&KeptSpec<ExportSpec>>,
     ) -> Option<Wanted> {
         let prefix = &self.shared.config.iqn_prefix;
         let away = is_doomed(volume) || cell.is_apart(volume, export);
@@ -388,14 +394,14 @@ impl Engine {
         match export.map(|wish| &wish.kind) {
             None if away => Some(Wanted::Absent { names: derived() }),
             None => None,
-            Some(WishKind::Tombstone { .. } | WishKind::Released) => {
+            Some(SpecKind::Tombstone { .. } | SpecKind::Released) => {
                 Some(Wanted::Absent { names: derived() })
             }
-            Some(WishKind::Spec(spec)) if away => {
+            Some(SpecKind::Spec(spec)) if away => {
                 Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
             }
-            Some(WishKind::Spec(spec)) => {
-                let group = volume.and_then(Wish::spec)?.group.clone();
+            Some(SpecKind::Spec(spec)) => {
+                let group = volume.and_then(KeptSpec::spec)?.group.clone();
                 let names = spec.identity.names(cell.id, prefix);
                 let portals = self.portals_of(spec).to_vec();
                 let device = Device {
@@ -424,7 +430,7 @@ impl Engine {
 
     /// Carries out the export's spec. `usable` says that the LV is known to be ready; without that,
     /// only an export that the kernel already serves is kept in order.
-    pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &Wishes, usable: bool) -> ExportEnd {
+    pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &PassSpecs, usable: bool) -> ExportEnd {
         let export = wishes.export.as_ref();
         let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
         let Some(mut wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
@@ -626,7 +632,7 @@ struct MadeVolume {
 }
 
 /// Says whether the reported volume is as large as its spec, reverted and exported to its image.
-fn is_whole(wish: &Wish<VolumeSpec>, report: &VolumeReport) -> bool {
+fn is_whole(wish: &KeptSpec<VolumeSpec>, report: &VolumeReport) -> bool {
     // A snapshot is as large as its volume was.
     let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
     let reverted = |spec: &VolumeSpec| spec.revert.is_none_or(|revert| report.reverted == Some(revert.id));
@@ -659,7 +665,7 @@ fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
 /// still whole.
 fn failed_volume(
     cell: &Cell,
-    wish: &Wish<VolumeSpec>,
+    wish: &KeptSpec<VolumeSpec>,
     seen: Option<VolumeReport>,
     error: &lvm::Error,
 ) -> VolumeReport {
@@ -667,9 +673,9 @@ fn failed_volume(
     let mut report = whole.clone().unwrap_or_else(|| cell.volume_report());
     report.phase = match (&wish.kind, error.cure()) {
         _ if whole.is_some() => Phase::Ready,
-        (WishKind::Tombstone { .. } | WishKind::Released, _) => Phase::Deleting,
-        (WishKind::Spec(_), Cure::Retry) => Phase::Creating,
-        (WishKind::Spec(_), _) => Phase::Failed,
+        (SpecKind::Tombstone { .. } | SpecKind::Released, _) => Phase::Deleting,
+        (SpecKind::Spec(_), Cure::Retry) => Phase::Creating,
+        (SpecKind::Spec(_), _) => Phase::Failed,
     };
     report.zeroed = None;
     report.problems = vec![problem(format!("volume {}", cell.id), error, error.cure())];
@@ -714,16 +720,16 @@ pub(super) fn export_report(
 
 /// The planner's goal for a volume. `made` says that it was whole once.
 pub(super) fn wanted_volume(
-    wish: &Wish<VolumeSpec>,
-    export: Option<&Wish<ExportSpec>>,
+    wish: &KeptSpec<VolumeSpec>,
+    export: Option<&KeptSpec<ExportSpec>>,
     made: bool,
     export_gone: bool,
 ) -> lvm::Wanted {
     match &wish.kind {
-        WishKind::Spec(spec) => wanted_spec(spec, export.and_then(Wish::spec), made, export_gone),
-        WishKind::Tombstone { destroy: true } => lvm::Wanted::Doomed { export_gone },
-        WishKind::Tombstone { destroy: false } => lvm::Wanted::Nothing,
-        WishKind::Released => lvm::Wanted::Released { export_gone },
+        SpecKind::Spec(spec) => wanted_spec(spec, export.and_then(KeptSpec::spec), made, export_gone),
+        SpecKind::Tombstone { destroy: true } => lvm::Wanted::Doomed { export_gone },
+        SpecKind::Tombstone { destroy: false } => lvm::Wanted::Nothing,
+        SpecKind::Released => lvm::Wanted::Released { export_gone },
     }
 }
 
@@ -755,8 +761,8 @@ pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName 
     recorded.unwrap_or_else(|| spec.lv())
 }
 
-fn is_doomed(volume: Option<&Wish<VolumeSpec>>) -> bool {
-    matches!(volume.map(|wish| &wish.kind), Some(WishKind::Tombstone { .. } | WishKind::Released))
+fn is_doomed(volume: Option<&KeptSpec<VolumeSpec>>) -> bool {
+    matches!(volume.map(|wish| &wish.kind), Some(SpecKind::Tombstone { .. } | SpecKind::Released))
 }
 
 fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure) -> Problem {

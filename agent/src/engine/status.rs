@@ -13,7 +13,7 @@ use mooring_model::{
 };
 use tokio::time::Instant;
 
-use super::cell::{Cell, State, Wish, WishKind};
+use super::cell::{Cell, KeptSpec, SpecKind, State};
 use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
 use crate::lvm;
@@ -79,7 +79,7 @@ pub struct Planned {
     pub blocked: Vec<Problem>,
 }
 
-fn stamp_of<S>(wish: &Wish<S>) -> (Stamp, Vec<u8>) {
+fn stamp_of<S>(wish: &KeptSpec<S>) -> (Stamp, Vec<u8>) {
     (wish.stamp.clone(), wish.opaque.clone())
 }
 
@@ -87,8 +87,8 @@ impl State {
     /// The volume as the last pass left it, and what goes on now.
     pub(super) fn volume_report(&self, id: VolumeId) -> VolumeReport {
         let (spec, doomed) = match self.volume().map(|wish| &wish.kind) {
-            Some(WishKind::Spec(spec)) => (Some(spec), false),
-            Some(WishKind::Tombstone { .. } | WishKind::Released) => (None, true),
+            Some(SpecKind::Spec(spec)) => (Some(spec), false),
+            Some(SpecKind::Tombstone { .. } | SpecKind::Released) => (None, true),
             None => (None, false),
         };
         let current = self.volume_end().generation == self.volume().map(|wish| wish.stamp.generation);

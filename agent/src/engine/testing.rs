@@ -12,10 +12,10 @@ use mooring_model::{
 };
 
 use super::Engine;
-use super::cell::{Cell, Wish, WishKind};
+use super::cell::{Cell, KeptSpec, SpecKind};
 use crate::config::Config;
 use crate::machine::Machine;
-use crate::store::{Kind, Store, StoredWish};
+use crate::store::{Kind, Store, StoredContent};
 
 /// The fake machine, with its `/` and `/sys` in `dir`.
 pub(crate) fn machine(dir: &Path, fake: &FakeMachine) -> Machine {
@@ -112,7 +112,7 @@ impl Node {
         let mut state = self.cell.state();
         let mut wish = state.export().cloned().unwrap();
         wish.stamp.generation = wish.stamp.generation.next();
-        if let WishKind::Spec(spec) = &mut wish.kind {
+        if let SpecKind::Spec(spec) = &mut wish.kind {
             spec.grants[0].mode = mode;
         }
         state.replace_export(Some(wish));
@@ -166,13 +166,13 @@ impl Node {
             fc: FcExportSpec::default(),
             tuning: Tuning::default(),
         };
-        let kept = StoredWish::Spec(Vec::new());
+        let kept = StoredContent::Spec(Vec::new());
         engine.store().put_spec(Kind::Volume, id, &stamp, &kept, b"", &[]).unwrap();
         {
             let mut state = cell.state();
-            let kind = WishKind::Spec(volume);
-            state.set_volume(Wish { stamp: stamp.clone(), kind, opaque: Vec::new() });
-            state.set_export(Wish { stamp, kind: WishKind::Spec(export), opaque: Vec::new() });
+            let kind = SpecKind::Spec(volume);
+            state.set_volume(KeptSpec { stamp: stamp.clone(), kind, opaque: Vec::new() });
+            state.set_export(KeptSpec { stamp, kind: SpecKind::Spec(export), opaque: Vec::new() });
         }
         Self { fake, engine, cell, _dir: dir }
     }

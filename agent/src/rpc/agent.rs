@@ -19,7 +19,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::capabilities;
 use crate::config::LIMIT_MIN;
 use crate::engine::{
-    Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeWish,
+    Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeRequest,
 };
 use crate::store::StoreError;
 
@@ -230,14 +230,14 @@ impl Agent for Service {
                 )));
             }
             Some(Wish::Spec(spec)) => {
-                VolumeWish::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?)
+                VolumeRequest::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?)
             }
             Some(Wish::Tombstone(v1::Tombstone { destroy_data: true, release: true })) => {
                 let why = "a volume that is let go keeps its data: want one of destroy_data and release";
                 return Err(invalid(SpecError::new("tombstone", why)));
             }
-            Some(Wish::Tombstone(v1::Tombstone { release: true, .. })) => VolumeWish::Release,
-            Some(Wish::Tombstone(tombstone)) => VolumeWish::Tombstone { destroy: tombstone.destroy_data },
+            Some(Wish::Tombstone(v1::Tombstone { release: true, .. })) => VolumeRequest::Release,
+            Some(Wish::Tombstone(tombstone)) => VolumeRequest::Tombstone { destroy: tombstone.destroy_data },
         };
         let deadline = self.deadline(put.deadline_ms);
         let put = PutVolume {

@@ -17,7 +17,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
-use crate::connection::{ConnectionWish, Connections, PutConnection, Status as Connection};
+use crate::connection::{ConnectionRequest, Connections, PutConnection, Status as Connection};
 use crate::rpc::agent::{Secrets, cluster_id, invalid, micros, refused, status_of, volume_id};
 
 /// Number of reports that one watcher may lag behind.
@@ -95,9 +95,9 @@ impl Host for HostService {
             }
             Some(Wish::Spec(spec)) => {
                 let spec = mooring_api::connection_from_wire(volume, spec).map_err(invalid)?;
-                ConnectionWish::Spec(Box::new(spec))
+                ConnectionRequest::Spec(Box::new(spec))
             }
-            Some(Wish::Tombstone(tombstone)) => ConnectionWish::Tombstone { revoked: tombstone.revoked },
+            Some(Wish::Tombstone(tombstone)) => ConnectionRequest::Tombstone { revoked: tombstone.revoked },
         };
         let deadline = self.deadline(put.deadline_ms);
         let put = PutConnection {

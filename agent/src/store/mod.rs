@@ -44,7 +44,7 @@ pub(crate) use place::read_only;
 use receipt::Proofs;
 pub use receipt::{NewReceipt, RECEIPTS_PER_VOLUME_KEPT};
 pub(crate) use spec::PURGED_EVERY;
-pub use spec::{Kind, StoredSpec, StoredWish};
+pub use spec::{Kind, StoredContent, StoredSpec};
 use sum::Sql;
 pub use whole::WholeRow;
 

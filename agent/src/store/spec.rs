@@ -46,7 +46,7 @@ impl fmt::Display for Kind {
 
 /// A spec as it is stored.
 #[derive(Clone, PartialEq, Eq)]
-pub enum StoredWish {
+pub enum StoredContent {
     /// The encoded spec. Holds secrets.
     Spec(Vec<u8>),
     /// The object is deleted.
@@ -60,7 +60,7 @@ pub enum StoredWish {
     Revoked,
 }
 
-impl fmt::Debug for StoredWish {
+impl fmt::Debug for StoredContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spec(body) => write!(f, "Spec({} bytes)", body.len()),
@@ -81,7 +81,7 @@ pub struct StoredSpec {
     /// Stamp that decides which of two specs is newer.
     pub stamp: Stamp,
     /// The spec, or what takes its place.
-    pub wish: StoredWish,
+    pub wish: StoredContent,
     /// Data of the sender, returned unchanged.
     pub opaque: Vec<u8>,
     /// Time of the write.
@@ -121,7 +121,7 @@ impl Store {
         kind: Kind,
         volume: VolumeId,
         stamp: &Stamp,
-        wish: &StoredWish,
+        wish: &StoredContent,
         opaque: &[u8],
         receipts: &[NewReceipt],
     ) -> Result<Vec<i64>, StoreError> {
@@ -129,7 +129,7 @@ impl Store {
         let arrived = stamp.generation;
         let drop_old = self.begins(volume, receipts.len());
         let wish = match wish {
-            StoredWish::Spec(body) => StoredWish::Spec(sealing::seal(&self.keys, kind, volume, body)?),
+            StoredContent::Spec(body) => StoredContent::Spec(sealing::seal(&self.keys, kind, volume, body)?),
             other => other.clone(),
         };
         let (stamp, opaque, receipts) = (stamp.clone(), opaque.to_vec(), receipts.to_vec());
@@ -259,15 +259,15 @@ fn write_spec(
     kind: Kind,
     volume: VolumeId,
     stamp: &Stamp,
-    wish: &StoredWish,
+    wish: &StoredContent,
     opaque: &[u8],
 ) -> rusqlite::Result<()> {
     let body = match wish {
-        StoredWish::Spec(body) => Some(body.as_slice()),
-        StoredWish::Tombstone { .. } | StoredWish::Released | StoredWish::Revoked => None,
+        StoredContent::Spec(body) => Some(body.as_slice()),
+        StoredContent::Tombstone { .. } | StoredContent::Released | StoredContent::Revoked => None,
     };
-    let destroy = matches!(wish, StoredWish::Tombstone { destroy: true });
-    let (revoked, released) = (*wish == StoredWish::Revoked, *wish == StoredWish::Released);
+    let destroy = matches!(wish, StoredContent::Tombstone { destroy: true });
+    let (revoked, released) = (*wish == StoredContent::Revoked, *wish == StoredContent::Released);
     conn.prepare_cached(&WRITE)?
         .execute(params![
             volume.to_string(),
@@ -338,10 +338,10 @@ impl RawSpec {
         let (volume, kind) = parse_key(&self.volume, &self.kind)?;
         let unreadable = || StoreError::Row { what: describe(kind, volume) };
         let wish = match (self.body, self.tombstone) {
-            (Some(body), false) => StoredWish::Spec(sealing::open(keys, kind, volume, body)?),
-            (None, true) if self.revoked => StoredWish::Revoked,
-            (None, true) if self.released => StoredWish::Released,
-            (None, true) => StoredWish::Tombstone { destroy: self.destroy },
+            (Some(body), false) => StoredContent::Spec(sealing::open(keys, kind, volume, body)?),
+            (None, true) if self.revoked => StoredContent::Revoked,
+            (None, true) if self.released => StoredContent::Released,
+            (None, true) => StoredContent::Tombstone { destroy: self.destroy },
             _ => return Err(unreadable()),
         };
         Ok(StoredSpec {

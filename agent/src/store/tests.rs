@@ -28,8 +28,8 @@ fn stamp(epoch: u64, counter: u64, byte: u8) -> Stamp {
     Stamp { generation: Generation { epoch, counter }, digest: Digest::new([byte; 32]).unwrap() }
 }
 
-fn spec(text: &str) -> StoredWish {
-    StoredWish::Spec(text.as_bytes().to_vec())
+fn spec(text: &str) -> StoredContent {
+    StoredContent::Spec(text.as_bytes().to_vec())
 }
 
 fn receipt(n: u128, counter: u64, proof: Proof) -> Receipt {
@@ -82,10 +82,10 @@ fn put(store: &Store, n: u128, counter: u64, text: &str) -> Result<Vec<i64>, Sto
 
 fn body(store: &Store, n: u128) -> Option<String> {
     store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.wish {
-        StoredWish::Spec(body) => String::from_utf8(body).unwrap(),
-        StoredWish::Tombstone { .. } => "tombstone".to_owned(),
-        StoredWish::Released => "released".to_owned(),
-        StoredWish::Revoked => "revoked".to_owned(),
+        StoredContent::Spec(body) => String::from_utf8(body).unwrap(),
+        StoredContent::Tombstone { .. } => "tombstone".to_owned(),
+        StoredContent::Released => "released".to_owned(),
+        StoredContent::Revoked => "revoked".to_owned(),
     })
 }
 
@@ -94,7 +94,7 @@ fn what_was_put_is_there_after_a_restart() {
     let (dir, store) = store();
     let id = store.agent_id();
     put(&store, 7, 1, "a").unwrap();
-    let doomed = StoredWish::Tombstone { destroy: true };
+    let doomed = StoredContent::Tombstone { destroy: true };
     store.put_spec(Kind::Volume, volume(7), &stamp(u64::MAX, u64::MAX, 9), &doomed, b"", &[]).unwrap();
     drop(store);
     let store = Store::open(dir.path()).unwrap();
@@ -226,7 +226,7 @@ fn old_proven_receipts_go_and_unproven_ones_stay() {
 #[test]
 fn tombstones_go_after_90_days_if_their_object_is_gone() {
     let (_dir, store) = store();
-    let doomed = StoredWish::Tombstone { destroy: true };
+    let doomed = StoredContent::Tombstone { destroy: true };
     for n in 1..=2 {
         let proven = [NewReceipt::of(&receipt(n, 1, Proof::Proven))];
         store.put_spec(Kind::Volume, volume(n), &stamp(1, 1, 1), &doomed, b"", &proven).unwrap();
@@ -518,12 +518,12 @@ fn a_store_of_schema_1_is_taken_over() {
             (
                 Kind::Volume,
                 3,
-                StoredWish::Spec(vec![
+                StoredContent::Spec(vec![
                     0x0a, 0x03, b'v', b'g', b'0', 0x10, 0x80, 0x80, 0x80, 0x02, 0x18, 0x01
                 ])
             ),
-            (Kind::Export, 9, StoredWish::Tombstone { destroy: false }),
-            (Kind::Volume, 4, StoredWish::Tombstone { destroy: true }),
+            (Kind::Export, 9, StoredContent::Tombstone { destroy: false }),
+            (Kind::Volume, 4, StoredContent::Tombstone { destroy: true }),
         ]
     );
     let open = store.unproven_receipts().unwrap();
@@ -547,10 +547,10 @@ fn a_store_of_schema_2_is_taken_over() {
     assert_eq!(
         wishes,
         [
-            (Kind::Connection, StoredWish::Revoked),
-            (Kind::Volume, StoredWish::Tombstone { destroy: true }),
-            (Kind::Connection, StoredWish::Tombstone { destroy: false }),
-            (Kind::Connection, StoredWish::Spec(vec![0x0a, 0x01, b'x'])),
+            (Kind::Connection, StoredContent::Revoked),
+            (Kind::Volume, StoredContent::Tombstone { destroy: true }),
+            (Kind::Connection, StoredContent::Tombstone { destroy: false }),
+            (Kind::Connection, StoredContent::Spec(vec![0x0a, 0x01, b'x'])),
         ]
     );
 }
@@ -583,22 +583,22 @@ fn places_and_ports_are_kept() {
 #[test]
 fn connections_are_kept_beside_volumes_and_exports() {
     let (dir, store) = store();
-    let put = |n, counter, wish: &StoredWish| {
+    let put = |n, counter, wish: &StoredContent| {
         store.put_spec(Kind::Connection, volume(n), &stamp(1, counter, 1), wish, b"opaque", &[])
     };
     super::tests::put(&store, 1, 9, "export").unwrap();
     put(1, 1, &spec("connection")).unwrap();
-    put(2, 1, &StoredWish::Tombstone { destroy: false }).unwrap();
+    put(2, 1, &StoredContent::Tombstone { destroy: false }).unwrap();
     put(3, 1, &spec("gone soon")).unwrap();
-    put(3, 2, &StoredWish::Revoked).unwrap();
+    put(3, 2, &StoredContent::Revoked).unwrap();
     assert!(matches!(put(3, 1, &spec("back")), Err(StoreError::Stale { kind: Kind::Connection, .. })));
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     let kept = |n| store.spec(Kind::Connection, volume(n)).unwrap().unwrap();
     assert_eq!(kept(1).wish, spec("connection"));
     assert_eq!(kept(1).opaque, b"opaque");
-    assert_eq!(kept(2).wish, StoredWish::Tombstone { destroy: false });
-    assert_eq!((kept(3).wish, kept(3).stamp.generation.counter), (StoredWish::Revoked, 2));
+    assert_eq!(kept(2).wish, StoredContent::Tombstone { destroy: false });
+    assert_eq!((kept(3).wish, kept(3).stamp.generation.counter), (StoredContent::Revoked, 2));
     assert_eq!(body(&store, 1).as_deref(), Some("export"));
     // Tombstones go after their time, each by the answer for its own kind; a spec never does.
     let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
@@ -630,17 +630,17 @@ fn the_prefix_of_target_names_never_changes() {
 #[test]
 fn that_a_volume_was_let_go_is_kept_and_a_later_wish_takes_its_place() {
     let (dir, first) = store();
-    let keep = |store: &Store, counter: u64, wish: &StoredWish| {
+    let keep = |store: &Store, counter: u64, wish: &StoredContent| {
         store.put_spec(Kind::Volume, volume(1), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
     };
     let kept = |store: &Store| store.spec(Kind::Volume, volume(1)).unwrap().unwrap().wish;
     keep(&first, 1, &spec("a"));
-    keep(&first, 2, &StoredWish::Released);
+    keep(&first, 2, &StoredContent::Released);
     drop(first);
     let store = Store::open(dir.path()).unwrap();
-    assert_eq!(kept(&store), StoredWish::Released);
-    keep(&store, 3, &StoredWish::Tombstone { destroy: true });
-    assert_eq!(kept(&store), StoredWish::Tombstone { destroy: true });
+    assert_eq!(kept(&store), StoredContent::Released);
+    keep(&store, 3, &StoredContent::Tombstone { destroy: true });
+    assert_eq!(kept(&store), StoredContent::Tombstone { destroy: true });
 }
 
 #[test]
@@ -676,7 +676,7 @@ fn made(store: &Store, n: u128) -> Option<bool> {
 #[test]
 fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
     let (dir, store) = store();
-    let wish = |n, counter, wish: &StoredWish| {
+    let wish = |n, counter, wish: &StoredContent| {
         store.put_spec(Kind::Volume, volume(n), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
     };
     let was_made =
@@ -694,8 +694,8 @@ fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
     assert_eq!(store.keep_made(&all, vec![]).unwrap(), [volume(1), volume(2), volume(3)]);
     for (n, end) in [
         (1, spec("larger")),
-        (2, StoredWish::Tombstone { destroy: false }),
-        (3, StoredWish::Released),
+        (2, StoredContent::Tombstone { destroy: false }),
+        (3, StoredContent::Released),
         (4, spec("larger")),
     ] {
         wish(n, 2, &end);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use mooring_agent::store::{Kind, Store, StoredWish};
+use mooring_agent::store::{Kind, Store, StoredContent};
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_api::{Message, v1};
 use mooring_model::{Digest, Generation, Stamp};
@@ -241,7 +241,7 @@ fn every_command_finds_the_key_that_the_configuration_names() {
     let store = Store::open(&site.path("state")).unwrap();
     let (v, digest) = (volume(1), Digest::new([1; 32]).unwrap());
     let stamp = Stamp { generation: Generation { epoch: 1, counter: 1 }, digest };
-    let spec = StoredWish::Spec(export_spec(&[("host1", RW)]).encode_to_vec());
+    let spec = StoredContent::Spec(export_spec(&[("host1", RW)]).encode_to_vec());
     store.put_spec(Kind::Export, v.parse().unwrap(), &stamp, &spec, b"", &[]).unwrap();
     drop(store);
     let named = site.path("named.key");

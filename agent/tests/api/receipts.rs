@@ -151,7 +151,7 @@ fn a_grant_that_comes_back_at_once_is_cut_all_the_same() {
     let again = put_export(&v, 3, &[("host1", RW)]);
     let Some(v1::put_export_request::Wish::Spec(spec)) = &again.wish else { panic!() };
     let stamp = mooring_api::stamp_from_wire(again.stamp.as_ref()).unwrap();
-    let body = mooring_agent::store::StoredWish::Spec(mooring_api::Message::encode_to_vec(spec));
+    let body = mooring_agent::store::StoredContent::Spec(mooring_api::Message::encode_to_vec(spec));
     store
         .put_spec(mooring_agent::store::Kind::Export, v.parse().unwrap(), &stamp, &body, b"opaque", &[])
         .unwrap();

@@ -17,13 +17,13 @@ use mooring_targets::fc::Place;
 use prost::Message;
 
 use crate::engine::admit::Keep;
-use crate::engine::cell::{Cell, Wish, WishKind};
+use crate::engine::cell::{Cell, KeptSpec, SpecKind};
 use crate::engine::knowledge::Stale;
 use crate::engine::receipts::OpenReceipt;
 use crate::engine::{Change, Engine, LiveSessions, PutExport, Refusal, lock};
 use crate::links::listed;
 use crate::object::admission::Claim;
-use crate::store::{Kind, NewReceipt, StoreError, StoredSpec, StoredWish};
+use crate::store::{Kind, NewReceipt, StoreError, StoredContent, StoredSpec};
 
 /// The result of an export's admission.
 pub(in crate::engine) struct Admitted {
@@ -57,16 +57,16 @@ struct Removed {
 }
 
 /// Decodes an export's spec or tombstone as the store has it.
-pub(in crate::engine) fn stored_export(stored: &StoredSpec) -> Result<Wish<ExportSpec>, StoreError> {
+pub(in crate::engine) fn stored_export(stored: &StoredSpec) -> Result<KeptSpec<ExportSpec>, StoreError> {
     let kind = match &stored.wish {
-        StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
-        StoredWish::Spec(body) => {
+        StoredContent::Tombstone { destroy } => SpecKind::Tombstone { destroy: *destroy },
+        StoredContent::Spec(body) => {
             let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
-            WishKind::Spec(mooring_api::export_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
+            SpecKind::Spec(mooring_api::export_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
         }
-        StoredWish::Released | StoredWish::Revoked => return Err(stored.corrupt()),
+        StoredContent::Released | StoredContent::Revoked => return Err(stored.corrupt()),
     };
-    Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
+    Ok(KeptSpec { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
 
 /// Fills in the secrets that the sender left out because it does not know them. An empty secret
@@ -121,11 +121,11 @@ impl Engine {
             return Ok(Admitted { durable, receipts: true, after });
         }
         let said_gone = kept.as_ref().is_some_and(|kept| kept.spec().is_none());
-        let kept = kept.as_ref().and_then(Wish::spec);
+        let kept = kept.as_ref().and_then(KeptSpec::spec);
         let (kind, stored, naa) = match put.spec {
             None => {
                 self.check_removable(cell, kept)?;
-                (WishKind::Tombstone { destroy: false }, StoredWish::Tombstone { destroy: false }, None)
+                (SpecKind::Tombstone { destroy: false }, StoredContent::Tombstone { destroy: false }, None)
             }
             Some(mut wire) => {
                 check_exportable(cell, volume.as_ref())?;
@@ -134,10 +134,10 @@ impl Engine {
                 cell.check_may_grant(volume.as_ref(), &spec)?;
                 self.check_export(cell, &spec, kept)?;
                 let naa = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).naa();
-                (WishKind::Spec(spec), StoredWish::Spec(wire.encode_to_vec()), Some(naa))
+                (SpecKind::Spec(spec), StoredContent::Spec(wire.encode_to_vec()), Some(naa))
             }
         };
-        let wish = Wish { stamp: put.stamp, kind, opaque: put.opaque };
+        let wish = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
         // A tombstone removes the export that has the names derived from the id.
         let identity = kept.or(wish.spec()).map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let removed = match kept {
@@ -421,8 +421,8 @@ impl Engine {
 }
 
 /// Refuses an export of a snapshot, and of a volume that the agent does not have.
-fn check_exportable(cell: &Cell, volume: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
-    match volume.and_then(Wish::spec) {
+fn check_exportable(cell: &Cell, volume: Option<&KeptSpec<VolumeSpec>>) -> Result<(), Refusal> {
+    match volume.and_then(KeptSpec::spec) {
         None => Err(Refusal::UnknownVolume(cell.id)),
         Some(of) if of.kind == VolumeKind::Snapshot => {
             let why = format!("{} is a snapshot: make a volume from it, and export that", cell.id);

@@ -18,7 +18,7 @@ use mooring_model::{
 use mooring_targets::fc::{self, Place};
 use mooring_targets::{Error, ExportFacts, ExportView, Exports, Op, Wanted, plan_exports};
 
-use crate::engine::cell::{Cell, State, Wish};
+use crate::engine::cell::{Cell, KeptSpec, State};
 use crate::engine::receipts::OpenReceipt;
 use crate::engine::{Engine, Refusal, lock};
 use crate::fibre_channel::PortSeen;
@@ -156,7 +156,7 @@ fn places_of(spec: &ExportSpec) -> BTreeSet<Place> {
 impl State {
     /// Takes a spec or tombstone that the store has, and adds its places again: a pass that ended
     /// meanwhile may have forgotten them.
-    pub(in crate::engine) fn admit_export(&mut self, wish: Wish<ExportSpec>) {
+    pub(in crate::engine) fn admit_export(&mut self, wish: KeptSpec<ExportSpec>) {
         self.established.add_former(wish.spec().map(places_of).unwrap_or_default());
         self.set_export(wish);
         self.turn.ask_anew();

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, Cut, Naa, Phase, Stamp, VolumeId, VolumeReport};
 
 use crate::capabilities;
-use crate::engine::cell::{Cell, WishKind};
+use crate::engine::cell::{Cell, SpecKind};
 use crate::engine::knowledge::Stale;
 use crate::engine::start::early::Early;
 use crate::engine::{Change, Engine, lock, pass};
@@ -314,8 +314,8 @@ impl Engine {
             let cell = self.cell(id);
             let mut state = cell.state();
             let known = state.volume().is_some_and(|wish| match wish.kind {
-                WishKind::Spec(_) | WishKind::Released => true,
-                WishKind::Tombstone { destroy } => destroy,
+                SpecKind::Spec(_) | SpecKind::Released => true,
+                SpecKind::Tombstone { destroy } => destroy,
             });
             let orphan = (!known).then(|| VolumeReport {
                 id,

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use tokio::sync::mpsc;
 
-use crate::engine::cell::{Cell, State, Wish};
+use crate::engine::cell::{Cell, KeptSpec, State};
 use crate::engine::pass::ExportEnd;
 use crate::engine::{Engine, Refusal, lock};
 use crate::object::turn::Left;
@@ -206,7 +206,7 @@ impl Engine {
     pub(in crate::engine) fn note_reservations(
         &self,
         cell: &Cell,
-        wish: Option<&Wish<ExportSpec>>,
+        wish: Option<&KeptSpec<ExportSpec>>,
         end: &ExportEnd,
         doomed: bool,
     ) {

@@ -22,9 +22,9 @@ use mooring_targets::{Wanted, reservations};
 use tokio::sync::oneshot;
 
 use super::reservations::grant_of;
-use crate::engine::cell::{Cell, Wish};
+use crate::engine::cell::{Cell, KeptSpec};
 use crate::engine::export::fabrics::Wanteds;
-use crate::engine::pass::{ExportEnd, Made, Wishes};
+use crate::engine::pass::{ExportEnd, Made, PassSpecs};
 use crate::engine::{Engine, Refusal};
 use crate::links::trouble;
 use crate::object::turn::Left;
@@ -206,7 +206,7 @@ impl Engine {
     pub(in crate::engine) fn take_away(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         asked: Asked,
@@ -222,13 +222,13 @@ impl Engine {
     fn try_take_away(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         change: ReservationsChange,
     ) -> Result<Option<Reservations>, Refusal> {
         let export = wishes.export.as_ref();
-        let Some(spec) = export.and_then(Wish::spec) else {
+        let Some(spec) = export.and_then(KeptSpec::spec) else {
             let why = format!("volume {} is not exported: nobody can reserve it", cell.id);
             return Err(refused(why, Cure::FixSpec));
         };
@@ -261,7 +261,7 @@ impl Engine {
     fn take_by_command(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         seen: &Reservations,
@@ -303,7 +303,7 @@ impl Engine {
     fn revoke_holder(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         holder: &ReservationHolder,

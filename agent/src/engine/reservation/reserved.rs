@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::reservations::grant_of;
 use crate::config::RoReservation;
 use crate::engine::cell::{Cell, State};
-use crate::engine::pass::Wishes;
+use crate::engine::pass::PassSpecs;
 use crate::engine::receipts::OpenReceipt;
 use crate::engine::{Change, Engine, lock};
 use crate::store::StoreError;
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Has the next pass revoke the nexus of a read-only host that has reserved the volume.
-    pub(in crate::engine) fn revoke_reader(&self, cell: &Arc<Cell>, wishes: &Wishes) {
+    pub(in crate::engine) fn revoke_reader(&self, cell: &Arc<Cell>, wishes: &PassSpecs) {
         let cause = match self.shared.config.ro_reservation {
             RoReservation::Cut => Cause::Reservation,
             RoReservation::Revoke => Cause::ReservationKeptOut,

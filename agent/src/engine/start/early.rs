@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use mooring_model::{Chain, Generation, VolumeId, VolumeReport, VolumeSpec};
 
-use crate::engine::cell::{Cell, State, Wish};
+use crate::engine::cell::{Cell, KeptSpec, State};
 use crate::engine::{Engine, is_spec, lock, pass};
 use crate::lvm::{self, Shown, VolumesView, Whole};
 use crate::object::seen::Seen;
@@ -84,7 +84,7 @@ impl Engine {
         &self,
         volume: VolumeId,
         state: &mut State,
-        wish: &Wish<VolumeSpec>,
+        wish: &KeptSpec<VolumeSpec>,
         shown: Shown,
     ) {
         let new = match shown {
@@ -210,7 +210,7 @@ impl Engine {
     ) -> Vec<Arc<Cell>> {
         let (confirmed, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| {
             let state = cell.state();
-            let says = |wish: &Wish<VolumeSpec>| {
+            let says = |wish: &KeptSpec<VolumeSpec>| {
                 let wanted = pass::wanted_volume(wish, state.export(), state.established.is_made(), false);
                 lvm::report(&wanted, view, cell.id)
             };

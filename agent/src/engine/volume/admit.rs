@@ -12,31 +12,31 @@ use prost::Message;
 
 use super::upload::begins_upload;
 use crate::engine::admit::Keep;
-use crate::engine::cell::{Cell, State, Wish, WishKind};
-use crate::engine::{Engine, PutVolume, Refusal, VolumeWish};
+use crate::engine::cell::{Cell, KeptSpec, SpecKind, State};
+use crate::engine::{Engine, PutVolume, Refusal, VolumeRequest};
 use crate::lvm::VolumesView;
 use crate::object::admission::Claim;
 use crate::object::seen::Seen;
-use crate::store::{Kind, StoreError, StoredSpec, StoredWish};
+use crate::store::{Kind, StoreError, StoredContent, StoredSpec};
 
 /// Decodes a volume's spec or tombstone as the store has it.
-pub(in crate::engine) fn stored_volume(stored: &StoredSpec) -> Result<Wish<VolumeSpec>, StoreError> {
+pub(in crate::engine) fn stored_volume(stored: &StoredSpec) -> Result<KeptSpec<VolumeSpec>, StoreError> {
     let kind = match &stored.wish {
-        StoredWish::Tombstone { destroy } => WishKind::Tombstone { destroy: *destroy },
-        StoredWish::Released => WishKind::Released,
-        StoredWish::Spec(body) => {
+        StoredContent::Tombstone { destroy } => SpecKind::Tombstone { destroy: *destroy },
+        StoredContent::Released => SpecKind::Released,
+        StoredContent::Spec(body) => {
             let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
-            WishKind::Spec(mooring_api::volume_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
+            SpecKind::Spec(mooring_api::volume_from_wire(stored.volume, &wire).map_err(|_| stored.corrupt())?)
         }
-        StoredWish::Revoked => return Err(stored.corrupt()),
+        StoredContent::Revoked => return Err(stored.corrupt()),
     };
-    Ok(Wish { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
+    Ok(KeptSpec { stamp: stored.stamp.clone(), kind, opaque: stored.opaque.clone() })
 }
 
 impl State {
     /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of the
     /// volume, `None` if admission has not asked LVM.
-    fn admit_volume(&mut self, wish: Wish<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
+    fn admit_volume(&mut self, wish: KeptSpec<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
         self.note_isolation_spec(wish.stamp.generation, wish.spec());
         // As in the store: the fact `made` outlives each later spec, and ends with the volume.
         if wish.spec().is_none() {
@@ -73,15 +73,15 @@ impl Engine {
         let mut held = None;
         let (mut looked, began) = (None, cell.state().knowledge.begin_look());
         let (kind, stored, naa) = match put.wish {
-            VolumeWish::Spec(spec) => {
-                let old = kept.as_ref().and_then(Wish::spec);
+            VolumeRequest::Spec(spec) => {
+                let old = kept.as_ref().and_then(KeptSpec::spec);
                 let reverts = spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec));
                 if reverts || begins_upload(old, &spec) {
                     // An initiator with access has parts of the volume in memory. It would write
                     // them over what comes back, or into the image export.
                     self.check_not_granted(cell, export.as_ref())?;
                 }
-                let export = export.as_ref().and_then(Wish::spec);
+                let export = export.as_ref().and_then(KeptSpec::spec);
                 cell.check_not_isolated(old, Some(&spec))?;
                 self.check_source_not_isolated(&spec)?;
                 held = self.hold_for_shrink(cell, old, (&spec, &put.stamp), claim)?;
@@ -90,18 +90,18 @@ impl Engine {
                 self.forget_upload(cell, old, &spec)?;
                 let body = v1::VolumeSpec::from(&spec).encode_to_vec();
                 let naa = Naa::of_serial(&cell.id.to_string());
-                (WishKind::Spec(spec), StoredWish::Spec(body), Some(naa))
+                (SpecKind::Spec(spec), StoredContent::Spec(body), Some(naa))
             }
-            VolumeWish::Tombstone { destroy } => {
-                cell.check_not_isolated(kept.as_ref().and_then(Wish::spec), None)?;
+            VolumeRequest::Tombstone { destroy } => {
+                cell.check_not_isolated(kept.as_ref().and_then(KeptSpec::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
-                (WishKind::Tombstone { destroy }, StoredWish::Tombstone { destroy }, None)
+                (SpecKind::Tombstone { destroy }, StoredContent::Tombstone { destroy }, None)
             }
-            VolumeWish::Release => {
-                cell.check_not_isolated(kept.as_ref().and_then(Wish::spec), None)?;
+            VolumeRequest::Release => {
+                cell.check_not_isolated(kept.as_ref().and_then(KeptSpec::spec), None)?;
                 self.check_not_granted(cell, export.as_ref())?;
                 check_releasable(cell, kept.as_ref())?;
-                (WishKind::Released, StoredWish::Released, None)
+                (SpecKind::Released, StoredContent::Released, None)
             }
         };
         let keep = Keep {
@@ -116,7 +116,7 @@ impl Engine {
         self.keep(cell, &keep, claim)?;
         let mut state = cell.state();
         let looked = looked.map(|view| Seen::new(began, view));
-        state.admit_volume(Wish { stamp: put.stamp, kind, opaque: put.opaque }, looked);
+        state.admit_volume(KeptSpec { stamp: put.stamp, kind, opaque: put.opaque }, looked);
         let passes = state.turn.passes();
         drop(state);
         drop(held);
@@ -125,7 +125,7 @@ impl Engine {
 
     /// Refuses to end a volume that is granted: by the spec, or, if there is none (the store was
     /// lost), by what the kernel serves.
-    fn check_not_granted(&self, cell: &Cell, export: Option<&Wish<ExportSpec>>) -> Result<(), Refusal> {
+    fn check_not_granted(&self, cell: &Cell, export: Option<&KeptSpec<ExportSpec>>) -> Result<(), Refusal> {
         let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
         let Some(wish) = export else {
             let names = ExportIdentity::Derived.names(cell.id, &self.shared.config.iqn_prefix);
@@ -157,12 +157,12 @@ pub(in crate::engine) fn begins_revert(old: &VolumeSpec, spec: &VolumeSpec) -> b
 }
 
 /// Refuses to unmanage a volume or a snapshot that is being deleted.
-fn check_releasable(cell: &Cell, kept: Option<&Wish<VolumeSpec>>) -> Result<(), Refusal> {
+fn check_releasable(cell: &Cell, kept: Option<&KeptSpec<VolumeSpec>>) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
     match kept.map(|kept| &kept.kind) {
-        Some(WishKind::Tombstone { destroy: true }) => {
+        Some(SpecKind::Tombstone { destroy: true }) => {
             refuse(format!("volume {} is being deleted: it cannot be let go any more", cell.id))
         }
-        Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => Ok(()),
+        Some(SpecKind::Spec(_) | SpecKind::Tombstone { .. } | SpecKind::Released) | None => Ok(()),
     }
 }

@@ -10,7 +10,7 @@
 
 use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
 
-use crate::engine::cell::{Cell, Wish};
+use crate::engine::cell::{Cell, KeptSpec};
 use crate::engine::{Engine, Refusal, lock};
 use crate::store::Kind;
 
@@ -25,7 +25,7 @@ impl Engine {
         &self,
         cell: &Cell,
         stamp: &Stamp,
-        (volume, export): (Option<&Wish<VolumeSpec>>, Option<&Wish<ExportSpec>>),
+        (volume, export): (Option<&KeptSpec<VolumeSpec>>, Option<&KeptSpec<ExportSpec>>),
     ) -> Result<(), Refusal> {
         let id = cell.id;
         if let Some(kept) = volume {

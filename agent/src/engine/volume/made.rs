@@ -19,7 +19,7 @@ use std::sync::Arc;
 use mooring_host::{BlockError, Errno};
 use mooring_model::{Chain, Cure, Phase, Problem, Stamp, VgName, VolumeId, VolumeReport, VolumeSpec};
 
-use crate::engine::cell::{Cell, State, Wish};
+use crate::engine::cell::{Cell, KeptSpec, State};
 use crate::engine::{Engine, is_spec, pass};
 use crate::lvm::{self, Beside, KnownLv, VolumesView};
 
@@ -53,7 +53,7 @@ impl Engine {
     pub(in crate::engine) fn keep_made(
         &self,
         cell: &Cell,
-        wish: &Wish<VolumeSpec>,
+        wish: &KeptSpec<VolumeSpec>,
         seen: Option<&VolumeReport>,
     ) -> Option<VolumeReport> {
         let seen = seen.filter(|seen| seen.phase == Phase::Ready && wish.spec().is_some())?;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::admit::begins_revert;
 use super::first_wish;
-use crate::engine::cell::{Cell, State, Wish, WishKind};
+use crate::engine::cell::{Cell, KeptSpec, SpecKind, State};
 use crate::engine::{Engine, Refusal, pass};
 use crate::lvm::{self, Beside, VolumesView};
 use crate::object::admission::Claim;
@@ -106,7 +106,7 @@ impl Engine {
         &self,
         cell: &Cell,
         (spec, stamp): (&VolumeSpec, &Stamp),
-        kept: Option<&Wish<VolumeSpec>>,
+        kept: Option<&KeptSpec<VolumeSpec>>,
         export: Option<&ExportSpec>,
         (view, claim): (Option<VolumesView>, &Claim),
     ) -> Result<Option<VolumesView>, Refusal> {
@@ -121,11 +121,11 @@ impl Engine {
         }
         self.check_naa(cell, &Naa::of_serial(&cell.id.to_string()))?;
         match kept.map(|kept| &kept.kind) {
-            Some(WishKind::Spec(old)) if old.group != spec.group => {
+            Some(SpecKind::Spec(old)) if old.group != spec.group => {
                 let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
-            Some(WishKind::Spec(old))
+            Some(SpecKind::Spec(old))
                 if (old.kind, old.provisioning) != (spec.kind, spec.provisioning)
                     // Once the volume is made, the sender no longer says from which source.
                     || spec.source.is_some_and(|source| old.source != Some(source))
@@ -138,14 +138,14 @@ impl Engine {
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
             // Admission has checked a smaller size before.
-            Some(WishKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
+            Some(SpecKind::Spec(old)) if old.size >= spec.size && !begins_revert(old, spec) => {
                 return Ok(None);
             }
-            Some(WishKind::Spec(_) | WishKind::Tombstone { .. } | WishKind::Released) | None => {}
+            Some(SpecKind::Spec(_) | SpecKind::Tombstone { .. } | SpecKind::Released) | None => {}
         }
         // A new volume, or a larger one, that cannot be made is refused before anything is stored.
         let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
-        let dying = matches!(kept.map(|kept| &kept.kind), Some(WishKind::Tombstone { destroy: true }));
+        let dying = matches!(kept.map(|kept| &kept.kind), Some(SpecKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
     use crate::engine::testing::{Node, eventually};
-    use crate::engine::{PutVolume, VolumeAnswer, VolumeWish};
+    use crate::engine::{PutVolume, VolumeAnswer, VolumeRequest};
 
     const SHORT: Duration = Duration::from_millis(50);
     /// Longer than any test waits.
@@ -189,7 +189,7 @@ mod tests {
             cluster: mooring_model::ClusterId::from_u128(1),
             volume,
             stamp: Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([digest; 32]) },
-            wish: VolumeWish::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
+            wish: VolumeRequest::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
             opaque: Vec::new(),
             new: true,
         }

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use mooring_model::{Cure, ExportSpec, RevertId, VolumeReport, VolumeSpec};
 
-use crate::engine::cell::{Cell, Wish};
-use crate::engine::pass::{Grow, Wishes};
+use crate::engine::cell::{Cell, KeptSpec};
+use crate::engine::pass::{Grow, PassSpecs};
 use crate::engine::{Engine, Refusal};
 
 /// Says whether the export has any grant.
-pub(in crate::engine) fn is_granted(export: Option<&Wish<ExportSpec>>) -> bool {
-    let spec = export.and_then(Wish::spec);
+pub(in crate::engine) fn is_granted(export: Option<&KeptSpec<ExportSpec>>) -> bool {
+    let spec = export.and_then(KeptSpec::spec);
     spec.is_some_and(|spec| !spec.grants.is_empty() || !spec.fc.grants.is_empty())
 }
 
@@ -48,18 +48,18 @@ impl Cell {
     /// while the volume is granted.
     pub(in crate::engine) fn is_reverting(
         &self,
-        volume: Option<&Wish<VolumeSpec>>,
-        export: Option<&Wish<ExportSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
+        export: Option<&KeptSpec<ExportSpec>>,
     ) -> bool {
-        let revert = volume.and_then(Wish::spec).and_then(|spec| spec.revert);
+        let revert = volume.and_then(KeptSpec::spec).and_then(|spec| spec.revert);
         revert.is_some_and(|revert| self.state().revert.seen != Some(revert.id)) && !is_granted(export)
     }
 
     /// Says whether the export is out of the kernel for a revert now.
     pub(in crate::engine) fn is_apart(
         &self,
-        volume: Option<&Wish<VolumeSpec>>,
-        export: Option<&Wish<ExportSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
+        export: Option<&KeptSpec<ExportSpec>>,
     ) -> bool {
         self.state().revert.apart && self.is_reverting(volume, export)
     }
@@ -72,7 +72,7 @@ impl Cell {
     /// Refuses to grant a volume whose LV is about to be exchanged, or is being copied.
     pub(in crate::engine) fn check_may_grant(
         &self,
-        volume: Option<&Wish<VolumeSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
         spec: &ExportSpec,
     ) -> Result<(), Refusal> {
         self.check_not_reverting(volume, spec)?;
@@ -81,7 +81,7 @@ impl Cell {
 
     fn check_not_reverting(
         &self,
-        volume: Option<&Wish<VolumeSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
         spec: &ExportSpec,
     ) -> Result<(), Refusal> {
         if (spec.grants.is_empty() && spec.fc.grants.is_empty()) || !self.is_reverting(volume, None) {
@@ -94,7 +94,7 @@ impl Cell {
 
 impl Engine {
     /// Does what a revert needs before the rest of a pass. `false` if the pass ends here.
-    pub(in crate::engine) fn revert_half(&self, cell: &Arc<Cell>, wishes: &Wishes) -> bool {
+    pub(in crate::engine) fn revert_half(&self, cell: &Arc<Cell>, wishes: &PassSpecs) -> bool {
         // A revert that was interrupted may have left the mark.
         cell.state().revert.apart = false;
         let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());

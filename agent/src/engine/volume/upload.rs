@@ -12,8 +12,8 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, ExportSpec, Phase, Problem, Upload, UploadId, VolumeReport, VolumeSpec};
 
 use super::revert::is_granted;
-use crate::engine::cell::{Cell, Wish};
-use crate::engine::pass::{VolumeEnd, Wishes, lv_name};
+use crate::engine::cell::{Cell, KeptSpec};
+use crate::engine::pass::{PassSpecs, VolumeEnd, lv_name};
 use crate::engine::steps::Watch;
 use crate::engine::{Engine, Refusal};
 use crate::images::PartId;
@@ -29,8 +29,8 @@ pub(crate) struct Uploading {
     end: Option<Result<(), Problem>>,
 }
 
-fn upload_of(wishes: &Wishes) -> Option<&Upload> {
-    wishes.volume.as_ref().and_then(Wish::spec)?.upload.as_ref()
+fn upload_of(wishes: &PassSpecs) -> Option<&Upload> {
+    wishes.volume.as_ref().and_then(KeptSpec::spec)?.upload.as_ref()
 }
 
 /// Says whether a spec begins an image export: the old spec does not have its id.
@@ -50,10 +50,10 @@ impl Cell {
     /// last.
     pub(in crate::engine) fn check_not_uploading(
         &self,
-        volume: Option<&Wish<VolumeSpec>>,
+        volume: Option<&KeptSpec<VolumeSpec>>,
         spec: &ExportSpec,
     ) -> Result<(), Refusal> {
-        let upload = volume.and_then(Wish::spec).and_then(|spec| spec.upload.as_ref());
+        let upload = volume.and_then(KeptSpec::spec).and_then(|spec| spec.upload.as_ref());
         let granted = !spec.grants.is_empty() || !spec.fc.grants.is_empty();
         if !granted || upload.is_none_or(|upload| self.is_uploaded(upload.id)) {
             return Ok(());
@@ -83,7 +83,7 @@ impl Engine {
 
     /// Removes what is left of an image export that no spec names any more: its part, or its file's
     /// second name.
-    pub(in crate::engine) fn leave_upload(&self, cell: &Cell, wishes: &Wishes) {
+    pub(in crate::engine) fn leave_upload(&self, cell: &Cell, wishes: &PassSpecs) {
         let left = cell.state().knowledge.uploading().map(|seen| seen.id);
         let Some(upload) = left.filter(|id| upload_of(wishes).is_none_or(|upload| upload.id != *id)) else {
             return;
@@ -105,7 +105,7 @@ impl Engine {
     pub(in crate::engine) fn upload_half(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         mut end: VolumeEnd,
     ) -> VolumeEnd {
         let began = end.began;
@@ -141,7 +141,7 @@ impl Engine {
     fn upload(
         &self,
         cell: &Arc<Cell>,
-        wishes: &Wishes,
+        wishes: &PassSpecs,
         upload: &Upload,
         (report, began): (&VolumeReport, Moment),
     ) -> Option<Result<(), Problem>> {
@@ -151,8 +151,8 @@ impl Engine {
             return failed("it is granted to somebody: detach it first".to_owned(), Cure::Operator);
         }
         let id = PartId { volume: cell.id, upload: upload.id };
-        let spec = wishes.volume.as_ref().and_then(Wish::spec)?;
-        let name = lv_name(spec, wishes.export.as_ref().and_then(Wish::spec));
+        let spec = wishes.volume.as_ref().and_then(KeptSpec::spec)?;
+        let name = lv_name(spec, wishes.export.as_ref().and_then(KeptSpec::spec));
         let lv = LvId { group: spec.group.clone(), name };
         let Some(images) = self.images() else {
             return failed(crate::images::Error::NoFolder.to_string(), Cure::Operator);

@@ -8,7 +8,7 @@ use mooring_model::{Digest, Generation, Stamp};
 use mooring_systemd::sealing::KeysError;
 
 use super::*;
-use crate::store::{FILE_NAME, Store, StoredWish, lock};
+use crate::store::{FILE_NAME, Store, StoredContent, lock};
 
 const VOLUMES: u128 = 500;
 
@@ -38,13 +38,13 @@ fn fill(folder: &Path) {
             let (all, store) = (all().skip(part).step_by(8), &store);
             scope.spawn(move || {
                 for (kind, volume) in all {
-                    let wish = StoredWish::Spec(body(kind, volume));
+                    let wish = StoredContent::Spec(body(kind, volume));
                     store.put_spec(kind, volume, &stamp(1), &wish, b"opaque", &[]).unwrap();
                 }
             });
         }
     });
-    let gone = StoredWish::Tombstone { destroy: false };
+    let gone = StoredContent::Tombstone { destroy: false };
     store.put_spec(Kind::Export, VolumeId::from_u128(9999), &stamp(1), &gone, b"", &[]).unwrap();
 }
 
@@ -52,10 +52,10 @@ fn check(store: &Store) {
     let specs = store.specs().unwrap();
     assert_eq!(specs.len(), 3 * 500 + 1);
     for spec in specs.iter().filter(|spec| spec.volume != VolumeId::from_u128(9999)) {
-        assert!(spec.wish == StoredWish::Spec(body(spec.kind, spec.volume)), "{spec:?}");
+        assert!(spec.wish == StoredContent::Spec(body(spec.kind, spec.volume)), "{spec:?}");
     }
     let one = store.spec(Kind::Export, VolumeId::from_u128(3)).unwrap().unwrap();
-    assert!(one.wish == StoredWish::Spec(body(Kind::Export, one.volume)));
+    assert!(one.wish == StoredContent::Spec(body(Kind::Export, one.volume)));
 }
 
 /// Opens a connection with the agent's settings, without a store.

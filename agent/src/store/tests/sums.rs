@@ -21,14 +21,14 @@ fn written() -> tempfile::TempDir {
     store.adopt(ClusterId::from_u128(7), AgentId::from_u128(8)).unwrap();
     store.pin_by_operator(ClusterId::from_u128(9)).unwrap();
     store.keep_prefix(&IqnPrefix::default()).unwrap();
-    let wish = |kind, n, counter, wish: &StoredWish, receipts: &[NewReceipt]| {
+    let wish = |kind, n, counter, wish: &StoredContent, receipts: &[NewReceipt]| {
         store.put_spec(kind, volume(n), &stamp(1, counter, 1), wish, b"opaque", receipts).unwrap()
     };
     for n in 1..=3 {
         wish(Kind::Volume, n, 1, &spec("volume"), &[]);
     }
     wish(Kind::Connection, 1, 1, &spec("connection"), &[]);
-    wish(Kind::Connection, 1, 2, &StoredWish::Revoked, &[]);
+    wish(Kind::Connection, 1, 2, &StoredContent::Revoked, &[]);
     let whole =
         |reverted| Whole { mapping: "LVM-1".to_owned(), size: mooring_model::ByteSize(4096), reverted };
     let generation = stamp(1, 1, 1).generation;
@@ -39,8 +39,8 @@ fn written() -> tempfile::TempDir {
     assert_eq!(store.keep_made(&made, rows.to_vec()).unwrap().len(), 3);
     // That a volume was made stays through a spec, and ends with a tombstone.
     wish(Kind::Volume, 1, 2, &spec("larger"), &[]);
-    wish(Kind::Volume, 2, 2, &StoredWish::Tombstone { destroy: true }, &[]);
-    wish(Kind::Volume, 3, 2, &StoredWish::Released, &[]);
+    wish(Kind::Volume, 2, 2, &StoredContent::Tombstone { destroy: true }, &[]);
+    wish(Kind::Volume, 3, 2, &StoredContent::Released, &[]);
     store.keep_whole_lvs(vec![(volume(3), None)]).unwrap();
     let open = NewReceipt::of(&receipt(1, 1, Proof::Unproven { in_flight: Some(1) }));
     let first = wish(Kind::Export, 1, 1, &spec("export"), &[open.clone(), open.clone(), open.clone()]);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 use clap::Parser;
-use mooring_agent::store::{Kind, Store, StoredWish};
+use mooring_agent::store::{Kind, Store, StoredContent};
 use mooring_api::Message;
 use mooring_bench::wish::{export_spec, volume, volume_spec};
 use mooring_model::{ClusterId, Generation, Stamp};
@@ -42,7 +42,7 @@ struct Args {
 fn keep(store: &Store, kind: Kind, number: u32, spec: &impl Message) -> Result<()> {
     let generation = Generation { epoch: 1, counter: 1 };
     let stamp = Stamp { generation, digest: mooring_api::digest(spec, &[]) };
-    store.put_spec(kind, volume(number), &stamp, &StoredWish::Spec(spec.encode_to_vec()), &[], &[])?;
+    store.put_spec(kind, volume(number), &stamp, &StoredContent::Spec(spec.encode_to_vec()), &[], &[])?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use mooring_model::{
 };
 
 use super::*;
-use crate::engine::cell::{Wish, WishKind};
+use crate::engine::cell::{KeptSpec, SpecKind};
 use crate::engine::counts::LOGGED_IN;
 use crate::engine::testing::{self, HOST, Node};
 
@@ -101,7 +101,7 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
             tuning: Tuning::default(),
         };
         let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
-        let wish = Wish { stamp, kind: WishKind::Spec(spec), opaque: Vec::new() };
+        let wish = KeptSpec { stamp, kind: SpecKind::Spec(spec), opaque: Vec::new() };
         engine.cell(volume).state().set_export(wish);
     }
     engine

@@ -5,7 +5,7 @@ use mooring_host::{Noted, Tree};
 use mooring_model::Mode;
 
 use super::*;
-use crate::engine::cell::{Wish, WishKind};
+use crate::engine::cell::{KeptSpec, SpecKind};
 use crate::engine::testing::{HOST, Node, eventually};
 
 /// An act of somebody else.
@@ -177,9 +177,9 @@ async fn unexported_volume_is_skipped_until_its_target_or_lv_changes() {
         {
             // Never exported, or no longer exported.
             let mut state = node.cell.state();
-            let tombstone = WishKind::Tombstone { destroy: false };
+            let tombstone = SpecKind::Tombstone { destroy: false };
             let wish = state.export().cloned().filter(|_| ended);
-            state.replace_export(wish.map(|wish| Wish { kind: tombstone, ..wish }));
+            state.replace_export(wish.map(|wish| KeptSpec { kind: tombstone, ..wish }));
         }
         for _ in 0..3 {
             node.resync();
