@@ -119,7 +119,7 @@ async fn end_of(mut until: watch::Receiver<Instant>) {
 /// A note to other controllers.
 pub(crate) enum Out {
     /// The specs of a volume have changed: its jobs must look again.
-    Wish(VolumeId),
+    Spec(VolumeId),
     /// The state of a volume has changed: everybody who waits for it must look again.
     Touch(VolumeId),
     /// An agent went up or down.
@@ -157,8 +157,8 @@ impl Notes {
     }
 
     /// Announces that the specs of a volume have changed.
-    pub(crate) fn wish(&self, volume: VolumeId) {
-        self.send(Out::Wish(volume));
+    pub(crate) fn spec_changed(&self, volume: VolumeId) {
+        self.send(Out::Spec(volume));
     }
 
     /// Announces that the state of a volume has changed.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::taking::UNSENT;
-use super::wishes::{self, Rewished};
+use super::wishes::{self, SpecChanges};
 use crate::domain::AttachmentStatus;
 use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, VolumeRow};
 
@@ -61,7 +61,7 @@ pub(crate) fn force_rows(
     asked: &Asked,
     row: &VolumeRow,
     mut rows: Vec<AttachmentRow>,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let (volume, count) = (row.id, rows.len());
     for _ in rows.iter().filter(|row| row.status == AttachmentStatus::Attached) {
         db.use_hold(volume)?;
@@ -72,10 +72,10 @@ pub(crate) fn force_rows(
         }
         db.attachment_event(volume)?;
         db.derive_status(volume)?;
-        return Ok(Rewished { storage: count > 0, ..Rewished::default() });
+        return Ok(SpecChanges { storage: count > 0, ..SpecChanges::default() });
     }
     if count == 0 {
-        return Ok(Rewished::default());
+        return Ok(SpecChanges::default());
     }
     let mut going = force_or_end(db, asked, rows)?;
     if going.len() < count {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revoked, VolumeId};
 
-use super::wishes::Rewished;
+use super::wishes::SpecChanges;
 use super::{Flow, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
@@ -114,10 +114,10 @@ fn end_at(
     forgotten: &ForgottenRow,
     volume: VolumeId,
     rows: Vec<AttachmentRow>,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let Some(row) = db.volume(volume)? else {
         rows.iter().try_for_each(|row| db.detach(row, None, row.is_forced()))?;
-        return Ok(Rewished::default());
+        return Ok(SpecChanges::default());
     };
     forced::force_rows(db, &forgotten.asked, &row, rows)
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use mooring_model::{ByteSize, Cure, Phase, VolumeReport};
 
 use super::storage::Work;
-use super::wishes::{self, GIB, Rewished};
+use super::wishes::{self, GIB, SpecChanges};
 use super::{AGAIN, Flow, Next};
 use crate::agents::Held;
 use crate::error::Refusal;
@@ -60,7 +60,7 @@ impl Flow {
         tracing::warn!(volume = %seen.id, error = why, "the agent does not make a volume larger");
         let id = seen.id;
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.fail_growth(id, &why)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
@@ -120,7 +120,7 @@ impl Flow {
     async fn has_grown(self: &Arc<Self>, agent: &Held, seen: VolumeRow) -> Result<(), Refusal> {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             if volume.growth_is_taken_back() {
                 db.keep_message(Event::Extend, &volume.project, id, TOO_LATE)?;
                 db.take_growth_back(&volume, false)?;
@@ -138,7 +138,7 @@ impl Flow {
     async fn growth_returned(self: &Arc<Self>, agent: &Held, seen: VolumeRow) -> Result<(), Refusal> {
         let id = seen.id;
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.take_growth_back(&volume, false)?;
             db.return_growth(id)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
@@ -169,7 +169,7 @@ impl Flow {
         let why = format!("{}: its growth is not taken back, and goes on: {text}", agent.entry.name);
         tracing::warn!(volume = %id, error = why, "the agent does not take a growth back");
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.take_growth_back(&volume, false)?;
             db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?;

@@ -15,7 +15,7 @@ use mooring_model::{
 use tokio::time::Instant;
 
 use super::waits::Waiting;
-use super::wishes::{self, Rewished};
+use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Facts, Flow, Next, rotate};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -34,7 +34,7 @@ struct Settled {
     changed: bool,
     waits: bool,
     attached: Vec<AttachmentId>,
-    rewished: Rewished,
+    rewished: SpecChanges,
 }
 
 fn read_work(db: &Db<'_>, id: VolumeId, host: AgentId) -> Result<Option<Work>, Abort> {

@@ -335,7 +335,7 @@ impl Manager {
         let mut next = Some(first);
         while let Some(out) = next {
             match out {
-                Out::Wish(volume) => drop(volumes.insert(volume, true)),
+                Out::Spec(volume) => drop(volumes.insert(volume, true)),
                 Out::Touch(volume) => drop(volumes.entry(volume).or_default()),
                 Out::Said => said = true,
                 Out::Enrolled => enrolled = true,

@@ -173,7 +173,7 @@ impl Flow {
         for host in hosts {
             self.kick(Job::Host(volume, *host));
         }
-        self.notes.wish(volume);
+        self.notes.spec_changed(volume);
     }
 
     /// Makes a job look again: now, or when its present pass has ended.

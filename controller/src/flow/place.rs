@@ -421,7 +421,7 @@ impl Flow {
         let write = move |db: &Db<'_>| move_on(&facts, db, &seen, &at);
         agent.store.write("put a volume on another pool", write).await?;
         // Another controller may drive the agent there.
-        self.notes.wish(id);
+        self.notes.spec_changed(id);
         self.touch(id);
         Ok(Next::Again)
     }
@@ -446,7 +446,7 @@ impl Flow {
         let write = move |db: &Db<'_>| leave_unsent(&facts, db, &seen);
         let next = self.unleased.write("look for another pool", write).await?;
         if matches!(next, Next::Again) {
-            self.notes.wish(volume.id);
+            self.notes.spec_changed(volume.id);
             self.touch(volume.id);
         }
         Ok(next)

@@ -16,7 +16,7 @@ use mooring_model::Cure;
 
 use super::storage::{Work, said};
 use super::waits::Waiting;
-use super::wishes::{self, Rewished};
+use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -116,7 +116,7 @@ impl Flow {
         let (id, seen) = (seen.id, seen.clone());
         tracing::warn!(volume = %id, why, "a volume is not reverted");
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             let kept = volume.revert().map(|kept| KeptRevert { withdrawn: Some(why.clone()), ..kept });
             db.keep_revert(&volume, kept.as_ref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
@@ -136,7 +136,7 @@ impl Flow {
     ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         let write = move |db: &Db<'_>| {
-            let Some(volume) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             let snapshot = volume.revert().map(|kept| db.volume(kept.revert.snapshot)).transpose()?.flatten();
             give_back(db, snapshot)?;
             db.keep_revert(&volume, None)?;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
 use super::waits::Waiting;
-use super::wishes::{self, Rewished};
+use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::listener::Job;
@@ -60,7 +60,7 @@ struct Settled {
     look: bool,
     /// `true`: something is still under way.
     waits: bool,
-    rewished: Rewished,
+    rewished: SpecChanges,
     attached: Vec<AttachmentId>,
     /// Receipts that their agent may not state.
     foreign: Vec<Receipt>,
@@ -249,7 +249,7 @@ impl Flow {
         let (id, was) = (work.volume.id, work.volume.operation);
         let write = move |db: &Db<'_>| {
             if db.volume(id)?.is_none_or(|volume| volume.operation != was) {
-                return Ok(wishes::Rewished::default());
+                return Ok(wishes::SpecChanges::default());
             }
             db.set_operation(id, operation, fault.as_deref())?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
@@ -454,7 +454,7 @@ impl Flow {
                 }
             }
             if rows.is_empty() {
-                Ok(Rewished::default())
+                Ok(SpecChanges::default())
             } else {
                 wishes::apply(db, id, &mut rows, &BTreeSet::new())
             }

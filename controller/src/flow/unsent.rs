@@ -14,7 +14,7 @@ use mooring_model::VolumeId;
 use super::Flow;
 use crate::agents::listener::Job;
 use crate::error::Refusal;
-use crate::store::{Db, Kind, Wished};
+use crate::store::{Db, DueSpec, Kind};
 
 /// Largest number of volumes in one look.
 const VOLUMES_MAX: u32 = 500;
@@ -27,9 +27,9 @@ impl Flow {
         self: &Arc<Self>,
         after: Option<VolumeId>,
     ) -> Result<Option<VolumeId>, Refusal> {
-        let read = move |db: &Db<'_>| Ok(db.wished_after(after, VOLUMES_MAX)?);
+        let read = move |db: &Db<'_>| Ok(db.due_specs_after(after, VOLUMES_MAX)?);
         let page = self.reads.read("compare what is wished with what was sent", read).await?;
-        for wished in page.wishes {
+        for wished in page.specs {
             if self.is_unsent(&wished) {
                 self.kick(match wished.kind {
                     Kind::Volume | Kind::Export => Job::Storage(wished.volume),
@@ -42,7 +42,7 @@ impl Flow {
 
     /// Returns `true` if an agent that is up, and that this controller drives, is not known to
     /// store this spec. An agent that comes up gets all its specs anyway.
-    fn is_unsent(&self, wished: &Wished) -> bool {
+    fn is_unsent(&self, wished: &DueSpec) -> bool {
         let Ok(agent) = self.facts.agents.up(wished.agent) else { return false };
         let keeps = match wished.kind {
             Kind::Volume => agent.volume_stamp(wished.volume),

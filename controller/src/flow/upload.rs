@@ -14,7 +14,7 @@ use std::sync::Arc;
 use mooring_model::Cure;
 
 use super::storage::{Work, said};
-use super::wishes::{self, Rewished};
+use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -85,7 +85,7 @@ impl Flow {
         let (id, seen) = (seen.id, seen.clone());
         tracing::warn!(volume = %id, why, "a volume is not copied to a file");
         let write = move |db: &Db<'_>| {
-            let Some((volume, Some(kept))) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some((volume, Some(kept))) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_upload(&volume, &KeptUpload { withdrawn: Some(why.clone()), ..kept })?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
@@ -104,7 +104,7 @@ impl Flow {
     ) -> Result<Next, Refusal> {
         let (id, seen) = (seen.id, seen.clone());
         let write = move |db: &Db<'_>| {
-            let Some((volume, kept)) = same(db, &seen)? else { return Ok(Rewished::default()) };
+            let Some((volume, kept)) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             let cancelled = kept.as_ref().is_some_and(|kept| kept.cancelled);
             if let Some(why) = failed.as_ref().filter(|_| !cancelled) {
                 db.keep_refusal(Event::Upload, &volume.project, id, why)?;

@@ -32,14 +32,14 @@ pub(crate) const GIB: u64 = 1 << 30;
 
 /// Changes of specs that follow from a change of rows.
 #[derive(Debug, Default)]
-pub(crate) struct Rewished {
+pub(crate) struct SpecChanges {
     /// Hosts whose connection spec has changed.
     pub(crate) hosts: BTreeSet<AgentId>,
     /// `true`: the storage agent's specs have changed.
     pub(crate) storage: bool,
 }
 
-impl Rewished {
+impl SpecChanges {
     /// Joins the changes of another part of the same transaction.
     pub(crate) fn add(&mut self, other: Self) {
         self.hosts.extend(other.hosts);
@@ -295,9 +295,9 @@ fn rewish(
     volume: &VolumeRow,
     rows: &[AttachmentRow],
     revoked: &BTreeSet<AgentId>,
-) -> Result<(Rewished, Generation), Abort> {
+) -> Result<(SpecChanges, Generation), Abort> {
     let id = volume.id;
-    let mut done = Rewished::default();
+    let mut done = SpecChanges::default();
     if volume.operation == Some(Operation::Unknown) {
         return Ok((done, Generation::ZERO));
     }
@@ -409,13 +409,13 @@ pub(crate) fn apply(
     id: VolumeId,
     changed: &mut [AttachmentRow],
     revoked: &BTreeSet<AgentId>,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let before = db.attachments_of(id)?;
     let Some(volume) = db.volume(id)? else {
         for row in changed.iter() {
             db.put_attachment(row)?;
         }
-        return Ok(Rewished::default());
+        return Ok(SpecChanges::default());
     };
     apply_to(db, &volume, before, changed, revoked)
 }
@@ -428,7 +428,7 @@ pub(crate) fn apply_to(
     before: Vec<AttachmentRow>,
     changed: &mut [AttachmentRow],
     revoked: &BTreeSet<AgentId>,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let stay = !changed.is_empty() && revoked.is_empty() && wishes_stay(&before, changed);
     for row in changed.iter() {
         db.put_attachment(row)?;
@@ -442,7 +442,7 @@ pub(crate) fn apply_to(
     // Most events (reserved, seen, completed) do not concern the agents: nothing to encode and to
     // compare.
     let (done, generation) =
-        if stay { (Rewished::default(), Generation::ZERO) } else { rewish(db, &volume, &rows, revoked)? };
+        if stay { (SpecChanges::default(), Generation::ZERO) } else { rewish(db, &volume, &rows, revoked)? };
     for row in changed.iter_mut().filter(|row| row.wished_at == Generation::ZERO && row.initiator.is_some()) {
         row.wished_at = generation;
         db.set_wished_at(row.id, generation)?;

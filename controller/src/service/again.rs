@@ -19,7 +19,7 @@ use super::{Refusal, Service, mode, not_in_review};
 use crate::domain::Transport;
 use crate::domain::{Attachment, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -43,7 +43,7 @@ pub(super) fn apply(
     before: Vec<AttachmentRow>,
     mut row: AttachmentRow,
     words: &Words<'_>,
-) -> Result<(AttachmentRow, Rewished), Abort> {
+) -> Result<(AttachmentRow, SpecChanges), Abort> {
     let kept = row.clone();
     if let Some(mode) = words.mode.filter(|mode| *mode != row.mode) {
         mode::change(db, volume, &mut row, mode, &before)?;
@@ -58,7 +58,7 @@ pub(super) fn apply(
         row.connector = Some(connector.clone());
     }
     if row == kept {
-        return Ok((row, Rewished::default()));
+        return Ok((row, SpecChanges::default()));
     }
     not_in_review(volume)?;
     let mut changed = [row];

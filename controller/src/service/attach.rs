@@ -20,7 +20,7 @@ use crate::domain::{
     RuleViolation, Transport, VolumeStatus,
 };
 use crate::flow::Facts;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
@@ -57,7 +57,7 @@ pub(super) enum Step<T> {
 /// An attachment whose connection has begun.
 pub(super) struct Begun {
     pub(super) attachment: Attachment,
-    pub(super) rewished: Rewished,
+    pub(super) rewished: SpecChanges,
     /// The volume's revision before the transaction.
     pub(super) revision: u64,
     /// Mode to enforce before the answer; only an attachment that was already granted has one.
@@ -442,7 +442,8 @@ fn create(
     facts.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
     if let Some(kept) = repeated(db, caller, new, place.as_ref())? {
         let attachment = view::attachment_now(facts, db, &volume, kept, Secrets::Shown)?;
-        return Ok(Step::Done(Begun { attachment, rewished: Rewished::default(), revision, enforces: None }));
+        let rewished = SpecChanges::default();
+        return Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }));
     }
     let before = db.attachments_of(volume.id)?;
     let existing = existing_of(&before, volume.reserved);
@@ -546,10 +547,10 @@ pub(super) fn complete(
     db: &Db<'_>,
     volume: &VolumeRow,
     mut row: AttachmentRow,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let id = row.id;
     match row.status {
-        AttachmentStatus::Attached => return Ok(Rewished::default()),
+        AttachmentStatus::Attached => return Ok(SpecChanges::default()),
         AttachmentStatus::Reserved | AttachmentStatus::Attaching => {}
         AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching => {
             let text = format!("attachment {id} is {}: it cannot be completed", row.status);
@@ -777,7 +778,13 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn completed(&self, id: AttachmentId, volume: VolumeId, agent: AgentId, rewished: &Rewished) {
+    pub(super) fn completed(
+        &self,
+        id: AttachmentId,
+        volume: VolumeId,
+        agent: AgentId,
+        rewished: &SpecChanges,
+    ) {
         self.facts.stop_clock(id);
         if rewished.storage {
             self.flow.wake(volume, &rewished.hosts);

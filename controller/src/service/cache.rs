@@ -17,7 +17,7 @@ use super::{Refusal, Service, Wait, attach, not_in_review, obstacle, told};
 use crate::agents::Agent;
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::permits;
 use crate::policy::Target;
 use crate::store::{Abort, AttachmentRow, Db, Kind};
@@ -57,7 +57,7 @@ fn begin(
     caller: &Caller,
     id: AttachmentId,
     cache: Cache,
-) -> Result<(VolumeId, Rewished), Abort> {
+) -> Result<(VolumeId, SpecChanges), Abort> {
     let mut row = attach::find(db, caller, id)?;
     facts.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = attach::volume_of(db, &row)?;

@@ -19,7 +19,7 @@ use crate::domain::{
 use crate::flow::Facts;
 use crate::flow::forced::{ask, force_away, force_in_review, force_or_end};
 use crate::flow::seen::wanted_mode;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
@@ -49,9 +49,9 @@ pub(super) type Detached = (AttachmentReceipt, Vec<Attachment>);
 /// Outcome of a detach's first transaction.
 enum Begun {
     /// The attachment is detaching. The number is the volume's revision before.
-    Going(VolumeId, Rewished, u64),
+    Going(VolumeId, SpecChanges, u64),
     /// The attachment is gone.
-    Gone(VolumeId, Rewished, Box<Detached>),
+    Gone(VolumeId, SpecChanges, Box<Detached>),
     /// Nothing was written: a live session decides, and no call has looked for one yet.
     Look(Needed),
 }
@@ -145,7 +145,7 @@ fn begin(
     {
         may_delete(facts, caller, &gone.project, way)?;
         let answer = detached(facts, db, caller, id, gone.volume, None)?;
-        return Ok(Begun::Gone(gone.volume, Rewished::default(), Box::new(answer)));
+        return Ok(Begun::Gone(gone.volume, SpecChanges::default(), Box::new(answer)));
     }
     let row = find(db, caller, id)?;
     may_delete(facts, caller, &row.project, way)?;
@@ -200,7 +200,7 @@ fn begin_in_review(
     volume: &VolumeRow,
     row: AttachmentRow,
     way: Way,
-) -> Result<Rewished, Abort> {
+) -> Result<SpecChanges, Abort> {
     let mut going = companions(&row, db.attachments_of(volume.id)?, way)?;
     if way == Way::Widened {
         for initiator in row.initiator.iter().flat_map(Initiators::each) {
@@ -216,7 +216,7 @@ fn begin_in_review(
     }
     db.attachment_event(volume.id)?;
     db.derive_status(volume.id)?;
-    Ok(Rewished { storage: true, ..Rewished::default() })
+    Ok(SpecChanges { storage: true, ..SpecChanges::default() })
 }
 
 /// Begins the detach of an attachment whose grant the agent may have.

@@ -31,7 +31,7 @@ use crate::domain::{
 };
 use crate::flow::Facts;
 use crate::flow::forced::force_rows;
-use crate::flow::wishes::Rewished;
+use crate::flow::wishes::SpecChanges;
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
@@ -47,7 +47,7 @@ const FENCES_MAX: u32 = 1_000;
 struct Cutting {
     volume: VolumeId,
     parts: Vec<AttachmentId>,
-    rewished: Rewished,
+    rewished: SpecChanges,
 }
 
 /// Refuses a new access that a fence in force forbids.
@@ -100,7 +100,7 @@ fn cut(
     volume: VolumeId,
     initiators: &BTreeSet<Initiator>,
 ) -> Result<Cutting, Abort> {
-    let mut cutting = Cutting { volume, parts: Vec::new(), rewished: Rewished::default() };
+    let mut cutting = Cutting { volume, parts: Vec::new(), rewished: SpecChanges::default() };
     let Some(row) = db.volume(volume)? else { return Ok(cutting) };
     let is_fenced = |row: &AttachmentRow| {
         let mut names = row.initiator.iter().flat_map(Initiators::each);

@@ -53,10 +53,10 @@ fn set(
     caller: &Caller,
     id: VolumeId,
     change: IsolationChange,
-) -> Result<wishes::Rewished, Abort> {
+) -> Result<wishes::SpecChanges, Abort> {
     let volume = volumes::find(facts, db, caller, id)?;
     if (volume.isolated_since().is_some()) == (change != IsolationChange::End) {
-        return Ok(wishes::Rewished::default());
+        return Ok(wishes::SpecChanges::default());
     }
     not_in_review(&volume)?;
     let since = match change {

@@ -24,7 +24,7 @@ use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
 use crate::flow::seen::{seen_mode, wanted_mode};
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
@@ -160,7 +160,7 @@ fn begin(
     caller: &Caller,
     id: AttachmentId,
     new: NewMode,
-) -> Result<(Option<Wanted>, VolumeId, Rewished), Abort> {
+) -> Result<(Option<Wanted>, VolumeId, SpecChanges), Abort> {
     let mut row = attach::find(db, caller, id)?;
     facts.policies().check("volume:attachment_update", caller, &Target::of(&row.project))?;
     let volume = attach::volume_of(db, &row)?;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::rules::Operation;
@@ -36,7 +36,7 @@ struct Begun {
     volume: VolumeId,
     attachments: Vec<AttachmentId>,
     nexuses: Vec<Iqn>,
-    rewished: Rewished,
+    rewished: SpecChanges,
 }
 
 /// The initiator whose secrets an attachment uses, or the reason why none can be replaced.
@@ -152,7 +152,7 @@ fn begin(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
         changed = true;
     }
     let rewished =
-        if changed { wishes::apply(db, id, &mut [], &BTreeSet::new())? } else { Rewished::default() };
+        if changed { wishes::apply(db, id, &mut [], &BTreeSet::new())? } else { SpecChanges::default() };
     let attachments = nexuses.values().flatten().map(|row| row.id).collect();
     Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), rewished })
 }

@@ -92,7 +92,7 @@ pub(crate) use places::Place;
 pub(crate) use reverts::KeptRevert;
 pub(crate) use reviews::ReviewKind;
 pub(crate) use rotations::{Rotation, Stage};
-pub(crate) use specs::{Kind, SpecContent, SpecRow, Wished};
+pub(crate) use specs::{DueSpec, Kind, SpecContent, SpecRow};
 pub use sql::SqlError;
 pub(crate) use standing::Access;
 pub(crate) use takings::{Taker, Taking};

@@ -101,7 +101,7 @@ pub(crate) struct SpecRow {
 
 /// A spec that an agent has to be sent, without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wished {
+pub(crate) struct DueSpec {
     /// The volume.
     pub(crate) volume: VolumeId,
     /// The object.
@@ -114,15 +114,15 @@ pub(crate) struct Wished {
 
 /// A page of specs, in the order of their volumes.
 #[derive(Debug, Default)]
-pub(crate) struct WishedPage {
+pub(crate) struct DueSpecPage {
     /// The specs that agents are to know.
-    pub(crate) wishes: Vec<Wished>,
+    pub(crate) specs: Vec<DueSpec>,
     /// The volume after which the next page begins; `None` after the last page.
     pub(crate) next: Option<VolumeId>,
 }
 
 /// Reads one line of a page. A volume without specs is a line, too.
-fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
+fn wished(row: &mut Row) -> Result<(VolumeId, Option<DueSpec>), SqlError> {
     let (volume, storage) = (row.parsed(0)?, row.parsed(1)?);
     let word: Option<String> = row.get(2)?;
     let kind = match word.as_deref() {
@@ -133,7 +133,7 @@ fn wished(row: &mut Row) -> Result<(VolumeId, Option<Wished>), SqlError> {
     };
     let agent = if let Kind::Connection(host) = kind { host } else { storage };
     let stamp = Stamp { generation: row.generation(4, 5)?, digest: row.digest(6)? };
-    Ok((volume, Some(Wished { volume, kind, agent, stamp })))
+    Ok((volume, Some(DueSpec { volume, kind, agent, stamp })))
 }
 
 /// Reads a stored spec, whose body is sealed.
@@ -316,7 +316,11 @@ impl Db<'_> {
     /// The specs that agents are to know of the next `volumes` volumes after this one. Leaves out
     /// those that are not sent again by themselves. These are volumes in review, volumes whose
     /// creation or deletion failed, and connections whose end is known to be true.
-    pub(crate) fn wished_after(&self, after: Option<VolumeId>, volumes: u32) -> Result<WishedPage, SqlError> {
+    pub(crate) fn due_specs_after(
+        &self,
+        after: Option<VolumeId>,
+        volumes: u32,
+    ) -> Result<DueSpecPage, SqlError> {
         let sql = "SELECT v.id, v.agent_id, s.kind, s.agent_id, s.epoch, s.counter, s.digest FROM \
                    (SELECT id, agent_id, review, operation FROM volumes WHERE id > ?1 ORDER BY id LIMIT ?2) v \
                    LEFT JOIN specs s ON s.volume_id = v.id AND s.settled = 0 AND v.review IS NULL \
@@ -327,7 +331,7 @@ impl Db<'_> {
         let count = lines.iter().map(|(volume, _)| volume).collect::<BTreeSet<_>>().len();
         let last = lines.last().map(|(volume, _)| *volume);
         let next = last.filter(|_| u32::try_from(count).is_ok_and(|count| count >= volumes));
-        Ok(WishedPage { wishes: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
+        Ok(DueSpecPage { specs: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
     }
 
     /// Hosts for which a connection to this volume has a spec; tombstones count, too.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::domain::{AttachmentStatus, Caller};
 use crate::error::RuleAnswer;
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules;
@@ -169,7 +169,7 @@ fn meant(
 struct Attached {
     id: AttachmentId,
     volume: VolumeRow,
-    rewished: Rewished,
+    rewished: SpecChanges,
     /// `true` if the access exists: the call is answered when the target enforces the mode.
     enforces: bool,
 }

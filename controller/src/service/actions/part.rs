@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::domain::{AttachmentStatus, Caller};
-use crate::flow::wishes::{self, Rewished};
+use crate::flow::wishes::{self, SpecChanges};
 use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules::transport::Offer;
@@ -66,7 +66,7 @@ enum Ended {
     /// There was no connection.
     Nothing,
     /// The access ends; the attachment stays until it is detached.
-    Access(AttachmentId, Rewished),
+    Access(AttachmentId, SpecChanges),
     /// The connection never became an attachment, and ends as a whole.
     Whole(AttachmentId),
     /// Nothing was written: a live session decides, and must be looked at first.

@@ -25,10 +25,10 @@ pub(super) async fn wishes_that_somebody_is_to_know_come_in_pages(place: Place) 
     for volumes in [1, 2, 3, 10] {
         let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
-            let page = place.read(move |db| Ok(db.wished_after(after, volumes)?)).await;
+            let page = place.read(move |db| Ok(db.due_specs_after(after, volumes)?)).await;
             pages += 1;
-            assert!(page.wishes.iter().all(|wished| wished.volume == one));
-            seen.extend(page.wishes.into_iter().map(|one| (one.kind, one.agent, one.stamp.generation)));
+            assert!(page.specs.iter().all(|wished| wished.volume == one));
+            seen.extend(page.specs.into_iter().map(|one| (one.kind, one.agent, one.stamp.generation)));
             match page.next {
                 Some(next) => after = Some(next),
                 None => break,
