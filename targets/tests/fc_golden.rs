@@ -26,8 +26,8 @@ fn shorten(fabric: FcFabric, plan: &Plan<Op>) -> String {
 }
 
 /// Plans from one spec to another, on each driver; `harm` is done in between.
-fn case(name: &str, before: Wish<'_>, harm: fn(&dyn Tree, FcFabric), after: Wish<'_>) {
-    let wish = |fabric, grants: Wish<'_>| match grants {
+fn case(name: &str, before: Grants<'_>, harm: fn(&dyn Tree, FcFabric), after: Grants<'_>) {
+    let spec = |fabric, grants: Grants<'_>| match grants {
         Some(grants) => {
             let made = grants.iter().map(|(number, lun, mode)| grant(*number, *lun, *mode));
             present(fabric, made.collect())
@@ -37,9 +37,9 @@ fn case(name: &str, before: Wish<'_>, harm: fn(&dyn Tree, FcFabric), after: Wish
     for fabric in BOTH {
         let machine = bare(fabric);
         let node = Node::new(&machine);
-        node.settle(&wish(fabric, before));
+        node.settle(&spec(fabric, before));
         harm(&machine.lio(), fabric);
-        let wanted = wish(fabric, after);
+        let wanted = spec(fabric, after);
         let plan = node.plan(&wanted);
         node.settle(&wanted);
         insta::assert_snapshot!(format!("{name}-{fabric}"), shorten(fabric, &plan));
@@ -49,7 +49,7 @@ fn case(name: &str, before: Wish<'_>, harm: fn(&dyn Tree, FcFabric), after: Wish
 /// Initiator, LUN, mode.
 type Grant = (u16, u16, Mode);
 /// Grants of a spec; `None` if the export is absent.
-type Wish<'a> = Option<&'a [Grant]>;
+type Grants<'a> = Option<&'a [Grant]>;
 
 const RO: Mode = Mode::ReadOnly;
 const RW: Mode = Mode::ReadWrite;
