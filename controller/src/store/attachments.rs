@@ -149,10 +149,10 @@ pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status
 
 /// Condition of attachments whose grant is being revoked. Its first part is the one of index
 /// `attachments_moving`.
-const GOING: &str = "WHERE moving = 1 AND access >= 40";
+pub(super) const GOING: &str = "WHERE moving = 1 AND access >= 40";
 
 /// Volumes with work under way. The first part is found by index `attachments_moving`.
-const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments WHERE moving = 1 \
+pub(super) const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments WHERE moving = 1 \
                          UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
                          UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
                          'unmanaging')";

@@ -176,7 +176,7 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
 
 /// The statement for volumes with announcements of one kind. Each has an index of its own: every
 /// controller asks again and again.
-const fn announced_sql(what: Announced) -> &'static str {
+pub(super) const fn announced_sql(what: Announced) -> &'static str {
     match what {
         Announced::Attachments => "SELECT id, reserved_until_us FROM volumes WHERE reserved > 0",
         Announced::Detaches => "SELECT id, holds_until_us FROM volumes WHERE holds > 0",

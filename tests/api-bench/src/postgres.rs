@@ -133,6 +133,16 @@ impl Server {
         Ok(self.psql("postgres", "SELECT wal_sync FROM pg_stat_wal")?.parse()?)
     }
 
+    /// Number of updates of a table's rows, and how many of them changed no index (HOT).
+    pub fn updates(&self, table: &str) -> Result<(u64, u64)> {
+        std::thread::sleep(Duration::from_secs(2));
+        let sql =
+            format!("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = '{table}'");
+        let counts = self.psql("mooring", &sql)?;
+        let (updates, in_place) = counts.split_once('|').context("PostgreSQL has no such table")?;
+        Ok((updates.parse()?, in_place.parse()?))
+    }
+
     /// The server's first process; its children are counted with it.
     pub const fn process(&self) -> &Process {
         &self.process

@@ -146,6 +146,10 @@ async fn cycles(args: &Args, plan: &Plan, postgres: bool) -> Result<()> {
     for (clients, _) in CYCLES_BAR {
         syncs(args, plan, &control, (&controller, &agent), server.as_ref(), (&volumes, clients))?;
     }
+    if let Some(server) = &server {
+        let (updates, in_place) = server.updates("attachments")?;
+        println!("{name}: of {updates} updates of attachments, {in_place} changed no index (HOT)");
+    }
     let (now, most) = cost::resident(controller.pid())?;
     println!("{name}: the controller's memory: {now} MiB, at most {most} MiB");
     controller.stop()?;
