@@ -16,10 +16,11 @@ use crate::site::{Programs, Site};
 
 pub(super) mod fence_scsi;
 pub(super) mod lvmlockd;
+pub(super) mod ocfs2;
 pub(super) mod sanlock;
 
 /// Debian's cluster software, in an image of its own.
-pub const PACKAGES: &[&str] = &["fence-agents", "lvm2-lockd", "sanlock"];
+pub const PACKAGES: &[&str] = &["fence-agents", "lvm2-lockd", "ocfs2-tools", "sanlock"];
 
 /// Time limit of a call of cluster software, which waits for leases by itself.
 const PATIENT: Duration = Duration::from_mins(6);

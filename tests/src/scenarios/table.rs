@@ -138,6 +138,13 @@ pub const ALL: &[Scenario] = &[
         run: cluster::lvmlockd::run,
     },
     Scenario {
+        name: "ocfs2",
+        shows: "OCFS2 with its own lock manager on a shared volume: two hosts write and lose nothing under one lock; one is force-detached while it writes and fences itself, the other's write to the same file waits for that and ends; fsck finds no error, and all that was on the disk is there",
+        tier: Tier::Full(Needs::ClusterSoftware),
+        usual: 330,
+        run: cluster::ocfs2::run,
+    },
+    Scenario {
         name: "libiscsi",
         shows: "libiscsi's whole suite, test by test: what a bare LIO target passes passes at a target of ours, but for WRITE SAME, COMPARE AND WRITE and EXTENDED COPY, which every export is without",
         tier: Tier::Full(Needs::Time),
