@@ -508,10 +508,15 @@ mod tests {
     #[test]
     fn a_thin_pool_takes_discards_whatever_its_disk_does() {
         let rig = Rig::new();
+        // Nobody has to ask for them, or to vouch for the disks.
         let of = || {
-            let seen = rig.thin("discard = true");
-            let pool = seen.pools.iter().find(|pool| !pool.thick).unwrap();
-            (pool.discard, pool.discard_below)
+            let seen = ["", "discard = false", "discard = true"].map(|more| {
+                let seen = rig.thin(more);
+                let pool = seen.pools.iter().find(|pool| !pool.thick).unwrap();
+                (pool.discard, pool.discard_below)
+            });
+            assert!(seen.iter().all(|one| *one == seen[0]), "{seen:?}");
+            seen[0]
         };
         assert_eq!(of(), (None, None), "it is not made yet");
         let line =

@@ -86,8 +86,8 @@ fn wipe(asked: Wipe, disks: Option<&[Option<bool>]>) -> v1::Wipe {
     }
 }
 
-/// Returns whether discards of hosts reach the disks. They do not where the configuration does not
-/// enable it, whatever lies below. `None` if unknown.
+/// Returns whether discards of hosts to thick volumes reach the disks. They do not where the
+/// configuration does not enable it, whatever lies below. `None` if unknown.
 fn discard(group: &SeenGroup, below: Option<bool>) -> Option<bool> {
     if group.discard { below } else { Some(false) }
 }
@@ -143,7 +143,8 @@ pub(super) fn pools(view: &VolumesView, machine: &Machine) -> Vec<v1::Pool> {
             reserved_bytes: Some(0),
             snapshots: Some(usable),
             online_extend: Some(usable),
-            discard: discard(group, below),
+            // The pool zeroes what comes back, so that nobody has to vouch for the disks.
+            discard: below,
             discard_below: below,
             // The pool zeroes blocks when it gives them to another volume, whatever the group's
             // configuration says.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use mooring_host::{Noted, TreePath};
 use mooring_model::{
     Chain, Cure, ExportIdentity, ExportReport, ExportSpec, FcPortReport, Generation, Initiator, LvName,
-    Phase, Plan, Problem, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
+    Phase, Plan, Problem, Provisioning, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
@@ -401,12 +401,16 @@ impl Engine {
                 Some(Wanted::Absent { names: spec.identity.names(cell.id, prefix) })
             }
             Some(SpecKind::Spec(spec)) => {
-                let group = volume.and_then(KeptSpec::spec)?.group.clone();
+                let volume = volume.and_then(KeptSpec::spec)?;
                 let names = spec.identity.names(cell.id, prefix);
+                let path = lvm::device_path(volume.group.as_str(), &names.lv);
+                // An adopted LV may lie in somebody else's pool, which nobody knows to zero.
+                let zeroed = volume.provisioning == Provisioning::Thin
+                    && matches!(spec.identity, ExportIdentity::Derived);
                 let portals = self.portals_of(spec).to_vec();
                 let device = Device {
                     reservations: cell.state().put_back(spec),
-                    ..self.backing_device(&group, lvm::device_path(group.as_str(), &names.lv))
+                    ..self.backing_device(&volume.group, path, zeroed)
                 };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
@@ -416,10 +420,11 @@ impl Engine {
         }
     }
 
-    /// The device of an LV. Discards are passed through if the configuration allows that for its
-    /// group, and the device takes them. A backstore gets this only when it is made.
-    fn backing_device(&self, group: &VgName, path: PathBuf) -> Device {
-        let asked = self.shared.config.group(group).is_some_and(|group| group.discard);
+    /// The device of an LV. Discards are passed through if the device takes them, and the LV lies in
+    /// our thin pool (`zeroed`: a block that comes back from it is zeroed first) or the configuration
+    /// vouches for the group's disks. A backstore gets this only when it is made.
+    fn backing_device(&self, group: &VgName, path: PathBuf, zeroed: bool) -> Device {
+        let asked = zeroed || self.shared.config.group(group).is_some_and(|group| group.discard);
         let discards = asked
             && self.shared.machine.blocks.discards(&path).unwrap_or_else(|error| {
                 tracing::debug!(%error, "no discards are passed through");

@@ -1,10 +1,11 @@
-//! Discards of hosts: passed through where the group says so and the disk takes them, and never
-//! changed under a host.
+//! Discards of hosts: passed through on thin volumes, on thick ones where the group says so and the
+//! disk takes them, and never changed under a host.
 
 use mooring_host::Tree;
 use mooring_model::{ExportIdentity, IqnPrefix};
 use mooring_targets::layout;
 
+use crate::revert::thin;
 use crate::rig::*;
 
 /// True if initiators may unmap blocks of the volume, as the kernel's backstore says.
@@ -30,6 +31,36 @@ fn discards_pass_through_where_the_group_says_so_and_the_disk_takes_them() {
         assert_eq!(passes(&node, &v), expected, "{lines} {disk}");
         assert_eq!(agent.plan(""), mooring_api::v1::PlanResponse::default());
     }
+}
+
+#[test]
+fn thin_volumes_pass_discards_through_unless_their_pool_ignores_them() {
+    for key in ["", "discard = false\n", "discard = true\n"] {
+        let (node, v, w) =
+            (Node::with_group(&format!("thin_pool = \"256MiB\"\n{key}")), volume(1), volume(2));
+        // The disk below the pool does not matter: blocks go back to the pool.
+        node.fake.lvm().set_discards("vg0", false);
+        let agent = node.start();
+        agent.make(put_volume_spec(&v, 1, thin()));
+        agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RO)]));
+        assert!(passes(&node, &v), "{key}");
+        // A pool that ignores discards has the kernel refuse the attribute.
+        node.fake.lvm().set_pool_ignores_discards("vg0", true);
+        agent.make(put_volume_spec(&w, 1, thin()));
+        agent.make(put_export(&w, 1, &[("host1", RW)]));
+        assert!(!passes(&node, &w), "{key}");
+        assert!(passes(&node, &v), "nothing changes under a host: {key}");
+        assert_eq!(agent.plan(""), mooring_api::v1::PlanResponse::default());
+    }
+}
+
+#[test]
+fn a_thick_volume_beside_a_thin_pool_needs_the_key() {
+    let (node, v) = (Node::with_group("thin_pool = \"256MiB\"\n"), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    assert!(!passes(&node, &v));
 }
 
 #[test]

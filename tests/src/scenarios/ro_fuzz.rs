@@ -77,6 +77,7 @@ struct Volume {
     device: String,
     target: String,
     naa: String,
+    thin: bool,
     text: &'static str,
 }
 
@@ -123,7 +124,8 @@ impl<'a> Scene<'a> {
             }
             for thin in [false, true] {
                 let volume = scene.volume(thin, discards)?;
-                scene.honest(&volume, thin && discards)?;
+                // A thin volume takes discards, whatever the key says.
+                scene.honest(&volume, thin)?;
                 scene.becomes_read_only(&volume)?;
                 scene.holds(&volume, share)?;
                 if thin && !discards {
@@ -157,7 +159,7 @@ impl<'a> Scene<'a> {
         let granted = self.grant(&id, "rw")?;
         let target = granted["target"].as_str().context("target")?.to_owned();
         let digits = id.replace('-', "");
-        let volume = Volume { naa: format!("6001405{}", &digits[..25]), id, device, target, text };
+        let volume = Volume { naa: format!("6001405{}", &digits[..25]), id, device, target, thin, text };
         // No two blocks are alike, so that each change is seen.
         self.storage
             .sh(&format!(
@@ -168,7 +170,7 @@ impl<'a> Scene<'a> {
             .ok()?;
         let unmap =
             self.storage.sh(&format!("cat {TARGET}/core/*/{}/attrib/emulate_tpu", volume.id))?.ok()?;
-        check(unmap.line() == if discards { "1" } else { "0" }, || format!("{text}: {}", unmap.stdout))?;
+        check(unmap.line() == if thin || discards { "1" } else { "0" }, || format!("{text}: {}", unmap.stdout))?;
         Ok(volume)
     }
 
@@ -199,6 +201,16 @@ impl<'a> Scene<'a> {
         let out = self.storage.sh(&compare)?;
         check(out.status.success() != out.stdout.contains("differ"), || format!("cmp: {}", out.stdout))?;
         Ok(if out.status.success() { String::new() } else { out.line().to_owned() })
+    }
+
+    /// How much of a thin volume has blocks of the pool, in percent, as LVM says it; empty if it is
+    /// thick. A discard of zeros changes this and no byte.
+    fn mapped(&self, volume: &Volume) -> Result<String> {
+        if !volume.thin {
+            return Ok(String::new());
+        }
+        let asked = format!("lvs --noheadings -o data_percent {}", volume.device);
+        Ok(self.storage.sh(&asked)?.ok()?.stdout.trim().to_owned())
     }
 
     fn words(&self, verb: &str, volume: &Volume, from: u64, count: u64) -> Vec<String> {
@@ -258,6 +270,7 @@ impl<'a> Scene<'a> {
         if unmap {
             words.push("--unmap".to_owned());
         }
+        let before = self.mapped(volume)?;
         let out = self.host.command(words).timeout(Duration::from_mins(2)).run()?.ok()?;
         let names: Vec<&str> = out.stdout.lines().collect();
         let sums: Vec<String> = (1..)
@@ -279,8 +292,12 @@ impl<'a> Scene<'a> {
         for (name, pair) in names.iter().zip(sums.chunks(2)) {
             check(pair[0] != pair[1], || format!("{name} of a host that may write changed nothing"))?;
         }
+        let after = self.mapped(volume)?;
+        check(!unmap || before != after, || {
+            format!("{}: UNMAP of a host that may write left {before} % mapped", volume.text)
+        })?;
         self.evidence.shows(format!(
-            "{}: control: a host that may write changes bytes by {}",
+            "{}: control: a host that may write changes bytes by {} ({before} % mapped, then {after} %)",
             volume.text,
             names.join(", ")
         ));
@@ -318,6 +335,7 @@ impl<'a> Scene<'a> {
 
     fn holds(&mut self, volume: &Volume, count: u64) -> Result<()> {
         let mut all = std::collections::BTreeMap::<String, u64>::new();
+        let mapped = self.mapped(volume)?;
         for _ in 0..count / BATCH {
             let from = self.next;
             self.next += BATCH;
@@ -330,6 +348,8 @@ impl<'a> Scene<'a> {
                 *all.entry(name.clone()).or_default() += value.as_u64().unwrap_or_default();
             }
         }
+        let now = self.mapped(volume)?;
+        check(now == mapped, || format!("{}: {mapped} % were mapped, now {now} %", volume.text))?;
         check(all.get("twice").is_none_or(|twice| *twice == 0), || {
             format!("{}: the target has done commands twice: {all:?}", volume.text)
         })?;
