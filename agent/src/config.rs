@@ -151,7 +151,7 @@ pub struct Group {
     pub reserve: ByteSize,
     /// Treatment of a deleted volume's blocks.
     pub wipe: Wipe,
-    /// `true` if discards of initiators are passed through.
+    /// `true` if discards of initiators to thick volumes are passed through.
     pub discard: bool,
     /// Size of the group's thin pool, which is made with the first thin volume. `None`: no pool is
     /// made.

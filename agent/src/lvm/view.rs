@@ -46,7 +46,7 @@ pub struct SeenGroup {
     pub thin_size: Option<ByteSize>,
     /// The thin pool, ours or somebody else's under our name.
     pub pool: Option<SeenPool>,
-    /// `true` if discards of hosts are passed through, by configuration.
+    /// `true` if discards of hosts to thick volumes are passed through, by configuration.
     pub discard: bool,
     /// Devices of the group's disks. `None` if nobody has looked, because the configuration enables
     /// discards for no group, or if LVM does not list them.

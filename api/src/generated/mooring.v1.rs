@@ -920,7 +920,7 @@ pub struct Pool {
     /// True: the pool's volumes can grow while hosts use them.
     #[prost(bool, optional, tag = "10")]
     pub online_extend: ::core::option::Option<bool>,
-    /// True: discards of hosts reach the disks. The configuration says so, and the disks take them.
+    /// True: discards of hosts reach the disks, because the configuration says so and the disks take them, or the thin pool.
     #[prost(bool, optional, tag = "11")]
     pub discard: ::core::option::Option<bool>,
     /// True: the disks take discards. Not set: nobody has looked, because the configuration does not ask for them.

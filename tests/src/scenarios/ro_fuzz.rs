@@ -44,11 +44,11 @@ pub struct Size {
 
 impl Size {
     /// The size in CI.
-    pub const IN_CI: Self = Self { iscsi: 10_000, fibre: 500 };
+    pub const IN_CI: Self = Self { iscsi: 10_000, fibre: 600 };
     /// The size in CI on the kernel that is not the release's.
     pub const BESIDE: Self = Self { iscsi: 2_000, fibre: 0 };
     /// The size of a soak.
-    pub const SOAK: Self = Self { iscsi: 1_000_000, fibre: 20_000 };
+    pub const SOAK: Self = Self { iscsi: 1_000_000, fibre: 30_000 };
 }
 
 pub(super) fn stable(programs: &Programs) -> Result<()> {
@@ -131,8 +131,8 @@ impl<'a> Scene<'a> {
                 if thin && !discards {
                     agent = scene.control(&volume, agent, size)?;
                 }
-                if !thin && size.fibre > 0 {
-                    scene.over_fibre(&volume, size.fibre / 2)?;
+                if (!thin || discards) && size.fibre > 0 {
+                    scene.over_fibre(&volume, size.fibre / 3)?;
                 }
                 scene.end(&volume)?;
             }
@@ -170,7 +170,9 @@ impl<'a> Scene<'a> {
             .ok()?;
         let unmap =
             self.storage.sh(&format!("cat {TARGET}/core/*/{}/attrib/emulate_tpu", volume.id))?.ok()?;
-        check(unmap.line() == if thin || discards { "1" } else { "0" }, || format!("{text}: {}", unmap.stdout))?;
+        check(unmap.line() == if thin || discards { "1" } else { "0" }, || {
+            format!("{text}: {}", unmap.stdout)
+        })?;
         Ok(volume)
     }
 
@@ -203,8 +205,8 @@ impl<'a> Scene<'a> {
         Ok(if out.status.success() { String::new() } else { out.line().to_owned() })
     }
 
-    /// How much of a thin volume has blocks of the pool, in percent, as LVM says it; empty if it is
-    /// thick. A discard of zeros changes this and no byte.
+    /// Percentage of a thin volume that has blocks of the pool, as LVM says it; empty if the volume
+    /// is thick. A discard of zeros changes this and no byte.
     fn mapped(&self, volume: &Volume) -> Result<String> {
         if !volume.thin {
             return Ok(String::new());
@@ -407,7 +409,7 @@ impl<'a> Scene<'a> {
             Ok(out.line().to_owned())
         };
         let mut last = String::new();
-        let first = self.next;
+        let (first, mapped) = (self.next, self.mapped(volume)?);
         for batch in 0..count.div_ceil(BATCH) {
             let from = first + batch * BATCH;
             last = send(from, BATCH)?;
@@ -416,6 +418,8 @@ impl<'a> Scene<'a> {
             }
         }
         self.next += count;
+        let now = self.mapped(volume)?;
+        check(now == mapped, || format!("{}: {mapped} % were mapped, now {now} %", volume.text))?;
         fibre::close_port(self.host)?;
         self.evidence.shows(format!(
             "{}: {count} commands over Fibre Channel change no byte; of the last {BATCH}: {last}",

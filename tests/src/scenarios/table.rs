@@ -390,11 +390,11 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "discard",
-        shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither",
+        shows: "discards of a host reach the disk where the operator vouched for it, and a deletion discards; with the control that does neither; a thin volume's give blocks back to the pool, and a snapshot keeps its own",
         tier: Tier::Rotation {
             subject: &["agent/src/lvm", "agent/src/engine/look/disks.rs", "targets/src/plan/backstore.rs"],
         },
-        usual: 50,
+        usual: 70,
         run: discard::run,
     },
     Scenario {
@@ -541,7 +541,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "ro-fuzz",
-        shows: "10,500 commands of a host that may only read, in every claimed direction, over iSCSI and Fibre Channel: no byte changes; with the control that zeroes",
+        shows: "10,600 commands of a host that may only read, in every claimed direction, over iSCSI and Fibre Channel: no byte changes; with the control that zeroes",
         tier: Tier::Core,
         usual: 100,
         run: ro_fuzz::stable,
