@@ -404,7 +404,7 @@ impl Engine {
                 let volume = volume.and_then(KeptSpec::spec)?;
                 let names = spec.identity.names(cell.id, prefix);
                 let path = lvm::device_path(volume.group.as_str(), &names.lv);
-                // An adopted LV may lie in somebody else's pool, which nobody knows to zero.
+                // An adopted LV lies in somebody else's pool, which may be told not to zero.
                 let zeroed = volume.provisioning == Provisioning::Thin
                     && matches!(spec.identity, ExportIdentity::Derived);
                 let portals = self.portals_of(spec).to_vec();

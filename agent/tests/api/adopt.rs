@@ -750,6 +750,9 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
         let agent = others.node.start();
         eventually("in force", || agent.get(&id).unwrap().export.is_some_and(|export| export.in_force));
         others.node.fake.login(PORTAL, TARGETCLI_TARGET, &iqn("host3"), None).unwrap();
+        // Nobody watches this pool: it takes discards of hosts by the group's key only.
+        let attrib = TreePath::new("core/iblock_1/data0/attrib/emulate_tpu");
+        assert_eq!(others.node.fake.lio().read_text(&attrib).unwrap(), "0");
     }
 }
 

@@ -322,11 +322,14 @@ impl<'a> Scene<'a> {
         // By then commands that the kernel had already looked up have landed.
         std::thread::sleep(Duration::from_secs(1));
         self.keep(volume)?;
+        let mapped = self.mapped(volume)?;
         std::thread::sleep(Duration::from_secs(2));
         self.host.sh(&format!("touch {STOP}"))?.ok()?;
         let said = running.wait()?.ok()?.stdout;
         let seen = self.differs(volume)?;
         check(seen.is_empty(), || format!("{}: changed after it was made read-only: {seen}", volume.text))?;
+        let now = self.mapped(volume)?;
+        check(now == mapped, || format!("{}: {mapped} % were mapped, now {now} %", volume.text))?;
         self.evidence.shows(format!(
             "{}: made read-only under a session that sends commands all the while; none after it changes a byte: {}",
             volume.text,
