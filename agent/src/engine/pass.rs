@@ -420,9 +420,9 @@ impl Engine {
         }
     }
 
-    /// The device of an LV. Discards are passed through if the device takes them, and the LV lies in
-    /// our thin pool (`zeroed`: a block that comes back from it is zeroed first) or the configuration
-    /// vouches for the group's disks. A backstore gets this only when it is made.
+    /// The device of an LV. Discards are passed through if the device takes them, and the LV lies
+    /// in our thin pool (`zeroed`: a block that comes back from it is zeroed first) or the
+    /// configuration vouches for the group's disks. A backstore gets this only when it is made.
     fn backing_device(&self, group: &VgName, path: PathBuf, zeroed: bool) -> Device {
         let asked = zeroed || self.shared.config.group(group).is_some_and(|group| group.discard);
         let discards = asked
