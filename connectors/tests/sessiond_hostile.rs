@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mooring_connectors::sessiond::identity::{Identity, Verdict, Wanted};
 use mooring_connectors::wire::SessionState;
-use mooring_host::{KernelSession, Tree, TreePath};
+use mooring_host::{Clock, KernelSession, Tree, TreePath};
 use mooring_model::Lun;
 
 use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, log};
@@ -242,4 +242,75 @@ fn a_wait_that_the_target_orders_ends_with_the_recovery_time() {
     rig.attach();
     assert_eq!(rig.target.send_async(INITIATOR, 3, [0, u16::MAX, 0]), 1);
     rig.until("a relogin", |status| status.state == SessionState::LoggedIn && status.relogins == 1);
+}
+
+/// Pause of a session that was lost too often, in milliseconds: longer than any of these tests.
+const HOUR_MS: u64 = 3_600_000;
+
+/// Clock that goes so slowly that everything within the patience of a test is within a second.
+struct Slow(Instant);
+
+impl Clock for Slow {
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn instant(&self) -> Instant {
+        self.0 + self.0.elapsed() / 40
+    }
+}
+
+/// Makes a rig whose daemon pauses for an hour before a login that the target causes too early.
+fn pausing() -> Rig {
+    let mut rig = Rig { clock: Arc::new(Slow(Instant::now())), ..Rig::new() };
+    rig.timing.recheck = Duration::from_millis(HOUR_MS);
+    // The daemon waits for the end of the connection.
+    rig.timing.logout_within = Duration::from_millis(HOUR_MS);
+    rig
+}
+
+/// Has the target end the session after each login until the daemon pauses before the next one.
+/// Returns the number of ends.
+fn end_until_paused(rig: &Rig, end: impl Fn()) -> u32 {
+    let until = Instant::now() + PATIENCE;
+    let mut ends = 0;
+    loop {
+        assert!(Instant::now() < until, "no pause after {ends} ends");
+        let status = rig.until("a login or a pause", |status| {
+            let logged_in = status.state == SessionState::LoggedIn && status.relogins >= ends;
+            logged_in || status.retry_in_ms == Some(HOUR_MS)
+        });
+        if status.retry_in_ms == Some(HOUR_MS) {
+            return ends;
+        }
+        end();
+        ends += 1;
+    }
+}
+
+/// The first ends cost no pause: a session that is lost now and then is back at once.
+#[test]
+fn a_target_that_closes_after_each_login_is_paused_for() {
+    let rig = pausing();
+    let _daemon = rig.start();
+    rig.attach();
+    let ends = end_until_paused(&rig, || assert_eq!(rig.target.cut(INITIATOR), 1));
+    assert!(ends > 10, "{ends} ends");
+    assert_eq!(rig.target.seen().len(), usize::try_from(ends).unwrap(), "no login after the last end");
+    // The end that is paused for is the first one too many for the log, too.
+    assert_eq!(said(&rig, "session lost"), usize::try_from(ends - 1).unwrap());
+}
+
+#[test]
+fn a_target_that_asks_for_logout_and_closes_is_paused_for() {
+    let rig = pausing();
+    let _daemon = rig.start();
+    rig.attach();
+    rig.target.behave(|target| target.ignore_logout = true);
+    let ends = end_until_paused(&rig, || {
+        assert_eq!(rig.target.send_async(INITIATOR, 1, [0, 0, 60]), 1);
+        assert_eq!(rig.target.cut(INITIATOR), 1);
+    });
+    assert!(ends > 10, "{ends} ends");
+    assert_eq!(rig.target.seen().len(), usize::try_from(ends).unwrap(), "no login after the last end");
 }

@@ -10,7 +10,8 @@ const SPAN: Duration = Duration::from_secs(1);
 /// Number of messages "the LUNs have changed" in a span that are answered by a check each; more of
 /// them are a flood.
 pub(crate) const LUNS_CHANGED_MAX: u32 = 10;
-/// Number of logins that a target may order in a span without a pause.
+/// Number of logins that a target may cause in a span without a pause, by an order or by the end of
+/// the connection.
 const ORDERS_MAX: u32 = 10;
 /// Number of messages in a span that are logged.
 const LINES_MAX: u32 = 10;

@@ -1,9 +1,10 @@
 //! Keeps a session that is logged in: waits for events.
 //!
 //! What must never happen here: a healthy session that is logged in anew because of a stale event;
-//! a lost one that is taken for healthy; a wait as long as a target orders.
+//! a lost one that is taken for healthy; a wait as long as a target orders; logins as fast as a
+//! target ends them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooring_host::IscsiEvent;
 
@@ -42,10 +43,16 @@ impl Session {
     /// Bounds a wait before a login, in seconds, both ordered by the target: it may order a wait of
     /// 18 hours, or one login after the other.
     fn ordered(&mut self, wait_s: u16) -> Duration {
+        self.ordered_at(self.context.now(), wait_s)
+    }
+
+    /// Bounds a wait like `ordered`, at this time. A connection that ends without a word counts as
+    /// an order to log in at once: a target may close it after each login.
+    fn ordered_at(&mut self, now: Instant, wait_s: u16) -> Duration {
         let timing = self.context.timing;
         let recovery = Duration::from_secs(self.entry.wish.recovery_timeout_s.into());
         let wait = Duration::from_secs(wait_s.into()).min(timing.ordered_within).min(recovery);
-        if self.checks.flood.ordered(self.context.now()) { wait.max(timing.recheck) } else { wait }
+        if self.checks.flood.ordered(now) { wait.max(timing.recheck) } else { wait }
     }
 
     /// Handles an event of a session that is logged in. Returns the next phase; `None`: it stays
@@ -61,10 +68,16 @@ impl Session {
                     tracing::debug!(volume = %self.volume(), error, "an error of an earlier connection");
                     return None;
                 }
-                tracing::warn!(volume = %self.volume(), sid = kernel.sid, error, portal = %self.portal(), "session lost");
+                let now = self.context.now();
+                if let Some(left_out) = self.checks.flood.line(now) {
+                    tracing::warn!(
+                        volume = %self.volume(), sid = kernel.sid, error, portal = %self.portal(), left_out,
+                        "session lost"
+                    );
+                }
                 self.status.problem =
                     Some(format!("portal {}: the connection was lost ({error})", self.portal()));
-                Some(Phase::Recover(Duration::ZERO))
+                Some(Phase::Recover(self.ordered_at(now, 0)))
             }
             IscsiEvent::Destroyed(_) => {
                 tracing::warn!(volume = %self.volume(), sid = kernel.sid, "somebody else has destroyed the session");
@@ -105,7 +118,7 @@ impl Session {
         let Some(sid) = self.live.as_ref().map(|live| live.kernel.sid) else { return Phase::Connect };
         self.status.problem = Some("the target has asked for a new login".to_owned());
         if self.context.kernel.send_pdu(sid, &logout_request(), &[]).is_err() {
-            return Phase::Recover(Duration::ZERO);
+            return Phase::Recover(self.ordered(0));
         }
         let within = Duration::from_secs(within_s.max(1).into()).min(self.context.timing.logout_within);
         let until = self.context.now() + within;
@@ -122,7 +135,7 @@ impl Session {
                     return Phase::Recover(self.ordered(wait_s));
                 }
                 Ok(Wake::Event(IscsiEvent::ConnectionError { .. }) | Wake::Timeout) => {
-                    return Phase::Recover(Duration::ZERO);
+                    return Phase::Recover(self.ordered(0));
                 }
                 Ok(Wake::Event(event @ (IscsiEvent::Destroyed(_) | IscsiEvent::Unbound(_)))) => {
                     return self.happened(&event).unwrap_or(Phase::Connect);
@@ -144,12 +157,15 @@ impl Session {
                 if let Some(phase) = self.told_why() {
                     return Some(phase);
                 }
-                tracing::warn!(
-                    volume = %self.volume(), sid = kernel.sid, ?session, ?connection,
-                    "session lost, seen in sysfs"
-                );
+                let now = self.context.now();
+                if let Some(left_out) = self.checks.flood.line(now) {
+                    tracing::warn!(
+                        volume = %self.volume(), sid = kernel.sid, ?session, ?connection, left_out,
+                        "session lost, seen in sysfs"
+                    );
+                }
                 self.status.problem = Some(format!("portal {}: the connection was lost", self.portal()));
-                Some(Phase::Recover(Duration::ZERO))
+                Some(Phase::Recover(self.ordered_at(now, 0)))
             }
             Ok(None) => self.happened(&IscsiEvent::Destroyed(kernel)),
             Err(error) => {

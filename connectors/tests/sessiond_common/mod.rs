@@ -15,9 +15,9 @@ use mooring_connectors::sessiond::steps::{FaultPoint, Steps};
 use mooring_connectors::sessiond::{Config, Daemon, Machine, StartError, Timing};
 use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
 use mooring_connectors::{LinkName, LinkSeen, Links, RunLinks};
-use mooring_host::SystemClock;
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
 use mooring_host::fake::own_loopback;
+use mooring_host::{Clock, SystemClock};
 use mooring_model::{AttachmentId, Generation, Iqn, Lun, Naa, Portal, VolumeId};
 
 /// Limit of every wait, longer than anything in these tests takes.
@@ -176,6 +176,8 @@ pub struct Rig {
     pub recovery_timeout_s: u32,
     /// Check of the disk's identity. `None`: the real one.
     pub identity: Option<Arc<dyn Identity>>,
+    /// Clock of the daemon.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Rig {
@@ -196,6 +198,7 @@ impl Rig {
             timing: timing(),
             recovery_timeout_s: 120,
             identity: None,
+            clock: Arc::new(SystemClock),
         }
     }
 
@@ -244,7 +247,7 @@ impl Rig {
             kernel: host.clone(),
             sys: host.clone(),
             identity: self.identity.clone().unwrap_or_else(real),
-            clock: Arc::new(SystemClock),
+            clock: self.clock.clone(),
         };
         let daemon = Daemon::start(config, machine, Box::new(self.host.events()))?;
         Ok(Running { daemon: Some(daemon), death })
