@@ -182,3 +182,27 @@ fn a_newer_generation_is_tried_at_once_and_for_its_own_time() {
     let after = rig.client().ensure(&wish, PATIENCE).unwrap();
     assert_eq!((after.state, after.sid), (SessionState::LoggedIn, before.sid));
 }
+
+/// A spec that comes before the access is back is no first login: its refusals are waited for.
+#[test]
+fn a_forbidden_session_waits_for_its_target_at_a_newer_generation() {
+    let rig = Rig::impatient();
+    let daemon = rig.start();
+    rig.attach();
+    rig.target.revoke(INITIATOR);
+    rig.until_state(SessionState::Forbidden);
+    // It is remembered over a restart.
+    daemon.kill();
+    let rig = Rig { recovery_timeout_s: 120, ..rig };
+    let _daemon = rig.restart();
+    let mut wish = rig.wish();
+    wish.generation = wish.generation.next();
+    let _ = rig.client().ensure(&wish, Duration::ZERO).unwrap();
+    let newer = wish.generation;
+    let status = rig.until("an answer", |status| status.generation == newer && says(status, "0202"));
+    assert_eq!(status.state, SessionState::Connecting);
+    refuse_often(&rig);
+    allow(&rig);
+    let status = rig.until_state(SessionState::LoggedIn);
+    assert_eq!((status.generation, rig.host.sessions()), (newer, vec![status.sid.unwrap()]));
+}

@@ -416,7 +416,11 @@ impl Session {
             }
             EntryState::Forbidden | EntryState::Failed | EntryState::WrongDisk => {
                 if wish.generation > kept.generation {
+                    // A target that knew this host may refuse the newer spec, too, until its access
+                    // is back.
+                    let admitted = self.entry.admitted && wish.target == kept.target;
                     self.renew(wish);
+                    self.entry.admitted = admitted;
                 }
                 return;
             }
