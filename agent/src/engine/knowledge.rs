@@ -6,7 +6,7 @@ mod forget;
 
 use std::collections::BTreeSet;
 
-use mooring_model::{FcPort, VolumeReport, Wwpn};
+use mooring_model::{FcPort, Initiator, VolumeReport, Wwpn};
 use mooring_targets::Known;
 use mooring_targets::fc::{Drained, Place};
 
@@ -44,7 +44,7 @@ pub(crate) struct Knowledge {
     /// have drained since.
     linked: BTreeSet<(FcPort, Place)>,
     /// Sessions and counters, as the last look at them read them.
-    lives: Option<Lives>,
+    lives: Memory<Lives>,
     /// The device-mapper table of the LV, as the last look read it.
     table: Table,
     /// The image export that was seen last. `None` if there was none.
@@ -183,17 +183,39 @@ impl Knowledge {
 
     /// Sessions and counters, as the last look at them read them.
     pub(super) fn lives(&self) -> Option<&Lives> {
-        self.lives.as_ref()
+        self.lives.get()
     }
 
     /// Sessions and counters, as the last look at them read them, to be changed.
     pub(super) fn lives_mut(&mut self) -> Option<&mut Lives> {
-        self.lives.as_mut()
+        self.lives.get_mut()
     }
 
-    /// Notes sessions and counters.
-    pub(super) fn learn_lives(&mut self, lives: Option<Lives>) {
-        self.lives = lives;
+    /// Notes sessions and counters. `false`, and nothing changes, if a nexus has ended since the look
+    /// at them began, or if a later look is kept.
+    pub(super) fn learn_lives(&mut self, lives: Seen<Lives>) -> bool {
+        self.lives.learn(lives)
+    }
+
+    /// Forgets the sessions and counters of a nexus that has ended. A look at work may have seen it
+    /// before its end.
+    pub(super) fn nexus_ended(&mut self, initiator: &Initiator) {
+        let now = self.now.advance();
+        self.lives.refuse_looks(now);
+        if let Some(lives) = self.lives.get_mut() {
+            lives.forget(initiator);
+        }
+    }
+
+    /// Sets sessions and counters as a look would that begins and ends now. `None`: as if no look
+    /// had been.
+    #[cfg(test)]
+    pub(super) fn set_lives(&mut self, lives: Option<Lives>) {
+        self.lives = Memory::default();
+        if let Some(lives) = lives {
+            let now = self.begin_look();
+            self.lives.learn(Seen::new(now, lives));
+        }
     }
 
     /// The device-mapper table of the LV, as the last look read it.

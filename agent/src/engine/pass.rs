@@ -598,9 +598,7 @@ impl Engine {
             let mut guard = cell.state();
             let state = &mut *guard;
             state.established.receipts_mut().prove(generation, ended, drained, |initiator| {
-                if let Some(lives) = state.knowledge.lives_mut() {
-                    lives.forget(initiator);
-                }
+                state.knowledge.nexus_ended(initiator);
             })
         };
         for open in proven {

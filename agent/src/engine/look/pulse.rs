@@ -30,6 +30,7 @@ use crate::engine::cell::{Cell, State};
 use crate::engine::counts::is_logged_in;
 use crate::engine::export::fabrics::Wanteds;
 use crate::engine::{Change, Engine, is_spec, lock};
+use crate::object::seen::Seen;
 use crate::workers::LOST_AFTER;
 
 /// Grants that are looked at in a second. A volume with more grants is looked at as a whole.
@@ -370,9 +371,10 @@ impl Engine {
     }
 
     fn look_in_full(&self, cell: &Cell, wanted: &Wanteds, full: Option<Full>) -> Result<Lives, Error> {
-        let (before, passes, quiet) = {
-            let state = cell.state();
-            (state.knowledge.lives().cloned(), state.turn.passes(), state.is_export_still())
+        let (before, began, passes, quiet) = {
+            let mut state = cell.state();
+            let began = state.knowledge.begin_look();
+            (state.knowledge.lives().cloned(), began, state.turn.passes(), state.is_export_still())
         };
         let tree = &*self.shared.machine.target;
         let none = BTreeMap::new();
@@ -393,7 +395,10 @@ impl Engine {
             if before.is_none() || lives.all_sessions().next().is_some() {
                 self.listen_to(cell.id);
             }
-            state.knowledge.learn_lives(Some(lives.clone()));
+            // So may the end of a nexus, and a look beside this one may have begun later.
+            if !state.knowledge.learn_lives(Seen::new(began, lives.clone())) {
+                return Ok(lives);
+            }
             let news = lives.differs(&before.unwrap_or_default());
             news.then(|| state.export_report()).flatten()
         };

@@ -17,15 +17,18 @@ use tokio::time::Instant;
 use crate::engine::cell::{Cell, State};
 use crate::engine::{Change, Engine, Refusal, pass};
 use crate::lvm::{self, LvId, SeenTable, VolumesView};
+use crate::object::seen::{Memory, Moment, Seen};
 use crate::object::turn::{self, RETRY_MAX};
 use crate::workers::LOST_AFTER;
 
 /// The device-mapper table of a volume's LV, as the last look read it.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    seen: Option<SeenTable>,
-    /// `true` if a look has read the table since the last sweep.
-    fresh: bool,
+    /// The table as the last look read it. `None` in it if that look failed.
+    seen: Memory<Option<SeenTable>>,
+    /// The last moment in which a sweep or a spec asked for a new look. A look at work then does
+    /// not answer it.
+    asked: Moment,
     /// An LV that was isolated, or whose table LVM calls altered. `None` once a look saw the LV's
     /// own table.
     doubt: Option<LvId>,
@@ -34,16 +37,35 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The table as the last look read it. `None` if no look has, or if the last one failed.
+    fn last(&self) -> Option<SeenTable> {
+        self.seen.get().copied().flatten()
+    }
+
     /// Says whether the last look saw a table that answers with errors: the volume is isolated.
     fn is_errors(&self) -> bool {
-        self.seen == Some(SeenTable::Errors)
+        self.last() == Some(SeenTable::Errors)
+    }
+
+    /// Says whether a look has begun, and ended, since somebody asked for one.
+    fn is_fresh(&self) -> bool {
+        self.seen.seen().is_some_and(|seen| seen.began() >= self.asked)
     }
 
     /// Notes a look at this LV. `wanted`: it is to be isolated. `true` if the look shows anything
-    /// new.
-    fn learn(&mut self, lv: &LvId, wanted: bool, seen: Option<SeenTable>, problem: Option<Problem>) -> bool {
-        let news = self.seen != seen || self.problem != problem;
-        (self.seen, self.problem, self.fresh) = (seen, problem, true);
+    /// new. `false`, and nothing changes, if the observation of a later look is kept.
+    fn learn(
+        &mut self,
+        (lv, wanted): (&LvId, bool),
+        look: Seen<Option<SeenTable>>,
+        problem: Option<Problem>,
+    ) -> bool {
+        let seen = *look;
+        let news = self.last() != seen || self.problem != problem;
+        if !self.seen.learn(look) {
+            return false;
+        }
+        self.problem = problem;
         let own = matches!(seen, Some(SeenTable::NoDevice | SeenTable::Disk { waiting: false }));
         self.doubt.take_if(|doubt| !wanted && own && doubt == lv);
         news
@@ -68,6 +90,12 @@ fn lv_of(spec: &VolumeSpec, state: &State) -> LvId {
 }
 
 impl State {
+    /// Asks for a look at the table that begins after this moment.
+    fn ask_for_table(&mut self) {
+        let now = self.knowledge.begin_look();
+        self.knowledge.table_mut().asked = now;
+    }
+
     fn wants_isolation(&self) -> Option<&VolumeSpec> {
         self.volume_spec().filter(|spec| spec.cut.is_some())
     }
@@ -83,7 +111,7 @@ impl State {
     fn due(&self) -> Option<(LvId, bool)> {
         let table = self.knowledge.table();
         match self.wants_isolation() {
-            Some(_) if table.fresh && table.is_errors() => None,
+            Some(_) if table.is_fresh() && table.is_errors() => None,
             Some(spec) => Some((lv_of(spec, self), true)),
             None => table.doubt.clone().map(|lv| (lv, false)),
         }
@@ -121,8 +149,8 @@ impl State {
             self.knowledge.table_mut().doubt = doubt;
         }
         if changed {
-            let table = self.knowledge.table_mut();
-            (table.fresh, table.problem) = (false, None);
+            self.ask_for_table();
+            self.knowledge.table_mut().problem = None;
         }
         self.exchanges.asked = only.then_some(generation);
     }
@@ -157,11 +185,19 @@ impl State {
 }
 
 /// Marks the exchange as ended, however it ends.
-struct AtWork<'a>(&'a Cell);
+struct AtWork<'a> {
+    cell: &'a Cell,
+    /// The moment at which the exchange began.
+    began: Moment,
+    /// `true` if the end is marked already: another exchange may be at work.
+    ended: bool,
+}
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        self.0.state().exchanges.at_work = None;
+        if !self.ended {
+            self.cell.state().exchanges.at_work = None;
+        }
     }
 }
 
@@ -212,7 +248,7 @@ impl Engine {
 
     /// Has a volume's table read again at a sweep, and exchanged if need be: it may have changed.
     pub(in crate::engine) fn look_at_isolation(&self, cell: &Arc<Cell>) {
-        cell.state().knowledge.table_mut().fresh = false;
+        cell.state().ask_for_table();
         self.tend_isolation_soon(cell);
     }
 
@@ -231,17 +267,16 @@ impl Engine {
 
     fn tend_isolation(&self, cell: &Arc<Cell>) {
         loop {
-            let due = {
+            let (due, began) = {
                 let mut state = cell.state();
                 let due = state.due().filter(|_| state.exchanges.at_work.is_none());
                 let Some(due) = due else { return };
                 state.exchanges.at_work = Some(Instant::now());
-                due
+                (due, state.knowledge.begin_look())
             };
-            let at_work = AtWork(cell);
+            let mut at_work = AtWork { cell, began, ended: false };
             let (seen, failed) = self.exchange(&due.0, due.1);
-            drop(at_work);
-            self.note_isolation(cell, &due, seen, failed);
+            self.note_isolation(cell, &mut at_work, &due, seen, failed);
             // A spec that came meanwhile may want the opposite.
             if cell.state().due().is_none_or(|now| now == due) {
                 return self.tend_isolation_later(cell);
@@ -268,9 +303,12 @@ impl Engine {
         }
     }
 
+    /// Notes what an exchange has seen, and its end, in one step: between the two, another exchange
+    /// could begin and see what comes after it.
     fn note_isolation(
         &self,
         cell: &Arc<Cell>,
+        at_work: &mut AtWork<'_>,
         (lv, wanted): &(LvId, bool),
         seen: Option<SeenTable>,
         failed: Option<lvm::Error>,
@@ -280,7 +318,10 @@ impl Engine {
             let object = format!("the table of {lv}");
             let problem =
                 failed.map(|error| Problem { object, text: Chain(&error).to_string(), cure: error.cure() });
-            let news = state.knowledge.table_mut().learn(lv, *wanted, seen, problem);
+            let look = Seen::new(at_work.began, seen);
+            let news = state.knowledge.table_mut().learn((lv, *wanted), look, problem);
+            state.exchanges.at_work = None;
+            at_work.ended = true;
             (state.volume_report(cell.id), news)
         };
         if news {
@@ -309,5 +350,42 @@ impl Engine {
             tokio::time::sleep(turn::retry_delay(failures, RETRY_MAX)).await;
             engine.tend_isolation_soon(&cell);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::LvName;
+
+    use super::*;
+
+    const DISK: SeenTable = SeenTable::Disk { waiting: false };
+
+    fn lv() -> LvId {
+        LvId { group: "vg0".parse().unwrap(), name: LvName::thin_pool() }
+    }
+
+    #[test]
+    fn a_look_at_a_table_that_ends_late_does_not_win_over_a_later_one() {
+        let (mut table, mut now, lv) = (Table::default(), Moment::default(), lv());
+        let (isolating, undoing) = (now.advance(), now.advance());
+        assert!(table.learn((&lv, false), Seen::new(undoing, Some(DISK)), None));
+        assert!(!table.learn((&lv, true), Seen::new(isolating, Some(SeenTable::Errors)), None));
+        assert!(!table.is_errors());
+        // The control: a look that begins after it does.
+        assert!(table.learn((&lv, true), Seen::new(now.advance(), Some(SeenTable::Errors)), None));
+        assert!(table.is_errors());
+    }
+
+    #[test]
+    fn a_look_at_a_table_does_not_answer_who_asks_during_it() {
+        let (mut table, mut now, lv) = (Table::default(), Moment::default(), lv());
+        let began = now.advance();
+        table.asked = now.advance();
+        assert!(table.learn((&lv, true), Seen::new(began, Some(SeenTable::Errors)), None));
+        assert!(table.is_errors() && !table.is_fresh(), "what it saw is kept, and looked at once more");
+        // The control: a look that begins after the question answers it.
+        table.learn((&lv, true), Seen::new(now.advance(), Some(SeenTable::Errors)), None);
+        assert!(table.is_errors() && table.is_fresh());
     }
 }

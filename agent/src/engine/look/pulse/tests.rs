@@ -80,6 +80,30 @@ fn what_was_taken_away_is_forgotten() {
     assert!(lives.sessions(HOST).is_empty() && lives.iscsi.is_empty());
 }
 
+#[tokio::test]
+async fn a_look_at_sessions_that_ends_late_brings_nothing_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path(), 1, 1);
+    let cell = engine.cell(VolumeId::from_u128(1));
+    let begin = || cell.state().knowledge.begin_look();
+    let learn = |began, lives: Lives| cell.state().knowledge.learn_lives(Seen::new(began, lives));
+    let sessions = || cell.state().knowledge.lives().map(|lives| lives.sessions(HOST).len());
+    let logged_in = || seen(10, None, vec![session(1, LOGGED_IN)], 7);
+    // A look beside it began later, and ended first.
+    let (earlier, later) = (begin(), begin());
+    assert!(learn(later, seen(11, None, Vec::new(), 7)));
+    assert!(!learn(earlier, logged_in()));
+    assert_eq!(sessions(), Some(0));
+    assert!(learn(begin(), logged_in()), "the control: nothing has happened since it began");
+    assert_eq!(sessions(), Some(1));
+    // The nexus ends after the look has read it.
+    let began = begin();
+    let ours: mooring_model::Iqn = HOST.parse().unwrap();
+    cell.state().knowledge.nexus_ended(&ours.into());
+    assert!(!learn(began, logged_in()));
+    assert_eq!(sessions(), Some(0));
+}
+
 /// Makes an engine that was not started, with so many volumes, each granted to so many hosts.
 fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
     let engine = testing::engine(dir, &FakeMachine::new());
@@ -136,7 +160,7 @@ fn look_at_all(engine: &Engine, logged_in: &[VolumeId]) {
     for cell in engine.cells() {
         let sessions: Vec<_> =
             logged_in.iter().filter(|id| **id == cell.id).map(|_| session(1, LOGGED_IN)).collect();
-        cell.state().knowledge.learn_lives(Some(seen(10, None, sessions, 0)));
+        cell.state().knowledge.set_lives(Some(seen(10, None, sessions, 0)));
     }
 }
 
@@ -165,7 +189,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     for _ in 0..3 {
         assert_eq!(first_of_turn(&engine, 2), [near, far], "until the session is gone");
     }
-    engine.cell(far).state().knowledge.learn_lives(Some(seen(11, None, Vec::new(), 0)));
+    engine.cell(far).state().knowledge.set_lives(Some(seen(11, None, Vec::new(), 0)));
     assert_eq!(first_of_turn(&engine, 1), [near]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&far));
     // The host's session stays, so its connection was another one.
@@ -176,7 +200,7 @@ async fn whose_connection_has_ended_is_looked_at_first() {
     // A session that is ending is looked at until it has ended, whatever connections have gone.
     let ending = Live { sessions: vec![session(1, "FAILED")], counters: Counters::default() };
     let lives = Lives::new(at(12), None, BTreeMap::from([(HOST.to_owned(), ending)]), BTreeMap::new());
-    engine.cell(far).state().knowledge.learn_lives(Some(lives));
+    engine.cell(far).state().knowledge.set_lives(Some(lives));
     note(&engine, &[], &["10.0.0.8"]);
     for _ in 0..3 {
         assert_eq!(first_of_turn(&engine, 1), [far]);
@@ -193,9 +217,9 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     for cell in engine.cells().iter().filter(|cell| cell.id != missing) {
         let here = Live { sessions: vec![session(1, LOGGED_IN)], counters: Counters::default() };
         let all = BTreeMap::from([("iqn.2026-01.lab:host0".to_owned(), here)]);
-        cell.state().knowledge.learn_lives(Some(Lives::new(at(10), None, all, BTreeMap::new())));
+        cell.state().knowledge.set_lives(Some(Lives::new(at(10), None, all, BTreeMap::new())));
     }
-    engine.cell(missing).state().knowledge.learn_lives(Some(seen(10, None, Vec::new(), 0)));
+    engine.cell(missing).state().knowledge.set_lives(Some(seen(10, None, Vec::new(), 0)));
     note(&engine, &[], &[]);
     assert!(!first_of_turn(&engine, usize::MAX).contains(&missing));
     note(&engine, &["10.0.0.9"], &[]);
@@ -210,7 +234,7 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     );
     // No session is known yet: the agent has just started.
     for cell in engine.cells() {
-        cell.state().knowledge.learn_lives(None);
+        cell.state().knowledge.set_lives(None);
     }
     lock(&engine.shared.watchers.pulse).recent = Recent::default();
     note(&engine, &[], &[]);
