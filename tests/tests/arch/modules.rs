@@ -205,7 +205,10 @@ const ORDER: &[(&str, &[&str])] = &[
 const THROUGH_HOST: [&str; 3] = ["agent", "targets", "connectors"];
 
 /// Files of the machine begin with these.
-const MACHINE: [&str; 5] = ["/sys/", "/proc/", "/dev/", "/etc/", "/var/target"];
+const MACHINE: [&str; 6] = ["/sys/", "/proc/", "/dev/", "/etc/", "/lib/modules", "/var/target"];
+
+/// Functions that return a folder of the machine: their callers name none.
+const MACHINE_FOLDERS: [&str; 2] = ["pr_folder", "reservations_folder"];
 
 /// Path of a file below `src/` as modules, such as `["engine", "pass"]`; `None` for files of tests.
 fn modules_of<'a>(krate: &str, path: &'a str) -> Option<Vec<&'a str>> {
@@ -357,7 +360,7 @@ fn imports_are_found_wherever_they_stand() {
     assert_eq!(modules_of("agent", "agent/src/engine/tests.rs"), None);
 }
 
-/// Pairs `A::b` of a file outside of its tests, and its texts.
+/// Names and pairs `A::b` of a file outside of its tests, and its texts.
 fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mut Vec<String>) {
     let tokens: Vec<_> = stream.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
@@ -372,6 +375,7 @@ fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mu
                 }
             }
             TokenTree::Ident(ident) => {
+                pairs.insert(ident.to_string());
                 pairs.extend(names_after(&tokens, at + 1).into_iter().map(|name| format!("{ident}::{name}")));
             }
             TokenTree::Literal(literal) => texts.push(literal.to_string()),
@@ -380,18 +384,34 @@ fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mu
     }
 }
 
+/// Says whether a literal names a file of the machine, or a folder of such. A file below another root
+/// has no slash before it.
+fn is_of_machine(literal: &str) -> bool {
+    let text = literal.trim_start_matches('b').trim_matches('"');
+    MACHINE.iter().any(|begin| {
+        let below_root = begin.trim_start_matches('/');
+        text.starts_with(*begin) || text.starts_with(below_root) || text == begin.trim_end_matches('/')
+    })
+}
+
 /// Findings of a file: it reads the machine past `host`, runs commands, or reads a clock.
 fn past_host(path: &str, text: &str) -> (bool, bool, bool) {
     let (mut pairs, mut texts) = (BTreeSet::new(), Vec::new());
     pairs_and_texts(tokens(path, text), &mut pairs, &mut texts);
     let has = |some: &[&str]| some.iter().any(|pair| pairs.contains(*pair));
-    let opens = ["std::fs", "tokio::fs", "File::open", "File::create", "OpenOptions::new"];
+    let opens = [
+        "std::fs",
+        "tokio::fs",
+        "File::open",
+        "File::create",
+        "OpenOptions::new",
+        "is_dir",
+        "is_file",
+        "exists",
+    ];
     // A text with a blank is a sentence of a log or of an error.
     let is_path = |text: &&String| !text.contains(' ');
-    let names_machine = texts
-        .iter()
-        .filter(is_path)
-        .any(|text| MACHINE.iter().any(|begin| text.trim_start_matches(['b', '"']).starts_with(begin)));
+    let names_machine = texts.iter().filter(is_path).any(|text| is_of_machine(text)) || has(&MACHINE_FOLDERS);
     let reads_clock = has(&["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now"]);
     (names_machine && has(&opens), has(&["Command::new", "process::Command"]), reads_clock)
 }
@@ -402,7 +422,8 @@ fn the_machine_and_its_clocks_are_reached_through_their_modules() {
     for (path, text) in sources() {
         let Some(modules) = THROUGH_HOST.iter().find_map(|krate| modules_of(krate, &path)) else { continue };
         let (machine, command, clock) = past_host(&path, &text);
-        files.extend(machine.then(|| path.clone()));
+        // A simulation has no machine.
+        files.extend((machine && modules.first() != Some(&"fake")).then(|| path.clone()));
         commands.extend(command.then(|| path.clone()));
         clocks.extend((clock && !modules.contains(&"clock")).then(|| path.clone()));
     }
@@ -415,6 +436,13 @@ fn the_machine_and_its_clocks_are_reached_through_their_modules() {
         "use std::fs;\nfn f() { fs::read(\"/sys/x\"); Command::new(\"lvs\"); let t = tokio::time::Instant::now(); }",
     );
     assert_eq!(seen, (true, true, true));
+    for machine in [
+        "fn f() { std::fs::read(root.join(\"etc/os-release\")); }",
+        "fn f() { Path::new(\"/dev\").join(group).is_dir(); }",
+        "fn f() { std::fs::remove_file(reservations_folder().join(file)); }",
+    ] {
+        assert_eq!(past_host("a test", machine), (true, false, false), "{machine}");
+    }
     let unseen = past_host(
         "a test",
         "/// `/sys/x`, Command::new\nfn f() { std::fs::read(path); }\n#[cfg(test)]\nmod tests { fn t() { Instant::now(); } }",
