@@ -76,6 +76,20 @@ async fn a_retype_takes_the_snapshots_of_a_volume_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_a_shared_volume_has_its_flag() {
+    let (rig, _, _) = Rig::thin(0).await;
+    for (name, multiattach, flag) in [("old", true, "1"), ("other", false, "0")] {
+        kind(&rig, name, multiattach).await;
+        let new = NewVolume { volume_type: Some(name.to_owned()), ..new_volume() };
+        let id = rig.service.create_volume(&admin(), new).await.unwrap().id;
+        rig.until_volume(id, VolumeStatus::Available).await;
+        rig.snapshot(id).await;
+        let flags = format!("SELECT multiattach || '' FROM volumes WHERE '{id}' IN (id, snapshot_of)");
+        assert_eq!(rig.texts(&flags), [flag, flag], "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_retype_counts_the_snapshots_of_a_volume() {
     let (rig, _, _) = Rig::thin(0).await;
     for name in ["old", "new"] {

@@ -79,7 +79,6 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         operation: Some(Operation::Creating),
         status: VolumeStatus::Creating,
         attach_status: AttachStatus::Detached,
-        multiattach: false,
         user: caller.user.clone(),
         target: None,
         naa: None,
@@ -125,11 +124,15 @@ pub(super) fn begin_delete(
     let ok =
         matches!(row.status, VolumeStatus::Available | VolumeStatus::Error | VolumeStatus::ErrorDeleting);
     if !ok {
-        let text = "Invalid snapshot: Snapshot status must be available or error or error_deleting.";
-        return Err(Refusal::Invalid(text.to_owned()).into());
+        // Names the snapshot: a deletion of a volume and its snapshots asks for none of them by id.
+        let text = format!(
+            "Invalid snapshot: Snapshot status must be available or error or error_deleting. Snapshot {} is {}.",
+            row.id, row.status
+        );
+        return Err(Refusal::Invalid(text).into());
     }
     if let Some(made) = db.being_made_from(row.id)? {
-        let text = format!("Invalid snapshot: volume {made} is being made from it.");
+        let text = format!("Invalid snapshot: volume {made} is being made from snapshot {}.", row.id);
         return Err(Refusal::Invalid(text).into());
     }
     if !row.is_placed() {
