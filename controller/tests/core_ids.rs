@@ -237,6 +237,11 @@ async fn restored_database_hands_no_volume_to_another_project_by_its_id() {
             "{refused:?}"
         );
     }
+    // A project is told of no agent.
+    let told = create(&rig, &member("theirs"), of_key("data")).await;
+    let Err(Refusal::Unavailable(text)) = &told else { panic!("{told:?}") };
+    assert!(text.contains("restored") && text.contains("ask again later"), "{text}");
+    assert!(!text.contains("agent storage"), "{text}");
     rig.storage.set_down(false);
     rig.until_host("storage", |host| host.up).await;
     let forbidden = create(&rig, &member("others"), of_id(theirs)).await;

@@ -206,7 +206,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
 
 impl Flow {
     /// Asks the storage agent if a session of a nexus is logged in. `None`: the agent did not
-    /// answer, or could not look: what it has seen before is no answer.
+    /// answer, could not look, or does not say if it did: what it has seen before is no answer.
     pub(super) async fn is_live(
         &self,
         agent: AgentId,
@@ -215,8 +215,8 @@ impl Flow {
     ) -> Option<bool> {
         let agent = self.facts.agents.up(agent).ok()?;
         match self.status_now(&agent, volume).await {
-            Ok(status) if status.looked_now == Some(false) => return None,
-            Ok(_) => {}
+            Ok(status) if status.looked_now == Some(true) => {}
+            Ok(_) => return None,
             Err(error) => {
                 tracing::debug!(%volume, %error, "cannot look at the sessions");
                 return None;

@@ -22,6 +22,10 @@ const WAITS: &str = "the volume's storage node, or its host, is at it or does no
 const DOWN: &str = "the volume's storage node, or its host, is down: ask again when it is up, or ask the operator, who \
                     sees why";
 
+/// The reason why an id that may be known elsewhere is not given out yet.
+const UNHEARD: &str = "a storage node was not heard since the controller's database was restored, and may have a volume of this \
+                       id: ask again later, or without an id and without a request key";
+
 /// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
 fn reads(facts: &Facts, caller: &Caller) -> bool {
     facts.policies().allows("mooring:hosts", caller, &Target::default())
@@ -30,6 +34,11 @@ fn reads(facts: &Facts, caller: &Caller) -> bool {
 /// Returns the refusal of a call whose agent is down, for this caller.
 pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
     Refusal::Unavailable(if reads(facts, caller) { why } else { DOWN.to_owned() })
+}
+
+/// Returns the refusal of a volume whose id an agent may know that was not heard, for this caller.
+pub(super) fn unheard(facts: &Facts, caller: &Caller, why: String) -> Refusal {
+    Refusal::Unavailable(if reads(facts, caller) { why } else { UNHEARD.to_owned() })
 }
 
 /// Returns the refusal of a connect for this caller. Only an agent that is down makes a connect

@@ -7,7 +7,8 @@ use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
 use super::{
-    Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, revert, snapshots, text_limit, types, view,
+    Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, revert, snapshots, text_limit, told, types,
+    view,
 };
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::error::announced_attachments;
@@ -329,11 +330,11 @@ fn id(
     let all = facts.agents.all();
     let enrolled = all.iter().map(|agent| agent.entry.name.as_str());
     if let Some(agent) = db.unheard_since_restore(enrolled)? {
-        return Err(Refusal::Unavailable(format!(
+        let why = format!(
             "agent {agent} was not heard since the controller's database was restored, and may have a volume of this id: wait for it, \
              or ask without an id and without a request key"
-        ))
-        .into());
+        );
+        return Err(told::unheard(facts, caller, why).into());
     }
     Ok(Id::New(id))
 }

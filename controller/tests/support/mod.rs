@@ -395,7 +395,7 @@ impl Fake {
             pools: vec![pool],
             problems: Vec::new(),
             multiattach: true,
-            knobs: Knobs::default(),
+            knobs: Knobs { looked_now: Some(true), ..Knobs::default() },
             volumes: BTreeMap::new(),
             sizes: BTreeMap::new(),
             exports: BTreeMap::new(),
