@@ -34,8 +34,11 @@ async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
     ctx.since(Version::MESSAGES)?;
     let mut query = ctx.query.list(&MESSAGES, &ctx, Version::STRICT_FILTERS)?;
     if ctx.version < Version::MESSAGE_FILTERS {
-        // Without filters or pages: the answer is one full page.
-        query = ListQuery { all_projects: query.all_projects, ..ListQuery::default() };
+        // Without pages: the answer is one full page. Filters are unknown; an admin's are applied
+        // all the same, because a whole list instead of a part misleads.
+        let ListQuery { all_projects, project, filters, .. } = query;
+        let filters = if ctx.caller.admin { filters } else { Vec::new() };
+        query = ListQuery { all_projects, project, filters, ..ListQuery::default() };
     }
     let page = app.backend().messages(&ctx.caller, query.clone()).await?;
     let views: Vec<_> = page.items.iter().map(|message| views::message(&ctx, message)).collect();

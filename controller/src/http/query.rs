@@ -79,7 +79,8 @@ impl Query {
 
     /// Reads the query for a list of this collection. Keys that the collection lacks, or that only
     /// admins may filter by, are refused from the version `strict` on. Below it, as in Cinder, an
-    /// admin's find nothing, and those of others are dropped.
+    /// admin's find nothing, and those of others are dropped. The same holds for a type's extra
+    /// specs before the version that has that filter.
     pub(super) fn list(
         &self,
         of: &'static Collection,
@@ -105,7 +106,7 @@ impl Query {
                 continue;
             }
             match of.key(plain).filter(|key| key.everybody || ctx.caller.admin) {
-                Some(key) => query.filters.extend(tests(key, value, part, ctx.version)?),
+                Some(key) => query.filters.extend(tests(key, value, part, ctx)?),
                 None => unknown.push(plain.chars().take(64).collect::<String>()),
             }
         }
@@ -202,7 +203,7 @@ fn bounded(filters: &[Filter]) -> Result<(), Fault> {
 }
 
 /// The conditions that one pair of the query string means.
-fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result<Vec<Filter>, Fault> {
+fn tests(key: &'static Key, value: &str, part: bool, ctx: &Ctx) -> Result<Vec<Filter>, Fault> {
     let one = |test| Ok(vec![Filter { key, test }]);
     match key.kind {
         Kind::Text if part => one(Test::Part(value.to_owned())),
@@ -222,7 +223,7 @@ fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result
             one(Test::Type { name: value.to_owned(), id })
         }
         Kind::Host => one(on_host(value)),
-        Kind::Time if version < Version::TIME_FILTERS => one(Test::Nothing),
+        Kind::Time if ctx.version < Version::TIME_FILTERS => one(Test::Nothing),
         Kind::Time => {
             let moments = moments(key.name, value)?;
             Ok(moments
@@ -230,7 +231,10 @@ fn tests(key: &'static Key, value: &str, part: bool, version: Version) -> Result
                 .map(|(order, time)| Filter { key, test: Test::Time(order, time) })
                 .collect())
         }
-        Kind::Specs if version < Version::TYPE_FILTERS => Ok(Vec::new()),
+        // Unknown before that version.
+        Kind::Specs if ctx.version < Version::TYPE_FILTERS => {
+            Ok(if ctx.caller.admin { vec![Filter { key, test: Test::Nothing }] } else { Vec::new() })
+        }
         Kind::Metadata | Kind::Specs => {
             let wrong = || {
                 let text = format!("{}: want a dictionary as {{'key': 'value'}}", key.name);
@@ -333,7 +337,7 @@ mod tests {
     use super::*;
     use crate::domain::Caller;
     use crate::http::audit::Notes;
-    use crate::list::VOLUMES;
+    use crate::list::COLLECTIONS;
 
     fn query(text: &str) -> Query {
         Query::of(&format!("/x?{text}").parse().unwrap()).unwrap()
@@ -360,24 +364,40 @@ mod tests {
         /// are no admins.
         #[test]
         fn an_admins_filter_is_applied_or_refused_or_finds_nothing(
-            name in "[a-z_]{1,9}|host|encrypted|user_id|status",
+            of in prop::sample::select(COLLECTIONS.to_vec()),
+            name in "[a-z_]{1,9}|host|encrypted|user_id|status|extra_specs|name|project_id|marker|limit|sort",
             value in "[a-z0-9@:]{1,9}",
             admin in any::<bool>(),
             version in prop::sample::select(vec![
                 Version::ATTACHMENTS, Version::STRICT_FILTERS, Version::LIKE_FILTERS, Version::TIME_FILTERS,
             ]),
         ) {
-            prop_assume!(!COMMON.contains(&name.as_str()));
             let ctx = ctx(admin, version, query(&format!("{name}={}", encoded(&value))));
-            let known = VOLUMES.key(&name).is_some_and(|key| key.everybody || admin);
-            match ctx.query.list(&VOLUMES, &ctx, Version::STRICT_FILTERS) {
-                Ok(_) if known => {}
-                Ok(asked) => {
+            let answer = ctx.query.list(of, &ctx, Version::STRICT_FILTERS);
+            if COMMON.contains(&name.as_str()) {
+                // Pages and orders leave nothing out, and which projects are seen is the service's.
+                if let Ok(asked) = answer {
+                    prop_assert!(asked.filters.is_empty(), "{name} is a filter");
+                    prop_assert_eq!(asked.project, (admin && name == "project_id").then_some(value));
+                }
+                return Ok(());
+            }
+            let known = of.key(&name).filter(|key| key.everybody || admin);
+            match (answer, known) {
+                (Ok(asked), Some(key)) => {
+                    // The whole list is right for what all have, and for both values of a boolean.
+                    let is_whole = matches!(key.kind, Kind::Truth | Kind::Always | Kind::Never)
+                        || (key.kind == Kind::Specs && !admin);
+                    prop_assert!(is_whole || !asked.filters.is_empty(), "{name} is dropped");
+                }
+                (Ok(asked), None) => {
                     prop_assert!(version < Version::STRICT_FILTERS, "{name} is dropped");
                     let nothing = asked.filters.iter().any(|filter| filter.test == Test::Nothing);
                     prop_assert_eq!(nothing, admin);
                 }
-                Err(_) => prop_assert!(known || version >= Version::STRICT_FILTERS, "{name} is refused"),
+                (Err(_), known) => {
+                    prop_assert!(known.is_some() || version >= Version::STRICT_FILTERS, "{name} is refused");
+                }
             }
         }
     }

@@ -16,14 +16,18 @@ use crate::domain::{
 };
 use crate::flow::place::zone_of;
 use crate::flow::{Facts, wishes};
-use crate::list::{ListQuery, Page, Test};
+use crate::list::{Filter, ListQuery, Page, Test, UNKNOWN};
 use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, AgentRow, Db};
 
 /// The query, limited to the caller's project. Only an admin may ask for all projects (project
-/// `None`).
+/// `None`). An admin who names another project and does not ask for all finds nothing.
 pub(super) fn seen_by(caller: &Caller, mut query: ListQuery) -> ListQuery {
     if !(caller.admin && query.all_projects) {
+        let other = query.project.as_ref().is_some_and(|project| *project != caller.project);
+        if caller.admin && other {
+            query.filters.push(Filter { key: &UNKNOWN, test: Test::Nothing });
+        }
         query.project = Some(caller.project.clone());
     }
     query
