@@ -195,7 +195,12 @@ impl Flow {
         Ok(failed)
     }
 
-    async fn renew(&self, authority: &Authority, agent: &Agent, enrolment: Enrolment) -> Result<(), String> {
+    async fn renew(
+        &self,
+        authority: &Authority,
+        agent: &Arc<Agent>,
+        enrolment: Enrolment,
+    ) -> Result<(), String> {
         let csr = agent.new_key().await.map_err(|error| error.to_string())?;
         let issued =
             authority.sign_agent(&csr, &enrolment.name, enrolment.id, self.facts.options.clock.now());
@@ -205,35 +210,58 @@ impl Flow {
         // The agent has stored both, and would report them when it is asked the next time.
         let mut trusts = authority.pins().to_vec();
         trusts.sort_unstable();
-        let says = {
+        {
             let mut state = agent.state();
             if let Some(said) = state.capabilities.as_mut().and_then(|said| said.tls.as_mut()) {
                 *said = v1::TlsIdentity { trusts, signed_by: authority.pin().to_owned() };
             }
-            state.capabilities.clone()
-        };
+        }
         let (name, id, ends) = (enrolment.name, enrolment.id, issued.expires_at);
         let write = move |db: &Db<'_>| {
             // An agent that has joined again meanwhile has another certificate.
             let standing = db.enrolment(&name)?.filter(|standing| standing.id == id);
+            let stands = standing.is_some();
             if let Some(standing) = standing {
                 db.put_enrolment(&Enrolment { expires_at: ends, ..standing })?;
-                if let Some(says) = &says {
-                    db.put_capabilities(&name, says, None)?;
-                }
             }
-            Ok(())
+            Ok(stands)
         };
-        self.unleased
+        let stands = self
+            .unleased
             .write("keep that a certificate was renewed", write)
             .await
             .map_err(|refusal| refusal.to_string())?;
+        if stands {
+            self.keep_report(agent).await;
+        }
         tracing::info!(
             agent = agent.entry.name,
             authority = authority.pin(),
             "the certificate of an agent was renewed"
         );
         Ok(())
+    }
+
+    /// Stores an agent's report with its new certificate. Only the holder of the agent's lease does:
+    /// after the lease another controller asks the agent itself.
+    async fn keep_report(&self, agent: &Arc<Agent>) {
+        let Some(held) = agent.id().and_then(|id| self.facts.agents.held(id).ok()) else { return };
+        let said = Arc::clone(agent);
+        let write = move |db: &Db<'_>| {
+            // Read in the transaction, so that no newer report of the agent is overwritten.
+            let says = said.state().capabilities.clone();
+            if let Some(says) = &says {
+                db.put_capabilities(&said.entry.name, says, None)?;
+            }
+            Ok(())
+        };
+        if let Err(refusal) = held.store.write("keep which certificate an agent has", write).await {
+            tracing::warn!(
+                agent = agent.entry.name,
+                error = %refusal,
+                "cannot keep which certificate an agent has; its next report is kept"
+            );
+        }
     }
 
     /// Starts the task that follows an agent, unless leases decide which controller does.
