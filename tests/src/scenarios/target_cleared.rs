@@ -18,6 +18,9 @@ use crate::native::text;
 use crate::site::{GROUP, Programs, Site, TARGET, agent_config, goes_on, going, number, progress};
 
 const HALF_MINUTE: Duration = Duration::from_secs(30);
+/// Time within which the agent puts back what it was told of, on an emulated machine and with the
+/// questions about the tree. The kernel tells at once; the resync is sixty times as far away.
+const REPAIRED: Duration = Duration::from_secs(10);
 /// `SIGSTOP`
 const STOP: u8 = 19;
 /// `SIGCONT`
@@ -96,6 +99,13 @@ fn scenes(site: &Site) -> Result<()> {
         }
     }
     result
+}
+
+/// Checks the time that the agent took to put something back.
+fn in_time(took: Duration) -> Result<()> {
+    check(took <= REPAIRED, || {
+        format!("put back after {took:?}, and the watch should do it within {REPAIRED:?}")
+    })
 }
 
 /// An attachment of the volume.
@@ -214,6 +224,7 @@ impl<'a> Acts<'a> {
         check(mapped, || format!("the tree does not show the host's access: {before:?}"))?;
         let calls = self.clear(agent, None)?;
         let took = self.until_back(&before, Instant::now())?;
+        in_time(took)?;
         goes_on(&writer).context("after the clear")?;
         let seen = progress(&writer)?;
         check(number(&seen, "errors")? == 0, || format!("the host's writes over the clear: {seen}"))?;
@@ -249,6 +260,7 @@ impl<'a> Acts<'a> {
         let began = Instant::now();
         self.until_mapped(&attached.acl)?;
         let took = began.elapsed();
+        in_time(took)?;
         self.settled(&attached)?;
         let written = Self::writes(&attached.disk, "after the ACL was removed by hand")?;
         self.evidence.shows(format!(
