@@ -136,8 +136,14 @@ impl Audit {
         }
     }
 
-    /// Writes and prunes until it is dropped.
-    pub(crate) async fn run(&self, store: &Store, keep: Option<Duration>, now: impl Fn() -> SystemTime) {
+    /// Writes and prunes until it is dropped. Prunes nothing while `now` is `None`: the clock cannot
+    /// be relied on.
+    pub(crate) async fn run(
+        &self,
+        store: &Store,
+        keep: Option<Duration>,
+        now: impl Fn() -> Option<SystemTime>,
+    ) {
         let (mut pause, mut prune_at) = (FLUSH_EVERY, Instant::now());
         loop {
             pause = match self.flush(store).await {
@@ -151,7 +157,8 @@ impl Audit {
             if let Some(keep) = keep
                 && prune_at <= Instant::now()
             {
-                let more = now().checked_sub(keep).map(|before| prune(store, before));
+                let before = now().and_then(|now| now.checked_sub(keep));
+                let more = before.map(|before| prune(store, before));
                 let more = match more {
                     Some(more) => more.await,
                     None => false,
@@ -286,7 +293,7 @@ mod tests {
         (0..count).for_each(|number| audit.record(entry(number)));
         // A line one microsecond younger is kept.
         let keep = Duration::from_micros(2);
-        let now = || time_of(i64::try_from(count).unwrap());
+        let now = || Some(time_of(i64::try_from(count).unwrap()));
         let task = audit.run(&store, Some(keep), now);
         let pruned = async {
             while kept(&store).await.len() != 2 {

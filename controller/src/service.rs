@@ -238,7 +238,7 @@ impl Service {
         let tasks = &self.flow.tasks;
         tasks.spawn(heard::run(self.store.clone(), Arc::clone(&self.facts.agents)));
         let (audit, store, facts) = (Arc::clone(&self.audit), self.store.clone(), self.facts.clone());
-        tasks.spawn(async move { audit::keep(&audit, &store, &facts.options).await });
+        tasks.spawn(async move { audit::keep(&audit, &store, &facts).await });
         tasks.spawn(records::keep(self.store.clone(), self.facts.clone()));
         tasks.spawn(Arc::clone(&self.flow).keep_certificates());
         let flow = Arc::clone(&self.flow);

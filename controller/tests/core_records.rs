@@ -65,3 +65,26 @@ async fn records_are_kept_for_ever_where_that_is_asked_for() {
     assert_eq!(rig.service.prune_records().await.unwrap(), 0);
     assert!(!specs(&rig, gone).is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_ahead_deletes_nothing_for_a_day() {
+    let mut rig = Rig::new(0).await;
+    let gone = rig.volume(false).await;
+    rig.service.delete_volume(&admin(), gone).await.unwrap();
+    rig.until_deleted(gone).await;
+    rig.restart().await;
+    put_forward(2 * 86_400);
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0, "nothing is old");
+    set_clock(i64::try_from(YEAR_AND_MORE).unwrap());
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0, "the clock was set");
+    put_forward(3_600);
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0, "it has run evenly for an hour only");
+    // A controller that starts with that clock waits as well.
+    rig.restart().await;
+    assert_eq!(rig.service.prune_records().await.unwrap(), 0, "it has just started");
+    assert!(!specs(&rig, gone).is_empty());
+    // The control: the same clock, once it has run evenly for a day.
+    put_forward(86_400);
+    assert!(rig.service.prune_records().await.unwrap() > 0);
+    assert_eq!(specs(&rig, gone), Vec::<String>::new());
+}

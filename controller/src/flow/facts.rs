@@ -14,6 +14,7 @@ use super::options::ServiceOptions;
 use super::pulse::Pulses;
 use super::waits::Waits;
 use crate::agents::Agents;
+use crate::clock::SteadyClock;
 use crate::policy::Policies;
 use crate::store::{Store, micros};
 
@@ -27,6 +28,8 @@ pub(crate) struct Facts {
     pub(super) pulses: Arc<Pulses>,
     /// Times for which this controller has waited for something.
     pub(super) waits: Arc<Waits>,
+    /// The wall clock, for what goes by age.
+    pub(crate) steady: Arc<SteadyClock>,
     clocks: Arc<Mutex<HashMap<AttachmentId, Instant>>>,
 }
 
@@ -37,6 +40,7 @@ impl Facts {
         let born = u64::try_from(micros(options.clock.now())).unwrap_or(0);
         Self {
             waits: Arc::new(Waits::new(options.clock.clone())),
+            steady: Arc::new(SteadyClock::new(options.clock.clone())),
             options: Arc::new(options),
             agents: Arc::new(agents),
             cluster: store.cluster(),

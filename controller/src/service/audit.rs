@@ -5,7 +5,7 @@
 use super::{Refusal, Service};
 use crate::audit::Audit;
 use crate::domain::{AuditCall, AuditEntry, AuditLine, AuditQuery, Caller};
-use crate::flow::options::ServiceOptions;
+use crate::flow::Facts;
 use crate::policy::Target;
 use crate::store::{Db, Store};
 
@@ -40,6 +40,6 @@ impl Service {
 }
 
 /// Writes and prunes the audit log. Never returns: drop the future to end it.
-pub(super) async fn keep(audit: &Audit, store: &Store, options: &ServiceOptions) {
-    audit.run(store, options.keep_audit, || options.clock.now()).await;
+pub(super) async fn keep(audit: &Audit, store: &Store, facts: &Facts) {
+    audit.run(store, facts.options.keep_audit, || facts.steady.now()).await;
 }

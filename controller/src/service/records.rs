@@ -1,6 +1,7 @@
 //! Old records go by age: the store says which, and this deletes them in small transactions.
 //!
-//! What must never happen here: a tombstone that is deleted before its agent may forget its own.
+//! What must never happen here: a tombstone that is deleted before its agent may forget its own; a
+//! record deleted because the clock was set.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,7 +34,9 @@ async fn prune(store: &Store, keep: Duration, now: SystemTime) -> Result<u64, Re
 pub(super) async fn keep(store: Store, facts: Facts) {
     let Some(keep) = facts.options.keep_records else { return };
     loop {
-        if let Err(error) = prune(&store, keep, facts.options.clock.now()).await {
+        if let Some(now) = facts.steady.now()
+            && let Err(error) = prune(&store, keep, now).await
+        {
             tracing::warn!(%error, "old records are not deleted now");
         }
         tokio::time::sleep(EVERY).await;
@@ -41,9 +44,11 @@ pub(super) async fn keep(store: Store, facts: Facts) {
 }
 
 impl Service {
-    /// Deletes old records now, as each controller does every hour. Returns their number.
+    /// Deletes old records now, as each controller does every hour. Returns their number: 0, too,
+    /// while the wall clock has not run evenly for a day.
     pub async fn prune_records(&self) -> Result<u64, Refusal> {
         let Some(keep) = self.facts.options.keep_records else { return Ok(0) };
-        prune(&self.store, keep, self.facts.options.clock.now()).await
+        let Some(now) = self.facts.steady.now() else { return Ok(0) };
+        prune(&self.store, keep, now).await
     }
 }
