@@ -5,7 +5,7 @@
 //! The newest generation of its id stays with the identity, so that no later spec is older.
 //!
 //! What must never happen here: a record deleted that something open still needs; a tombstone
-//! deleted whose agent was not heard since; an id that may be used again.
+//! deleted whose agent was not heard since and may come back; an id that may be used again.
 
 use std::time::SystemTime;
 
@@ -20,19 +20,34 @@ use super::sql::{SqlError, values};
 const FENCES_MAX: u32 = 20;
 
 /// Volumes that are gone since before a time (`?1`), and of which nothing is open. Each tombstone
-/// is known to be true, and its agent was heard after that. Of a volume without a known storage
-/// agent, all agents were.
+/// is known to be true, and its agent was heard after that, or was given up before that time: such
+/// an agent is never taken in again. Of a volume without a known storage agent, all agents were
+/// heard.
 const GONE: &str = "SELECT g.volume_id FROM gone g WHERE g.gone_us < ?1 \
                     AND NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = g.volume_id) \
                     AND NOT EXISTS (SELECT 1 FROM takings t WHERE t.volume_id = g.volume_id AND t.done = 0) \
                     AND NOT EXISTS (SELECT 1 FROM specs s WHERE s.volume_id = g.volume_id AND (s.body IS NOT NULL \
                     OR (s.kind = 'connection' AND (s.settled = 0 OR NOT EXISTS \
-                    (SELECT 1 FROM agents a WHERE a.agent_id = s.agent_id AND a.heard_us > g.gone_us))) \
+                    (SELECT 1 FROM agents a WHERE a.agent_id = s.agent_id AND a.heard_us > g.gone_us)) AND NOT EXISTS \
+                    (SELECT 1 FROM forgotten f WHERE f.agent_id = s.agent_id AND f.open = 0 AND f.forgotten_us < ?1)) \
                     OR (s.kind <> 'connection' AND g.agent_id IS NOT NULL AND NOT EXISTS \
-                    (SELECT 1 FROM agents a WHERE a.agent_id = g.agent_id AND a.heard_us > g.gone_us)) \
+                    (SELECT 1 FROM agents a WHERE a.agent_id = g.agent_id AND a.heard_us > g.gone_us) AND NOT EXISTS \
+                    (SELECT 1 FROM forgotten f WHERE f.agent_id = g.agent_id AND f.open = 0 AND f.forgotten_us < ?1)) \
                     OR (s.kind <> 'connection' AND g.agent_id IS NULL AND EXISTS \
                     (SELECT 1 FROM agents a WHERE COALESCE(a.heard_us, 0) <= g.gone_us)))) \
                     ORDER BY g.gone_us LIMIT ?2";
+
+/// Tombstones of connections to volumes that are there, of hosts that were given up before a time
+/// (`?1`). The newest generation of a volume's specs stays.
+///
+/// Those of other hosts stay as long as the volume: no row says when one came true, and there is
+/// one at most for each pair of volume and host.
+const FORGOTTEN: &str = "DELETE FROM specs WHERE kind = 'connection' AND (volume_id, agent_id) IN \
+                         (SELECT s.volume_id, s.agent_id FROM specs s JOIN forgotten f ON f.agent_id = s.agent_id \
+                         WHERE s.kind = 'connection' AND s.body IS NULL AND f.open = 0 AND f.forgotten_us < ?1 \
+                         AND EXISTS (SELECT 1 FROM volumes v WHERE v.id = s.volume_id) \
+                         AND EXISTS (SELECT 1 FROM specs n WHERE n.volume_id = s.volume_id \
+                         AND (n.epoch, n.counter) > (s.epoch, s.counter)) LIMIT ?2)";
 
 /// Receipts from before a time (`?1`) that no record names. Of a volume that is there, the newest
 /// receipt of each initiator stays, and so does every one that is not proven.
@@ -70,12 +85,14 @@ pub(crate) struct Pruned {
     pub(crate) receipts: u64,
     /// Volumes and snapshots whose specs were deleted.
     pub(crate) volumes: u64,
+    /// Tombstones of connections that hosts had which were given up.
+    pub(crate) connections: u64,
 }
 
 impl Pruned {
     /// The number of all of them.
     pub(crate) fn count(self) -> u64 {
-        self.fences + self.detached + self.receipts + self.volumes
+        self.fences + self.detached + self.receipts + self.volumes + self.connections
     }
 }
 
@@ -93,7 +110,8 @@ impl Db<'_> {
         self.run(TAKINGS, &[])?;
         let receipts = self.run(RECEIPTS, &values![before, PRUNE_ROWS_MAX])?;
         let volumes = self.prune_gone(specs_before)?;
-        Ok(Pruned { fences, detached, receipts, volumes })
+        let connections = self.run(FORGOTTEN, &values![specs_before, PRUNE_ROWS_MAX])?;
+        Ok(Pruned { fences, detached, receipts, volumes, connections })
     }
 
     /// Deletes fences that were lifted, with what they took. A fence that still takes something

@@ -6,6 +6,7 @@ use crate::store::{Asked, FenceRow, Taker};
 
 contract![
     what_is_gone_is_pruned_once_nothing_of_it_is_open,
+    tombstones_of_a_given_up_host_go_by_age,
     receipts_go_when_nothing_names_them,
     a_lifted_fence_goes_with_what_it_took,
 ];
@@ -103,6 +104,46 @@ async fn what_is_gone_is_pruned_once_nothing_of_it_is_open(place: Place) {
         };
         assert_eq!(place.write(look).await, (false, true, 1, true), "{why}");
     }
+}
+
+async fn tombstones_of_a_given_up_host_go_by_age(place: Place) {
+    let (living, alone) = (place.volume().await.id, place.volume().await.id);
+    let gone = gone(&place).await;
+    let kind = Kind::Connection(HOST);
+    let fill = move |db: &Db<'_>| {
+        for id in [living, alone] {
+            db.put_spec(id, kind, &SpecContent::tombstone(kind, true))?;
+        }
+        db.put_spec(living, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?;
+        Ok(db.renew(living, Kind::Export, Generation { epoch: 1, counter: 9 })?)
+    };
+    place.write(fill).await;
+    let count = async |all: bool| {
+        let pruned = prune(&place, all).await;
+        (pruned.volumes, pruned.connections)
+    };
+    run(
+        &place,
+        &["UPDATE specs SET settled = 0 WHERE kind = 'connection'", "DELETE FROM agents WHERE name = 'h'"],
+    )
+    .await;
+    assert_eq!(count(true).await, (0, 0), "nobody has given the host up");
+    let forget = |db: &Db<'_>| {
+        let sql = "INSERT INTO forgotten (agent_id, name, storage, open, by_user, by_request, forgotten_us) \
+                   VALUES (?1, 'h', 0, 1, 'u', 'r', ?2)";
+        Ok(db.run(sql, &values![HOST, db.now]).map(drop)?)
+    };
+    place.write(forget).await;
+    assert_eq!(count(true).await, (0, 0), "other rows of it are left");
+    run(&place, &["UPDATE forgotten SET open = 0"]).await;
+    assert_eq!(count(false).await, (0, 0), "it was given up just now");
+    assert_eq!(count(true).await, (1, 1));
+    let left = async |id: VolumeId| {
+        place.read(move |db| Ok((db.spec(id, kind)?.is_some(), db.is_known_id(id)?))).await
+    };
+    assert_eq!(left(living).await, (false, true));
+    assert_eq!(left(alone).await, (true, true), "the newest generation of an id stays");
+    assert_eq!(left(gone).await, (false, true));
 }
 
 async fn receipts_go_when_nothing_names_them(place: Place) {
