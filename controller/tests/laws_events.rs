@@ -1,6 +1,7 @@
 //! Random sequences of requests and faults: after each one the status of a volume is the derived
 //! one, each attachment's row is one of the table of decision 78, and an attachment that was
-//! acknowledged as detached has no grant.
+//! acknowledged as detached has no grant. Once all agents are up and nothing is held, every row
+//! comes to rest.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
@@ -221,6 +222,18 @@ impl Run {
         }
     }
 
+    /// Waits until every row is at rest: nothing moves but connections that their clients have not
+    /// completed.
+    async fn rests(&self) {
+        let moving = "SELECT status || ' ' || access || ' ' || id FROM attachments \
+                      WHERE moving = 1 AND NOT (status = 'attaching' AND access = 20)";
+        until("the rest of all attachments", async || match self.rig.texts(moving) {
+            rows if rows.is_empty() => Ok(()),
+            rows => Err(format!("{rows:?}")),
+        })
+        .await;
+    }
+
     /// All is well again: everything can be detached, and then nothing is left.
     async fn end(self) {
         self.rig.storage.set_down(false);
@@ -233,6 +246,8 @@ impl Run {
         for name in &self.rig.names {
             self.rig.until_host(name, |host| host.up).await;
         }
+        self.rests().await;
+        check_rows(&self.rig);
         let mut silent = 0;
         loop {
             let volume = self.rig.service.volume(&admin(), self.volume).await.unwrap();
