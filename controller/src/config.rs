@@ -34,7 +34,7 @@ use callers::RawKeystone;
 pub use callers::{Asked, Callers};
 pub use enrolment::Enrolment;
 use enrolment::RawEnrolment;
-use kept::{RawAudit, RawRecords, keep_audit, keep_records};
+use kept::{RawAttachments, RawAudit, RawRecords};
 use scheduler::RawScheduler;
 
 /// The path of the file, unless the command line names another.
@@ -95,6 +95,8 @@ pub struct Config {
     pub keep_audit: Option<Duration>,
     /// The time for which records of what has ended are kept; `None` for ever.
     pub keep_records: Option<Duration>,
+    /// The age at which a reserved attachment without a connector ends; `None` for none.
+    pub expire_reserved: Option<Duration>,
     /// The addresses of the metrics; empty for none.
     pub metrics: Vec<SocketAddr>,
     /// The log's filter, in the form of `tracing-subscriber`.
@@ -159,8 +161,7 @@ impl Config {
         let public_url = wrong.note(raw.public_url.map(|text| public_url(&file, &text)).transpose());
         let metrics = raw.metrics.map_or_else(|| Ok(Vec::new()), |raw| metrics::listen(&file, &raw));
         let metrics = wrong.note(metrics);
-        let keep_audit = wrong.note(keep_audit(&file, raw.audit.keep_days.as_ref()));
-        let keep_records = wrong.note(keep_records(&file, raw.records.keep_days.as_ref()));
+        let ages = wrong.note(kept::ages(&file, &raw.audit, &raw.records, &raw.attachments));
         let log = wrong.note(file.log(raw.log, "mooring_controller"));
         wrong.end(|| {
             Some(Self {
@@ -183,8 +184,9 @@ impl Config {
                 enrolment: enrolment?,
                 database: database?,
                 public_url: public_url?,
-                keep_audit: keep_audit?,
-                keep_records: keep_records?,
+                keep_audit: ages?.keep_audit,
+                keep_records: ages?.keep_records,
+                expire_reserved: ages?.expire_reserved,
                 metrics: metrics?,
                 log: log?,
             })
@@ -270,6 +272,8 @@ struct RawConfig {
     audit: RawAudit,
     #[serde(default)]
     records: RawRecords,
+    #[serde(default)]
+    attachments: RawAttachments,
     metrics: Option<Spanned<RawMetrics>>,
     log: Option<Spanned<String>>,
 }
@@ -595,6 +599,25 @@ mod tests {
     }
 
     #[test]
+    fn reserved_attachments_end_only_where_the_file_says_so() {
+        let of = |text: &str| {
+            let config = Config::parse(&format!("{GOOD}{text}"), "file", Asked::Everybody);
+            config.map(|config| config.expire_reserved)
+        };
+        assert_eq!(of("").unwrap(), None);
+        assert_eq!(of("[attachments]\nexpire_reserved_days = 0\n").unwrap(), None);
+        let month = of("[attachments]\nexpire_reserved_days = 30\n").unwrap();
+        assert_eq!(month, Some(Duration::from_hours(30 * 24)));
+        for wrong in ["-1", "36501"] {
+            let error = of(&format!("[attachments]\nexpire_reserved_days = {wrong}\n")).unwrap_err();
+            assert!(error.to_string().contains("attachments.expire_reserved_days"), "{error}");
+        }
+        for wrong in ["expire_reserved_days = \"30\"", "expire_days = 30"] {
+            assert!(of(&format!("[attachments]\n{wrong}\n")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_example_is_a_configuration_and_shows_every_key() {
         let config = Config::parse(EXAMPLE, "example", Asked::Everybody).unwrap();
         assert_eq!(config.listen, [LISTEN_DEFAULT]);
@@ -618,6 +641,8 @@ mod tests {
             "[audit]",
             "keep_days",
             "[records]",
+            "[attachments]",
+            "expire_reserved_days",
             "log",
             "[tls]",
             "[database]",

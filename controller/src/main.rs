@@ -304,6 +304,7 @@ fn options_of(config: Config, policies: Arc<Policies>, restored: bool) -> Result
         shared_initiators: config.shared_initiators,
         keep_audit: config.keep_audit,
         keep_records: config.keep_records,
+        expire_reserved: config.expire_reserved,
     };
     Ok((options, database))
 }

@@ -12,6 +12,7 @@ mod check;
 pub(crate) mod counts;
 mod detach;
 mod enrol;
+mod expire;
 mod failed;
 pub(crate) mod fence;
 mod forget;
@@ -240,6 +241,7 @@ impl Service {
         let (audit, store, facts) = (Arc::clone(&self.audit), self.store.clone(), self.facts.clone());
         tasks.spawn(async move { audit::keep(&audit, &store, &facts).await });
         tasks.spawn(records::keep(self.store.clone(), self.facts.clone()));
+        tasks.spawn(expire::keep(Arc::clone(&self.flow), self.store.clone()));
         tasks.spawn(Arc::clone(&self.flow).keep_certificates());
         let flow = Arc::clone(&self.flow);
         tasks.spawn(async move { flow.go_on_forgetting().await });

@@ -88,3 +88,40 @@ async fn a_clock_that_is_set_ahead_deletes_nothing_for_a_day() {
     assert!(rig.service.prune_records().await.unwrap() > 0);
     assert_eq!(specs(&rig, gone), Vec::<String>::new());
 }
+
+const DAY: u64 = 86_400;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserved_attachment_ends_at_the_age_that_is_asked_for() {
+    let mut rig = Rig::quiet_with(0, |options| {
+        options.expire_reserved = Some(std::time::Duration::from_secs(10 * DAY));
+    });
+    rig.up().await;
+    let (held, used) = (rig.volume(false).await, rig.volume(false).await);
+    let waits = rig.service.create_attachment(&admin(), reserve(held), LONG).await.unwrap().id;
+    let connected = rig.service.create_attachment(&admin(), client(used, 1), LONG).await.unwrap().id;
+    put_forward(9 * DAY);
+    assert_eq!(rig.service.expire_reserved().await.unwrap(), 0, "it is young");
+    put_forward(DAY);
+    assert_eq!(rig.service.expire_reserved().await.unwrap(), 1);
+    let gone = rig.service.attachment(&admin(), waits).await;
+    assert!(matches!(gone, Err(Refusal::NotFound { .. })), "{gone:?}");
+    rig.until_volume(held, VolumeStatus::Available).await;
+    // Its record says who ended it.
+    let asked = format!("SELECT asked_user || ' ' || asked_request FROM detached WHERE id = '{waits}'");
+    assert_eq!(rig.texts(&asked), ["mooring-controller attachments.expire_reserved_days"]);
+    // One with a connector never ends so.
+    put_forward(YEAR_AND_MORE);
+    assert_eq!(rig.service.expire_reserved().await.unwrap(), 0);
+    rig.service.attachment(&admin(), connected).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserved_attachment_stays_unless_the_configuration_ends_it() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(false).await;
+    let waits = rig.service.create_attachment(&admin(), reserve(volume), LONG).await.unwrap().id;
+    put_forward(YEAR_AND_MORE);
+    assert_eq!(rig.service.expire_reserved().await.unwrap(), 0);
+    rig.service.attachment(&admin(), waits).await.unwrap();
+}

@@ -1,4 +1,5 @@
-//! `[audit]` and `[records]`: times for which lines of the audit log and old records are kept.
+//! `[audit]`, `[records]` and `[attachments]`: times for which lines of the audit log, old records
+//! and reserved attachments are kept.
 
 use std::time::Duration;
 
@@ -19,20 +20,41 @@ const KEEP_RECORDS_MIN: u64 = TOMBSTONE_KEEP.as_secs() / (24 * 60 * 60);
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawAudit {
-    pub(super) keep_days: Option<Spanned<i64>>,
+    keep_days: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawRecords {
-    pub(super) keep_days: Option<Spanned<i64>>,
+    keep_days: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawAttachments {
+    expire_reserved_days: Option<Spanned<i64>>,
+}
+
+/// Reads the days after which a reserved attachment ends; `None` for 0 and by default, which means
+/// never.
+fn expire_reserved(file: &File<'_>, raw: &RawAttachments) -> Result<Option<Duration>, ConfigError> {
+    let Some(days) = &raw.expire_reserved_days else { return Ok(None) };
+    match u64::try_from(*days.get_ref()) {
+        Ok(0) => Ok(None),
+        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
+        _ => {
+            let why = format!(
+                "attachments.expire_reserved_days: {} is not 0 (never) to {KEEP_DAYS_MAX}: want after how many days a reserved \
+                 attachment without a connector ends",
+                days.get_ref()
+            );
+            Err(file.wrong(&days.span(), why))
+        }
+    }
 }
 
 /// Reads the days for which lines are kept; `None` for 0, which means for ever.
-pub(super) fn keep_audit(
-    file: &File<'_>,
-    days: Option<&Spanned<i64>>,
-) -> Result<Option<Duration>, ConfigError> {
+fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
     let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
     match u64::try_from(*days.get_ref()) {
         Ok(0) => Ok(None),
@@ -48,10 +70,7 @@ pub(super) fn keep_audit(
 }
 
 /// Reads the days for which old records are kept; `None` for 0, which means for ever.
-pub(super) fn keep_records(
-    file: &File<'_>,
-    days: Option<&Spanned<i64>>,
-) -> Result<Option<Duration>, ConfigError> {
+fn keep_records(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
     let Some(days) = days else { return Ok(Some(KEEP_RECORDS_DEFAULT)) };
     match u64::try_from(*days.get_ref()) {
         Ok(0) => Ok(None),
@@ -67,4 +86,29 @@ pub(super) fn keep_records(
             Err(file.wrong(&days.span(), why))
         }
     }
+}
+
+/// Ages from which on things are deleted; `None` for never.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ages {
+    /// Age of lines of the audit log.
+    pub(super) keep_audit: Option<Duration>,
+    /// Age of records of what has ended.
+    pub(super) keep_records: Option<Duration>,
+    /// Age of reserved attachments without a connector.
+    pub(super) expire_reserved: Option<Duration>,
+}
+
+/// Reads all ages.
+pub(super) fn ages(
+    file: &File<'_>,
+    audit: &RawAudit,
+    records: &RawRecords,
+    attachments: &RawAttachments,
+) -> Result<Ages, ConfigError> {
+    Ok(Ages {
+        keep_audit: keep_audit(file, audit.keep_days.as_ref())?,
+        keep_records: keep_records(file, records.keep_days.as_ref())?,
+        expire_reserved: expire_reserved(file, attachments)?,
+    })
 }

@@ -81,6 +81,8 @@ pub struct ServiceOptions {
     /// Time for which records are kept of what has ended: receipts, detached attachments, lifted
     /// fences, deleted volumes. `None`: for ever.
     pub keep_records: Option<Duration>,
+    /// Age at which a reserved attachment without a connector ends. `None`: at none.
+    pub expire_reserved: Option<Duration>,
 }
 
 /// Default of [`ServiceOptions::keep_audit`].
@@ -131,6 +133,7 @@ impl ServiceOptions {
             shared_initiators: false,
             keep_audit: Some(KEEP_AUDIT_DEFAULT),
             keep_records: Some(KEEP_RECORDS_DEFAULT),
+            expire_reserved: None,
         }
     }
 

@@ -183,13 +183,23 @@ fn begin(
         rewished.hosts.extend(again);
         return Ok(Begun::Going(volume.id, rewished, revision));
     }
-    // No agent has any part of this attachment.
-    ask(&asked, &mut row, false);
-    db.detach(&row, None, way.is_forced())?;
-    db.attachment_event(volume.id)?;
-    let rewished = wishes::apply(db, volume.id, &mut going, &BTreeSet::new())?;
+    let rewished = end_unconnected(db, &asked, &mut row, way.is_forced(), &mut going)?;
     let answer = detached(facts, db, caller, id, volume.id, None)?;
     Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
+}
+
+/// Ends an attachment of which no agent has any part, together with those that are `going`.
+pub(super) fn end_unconnected(
+    db: &Db<'_>,
+    asked: &Asked,
+    row: &mut AttachmentRow,
+    forced: bool,
+    going: &mut [AttachmentRow],
+) -> Result<SpecChanges, Abort> {
+    ask(asked, row, false);
+    db.detach(row, None, forced)?;
+    db.attachment_event(row.volume)?;
+    wishes::apply(db, row.volume, going, &BTreeSet::new())
 }
 
 /// Begins a force detach from a volume in review. No spec is written for it: the storage agent

@@ -254,6 +254,20 @@ impl Db<'_> {
         }
     }
 
+    /// At most `limit` reserved attachments without a connector that were made until a time, oldest
+    /// first. Leaves out those of volumes in review.
+    pub(crate) fn reserved_until(
+        &self,
+        until: SystemTime,
+        limit: u32,
+    ) -> Result<Vec<AttachmentRow>, SqlError> {
+        self.attachments_where(
+            "WHERE status = 'reserved' AND connector IS NULL AND created_us <= ?1 \
+             AND volume_id NOT IN (SELECT id FROM volumes WHERE review IS NOT NULL) ORDER BY created_us, id LIMIT ?2",
+            &values![until, limit],
+        )
+    }
+
     /// Volumes with attachments of one project or all, and the agents that serve them.
     pub(crate) fn volumes_attached(
         &self,

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::store::prune::Pruned;
-use crate::store::{Asked, FenceRow, Taker};
+use crate::store::{Asked, AttachmentRow, FenceRow, Taker};
 
 contract![
     what_is_gone_is_pruned_once_nothing_of_it_is_open,
     tombstones_of_a_given_up_host_go_by_age,
+    reserved_attachments_are_found_by_their_age,
     receipts_go_when_nothing_names_them,
     a_lifted_fence_goes_with_what_it_took,
 ];
@@ -144,6 +145,29 @@ async fn tombstones_of_a_given_up_host_go_by_age(place: Place) {
     assert_eq!(left(living).await, (false, true));
     assert_eq!(left(alone).await, (true, true), "the newest generation of an id stays");
     assert_eq!(left(gone).await, (false, true));
+}
+
+async fn reserved_attachments_are_found_by_their_age(place: Place) {
+    let (volume, reviewed) = (place.volume().await.id, place.volume().await.id);
+    let made = |volume, at| AttachmentRow::reserved(AttachmentId::random(), volume, "p", time_of(at));
+    let (old, young) = (made(volume, 10), made(volume, 11));
+    let connected = AttachmentRow { connector: Some(serde_json::Map::new()), ..made(volume, 1) };
+    let rows = [old.clone(), young, connected, made(reviewed, 1)];
+    let fill = move |db: &Db<'_>| {
+        for row in &rows {
+            db.put_attachment(row)?;
+        }
+        db.run("UPDATE volumes SET review = 'x' WHERE id = ?1", &values![reviewed])?;
+        Ok(())
+    };
+    place.write(fill).await;
+    let found = async |until: i64| {
+        let read = move |db: &Db<'_>| Ok(db.reserved_until(time_of(until), 10)?);
+        place.read(read).await.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(9).await, []);
+    assert_eq!(found(10).await, [old.id]);
+    assert_eq!(found(11).await.len(), 2);
 }
 
 async fn receipts_go_when_nothing_names_them(place: Place) {
