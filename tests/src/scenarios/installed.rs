@@ -1,13 +1,14 @@
 //! Mooring installed from its packages, under systemd itself: one machine that is storage node,
 //! host and controller, beside the daemons of Debian's packages. The units' sandboxes allow what
-//! the daemons need, including an image's reader in its own sandbox. Restarts by systemd drop no
-//! session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
-//! zeroed, the machine waits for a mark of the progress.
+//! the daemons need for every verb, including an image's reader in its own sandbox. Restarts by
+//! systemd drop no session, nor does an upgrade, a removal or a purge of the packages. Turned off
+//! while a volume is zeroed, the machine waits for a mark of the progress.
 //!
 //! What must never happen here: a step that docs/install.md does not have; a file
 //! that the packages do not bring.
 
 mod units;
+mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -60,7 +61,7 @@ const CHECK: &str = "mooring-agent --check; modprobe iscsi_tcp && mooring-sessio
 /// Changes a row of the agent's store and leaves a valid database file, as faulty memory or a
 /// failing disk may do.
 const DAMAGE: &str = "python3 -c \"import sqlite3; db = sqlite3.connect('/var/lib/mooring/mooring-agent.db'); \
-    assert db.execute('UPDATE specs SET counter = counter + 1 WHERE kind = ?', ('export',)).rowcount == 1; db.commit()\"";
+    assert db.execute('UPDATE specs SET counter = counter + 1 WHERE kind = ? AND tombstone = 0', ('export',)).rowcount == 1; db.commit()\"";
 
 /// Makes the certificates of all hosts due, in the controller's database.
 const DUE: &str = "python3 -c \"import sqlite3, time; db = sqlite3.connect('/var/lib/mooring-controller/mooring-controller.db'); \
@@ -178,6 +179,7 @@ impl<'a> Machine<'a> {
         self.renewal()?;
         self.revocation()?;
         self.import()?;
+        self.verbs()?;
         self.inside()?;
         let live = attachment_of(self.mooring("attach data --host storage1")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());

@@ -29,7 +29,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "installed",
-        shows: "the packages under systemd: the units' sandboxes, certificates and an image in them; restarts, an upgrade, a removal and a purge while a host writes; a unit that would clear the target, and a shutdown during a job",
+        shows: "the packages under systemd: the units' sandboxes, every verb, certificates and an image in them; restarts, an upgrade, a removal and a purge while a host writes; a unit that would clear the target, and a shutdown during a job",
         tier: Tier::Rotation {
             subject: &[
                 "bus",
