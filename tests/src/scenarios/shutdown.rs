@@ -1,6 +1,6 @@
-//! systemd turns off a host that attaches, with its units, while services write to two attached
-//! disks and never fsync: one mounted by hand, one by fstab. After the boot every byte is there.
-//! The control has no unit that releases disks.
+//! systemd turns off a host that attaches, with its units, while services write to three attached
+//! disks and never fsync: one mounted by hand, two by fstab, with and without `_netdev`. After the
+//! boot every byte is there. The control has no unit that releases disks.
 //!
 //! What must never happen here: a count of bytes that a writer did not record itself, on a disk of
 //! the VM's own.
@@ -21,8 +21,8 @@ const OFF_WITHIN: Duration = Duration::from_secs(75);
 /// Time after which the control's shutdown counts as hanging. With the unit a shutdown takes some 4
 /// s.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
-/// Mount points of the volumes; the first is mounted without a hint at the network.
-const MOUNTS: [&str; 2] = ["/srv/hand", "/srv/fstab"];
+/// Mount points of the volumes: mounted by hand, by fstab with `_netdev`, by fstab without.
+const MOUNTS: [&str; 3] = ["/srv/hand", "/srv/fstab", "/srv/local"];
 
 /// Brings the network down at its stop, as ifupdown's networking.service does. The rig has brought
 /// it up.
@@ -171,8 +171,8 @@ impl Acts<'_> {
         ))?;
         self.fstab()?;
         self.sh(&format!(
-            "systemctl daemon-reload; systemctl start srv-fstab.mount; mountpoint {}",
-            MOUNTS[1]
+            "systemctl daemon-reload; systemctl start srv-fstab.mount srv-local.mount; mountpoint {}",
+            MOUNTS[1..].join(" && mountpoint ")
         ))?;
         self.refuses_a_stop()?;
         self.write()?;
@@ -187,7 +187,7 @@ impl Acts<'_> {
         self.volumes.get(index).map(|volume| name(volume)).context("a volume")
     }
 
-    /// Attaches a volume, detaches it, and attaches two others: one of them now has the kernel's
+    /// Attaches a volume, detaches it, and attaches three others: one of them now has the kernel's
     /// name of the first disk.
     fn attach(&mut self, control: &Control<'_>) -> Result<()> {
         let (before, device) = self.attach_one(control, "before")?;
@@ -195,7 +195,7 @@ impl Acts<'_> {
         let gone = format!("! test -e {}", name(&before));
         wait_for("the name to go", SOON, || Ok(self.sh(&gone).is_ok().then_some(())))?;
         let mut devices = Vec::new();
-        for volume in ["hand", "fstab"] {
+        for volume in ["hand", "fstab", "local"] {
             let (volume, device) = self.attach_one(control, volume)?;
             self.volumes.push(volume);
             devices.push(device);
@@ -206,7 +206,7 @@ impl Acts<'_> {
         wanted.sort();
         check(names.lines().eq(&wanted), || format!("names that udev has given: {names}"))?;
         let sessions = self.sessions()?;
-        check(sessions == 2, || format!("the target has {sessions} sessions"))?;
+        check(sessions == MOUNTS.len(), || format!("the target has {sessions} sessions"))?;
         self.evidence.shows(format!(
             "udev names each attached disk after its volume; {device} was another volume's before, whose name went with it"
         ));
@@ -225,8 +225,14 @@ impl Acts<'_> {
     }
 
     fn fstab(&self) -> Result<()> {
-        let line = format!("{} {} ext4 _netdev,nofail 0 0\n", self.volume(1)?, MOUNTS[1]);
-        self.vm.write("/etc/fstab", line.as_bytes(), 0o644)
+        let lines = format!(
+            "{} {} ext4 _netdev,nofail 0 0\n{} {} ext4 nofail 0 0\n",
+            self.volume(1)?,
+            MOUNTS[1],
+            self.volume(2)?,
+            MOUNTS[2]
+        );
+        self.vm.write("/etc/fstab", lines.as_bytes(), 0o644)
     }
 
     /// Checks that only a shutdown runs the unit's stop.
@@ -331,8 +337,8 @@ impl Acts<'_> {
         out.trim().parse().with_context(|| format!("sessions: {out}"))
     }
 
-    /// Boots the host; the daemons and fstab's mount start together, as in a boot of a machine with
-    /// a disk.
+    /// Boots the host; the daemons and fstab's mount with `_netdev` start together, as in a boot of
+    /// a machine with a disk.
     fn boot(&self, control: &mut Control<'_>, whole: bool) -> Result<()> {
         self.vm.boot()?;
         control.configure_host("host1")?;
@@ -342,24 +348,26 @@ impl Acts<'_> {
             .map(drop)
     }
 
-    /// Without any command, attachments return, and fstab's mount with them.
+    /// Without any command, attachments return, and fstab's mount with `_netdev` with them. The line
+    /// without it promises nothing for a boot, and is mounted by its name.
     fn comes_back(&mut self, control: &Control<'_>) -> Result<()> {
         let began = Instant::now();
         wait_for("fstab's mount", SOON, || {
             Ok(self.sh(&format!("mountpoint {}", MOUNTS[1])).is_ok().then_some(()))
         })?;
-        wait_for("the other disk", SOON, || {
-            Ok(self.sh(&format!("test -e {}", self.volume(0)?)).is_ok().then_some(()))
+        wait_for("the other disks", SOON, || {
+            let there = format!("test -e {} && test -e {}", self.volume(0)?, self.volume(2)?);
+            Ok(self.sh(&there).is_ok().then_some(()))
         })?;
         control.all_up_soon()?;
         let read = self.sh(&format!(
-            "mount {} {}; for point in {}; do python3 /run/reader.py $point/log; done",
+            "mount {} {}; systemctl start srv-local.mount; for point in {}; do python3 /run/reader.py $point/log; done",
             self.volume(0)?,
             MOUNTS[0],
             MOUNTS.join(" ")
         ))?;
         self.evidence.shows(format!(
-            "after a boot both attachments come back by themselves, fstab's mount by its name under /dev/disk/by-id ({:.1} s); read: {}",
+            "after a boot all attachments come back by themselves, fstab's mount by its name under /dev/disk/by-id ({:.1} s); read: {}",
             began.elapsed().as_secs_f64(),
             read.split_whitespace().collect::<Vec<_>>().join(", ")
         ));
