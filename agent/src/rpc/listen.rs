@@ -1,13 +1,14 @@
 //! Listeners of the API: a unix socket, TLS with certificates of both sides, or plain TCP where the
 //! configuration insists.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -227,18 +228,76 @@ fn handshakes(
     door: Arc<Door>,
 ) -> mpsc::Receiver<TlsStream<Seated<TcpStream>>> {
     let (sender, entered) = mpsc::channel(ARRIVED_MAX);
+    let refusals = Arc::new(Refusals::default());
     tokio::spawn(async move {
         while let Some(stream) = arrived.recv().await {
-            let (door, sender) = (Arc::clone(&door), sender.clone());
+            let (door, sender, refusals) = (Arc::clone(&door), sender.clone(), Arc::clone(&refusals));
             tokio::spawn(async move {
+                let peer = stream.connect_info().remote_addr();
                 match door.enter(stream).await {
                     Ok(stream) => drop(sender.send(stream).await),
-                    Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+                    Err(error) => refusals.say(peer, &error),
                 }
             });
         }
     });
     entered
+}
+
+/// Time in which the log names at most one refused caller for each reason: strangers must not fill
+/// it.
+const REFUSED_SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// Handshakes that were refused: when the log named each reason last.
+#[derive(Debug, Default)]
+struct Refusals(Mutex<BTreeMap<&'static str, RateLimit>>);
+
+impl Refusals {
+    /// Logs a handshake that failed: as a warning if the caller was refused for a reason that
+    /// somebody can mend.
+    fn say(&self, peer: Option<SocketAddr>, error: &std::io::Error) {
+        let peer = peer.map_or_else(|| "nobody".to_owned(), |peer| peer.to_string());
+        let Some(why) = why_refused(error) else {
+            tracing::debug!(%peer, %error, "a TLS handshake failed");
+            return;
+        };
+        let warn = || {
+            tracing::warn!(%peer, %error, "a caller was refused: {why}");
+            Ok::<_, Infallible>(())
+        };
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(()) = said.entry(why).or_default().when_due(SystemTime::now(), REFUSED_SAID_EVERY, warn);
+    }
+}
+
+/// The reason why a handshake was refused, with its remedy. `None` for a caller that went away, was
+/// too slow, or broke the protocol.
+fn why_refused(error: &std::io::Error) -> Option<&'static str> {
+    use rustls::{CertificateError as Bad, Error as Failed};
+    match error.get_ref()?.downcast_ref::<Failed>()? {
+        Failed::NoCertificatesPresented => {
+            Some("it shows no certificate; callers need one of the controller's authority")
+        }
+        Failed::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
+            Some("its certificate has expired; renew it, and see that the clocks of both machines are right")
+        }
+        Failed::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
+            Some("its certificate is not valid yet; see that the clocks of both machines are right")
+        }
+        Failed::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
+            Some("its certificate is of another authority than client_ca in the configuration")
+        }
+        Failed::InvalidCertificate(Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. }) => {
+            Some("its certificate is not one for a client; agents do not call agents")
+        }
+        Failed::InvalidCertificate(_) => Some("its certificate is not valid"),
+        Failed::PeerIncompatible(_) => Some("it does not speak TLS 1.3"),
+        Failed::InvalidMessage(_) => Some("it does not speak TLS; call this address by https"),
+        Failed::AlertReceived(_) => Some(
+            "it does not accept this agent; see that both have the same authority, and that this agent's certificate is valid",
+        ),
+        _ => None,
+    }
 }
 
 /// Time in which the log names at most one lost connection: strangers must not fill it.

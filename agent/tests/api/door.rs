@@ -182,6 +182,14 @@ fn identity(agent: &Agent, channel: &Channel) -> (Vec<String>, String) {
     said.tls.map(|tls| (tls.trusts, tls.signed_by)).unwrap()
 }
 
+/// Waits until the agent has warned of a refused caller with these words.
+#[track_caller]
+fn until_warned(why: &str) {
+    let warned =
+        |line: &str| line.contains("WARN") && line.contains("a caller was refused") && line.contains(why);
+    eventually(why, || logs().lines().any(warned));
+}
+
 fn der(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
@@ -228,17 +236,20 @@ fn only_a_caller_with_a_valid_client_certificate_is_let_in() {
     let stranger = Authority::new("stranger");
     let own = site.read().0;
     let agents = Pair { cert: own.clone(), key: own };
-    for (who, pair) in [
-        ("another host", Some(site.authority.pair(ServerAuth, false))),
-        ("this very host", Some(agents)),
-        ("one whose time has ended", Some(site.authority.pair(ClientAuth, true))),
-        ("another authority's", Some(stranger.controller())),
-        ("nobody", None),
+    for (who, pair, why) in [
+        ("another host", Some(site.authority.pair(ServerAuth, false)), "is not one for a client"),
+        ("this very host", Some(agents), "is not one for a client"),
+        ("one whose time has ended", Some(site.authority.pair(ClientAuth, true)), "has expired"),
+        ("another authority's", Some(stranger.controller()), "is of another authority"),
+        ("nobody", None, "it shows no certificate"),
     ] {
         assert!(site.dial(&agent, &site.authority, pair.as_ref()).is_err(), "{who}");
+        until_warned(why);
     }
     assert!(site.dial(&agent, &stranger, Some(&site.authority.controller())).is_err(), "it is not believed");
+    until_warned("it does not accept this agent");
     assert!(site.handshake(&rustls::version::TLS12).is_err(), "TLS 1.2");
+    until_warned("it does not speak TLS 1.3");
     let plain = Address::Plain(format!("{}:{}", own_loopback(), site.port));
     let said = agent.wait(async {
         let channel =
@@ -246,6 +257,7 @@ fn only_a_caller_with_a_valid_client_certificate_is_let_in() {
         hello(&channel).await.map_err(|status| status.to_string())
     });
     assert!(said.is_err(), "{said:?}");
+    until_warned("it does not speak TLS; call");
     assert!(site.dial(&agent, &site.authority, Some(&site.authority.controller())).is_ok());
 }
 

@@ -217,6 +217,29 @@ fn a_refused_join_is_in_the_audit_log_with_the_host_of_its_token() {
     assert_eq!(told, [(401, vec![]), (401, of_node1.clone()), (200, of_node1)]);
 }
 
+/// A host whose certificate was not renewed in time is down, and the reason is said.
+#[test]
+fn a_host_whose_certificate_has_expired_is_down_for_that_reason() {
+    let site = Site::new();
+    let node = site.node("node1");
+    node.join(&site.token("node1").unwrap()).unwrap();
+    let own = read(&node.identity());
+    let id = site.host("node1").unwrap().enrolment.unwrap().id;
+    let file = |name: &str| site.dir.path().join(name);
+    let signer = authority::Authority::load(&file("authority.crt"), &file("authority.key")).unwrap();
+    let key = authority::make_key().unwrap();
+    let a_year_ago = SystemTime::now() - Duration::from_hours(365 * 24);
+    let old = signer.sign_server(&key, &[authority::agent_server_name(id)], a_year_ago).unwrap();
+    std::fs::write(node.identity(), format!("{key}{}", old.certificate)).unwrap();
+    let agent = node.start();
+    site.until_refused("node1", "certificate expired");
+    drop(agent);
+    // The control: with its own certificate it is up.
+    std::fs::write(node.identity(), own).unwrap();
+    let _agent = node.start();
+    site.until_up("node1");
+}
+
 /// The controller uses only those roles of an agent with which it joined, whatever the agent's
 /// configuration says.
 #[test]
