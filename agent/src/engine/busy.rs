@@ -1,5 +1,5 @@
-//! Counts the work that a shutdown waits a moment for, data jobs and detaches, and knows whether a
-//! shutdown has begun.
+//! Counts the work that a shutdown waits a moment for (data jobs, detaches, revokes), and knows
+//! whether a shutdown has begun.
 //!
 //! What must never happen here: work that is counted after it has ended; a wait.
 
@@ -21,6 +21,8 @@ pub(crate) enum Task {
     Job(JobKind),
     /// A disk leaves this host.
     Detach,
+    /// An export of this storage node loses grants, and proves that they have drained.
+    Revoke,
 }
 
 #[derive(Debug, Default)]
@@ -28,12 +30,14 @@ struct Counts {
     /// Counts by kind, in the order in which the kinds first came.
     jobs: Vec<(JobKind, usize)>,
     detaches: usize,
+    revokes: usize,
 }
 
 impl Counts {
     fn of(&mut self, task: Task) -> &mut usize {
         match task {
             Task::Detach => &mut self.detaches,
+            Task::Revoke => &mut self.revokes,
             Task::Job(kind) => {
                 let known = self.jobs.iter().position(|(known, _)| *known == kind);
                 let index = known.unwrap_or_else(|| {
@@ -57,6 +61,11 @@ impl Counts {
             0 => {}
             1 => parts.push("1 disk is being detached".to_owned()),
             more => parts.push(format!("{more} disks are being detached")),
+        }
+        match self.revokes {
+            0 => {}
+            1 => parts.push("access to 1 volume is being revoked".to_owned()),
+            more => parts.push(format!("access to {more} volumes is being revoked")),
         }
         (!parts.is_empty()).then(|| parts.join("; "))
     }
@@ -150,7 +159,13 @@ mod tests {
         let second = busy.begin(Task::Detach);
         drop(held);
         assert_eq!(why().unwrap(), "1 disk is being detached");
+        let revokes = [Task::Revoke, Task::Revoke].map(|task| busy.begin(task));
+        assert_eq!(why().unwrap(), "1 disk is being detached; access to 2 volumes is being revoked");
         drop(second);
+        let [first, last] = revokes;
+        drop(first);
+        assert_eq!(why().unwrap(), "access to 1 volume is being revoked");
+        drop(last);
         assert_eq!(why(), None);
     }
 }

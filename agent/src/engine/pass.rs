@@ -17,6 +17,7 @@ use mooring_model::{
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
 use tokio::time::Instant;
 
+use super::busy::Task;
 use super::cell::{Cell, End, KeptSpec, SpecKind};
 use super::export::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
@@ -451,8 +452,11 @@ impl Engine {
             };
         };
         self.hear_first(cell, &mut wanted);
+        let revokes = cell.has_unproven(generation);
+        let busy = revokes.then(|| self.busy(Task::Revoke));
         let before = mooring_host::tree_operations();
         let Made { view, left } = self.make_export(cell, &wanted, generation, usable);
+        drop(busy);
         let operations = mooring_host::tree_operations() - before;
         let (left, mut problems) = match left {
             Ok(plan) => (Some(plan), Vec::new()),

@@ -1,5 +1,5 @@
-//! Shutdowns wait while a data job is at work. The job records its progress, and resumes from
-//! there.
+//! Shutdowns wait while a data job or a revoke is at work. A job records its progress, and resumes
+//! from there.
 
 use std::time::Duration;
 
@@ -59,6 +59,28 @@ fn a_job_at_a_shutdown_marks_how_far_it_is_and_goes_on_from_there() {
 
     let agent = node.start();
     eventually("it goes on", || jobs(&agent).iter().any(|job| job.resumed_bytes == mark * MIB));
+}
+
+#[test]
+fn a_revoke_that_takes_its_time_delays_a_shutdown_until_it_is_proven() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let daemon = Daemon::started();
+    let fake = runtime.block_on(Fake::serve(&daemon, &[]));
+    let (node, v) = (Node { bus: Some(daemon.bus()), ..Node::new() }, volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    eventually("nothing is at work", || fake.locks().is_empty());
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    assert!(!agent.put_export(brief(put_export(&v, 2, &[]))).unwrap().done);
+    eventually("the lock", || {
+        fake.locks() == ["shutdown delay Mooring agent: access to 1 volume is being revoked"]
+    });
+    node.fake.release(device(&v));
+    eventually("the proof", || agent.get(&v).unwrap().receipts.iter().any(|receipt| receipt.proven));
+    eventually("its end", || fake.locks().is_empty());
 }
 
 #[test]

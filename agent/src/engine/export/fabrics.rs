@@ -207,6 +207,11 @@ impl Cell {
         };
         wanted.initiators().iter().any(open).then(|| wanted.without(open))
     }
+
+    /// Says whether a grant was revoked up to this generation and is not known to have drained.
+    pub(in crate::engine) fn has_unproven(&self, generation: Generation) -> bool {
+        self.state().established.receipts().open().iter().any(|open| open.is_unproven(generation))
+    }
 }
 
 impl Engine {
