@@ -16,8 +16,12 @@ use mooring_tests::papers::PAGES;
 use mooring_tests::scenarios::ALL;
 use sha2::{Digest, Sha256};
 
+/// The stage that tries the packages on each Debian release, and the image. Other checks leave it
+/// out: it fetches Debian's packages.
+pub(crate) const PACKAGES: &str = "packages on Debian";
+
 /// Approximate seconds of the stages without a VM, for parts of equal length.
-const STAGES: [(&str, u16); 10] = [
+const STAGES: [(&str, u16); 11] = [
     ("fmt", 5),
     ("proto", 1),
     ("clippy", 180),
@@ -28,6 +32,7 @@ const STAGES: [(&str, u16); 10] = [
     ("docs", 40),
     ("vagrant", 15),
     ("lintian", 60),
+    (PACKAGES, 300),
 ];
 
 /// Pages that no test reads.

@@ -108,6 +108,11 @@ pub(crate) fn of_tests(root: &Path) -> Result<PathBuf> {
     Ok(output)
 }
 
+/// Runs all tests of packages, on packages of the tests' programs.
+pub(crate) fn test_of_tests(root: &Path) -> Result<()> {
+    run(&PackageArgs { debug: true, test: true, ..PackageArgs::default() }, root)
+}
+
 /// Copies the packages to their folder, under the names that apt expects.
 fn keep(made: &[PathBuf], output: &Path, version: &str) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(output).with_context(|| format!("make {}", output.display()))?;

@@ -15,7 +15,7 @@ use crate::full::{self, Full, Part};
 use crate::sim::{self, SimArgs};
 use crate::stages::{self, Count, Stages, cargo, one, tee};
 use crate::timings::Timings;
-use crate::{lanes, lintian, machine, proto, slow, vagrant};
+use crate::{lanes, lintian, machine, package, proto, slow, vagrant};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, Default, Args)]
@@ -276,6 +276,21 @@ impl Check<'_> {
         }
     }
 
+    /// In a full check, tries the packages on each Debian release, and the controller's image. It
+    /// makes packages anew in the folder of lintian's, and so runs after that.
+    fn packaged(&mut self) {
+        if !matches!(self.wanted, Wanted::Full(_)) {
+            return;
+        }
+        let (root, built) = (self.root, self.built);
+        self.stage(full::PACKAGES, full::PACKAGES, |_| {
+            if !built {
+                bail!("not run: the programs for them were not built");
+            }
+            package::test_of_tests(root).map(|()| Count::PASSED)
+        });
+    }
+
     fn images(&mut self) {
         let root = self.root;
         self.stages.run("VM image", || {
@@ -414,6 +429,7 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
         check.vms();
     }
     check.lints(beside);
+    check.packaged();
     if let Err(error) = check.timings.write(root, check.stages.times()) {
         check.stages.fail("timings", format!("{error:#}"));
     }
