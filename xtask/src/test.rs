@@ -114,6 +114,7 @@ fn ensure_packages(with_images: bool) -> Result<Count> {
     mooring_tests::packages::ensure()?;
     packages::ensure_postgresql()?;
     packages::ensure_dbus()?;
+    packages::ensure_systemd_analyze()?;
     vagrant::ensure()?;
     lintian::ensure()?;
     clients::ensure_venv()?;

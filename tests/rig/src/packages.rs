@@ -93,6 +93,13 @@ pub fn ensure_dbus() -> Result<()> {
     )
 }
 
+/// Checks that systemd's own checker of units is there.
+pub fn ensure_systemd_analyze() -> Result<()> {
+    install("checking the units", || {
+        if find("systemd-analyze").is_some() { Vec::new() } else { vec!["systemd"] }
+    })
+}
+
 /// Looks where Debian keeps PostgreSQL's programs: in a folder for each version, outside of PATH.
 fn has_postgresql() -> bool {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
