@@ -19,6 +19,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use axum::{Json, routing};
 use jiff::Timestamp;
+use mooring_systemd::journal::Journal;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -200,8 +201,46 @@ fn from(request: &Request) -> Option<IpAddr> {
     Some(request.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip().to_canonical())
 }
 
-/// The journal's line.
+/// The name under which the journal has the controller's lines.
+const JOURNAL_NAME: &str = "mooring-controller";
+
+/// The call as the fields of an entry in the journal. Unknown facts have no field.
+fn fields(call: &AuditCall) -> Vec<(&'static str, String)> {
+    let known = [
+        ("MOORING_REQUEST_ID", Some(call.request.clone())),
+        ("MOORING_USER_ID", call.user.clone()),
+        ("MOORING_PROJECT_ID", call.project.clone()),
+        ("MOORING_FROM", call.from.map(|from| from.to_string())),
+        ("MOORING_METHOD", Some(call.method.clone())),
+        ("MOORING_OPERATION", call.operation.clone()),
+        ("MOORING_ACTION", call.action.clone()),
+        ("MOORING_STATUS", Some(call.status.to_string())),
+        ("MOORING_PROBLEM", call.problem.clone()),
+    ];
+    let mut fields: Vec<_> =
+        known.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
+    fields.extend(call.roles.iter().map(|role| ("MOORING_ROLE", role.clone())));
+    let object = |object: &AuditObject| ("MOORING_OBJECT", format!("{}:{}", object.kind, object.id));
+    fields.extend(call.objects.iter().map(object));
+    let word = |(name, value): &(&str, String)| {
+        format!("{}={value:?}", name.trim_start_matches("MOORING_").to_lowercase())
+    };
+    let words: Vec<_> = fields.iter().map(word).collect();
+    fields.push(("MESSAGE", format!("INFO audit: call {}", words.join(" "))));
+    fields.push(("PRIORITY", "6".to_owned()));
+    fields.push(("SYSLOG_IDENTIFIER", JOURNAL_NAME.to_owned()));
+    fields
+}
+
+/// Writes the journal's line: an entry with fields where standard error leads to the journal, an
+/// event of the log elsewhere, or if the journal does not take the entry.
 fn log(call: &AuditCall) {
+    if !tracing::enabled!(target: "audit", tracing::Level::INFO) {
+        return;
+    }
+    if Journal::of_stderr().is_some_and(|journal| journal.send(&fields(call)).is_ok()) {
+        return;
+    }
     let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let objects: Vec<_> =
         call.objects.iter().map(|object| format!("{}:{}", object.kind, object.id)).collect();
@@ -276,6 +315,34 @@ fn view(line: &AuditLine) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_fact_of_a_call_is_a_field_of_the_journal() {
+        let object = |id: &str| AuditObject { kind: "volume".to_owned(), id: id.to_owned() };
+        let call = AuditCall {
+            request: "req-1".to_owned(),
+            user: Some("nova".to_owned()),
+            roles: vec!["admin".to_owned(), "member".to_owned()],
+            method: "POST".to_owned(),
+            operation: Some("createVolume".to_owned()),
+            objects: vec![object("one"), object("two")],
+            status: 202,
+            problem: Some("a\nb".to_owned()),
+            ..AuditCall::default()
+        };
+        let fields = fields(&call);
+        let of = |name: &str| -> Vec<&str> {
+            fields.iter().filter(|field| field.0 == name).map(|field| field.1.as_str()).collect()
+        };
+        assert_eq!(of("MOORING_OPERATION"), ["createVolume"]);
+        assert_eq!(of("MOORING_OBJECT"), ["volume:one", "volume:two"]);
+        assert_eq!(of("MOORING_ROLE"), ["admin", "member"]);
+        assert_eq!(of("MOORING_STATUS"), ["202"]);
+        assert_eq!(of("MOORING_PROJECT_ID"), [""; 0], "what is not known has no field");
+        let message = of("MESSAGE").concat();
+        assert!(message.contains(r#"user_id="nova""#) && message.contains(r#"problem="a\nb""#), "{message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
 
     #[test]
     fn words_of_clients_are_bounded_and_printable() {

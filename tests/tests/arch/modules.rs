@@ -169,6 +169,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "config",
             "cores",
             "folder",
+            "journal",
             "metrics",
             "notify",
             "paths",

@@ -37,10 +37,23 @@ impl Machine<'_> {
         check(read.trim() == word, || format!("{path} has {read:?} and not {word:?}"))
     }
 
+    /// The journal has an audit line's facts as fields, by which it is searched.
+    fn audited(&mut self, volume: &str) -> Result<()> {
+        let find = format!(
+            "journalctl --no-pager -q -o cat MOORING_OPERATION=createVolume MOORING_OBJECT=volume:{volume}"
+        );
+        wait_for("the audit line in the journal", Duration::from_secs(30), || {
+            Ok((!self.sh(&find)?.trim().is_empty()).then_some(()))
+        })?;
+        self.evidence.shows("journalctl finds the audit line of a creation by operation and volume");
+        Ok(())
+    }
+
     /// Runs every verb that no other scene here runs.
     pub(super) fn verbs(&mut self) -> Result<()> {
         let made = self.mooring("volume create verbs --size 1GiB --type thin --timeout 120")?;
         check(made["done"] == true, || made.to_string())?;
+        self.audited(text(&made["volume"], "id")?)?;
         let live = attachment_of(self.mooring("attach verbs --host storage1")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.grown(&path)?;
