@@ -6,10 +6,9 @@ use jiff::Timestamp;
 use mooring_api::v1;
 use tonic::Status;
 
-use crate::Reply;
 use crate::capabilities::AgentShown;
 use crate::error::{Exit, Failure};
-use crate::output::{Event, EventLine, Planned};
+use crate::output::{Event, EventLine, Planned, Reply};
 use crate::select::find;
 use crate::session::Session;
 use crate::text::rfc3339;

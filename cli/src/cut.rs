@@ -11,13 +11,12 @@ use mooring_api::v1::{self, put_volume_request};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::OneState;
 use crate::controller::volume;
 use crate::error::Failure;
-use crate::output::Cut;
+use crate::output::{Cut, Reply};
 use crate::problem::{Problem, write_problems};
 use crate::select::{find, name_of};
 use crate::session::{Session, stamp_for, twice};

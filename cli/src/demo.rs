@@ -17,8 +17,8 @@ use mooring_model::{AttachmentId, VolumeId};
 use crate::args::{AttachmentCommand, Cli, Command, DemoArgs, TypeCommand, VolumeCommand};
 use crate::controller::{Client, attach, attachment, detach, host, kind, volume};
 use crate::error::{Exit, Failure};
+use crate::output::{print, write_out};
 use crate::text::plain;
-use crate::{print, write_out};
 
 /// Bytes that the tour writes: one block of any disk.
 const BLOCK: usize = 4096;

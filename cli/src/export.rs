@@ -11,12 +11,12 @@ use mooring_api::v1::{self, put_export_request};
 use mooring_model::{AttachmentId, Chap, Iqn, LUN_DEFAULT, Mode, Portal, VolumeId};
 
 use crate::args::{GrantArgs, RevokeArgs};
+use crate::chap;
 use crate::error::{Exit, Failure};
-use crate::output::{ExportShown, Granted, Revoked};
+use crate::output::{ExportShown, Granted, Reply, Revoked};
 use crate::select::find;
 use crate::session::{Session, stamp_for, twice};
 use crate::volume_ref::VolumeRef;
-use crate::{Reply, chap};
 
 /// The grant to make, with its credentials read.
 pub(crate) struct GrantSpec {

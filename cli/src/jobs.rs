@@ -9,11 +9,11 @@ use mooring_model::ByteSize;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Reply;
 use crate::args::{JobShowArgs, JobThrottleArgs};
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{NONE, facts, or_none, size, table};

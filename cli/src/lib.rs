@@ -35,8 +35,7 @@ mod url;
 mod volume;
 mod volume_ref;
 
-use std::io::{self, ErrorKind, Write};
-use std::ops::ControlFlow;
+use std::io::{self, Write};
 
 pub use args::{Cli, Command, Global};
 pub use error::{Exit, Failure};
@@ -46,26 +45,9 @@ use args::{
     QuotaCommand, ReceiptCommand, SessionCommand, SnapshotCommand, TypeCommand, VolumeCommand,
 };
 use controller::Client;
+use output::{print, write_out};
 use session::Session;
 use side::Side;
-
-/// A command's answer, and whether the requested state is reached.
-struct Reply<T> {
-    exit: Exit,
-    answer: T,
-}
-
-impl<T> Reply<T> {
-    /// Makes the reply for a reached state.
-    fn ok(answer: T) -> Self {
-        Self { exit: Exit::Ok, answer }
-    }
-
-    /// Makes the reply for a state that is reached (`true`), or accepted and not reached yet.
-    fn when(done: bool, answer: T) -> Self {
-        Self { exit: if done { Exit::Ok } else { Exit::Pending }, answer }
-    }
-}
 
 /// Runs one command and prints its answer.
 pub async fn run(cli: Cli) -> Result<Exit, Failure> {
@@ -391,23 +373,6 @@ async fn run_export(global: &Global, command: ExportCommand) -> Result<Exit, Fai
             let session = Session::open(global, &address).await?;
             print(json, &export::show(&session, &args.volume).await?)
         }
-    }
-}
-
-fn print<T: serde::Serialize + std::fmt::Display>(json: bool, reply: &Reply<T>) -> Result<Exit, Failure> {
-    // The command is done whether or not its answer can be written.
-    let _ = write_out(&output::render(json, false, &reply.answer)?)?;
-    Ok(reply.exit)
-}
-
-/// Writes to standard output. A reader that has gone (`mooring volume list | head -1`) is no error:
-/// the result is `Break`.
-fn write_out(text: &str) -> Result<ControlFlow<()>, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(ControlFlow::Continue(())),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-        Err(error) => Err(Failure::Output(error)),
     }
 }
 

@@ -7,16 +7,38 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::ops::ControlFlow;
 
 use mooring_api::v1;
 use mooring_model::{Cause, VolumeId};
 use serde::Serialize;
 
 use crate::capabilities::Capabilities;
-use crate::error::Failure;
+use crate::error::{Exit, Failure};
 use crate::problem::Problem;
 use crate::select::name_of;
 use crate::text::{list, mode, plain, some, time};
+
+/// A command's answer, and whether the requested state is reached.
+pub(crate) struct Reply<T> {
+    /// The exit code of the command.
+    pub exit: Exit,
+    /// The answer that is printed.
+    pub answer: T,
+}
+
+impl<T> Reply<T> {
+    /// Makes the reply for a reached state.
+    pub(crate) fn ok(answer: T) -> Self {
+        Self { exit: Exit::Ok, answer }
+    }
+
+    /// Makes the reply for a state that is reached (`true`), or accepted and not reached yet.
+    pub(crate) fn when(done: bool, answer: T) -> Self {
+        Self { exit: if done { Exit::Ok } else { Exit::Pending }, answer }
+    }
+}
 
 /// Renders an answer: JSON (pretty, or one line of a stream), or text.
 pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T) -> Result<String, Failure> {
@@ -27,6 +49,24 @@ pub(crate) fn render<T: Serialize + Display>(json: bool, line: bool, answer: &T)
     encode(answer)
         .map(|text| text + "\n")
         .map_err(|error| Failure::Answer(format!("it cannot be encoded: {error}")))
+}
+
+/// Prints the answer of a reply, and returns its exit code.
+pub(crate) fn print<T: Serialize + Display>(json: bool, reply: &Reply<T>) -> Result<Exit, Failure> {
+    // The command is done whether or not its answer can be written.
+    let _ = write_out(&render(json, false, &reply.answer)?)?;
+    Ok(reply.exit)
+}
+
+/// Writes to standard output. A reader that has gone (`mooring volume list | head -1`) is no error:
+/// the result is `Break`.
+pub(crate) fn write_out(text: &str) -> Result<ControlFlow<()>, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(Failure::Output(error)),
+    }
 }
 
 fn phase(phase: v1::Phase) -> &'static str {

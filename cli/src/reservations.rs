@@ -10,10 +10,10 @@ use mooring_model::{ReservationType, ReservationsChange, VolumeId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{facts, named, or_none, table};

@@ -10,13 +10,13 @@ use std::fmt::{self, Display, Formatter};
 use mooring_api::v1;
 use serde::Serialize;
 
-use crate::Reply;
 use crate::args::SessionListArgs;
 use crate::controller::Client;
 use crate::controller::attachment::of_volume;
 use crate::controller::records::{Live, SessionRecord};
 use crate::display::unlisted;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::select::{find, name_of};
 use crate::session::Session;
 use crate::table::{joined, or_none, table};

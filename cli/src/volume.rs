@@ -7,10 +7,9 @@
 use mooring_api::v1::{self, put_export_request, put_volume_request};
 use mooring_model::{ByteSize, Provisioning, VgName, VolumeId, VolumeSpec};
 
-use crate::Reply;
 use crate::args::{CreateArgs, ExtendArgs};
 use crate::error::Failure;
-use crate::output::{Created, Deleted, Volume, Volumes};
+use crate::output::{Created, Deleted, Reply, Volume, Volumes};
 use crate::select::{find, name_of, named, opaque_of};
 use crate::session::{Session, stamp_for, twice};
 use crate::volume_ref::VolumeRef;

@@ -13,6 +13,7 @@ use mooring_model::AttachmentId;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::Exit;
 use crate::args::AttachArgs;
 use crate::controller::Client;
 use crate::controller::answers::Attached;
@@ -25,9 +26,9 @@ use crate::controller::volume::find;
 use crate::display::commands;
 use crate::error::Fault;
 use crate::error::{Failure, Left};
+use crate::output::Reply;
 use crate::text::one_line;
 use crate::volume_ref::VolumeRef;
-use crate::{Exit, Reply};
 
 /// Least pause between calls to a controller that answers without waiting.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -3,6 +3,7 @@
 use mooring_model::AttachmentId;
 use serde_json::json;
 
+use crate::Exit;
 use crate::args::{AttachmentCacheArgs, AttachmentModeArgs};
 use crate::controller::Client;
 use crate::controller::answers::{AttachmentCache, AttachmentMode, AttachmentShown, Proof};
@@ -11,8 +12,8 @@ use crate::controller::records::{Attachments, Kept, Live, OneAttachment, OneRece
 use crate::controller::volume::find;
 use crate::error::Failure;
 use crate::error::Fault;
+use crate::output::Reply;
 use crate::volume_ref::VolumeRef;
-use crate::{Exit, Reply};
 
 /// Path of attachments in the API.
 pub(crate) const PATH: [&str; 3] = ["mooring", "v1", "attachments"];

@@ -6,12 +6,12 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reply;
 use crate::args::AuditArgs;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::table;
 use crate::text::rfc3339;
 

@@ -5,15 +5,16 @@ use std::fmt::{self, Display, Formatter};
 use mooring_model::AttachmentId;
 use serde::{Deserialize, Serialize};
 
+use crate::Exit;
 use crate::controller::Client;
 use crate::controller::attachment::PATH;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::{or_none, table};
 use crate::text::one_line;
-use crate::{Exit, Reply};
 
 /// Findings of the host.
 #[derive(Debug, Deserialize)]

@@ -5,7 +5,6 @@
 
 use mooring_model::AttachmentId;
 
-use crate::Reply;
 use crate::args::DetachArgs;
 use crate::controller::Client;
 use crate::controller::answers::{Detached, Proof};
@@ -14,6 +13,7 @@ use crate::controller::client::Call;
 use crate::controller::records::{Kept, Live, OneReceipt};
 use crate::controller::volume;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::volume_ref::VolumeRef;
 
 /// The call that detaches. It is repeated until it is done.

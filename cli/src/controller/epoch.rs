@@ -4,11 +4,11 @@
 
 use serde_json::json;
 
-use crate::Reply;
 use crate::controller::Client;
 use crate::controller::answers::EpochRaised;
 use crate::controller::client::Call;
 use crate::error::Failure;
+use crate::output::Reply;
 
 /// `epoch raise`.
 pub(crate) async fn raise(client: &Client) -> Result<Reply<EpochRaised>, Failure> {

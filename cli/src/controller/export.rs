@@ -10,12 +10,12 @@ use mooring_model::UploadId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Reply;
 use crate::args::VolumeExportArgs;
 use crate::controller::Client;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::volume;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::named;
 use crate::text::one_line;
 

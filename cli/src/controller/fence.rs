@@ -8,14 +8,13 @@ use mooring_model::Initiator;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::Reply;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{Kept, ReceiptRecord};
 use crate::controller::show::write_lines;
 use crate::display::commands;
 use crate::error::Failure;
-use crate::output::Receipt;
+use crate::output::{Receipt, Reply};
 use crate::table::{facts, joined, or_none, table};
 use crate::text::one_line;
 

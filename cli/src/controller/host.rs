@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::Reply;
 use crate::args::HostTokenArgs;
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::{Hosts, JoinToken, OneHost, Pools, Revoked};
 use crate::error::Failure;
+use crate::output::Reply;
 
 /// `host list`.
 pub(crate) async fn list(client: &Client) -> Result<Reply<Hosts>, Failure> {

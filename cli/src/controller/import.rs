@@ -7,7 +7,6 @@ use mooring_model::VolumeId;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::Reply;
 use crate::args::ImportArgs;
 use crate::controller::Client;
 use crate::controller::answers::{Volume, VolumeCreated};
@@ -15,6 +14,7 @@ use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::records::{OneVolume, VolumeRecord};
 use crate::controller::volume;
 use crate::error::Failure;
+use crate::output::Reply;
 
 /// The metadata key that names the volume's image; a repeated command recognises its volume by it.
 const ORIGIN: &str = "imported-from";

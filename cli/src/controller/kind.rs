@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, json};
 
-use crate::Reply;
 use crate::args::{TypeAccessArgs, TypeCreateArgs, TypeSetArgs, TypeUnsetArgs};
 use crate::controller::Client;
 use crate::controller::answers::{Kind, KindAccess, KindCreated, KindDeleted, KindShown, Kinds, MULTIATTACH};
 use crate::controller::client::{Call, wrapped};
 use crate::controller::records::{AccessList, ManyTypes, OneType, TypeRecord};
 use crate::error::Failure;
+use crate::output::Reply;
 
 const PATH: [&str; 2] = ["v3", "types"];
 

@@ -7,13 +7,13 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Reply;
 use crate::args::{ForgetArgs, RenameArgs};
 use crate::controller::Client;
 use crate::controller::client::Call;
 use crate::controller::records::Kept;
 use crate::controller::show::write_lines;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::{facts, or_none, table};
 use crate::text::one_line;
 

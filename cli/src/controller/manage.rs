@@ -9,6 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::Exit;
 use crate::args::ManageArgs;
 use crate::controller::Client;
 use crate::controller::answers::{Volume, VolumeCreated};
@@ -16,10 +17,10 @@ use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::records::{Hosts, OneVolume, VolumeRecord};
 use crate::controller::volume;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::{NONE, named, or_none, size, table};
 use crate::text::one_line;
 use crate::volume_ref::{VolumeName, VolumeRef};
-use crate::{Exit, Reply};
 
 /// The metadata key that names the volume's original LV; a repeated command recognises its volume
 /// by it.

@@ -5,7 +5,6 @@
 use mooring_model::VolumeId;
 use serde_json::{Value, json};
 
-use crate::Reply;
 use crate::args::{ResetStatusArgs, RetypeArgs, VolumeSetArgs};
 use crate::controller::Client;
 use crate::controller::answers::VolumeChanged;
@@ -14,6 +13,7 @@ use crate::controller::records::VolumeRecord;
 use crate::controller::volume::{find, get};
 use crate::error::Failure;
 use crate::error::Fault;
+use crate::output::Reply;
 
 /// Sends one action. A repetition of any of these has no further effect.
 async fn act(client: &Client, id: &str, name: &str, value: Value) -> Result<(), Fault> {

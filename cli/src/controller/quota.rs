@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::Reply;
 use crate::args::QuotaSetArgs;
 use crate::controller::Client;
 use crate::controller::client::{Call, wrapped};
 use crate::error::Failure;
+use crate::output::Reply;
 
 /// One line of a project's quotas.
 #[derive(Debug, Serialize)]

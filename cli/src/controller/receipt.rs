@@ -4,14 +4,15 @@
 
 use mooring_model::AttachmentId;
 
+use crate::Exit;
 use crate::controller::Client;
 use crate::controller::answers::Record;
 use crate::controller::client::Call;
 use crate::controller::records::ManyReceipts;
 use crate::controller::volume::find;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::volume_ref::VolumeRef;
-use crate::{Exit, Reply};
 
 use super::answers::Records;
 

@@ -8,13 +8,13 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Reply;
 use crate::args::RevertArgs;
 use crate::controller::Client;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::records::VolumeRecord;
 use crate::controller::{snapshot, volume};
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::named;
 
 /// `volume revert`.

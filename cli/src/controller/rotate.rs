@@ -7,7 +7,6 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::Reply;
 use crate::args::RotateArgs;
 use crate::controller::Client;
 use crate::controller::attachment;
@@ -15,6 +14,7 @@ use crate::controller::client::Call;
 use crate::controller::records::Attachments;
 use crate::controller::volume::find;
 use crate::error::Failure;
+use crate::output::Reply;
 use crate::table::named;
 use crate::text::one_line;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Exit;
 use crate::args::{SnapshotCreateArgs, SnapshotDeleteArgs, SnapshotResetArgs};
 use crate::controller::Client;
 use crate::controller::answers::{Snapshot, SnapshotCreated, SnapshotDeleted, SnapshotShown, Snapshots};
@@ -17,8 +18,8 @@ use crate::controller::records::{ManySnapshots, OneSnapshot, SnapshotRecord};
 use crate::controller::volume;
 use crate::error::Failure;
 use crate::error::Fault;
+use crate::output::Reply;
 use crate::volume_ref::VolumeRef;
-use crate::{Exit, Reply};
 
 /// Pauses between looks at a snapshot that is being taken or deleted: first and longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

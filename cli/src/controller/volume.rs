@@ -9,6 +9,7 @@ use std::time::Duration;
 use mooring_model::{ByteSize, VolumeId};
 use serde_json::json;
 
+use crate::Exit;
 use crate::args::{CreateArgs, DeleteArgs, ExtendArgs};
 use crate::controller::Client;
 use crate::controller::answers::{
@@ -20,9 +21,8 @@ use crate::controller::records::{Hosts, ManyVolumes, OneState, OneVolume, StateR
 use crate::controller::snapshot;
 use crate::error::Failure;
 use crate::error::Fault;
-use crate::output::Cut;
+use crate::output::{Cut, Reply};
 use crate::volume_ref::{VolumeName, VolumeRef};
-use crate::{Exit, Reply};
 
 const GIB: u64 = 1 << 30;
 
