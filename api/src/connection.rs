@@ -9,9 +9,8 @@ use mooring_model::{
     SpecError, VolumeId,
 };
 
-use crate::convert::{
-    chap_from_wire, chap_to_wire, generation_to_wire, lun, micros, mode_from_wire, parse, target,
-};
+use crate::convert::{chap_from_wire, chap_to_wire, generation_to_wire, micros, mode_from_wire};
+use crate::field::{lun, parse, target};
 use crate::v1;
 
 /// Checks an arriving connection's spec.

@@ -1,35 +1,18 @@
 //! Conversion between wire and model. Arriving data is checked here, once; errors name the field.
 
 use std::fmt::Display;
-use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mooring_model as model;
 use mooring_model::{
     BackstoreName, ByteSize, Chap, ChapSide, Cure, Digest, ExistingLv, ExportIdentity, ExportSpec,
-    FcExportSpec, FcGrant, Generation, Grant, ImageSource, InitiatorSlot, Lun, LvName, Mode, Phase,
-    Provisioning, Revert, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId,
-    VolumeKind, VolumeSpec,
+    FcExportSpec, FcGrant, Generation, Grant, ImageSource, InitiatorSlot, LvName, Mode, Phase, Provisioning,
+    Revert, Secret, Source, SpecError, Stamp, Tuning, TuningKey, TuningValue, VolumeId, VolumeKind,
+    VolumeSpec,
 };
 
+use crate::field::{lun, parse, target};
 use crate::{image, v1};
-
-pub(crate) fn parse<T: FromStr>(field: impl Display, text: &str) -> Result<T, SpecError>
-where
-    T::Err: Display,
-{
-    text.parse().map_err(|error: T::Err| SpecError::new(field.to_string(), error.to_string()))
-}
-
-pub(crate) fn target(field: impl Display, name: &str) -> Result<model::Iqn, SpecError> {
-    model::Iqn::of_target(name).map_err(|error| SpecError::new(field.to_string(), error.to_string()))
-}
-
-pub(crate) fn lun(field: impl Display, number: u32) -> Result<Lun, SpecError> {
-    u16::try_from(number)
-        .map(Lun)
-        .map_err(|_| SpecError::new(field.to_string(), format!("LUN {number} is more than 65535")))
-}
 
 /// Checks an arriving stamp.
 pub fn stamp_from_wire(stamp: Option<&v1::Stamp>) -> Result<Stamp, SpecError> {
@@ -585,6 +568,8 @@ pub(crate) fn micros(time: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use mooring_model::Lun;
+
     use super::*;
 
     fn volume() -> VolumeId {

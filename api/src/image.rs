@@ -4,7 +4,7 @@
 
 use mooring_model::{ImageFormat, ImageSource, SpecError, Upload};
 
-use crate::convert::parse;
+use crate::field::parse;
 use crate::v1;
 
 /// Checks the image that a volume is copied from.

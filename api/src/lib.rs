@@ -8,6 +8,7 @@ mod address;
 mod connection;
 mod convert;
 mod digest;
+mod field;
 mod image;
 mod receipt;
 pub mod reports;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use mooring_host::{DiskAccess, DiskUser, User};
+use mooring_host::{DiskAccess, DiskUser, Holder, User};
 use mooring_model::{self as model, Cure, DiskUserKind, Problem};
 
 /// Problem of a disk whose cache is off while a user goes through the page cache.
@@ -39,6 +39,21 @@ fn access_of(access: DiskAccess) -> model::DiskAccess {
         DiskAccess::Buffered => model::DiskAccess::Buffered,
         DiskAccess::Mapped => model::DiskAccess::Mapped,
     }
+}
+
+/// Names a holder for people.
+pub fn holder_name(holder: &Holder) -> String {
+    match holder {
+        Holder::Process { pid, name } => format!("{name} (pid {pid})"),
+        Holder::Mount(path) => format!("the file system mounted on {}", path.display()),
+        Holder::Swap => "swap".to_owned(),
+        Holder::Device(name) => format!("the device {name}"),
+        Holder::Unknown => "somebody who cannot be named (the kernel, or another namespace)".to_owned(),
+    }
+}
+
+pub(crate) fn holder_names(holders: &[Holder]) -> Vec<String> {
+    holders.iter().map(holder_name).collect()
 }
 
 /// Converts a user to the wire's form.

@@ -34,7 +34,7 @@ pub mod vpd;
 pub mod wire;
 
 pub use apply::{Made, Observer, apply, make};
-pub use audit::{BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, is_udev, is_wrong, problems};
+pub use audit::{BUFFERED_IO, UNSHARED_FILESYSTEM, disk_user, holder_name, is_udev, is_wrong, problems};
 pub use device::{Arrivals, Parts, Seat, Unit};
 pub use direct::DirectSessions;
 pub use error::{Cause, Error};
@@ -42,6 +42,6 @@ pub use fabric::{Fabric, FcHostPort, Ways, fc_host_ports};
 pub use links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
 pub use op::{DiskRef, Op};
 pub use plan::{Wanted, plan};
-pub use report::{Names, holder_name, orphan, report};
+pub use report::{Names, orphan, report};
 pub use sessions::{SessionChanges, Sessiond, Sessions, same};
 pub use view::{Identity, LinkView, Memory, SeenBlock, SeenDisk, Tried, View, holders, view};

@@ -16,10 +16,10 @@ use std::fmt::Display;
 use mooring_host::Holder;
 use mooring_model::{BlockedKind, Cache, Chap, ConnectionSpec, Generation, Mode, Plan, VolumeId};
 
+use crate::audit::holder_names;
 use crate::device::Unit;
 use crate::links::{LinkName, LinkSeen};
 use crate::op::{DiskRef, Op};
-use crate::report::holder_names;
 use crate::view::{Identity, LinkView, SeenBlock, SeenDisk, View};
 use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
 

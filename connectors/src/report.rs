@@ -4,31 +4,16 @@
 
 use std::time::Duration;
 
-use mooring_host::Holder;
 use mooring_model::{
     AttachmentPath, ByteSize, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, Cure, Generation,
     HostDisk, HostSession, Iqn, Mode, Problem, VolumeId,
 };
 
+use crate::audit::holder_names;
 use crate::links::{LinkName, LinkSeen, Links};
 use crate::plan::Wanted;
 use crate::view::{Identity, SeenBlock, View};
 use crate::wire::{SessionState, SessionStatus};
-
-/// Names a holder for people.
-pub fn holder_name(holder: &Holder) -> String {
-    match holder {
-        Holder::Process { pid, name } => format!("{name} (pid {pid})"),
-        Holder::Mount(path) => format!("the file system mounted on {}", path.display()),
-        Holder::Swap => "swap".to_owned(),
-        Holder::Device(name) => format!("the device {name}"),
-        Holder::Unknown => "somebody who cannot be named (the kernel, or another namespace)".to_owned(),
-    }
-}
-
-pub(crate) fn holder_names(holders: &[Holder]) -> Vec<String> {
-    holders.iter().map(holder_name).collect()
-}
 
 fn session(status: &SessionStatus) -> Option<HostSession> {
     Some(HostSession {

@@ -14,7 +14,6 @@ mod clock;
 mod command;
 mod disk;
 mod dump;
-mod flow;
 mod folders;
 mod front;
 mod harden;
@@ -37,7 +36,7 @@ pub mod fake;
 
 #[cfg(feature = "addresses")]
 pub use addresses::local_addresses;
-pub use block::{BlockDevices, BlockError, KernelBlocks, Mapped};
+pub use block::{BlockDevices, BlockError, Flow, Followed, KernelBlocks, Mapped};
 pub use callers::{CallerChanges, Callers, KernelCallers};
 pub use clock::{Clock, SystemClock};
 pub use command::{Command, CommandError, CommandOutput, Commands, HostCommands, OUTPUT_BYTES_MAX};
@@ -45,7 +44,6 @@ pub use disk::{
     DiskAccess, DiskError, DiskOp, DiskUser, Disks, Holder, KernelDisks, Layers, Top, Usage, User, layers,
 };
 pub use dump::{dump, dump_below};
-pub use flow::{Flow, Followed};
 pub use folders::{FolderChanges, FolderId, Folders, KernelFolders, Noted};
 pub use front::{Front, FrontError, Incoming, Listener, next_caller};
 pub use harden::{HardenWarning, harden};

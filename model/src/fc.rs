@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limit::{FC_LUN_MAX, GRANTS_PER_EXPORT_MAX};
 use crate::name::wrong;
-use crate::{AttachmentId, Counters, ExportNames, Lun, Mode, NameError, SpecError};
+use crate::{AttachmentId, Counters, Lun, Mode, NameError, SpecError};
 
 /// A Fibre Channel port name, 64 bits. The text is the form that configfs takes:
 /// `20:00:52:54:00:14:00:0a`, lower case.
@@ -356,16 +356,6 @@ pub struct FcPortReport {
     pub serves: bool,
     /// The grants.
     pub grants: Vec<FcGrantReport>,
-}
-
-/// The configfs names of one volume's export at one port: the backstore's, which all transports
-/// share, and the port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FcNames {
-    /// Names of backstore and serial; the iSCSI names in it are unused here.
-    pub export: ExportNames,
-    /// The target port.
-    pub port: FcPort,
 }
 
 #[cfg(test)]

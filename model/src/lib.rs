@@ -9,7 +9,9 @@
 
 mod cache;
 mod connection;
+mod counters;
 mod cure;
+mod error;
 mod fc;
 mod generation;
 mod id;
@@ -17,6 +19,7 @@ mod image;
 mod initiator;
 mod job;
 pub mod limit;
+mod mode;
 mod name;
 mod plan;
 mod report;
@@ -32,16 +35,18 @@ pub use connection::{
     AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, HostDisk,
     HostSession,
 };
+pub use counters::Counters;
 pub use cure::{Chain, Cure};
+pub use error::SpecError;
 pub use fc::{
-    FcExportSpec, FcFabric, FcGrant, FcGrantReport, FcNames, FcPort, FcPortReport, InitiatorSlot, PortLun,
-    Wwpn,
+    FcExportSpec, FcFabric, FcGrant, FcGrantReport, FcPort, FcPortReport, InitiatorSlot, PortLun, Wwpn,
 };
 pub use generation::{Digest, Fence, Generation, Stamp};
 pub use id::{AgentId, AttachmentId, BarrierId, ClusterId, ParseIdError, RevertId, UploadId, VolumeId};
 pub use image::{ImageFormat, ImageName, ImageSource, ParseImageError};
 pub use initiator::Initiator;
 pub use job::{JobKind, JobReport};
+pub use mode::{Mode, ParseModeError};
 pub use name::{
     BackstoreName, Iqn, IqnPrefix, LUN_DEFAULT, LV_COPIED_MARK, LV_IMPORTING_TAG, LV_TAG, LV_UNZEROED_TAG,
     LV_ZEROED_MARK, Lun, LvName, Naa, NameError, Portal, TPG_DEFAULT, VgName, lv_revert_tag, lv_volume_tag,
@@ -49,8 +54,8 @@ pub use name::{
 };
 pub use plan::{Blocked, BlockedKind, Plan, Step};
 pub use report::{
-    Cause, Counters, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport,
-    StuckStep, VolumeReport,
+    Cause, Cut, ExportReport, GrantReport, Phase, Problem, Proof, Receipt, Revoked, SessionReport, StuckStep,
+    VolumeReport,
 };
 pub use reservation::{
     HeldReservation, Registration, ReservationHolder, ReservationType, Reservations, ReservationsChange,
@@ -59,8 +64,8 @@ pub use reservation::{
 pub use secret::Secret;
 pub use size::{ByteSize, ParseSizeError};
 pub use spec::{
-    Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, Grant, Mode, ParseModeError,
-    PoolName, Provisioning, Revert, Source, SpecError, Upload, VolumeKind, VolumeSpec,
+    Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, FcNames, Grant, PoolName,
+    Provisioning, Revert, Source, Upload, VolumeKind, VolumeSpec,
 };
 pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};
 pub use usage::{DiskAccess, DiskCheck, DiskUser, DiskUserKind};

@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    AttachmentId, BarrierId, ByteSize, Cure, FcPortReport, Generation, HeldReservation, Initiator, Iqn, Lun,
-    Mode, Naa, Portal, Reservations, RevertId, UploadId, VolumeId,
+    AttachmentId, BarrierId, ByteSize, Counters, Cure, FcPortReport, Generation, HeldReservation, Initiator,
+    Iqn, Lun, Mode, Naa, Portal, Reservations, RevertId, UploadId, VolumeId,
 };
 
 /// A deviation from the spec, for people and for the controller.
@@ -123,21 +123,6 @@ pub struct SessionReport {
     /// Time when the agent first saw it; the kernel does not say when it began. `None`: nothing has
     /// followed it.
     pub since: Option<SystemTime>,
-}
-
-/// I/O counters of a nexus since it was granted. The kernel resets them when the mapped LUN is
-/// recreated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// SCSI commands.
-    pub commands: u64,
-    /// MiB read, rounded down.
-    pub read_mib: u64,
-    /// MiB written, rounded down.
-    pub written_mib: u64,
-    /// Time when the agent last saw the number of commands change. `None`: not since it began to
-    /// look.
-    pub active: Option<SystemTime>,
 }
 
 /// The report on one grant.

@@ -12,26 +12,10 @@ use crate::limit::{
     SERIAL_BYTES_MAX, VOLUME_BYTES_MAX, VOLUME_BYTES_MIN,
 };
 use crate::{
-    AttachmentId, BackstoreName, BarrierId, ByteSize, FcExportSpec, ImageSource, Iqn, IqnPrefix, LUN_DEFAULT,
-    Lun, LvName, Naa, Portal, RevertId, Secret, TPG_DEFAULT, Tuning, UploadId, VgName, VolumeId,
+    AttachmentId, BackstoreName, BarrierId, ByteSize, FcExportSpec, FcPort, ImageSource, Iqn, IqnPrefix,
+    LUN_DEFAULT, Lun, LvName, Mode, Naa, Portal, RevertId, Secret, SpecError, TPG_DEFAULT, Tuning, UploadId,
+    VgName, VolumeId,
 };
-
-/// A spec that can never be made true. The text names the field, the fault, and what is allowed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {why}")]
-pub struct SpecError {
-    /// The field, such as `grants[3].chap.secret`.
-    pub field: String,
-    /// The fault.
-    pub why: String,
-}
-
-impl SpecError {
-    /// An error about one field.
-    pub fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { field: field.into(), why: why.into() }
-    }
-}
 
 /// The way in which a volume gets its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -300,43 +284,6 @@ impl VolumeSpec {
     }
 }
 
-/// Access of one nexus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Mode {
-    /// Reads only: `write_protect` at the target.
-    #[serde(rename = "ro")]
-    ReadOnly,
-    /// Reads and writes.
-    #[serde(rename = "rw")]
-    ReadWrite,
-}
-
-/// A text that is neither `ro` nor `rw`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a mode: want rw or ro")]
-pub struct ParseModeError(String);
-
-impl FromStr for Mode {
-    type Err = ParseModeError;
-
-    fn from_str(text: &str) -> Result<Self, ParseModeError> {
-        match text {
-            "ro" => Ok(Self::ReadOnly),
-            "rw" => Ok(Self::ReadWrite),
-            other => Err(ParseModeError(other.chars().take(32).collect())),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadOnly => "ro",
-            Self::ReadWrite => "rw",
-        })
-    }
-}
-
 /// One direction of CHAP: a name and its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChapSide {
@@ -489,6 +436,16 @@ impl ExportNames {
     pub fn naa(&self) -> Naa {
         Naa::of_serial(&self.serial)
     }
+}
+
+/// The configfs names of one volume's export at one port: the backstore's, which all transports
+/// share, and the port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FcNames {
+    /// Names of backstore and serial; the iSCSI names in it are unused here.
+    pub export: ExportNames,
+    /// The target port.
+    pub port: FcPort,
 }
 
 /// The export of one volume: its initiators, addresses and names. A grant that is absent here is

@@ -6,6 +6,15 @@ use mooring_model::{Cure, Step};
 use crate::layout::Place;
 use crate::op::Op;
 
+/// Turns a missing object into `None`.
+pub(crate) fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.errno == Errno::ENOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// An error of this crate. Its source is the kernel's answer: operation, path, error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use mooring_host::{Errno, Tree, TreeError, TreePath};
 use mooring_model::{Counters, ExportNames, SessionReport};
 
+use crate::error::maybe;
 use crate::info::{SessionInfo, parse_sessions};
 use crate::plan::Wanted;
-use crate::view::maybe;
 use crate::{Error, layout};
 
 /// Activity of a nexus at this moment.

@@ -12,7 +12,7 @@
 use mooring_host::{Errno, Tree, TreeError, TreeOp, TreePath};
 use mooring_model::{ExportNames, VolumeId};
 
-use crate::view::maybe;
+use crate::error::maybe;
 use crate::{Error, layout};
 
 /// Attribute of a portal group that holds the id.

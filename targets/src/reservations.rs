@@ -16,7 +16,7 @@ use std::fmt::{self, Write as _};
 use mooring_host::{Tree, TreePath};
 use mooring_model::{ExportNames, Initiator, Registration, ReservationHolder, ReservationType, Reservations};
 
-use crate::view::maybe;
+use crate::error::maybe;
 use crate::{Error, layout};
 
 /// The attribute that accepts a registration to put back.

@@ -16,10 +16,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mooring_host::{Entry, EntryKind, Errno, Tree, TreeError, TreePath};
+use mooring_host::{Entry, EntryKind, Tree, TreeError, TreePath};
 use mooring_model::{BarrierId, ExportNames, Grant, Secret, Tuning, TuningKey};
 
-use crate::Error;
+use crate::error::{Error, maybe};
 use crate::info::parse_backstore;
 use crate::layout::{self, SEALS, TPG_ATTRIBS, TPG_PARAMS};
 use crate::plan::Wanted;
@@ -205,15 +205,6 @@ pub struct MappedLun {
     /// Writes are refused. `None` with a link means that the link is stale: its LUN lost its
     /// backstore meanwhile, and linking that again does not revive it (lio.md, b).
     pub write_protect: Option<bool>,
-}
-
-/// Turns a missing object into `None`.
-pub(crate) fn maybe<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.errno == Errno::ENOENT => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn dirs(entries: Vec<Entry>) -> impl Iterator<Item = String> {

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use mooring_host::{EntryKind, Tree, TreeError, TreePath};
 use mooring_model::{ExportNames, IqnPrefix, SessionReport};
 
+use crate::error::maybe;
 use crate::info::{SessionInfo, parse_backstore, parse_sessions};
 use crate::layout::CORE;
-use crate::view::{ExportView, maybe, read_link};
+use crate::view::{ExportView, read_link};
 use crate::{Error, layout};
 
 /// A target that somebody else made.

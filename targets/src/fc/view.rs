@@ -17,8 +17,9 @@ use mooring_model::{ExportNames, FcGrant, FcNames, FcPort, InitiatorSlot, Lun, P
 use super::layout;
 use super::plan::Wanted;
 use crate::Error;
+use crate::error::maybe;
 use crate::layout::backstore;
-use crate::view::{BackstoreView, HbaFolder, Link, maybe, read_backstore, read_hba, read_link};
+use crate::view::{BackstoreView, HbaFolder, Link, read_backstore, read_hba, read_link};
 
 /// Location of a nexus of ours in a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

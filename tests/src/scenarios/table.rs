@@ -534,7 +534,12 @@ pub const ALL: &[Scenario] = &[
         name: "hung-device",
         shows: "a device hangs, its host's connection dies and it reboots: another host logs in to another volume all the while; with the control",
         tier: Tier::Rotation {
-            subject: &["agent/src/engine", "connectors/src/sessiond", "host/src/flow.rs", "targets/src"],
+            subject: &[
+                "agent/src/engine",
+                "connectors/src/sessiond",
+                "host/src/block/flow.rs",
+                "targets/src",
+            ],
         },
         usual: 165,
         run: hung_device::run,

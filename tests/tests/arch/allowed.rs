@@ -43,6 +43,35 @@ fn shrink(path: &std::path::Path, text: &str, found: &BTreeSet<String>) -> Strin
     kept
 }
 
+/// Lines of a list whose finding has no reason, neither behind it nor in a comment at the head of its
+/// paragraph.
+fn without_reason(text: &str) -> Vec<String> {
+    let mut explained = false;
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() {
+            explained = false;
+        } else if line.starts_with('#') {
+            explained = true;
+        } else if !explained && !line.contains('#') {
+            found.push(line.to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn each_line_of_a_list_has_its_reason() {
+    for entry in std::fs::read_dir(root().join("tests/tests/arch/allowed")).expect("the lists") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a list");
+        // The first line says what the list is of, and is no reason.
+        let lines = text.split_once('\n').map_or("", |(_, lines)| lines);
+        assert_eq!(without_reason(lines), Vec::<String>::new(), "{}: say why, behind `#`", path.display());
+    }
+    assert_eq!(without_reason("a # why\nb\n# why\nc\nd\n\ne\n"), ["b", "e"]);
+}
+
 #[test]
 fn a_list_only_shrinks() {
     let found = BTreeSet::from(["a".to_owned(), "b".to_owned()]);

@@ -38,7 +38,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "join",
         ],
     ),
-    ("api", &["address", "image", "connection", "digest", "convert", "receipt", "reports"]),
+    ("api", &["address", "field", "image", "digest", "convert", "connection", "receipt", "reports"]),
     ("bus", &["link", "inhibit", "units", "fake"]),
     (
         "cli",
@@ -112,15 +112,12 @@ const ORDER: &[(&str, &[&str])] = &[
     (
         "host",
         &[
+            "tree",
             "callers",
             "clock",
             "command",
-            "contract",
-            "dump",
-            "flow",
             "folders",
             "image",
-            "fake",
             "lock",
             "net",
             "netlink",
@@ -133,31 +130,36 @@ const ORDER: &[(&str, &[&str])] = &[
             "harden",
             "disk",
             "block",
-            "tree",
+            "dump",
+            "contract",
             "uevent",
+            "fake",
         ],
     ),
     (
         "model",
         &[
+            "tuning",
             "cache",
             "cure",
             "generation",
             "id",
             "image",
-            "initiator",
-            "job",
             "limit",
+            "mode",
             "name",
-            "connection",
+            "counters",
+            "error",
             "fc",
-            "plan",
-            "report",
+            "initiator",
             "reservation",
             "secret",
             "size",
+            "job",
             "spec",
-            "tuning",
+            "report",
+            "plan",
+            "connection",
             "usage",
         ],
     ),
@@ -302,17 +304,66 @@ fn tokens(path: &str, text: &str) -> TokenStream {
     text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Modules that each module imports.
+/// Adds the names that the trees of a `use` bring, with the first module of their path.
+fn leaves(tokens: &[TokenTree], module: Option<&str>, found: &mut BTreeMap<String, String>) {
+    let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ',');
+    for tree in tokens.split(is_comma) {
+        let names: Vec<_> = tree
+            .iter()
+            .filter_map(|token| word(Some(token)))
+            .filter(|name| !matches!(name.as_str(), "crate" | "self" | "as"))
+            .collect();
+        let first = module.or(names.first().map(String::as_str));
+        let group = tree.iter().find_map(|token| match token {
+            TokenTree::Group(group) => Some(group.stream()),
+            _ => None,
+        });
+        if let Some(group) = group {
+            let inner: Vec<_> = group.into_iter().collect();
+            leaves(&inner, first, found);
+        } else if let (Some(module), Some(name)) = (first, names.last()) {
+            found.insert(name.clone(), module.to_owned());
+        }
+    }
+}
+
+/// Adds the modules and the imported names of a crate's root, each with the module that it comes from.
+fn names_of_root(stream: TokenStream, found: &mut BTreeMap<String, String>) {
+    let tokens: Vec<_> = stream.into_iter().collect();
+    let is_end = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';');
+    for (at, token) in tokens.iter().enumerate() {
+        match word(Some(token)).as_deref() {
+            Some("use") => {
+                let end = tokens[at..].iter().position(is_end).map_or(tokens.len(), |length| at + length);
+                leaves(&tokens[at + 1..end], None, found);
+            }
+            Some("mod") => found.extend(word(tokens.get(at + 1)).map(|name| (name.clone(), name))),
+            _ => {}
+        }
+    }
+}
+
+/// Begin of the name of an item that the root itself defines. The root imports every module, so
+/// such an item is above all of them.
+const ROOT: &str = "the root's ";
+
+/// Modules that each module imports: a name that the root re-exports counts as its module's.
 fn arrows_of(krate: &str, sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let own_files: Vec<_> =
+        sources.iter().filter_map(|(path, text)| Some((path, text, modules_of(krate, path)?))).collect();
+    let mut root = BTreeMap::new();
+    for (path, text, _) in own_files.iter().filter(|(_, _, modules)| modules.is_empty()) {
+        names_of_root(tokens(path, text), &mut root);
+    }
     let mut arrows = BTreeMap::<_, BTreeSet<_>>::new();
-    for (path, text) in sources {
-        let Some(modules) = modules_of(krate, path) else { continue };
+    for (path, text, modules) in own_files {
         let mut found = BTreeSet::new();
         imports(tokens(path, text), modules.len(), &mut found);
         // The root of a library or a program imports all that it has.
         let Some(own) = modules.first() else { continue };
-        let others = found.into_iter().filter(|name| name != own).map(|name| (path.clone(), name));
-        arrows.entry((*own).to_owned()).or_default().extend(others);
+        let module = |name: String| root.get(&name).cloned().unwrap_or_else(|| format!("{ROOT}{name}"));
+        let others = found.into_iter().map(module).filter(|name| name != own);
+        arrows.entry((*own).to_owned()).or_default().extend(others.map(|name| (path.clone(), name)));
     }
     arrows
 }
@@ -336,8 +387,8 @@ fn modules_import_downwards() {
         );
         for (own, others) in &arrows {
             for (path, other) in others {
-                // A name that is no module is an item of the root.
-                if floor(other).is_some_and(|other| Some(other) > floor(own)) {
+                let is_above = floor(other).is_some_and(|other| Some(other) > floor(own));
+                if is_above || other.starts_with(ROOT) {
                     upward.insert(format!("{path} -> {other}"));
                 }
             }
@@ -355,6 +406,30 @@ fn imports_are_found_wherever_they_stand() {
     let mut found = BTreeSet::new();
     imports(tokens("a test", text), 2, &mut found);
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), ["a", "b", "c", "e", "h", "j"]);
+    let root = "mod low;\npub mod top { pub use inner::hidden; }\npub use low::{Kept, deep::{Found, other as Renamed}};\n\
+                pub(crate) use crate::top::Thing;\nuse crate::{low::One, top::{self, Two}};\nstruct Own;\nfn f() { use near::Far; }";
+    let mut names = BTreeMap::new();
+    names_of_root(tokens("a test", root), &mut names);
+    let names: Vec<_> = names.iter().map(|(name, module)| format!("{module}: {name}")).collect();
+    assert_eq!(
+        names,
+        [
+            "low: Found",
+            "low: Kept",
+            "low: One",
+            "low: Renamed",
+            "top: Thing",
+            "top: Two",
+            "low: low",
+            "top: top"
+        ]
+    );
+    // A re-export is an arrow to its module, and an item of the root is one to the root.
+    let sources = [("a/src/lib.rs", root), ("a/src/low.rs", "use crate::{Own, Thing};\nuse crate::low::x;")];
+    let sources = sources.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    let low: Vec<_> =
+        arrows_of("a", &sources).remove("low").into_iter().flatten().map(|(_, to)| to).collect();
+    assert_eq!(low, ["the root's Own", "top"]);
     assert_eq!(modules_of("agent", "agent/src/engine/pass.rs"), Some(vec!["engine", "pass"]));
     assert_eq!(modules_of("agent", "agent/src/engine/mod.rs"), Some(vec!["engine"]));
     assert_eq!(modules_of("agent", "agent/src/lib.rs"), Some(vec![]));

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::BlockError;
-use crate::block::{failed, sysfs};
+use super::{BlockError, failed, sysfs};
 
 /// Bytes that each of these files has at most, and more: two numbers, or one digit.
 const SHORT: usize = 128;

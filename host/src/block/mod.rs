@@ -13,7 +13,11 @@ use nix::errno::Errno;
 use nix::libc::{O_DIRECT, O_EXCL};
 use nix::sys::stat::{major, minor};
 
-use crate::{Followed, flow, sys};
+use crate::sys;
+
+mod flow;
+
+pub use flow::{Flow, Followed};
 
 /// Bytes of a sector, the unit of sizes in sysfs.
 const SECTOR: u64 = 512;
