@@ -10,6 +10,8 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 
 #[path = "arch/allowed.rs"]
 mod allowed;
+#[path = "arch/fields.rs"]
+mod fields;
 #[path = "arch/leases.rs"]
 mod leases;
 #[path = "arch/links.rs"]

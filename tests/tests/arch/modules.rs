@@ -214,7 +214,7 @@ const MACHINE: [&str; 6] = ["/sys/", "/proc/", "/dev/", "/etc/", "/lib/modules",
 const MACHINE_FOLDERS: [&str; 2] = ["pr_folder", "reservations_folder"];
 
 /// Path of a file below `src/` as modules, such as `["engine", "pass"]`; `None` for files of tests.
-fn modules_of<'a>(krate: &str, path: &'a str) -> Option<Vec<&'a str>> {
+pub(super) fn modules_of<'a>(krate: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let below = path.strip_prefix(krate)?.strip_prefix("/src/")?.strip_suffix(".rs")?;
     let parts: Vec<_> = below.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main")).collect();
     let is_test = parts.iter().any(|part| *part == "tests" || part.ends_with("_tests") || *part == "bin");
@@ -222,14 +222,14 @@ fn modules_of<'a>(krate: &str, path: &'a str) -> Option<Vec<&'a str>> {
 }
 
 /// The identifier of a token.
-fn word(token: Option<&TokenTree>) -> Option<String> {
+pub(super) fn word(token: Option<&TokenTree>) -> Option<String> {
     match token? {
         TokenTree::Ident(ident) => Some(ident.to_string()),
         _ => None,
     }
 }
 
-fn is_colon(token: Option<&TokenTree>) -> bool {
+pub(super) fn is_colon(token: Option<&TokenTree>) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
 }
 
@@ -254,7 +254,7 @@ fn names_after(tokens: &[TokenTree], at: usize) -> Vec<String> {
 
 /// True if the tokens before `at` are `#[cfg(test)]`, also with `any` or `all` around `test`, and
 /// whatever may stand between.
-fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
+pub(super) fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let mut attributes = Vec::new();
     for token in tokens[..at].iter().rev() {
         match token {
@@ -300,7 +300,7 @@ fn imports(stream: TokenStream, depth: usize, found: &mut BTreeSet<String>) {
     }
 }
 
-fn tokens(path: &str, text: &str) -> TokenStream {
+pub(super) fn tokens(path: &str, text: &str) -> TokenStream {
     text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
