@@ -12,7 +12,7 @@ use mooring_connectors::iscsi::{
 };
 use mooring_host::IscsiParam;
 use mooring_host::fake::FakeTarget;
-use mooring_host::fake::initiator::{Acl, Credentials as TargetCredentials};
+use mooring_host::fake::initiator::{Acl, Credentials as TargetCredentials, TargetProof};
 use mooring_model::Secret;
 
 /// Deadline that no passing test reaches.
@@ -147,14 +147,14 @@ fn refusals() {
 #[test]
 fn targets_that_do_not_prove_themselves() {
     let target = target_with_acl();
-    target.behave(|behaviour| behaviour.no_chap_r = true);
+    target.behave(|behaviour| behaviour.proof = TargetProof::Missing);
     assert!(refused(&target, Some(mutual())).to_string().contains("did not prove itself"));
     assert!(log_in(&target, Some(one_way())).is_ok(), "nobody asked it to");
-    target.behave(|behaviour| (behaviour.no_chap_r, behaviour.wrong_chap_r) = (false, true));
+    target.behave(|behaviour| behaviour.proof = TargetProof::Wrong);
     assert!(refused(&target, Some(mutual())).to_string().contains("proof is wrong"));
-    target.behave(|behaviour| (behaviour.wrong_chap_r, behaviour.reflect) = (false, true));
+    target.behave(|behaviour| behaviour.proof = TargetProof::Reflected);
     assert_eq!(refused(&target, Some(mutual())).kind(), LoginFailure::Downgrade);
-    target.behave(|behaviour| (behaviour.reflect, behaviour.downgrade) = (false, true));
+    target.behave(|behaviour| (behaviour.proof, behaviour.downgrade) = (TargetProof::Right, true));
     for chap in [one_way(), mutual()] {
         let error = refused(&target, Some(chap));
         assert!(error.to_string().contains("does not want CHAP"), "{error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_connectors::client::{ClientError, SessionEvent};
 use mooring_connectors::wire::{End, ErrorKind, SessionState, SessionWish, WireChap};
-use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
+use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, TargetProof};
 use mooring_host::{Errno, IscsiOp, IscsiParam, Tree, TreePath};
 use mooring_model::{Cure, Generation, Naa};
 
@@ -109,14 +109,14 @@ fn mutual_chap_without_the_targets_proof_is_no_login() {
             read_only: false,
         },
     );
-    rig.target.behave(|target| target.no_chap_r = true);
+    rig.target.behave(|target| target.proof = TargetProof::Missing);
     let _daemon = rig.start();
     let mut wish = rig.wish();
     let mutual = Some(("target".to_owned(), "the-targets-own-secret".to_owned()));
     wish.chap = Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual });
     assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::Failed);
     assert_eq!(rig.host.sessions(), Vec::<u32>::new());
-    rig.target.behave(|target| target.no_chap_r = false);
+    rig.target.behave(|target| target.proof = TargetProof::Right);
     wish.generation = next(wish.generation);
     assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
 }

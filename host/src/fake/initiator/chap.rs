@@ -82,12 +82,18 @@ fn challenge(bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Misbehaviour of the target in CHAP.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Tricks {
-    pub(super) no_response: bool,
-    pub(super) wrong_response: bool,
-    pub(super) reflect: bool,
+/// The target's own `CHAP_R`, where mutual authentication was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TargetProof {
+    /// The right one.
+    #[default]
+    Right,
+    /// None at all.
+    Missing,
+    /// A wrong one.
+    Wrong,
+    /// The initiator's own one, sent back.
+    Reflected,
 }
 
 /// State of a CHAP exchange.
@@ -129,7 +135,7 @@ impl Chap {
         credentials: &Credentials,
         mutual: Option<&Credentials>,
         allowed: &[u8],
-        tricks: Tricks,
+        own: TargetProof,
     ) -> Step {
         match self {
             Self::Method => {
@@ -164,7 +170,7 @@ impl Chap {
                 if user != credentials.user || shown.is_none() || shown != wanted {
                     return Step::Failed;
                 }
-                let answer = prove(keys, *algorithm, challenge, mutual, tricks);
+                let answer = prove(keys, *algorithm, challenge, mutual, own);
                 if answer.is_some() {
                     *self = Self::Done;
                 }
@@ -183,7 +189,7 @@ fn prove(
     algorithm: u8,
     ours: &[u8],
     mutual: Option<&Credentials>,
-    tricks: Tricks,
+    own: TargetProof,
 ) -> Option<Vec<Pair>> {
     let Some(((id, theirs), credentials)) = value(keys, "CHAP_I").zip(value(keys, "CHAP_C")).zip(mutual)
     else {
@@ -194,14 +200,14 @@ fn prove(
         return None;
     }
     let mut proof = digest(algorithm, id, &credentials.secret, &theirs)?;
-    if tricks.reflect {
+    if own == TargetProof::Reflected {
         proof = unhex(value(keys, "CHAP_R")?)?;
     }
-    if tricks.wrong_response {
+    if own == TargetProof::Wrong {
         proof[0] ^= 1;
     }
     let mut answer = vec![pair("CHAP_N", &credentials.user)];
-    if !tricks.no_response {
+    if own != TargetProof::Missing {
         answer.push(pair("CHAP_R", hex(&proof)));
     }
     Some(answer)

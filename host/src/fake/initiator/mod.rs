@@ -68,7 +68,7 @@ use self::state::{Inner, Kernel, Process, Queue, SessionState};
 use self::target::PATIENCE;
 use crate::IscsiOp;
 
-pub use self::chap::Credentials;
+pub use self::chap::{Credentials, TargetProof};
 pub use self::disk::FakeDisk;
 pub use self::disks::FakeUevents;
 pub use self::hand::HandError;

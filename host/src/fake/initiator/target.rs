@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn, sockopt};
 
-use super::chap::{Credentials, Tricks};
+use super::chap::{Credentials, TargetProof};
 use super::disk::{Command, FakeDisk, NO_SUCH_UNIT, Outcome};
 use super::pdu::{NO_TAG, Pdu, opcode};
 use super::target_login::{Login, Verdict};
@@ -61,12 +61,8 @@ pub struct Behaviour {
     pub split: bool,
     /// Split every login answer in two by the C bit.
     pub continue_bit: bool,
-    /// Leave `CHAP_R` out where mutual authentication was asked for.
-    pub no_chap_r: bool,
-    /// Send a wrong `CHAP_R`.
-    pub wrong_chap_r: bool,
-    /// Send the initiator's own `CHAP_R` back as the target's.
-    pub reflect: bool,
+    /// Prove the target in this way where mutual authentication was asked for.
+    pub proof: TargetProof,
     /// Choose `AuthMethod=None` and admit everybody whom an ACL names, whatever was offered.
     pub downgrade: bool,
     /// CHAP algorithms that the target supports.
@@ -86,8 +82,6 @@ pub struct Behaviour {
     pub garbage_at: Option<u32>,
     /// Do not answer a Logout request.
     pub ignore_logout: bool,
-    /// Answer a Logout request with this response code (0: done).
-    pub logout_response: u8,
     /// Any other change of an answer.
     pub tamper: Option<Tamper>,
 }
@@ -102,9 +96,7 @@ impl Default for Behaviour {
             close_after: None,
             split: false,
             continue_bit: false,
-            no_chap_r: false,
-            wrong_chap_r: false,
-            reflect: false,
+            proof: TargetProof::Right,
             downgrade: false,
             algorithms: vec![5, 6, 7],
             extra_keys: Vec::new(),
@@ -114,15 +106,8 @@ impl Default for Behaviour {
             reject_at: None,
             garbage_at: None,
             ignore_logout: false,
-            logout_response: 0,
             tamper: None,
         }
-    }
-}
-
-impl Behaviour {
-    pub(super) fn tricks(&self) -> Tricks {
-        Tricks { no_response: self.no_chap_r, wrong_response: self.wrong_chap_r, reflect: self.reflect }
     }
 }
 
@@ -731,7 +716,6 @@ fn full_feature(shared: &Shared, stream: &TcpStream, peer: SocketAddr, mut statu
             opcode::LOGOUT if behaviour.ignore_logout => continue,
             opcode::LOGOUT => {
                 answer.header[0] = opcode::LOGOUT_RESPONSE;
-                answer.header[2] = behaviour.logout_response;
                 answer.set(40, &2_u16.to_be_bytes());
                 answer.set(42, &20_u16.to_be_bytes());
             }
@@ -751,7 +735,7 @@ fn full_feature(shared: &Shared, stream: &TcpStream, peer: SocketAddr, mut statu
             }
         }
         status = status.wrapping_add(1);
-        let over = request.opcode() == opcode::LOGOUT && behaviour.logout_response == 0;
+        let over = request.opcode() == opcode::LOGOUT;
         if over {
             shared.change(|inner| {
                 inner.logouts += 1;

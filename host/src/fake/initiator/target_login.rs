@@ -265,13 +265,7 @@ impl Login {
             return Err(AUTHENTICATION);
         }
         let behaviour = &settings.behaviour;
-        match self.chap.step(
-            keys,
-            credentials,
-            acl.mutual.as_ref(),
-            &behaviour.algorithms,
-            behaviour.tricks(),
-        ) {
+        match self.chap.step(keys, credentials, acl.mutual.as_ref(), &behaviour.algorithms, behaviour.proof) {
             Step::Answer(answer) => Ok((answer, false)),
             Step::Passed(answer) => {
                 self.authenticated = true;

@@ -101,9 +101,9 @@ fn refusals_are_lios() {
 fn a_target_that_cheats_in_chap_is_seen_through() {
     type Cheat = fn(&mut Behaviour);
     let cheats: [Cheat; 4] = [
-        |behaviour| behaviour.no_chap_r = true,
-        |behaviour| behaviour.wrong_chap_r = true,
-        |behaviour| behaviour.reflect = true,
+        |behaviour| behaviour.proof = TargetProof::Missing,
+        |behaviour| behaviour.proof = TargetProof::Wrong,
+        |behaviour| behaviour.proof = TargetProof::Reflected,
         |behaviour| behaviour.downgrade = true,
     ];
     for cheat in cheats {
