@@ -15,7 +15,7 @@ use crate::error::{Cause, Error};
 use crate::links::{LinkName, ReadAhead};
 use crate::op::{DiskRef, Op};
 use crate::plan::{Wanted, plan};
-use crate::view::{Memory, View, view};
+use crate::view::{Memory, Once, View, view};
 use crate::wire::End;
 
 /// Time that a step waits for a login. The watch tells of a longer login, which holds no thread
@@ -114,13 +114,13 @@ pub fn apply(
 fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> Result<(), Cause> {
     match op {
         Op::Login { wish } => {
-            memory.tried.login = true;
+            memory.tried.note(Once::Login);
             let status = parts.sessions.ensure(wish, LOGIN_WAIT)?;
             memory.session = Some(Some(status));
             memory.logged_in = Some(Instant::now());
         }
         Op::Scan { unit } => {
-            memory.tried.scan = true;
+            memory.tried.note(Once::Scan);
             device::scan(&*parts.sys, *unit)?;
             // The scan was synchronous: a SCSI device that is absent now is absent. Only the block
             // device may still be on its way.
@@ -129,12 +129,12 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
             })?;
         }
         Op::Rescan { unit } => {
-            memory.tried.rescan = true;
+            memory.tried.note(Once::Rescan);
             device::rescan(&*parts.sys, *unit)?;
         }
         Op::DeleteStale { unit } => {
-            memory.tried.delete = true;
-            memory.tried.scan = false;
+            memory.tried.note(Once::Delete);
+            memory.tried.allow_again(Once::Scan);
             delete(parts, *unit, observer)?;
         }
         Op::DeleteDisk { unit } => delete(parts, *unit, observer)?,
@@ -178,7 +178,7 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
 }
 
 fn end(parts: &Parts, memory: &mut Memory, volume: mooring_model::VolumeId, how: End) -> Result<(), Cause> {
-    memory.tried.end = true;
+    memory.tried.note(Once::End);
     memory.session = Some(parts.sessions.end(volume, how, END_WAIT)?);
     Ok(())
 }

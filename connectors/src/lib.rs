@@ -44,4 +44,4 @@ pub use op::{DiskRef, Op};
 pub use plan::{Wanted, plan};
 pub use report::{Names, orphan, report};
 pub use sessions::{SessionChanges, Sessiond, Sessions, same};
-pub use view::{Identity, LinkView, Memory, SeenBlock, SeenDisk, Tried, View, holders, view};
+pub use view::{Identity, LinkView, Memory, Once, SeenBlock, SeenDisk, Tried, View, holders, view};

@@ -20,7 +20,7 @@ use crate::audit::holder_names;
 use crate::device::Unit;
 use crate::links::{LinkName, LinkSeen};
 use crate::op::{DiskRef, Op};
-use crate::view::{Identity, LinkView, SeenBlock, SeenDisk, View};
+use crate::view::{Identity, LinkView, Once, SeenBlock, SeenDisk, View};
 use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
 
 /// The spec of one connection.
@@ -205,7 +205,7 @@ impl Present<'_> {
 
     fn login(&mut self, why: &'static str) {
         let Wanted::Present { spec, generation, recovery_timeout_s, .. } = self.wanted else { return };
-        if self.view.tried.login {
+        if self.view.tried.has(Once::Login) {
             return;
         }
         let wish = Box::new(wish(spec, *generation, *recovery_timeout_s));
@@ -255,7 +255,7 @@ impl Present<'_> {
             SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk => {
                 self.unlink_all("its session has ended");
                 let again = newer || (anew && session.state != SessionState::Forbidden);
-                if again && !self.view.tried.login {
+                if again && !self.view.tried.has(Once::Login) {
                     self.login("asked for anew");
                 } else {
                     self.ended(session);
@@ -308,7 +308,7 @@ impl Present<'_> {
     fn missing(&mut self) {
         self.unlink_all("its disk is gone");
         let Some(unit) = self.unit() else { return };
-        if !self.view.tried.scan {
+        if !self.view.tried.has(Once::Scan) {
             return self.plan.step(Op::Scan { unit }, "the disk is not there");
         }
         let initiator = match &self.spec.fc {
@@ -326,7 +326,7 @@ impl Present<'_> {
 
     fn no_block(&mut self, disk: &SeenDisk, state: &str) {
         self.unlink_all("its disk is gone");
-        if !self.view.tried.scan {
+        if !self.view.tried.has(Once::Scan) {
             let op = Op::Scan { unit: disk.unit };
             return self.plan.step(op, "its block device is not there");
         }
@@ -351,7 +351,7 @@ impl Present<'_> {
             let why = format!("wrong disk: {how}; it stays, because it is held by {}", names(held));
             return self.plan.block(BlockedKind::Held, node, why);
         }
-        if !self.view.tried.delete && block.holders.is_some() {
+        if !self.view.tried.has(Once::Delete) && block.holders.is_some() {
             return self.plan.step(Op::DeleteStale { unit: disk.unit }, format!("wrong disk: {how}"));
         }
         let why =
@@ -362,7 +362,7 @@ impl Present<'_> {
     /// Handles a disk that is too small: the kernel keeps the size that it read, whatever becomes
     /// of the volume. Users keep their paths: it is the right disk.
     fn small(&mut self, disk: &SeenDisk, block: &SeenBlock, how: &str) {
-        if !self.view.tried.rescan {
+        if !self.view.tried.has(Once::Rescan) {
             let op = Op::Rescan { unit: disk.unit };
             return self.plan.step(op, format!("{how}: it may have grown"));
         }
@@ -412,7 +412,7 @@ impl Present<'_> {
         let want = self.spec.mode() == Mode::ReadOnly;
         let reference = || disk.reference(block);
         if want != block.read_only {
-            if !want && !self.view.tried.rescan {
+            if !want && !self.view.tried.has(Once::Rescan) {
                 let op = Op::Rescan { unit: disk.unit };
                 self.plan.step(op, "the target may have taken its write protection away");
             } else if !want {
@@ -470,13 +470,13 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
         return;
     };
     if revoked {
-        if !view.tried.end {
+        if !view.tried.has(Once::End) {
             plan.step(Op::Cut { volume }, "the target has revoked this host");
         }
         return;
     }
     // Holders are looked at only when nobody can open the disk by a link any more.
-    if !plan.steps.is_empty() || view.tried.end {
+    if !plan.steps.is_empty() || view.tried.has(Once::End) {
         return;
     }
     let mut held = false;

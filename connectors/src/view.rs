@@ -8,7 +8,7 @@
 //! What must never happen here: an identity from a cache of the kernel; a call that waits for a
 //! disk whose session is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -86,20 +86,39 @@ pub struct LinkView {
     pub recorded: bool,
 }
 
-/// Steps that this pass has tried and does not try again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
-pub struct Tried {
+/// A step that a pass tries once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Once {
     /// A request for the session.
-    pub login: bool,
+    Login,
     /// A request to end the session.
-    pub end: bool,
+    End,
     /// A scan.
-    pub scan: bool,
+    Scan,
     /// A removal of a wrong disk.
-    pub delete: bool,
+    Delete,
     /// A new reading of size and write protection from the target.
-    pub rescan: bool,
+    Rescan,
+}
+
+/// Steps that this pass has tried and does not try again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tried(BTreeSet<Once>);
+
+impl Tried {
+    /// Returns `true` if the pass has tried this step.
+    pub fn has(&self, step: Once) -> bool {
+        self.0.contains(&step)
+    }
+
+    pub(crate) fn note(&mut self, step: Once) {
+        self.0.insert(step);
+    }
+
+    /// Allows a step once more.
+    pub(crate) fn allow_again(&mut self, step: Once) {
+        self.0.remove(&step);
+    }
 }
 
 /// One connection as seen by one look.
@@ -178,7 +197,7 @@ pub fn view(parts: &Parts, wanted: &Wanted, memory: &mut Memory) -> Result<View,
         disks: Vec::new(),
         links,
         kept_read_ahead: None,
-        tried: memory.tried,
+        tried: memory.tried.clone(),
         waited: Duration::ZERO,
         unwritten: memory.unwritten,
     };
@@ -294,7 +313,9 @@ fn wants_holders(wanted: &Wanted, view: &View, identity: &Identity) -> bool {
     let linked = view.links.values().any(|link| matches!(link.seen, LinkSeen::To(_)));
     match wanted {
         Wanted::Absent { revoked, .. } => !revoked && !linked,
-        Wanted::Present { .. } => matches!(identity, Identity::Wrong(_)) && !linked && !view.tried.delete,
+        Wanted::Present { .. } => {
+            matches!(identity, Identity::Wrong(_)) && !linked && !view.tried.has(Once::Delete)
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use mooring_api::{Message, reports, v1};
 use mooring_model::{
     AgentId, AttachmentId, Cure, ExportReport, Generation, Phase, Problem, Proof, Receipt, VolumeId,
+    VolumeReport,
 };
 use tokio::time::Instant;
 
@@ -33,8 +34,25 @@ use crate::store::{Abort, AttachmentRow, Db, Kind, SpecRow, Taking, VolumeRow};
 /// Limit of a look at one volume.
 pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
+/// Progress of a volume that is being made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Creation {
+    /// Its agent cannot have its spec.
+    Unsent,
+    /// Its spec may have reached its agent.
+    Sent,
+    /// Its agent was seen to have it, or it is not being made any more.
+    Taken,
+}
+
+impl Creation {
+    /// Returns `true` if this report is the first to show that the agent has the volume's space.
+    fn has_news(self, report: &VolumeReport) -> bool {
+        self != Self::Taken && (report.device.is_some() || report.zeroed.is_some())
+    }
+}
+
 /// Input of a pass.
-#[allow(clippy::struct_excessive_bools, reason = "not one state yet")]
 pub(super) struct Work {
     pub(super) volume: VolumeRow,
     pub(super) rows: Vec<AttachmentRow>,
@@ -42,10 +60,7 @@ pub(super) struct Work {
     pub(super) export_spec: Option<SpecRow>,
     /// `true`: a nexus is to go that none of the rows may have.
     takes: bool,
-    /// While the volume is being made. `sent`: its spec may have reached its agent; `taken`: its
-    /// agent was seen to have it.
-    sent: bool,
-    taken: bool,
+    creation: Creation,
     /// `true`: secrets of a nexus are being rotated.
     rotates: bool,
     /// `true`: the volume is to go, and has snapshots, which go first.
@@ -66,19 +81,27 @@ struct Settled {
     foreign: Vec<Receipt>,
 }
 
+fn read_creation(db: &Db<'_>, volume: &VolumeRow) -> Result<Creation, Abort> {
+    if volume.operation != Some(Operation::Creating) {
+        return Ok(Creation::Taken);
+    }
+    if !db.may_be_sent(volume.id)? {
+        return Ok(Creation::Unsent);
+    }
+    Ok(if db.is_taken(volume.id)? { Creation::Taken } else { Creation::Sent })
+}
+
 /// Reads a volume's rows and specs, and the nexuses that go besides. `None`: this database does not
 /// know the volume.
 fn read_work(db: &Db<'_>, id: VolumeId) -> Result<(Option<Work>, Vec<Taking>), Abort> {
     let takings = db.takings_of(id)?;
     let Some(volume) = db.volume(id)? else { return Ok((None, takings)) };
-    let creating = volume.operation == Some(Operation::Creating);
     let going = volume.operation.is_some_and(Operation::is_going);
     let work = Work {
         has_snapshots: going && !db.snapshots_of(id)?.is_empty(),
         rotates: !db.rotations_of(id)?.is_empty(),
         takes: takings.iter().any(|taking| taking.agent == volume.agent),
-        sent: !creating || db.may_be_sent(id)?,
-        taken: !creating || db.is_taken(id)?,
+        creation: read_creation(db, &volume)?,
         rows: db.attachments_of(id)?,
         volume_spec: db.spec(id, Kind::Volume)?,
         export_spec: db.spec(id, Kind::Export)?,
@@ -155,7 +178,7 @@ impl Flow {
             return self.leave_pass(agent, &work.volume, spec).await.map(Some);
         }
         self.facts.waits.waits_no_more(Waiting::Unsent(id, work.volume.agent));
-        if !work.sent && !self.mark_sent(agent, &work.volume).await? {
+        if work.creation == Creation::Unsent && !self.mark_sent(agent, &work.volume).await? {
             return Ok(Some(Next::Again));
         }
         let mut lost = None;
@@ -208,9 +231,7 @@ impl Flow {
                 let text = said(agent, &report.problems);
                 self.creation_failed(agent, &work.volume, text).await.map(Some)
             }
-            (Some(Operation::Creating), Phase::Creating)
-                if !work.taken && (report.device.is_some() || report.zeroed.is_some()) =>
-            {
+            (Some(Operation::Creating), Phase::Creating) if work.creation.has_news(&report) => {
                 let write = move |db: &Db<'_>| Ok(db.note_taken(id)?);
                 agent.store.write("keep that a volume has its space", write).await?;
                 Ok(Some(Next::Idle))
