@@ -51,7 +51,8 @@ thread_local! {
     static WAIT: RefCell<Option<Wait>> = const { RefCell::new(None) };
 }
 
-/// Has jobs on this thread wait by this in the place of sleeping. For simulations, in which time does not pass by itself.
+/// Has jobs on this thread wait by this in the place of sleeping. For simulations, in which time
+/// does not pass by itself.
 pub fn wait_by(wait: impl Fn(Duration) + 'static) {
     WAIT.set(Some(Box::new(wait)));
 }

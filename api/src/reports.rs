@@ -1,4 +1,5 @@
-//! Reports from the wire to the model. What an agent says is checked here, once; what makes no sense is no report.
+//! Reports from the wire to the model. What an agent says is checked here, once; what makes no
+//! sense is no report.
 //!
 //! What must never happen here: a guess in the place of something that does not parse.
 
@@ -238,8 +239,8 @@ fn path(wire: &v1::AttachmentPath) -> Option<AttachmentPath> {
     Some(AttachmentPath { attachment: wire.attachment_id.parse().ok()?, path: wire.path.clone() })
 }
 
-/// The report of this volume's connection in an answer. `None` if there is none, or if it is another
-/// volume's.
+/// The report of this volume's connection in an answer. `None` if there is none, or if it is
+/// another volume's.
 pub fn connection_of(wire: Option<&v1::ConnectionReport>, id: VolumeId) -> Option<ConnectionReport> {
     wire.and_then(connection).filter(|report| report.volume == id)
 }

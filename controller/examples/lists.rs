@@ -1,5 +1,6 @@
-//! Lists at size: 100,000 volumes with 250,000 attachments in a store of their own, asked through the router, without a
-//! network. Prints how long pages and single volumes take: `cargo run --release -p mooring-controller --example lists`.
+//! Lists at size: 100,000 volumes with 250,000 attachments in a store of their own, asked through
+//! the router, without a network. Prints how long pages and single volumes take:
+//! `cargo run --release -p mooring-controller --example lists`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a measurement")]
 
 use std::time::{Duration, Instant};

@@ -46,8 +46,9 @@ pub trait Folders: Send + Sync {
     /// Waits for changes, at most for this time.
     fn changes(&self, within: Duration) -> Result<FolderChanges, Errno>;
 
-    /// Has changes told here, each with what follows it. `false`: somebody has to wait for them in [`Folders::changes`]. Only a
-    /// simulation tells them, because a thread that waits lives in real time.
+    /// Has changes told here, each with what follows it. `false`: somebody has to wait for them in
+    /// [`Folders::changes`]. Only a simulation tells them, because a thread that waits lives in
+    /// real time.
     fn tell(&self, _to: Box<dyn Fn(FolderChanges) + Send + Sync>) -> bool {
         false
     }

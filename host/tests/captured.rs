@@ -1,6 +1,6 @@
-//! The fake's tree against the tree of a real kernel (`lio-tree.txt`, Linux 6.1, one export, two initiators, one of them
-//! logged in): the same objects, the same modes as far as they show, the same text but for what belongs to that machine
-//! and that moment.
+//! The fake's tree against the tree of a real kernel (`lio-tree.txt`, Linux 6.1, one export, two
+//! initiators, one of them logged in): the same objects, the same modes as far as they show, the
+//! same text but for what belongs to that machine and that moment.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says by its panic what went wrong")]
 
 use std::collections::BTreeMap;

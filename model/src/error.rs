@@ -1,4 +1,5 @@
-//! The error about a spec of any kind. It stands below all specs, so that each of them can return it.
+//! The error about a spec of any kind. It stands below all specs, so that each of them can return
+//! it.
 
 /// A spec that can never be made true. The text names the field, the fault, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

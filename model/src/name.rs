@@ -144,8 +144,8 @@ macro_rules! text_name {
 }
 
 text_name!(
-    /// An iSCSI name (RFC 7143, 4.2.7), lower case: `iqn.YYYY-MM.authority[:rest]`. An initiator may
-    /// also be `eui.` with 16 hexadecimal digits, or `naa.` with 16 or 32; targets are read by
+    /// An iSCSI name (RFC 7143, 4.2.7), lower case: `iqn.YYYY-MM.authority[:rest]`. An initiator
+    /// may also be `eui.` with 16 hexadecimal digits, or `naa.` with 16 or 32; targets are read by
     /// [`Iqn::of_target`].
     ///
     /// Upper case is refused: LIO checks nothing (lio.md, b), so it would accept such a name and

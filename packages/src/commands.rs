@@ -1,6 +1,8 @@
-//! Holds the commands, flags and arguments of all programs against a recorded list: scripts of operators rely on them.
+//! Holds the commands, flags and arguments of all programs against a recorded list: scripts of
+//! operators rely on them.
 //!
-//! What must never happen here: a change of the list in a commit that does not mean to change what operators type.
+//! What must never happen here: a change of the list in a commit that does not mean to change what
+//! operators type.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

@@ -100,8 +100,8 @@ fn run(op: &Op, tree: &dyn Tree) -> Result<Ran, TreeError> {
     done.map(|()| Ran::Done)
 }
 
-/// Makes a mapped LUN read-only. If it is writable, takes a barrier's name from the ACL's tag first;
-/// `None` leaves the tag alone.
+/// Makes a mapped LUN read-only. If it is writable, takes a barrier's name from the ACL's tag
+/// first; `None` leaves the tag alone.
 fn protect(tree: &dyn Tree, mapped: &TreePath, tag: Option<&TreePath>) -> Result<(), TreeError> {
     let switch = mapped.join("write_protect");
     if let Some(tag) = tag

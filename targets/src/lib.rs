@@ -10,8 +10,8 @@
 //! port, which all volumes share. [`plan_exports`] plans a volume over several transports at once,
 //! with one backstore.
 //!
-//! [`take_away()`] needs no view: while a call hangs in the kernel, it lists what a newer spec takes
-//! from initiators.
+//! [`take_away()`] needs no view: while a call hangs in the kernel, it lists what a newer spec
+//! takes from initiators.
 //!
 //! What must never happen here:
 //! - a step after which an initiator reaches a LUN that neither the old nor the new spec gives it

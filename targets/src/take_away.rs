@@ -1,8 +1,8 @@
 //! Lists what a newer spec takes from initiators, from the two specs alone. Pure, and without a
-//! view: a view lists the ACLs of the portal group, and an `rmdir` there that waits for a disk holds
-//! that folder. These operations reach past such a call. They never wait (lio.md, d), and each looks
-//! at one mapped LUN only. One takes the tag of an ACL, too: a call that holds the ACL's own folder
-//! makes or removes a mapped LUN there.
+//! view: a view lists the ACLs of the portal group, and an `rmdir` there that waits for a disk
+//! holds that folder. These operations reach past such a call. They never wait (lio.md, d), and
+//! each looks at one mapped LUN only. One takes the tag of an ACL, too: a call that holds the ACL's
+//! own folder makes or removes a mapped LUN there.
 //!
 //! A host that loses its writes with a barrier may have had the same barrier before it could write.
 //! The tag still says so, and `write_protect` alone says that it can write now. So the tag goes
@@ -10,8 +10,8 @@
 //!
 //! The next plan does the rest: it drains, removes folders, and proves.
 //!
-//! What must never happen here: an operation that gives; one on a grant that both specs have; one on
-//! a mapped LUN that does not lead to this volume; a barrier that looks done by an operation.
+//! What must never happen here: an operation that gives; one on a grant that both specs have; one
+//! on a mapped LUN that does not lead to this volume; a barrier that looks done by an operation.
 
 use mooring_host::TreePath;
 use mooring_model::{ExportNames, ExportSpec, FcPort, Mode, PortLun};

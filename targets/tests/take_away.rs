@@ -1,5 +1,5 @@
-//! The laws of `take_away`, on the behaving fake of LIO: from two specs alone it takes what the newer one does not give,
-//! and leaves the rest to the plan.
+//! The laws of `take_away`, on the behaving fake of LIO: from two specs alone it takes what the
+//! newer one does not give, and leaves the rest to the plan.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -75,7 +75,8 @@ fn reach(machine: &FakeMachine) -> BTreeSet<(String, String, u64, Mode)> {
     machine.reachable().into_iter().filter(ours).map(way).collect()
 }
 
-/// Nothing is given by an operation: each way after it was there before it, with this mode or a wider one.
+/// Nothing is given by an operation: each way after it was there before it, with this mode or a
+/// wider one.
 fn gives_nothing(machine: &FakeMachine, ops: Vec<Op>) {
     let mut before = reach(machine);
     let mut watch = Each(|step: &Step<Op>| {
@@ -102,9 +103,9 @@ fn only_within(before: &str, after: &str, mapped: &BTreeSet<TreePath>) {
 proptest! {
     #![proptest_config(config())]
 
-    /// On any tree: what is taken away first, and then the plan, end as the plan alone, with the same sessions. The tree
-    /// has traces of a spec `before` the other two, which is often the newest one once more (`None`): its barriers were
-    /// done, and must be done anew.
+    /// On any tree: what is taken away first, and then the plan, end as the plan alone, with the
+    /// same sessions. The tree has traces of a spec `before` the other two, which is often the
+    /// newest one once more (`None`): its barriers were done, and must be done anew.
     #[test]
     fn taking_away_first_ends_as_the_plan_alone(
         before in prop::option::of(some_wish().boxed()),
@@ -132,7 +133,8 @@ proptest! {
         }
     }
 
-    /// On any tree: nothing is given, and nothing is touched but the mapped LUNs of those who lose something.
+    /// On any tree: nothing is given, and nothing is touched but the mapped LUNs of those who lose
+    /// something.
     #[test]
     fn taking_away_gives_nothing_and_keeps_what_both_have(a in some_wish(), harm in some_damage(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -147,7 +149,8 @@ proptest! {
         only_within(&before, &dump_all(&machine.lio()), &losers.map(mapped).collect());
     }
 
-    /// On the tree of the older spec: what the newer one does not give is gone, on live sessions, and the rest is as it was.
+    /// On the tree of the older spec: what the newer one does not give is gone, on live sessions,
+    /// and the rest is as it was.
     #[test]
     fn all_that_is_lost_is_taken_away(a in some_wish(), b in some_wish()) {
         let machine = machine_beside_foreign();
@@ -218,7 +221,8 @@ impl Observer for Count {
     }
 }
 
-/// A link's target decides, and not its name. The cases that act are the control of those that do not.
+/// A link's target decides, and not its name. The cases that act are the control of those that do
+/// not.
 #[test]
 fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
     let wish = present(&[], vec![grant(1, 1, Mode::ReadWrite, None)]);
@@ -252,8 +256,8 @@ fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
     }
 }
 
-/// The host could write between the two barriers of one name. `write_protect` alone hides that; the control is a spec
-/// that asks for no barrier.
+/// The host could write between the two barriers of one name. `write_protect` alone hides that; the
+/// control is a spec that asks for no barrier.
 #[test]
 fn a_barrier_from_before_a_write_is_not_done_by_what_is_taken_away() {
     let wish = |mode, barrier: Option<u128>| {

@@ -59,7 +59,8 @@ enum Chore {
     /// Simulate the control plane: real controller and agents on fake hosts, from seeds, in virtual
     /// time
     Sim(sim::SimArgs),
-    /// Serve a control plane on fake hosts, to try clients against: iSCSI, Fibre Channel, thin pools
+    /// Serve a control plane on fake hosts, to try clients against: iSCSI, Fibre Channel, thin
+    /// pools
     Serve(serve::ServeArgs),
     /// Run one VM scenario in this process, for `test`, which runs them side by side
     #[command(hide = true)]

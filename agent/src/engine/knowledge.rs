@@ -145,8 +145,8 @@ impl Knowledge {
     }
 
     /// Notes that a look which began at this moment saw the export in force, with all its folders
-    /// watched. `false`, and nothing changes, if something was done to the export since, or a change
-    /// of it was reported.
+    /// watched. `false`, and nothing changes, if something was done to the export since, or a
+    /// change of it was reported.
     pub(super) fn learn_unchanged(&mut self, began: Moment) -> bool {
         self.unchanged.learn(Seen::new(began, ()))
     }

@@ -44,8 +44,9 @@ pub struct Status {
     pub wanted_volume: Option<VolumeSpec>,
     /// Receipts, newest first.
     pub receipts: Vec<Receipt>,
-    /// `true` if the export and its sessions were looked at for this answer, or nothing is exported.
-    /// `false` if the look failed or came to no end: `export` is as an earlier look saw it.
+    /// `true` if the export and its sessions were looked at for this answer, or nothing is
+    /// exported. `false` if the look failed or came to no end: `export` is as an earlier look saw
+    /// it.
     pub looked_now: bool,
 }
 

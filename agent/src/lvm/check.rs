@@ -60,7 +60,8 @@ mod tests {
             assert!(said.contains(&format!("volume group {name} is not there")), "{said}");
             assert!(said.contains(&format!("vgcreate {name}")), "{said}");
         }
-        // One question while all groups are there. While one is not, a second about all of the machine.
+        // One question while all groups are there. While one is not, a second about all of the
+        // machine.
         let asked = lvm.log();
         assert!(asked.len() == 3 && asked.iter().all(|line| line.starts_with("vgs")), "{asked:?}");
     }

@@ -630,9 +630,9 @@ fn parse<T: DeserializeOwned>(op: impl Fn() -> String, out: &[u8]) -> Result<T, 
         .map_err(|error| Error::Report { op: op(), why: error.to_string() })
 }
 
-/// Returns the report in LVM's output. LVM 2.03 writes some messages between the lines of the report
-/// ("Retrying metadata scan." beside damaged metadata, also of another group). A line of the report
-/// begins with a bracket, a quotation mark or a comma, and no message does.
+/// Returns the report in LVM's output. LVM 2.03 writes some messages between the lines of the
+/// report ("Retrying metadata scan." beside damaged metadata, also of another group). A line of the
+/// report begins with a bracket, a quotation mark or a comma, and no message does.
 fn report_of(out: &[u8]) -> Vec<u8> {
     let is_report = |line: &&[u8]| {
         matches!(line.trim_ascii_start().first(), Some(b'{' | b'}' | b'[' | b']' | b'"' | b','))

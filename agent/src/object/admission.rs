@@ -1,5 +1,5 @@
-//! Admission of changes of one object: they are taken one by one, and the worker that writes and the
-//! caller who gives up agree on the outcome.
+//! Admission of changes of one object: they are taken one by one, and the worker that writes and
+//! the caller who gives up agree on the outcome.
 //!
 //! What must never happen here: a change that is made after its caller was told that it was not.
 

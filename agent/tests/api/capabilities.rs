@@ -13,8 +13,8 @@ use crate::boot::make_in;
 use crate::rig::*;
 use crate::switch::Switch;
 
-/// Shorter than LVM's time limit of two minutes. An answer waits for LVM for two seconds, and a busy
-/// machine may need many more for several answers.
+/// Shorter than LVM's time limit of two minutes. An answer waits for LVM for two seconds, and a
+/// busy machine may need many more for several answers.
 const SOON: Duration = Duration::from_mins(1);
 
 /// LVM's first report command, as the switch logs it.

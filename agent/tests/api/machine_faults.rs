@@ -1,4 +1,5 @@
-//! Faults of the machine: modules that are not loaded, LVM that fails or hangs, foreign objects in the way, a reboot.
+//! Faults of the machine: modules that are not loaded, LVM that fails or hangs, foreign objects in
+//! the way, a reboot.
 
 use std::collections::BTreeMap;
 

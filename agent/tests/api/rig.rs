@@ -358,8 +358,8 @@ impl Agent {
         self.wait(async move { client.put_volume(put).await }).map(tonic::Response::into_inner)
     }
 
-    /// Sends a volume's spec that is not reached soon, and waits until the agent has taken it, or is
-    /// killed. Its answer comes in the background: an answer at a deadline of some milliseconds
+    /// Sends a volume's spec that is not reached soon, and waits until the agent has taken it, or
+    /// is killed. Its answer comes in the background: an answer at a deadline of some milliseconds
     /// would be a refusal where the machine is busy.
     pub(crate) fn begin(&self, put: v1::PutVolumeRequest) -> Begun {
         let (mut client, mut asking, mut died) = (self.client(), self.client(), self.switch.died());

@@ -1,5 +1,5 @@
-//! The agent with the real `mooring-sessiond` in the same process, on a fake kernel that logs in to a fake target over real TCP
-//! connections.
+//! The agent with the real `mooring-sessiond` in the same process, on a fake kernel that logs in to
+//! a fake target over real TCP connections.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -40,7 +40,8 @@ pub(super) struct RemotePort {
 }
 
 impl RemotePort {
-    /// Returns `true` if the port is there and a target. A marginal one is there, too (since Linux 5.11).
+    /// Returns `true` if the port is there and a target. A marginal one is there, too (since Linux
+    /// 5.11).
     pub(super) fn is_usable(&self) -> bool {
         self.target.is_some() && matches!(self.state.as_str(), "Online" | "Marginal")
     }

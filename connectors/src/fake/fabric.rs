@@ -3,10 +3,10 @@
 //! scan that is not of one LUN, a write anywhere but to a disk's own files, a disk removed under a
 //! link or a holder without need.
 //!
-//! The fake behaves as the kernel (6.1, `scsi_transport_fc.c`, and the scenario `fc-main-job`). A scan of
-//! a port that is not online does nothing and succeeds. A scan of an existing LUN does not read it
-//! again. A port that comes finds all LUNs that it is shown. A port that is lost blocks its disks,
-//! and loses them when its timer runs out.
+//! The fake behaves as the kernel (6.1, `scsi_transport_fc.c`, and the scenario `fc-main-job`). A
+//! scan of a port that is not online does nothing and succeeds. A scan of an existing LUN does not
+//! read it again. A port that comes finds all LUNs that it is shown. A port that is lost blocks its
+//! disks, and loses them when its timer runs out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -293,8 +293,8 @@ fn identifier(text: &str) -> Result<u8, ChapError> {
         .ok_or(ChapError::Value { key: "CHAP_I", why: "want a number from 0 to 255" })
 }
 
-/// Decodes a binary value: `0x` and hexadecimal digits in pairs, or `0b` and base64 (RFC 7143, 6.1).
-/// The value may be neither empty nor longer than `bytes_max`. The error is the reason.
+/// Decodes a binary value: `0x` and hexadecimal digits in pairs, or `0b` and base64 (RFC 7143,
+/// 6.1). The value may be neither empty nor longer than `bytes_max`. The error is the reason.
 pub fn decode_binary(text: &str, bytes_max: usize) -> Result<Vec<u8>, &'static str> {
     let (prefix, digits) = text.as_bytes().split_at_checked(2).ok_or("want 0x… or 0b…")?;
     let bytes = match prefix {

@@ -5,8 +5,8 @@
 //! has one such thread at most.
 //!
 //! A disk that does not say who it is goes offline after a minute (`Timing::identity_within`), and
-//! is asked on. It runs while it is asked, because an offline disk answers nothing: for one INQUIRY,
-//! or a second at most.
+//! is asked on. It runs while it is asked, because an offline disk answers nothing: for one
+//! INQUIRY, or a second at most.
 //!
 //! What must never happen here: two threads of checks; I/O that goes on to another disk, or for
 //! long to one that nobody could identify.

@@ -75,7 +75,8 @@ impl Flood {
         Reaction::Reconnect
     }
 
-    /// Counts an order to log in anew. Returns `true` if the login has to wait: there were too many.
+    /// Counts an order to log in anew. Returns `true` if the login has to wait: there were too
+    /// many.
     pub(crate) fn ordered(&mut self, now: Instant) -> bool {
         self.orders.count(now) > ORDERS_MAX
     }

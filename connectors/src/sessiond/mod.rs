@@ -9,10 +9,10 @@
 //!
 //! They share a board with every session's status, and nothing else.
 //!
-//! The daemon is crash-only. A panic in any thread aborts the process: the others could not know what the
-//! dead thread held to be true. systemd starts it again at once, and it takes over the sessions
-//! that it finds ([`adopt`]). Sessions and their I/O go on meanwhile, because they live in the
-//! kernel. For the same reason there is nothing to do at a stop.
+//! The daemon is crash-only. A panic in any thread aborts the process: the others could not know
+//! what the dead thread held to be true. systemd starts it again at once, and it takes over the
+//! sessions that it finds ([`adopt`]). Sessions and their I/O go on meanwhile, because they live in
+//! the kernel. For the same reason there is nothing to do at a stop.
 //!
 //! What must never happen here: a session dropped because this process ends or begins; a kernel
 //! session without a journal file; a session of somebody else touched; a step without a bound; a

@@ -4,7 +4,8 @@
 //! was last heard are in the store, too. The controller asks for all of it again after every
 //! connect. An agent that is down holds up nothing but its own volumes.
 //!
-//! What must never happen here: a decision; a report of one agent taken for another's; a call without a deadline.
+//! What must never happen here: a decision; a report of one agent taken for another's; a call
+//! without a deadline.
 
 mod beyond;
 pub(crate) mod calls;

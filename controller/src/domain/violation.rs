@@ -1,6 +1,7 @@
 //! Violations of the rules of volume types and attachments: what a request breaks, as data.
 //!
-//! The rules are in [`crate::rules`]. The Block Storage API's sentences are made where it answers, in `http`.
+//! The rules are in [`crate::rules`]. The Block Storage API's sentences are made where it answers,
+//! in `http`.
 //!
 //! What must never happen here: a sentence; a secret.
 

@@ -3,8 +3,8 @@
 //! While a snapshot is there, the volume's specs stay as they are, and no tombstone of the volume
 //! exists. When the last snapshot is gone, the tombstones follow.
 //!
-//! What must never happen here: a snapshot that outlives its volume, and keeps the id of one that is
-//! gone; a volume that waits for a snapshot and does not say which.
+//! What must never happen here: a snapshot that outlives its volume, and keeps the id of one that
+//! is gone; a volume that waits for a snapshot and does not say which.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

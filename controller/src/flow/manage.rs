@@ -65,8 +65,8 @@ impl Flow {
         Ok(Next::Idle)
     }
 
-    /// Fails the delete or the unmanage operation: the agent refused it. It is tried again when it is
-    /// asked for again, or when there is news of the agent.
+    /// Fails the delete or the unmanage operation: the agent refused it. It is tried again when it
+    /// is asked for again, or when there is news of the agent.
     pub(super) async fn taking_away_failed(
         self: &Arc<Self>,
         agent: &Held,

@@ -1,7 +1,8 @@
 //! The controller's copy of persistent reservations: equal to what the storage agent stores, taken
 //! from its reports, for the day on which that agent has lost its store.
 //!
-//! What must never happen here: a copy thrown away because an agent without a store reports nothing.
+//! What must never happen here: a copy thrown away because an agent without a store reports
+//! nothing.
 
 use std::sync::Arc;
 

@@ -270,8 +270,8 @@ fn without_nul(field: &str, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Reads a UUID: 36 characters with hyphens, or its 32 digits alone, which Cinder takes too. Answers
-/// have the first form.
+/// Reads a UUID: 36 characters with hyphens, or its 32 digits alone, which Cinder takes too.
+/// Answers have the first form.
 pub(super) fn id(text: &str) -> Option<Uuid> {
     matches!(text.len(), 32 | 36).then(|| Uuid::try_parse(text).ok()).flatten()
 }

@@ -1,7 +1,8 @@
 //! The status of a volume with announcements: `os-reserve` promises attachments that have no row
 //! yet, and `os-begin_detaching` announces detaches without naming an attachment.
 //!
-//! What must never happen here: a shared volume that leaves `in-use` because one of its servers announced a detach.
+//! What must never happen here: a shared volume that leaves `in-use` because one of its servers
+//! announced a detach.
 
 use super::{Operation, derive};
 use crate::domain::{AttachStatus, AttachmentStatus, VolumeStatus};

@@ -5,7 +5,8 @@
 //! written together.
 //!
 //! What must never happen here: a volume whose flag differs from its type's because a retype failed
-//! half way; a flag that changes under a live attachment; a check left out because an earlier one was harmless.
+//! half way; a flag that changes under a live attachment; a check left out because an earlier one
+//! was harmless.
 
 use mooring_model::Tuning;
 use uuid::Uuid;

@@ -28,7 +28,8 @@ use super::types;
 /// The capabilities of a pool, by their keys in the API.
 pub type Capabilities = Map<String, Value>;
 
-/// The extra spec that names a type's availability zones, separated by commas. It is in a scope of its own.
+/// The extra spec that names a type's availability zones, separated by commas. It is in a scope of
+/// its own.
 pub const ZONES: &str = "RESKEY:availability_zones";
 
 /// Returns the reason why capabilities do not satisfy extra specs: the first key in order. `None`:

@@ -1,6 +1,7 @@
 //! Handles to the store that allow less than all of it.
 //!
-//! What must never happen here: a change that is kept although the lease that its work relies on is over.
+//! What must never happen here: a change that is kept although the lease that its work relies on is
+//! over.
 
 use std::ops::Deref;
 
@@ -9,7 +10,8 @@ use super::{Abort, Db, Store};
 use crate::error::Refusal;
 use mooring_model::ClusterId;
 
-/// The store, for work at an agent: with the lease that the work relies on. A change is kept only while that lease is ours.
+/// The store, for work at an agent: with the lease that the work relies on. A change is kept only
+/// while that lease is ours.
 #[derive(Debug, Clone)]
 pub(crate) struct FencedStore {
     reads: ReadStore,

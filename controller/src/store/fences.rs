@@ -153,8 +153,8 @@ impl Db<'_> {
         Ok(of_host.iter().flat_map(Initiators::each).collect())
     }
 
-    /// The initiator names that only users gave for a host: one line for each attachment whose grant
-    /// may be at an agent.
+    /// The initiator names that only users gave for a host: one line for each attachment whose
+    /// grant may be at an agent.
     pub(crate) fn claims_of_host(
         &self,
         host: &str,

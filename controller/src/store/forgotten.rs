@@ -95,7 +95,8 @@ impl Db<'_> {
         self.all(&sql, &values![then], forgotten)
     }
 
-    /// Notes that no other rows of the agent are left, and deletes its Fibre Channel LUNs and slots.
+    /// Notes that no other rows of the agent are left, and deletes its Fibre Channel LUNs and
+    /// slots.
     pub(crate) fn close_forgotten(&self, agent: AgentId) -> Result<(), SqlError> {
         self.run("DELETE FROM fc_luns WHERE agent_id = ?1", &values![agent])?;
         self.run("DELETE FROM fc_slots WHERE agent_id = ?1", &values![agent])?;

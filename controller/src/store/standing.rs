@@ -257,8 +257,8 @@ impl AttachmentRow {
         self.wished_at = Generation::ZERO;
     }
 
-    /// Notes that the host keeps its disk: the attachment stays attached. A host that holds the disk
-    /// open has its grant.
+    /// Notes that the host keeps its disk: the attachment stays attached. A host that holds the
+    /// disk open has its grant.
     pub(crate) fn host_refused(&mut self) {
         self.status = AttachmentStatus::Attached;
         self.access = Access { grant: Grant::InForce, path: Path::Wanted };

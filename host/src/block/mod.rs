@@ -69,9 +69,9 @@ pub trait BlockDevices: Send + Sync {
     /// else EINVAL; EBUSY when something holds the device exclusively: a LUN, a mount,
     /// device-mapper. Nothing is done for a length of 0.
     fn zero(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
-    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`). **They
-    /// may read as anything afterwards**, also as their old contents: a disk may do nothing, and
-    /// round to its own units. EOPNOTSUPP when the device takes no discards
+    /// Tells the disk that nobody needs `length` bytes from `offset` any more (`BLKDISCARD`).
+    /// **They may read as anything afterwards**, also as their old contents: a disk may do nothing,
+    /// and round to its own units. EOPNOTSUPP when the device takes no discards
     /// (`queue/discard_max_bytes` is 0); otherwise fails as [`zero`](Self::zero) does.
     fn discard(&self, path: &Path, offset: u64, length: u64) -> Result<(), BlockError>;
     /// Writes these bytes from `offset`, durably. Opens the device exclusively, and fails as
@@ -87,8 +87,8 @@ pub trait BlockDevices: Send + Sync {
     /// whose size is whole pages (as every LV's), else EIO.
     fn read(&self, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<(), BlockError>;
 
-    /// Has each write to the disks below volume groups told here. `false`: somebody has to watch the disks. Only a simulation
-    /// tells them, because a thread that watches lives in real time.
+    /// Has each write to the disks below volume groups told here. `false`: somebody has to watch
+    /// the disks. Only a simulation tells them, because a thread that watches lives in real time.
     fn tell_writes(&self, _to: Box<dyn Fn() + Send + Sync>) -> bool {
         false
     }

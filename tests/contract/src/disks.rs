@@ -39,7 +39,8 @@ impl Loop {
         Ok(Self(String::from_utf8(made.stdout)?.trim().into()))
     }
 
-    /// Detaches it, and waits until it has no file any more: the kernel waits for udev, which looks at what was written to.
+    /// Detaches it, and waits until it has no file any more: the kernel waits for udev, which looks
+    /// at what was written to.
     fn let_go(self) -> Result<PathBuf> {
         let (device, bound) = (self.0.clone(), Path::new("/sys/block").join(self.name()).join("loop"));
         drop(self);

@@ -65,8 +65,8 @@ impl Client {
         // An error here means that the same provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self {
-            // Each request has a connection of its own: one to a controller that was killed meanwhile
-            // may look alive for a moment.
+            // Each request has a connection of its own: one to a controller that was killed
+            // meanwhile may look alive for a moment.
             http: reqwest::Client::builder().timeout(2 * PATIENCE).pool_max_idle_per_host(0).build().unwrap(),
             handle: handle.clone(),
             base: base.to_owned(),

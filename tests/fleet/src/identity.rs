@@ -112,7 +112,8 @@ async fn answer(State(service): State<Arc<Service>>, request: Request) -> Respon
         }
         (&Method::GET, "/v3") => reply(StatusCode::OK, &json!({ "version": service.version() })),
         (&Method::POST, "/v3/auth/tokens") => {
-            // A body that is too long or no JSON names nobody, and is refused like a wrong password.
+            // A body that is too long or no JSON names nobody, and is refused like a wrong
+            // password.
             let content = body::to_bytes(content, BODY_MAX).await.unwrap_or_default();
             let asked: Value = serde_json::from_slice(&content).unwrap_or_default();
             service.log_in(&asked)

@@ -1,5 +1,6 @@
-//! The whole control plane in one process, without root and without a kernel: the real controller behind its HTTP port, and
-//! real agents on fake hosts, each with its own store, its own socket and a machine that outlives it.
+//! The whole control plane in one process, without root and without a kernel: the real controller
+//! behind its HTTP port, and real agents on fake hosts, each with its own store, its own socket and
+//! a machine that outlives it.
 //!
 //! ```no_run
 //! use mooring_fleet::Fleet;
@@ -14,8 +15,9 @@
 //! assert_eq!(fleet.storage("s1").grants(&volume)[node.initiator()].to_string(), "LUN 1 rw");
 //! ```
 //!
-//! What must never happen here: a machine that is kinder than a real one (the fakes are those that the agents' laws rest
-//! on); a sleep that decides; something that only a test of one requirement needs.
+//! What must never happen here: a machine that is kinder than a real one (the fakes are those that
+//! the agents' laws rest on); a sleep that decides; something that only a test of one requirement
+//! needs.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,8 +1,8 @@
 //! Checks of everything that must hold after every event, judged from the controller's answers and
 //! the kernels' trees.
 //!
-//! The controller is read twice, and the kernels in between: a grant must have its attachment in one of both reads, because
-//! an attachment is there before its grant and goes after it.
+//! The controller is read twice, and the kernels in between: a grant must have its attachment in
+//! one of both reads, because an attachment is there before its grant and goes after it.
 //!
 //! What must never happen here: a check that takes the word of one side for both.
 

@@ -1,7 +1,8 @@
 //! The controller: one process at a time on one database, which can be killed, backed up and
 //! restored.
 //!
-//! What must never happen here: a second controller on the database before every transaction of the first has ended.
+//! What must never happen here: a second controller on the database before every transaction of the
+//! first has ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -6,8 +6,8 @@
 //! blocking work, and submitted work waits behind it. When the thread is about to sleep, the gate
 //! opens.
 //!
-//! What must never happen here: a gate that stays closed while the run's thread sleeps; a gate made for nothing, for its end
-//! wakes the thread, and virtual time would never go on.
+//! What must never happen here: a gate that stays closed while the run's thread sleeps; a gate made
+//! for nothing, for its end wakes the thread, and virtual time would never go on.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 

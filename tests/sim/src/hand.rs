@@ -87,7 +87,8 @@ pub(crate) fn is_exported(machine: &FakeMachine, volume: VolumeId) -> bool {
     machine.lio().is_dir(&group_of_portals(volume)).unwrap_or(false)
 }
 
-/// Lists what an initiator may notice of an export: its folders and links, and the files that admit, map and protect.
+/// Lists what an initiator may notice of an export: its folders and links, and the files that
+/// admit, map and protect.
 pub(crate) fn shape(machine: &FakeMachine, volume: VolumeId) -> Vec<String> {
     fn note(tree: &dyn Tree, path: &TreePath, all: &mut Vec<String>) {
         for entry in tree.list(path).unwrap_or_default() {

@@ -6,7 +6,8 @@
 //! kernel, or when a call of it takes (virtual) time. On a slow machine two jobs can therefore be
 //! at work at the same time. The seed decides how their calls are interleaved.
 //!
-//! What must never happen here: two jobs of one machine that run at the same moment; a job of a process that was killed.
+//! What must never happen here: two jobs of one machine that run at the same moment; a job of a
+//! process that was killed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

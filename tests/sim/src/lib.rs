@@ -1,10 +1,12 @@
-//! The simulation: the real controller and the real agents on fake hosts, in one process, in virtual time, from a seed.
+//! The simulation: the real controller and the real agents on fake hosts, in one process, in
+//! virtual time, from a seed.
 //!
-//! One run is one runtime with one thread, a clock that stands still while anything can be done, a network in memory, and
-//! two storage nodes whose kernel, LVM and disks are the fakes of `mooring-host`. `docs/simulation.md` says what is real and
-//! what is not.
+//! One run is one runtime with one thread, a clock that stands still while anything can be done, a
+//! network in memory, and two storage nodes whose kernel, LVM and disks are the fakes of
+//! `mooring-host`. `docs/simulation.md` says what is real and what is not.
 //!
-//! What must never happen here: a choice or a time that does not follow from the seed; a violation that is not reported.
+//! What must never happen here: a choice or a time that does not follow from the seed; a violation
+//! that is not reported.
 
 mod calls;
 mod check;
@@ -42,7 +44,8 @@ pub enum Broken {
     Mode,
     /// The kernel tells the agent of no change that somebody else makes.
     Told,
-    /// Where calls take time, the kernel says that a mapped LUN and its ACL are removed, and removes them later.
+    /// Where calls take time, the kernel says that a mapped LUN and its ACL are removed, and
+    /// removes them later.
     Late,
     /// LVM says that a volume was extended, and leaves it as it is.
     Grow,

@@ -1,6 +1,7 @@
 //! Own knowledge of the run: requests of its clients, their answers, and the trace.
 //!
-//! What must never happen here: anything taken from the controller's rows or the agents' reports: those are what is judged.
+//! What must never happen here: anything taken from the controller's rows or the agents' reports:
+//! those are what is judged.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -119,7 +119,8 @@ async fn take_as_large(world: &World, service: &Service) {
     for id in snapshot.volumes.keys().filter(extended).copied().collect::<Vec<_>>() {
         let Some(shown) = snapshot.volumes.get(&id) else { continue };
         if shown.status == VolumeStatus::ErrorExtending {
-            // The growth failed while the LV was away. Once that is seen, it can be asked for again.
+            // The growth failed while the LV was away. Once that is seen, it can be asked for
+            // again.
             let used = snapshot.rows.values().any(|row| row.volume == id);
             let status = Some(if used { VolumeStatus::InUse } else { VolumeStatus::Available });
             let action = VolumeAction::ResetStatus { status, attached: None };

@@ -1,7 +1,8 @@
 //! Whole world of one run: the controller, the storage nodes, the network, the clients, and the
 //! model.
 //!
-//! What must never happen here: a lock that is held while something of the product runs that takes it, too.
+//! What must never happen here: a lock that is held while something of the product runs that takes
+//! it, too.
 
 use std::collections::BTreeMap;
 use std::path::Path;

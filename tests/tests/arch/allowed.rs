@@ -1,10 +1,12 @@
-//! Lists of what a rule still finds. A list only shrinks: a line that the rule no longer finds is an error, too.
+//! Lists of what a rule still finds. A list only shrinks: a line that the rule no longer finds is
+//! an error, too.
 
 use std::collections::BTreeSet;
 
 use super::root;
 
-/// Compares what a rule found with its list in `tests/tests/arch/allowed/`: one finding a line, `#` begins a reason.
+/// Compares what a rule found with its list in `tests/tests/arch/allowed/`: one finding a line, `#`
+/// begins a reason.
 ///
 /// Returns what is to be mended: new findings, and lines of the list that are true no longer.
 pub(super) fn compare(list: &str, found: &BTreeSet<String>) -> Vec<String> {
@@ -43,8 +45,8 @@ fn shrink(path: &std::path::Path, text: &str, found: &BTreeSet<String>) -> Strin
     kept
 }
 
-/// Lines of a list whose finding has no reason, neither behind it nor in a comment at the head of its
-/// paragraph.
+/// Lines of a list whose finding has no reason, neither behind it nor in a comment at the head of
+/// its paragraph.
 fn without_reason(text: &str) -> Vec<String> {
     let mut explained = false;
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! Links between the pages of the repository lead to a file that is there, and to a heading that it has.
+//! Links between the pages of the repository lead to a file that is there, and to a heading that it
+//! has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,8 @@ fn links(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names that headings of a page have in links: lower case, without signs, a dash for each blank.
+/// The names that headings of a page have in links: lower case, without signs, a dash for each
+/// blank.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut found = BTreeSet::new();

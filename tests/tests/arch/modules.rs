@@ -1,6 +1,7 @@
 //! Arrows between the modules of a crate, and who may touch the machine and its clocks.
 //!
-//! A module is one directly below `src/`; a folder is one module, and inside of it `super` and siblings are free.
+//! A module is one directly below `src/`; a folder is one module, and inside of it `super` and
+//! siblings are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::{allowed, sources};
 
-/// Modules of each crate from the lowest floor to the highest. One may import those before it and those on its own line's left.
+/// Modules of each crate from the lowest floor to the highest. One may import those before it and
+/// those on its own line's left.
 const ORDER: &[(&str, &[&str])] = &[
     (
         "agent",
@@ -270,7 +272,8 @@ pub(super) fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     attributes.iter().any(|text| text.starts_with("cfg") && text.contains("test"))
 }
 
-/// Names that follow `crate::`, or as many `super::` as lead to the crate's root. `depth` is the number of modules around the tokens.
+/// Names that follow `crate::`, or as many `super::` as lead to the crate's root. `depth` is the
+/// number of modules around the tokens.
 fn imports(stream: TokenStream, depth: usize, found: &mut BTreeSet<String>) {
     let tokens: Vec<_> = stream.into_iter().collect();
     let mut at = 0;
@@ -327,7 +330,8 @@ fn leaves(tokens: &[TokenTree], module: Option<&str>, found: &mut BTreeMap<Strin
     }
 }
 
-/// Adds the modules and the imported names of a crate's root, each with the module that it comes from.
+/// Adds the modules and the imported names of a crate's root, each with the module that it comes
+/// from.
 fn names_of_root(stream: TokenStream, found: &mut BTreeMap<String, String>) {
     let tokens: Vec<_> = stream.into_iter().collect();
     let is_end = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';');

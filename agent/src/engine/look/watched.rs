@@ -56,8 +56,8 @@ const WATCH_AGAIN: Duration = Duration::from_secs(5);
 /// The watch of one export.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    /// All folders that the last whole look read, each watched before that. Empty if not all of them
-    /// could be watched.
+    /// All folders that the last whole look read, each watched before that. Empty if not all of
+    /// them could be watched.
     folders: Vec<FolderId>,
     /// `true` if a whole look is planned, so that no other need be.
     look_is_planned: bool,
@@ -233,8 +233,8 @@ impl Engine {
         cell.state().knowledge.watched_mut().commands = come;
     }
 
-    /// Begins a whole look. The watches of an export that is as it was left stay. Those of any other
-    /// end: notices of what was done to it concern nobody, because the look reads all of it.
+    /// Begins a whole look. The watches of an export that is as it was left stay. Those of any
+    /// other end: notices of what was done to it concern nobody, because the look reads all of it.
     pub(in crate::engine) fn begin_watch(&self, cell: &Cell, wanted: &Wanteds) -> Listening<'_> {
         let folders = self.shared.machine.folders.as_deref();
         if let Some(folders) = folders {
@@ -259,8 +259,8 @@ impl Engine {
         }
     }
 
-    /// Ends a whole look: the folders that it read stay watched, if all of them are. `is_whole`: the
-    /// look came to its end.
+    /// Ends a whole look: the folders that it read stay watched, if all of them are. `is_whole`:
+    /// the look came to its end.
     pub(in crate::engine) fn end_watch(&self, cell: &Cell, listening: Listening<'_>, is_whole: bool) {
         let Some(folders) = self.shared.machine.folders.as_deref() else { return };
         let Heard { folders: heard, failed } =
@@ -279,8 +279,8 @@ impl Engine {
     }
 
     /// Notes that the whole look which began at this moment found nothing to do: from then on the
-    /// export is watched, if all that the look read is. If a change was told meanwhile, another look
-    /// follows.
+    /// export is watched, if all that the look read is. If a change was told meanwhile, another
+    /// look follows.
     pub(in crate::engine) fn watch_export(&self, cell: &Arc<Cell>, began: Moment) {
         let overtaken = {
             let mut state = cell.state();
@@ -292,8 +292,8 @@ impl Engine {
         }
     }
 
-    /// Has a whole look at the export made soon, if its folders can be watched and it does not count
-    /// as watched.
+    /// Has a whole look at the export made soon, if its folders can be watched and it does not
+    /// count as watched.
     pub(in crate::engine) fn look_soon(&self, cell: &Arc<Cell>) {
         {
             let mut state = cell.state();

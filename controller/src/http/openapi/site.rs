@@ -1,4 +1,5 @@
-//! The rows of the whole site: versions, extensions, zones, filters, messages, the audit log, the epoch.
+//! The rows of the whole site: versions, extensions, zones, filters, messages, the audit log, the
+//! epoch.
 
 use super::PATH;
 use super::operation::{NUMBER, Operation, TEXT, op};

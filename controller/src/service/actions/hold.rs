@@ -68,8 +68,8 @@ impl Service {
     }
 
     /// Announces a detach. The call names no attachment. With one attachment, the volume is shown
-    /// as detaching, or as growing if it grows. With several, it stays in use, and no further server
-    /// is attached until one detach has begun.
+    /// as detaching, or as growing if it grows. With several, it stays in use, and no further
+    /// server is attached until one detach has begun.
     pub(super) async fn begin_detaching(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
         let caller = caller.clone();
         let work = move |facts: &Facts, db: &Db<'_>| {

@@ -216,7 +216,8 @@ pub struct FakeTarget {
 }
 
 impl FakeTarget {
-    /// Starts a target of this name, TPG 1, without ACLs and LUNs, that listens on a free port of 127.0.0.1.
+    /// Starts a target of this name, TPG 1, without ACLs and LUNs, that listens on a free port of
+    /// 127.0.0.1.
     pub fn start(name: impl Into<String>) -> io::Result<Self> {
         let reservation =
             socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

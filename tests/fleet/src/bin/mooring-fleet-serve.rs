@@ -83,7 +83,8 @@ fn run(args: &Args) -> Result<()> {
         TcpListener::bind(address).map(drop).with_context(|| format!("listen at {address}"))?;
     }
     if args.guide {
-        // Caught before anything starts: a signal that comes meanwhile ends the fleet in order, too.
+        // Caught before anything starts: a signal that comes meanwhile ends the fleet in order,
+        // too.
         let end = End::new()?;
         let fleet = plan(args).start();
         types(args, &fleet);

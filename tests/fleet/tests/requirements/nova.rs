@@ -396,8 +396,8 @@ fn attachments_of(nova: &Nova, volume: &str) -> BTreeSet<String> {
     entries.map(|entry| entry["attachment_id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// One round: both servers are on `here`, one migrates to `there`, the other one is deleted. Returns
-/// the attachment and the session that remain.
+/// One round: both servers are on `here`, one migrates to `there`, the other one is deleted.
+/// Returns the attachment and the session that remain.
 fn part(
     nova: &Nova,
     volume: &str,
