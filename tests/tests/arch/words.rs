@@ -1,4 +1,4 @@
-//! Words: the beginning of a doc block, and the length of a function's name.
+//! Words: the beginning of a doc block, the width of comments, and the length of a function's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,4 +74,42 @@ fn names_of_functions_are_short() {
     let long = "a".repeat(NAME_MAX + 1);
     assert_eq!(long_names(&format!("    pub(crate) async fn {long}(x: u8)")), std::slice::from_ref(&long));
     assert_eq!(long_names(&format!("// a fn {long}\nfn {}()", &long[1..])), Vec::<String>::new());
+}
+
+/// Longest line of a comment, in characters. rustfmt does not wrap comments.
+const COMMENT_MAX: usize = 100;
+
+/// Lines of comments that are too long, from 1. Code, tables and addresses cannot be wrapped.
+fn long_comments(text: &str) -> Vec<usize> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let Some(rest) = line.trim_start().strip_prefix("//") else {
+            fenced = false;
+            continue;
+        };
+        let words = rest.trim_start_matches(['/', '!']).trim_start();
+        fenced ^= words.starts_with("```");
+        let is_free = fenced || words.starts_with('|') || words.contains("://") || !words.contains(' ');
+        if !is_free && line.chars().count() > COMMENT_MAX {
+            found.push(index + 1);
+        }
+    }
+    found
+}
+
+#[test]
+fn comments_are_wrapped() {
+    let found: BTreeSet<_> = sources()
+        .into_iter()
+        .flat_map(|(path, text)| {
+            long_comments(&text).into_iter().map(move |line| format!("{path} line {line}"))
+        })
+        .collect();
+    assert_eq!(found, BTreeSet::new(), "at most {COMMENT_MAX} columns");
+    let (fits, long) = ("a ".repeat(48), "a ".repeat(50));
+    let text = format!("/// {fits}\n//! {long}\n    // {long}\nlet long = 1; // {long}\n");
+    assert_eq!(long_comments(&text), [2, 3]);
+    let free = format!("/// | {long}\n/// https://x {long}\n/// ```\n/// {long}\n/// ```\n");
+    assert_eq!(long_comments(&free), Vec::<usize>::new());
 }
