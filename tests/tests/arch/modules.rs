@@ -356,7 +356,8 @@ fn arrows_of(krate: &str, sources: &[(String, String)]) -> BTreeMap<String, BTre
     let own_files: Vec<_> =
         sources.iter().filter_map(|(path, text)| Some((path, text, modules_of(krate, path)?))).collect();
     let mut root = BTreeMap::new();
-    for (path, text, _) in own_files.iter().filter(|(_, _, modules)| modules.is_empty()) {
+    // A program beside the library imports the library by its name.
+    for (path, text, _) in own_files.iter().filter(|(path, _, _)| path.ends_with("/src/lib.rs")) {
         names_of_root(tokens(path, text), &mut root);
     }
     let mut arrows = BTreeMap::<_, BTreeSet<_>>::new();
