@@ -37,11 +37,11 @@ pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// Progress of a volume that is being made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Creation {
-    /// Its agent cannot have its spec.
+    /// The agent cannot have the spec.
     Unsent,
-    /// Its spec may have reached its agent.
+    /// The spec may have reached the agent.
     Sent,
-    /// Its agent was seen to have it, or it is not being made any more.
+    /// The agent was seen to have the volume, or the volume is not being made any more.
     Taken,
 }
 
