@@ -1,5 +1,5 @@
-//! Sealed secrets: credentials of nexuses, and the specs of exports and connections, which repeat
-//! them. The keys lie outside of the database.
+//! Sealed secrets: credentials of nexuses, the specs of exports and connections, which repeat them,
+//! and the next authority's key. The keys lie outside of the database.
 //!
 //! Every start counts the sealed values by their keys. Then it seals two kinds of values by the
 //! first key of the file: those in clear, which controllers without sealing wrote, and those that
@@ -57,7 +57,12 @@ const OTHER_SECRET: Column = Column { name: "other_secret", ..SECRET };
 
 const OTHER_MUTUAL: Column = Column { name: "other_mutual", ..SECRET };
 
-const COLUMNS: [Column; 5] = [SECRET, MUTUAL_SECRET, OTHER_SECRET, OTHER_MUTUAL, BODY];
+/// The private key of a rotation's next authority, which waits in the database for the other
+/// controllers.
+const NEXT_AUTHORITY_KEY: Column =
+    Column { table: "meta", name: "value", keys: &["key"], rows: "key = 'next_authority_key'", text: true };
+
+const COLUMNS: [Column; 6] = [SECRET, MUTUAL_SECRET, OTHER_SECRET, OTHER_MUTUAL, BODY, NEXT_AUTHORITY_KEY];
 
 /// The key of `meta` which says that the file may still hold bytes of replaced values.
 const REMAINS: &str = "sealing_remains";
@@ -395,8 +400,8 @@ impl Engine {
     fn sweep(&self) {
         let Self::Sqlite(sqlite) = self else {
             tracing::warn!(
-                "rows of before stay in the tables nexuses and specs of the database, and in its log, until the server writes \
-                 them anew: run VACUUM FULL on both, and think of its backups"
+                "rows of before stay in the tables nexuses, specs and meta of the database, and in its log, until the server \
+                 writes them anew: run VACUUM FULL on these, and think of its backups"
             );
             self.forget_remains();
             return;

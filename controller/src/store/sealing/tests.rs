@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::clock::Clock;
+use crate::domain::NextAuthority;
 use crate::initiators::Initiators;
 use crate::store::contract::pg;
 use crate::store::{AttachmentRow, Database, Nexus, PostgresOptions, SpecContent, Store, sqlite, testing};
@@ -121,6 +122,14 @@ impl Site {
             self.ask("SELECT secret || ' ' || mutual_secret FROM nexuses ORDER BY volume_id, initiator");
         kept.extend(self.ask(&format!("SELECT {hex} FROM specs ORDER BY volume_id, kind, agent_id")));
         kept
+    }
+
+    /// Takes the last line out of the file of keys.
+    fn drop_last_key(&self) {
+        let text = fs::read_to_string(self.keys()).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let (_, without) = lines.split_last().unwrap();
+        fs::write(self.keys(), without.join("\n")).unwrap();
     }
 
     /// The number of values that each key has sealed.
@@ -393,14 +402,28 @@ fn a_new_first_key_seals_everything_anew() {
             site.kept().iter().zip(&before).filter(|(now, before)| now != before).count() >= before.len() / 2
         );
         assert_eq!(site.census(), Census::from([(Look::Sealed(new), ALL)]));
-        // Now the old line may go.
-        let text = fs::read_to_string(site.keys()).unwrap();
-        let lines: Vec<_> = text.lines().collect();
-        let (_, without) = lines.split_last().unwrap();
-        fs::write(site.keys(), without.join("\n")).unwrap();
+        site.drop_last_key();
         let keys = site.origin().load().unwrap();
         assert_eq!((keys.first(), keys.ids().any(|id| id == old)), (new, false));
         check(&site.open().unwrap());
+    }
+}
+
+/// A rotation of the authority is under way while the sealing key is changed.
+#[test]
+fn a_new_first_key_seals_the_next_authority_anew() {
+    for site in Site::both() {
+        sealing::make(&site.keys(), None).unwrap();
+        let next = NextAuthority { certificate: "cert".to_owned(), key: format!("{CLEAR}authority") };
+        let offered = next.clone();
+        let store = site.open().unwrap();
+        store.prepare("offer", move |db| Ok(db.offer_next_authority(&offered)?)).unwrap();
+        drop(store);
+        let new = sealing::rotate(&site.origin()).unwrap().id;
+        assert_eq!(site.census(), Census::from([(Look::Sealed(new), 1)]));
+        site.drop_last_key();
+        let kept = site.open().unwrap().prepare("look", |db| Ok(db.next_authority()?)).unwrap();
+        assert!(kept == Some(next), "the key of the next authority is lost");
     }
 }
 
