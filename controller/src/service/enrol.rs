@@ -1,7 +1,8 @@
 //! Enrolment of agents: tokens, certificates, and the end of both.
 //!
 //! What must never happen here: a certificate for a name or a role that its token was not for; a
-//! token that two keys can use; an agent that is dialled after it was revoked.
+//! token that two keys can use; a machine enrolled under two names; an agent that is dialled after
+//! it was revoked.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -179,24 +180,48 @@ fn not_joined(db: &Db<'_>, name: &str) -> Result<(), Abort> {
     }
 }
 
-/// Refuses a token without the roles that the name's volumes or connections need.
-fn may_have_what_it_has(db: &Db<'_>, token: &JoinToken) -> Result<(), Abort> {
-    let Some(known) = db.agent_named(&token.name)? else { return Ok(()) };
-    let (volumes, connections) = (db.volumes_on(known.id)?.len(), db.connections_on(known.id)?.len());
-    let lacks = [(Role::Storage, volumes, "volumes"), (Role::Host, connections, "connections")]
-        .into_iter()
-        .find(|(role, count, _)| *count > 0 && !token.roles.has(*role));
-    match lacks {
-        None => Ok(()),
-        Some((role, count, what)) => {
-            let text = format!(
-                "{} has {count} {what}, and its token is not for the role {}: make one with that role",
-                token.name,
-                role.as_str()
-            );
-            Err(Refusal::Conflict(text).into())
+/// Refuses a machine that is enrolled under another name: under two names nobody could use it.
+fn not_under_another_name(
+    facts: &Facts,
+    db: &Db<'_>,
+    name: &str,
+    agent: Option<AgentId>,
+) -> Result<(), Abort> {
+    let Some(agent) = agent else { return Ok(()) };
+    for other in db.agents_like(agent, None)?.into_iter().filter(|other| other.name != name) {
+        let other = other.name;
+        not_of_the_configuration(facts, &other)?;
+        if db.enrolment(&other)?.is_some_and(|enrolment| !enrolment.revoked) {
+            return Err(Refusal::Conflict(format!(
+                "this machine has joined, as {other}: rename it (`mooring host rename {other} {name}`), or revoke it first (`mooring host revoke \
+                 {other}`) and join again with this token. If it is a copy of {other}: move its mooring-agent.db* away, and join again"
+            ))
+            .into());
         }
     }
+    Ok(())
+}
+
+/// Refuses a token without the roles that the volumes or connections of its name or of this machine
+/// need: a revoked machine keeps them under a new name.
+fn may_have_what_it_has(db: &Db<'_>, token: &JoinToken, agent: Option<AgentId>) -> Result<(), Abort> {
+    let named = db.agent_named(&token.name)?.map(|known| known.id);
+    let other = agent.filter(|agent| Some(*agent) != named);
+    for (id, who) in [(named, token.name.as_str()), (other, "this machine")] {
+        let Some(id) = id else { continue };
+        let (volumes, connections) = (db.volumes_on(id)?.len(), db.connections_on(id)?.len());
+        let lacks = [(Role::Storage, volumes, "volumes"), (Role::Host, connections, "connections")]
+            .into_iter()
+            .find(|(role, count, _)| *count > 0 && !token.roles.has(*role));
+        if let Some((role, count, what)) = lacks {
+            let text = format!(
+                "{who} has {count} {what}, and its token is not for the role {}: make one with that role",
+                role.as_str()
+            );
+            return Err(Refusal::Conflict(text).into());
+        }
+    }
+    Ok(())
 }
 
 fn not_usable(why: &str) -> Refusal {
@@ -245,7 +270,8 @@ impl Asked {
             }
             (None, _) => {
                 not_joined(db, &token.name)?;
-                may_have_what_it_has(db, &token)?;
+                not_under_another_name(facts, db, &token.name, self.request.agent)?;
+                may_have_what_it_has(db, &token, self.request.agent)?;
                 Uuid::new_v4()
             }
         };

@@ -1,7 +1,7 @@
 //! Hosts that are renamed, and hosts that are given up.
 use mooring_agent::args::Role;
 use mooring_controller::domain::{Caller, NewFence, VolumeStatus};
-use mooring_controller::service::{FORGET_AFTER, Refusal, Wait};
+use mooring_controller::service::{FORGET_AFTER, JoinRequest, NewJoinToken, Refusal, Wait};
 use mooring_model::Chain;
 
 use super::pg;
@@ -164,4 +164,43 @@ fn a_forgotten_host_comes_back_as_a_stranger() {
     std::fs::remove_dir_all(node.dir.join("state")).unwrap();
     let _agent = node.start();
     until("its pool", || site.host("node2").filter(|host| host.up && host.pools.len() == 1));
+}
+
+/// A machine has one enrolment, and keeps its volumes, under whatever name it joins.
+#[test]
+fn a_machine_is_known_by_its_id_when_it_joins_under_another_name() {
+    let site = Site::new();
+    let node = site.node("node1");
+    node.join(&site.token("node1").unwrap()).unwrap();
+    let agent = node.start();
+    until("its pool", || site.host("node1").filter(|host| host.up && host.pools.len() == 1));
+    let volume = site.volume();
+    let id = site.host("node1").unwrap().agent;
+    assert!(id.is_some());
+    drop(agent);
+    until("node1 is down", || site.host("node1").filter(|host| !host.up));
+    let keys = site.node("keys");
+    let join = |token: &NewJoinToken| {
+        let asked = JoinRequest { agent: id, ..request(&keys, token) };
+        site.runtime.block_on(site.service.join(asked))
+    };
+
+    // It is enrolled as node1 still: the token is not used, and node1's certificate stays good.
+    let token = site.token("node2").unwrap();
+    let refused = join(&token).unwrap_err().to_string();
+    for way in ["has joined, as node1", "`mooring host rename node1 node2`", "`mooring host revoke node1`"] {
+        assert!(refused.contains(way), "{refused}");
+    }
+    assert!(site.host("node2").is_none());
+    let agent = node.start();
+    site.until_up("node1");
+    drop(agent);
+    until("node1 is down", || site.host("node1").filter(|host| !host.up));
+
+    // A token for another role would take its volume from its projects.
+    site.revoke("node1").unwrap();
+    let refused = join(&site.token_for("node3", "host", None).unwrap()).unwrap_err().to_string();
+    assert!(refused.contains("this machine has 1 volumes") && refused.contains("role storage"), "{refused}");
+    assert!(site.host("node3").is_none() && site.look(volume.id).is_some());
+    assert_eq!(join(&token).unwrap().enrolment.name, "node2");
 }
