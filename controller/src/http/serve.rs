@@ -3,6 +3,7 @@
 //!
 //! What must never happen here: a connection that costs something and may last for ever in silence.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,6 +17,8 @@ use axum_server::accept::Accept;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use hyper_util::rt::TokioTimer;
 use mooring_systemd::places::{Place, Places};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tower::Service;
@@ -77,13 +80,27 @@ impl Default for Serving {
     }
 }
 
-/// Reads the certificate chain and the key. Offers HTTP/1.1 only: a client that is offered HTTP/2
-/// would speak it.
+/// Reads the certificate chain and the key. TLS 1.3 only. Offers HTTP/1.1 only: a client that is
+/// offered HTTP/2 would speak it.
 pub async fn tls(cert: &Path, key: &Path) -> io::Result<RustlsConfig> {
-    let read = RustlsConfig::from_pem_file(cert, key).await?;
-    let mut config = rustls::ServerConfig::clone(&read.get_inner());
+    let (cert, key) = (cert.to_owned(), key.to_owned());
+    let read = tokio::task::spawn_blocking(move || read_tls(&cert, &key)).await;
+    Ok(RustlsConfig::from_config(Arc::new(read.map_err(io::Error::other)??)))
+}
+
+fn read_tls(cert: &Path, key: &Path) -> io::Result<rustls::ServerConfig> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&fs::read(cert)?).collect();
+    let chain = chain.map_err(io::Error::other)?;
+    let key = PrivateKeyDer::from_pem_slice(&fs::read(key)?).map_err(io::Error::other)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(io::Error::other)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(io::Error::other)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(RustlsConfig::from_config(Arc::new(config)))
+    Ok(config)
 }
 
 /// Serves all listeners until `stop` is `true`; the first that fails ends all.
@@ -177,5 +194,58 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
 
     fn call(&mut self, request: R) -> S::Future {
         self.inner.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shakes hands with a client that speaks this version only.
+    fn handshake(
+        served: &RustlsConfig,
+        known: CertificateDer<'static>,
+        version: &'static rustls::SupportedProtocolVersion,
+    ) -> Result<(), rustls::Error> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(known)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap())?;
+        let mut server = rustls::ServerConnection::new(served.get_inner())?;
+        while client.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets()?;
+            let mut wire = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut wire).unwrap();
+            }
+            let mut wire = wire.as_slice();
+            while !wire.is_empty() {
+                client.read_tls(&mut wire).unwrap();
+                client.process_new_packets()?;
+            }
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_api_refuses_a_client_of_an_older_tls() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("crt"), folder.path().join("key"));
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(&cert, own.cert.pem()).unwrap();
+        fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let served = tls(&cert, &key).await.unwrap();
+        let known = CertificateDer::from_pem_file(&cert).unwrap();
+        handshake(&served, known.clone(), &rustls::version::TLS13).unwrap();
+        assert!(handshake(&served, known, &rustls::version::TLS12).is_err(), "TLS 1.2");
+        fs::write(&key, "no key").unwrap();
+        assert!(tls(&cert, &key).await.is_err());
     }
 }

@@ -212,6 +212,7 @@ impl Dialer {
     }
 }
 
+/// The TLS settings for a server whose certificate this authority has signed. TLS 1.3 only.
 fn client_tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, SqlError> {
     let mut roots = rustls::RootCertStore::empty();
     if let Some(path) = ca {
@@ -227,7 +228,7 @@ fn client_tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, SqlError> {
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| SqlError::Unreachable(format!("cannot set up TLS: {error}")))?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
@@ -263,6 +264,8 @@ fn pgpass(text: &str, config: &Config) -> Option<String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may")]
 
+    use rustls::pki_types::PrivateKeyDer;
+
     use super::*;
 
     fn check(url: &str) -> Result<PostgresOptions, String> {
@@ -294,6 +297,45 @@ mod tests {
         assert!(PostgresOptions::new("postgres://m@db.example.org/db", None, None, true).is_ok());
         let with_ca = PostgresOptions::new("postgres://m@db.example.org/db", None, Some("/x".into()), false);
         assert_eq!(with_ca.unwrap().config.get_ssl_mode(), SslMode::Require);
+    }
+
+    #[test]
+    fn a_server_of_an_older_tls_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca");
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(&ca, own.cert.pem()).unwrap();
+        let client = Arc::new(client_tls(Some(&ca)).unwrap());
+        let handshake = |version: &'static rustls::SupportedProtocolVersion| -> Result<(), rustls::Error> {
+            let chain = vec![CertificateDer::from_pem_file(&ca).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(own.signing_key.serialize_pem().as_bytes()).unwrap();
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let server = rustls::ServerConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[version])?
+                .with_no_client_auth()
+                .with_single_cert(chain, key)?;
+            let mut server = rustls::ServerConnection::new(Arc::new(server))?;
+            let name = "localhost".try_into().unwrap();
+            let mut client = rustls::ClientConnection::new(Arc::clone(&client), name)?;
+            while client.is_handshaking() {
+                let mut wire = Vec::new();
+                client.write_tls(&mut wire).unwrap();
+                server.read_tls(&mut wire.as_slice()).unwrap();
+                server.process_new_packets()?;
+                let mut wire = Vec::new();
+                while server.wants_write() {
+                    server.write_tls(&mut wire).unwrap();
+                }
+                let mut wire = wire.as_slice();
+                while !wire.is_empty() {
+                    client.read_tls(&mut wire).unwrap();
+                    client.process_new_packets()?;
+                }
+            }
+            Ok(())
+        };
+        handshake(&rustls::version::TLS13).unwrap();
+        assert!(handshake(&rustls::version::TLS12).is_err(), "TLS 1.2");
     }
 
     #[test]
