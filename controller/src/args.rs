@@ -208,12 +208,16 @@ pub struct RotateArgs {
 /// Options of `rotate-authority`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  mooring-controller rotate-authority begin\n  mooring-controller rotate-authority show\n  mooring-controller rotate-authority switch\n  mooring-controller rotate-authority finish"
+    after_help = "Examples:\n  mooring-controller rotate-authority begin\n  mooring-controller rotate-authority show\n  mooring-controller rotate-authority switch\n  mooring-controller rotate-authority finish\n  mooring-controller rotate-authority finish --without controller2"
 )]
 pub struct RotateAuthorityArgs {
     /// The step
     #[arg(value_enum)]
     pub step: Step,
+    /// Do not wait for this controller, which is off and never comes back: its machine's name or its
+    /// id. May be repeated. Only for `switch` and `finish`
+    #[arg(long, value_name = "NAME")]
+    pub without: Vec<String>,
     /// The configuration file, which names the authority and the database
     #[arg(long, default_value = PATH_DEFAULT, env = "MOORING_CONTROLLER_CONFIG")]
     pub config: PathBuf,

@@ -268,7 +268,8 @@ fn rotate_authority(args: &RotateAuthorityArgs) -> Result<()> {
     let config = Config::load(&args.config, Asked::Nobody)?;
     let database = database(&config)?;
     use_tls();
-    rotate::rotate(&config, database, args.step, SystemTime::now(), &mut std::io::stdout().lock())?;
+    let (now, mut out) = (SystemTime::now(), std::io::stdout().lock());
+    rotate::rotate(&config, database, args.step, &args.without, now, &mut out)?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use mooring_systemd::folder::{self, Kept};
 use crate::authority::rotation::{self, AgentTrust, Stage, Told};
 use crate::authority::{self, Authority, AuthorityError};
 use crate::config::{Config, Enrolment};
-use crate::domain::NextAuthority;
+use crate::domain::{ControllerTrust, NextAuthority};
 use crate::store::beside::Beside;
 use crate::store::{Database, Db, StoreError};
 
@@ -48,9 +48,15 @@ pub enum RotateError {
     /// Somebody would be shut out.
     #[error(
         "{} to wait for, nothing was changed:\n  {}\nrun this again once they are ready. A host that never comes back: \
-         `mooring host revoke NAME`", .0.len(), .0.join("\n  ")
+         `mooring host revoke NAME`. A controller that never comes back: this command with `--without NAME`", .0.len(), .0.join("\n  ")
     )]
     Wait(Vec<String>),
+    /// A controller to go on without is not off.
+    #[error(
+        "--without {0}: no controller that is off has this name or id. Nothing was changed: run `mooring-controller rotate-authority show`, \
+         which lists whom the next step waits for"
+    )]
+    NotOff(String),
     /// The authority cannot be loaded or made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -83,6 +89,8 @@ struct Rotation<'a> {
     beside: Beside,
     authority: Authority,
     stage: Stage,
+    /// The controllers that never come back, by name or id, as the operator says.
+    without: &'a [String],
     now: SystemTime,
     out: &'a mut dyn Write,
 }
@@ -114,19 +122,29 @@ fn certificate_of(pem: &str, key: &str) -> Option<String> {
     certificates::each(pem).into_iter().find(|one| certificates::fits(one, key))
 }
 
-/// Runs one step. Prints what it did, and the next step.
+/// Returns `true` if this is the id or the machine's name of a controller.
+fn is_called((id, word): &(String, ControllerTrust), name: &str) -> bool {
+    id == name || word.host == name
+}
+
+/// Runs one step. Prints what it did, and the next step. Does not wait for the controllers in
+/// `without`, which are off for good.
 pub fn rotate(
     config: &Config,
     database: Database,
     step: Step,
+    without: &[String],
     now: SystemTime,
     out: &mut dyn Write,
 ) -> Result<(), RotateError> {
+    if !without.is_empty() && !matches!(step, Step::Switch | Step::Finish) {
+        return Err(RotateError::Order("--without is for the steps that wait: `switch` and `finish`"));
+    }
     let files = config.enrolment.as_ref().ok_or(RotateError::NoAuthority)?;
     let authority = Authority::load(&files.authority, &files.authority_key)?;
     let beside = Beside::open(database, config.cluster).map_err(RotateError::Store)?;
     let stage = stage_of(files, &authority)?;
-    let mut rotation = Rotation { config, files, beside, authority, stage, now, out };
+    let mut rotation = Rotation { config, files, beside, authority, stage, without, now, out };
     match step {
         Step::Begin => rotation.begin(),
         Step::Switch => rotation.switch(),
@@ -227,6 +245,7 @@ impl Rotation<'_> {
         fs::rename(&waits, key).map_err(failed("replace", key))?;
         let parent = key.parent().unwrap_or_else(|| Path::new("/"));
         fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed("sync", parent))?;
+        self.give_up()?;
         self.say(&format!(
             "the new authority signs: {new}\ncertificates are renewed by it within seconds; join tokens that were made before are worth nothing: make \
              new ones\n\nnext:\n  on every other controller of this database: {SWITCH_NEXT}\n  {FINISH_NEXT}"
@@ -271,6 +290,7 @@ impl Rotation<'_> {
         let kept = kept_as(&self.files.authority)?;
         folder::write_over(&self.files.authority, &one, kept)
             .map_err(failed("write", &self.files.authority))?;
+        self.give_up()?;
         self.say(&format!(
             "the old authority is dropped: agents that are up do not trust it any more within seconds\n\nnext:\n  on every other controller of this \
              database: {FINISH_NEXT}\n  back {} and {} up",
@@ -310,16 +330,51 @@ impl Rotation<'_> {
         self.say(&format!("next: {next}{}", if waits_for.is_empty() { "" } else { ", once these are ready" }))
     }
 
+    /// Returns `true` if the operator goes on without this controller.
+    fn is_given_up(&self, controller: &(String, ControllerTrust)) -> bool {
+        self.without.iter().any(|name| is_called(controller, name))
+    }
+
+    /// Forgets the controllers to go on without: no later step waits for them.
+    fn give_up(&mut self) -> Result<(), RotateError> {
+        if self.without.is_empty() {
+            return Ok(());
+        }
+        let look = |db: &Db<'_>| Ok(db.absent_controllers()?);
+        let absent = self.beside.look("see which controllers are off", look).map_err(RotateError::Store)?;
+        for (id, word) in absent.into_iter().filter(|one| self.is_given_up(one)).collect::<Vec<_>>() {
+            let own = id.clone();
+            let forget = move |db: &Db<'_>| Ok(db.drop_controller_trust(&own)?);
+            self.beside.change("forget a controller that is off", forget).map_err(RotateError::Store)?;
+            self.say(&format!(
+                "controller {id} on {} is not waited for. If it comes back, agents refuse it: move its files of the authority and of \
+                 controller/ away, and let it join again (`mooring-controller init --join`)",
+                word.host
+            ))?;
+        }
+        Ok(())
+    }
+
     /// The agents that are not revoked, and the controllers of a shared database, with their last
-    /// reports.
+    /// reports. A controller that is off counts by its last word.
     fn everybody(&self) -> Result<(Vec<AgentTrust>, Vec<Told>), RotateError> {
         let shared = self.beside.is_shared();
         let look = move |db: &Db<'_>| {
-            let controllers = if shared { db.controller_trusts()? } else { Vec::new() };
-            Ok((db.enrolments()?, db.agents()?, controllers))
+            let (controllers, absent) = if shared {
+                (db.controller_trusts()?, db.absent_controllers()?)
+            } else {
+                (Vec::new(), Vec::new())
+            };
+            Ok((db.enrolments()?, db.agents()?, controllers, absent))
         };
-        let (enrolments, rows, controllers) =
+        let (enrolments, rows, mut controllers, absent) =
             self.beside.look("see who trusts which authority", look).map_err(RotateError::Store)?;
+        let unknown = |name: &&String| !absent.iter().any(|controller| is_called(controller, name));
+        if let Some(name) = self.without.iter().find(unknown) {
+            return Err(RotateError::NotOff(name.clone()));
+        }
+        let waited_for = absent.into_iter().filter(|one| !self.is_given_up(one));
+        controllers.extend(waited_for.map(|(id, word)| (format!("{id} (off: start it)"), Some(word))));
         let said = |name: &str| {
             let row = rows.iter().find(|row| row.name == name);
             row.and_then(|row| row.capabilities.as_ref()?.tls.clone())

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use mooring_api::v1;
+use mooring_systemd::certificates;
 
 use super::Authority;
 use crate::domain::ControllerTrust;
@@ -135,14 +136,18 @@ pub fn holders(agents: &[AgentTrust], controllers: &[Told], old: &str, new: &str
 }
 
 impl ControllerTrust {
-    /// The authorities that this machine trusts, and those of them that signed these certificates.
+    /// The authorities that this machine trusts, and those of them that signed these certificates:
+    /// its client certificate first.
     pub(crate) fn of<'a>(authority: &Authority, own: impl Iterator<Item = &'a PathBuf>) -> Self {
-        let pems = own.filter_map(|path| fs::read_to_string(path).ok());
+        let pems: Vec<_> = own.map(|path| fs::read_to_string(path).unwrap_or_default()).collect();
+        let key = pems.first().and_then(|pem| certificates::pin(pem).ok());
         let shows: BTreeSet<_> =
-            pems.filter_map(|pem| authority.signer_of(&pem).map(str::to_owned)).collect();
+            pems.iter().filter_map(|pem| authority.signer_of(pem).map(str::to_owned)).collect();
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         Self {
             host: host.unwrap_or_default(),
+            key: key.unwrap_or_default(),
+            said_us: 0,
             pins: authority.pins().to_vec(),
             shows: shows.into_iter().collect(),
         }
@@ -165,7 +170,8 @@ mod tests {
 
     fn told(pins: &[&str], shows: &[&str]) -> Told {
         let own = |pins: &[&str]| pins.iter().map(|pin| (*pin).to_owned()).collect();
-        let trust = ControllerTrust { host: "h".to_owned(), pins: own(pins), shows: own(shows) };
+        let (host, key) = ("h".to_owned(), "k".to_owned());
+        let trust = ControllerTrust { host, key, said_us: 1, pins: own(pins), shows: own(shows) };
         ("c".to_owned(), Some(trust))
     }
 

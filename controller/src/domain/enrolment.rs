@@ -128,10 +128,25 @@ pub struct JoinToken {
 pub struct ControllerTrust {
     /// The controller's machine, for people.
     pub host: String,
+    /// The pin of its client certificate, which it keeps over restarts and renewals. Empty if the
+    /// certificate cannot be read.
+    #[serde(default)]
+    pub key: String,
+    /// The time at which it said so, in microseconds since 1970: set when it is stored.
+    #[serde(default)]
+    pub said_us: i64,
     /// The authorities that it trusts; the first one signs.
     pub pins: Vec<String>,
     /// The authorities of its own certificates, among those of [`ControllerTrust::pins`].
     pub shows: Vec<String>,
+}
+
+impl ControllerTrust {
+    /// Returns `true` if both are words of one controller, also over restarts. `false` if that
+    /// cannot be known.
+    pub(crate) fn is_of_one(&self, other: &Self) -> bool {
+        !self.key.is_empty() && (&self.key, &self.host) == (&other.key, &other.host)
+    }
 }
 
 /// The authority that takes the place of the one in force, on its way to every controller of a

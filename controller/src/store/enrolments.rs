@@ -131,14 +131,56 @@ impl Db<'_> {
         self.run("DELETE FROM join_tokens WHERE name = ?1", &values![name]).map(drop)
     }
 
-    /// Stores which authorities a controller trusts, and deletes the lists of controllers that are
-    /// gone. For a shared database.
+    /// Stores which authorities a controller trusts. Deletes what it said before its last restart,
+    /// and words of which nobody can tell whose they are. For a shared database.
     pub(crate) fn put_controller_trust(&self, id: &str, trust: &ControllerTrust) -> Result<(), SqlError> {
-        let gone = "DELETE FROM meta WHERE substr(key, 1, 6) = ?1 \
-                    AND NOT EXISTS (SELECT 1 FROM controllers WHERE controllers.id = substr(meta.key, 7))";
-        self.run(gone, &values![TRUST])?;
-        let text = serde_json::to_string(trust).unwrap_or_default();
+        let stand: Vec<String> = self.all("SELECT id FROM controllers", &[], |row| row.get(0))?;
+        for (other, word) in self.controller_words()? {
+            let stale = word.is_none_or(|word| word.key.is_empty() || word.is_of_one(trust));
+            if stale && other != id && !stand.contains(&other) {
+                self.drop_controller_trust(&other)?;
+            }
+        }
+        let trust = ControllerTrust { said_us: micros(self.now), ..trust.clone() };
+        let text = serde_json::to_string(&trust).unwrap_or_default();
         self.set_meta(&format!("{TRUST}{id}"), &text)
+    }
+
+    /// Forgets which authorities a controller trusts. For a shared database.
+    pub(crate) fn drop_controller_trust(&self, id: &str) -> Result<(), SqlError> {
+        self.drop_meta(&format!("{TRUST}{id}")).map(drop)
+    }
+
+    /// The last word of each controller, by its id then; `None` for a word that cannot be read.
+    fn controller_words(&self) -> Result<Vec<(String, Option<ControllerTrust>)>, SqlError> {
+        let sql = "SELECT substr(key, 7), value FROM meta WHERE substr(key, 1, 6) = ?1 ORDER BY key";
+        self.all(sql, &values![TRUST], |row| {
+            let text: String = row.get(1)?;
+            Ok((row.get(0)?, serde_json::from_str(&text).ok()))
+        })
+    }
+
+    /// The controllers that are off, by the id that each had last, with the authorities that it
+    /// trusted then. For a shared database.
+    pub(crate) fn absent_controllers(&self) -> Result<Vec<(String, ControllerTrust)>, SqlError> {
+        let present = self.controller_trusts()?;
+        let mut absent: Vec<(String, ControllerTrust)> = Vec::new();
+        for (id, word) in self.controller_words()? {
+            let Some(word) = word.filter(|word| !word.key.is_empty()) else { continue };
+            let is_up = |(other, said): &(String, Option<ControllerTrust>)| {
+                *other == id || said.as_ref().is_some_and(|said| said.is_of_one(&word))
+            };
+            if present.iter().any(is_up) {
+                continue;
+            }
+            match absent.iter_mut().find(|(_, known)| known.is_of_one(&word)) {
+                // It was restarted before its former life had ended.
+                Some(known) if known.1.said_us < word.said_us => *known = (id, word),
+                Some(_) => {}
+                None => absent.push((id, word)),
+            }
+        }
+        Ok(absent)
     }
 
     /// The live controllers, by id, with the authorities that each trusts; `None` for one that has

@@ -165,6 +165,53 @@ fn the_authority_is_rotated_at_two_controllers() {
     }
 }
 
+/// A controller that is off counts by its last word, until somebody gives it up.
+#[test]
+fn a_rotation_waits_for_a_controller_that_is_off() {
+    let server = pg::Server::new();
+    let url = server.database("controllers");
+    let mut first = Machine::first(Some(&url));
+    first.start();
+    let (file, code) = share(&first, "second.share");
+    let mut second = Machine::empty(&first.token);
+    let (done, said) = join(&second, &file, &code);
+    assert!(done, "{said}");
+    second.place();
+    second.start();
+    first.rotates("begin");
+    let waits = |word: &str| {
+        until(word, || {
+            let (done, said) = first.rotate("switch");
+            assert!(!done, "{said}");
+            said.contains(word).then_some(said)
+        })
+    };
+    let words = || server.psql("controllers", "SELECT COUNT(*) FROM meta WHERE key LIKE 'trust:%'");
+    until("both have said which authorities they trust", || (words() == "2").then_some(()));
+    second.kill();
+    let said = waits("(off: start it)");
+    // Both are on one computer: the name of the machine would do for either.
+    let mut parts = said.split("controller ");
+    let id = parts.find_map(|part| part.split_once(" (off")).map(|(id, _)| id.to_owned()).unwrap();
+    let config = first.config();
+    let without = |step: &str, name: &str| {
+        run(&["rotate-authority", step, "--without", name, "--config", config.to_str().unwrap()])
+    };
+    for (step, name, word) in
+        [("switch", "nobody", "no controller that is off"), ("show", id.as_str(), "for the steps that wait")]
+    {
+        let (done, said) = without(step, name);
+        assert!(!done && said.contains(word), "{said}");
+    }
+    until("the switch without it", || {
+        let (done, said) = without("switch", &id);
+        assert!(done || said.contains("to wait for"), "{said}");
+        done.then_some(())
+    });
+    first.until_rotates("finish");
+    until("its word is dropped", || (words() == "1").then_some(()));
+}
+
 #[test]
 fn a_second_controller_is_refused_where_it_cannot_be() {
     let alone = Machine::first(None);
