@@ -5,6 +5,7 @@
 //! machine; an error that hides the rest: what cannot be examined becomes a problem that says what
 //! to run.
 
+mod certificates;
 mod health;
 mod images;
 mod lvm;
@@ -86,6 +87,10 @@ impl Gathered {
         faults.extend(transports::silent(&config.portals, &facts.blocked, &facts.silent));
         if let Some(seen) = facts.units {
             faults.extend(units::judge(&seen, machine, config));
+        }
+        // Without an identity this agent has no TLS, or has left: then it serves nobody over TLS.
+        if let (Some(tls), Some(_)) = (&config.tls, &found.tls) {
+            certificates::look(tls, machine.clock.now(), &mut faults);
         }
         if let Some(images) = facts.images {
             found.images = Some(images::look(images, &mut faults));

@@ -214,28 +214,42 @@ impl Config {
     }
 
     /// Checks the certificates and keys that the configuration names, for the API and for agents.
-    /// Returns warnings, also about a key or a database's password that others can read.
-    pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
+    /// Returns warnings, also about a key or a database's password that others can read; and the
+    /// files that cannot be used, none of which hides a warning about another.
+    pub fn look_at_tls(&self) -> (Vec<String>, Vec<CertificateError>) {
         let now = SystemTime::now();
-        let mut warnings = BTreeSet::new();
+        let mut checked = Vec::new();
         if let Some(tls) = &self.tls {
-            warnings.extend(certificates::check_identity(&tls.cert, &tls.key, now)?);
+            checked.push(certificates::check_identity(&tls.cert, &tls.key, now));
         }
         if let Some(enrolment) = &self.enrolment {
-            warnings.extend(enrolment.check(now)?);
+            checked.extend(enrolment.check(now));
         }
         for TlsFiles { ca, cert, key, .. } in self.agents.iter().map(|agent| &agent.tls) {
             if let Some(ca) = ca {
-                warnings.extend(certificates::check_authority(ca, now)?);
+                checked.push(certificates::check_authority(ca, now));
             }
             if let (Some(cert), Some(key)) = (cert, key) {
-                warnings.extend(certificates::check_identity(cert, key, now)?);
+                checked.push(certificates::check_identity(cert, key, now));
+            }
+        }
+        let (mut warnings, mut unusable) = (BTreeSet::new(), Vec::new());
+        for result in checked {
+            match result {
+                Ok(found) => warnings.extend(found),
+                Err(error) => unusable.push(error),
             }
         }
         if let Some(path) = self.database.as_ref().and_then(PostgresOptions::password_file) {
             warnings.extend(private::warning(path, "password"));
         }
-        Ok(warnings.into_iter().collect())
+        (warnings.into_iter().collect(), unusable)
+    }
+
+    /// Checks like [`Config::look_at_tls`]. Fails for the first file that cannot be used.
+    pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
+        let (warnings, unusable) = self.look_at_tls();
+        unusable.into_iter().next().map_or(Ok(warnings), Err)
     }
 }
 

@@ -142,8 +142,12 @@ fn run(args: &RunArgs) -> Result<()> {
     };
     let policies = Arc::new(Policies::load(config.policies.as_deref(), config.enforce_new_defaults)?);
     if args.check {
-        for warning in config.check_tls()? {
+        let (warnings, unusable) = config.look_at_tls();
+        for warning in warnings {
             eprintln!("mooring-controller: {warning}");
+        }
+        if let Some(error) = unusable.into_iter().next() {
+            return Err(error.into());
         }
         sealing_keys(&config)?.check()?;
         println!("{}: ok", args.config.display());

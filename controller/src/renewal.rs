@@ -121,15 +121,15 @@ fn warn(path: &Path, error: &io::Error) {
     tracing::warn!(path = %path.display(), %error, "the renewed certificate cannot be read: it is shown after a restart");
 }
 
-/// Logs warnings about certificates that expire within 30 days, also of agents and authorities.
+/// Logs warnings about certificates that expire within 30 days, also of agents and authorities, and
+/// about each file that cannot be used.
 fn tell(config: &Config) {
-    match config.check_tls() {
-        Ok(warnings) => {
-            for warning in warnings {
-                tracing::warn!("{warning}");
-            }
-        }
-        Err(error) => tracing::warn!(error = %Chain(&error), "a certificate cannot be used"),
+    let (warnings, unusable) = config.look_at_tls();
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    for error in unusable {
+        tracing::warn!(error = %Chain(&error), "a certificate cannot be used");
     }
 }
 
@@ -233,6 +233,22 @@ mod tests {
         assert_eq!(fs::read_to_string(&tls.key).unwrap(), key);
         assert_ne!(fs::read_to_string(&enrolment.client_cert).unwrap(), client);
         assert_eq!(renewal.renew(due).unwrap(), Vec::<PathBuf>::new(), "once is enough");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_hides_no_warning_about_another() {
+        let top = tempfile::tempdir().unwrap();
+        let config = made(top.path(), SystemTime::now() - CERTIFICATE_LIFE + 10 * DAY);
+        let warns_of = |file: &str| {
+            let (warnings, unusable) = config.look_at_tls();
+            let warned =
+                warnings.iter().any(|text| text.contains(file) && text.contains("is valid only until"));
+            (warned, unusable.len())
+        };
+        assert_eq!((warns_of("server.crt"), warns_of("client.crt")), ((true, 0), (true, 0)));
+        fs::write(&config.tls.as_ref().unwrap().key, "no key").unwrap();
+        assert_eq!(warns_of("client.crt"), (true, 1));
+        assert!(config.check_tls().is_err());
     }
 
     #[tokio::test]

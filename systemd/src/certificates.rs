@@ -160,6 +160,14 @@ pub fn check_authority(path: &Path, now: SystemTime) -> Result<Vec<String>, Cert
     Ok(warnings)
 }
 
+/// Returns warnings about certificates of a file that are invalid now, or within 30 days.
+///
+/// # Errors
+/// The file cannot be read, or holds no certificate.
+pub fn check_ends(path: &Path, now: SystemTime) -> Result<Vec<String>, CertificateError> {
+    warnings(path, &certificates(path)?, now)
+}
+
 /// Beginning and end of a certificate's validity.
 ///
 /// # Errors
@@ -299,7 +307,11 @@ mod tests {
             (YEAR.1 - 2 * DAY, "is valid only until"),
         ] {
             let now = UNIX_EPOCH + Duration::from_secs(seconds);
-            for warnings in [check_identity(&cert_file, &key_file, now), check_authority(&cert_file, now)] {
+            for warnings in [
+                check_identity(&cert_file, &key_file, now),
+                check_authority(&cert_file, now),
+                check_ends(&cert_file, now),
+            ] {
                 let warnings = warnings.unwrap();
                 assert!(warnings.len() == 1 && warnings[0].contains(word), "{warnings:?}");
             }

@@ -33,6 +33,7 @@ pub(super) enum Code {
     OwnUnit,
     ConflictingUnit,
     NeededUnit,
+    CertificateEnds,
 }
 
 impl Code {
@@ -61,6 +62,7 @@ impl Code {
             Self::OwnUnit => "own_unit",
             Self::ConflictingUnit => "conflicting_unit",
             Self::NeededUnit => "needed_unit",
+            Self::CertificateEnds => "certificate_ends",
         }
     }
 }

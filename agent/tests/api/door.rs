@@ -349,6 +349,28 @@ fn an_agent_that_left_lets_nobody_in_over_tls_and_goes_on() {
 }
 
 #[test]
+fn the_end_of_a_certificate_is_a_problem_of_the_host() {
+    let site = Site::new(false);
+    let agent = site.node.start();
+    let told = || {
+        let problems = agent.capabilities().problems.into_iter();
+        let own = problems.filter(|problem| problem.object == "certificate");
+        own.map(|problem| problem.text).collect::<Vec<_>>()
+    };
+    assert_eq!(told(), Vec::<String>::new());
+    let key = KeyPair::from_pem(&std::fs::read_to_string(&site.tls().key).unwrap()).unwrap();
+    let ended = site.authority.sign(&key, ExtendedKeyUsagePurpose::ServerAuth, true);
+    std::fs::write(&site.tls().cert, ended).unwrap();
+    let ends = told();
+    assert!(ends.len() == 1, "{ends:?}");
+    assert!(ends[0].contains("agent.crt") && ends[0].contains("was valid until"), "{ends:?}");
+    // A file that cannot be used is told beside it.
+    std::fs::write(&site.tls().client_ca, "no certificate").unwrap();
+    let both = told();
+    assert!(both.len() == 2 && both[0] == ends[0] && both[1].contains("agent-ca.crt"), "{both:?}");
+}
+
+#[test]
 fn an_agent_without_tls_has_no_certificate_to_renew() {
     let node = Node::new();
     let agent = node.start();
