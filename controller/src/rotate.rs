@@ -343,8 +343,8 @@ impl Rotation<'_> {
         let look = |db: &Db<'_>| Ok(db.absent_controllers()?);
         let absent = self.beside.look("see which controllers are off", look).map_err(RotateError::Store)?;
         for (id, word) in absent.into_iter().filter(|one| self.is_given_up(one)).collect::<Vec<_>>() {
-            let own = id.clone();
-            let forget = move |db: &Db<'_>| Ok(db.drop_controller_trust(&own)?);
+            let own = word.clone();
+            let forget = move |db: &Db<'_>| Ok(db.forget_controller(&own)?);
             self.beside.change("forget a controller that is off", forget).map_err(RotateError::Store)?;
             self.say(&format!(
                 "controller {id} on {} is not waited for. If it comes back, agents refuse it: move its files of the authority and of \

@@ -138,7 +138,7 @@ impl Db<'_> {
         for (other, word) in self.controller_words()? {
             let stale = word.is_none_or(|word| word.key.is_empty() || word.is_of_one(trust));
             if stale && other != id && !stand.contains(&other) {
-                self.drop_controller_trust(&other)?;
+                self.drop_meta(&format!("{TRUST}{other}"))?;
             }
         }
         let trust = ControllerTrust { said_us: micros(self.now), ..trust.clone() };
@@ -146,9 +146,15 @@ impl Db<'_> {
         self.set_meta(&format!("{TRUST}{id}"), &text)
     }
 
-    /// Forgets which authorities a controller trusts. For a shared database.
-    pub(crate) fn drop_controller_trust(&self, id: &str) -> Result<(), SqlError> {
-        self.drop_meta(&format!("{TRUST}{id}")).map(drop)
+    /// Forgets all that a controller said of the authorities that it trusts, also before its
+    /// restarts. For a shared database.
+    pub(crate) fn forget_controller(&self, gone: &ControllerTrust) -> Result<(), SqlError> {
+        for (id, word) in self.controller_words()? {
+            if word.is_some_and(|word| word.is_of_one(gone)) {
+                self.drop_meta(&format!("{TRUST}{id}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// The last word of each controller, by its id then; `None` for a word that cannot be read.

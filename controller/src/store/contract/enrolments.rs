@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::domain::{Enrolment, JoinToken, NextAuthority};
+use crate::domain::{ControllerTrust, Enrolment, JoinToken, NextAuthority};
 
 fn at(second: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(second)
@@ -92,4 +92,47 @@ pub(super) async fn a_shared_file_is_for_one_machine_and_an_hour(place: Place) {
     assert_eq!(take(ids[0], "other").await, Err("was used already, on another machine or with another key"));
     place.write(move |db| Ok(db.put_share(ids[2], later)?)).await;
     assert_eq!(take(ids[1], "one").await, Err("is not known to this database"));
+}
+
+/// Only the controllers of a shared database say which authorities they trust.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_word_of_a_controller_outlives_it_and_its_restarts() {
+    let place = postgres();
+    let say = |id: &'static str, key: &str, pin: &str| {
+        let (host, key, pins) = ("h".to_owned(), key.to_owned(), vec![pin.to_owned()]);
+        let word = ControllerTrust { host, key, said_us: 0, pins, shows: Vec::new() };
+        place.write(move |db| Ok(db.put_controller_trust(id, &word)?))
+    };
+    let stand = |id: &'static str, until_us: i64| {
+        let sql = format!(
+            "INSERT INTO controllers (id, enrols, started_us, until_us) VALUES ('{id}', '', 0, {until_us}) \
+             ON CONFLICT (id) DO UPDATE SET until_us = excluded.until_us"
+        );
+        place.write(move |db| Ok(db.run(&sql, &[]).map(drop)?))
+    };
+    let absent = || {
+        place.read(|db| {
+            let absent = db.absent_controllers()?.into_iter();
+            Ok(absent.map(|(id, word)| format!("{id} {}", word.pins.concat())).collect::<Vec<_>>())
+        })
+    };
+    stand("a1", i64::MAX).await;
+    say("a1", "a", "old").await;
+    assert_eq!(absent().await, Vec::<String>::new());
+    stand("a1", 0).await;
+    assert_eq!(absent().await, ["a1 old"]);
+    // It is started again before its former life was removed, and goes off again.
+    stand("a2", i64::MAX).await;
+    say("a2", "a", "new").await;
+    assert_eq!(absent().await, Vec::<String>::new());
+    stand("a2", 0).await;
+    assert_eq!(absent().await, ["a2 new"]);
+    // Another one says something, and does not take that away.
+    place.write(|db| Ok(db.run("DELETE FROM controllers", &[]).map(drop)?)).await;
+    stand("b", i64::MAX).await;
+    say("b", "b", "new").await;
+    assert_eq!(absent().await, ["a2 new"]);
+    let gone = place.read(|db| Ok(db.absent_controllers()?)).await.remove(0).1;
+    place.write(move |db| Ok(db.forget_controller(&gone)?)).await;
+    assert_eq!(absent().await, Vec::<String>::new());
 }
