@@ -93,7 +93,7 @@ const DAY: u64 = 86_400;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reserved_attachment_ends_at_the_age_that_is_asked_for() {
-    let mut rig = Rig::quiet_with(0, |options| {
+    let rig = Rig::quiet_with(0, |options| {
         options.expire_reserved = Some(std::time::Duration::from_secs(10 * DAY));
     });
     rig.up().await;

@@ -10,9 +10,9 @@ mod filters;
 mod identities;
 mod numbers;
 mod operations;
-mod plans;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
+mod plans;
 mod rotations;
 mod wishes;
 
