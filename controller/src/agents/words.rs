@@ -64,11 +64,11 @@ pub(crate) fn may_say(db: &Db<'_>, agent: AgentId, word: Word<'_>) -> Result<boo
     Ok(match word {
         Word::Volume(volume) => db.storage_of(volume)? == Some(agent),
         Word::Receipt(receipt) => {
-            let wished = db.spec(receipt.volume, Kind::Export)?;
-            let was_wished = wished.is_some_and(|spec| receipt.generation <= spec.stamp.generation);
-            was_wished && may_say(db, agent, Word::Volume(receipt.volume))?
+            let newest = db.spec_stamp(receipt.volume, Kind::Export)?;
+            let was_sent = newest.is_some_and(|newest| receipt.generation <= newest.generation);
+            was_sent && may_say(db, agent, Word::Volume(receipt.volume))?
         }
-        Word::Connection(volume) => db.spec(volume, Kind::Connection(agent))?.is_some(),
+        Word::Connection(volume) => db.spec_stamp(volume, Kind::Connection(agent))?.is_some(),
     })
 }
 

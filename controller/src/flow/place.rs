@@ -316,7 +316,7 @@ fn move_on(facts: &Facts, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(
     let id = seen.id;
     let Some(volume) = db.volume(id)? else { return Ok(()) };
     let same = volume.agent == seen.agent && volume.pool == seen.pool;
-    let stamp = db.spec(id, Kind::Volume)?.map(|spec| spec.stamp);
+    let stamp = db.spec_stamp(id, Kind::Volume)?;
     if !same || !volume.is_leaving() || volume.review.is_some() || stamp.as_ref() != Some(at) {
         return Ok(());
     }

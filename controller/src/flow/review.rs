@@ -77,7 +77,7 @@ fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
 }
 
 fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, Abort> {
-    Ok(db.spec(volume, kind)?.map(|spec| spec.stamp))
+    Ok(db.spec_stamp(volume, kind)?)
 }
 
 /// Makes every later spec newer than all that an agent stores of other histories.
@@ -208,7 +208,7 @@ pub(crate) fn compare_storage(
         let here = match db.volume(*id)? {
             // A volume that another agent has by now is nobody's here.
             Some(volume) if volume.agent != agent => "the volume is at another agent",
-            None if db.spec(*id, Kind::Volume)?.is_none() => "no volume here",
+            None if db.spec_stamp(*id, Kind::Volume)?.is_none() => "no volume here",
             Some(_) | None => continue,
         };
         let grants = theirs.export(*id).map_or(0, |export| export.grants.len());

@@ -58,7 +58,7 @@ pub(super) fn seen_at_target(
     if waited.is_empty() {
         return Ok((false, false));
     }
-    let wished = db.spec(volume, Kind::Export)?.map(|spec| spec.stamp.generation);
+    let wished = db.spec_stamp(volume, Kind::Export)?.map(|stamp| stamp.generation);
     if !report.in_force || wished.is_none_or(|wished| report.generation < wished) {
         return Ok((false, true));
     }

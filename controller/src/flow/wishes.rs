@@ -307,7 +307,7 @@ fn rewish(
         if !db.snapshots_of(id)?.is_empty() {
             return Ok((done, Generation::ZERO));
         }
-        if db.spec(id, Kind::Export)?.is_some() {
+        if db.spec_stamp(id, Kind::Export)?.is_some() {
             done.storage |= db.put_spec(id, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?.1;
         }
         if first::is_unconfirmed(db, volume)? {

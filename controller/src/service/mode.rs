@@ -196,7 +196,7 @@ fn begin(
     if !row.wants_grant() {
         return Ok((None, volume.id, rewished));
     }
-    let generation = |kind| Ok::<_, Abort>(db.spec(volume.id, kind)?.map(|spec| spec.stamp.generation));
+    let generation = |kind| Ok::<_, Abort>(db.spec_stamp(volume.id, kind)?.map(|stamp| stamp.generation));
     let connection = match row.native.filter(|_| row.wants_path()) {
         Some(host) => generation(Kind::Connection(host))?.map(|generation| (host, generation)),
         None => None,

@@ -171,10 +171,17 @@ impl Db<'_> {
         Ok(kept)
     }
 
+    /// The generation and digest of one spec. Its body is not read, and not unsealed.
+    pub(crate) fn spec_stamp(&self, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, SqlError> {
+        let sql = "SELECT epoch, counter, digest FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3";
+        let stamp = |row: &mut Row| Ok(Stamp { generation: row.generation(0, 1)?, digest: row.digest(2)? });
+        self.one(sql, &values![volume, kind.word(), kind.agent()], stamp)
+    }
+
     /// The generation of one spec, also of one that went by age; zero if there never was one.
     pub(crate) fn generation_of(&self, volume: VolumeId, kind: Kind) -> Result<Generation, SqlError> {
-        match self.spec(volume, kind)? {
-            Some(kept) => Ok(kept.stamp.generation),
+        match self.spec_stamp(volume, kind)? {
+            Some(stamp) => Ok(stamp.generation),
             None => self.pruned_generation(volume),
         }
     }
@@ -187,7 +194,7 @@ impl Db<'_> {
         kind: Kind,
         content: &SpecContent,
     ) -> Result<(Generation, bool), SqlError> {
-        let kept = self.spec(volume, kind)?;
+        let kept = self.spec_stamp(volume, kind)?;
         self.put_spec_over(volume, kind, content, kept.as_ref())
     }
 
@@ -200,7 +207,7 @@ impl Db<'_> {
     ) -> Result<(Generation, bool), E> {
         let kept = self.spec(volume, kind)?;
         let content = content(kept.as_ref().map(|kept| &kept.content))?;
-        Ok(self.put_spec_over(volume, kind, &content, kept.as_ref())?)
+        Ok(self.put_spec_over(volume, kind, &content, kept.as_ref().map(|kept| &kept.stamp))?)
     }
 
     fn put_spec_over(
@@ -208,10 +215,10 @@ impl Db<'_> {
         volume: VolumeId,
         kind: Kind,
         content: &SpecContent,
-        kept: Option<&SpecRow>,
+        kept: Option<&Stamp>,
     ) -> Result<(Generation, bool), SqlError> {
         match kept {
-            Some(kept) if kept.content.digest == content.digest => Ok((kept.stamp.generation, false)),
+            Some(kept) if kept.digest == content.digest => Ok((kept.generation, false)),
             kept => Ok((self.write_spec(volume, kind, content, kept, 0)?, true)),
         }
     }
@@ -219,7 +226,7 @@ impl Db<'_> {
     /// Gives the content a new generation, which is also newer than `than`.
     pub(crate) fn renew(&self, volume: VolumeId, kind: Kind, than: Generation) -> Result<(), SqlError> {
         if let Some(kept) = self.spec(volume, kind)? {
-            self.write_spec(volume, kind, &kept.content, Some(&kept), than.counter)?;
+            self.write_spec(volume, kind, &kept.content, Some(&kept.stamp), than.counter)?;
         }
         Ok(())
     }
@@ -229,11 +236,11 @@ impl Db<'_> {
         volume: VolumeId,
         kind: Kind,
         content: &SpecContent,
-        kept: Option<&SpecRow>,
+        kept: Option<&Stamp>,
         above: u64,
     ) -> Result<Generation, SqlError> {
         let last = match kept {
-            Some(kept) => kept.stamp.generation,
+            Some(kept) => kept.generation,
             None => self.pruned_generation(volume)?,
         };
         let epoch = self.epoch()?.max(last.epoch);
