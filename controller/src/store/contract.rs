@@ -10,6 +10,7 @@ mod filters;
 mod identities;
 mod numbers;
 mod operations;
+mod plans;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
 mod plans;
