@@ -130,13 +130,13 @@ async fn an_attachment_that_never_was_cannot_be_detached() {
     let never = AttachmentId::from_u128(1);
     for force in [false, true] {
         let named = AttachAction::Detach { attachment: Some(never), force };
-        is_conflict(&act(&rig, volume, named).await, "never was");
+        is_conflict(&act(&rig, volume, named).await, "no record of one");
         let unnamed = AttachAction::Detach { attachment: None, force };
-        is_conflict(&act(&rig, volume, unnamed).await, "never had one");
+        is_conflict(&act(&rig, volume, unnamed).await, "no record of one");
     }
     // A reservation is no attachment: it is taken back, and not detached.
     act(&rig, volume, AttachAction::Reserve).await.unwrap();
-    is_conflict(&act(&rig, volume, detach(None)).await, "never had one");
+    is_conflict(&act(&rig, volume, detach(None)).await, "no record of one");
     // One that is gone counts as detached, with its id and without; one of another volume does not.
     act(&rig, volume, attach(7)).await.unwrap();
     let own = rig.service.volume(&admin(), volume).await.unwrap().attachments[0].id;
@@ -144,8 +144,12 @@ async fn an_attachment_that_never_was_cannot_be_detached() {
         act(&rig, volume, detach(attachment)).await.unwrap();
         assert_eq!(status(&rig, volume).await, VolumeStatus::Available);
     }
-    is_conflict(&act(&rig, other, detach(Some(own))).await, "never was");
-    is_conflict(&act(&rig, volume, detach(Some(never))).await, "never was");
+    is_conflict(&act(&rig, other, detach(Some(own))).await, "no record of one");
+    is_conflict(&act(&rig, volume, detach(Some(never))).await, "no record of one");
+    // Its record went by age: nobody knows any more that it was there, and the text says no more.
+    rig.write(&format!("DELETE FROM detached WHERE id = '{own}'"));
+    is_conflict(&act(&rig, volume, detach(Some(own))).await, "no record of one");
+    is_conflict(&act(&rig, volume, detach(None)).await, "no record of one");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,8 +18,8 @@ use crate::service::{Refusal, Service, Wait, failed, not_in_review, volumes};
 use crate::store::{Abort, AttachmentRow, Db, DetachedFilter};
 
 /// The attachment that a call means, also one without an id. `None`: the volume had attachments,
-/// and all of them are gone. An attachment that never was is refused: its caller means another
-/// volume, or believes in an attach that never came.
+/// and all of them are gone. An attachment without a record is refused: its caller means another
+/// volume, believes in an attach that never came, or asks after the record's age.
 fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<Option<AttachmentId>, Abort> {
     if let Some(own) = attachment {
         if let Some(row) = db.attachment(own)? {
@@ -33,7 +33,7 @@ fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<
             return Ok(Some(own));
         }
         let text = format!(
-            "attachment {own} is not one of volume {id}, and never was: nothing is detached; list the volume's attachments"
+            "volume {id} has no attachment {own}, and no record of one: nothing is detached; list the volume's attachments"
         );
         return Err(Refusal::Conflict(text).into());
     }
@@ -46,7 +46,7 @@ fn meant(db: &Db<'_>, id: VolumeId, attachment: Option<AttachmentId>) -> Result<
         [] => {
             let of_volume = DetachedFilter { volume: Some(id), ..DetachedFilter::default() };
             if db.detach_records(&of_volume, 1)?.is_empty() {
-                let text = format!("volume {id} has no attachment, and never had one: there is nothing to detach");
+                let text = format!("volume {id} has no attachment, and no record of one: there is nothing to detach");
                 return Err(Refusal::Conflict(text).into());
             }
             Ok(None)
@@ -158,7 +158,7 @@ fn only_one(id: VolumeId, rows: &[AttachmentRow]) -> Result<Option<&AttachmentRo
 
 impl Service {
     /// Detaches a volume's attachment: the one with this id, or the only one. An attachment that is
-    /// gone counts as detached, one that never was is a conflict.
+    /// gone counts as detached, one without a record is a conflict.
     pub(super) async fn detach_volume(
         &self,
         caller: &Caller,
