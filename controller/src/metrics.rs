@@ -304,7 +304,7 @@ fn say_counts(to: &mut Families<'_>, counted: Option<&(SystemTime, Counts)>) -> 
         None,
         counts.map(|counts| counts.missing),
     )?;
-    let kinds = ReviewKind::ALL.map(ReviewKind::as_str);
+    let kinds = ReviewKind::ALL.into_iter().chain([ReviewKind::Unknown]).map(ReviewKind::as_str);
     let reviews = each("kind", kinds, counts.map(|counts| &counts.reviews));
     to.gauges("reviews", "Volumes in review, by what kind it is: nothing is sent for them", None, reviews)?;
     to.gauge("fences", "Fences in force", None, counts.map(|counts| counts.fences))?;

@@ -103,6 +103,10 @@ fn reset_status(
     attached: Option<bool>,
 ) -> Result<(), Abort> {
     let id = volume.id;
+    if volume.operation == Some(Operation::Unknown) {
+        // Its words are of a later release, which alone may change them.
+        not_in_review(volume)?;
+    }
     let rows = db.attachments_of(id)?;
     let invalid = |text: String| Abort::from(Refusal::Invalid(format!("Invalid volume: {text}")));
     if attached == Some(false)

@@ -157,7 +157,20 @@ pub(super) const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments W
                          UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
                          'unmanaging')";
 
+/// Reads an attachment's status. One of a later release is an error, and hides no other row: its
+/// volume is in review (see [`super::volumes::volume`]).
+pub(super) fn status(row: &mut Row, index: usize) -> Result<AttachmentStatus, SqlError> {
+    Ok(known_status(row, index)?.unwrap_or(AttachmentStatus::ErrorDetaching))
+}
+
+/// Reads an attachment's status. `None`: the word is of a later release.
+fn known_status(row: &mut Row, index: usize) -> Result<Option<AttachmentStatus>, SqlError> {
+    let word: String = row.get(index)?;
+    Ok(AttachmentStatus::from_word(&word))
+}
+
 pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
+    let known = known_status(row, 5)?;
     let access = u8::try_from(row.get::<u32>(11)?).ok().and_then(Access::of_number);
     let found = AttachmentRow {
         id: row.parsed(0)?,
@@ -165,7 +178,7 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         project: row.get(2)?,
         instance: row.parsed_opt(3)?,
         mode: row.parsed(4)?,
-        status: row.word(5, AttachmentStatus::from_word)?,
+        status: known.unwrap_or(AttachmentStatus::ErrorDetaching),
         connector: row.json_opt(6)?,
         initiator: row.parsed_opt(7)?,
         host: row.get(8)?,
@@ -184,7 +197,8 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         claimed: row.get(24)?,
         cache: row.parsed(25)?,
     };
-    if found.is_legal() { Ok(found) } else { Err(ILLEGAL) }
+    // Only that release knows what goes with a status of its own.
+    if known.is_none() || found.is_legal() { Ok(found) } else { Err(ILLEGAL) }
 }
 
 /// Error of a row whose status, grant and path do not go together.
@@ -452,7 +466,7 @@ impl Db<'_> {
     /// The statuses of a volume's attachments.
     pub(crate) fn attachment_statuses(&self, volume: VolumeId) -> Result<Vec<AttachmentStatus>, SqlError> {
         let sql = "SELECT status FROM attachments WHERE volume_id = ?1";
-        self.all(sql, &values![volume], |row| row.word(0, AttachmentStatus::from_word))
+        self.all(sql, &values![volume], |row| status(row, 0))
     }
 
     /// The credentials of a nexus.

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Db;
 use super::sql::{Row, SqlError};
+use super::{Db, reviews};
 
 /// The words of a column, with the number of rows that have each.
 pub(crate) type ByWord = BTreeMap<String, u64>;
@@ -35,11 +35,9 @@ impl Db<'_> {
         self.count_by_word("SELECT status, COUNT(*) FROM attachments GROUP BY status")
     }
 
-    /// Volumes in review, by kind of review.
+    /// Volumes in review, by kind of review: also those with a word of a later release.
     pub(crate) fn count_reviews(&self) -> Result<ByWord, SqlError> {
-        self.count_by_word(
-            "SELECT review_kind, COUNT(*) FROM volumes WHERE review IS NOT NULL GROUP BY review_kind",
-        )
+        self.count_by_word(&reviews::count_sql())
     }
 
     /// Fences in force.

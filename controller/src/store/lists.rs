@@ -18,7 +18,7 @@ use super::attachments::{self, AttachmentRow, Nexus};
 use super::sql::{Row, SqlError, Value, values};
 use super::volumes::{self, VolumeRow};
 use super::{Db, messages, types};
-use crate::domain::{Attached, AttachmentStatus, HostUsage, Message, VolumeName, VolumeType};
+use crate::domain::{Attached, HostUsage, Message, VolumeName, VolumeType};
 use crate::list::{
     ATTACHMENTS, Collection, Filter, Key, Kind, ListQuery, MESSAGES, Order, SNAPSHOTS, TYPES, Test, VOLUMES,
 };
@@ -362,7 +362,7 @@ impl Db<'_> {
                 id: row.parsed(1)?,
                 instance: row.parsed_opt(2)?,
                 mode: row.parsed(3)?,
-                status: row.word(4, AttachmentStatus::from_word)?,
+                status: attachments::status(row, 4)?,
                 attached_host: row.get(5)?,
                 mountpoint: row.get(6)?,
                 attached_at: row.time_opt(7)?,

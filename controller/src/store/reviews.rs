@@ -9,6 +9,8 @@ use mooring_model::VolumeId;
 use super::Db;
 use super::sql::{Row, SqlError, values};
 use super::volumes::VolumeRow;
+use crate::domain::{AttachStatus, AttachmentStatus};
+use crate::rules::Operation;
 
 /// The kind of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,8 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    /// The review of a volume whose operation has a word that this release does not know.
+    /// The review of a volume whose operation, or an attachment's status, has a word that this
+    /// release does not know.
     pub(super) fn of_unknown(word: &str) -> Self {
         let why = format!(
             "a later release of the controller has begun an operation at it, {word:?}, which this one does not know: update \
@@ -71,6 +74,34 @@ impl Review {
         );
         Self { kind: ReviewKind::Unknown, why }
     }
+}
+
+/// The words as a list of SQL. No word has a quote.
+fn listed(words: impl Iterator<Item = &'static str>) -> String {
+    format!("('{}')", words.collect::<Vec<_>>().join("', '"))
+}
+
+/// The condition of volumes in review: those with a review that is stored, and those with a word
+/// of a later release, as [`super::volumes::volume`] reads them.
+fn in_review() -> String {
+    let operations = listed(Operation::ALL.into_iter().map(|operation| operation.status().as_str()));
+    let attached = listed(AttachStatus::ALL.iter().map(|status| status.as_str()));
+    let attachments = listed(AttachmentStatus::ALL.iter().map(|status| status.as_str()));
+    format!(
+        "(review IS NOT NULL OR operation NOT IN {operations} OR attach_status NOT IN {attached} \
+         OR id IN (SELECT volume_id FROM attachments WHERE status NOT IN {attachments}))"
+    )
+}
+
+/// The statement that counts volumes in review by their kind. A kind of a later release counts as
+/// unknown.
+pub(super) fn count_sql() -> String {
+    let kinds = listed(ReviewKind::ALL.into_iter().map(ReviewKind::as_str));
+    let kind = format!(
+        "CASE WHEN review IS NOT NULL AND review_kind IN {kinds} THEN review_kind ELSE '{}' END",
+        ReviewKind::Unknown.as_str()
+    );
+    format!("SELECT {kind}, COUNT(*) FROM volumes WHERE {} GROUP BY 1", in_review())
 }
 
 /// The columns `review` and `review_kind` of a row. A kind of a later release ends by an operator's
@@ -84,7 +115,7 @@ pub(super) fn review(row: &mut Row, why: usize, kind: usize) -> Result<Option<Re
 impl Db<'_> {
     /// Volumes in review, newest first.
     pub(crate) fn volumes_in_review(&self) -> Result<Vec<VolumeRow>, SqlError> {
-        self.volumes_where("WHERE review IS NOT NULL ORDER BY created_us DESC, id DESC", &[])
+        self.volumes_where(&format!("WHERE {} ORDER BY created_us DESC, id DESC", in_review()), &[])
     }
 
     /// Puts a volume in review.

@@ -172,7 +172,9 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
                        holds_until_us, said_status, placement_hints, tried, review_kind, grows_from, fc_ports, \
                        snapshot_of, source_volume, source_snapshot, taken_us, \
                        (SELECT '[' || string_agg('[\"' || o.kind || '\",' || CAST(o.since_us AS TEXT) || ',' || \
-                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us";
+                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us, \
+                       (SELECT MIN(a.status) FROM attachments a WHERE a.volume_id = volumes.id AND a.status NOT IN \
+                       ('reserved', 'attaching', 'attached', 'detaching', 'error_attaching', 'error_detaching'))";
 
 /// The statement for volumes with announcements of one kind. Each has an index of its own: every
 /// controller asks again and again.
@@ -184,10 +186,18 @@ pub(super) const fn announced_sql(what: Announced) -> &'static str {
 }
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
+    // One row with a word of a later release must hide no other row. Such a word of an attachment
+    // is the volume's: whatever that release does there, it does at this volume.
     let word: Option<String> = row.get(6)?;
     let operation = word.as_deref().map(Operation::from_stored);
-    let is_unknown = operation == Some(Operation::Unknown);
-    // One row with a word of a later release must hide no other row.
+    let attached: String = row.get(8)?;
+    let attach_status = AttachStatus::from_word(&attached);
+    let unknown = word
+        .filter(|_| operation == Some(Operation::Unknown))
+        .or_else(|| Some(attached).filter(|_| attach_status.is_none()))
+        .or(row.get(39)?);
+    let is_unknown = unknown.is_some();
+    let operation = if is_unknown { Some(Operation::Unknown) } else { operation };
     let status: String = row.get(7)?;
     let status = VolumeStatus::from_word(&status).filter(|_| !is_unknown).unwrap_or(VolumeStatus::Error);
     let naa: Option<String> = row.get(15)?;
@@ -206,7 +216,8 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         multiattach: row.get(5)?,
         operation,
         status,
-        attach_status: row.word(8, AttachStatus::from_word)?,
+        // A volume that may be attached is shown as attached.
+        attach_status: attach_status.unwrap_or(AttachStatus::Attached),
         project: row.get(9)?,
         user: row.get(10)?,
         metadata: row.json(11)?,
@@ -215,8 +226,7 @@ pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
         target: row.parsed_opt(14)?,
         naa: naa.as_deref().and_then(Naa::from_hex),
         portals: portals.split_whitespace().filter_map(|portal| portal.parse().ok()).collect(),
-        review: reviews::review(row, 17, 30)?
-            .or_else(|| word.as_deref().filter(|_| is_unknown).map(Review::of_unknown)),
+        review: reviews::review(row, 17, 30)?.or_else(|| unknown.as_deref().map(Review::of_unknown)),
         created_at: row.time(18)?,
         updated_at: row.time_opt(19)?,
         fault: row.get(20)?,
@@ -372,12 +382,16 @@ impl Db<'_> {
         self.derive_status_of(&volume, &self.attachment_statuses(id)?)
     }
 
-    /// Derives the status of a volume that was read earlier in this transaction.
+    /// Derives the status of a volume that was read earlier in this transaction. The words of a
+    /// later release stay as they are: that release derives them.
     pub(crate) fn derive_status_of(
         &self,
         volume: &VolumeRow,
         attachments: &[AttachmentStatus],
     ) -> Result<(), SqlError> {
+        if volume.operation == Some(Operation::Unknown) {
+            return Ok(());
+        }
         let promised = Promised { reserved: volume.reserved, held: volume.is_held() };
         let (mut status, attach_status) = derived(volume.operation, attachments, promised);
         if volume.operation.is_none() {

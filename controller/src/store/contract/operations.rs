@@ -4,6 +4,7 @@ use mooring_model::{ExistingLv, ImageSource, LvName, Revert, Upload};
 
 use super::*;
 use crate::domain::HostImage;
+use crate::store::counts::ByWord;
 use crate::store::operations::{KeptOperation, OperationKind};
 use crate::store::{KeptRevert, KeptUpload};
 
@@ -106,6 +107,23 @@ pub(super) async fn words_of_a_later_release_hide_no_volume(place: Place) {
     assert!(all.contains(&seen));
     let other = place.read(move |db| Ok(db.volume(other)?.unwrap())).await;
     assert!(other.review.is_none() && other.operation != Some(Operation::Unknown), "{other:?}");
+    // It counts as in review, and its words stay those of that release.
+    let reviews = async || {
+        place
+            .read(|db| {
+                let ids: Vec<_> = db.volumes_in_review()?.iter().map(|row| row.id).collect();
+                Ok((ids, db.count_reviews()?))
+            })
+            .await
+    };
+    let one = ByWord::from([("unknown".to_owned(), 1)]);
+    assert_eq!(reviews().await, (vec![own], one.clone()));
+    let stored = place.write(move |db| {
+        db.derive_status(own)?;
+        let sql = "SELECT status || ' ' || said_status FROM volumes WHERE id = ?1";
+        Ok(db.one(sql, &values![own], |row| row.get::<String>(0))?)
+    });
+    assert_eq!(stored.await.as_deref(), Some("frozen cold"));
     // A review of a kind that nobody here knows is one all the same.
     let change = move |db: &Db<'_>| {
         let sql = "UPDATE volumes SET operation = NULL, review = 'why', review_kind = 'odd' WHERE id = ?1";
@@ -117,6 +135,18 @@ pub(super) async fn words_of_a_later_release_hide_no_volume(place: Place) {
         seen.review.map(|review| (review.kind, review.why)),
         Some((ReviewKind::Unknown, "why".to_owned()))
     );
+    assert_eq!(reviews().await, (vec![own], one.clone()));
+    // So is a volume that is attached in a way that nobody here knows.
+    let change = move |db: &Db<'_>| {
+        let sql =
+            "UPDATE volumes SET review = NULL, review_kind = NULL, attach_status = 'lent' WHERE id = ?1";
+        Ok(db.run(sql, &values![own])?)
+    };
+    place.write(change).await;
+    let seen = place.read(move |db| Ok(db.volume(own)?.unwrap())).await;
+    assert_eq!((seen.operation, seen.attach_status), (Some(Operation::Unknown), AttachStatus::Attached));
+    assert!(seen.review.is_some_and(|review| review.why.contains("\"lent\"")));
+    assert_eq!(reviews().await, (vec![own], one));
 }
 
 /// Turns a database into one of the schema before, in which each kind was a key of `hints`.
