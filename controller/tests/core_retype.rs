@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::support::*;
-use mooring_controller::domain::{NewVolume, VolumeStatus, VolumeType};
+use mooring_controller::domain::{AttachAction, Caller, NewVolume, VolumeStatus, VolumeType};
+use mooring_controller::http::in_words;
 use mooring_controller::quota::{Key, Limit};
 use mooring_controller::rules::retype::MigrationPolicy;
 use mooring_controller::service::Refusal;
@@ -107,4 +108,48 @@ async fn a_retype_counts_the_snapshots_of_a_volume() {
     }
     retype(&rig, id, "new").await.unwrap();
     assert_eq!(used(&rig, "new").await, [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_retype_names_no_pool_to_a_project() {
+    let rig = Rig::new(0).await;
+    let specs = BTreeMap::from([("volume_backend_name".to_owned(), "other".to_owned())]);
+    rig.service.create_type(&admin(), "elsewhere", None, true, specs).await.unwrap();
+    let id = rig.volume(false).await;
+    let pool = rig.texts(&format!("SELECT pool FROM volumes WHERE id = '{id}'")).remove(0);
+    let told = async |caller: &Caller| {
+        let refused = rig.service.retype_volume(caller, id, "elsewhere", MigrationPolicy::Never).await;
+        match refused.map_err(in_words) {
+            Err(Refusal::Invalid(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let text = told(&member("p")).await;
+    assert!(text.contains("choose another type") && !text.contains(&format!("#{pool}")), "{text}");
+    assert!(!text.contains("capabilities"), "{text}");
+    // The control: who may list pools reads the name.
+    let text = told(&admin()).await;
+    assert!(text.contains(&format!("#{pool}")), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_retype_names_the_attachment_in_the_way() {
+    let rig = Rig::new(0).await;
+    kind(&rig, "new", false).await;
+    let id = rig.volume(false).await;
+    let words = async || match retype(&rig, id, "new").await.map_err(in_words) {
+        Err(Refusal::Invalid(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let held = rig.service.create_attachment(&admin(), reserve(id), LONG).await.unwrap().id;
+    let text = words().await;
+    assert!(text.contains(&format!("Attachment {held} is in the way")), "{text}");
+    rig.service.delete_attachment(&admin(), held, false, LONG).await.unwrap();
+    rig.service.attach_action(&admin(), id, AttachAction::Reserve, LONG).await.unwrap();
+    let text = words().await;
+    assert!(text.contains("1 announced by os-reserve did not come"), "{text}");
+    assert!(!text.contains("is in the way"), "{text}");
+    // The control: nothing is in the way.
+    rig.service.attach_action(&admin(), id, AttachAction::Unreserve, LONG).await.unwrap();
+    retype(&rig, id, "new").await.unwrap();
 }

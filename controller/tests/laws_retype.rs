@@ -48,6 +48,8 @@ fn granted(new_type: &VolumeType) -> Retype<'_> {
         tuning: &UNTUNED,
         size_gib: 10,
         status: VolumeStatus::Available,
+        in_the_way: None,
+        announced: 0,
         operation: None,
         quota: Ok(()),
         migration: MigrationPolicy::Never,

@@ -319,16 +319,25 @@ pub enum RetypeViolation {
     /// A retype would make a volume both encrypted and shared.
     Encrypted,
     /// The volume is not where a retype can begin, or the new type is the one that it has.
-    State,
+    State {
+        /// The attachment for which the volume does not rest. `None`: no attachment is the reason.
+        in_the_way: Option<AttachmentId>,
+        /// Number of announced attachments that have no row yet.
+        announced: u32,
+    },
     /// A retype would change whether the volume is shared while it is not available.
     Shares {
         /// The volume's status.
         status: VolumeStatus,
+        /// An attachment that reaches the volume, or moves. `None`: there is none.
+        in_the_way: Option<AttachmentId>,
     },
     /// A retype would change how sessions are negotiated while the volume is not available.
     Tunes {
         /// The volume's status.
         status: VolumeStatus,
+        /// An attachment that reaches the volume, or moves. `None`: there is none.
+        in_the_way: Option<AttachmentId>,
     },
     /// The volume's pool cannot serve the new type.
     PoolCannotServe {

@@ -8,7 +8,7 @@
 //! half way; a flag that changes under a live attachment; a check left out because an earlier one
 //! was harmless.
 
-use mooring_model::Tuning;
+use mooring_model::{AttachmentId, Tuning};
 use uuid::Uuid;
 
 use super::{Operation, tuning, types};
@@ -56,6 +56,11 @@ pub struct Retype<'a> {
     pub size_gib: u32,
     /// The volume's status, derived.
     pub status: VolumeStatus,
+    /// The attachment for which the volume does not rest, or one that reaches it. `None`: there is
+    /// none.
+    pub in_the_way: Option<AttachmentId>,
+    /// Number of announced attachments that have no row yet.
+    pub announced: u32,
     /// The operation that runs on the volume, or how it ended.
     pub operation: Option<Operation>,
     /// Verdict of the new type's quotas.
@@ -110,7 +115,13 @@ pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
     wish.quota.clone().map_err(RuleViolation::Quota)?;
     let rests = matches!(wish.status, VolumeStatus::Available | VolumeStatus::InUse);
     if !rests || wish.operation.is_some() || new_type.id == wish.old_type {
-        return Err(RuleViolation::Retype(RetypeViolation::State).into());
+        // A volume that rests is refused for its type, and one at work for its work.
+        let attached = !rests && wish.operation.is_none();
+        return Err(RuleViolation::Retype(RetypeViolation::State {
+            in_the_way: wish.in_the_way.filter(|_| attached),
+            announced: if attached { wish.announced } else { 0 },
+        })
+        .into());
     }
     match &wish.unfit {
         None => Ok(Change { type_id: new_type.id, multiattach }),
@@ -129,7 +140,8 @@ fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
         return Ok(());
     }
     if wish.status != VolumeStatus::Available {
-        return Err(RuleViolation::Retype(RetypeViolation::Shares { status: wish.status }).into());
+        let (status, in_the_way) = (wish.status, wish.in_the_way);
+        return Err(RuleViolation::Retype(RetypeViolation::Shares { status, in_the_way }).into());
     }
     if multiattach && !wish.may_multiattach {
         return Err(Refused::Forbidden("volume:multiattach"));
@@ -144,5 +156,6 @@ fn check_tuning(wish: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
     if wish.status == VolumeStatus::Available || new.is_same(wish.tuning) {
         return Ok(());
     }
-    Err(RuleViolation::Retype(RetypeViolation::Tunes { status: wish.status }).into())
+    let (status, in_the_way) = (wish.status, wish.in_the_way);
+    Err(RuleViolation::Retype(RetypeViolation::Tunes { status, in_the_way }).into())
 }

@@ -6,7 +6,7 @@ use mooring_api::reports;
 use mooring_model::AttachmentId;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
 
-use super::{Refusal, Service, attach};
+use super::{Refusal, Service, attach, told};
 use crate::agents::calls::CallError;
 use crate::domain::{AttachmentCheck, Caller};
 use crate::policy::Target;
@@ -28,20 +28,24 @@ impl Service {
             );
             return Err(Refusal::Conflict(text));
         };
-        let agent = self.facts.agents.up(host).map_err(Refusal::Unavailable)?;
+        let agent = self.facts.agents.up(host).map_err(|why| told::down(&self.facts, caller, why))?;
         let name = agent.entry.name.clone();
         // The agent answers within its own deadline, or says what hangs.
         let limit = KERNEL_ANSWER_DEADLINE * 2;
         let check = match agent.check_connection(row.volume.to_string(), limit).await {
             Ok(check) => reports::disk_check(&check),
-            Err(CallError::Lost(text)) => return Err(Refusal::Unavailable(text)),
+            Err(CallError::Lost(text)) => {
+                return Err(Refusal::Unavailable(told::unseen(&self.facts, caller, text)));
+            }
             Err(_) if agent.can_turn_cache_off() == Some(false) => {
                 let text = format!(
                     "the agent of host {name} is of an earlier release, and cannot look at disks: update it"
                 );
                 return Err(Refusal::Conflict(text));
             }
-            Err(refused) => return Err(Refusal::Conflict(refused.to_string())),
+            Err(refused) => {
+                return Err(Refusal::Conflict(told::unseen(&self.facts, caller, refused.to_string())));
+            }
         };
         if check.disk.is_none() {
             let text =

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use mooring_model::{AgentId, VolumeId};
+use mooring_model::{AgentId, AttachmentId, VolumeId};
 
-use super::{Refusal, Service, not_in_review, quotas, types, volumes};
-use crate::domain::{Caller, VolumeStatus, VolumeType};
+use super::{Refusal, Service, not_in_review, quotas, told, types, volumes};
+use crate::domain::{AttachmentStatus, Caller, VolumeStatus, VolumeType};
 use crate::error::RuleAnswer;
 use crate::flow::{Facts, place, wishes};
 use crate::policy::Target;
@@ -83,6 +83,15 @@ fn status(volume: &VolumeRow, rows: &[AttachmentRow]) -> VolumeStatus {
     volume.status
 }
 
+/// The attachment that keeps the volume from resting, or else one that reaches it. `None`: there is
+/// none.
+fn in_the_way(rows: &[AttachmentRow]) -> Option<AttachmentId> {
+    use AttachmentStatus::{Attaching, Detaching, Reserved};
+    let moves = |row: &&AttachmentRow| matches!(row.status, Reserved | Attaching | Detaching);
+    let found = rows.iter().find(moves).or_else(|| rows.iter().find(|row| row.existing().is_live()));
+    found.map(|row| row.id)
+}
+
 /// Refuses a type that demands one mode for all attachments of a host, if a host has two.
 fn check_modes(new_type: &VolumeType, rows: &[AttachmentRow]) -> Result<(), Refusal> {
     let existing: Vec<_> = rows.iter().map(AttachmentRow::existing).collect();
@@ -135,7 +144,8 @@ fn write(
         None => (Ok(()), None),
         Some(new_type) => {
             let delta = delta(db, (&volume, old_name.as_str()), &snapshots, &new_type.name)?;
-            (quotas::verdict(facts, db, &volume.project, &delta)?, unfit(facts, db, &volume, new_type)?)
+            let unfit = unfit(facts, db, &volume, new_type)?.map(|why| told::unfit(facts, caller, why));
+            (quotas::verdict(facts, db, &volume.project, &delta)?, unfit)
         }
     };
     let (policies, target) = (facts.policies(), volumes::target(&volume));
@@ -149,6 +159,8 @@ fn write(
         tuning: &old_tuning,
         size_gib: volume.size_gib,
         status: status(&volume, &rows),
+        in_the_way: in_the_way(&rows),
+        announced: volume.reserved,
         operation: volume.operation,
         quota,
         migration,

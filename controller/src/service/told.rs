@@ -3,6 +3,7 @@
 //!
 //! What must never happen here: a sentence that contains a word of an agent.
 
+use super::pools::GET_POOLS;
 use super::{Refusal, Service, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, Message, VolumeStatus};
 use crate::flow::Facts;
@@ -22,6 +23,14 @@ const WAITS: &str = "the volume's storage node, or its host, is at it or does no
 const DOWN: &str = "the volume's storage node, or its host, is down: ask again when it is up, or ask the operator, who \
                     sees why";
 
+/// The reason why a volume's pool cannot serve a new type.
+const UNFIT: &str = "its storage node does not offer what the type demands, or has not reported: choose another type, or ask the \
+                     operator, who sees why";
+
+/// The reason why nobody has looked at a disk.
+const UNSEEN: &str =
+    "its host could not look at the disk: try again later, or ask the operator, who sees why";
+
 /// The reason why an id that may be known elsewhere is not given out yet.
 const UNHEARD: &str = "a storage node was not heard since the controller's database was restored, and may have a volume of this \
                        id: ask again later, or without an id and without a request key";
@@ -34,6 +43,17 @@ fn reads(facts: &Facts, caller: &Caller) -> bool {
 /// Returns the refusal of a call whose agent is down, for this caller.
 pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
     Refusal::Unavailable(if reads(facts, caller) { why } else { DOWN.to_owned() })
+}
+
+/// Returns the reason why a volume's pool cannot serve a new type, for this caller: only one who may
+/// list pools reads their names and space.
+pub(super) fn unfit(facts: &Facts, caller: &Caller, why: String) -> String {
+    if facts.policies().allows(GET_POOLS, caller, &Target::default()) { why } else { UNFIT.to_owned() }
+}
+
+/// Returns the reason why a host has not looked at a disk, for this caller.
+pub(super) fn unseen(facts: &Facts, caller: &Caller, why: String) -> String {
+    if reads(facts, caller) { why } else { UNSEEN.to_owned() }
 }
 
 /// Returns the refusal of a volume whose id an agent may know that was not heard, for this caller.

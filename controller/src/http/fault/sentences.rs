@@ -2,8 +2,8 @@
 //!
 //! What must never happen here: a sentence that clients know, changed.
 
-use mooring_model::TuningKey;
 use mooring_model::limit::{FC_LUN_MAX, FC_PORTS_PER_HOST_MAX};
+use mooring_model::{AttachmentId, TuningKey};
 
 use crate::domain::{
     AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
@@ -191,24 +191,36 @@ fn of_connector(violation: &ConnectorViolation) -> String {
     }
 }
 
+/// The sentence that names the attachment for which a retype is refused, with a space before it.
+fn in_the_way_of_retype(attachment: Option<AttachmentId>) -> String {
+    attachment
+        .map(|id| format!(" Attachment {id} is in the way: detach it, and try again."))
+        .unwrap_or_default()
+}
+
 fn of_retype(violation: &RetypeViolation) -> String {
     match violation {
         RetypeViolation::Encrypted => {
             "Invalid input received: Retype requested both encryption and multi-attach, which is not supported."
                 .to_owned()
         }
-        RetypeViolation::State => "Invalid volume: Retype needs volume to be in available or in-use state, not be part of \
-                                   an active migration or a consistency group, requested type has to be different that \
-                                   the one from the volume, and for in-use volumes front-end qos specs cannot change."
-            .to_owned(),
-        RetypeViolation::Shares { status } => format!(
-            "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on \
-             available volumes, the specified volume however currently has a status of: {status}."
+        RetypeViolation::State { in_the_way, announced } => format!(
+            "Invalid volume: Retype needs volume to be in available or in-use state, not be part of \
+             an active migration or a consistency group, requested type has to be different that \
+             the one from the volume, and for in-use volumes front-end qos specs cannot change.{}{}",
+            in_the_way_of_retype(*in_the_way),
+            announced_attachments(*announced)
         ),
-        RetypeViolation::Tunes { status } => format!(
+        RetypeViolation::Shares { status, in_the_way } => format!(
+            "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on \
+             available volumes, the specified volume however currently has a status of: {status}.{}",
+            in_the_way_of_retype(*in_the_way)
+        ),
+        RetypeViolation::Tunes { status, in_the_way } => format!(
             "Invalid input received: Invalid volume_type passed, retypes affecting how iSCSI sessions are negotiated \
              (digests, queue depth, bursts) are only allowed on available volumes, the specified volume however currently \
-             has a status of: {status}."
+             has a status of: {status}.{}",
+            in_the_way_of_retype(*in_the_way)
         ),
         RetypeViolation::PoolCannotServe { type_name, why, may_move: false } => format!(
             "Invalid volume: the volume's pool cannot serve the type {type_name}, and migration_policy is never: {why}"
