@@ -122,3 +122,18 @@ async fn a_snapshot_that_no_agent_has_holds_up_nothing() {
     rig.until_deleted(nowhere[1]).await;
     rig.until_deleted(id).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_a_snapshot_held_up_follows_it_by_itself() {
+    let (rig, id, snapshots) = Rig::thin(1).await;
+    let refused = cured(Code::FailedPrecondition, "its LV is in use", "operator");
+    rig.storage.state().knobs.refuse_delete = Some((snapshots[0], refused));
+    rig.service.delete_volume_with_snapshots(&admin(), id).await.unwrap();
+    rig.until_snapshot(snapshots[0], VolumeStatus::ErrorDeleting).await;
+    let fault = rig.until_volume(id, VolumeStatus::ErrorDeleting).await.fault.unwrap();
+    assert!(fault.contains("delete that snapshot: the volume follows by itself"), "{fault}");
+    rig.storage.state().knobs.refuse_delete = None;
+    rig.service.delete_snapshot(&admin(), snapshots[0]).await.unwrap();
+    rig.until_deleted(snapshots[0]).await;
+    rig.until_deleted(id).await;
+}

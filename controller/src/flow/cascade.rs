@@ -26,7 +26,7 @@ pub(super) fn volume_stays(db: &Db<'_>, snapshot: &VolumeRow, why: &str) -> Resu
         return Ok(None);
     }
     let text = format!(
-        "snapshot {} of it could not be deleted: {why}: mend that, and delete the volume with its snapshots (cascade) again",
+        "snapshot {} of it could not be deleted: {why}: mend that, and delete that snapshot: the volume follows by itself",
         snapshot.id
     );
     db.set_operation(id, Some(Operation::ErrorDeleting), Some(&text))?;
