@@ -5,7 +5,7 @@
 
 use crate::core_revert::{rig, until_snapshot};
 use crate::support::*;
-use mooring_controller::domain::{NewSnapshot, SnapshotAction, VolumeStatus};
+use mooring_controller::domain::{NewSnapshot, SnapshotAction, VolumeAction, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::VolumeId;
@@ -207,4 +207,32 @@ async fn a_snapshot_that_is_unmanaged_is_let_go_and_not_deleted() {
     assert_eq!(puts(&rig, second).last().map(String::as_str), Some("delete"));
     // Neither holds the volume up.
     rig.service.delete_volume(&admin(), volume).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_unmanaged_is_not_deleted_by_force() {
+    let (rig, _, snapshots) = rig(2).await;
+    let volume = rig.volume(false).await;
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    act(&rig, snapshots[0], SnapshotAction::Unmanage).await.unwrap();
+    rig.service.unmanage_volume(&admin(), volume).await.unwrap();
+    for refused in [
+        act(&rig, snapshots[0], SnapshotAction::ForceDelete).await,
+        rig.service.force_delete_volume(&admin(), volume).await,
+        rig.service.volume_action(&admin(), volume, VolumeAction::ForceDelete).await,
+    ] {
+        assert!(
+            matches!(&refused, Err(Refusal::Conflict(text)) if text.contains("nothing is deleted")),
+            "{refused:?}"
+        );
+    }
+    // The control: a deletion that goes on is one, whoever asks again.
+    for _ in 0..2 {
+        act(&rig, snapshots[1], SnapshotAction::ForceDelete).await.unwrap();
+    }
+    // What goes is let go, and not destroyed.
+    rig.storage.set_down(false);
+    until_gone(&rig, snapshots[0]).await;
+    assert!(!puts(&rig, snapshots[0]).contains(&"delete".to_owned()), "{:?}", puts(&rig, snapshots[0]));
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooring_model::VolumeId;
 use mooring_model::limit::VOLUME_BYTES_MAX;
 
-use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, volumes};
+use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, snapshot_actions, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::error::announced_attachments;
 use crate::flow::place::{self, Figures};
@@ -21,8 +21,11 @@ use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 /// hold nothing: each other row belongs to a grant.
 fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), Abort> {
     let leaving = manage::leaving(volume);
-    if volume.operation == Some(leaving) {
+    if volume.operation == Some(Operation::Deleting) {
         return Ok(());
+    }
+    if volume.operation == Some(Operation::Unmanaging) {
+        return Err(snapshot_actions::unmanaging("volume", volume.id));
     }
     not_in_review(volume)?;
     super::isolate::not_isolated(volume)?;

@@ -84,6 +84,16 @@ fn reset_status(db: &Db<'_>, row: &VolumeRow, said: VolumeStatus) -> Result<(), 
     }
 }
 
+/// The refusal to delete an object that is being unmanaged: that has the last word, and its data
+/// stays.
+pub(super) fn unmanaging(kind: &str, id: VolumeId) -> Abort {
+    let text = format!(
+        "{kind} {id} is being unmanaged, its data stays, and nothing is deleted: wait until it is gone or error_unmanaging, and \
+         try again then if it is still there"
+    );
+    Refusal::Conflict(text).into()
+}
+
 /// Begins to delete a snapshot in any status. One that was certainly never sent to its agent goes
 /// at once.
 fn force_delete(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
@@ -94,9 +104,11 @@ fn force_delete(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
         db.forget_wish(row.id)?;
         return Ok(db.delete_volume(row.id)?);
     }
-    // An unmanage that goes on has the last word: its data stays.
-    if matches!(row.operation, Some(Operation::Deleting | Operation::Unmanaging)) {
+    if row.operation == Some(Operation::Deleting) {
         return Ok(());
+    }
+    if row.operation == Some(Operation::Unmanaging) {
+        return Err(unmanaging("snapshot", row.id));
     }
     not_read(db, row)?;
     db.set_operation(row.id, Some(Operation::Deleting), None)?;
