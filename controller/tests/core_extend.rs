@@ -199,6 +199,8 @@ async fn what_the_agent_does_not_take_is_taken_back() {
     let failed = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
     assert_eq!(failed.size_gib, 1);
     assert!(failed.fault.as_deref().is_some_and(|why| why.contains("2 GiB more are wanted")), "{failed:?}");
+    let cure = format!("`mooring volume reset-status {id} available`");
+    assert!(failed.fault.as_deref().is_some_and(|why| why.contains(&cure)), "{failed:?}");
     let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
     assert!(messages.iter().any(|kept| kept.text.starts_with("extend volume: ")), "{messages:?}");
     rig.storage.state().knobs.refuse_volume = None;

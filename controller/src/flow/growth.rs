@@ -59,10 +59,15 @@ impl Flow {
         let (seen, why) = (work.volume.clone(), format!("{}: {text}", agent.entry.name));
         tracing::warn!(volume = %seen.id, error = why, "the agent does not make a volume larger");
         let id = seen.id;
+        // No work is open, so only an operator's word ends the error.
+        let fault = format!(
+            "{why}: it keeps its old size: when that is cured, `mooring volume reset-status {id} available` (in-use of an \
+             attached one) ends this error, and it can be extended again"
+        );
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
-            db.fail_growth(id, &why)?;
+            db.fail_growth(id, &fault)?;
             wishes::apply(db, id, &mut [], &BTreeSet::new())
         };
         let rewished = agent.store.write("take back a volume's size", write).await?;
