@@ -64,20 +64,6 @@ async fn an_attachment_in_an_unknown_status_hides_no_other() {
     assert_eq!(status(odd), Some(AttachmentStatus::ErrorDetaching));
     assert_eq!(status(own), Some(AttachmentStatus::Attached));
     assert_eq!(rig.service.volumes(&admin(), all()).await.unwrap().items.len(), 2);
-    let seen = rig.service.volume(&admin(), volume).await.unwrap();
-    assert_eq!(seen.status, VolumeStatus::Error);
-    assert!(seen.fault.as_ref().is_some_and(|why| why.contains("lent")), "{:?}", seen.fault);
-    let hosts = rig.service.hosts(&admin()).await.unwrap();
-    let problems: Vec<_> = hosts.into_iter().flat_map(|host| host.problems).collect();
-    let named = |problem: &String| problem.contains(&volume.to_string()) && problem.contains("lent");
-    assert!(problems.iter().any(named), "{problems:?}");
-    for (verb, refused) in [
-        ("attach", rig.service.create_attachment(&admin(), client(volume, 1), SHORT).await.map(drop)),
-        ("detach", rig.service.delete_attachment(&admin(), odd, false, SHORT).await.map(drop)),
-        ("delete", rig.service.delete_volume(&admin(), volume).await),
-    ] {
-        assert!(refused.is_err(), "{verb}");
-    }
     // The control: the other one goes, and so does this one once its status is known.
     rig.service.delete_attachment(&admin(), own, false, LONG).await.unwrap();
     rig.write(&format!("UPDATE attachments SET status = 'attached' WHERE id = '{odd}'"));

@@ -157,8 +157,7 @@ pub(super) const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments W
                          UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
                          'unmanaging')";
 
-/// Reads an attachment's status. One of a later release is an error, and hides no other row: its
-/// volume is in review (see [`super::volumes::volume`]).
+/// Reads an attachment's status. One of a later release is an error, and hides no other row.
 pub(super) fn status(row: &mut Row, index: usize) -> Result<AttachmentStatus, SqlError> {
     Ok(known_status(row, index)?.unwrap_or(AttachmentStatus::ErrorDetaching))
 }

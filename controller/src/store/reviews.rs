@@ -9,7 +9,6 @@ use mooring_model::VolumeId;
 use super::Db;
 use super::sql::{Row, SqlError, values};
 use super::volumes::VolumeRow;
-use crate::domain::{AttachStatus, AttachmentStatus};
 use crate::rules::Operation;
 
 /// The kind of a review.
@@ -65,7 +64,7 @@ pub(crate) struct Review {
 }
 
 impl Review {
-    /// The review of a volume whose operation, or an attachment's status, has a word that this
+    /// The review of a volume whose operation, or whose state of attachment, has a word that this
     /// release does not know.
     pub(super) fn of_unknown(word: &str) -> Self {
         let why = format!(
@@ -81,15 +80,13 @@ fn listed(words: impl Iterator<Item = &'static str>) -> String {
     format!("('{}')", words.collect::<Vec<_>>().join("', '"))
 }
 
-/// The condition of volumes in review: those with a review that is stored, and those with a word
-/// of a later release, as [`super::volumes::volume`] reads them.
+/// The condition of volumes in review: those with a review that is stored, and those at work in a
+/// way of a later release. Each half has an index.
 fn in_review() -> String {
     let operations = listed(Operation::ALL.into_iter().map(|operation| operation.status().as_str()));
-    let attached = listed(AttachStatus::ALL.iter().map(|status| status.as_str()));
-    let attachments = listed(AttachmentStatus::ALL.iter().map(|status| status.as_str()));
     format!(
-        "(review IS NOT NULL OR operation NOT IN {operations} OR attach_status NOT IN {attached} \
-         OR id IN (SELECT volume_id FROM attachments WHERE status NOT IN {attachments}))"
+        "id IN (SELECT id FROM volumes WHERE review IS NOT NULL UNION \
+         SELECT id FROM volumes WHERE operation IS NOT NULL AND operation NOT IN {operations})"
     )
 }
 

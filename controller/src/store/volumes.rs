@@ -172,9 +172,7 @@ pub(super) const COLUMNS: &str = "id, name, description, size_gib, type_id, mult
                        holds_until_us, said_status, placement_hints, tried, review_kind, grows_from, fc_ports, \
                        snapshot_of, source_volume, source_snapshot, taken_us, \
                        (SELECT '[' || string_agg('[\"' || o.kind || '\",' || CAST(o.since_us AS TEXT) || ',' || \
-                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us, \
-                       (SELECT MIN(a.status) FROM attachments a WHERE a.volume_id = volumes.id AND a.status NOT IN \
-                       ('reserved', 'attaching', 'attached', 'detaching', 'error_attaching', 'error_detaching'))";
+                       o.payload || ']', ',') || ']' FROM volume_operations o WHERE o.volume_id = volumes.id), reserved_until_us";
 
 /// The statement for volumes with announcements of one kind. Each has an index of its own: every
 /// controller asks again and again.
@@ -186,16 +184,14 @@ pub(super) const fn announced_sql(what: Announced) -> &'static str {
 }
 
 pub(super) fn volume(row: &mut Row) -> Result<VolumeRow, SqlError> {
-    // One row with a word of a later release must hide no other row. Such a word of an attachment
-    // is the volume's: whatever that release does there, it does at this volume.
+    // One row with a word of a later release must hide no other row.
     let word: Option<String> = row.get(6)?;
     let operation = word.as_deref().map(Operation::from_stored);
     let attached: String = row.get(8)?;
     let attach_status = AttachStatus::from_word(&attached);
     let unknown = word
         .filter(|_| operation == Some(Operation::Unknown))
-        .or_else(|| Some(attached).filter(|_| attach_status.is_none()))
-        .or(row.get(39)?);
+        .or_else(|| Some(attached).filter(|_| attach_status.is_none()));
     let is_unknown = unknown.is_some();
     let operation = if is_unknown { Some(Operation::Unknown) } else { operation };
     let status: String = row.get(7)?;
