@@ -94,8 +94,8 @@ fn grant(caller: usize) -> v1::Grant {
     }
 }
 
-fn stamp(counter: u64, wish: &impl mooring_api::Message) -> v1::Stamp {
-    let digest = mooring_api::digest(wish, b"opaque").as_bytes().to_vec();
+fn stamp(counter: u64, kept_spec: &impl mooring_api::Message) -> v1::Stamp {
+    let digest = mooring_api::digest(kept_spec, b"opaque").as_bytes().to_vec();
     v1::Stamp { generation: Some(v1::Generation { epoch: 1, counter }), digest }
 }
 

@@ -37,8 +37,8 @@ impl fmt::Display for Standing {
         }
         match self.connections {
             None => {}
-            Some((wished, ready)) if wished == ready => write!(to, ", {ready} attached")?,
-            Some((wished, ready)) => write!(to, ", {ready} of {wished} attached")?,
+            Some((specified, ready)) if specified == ready => write!(to, ", {ready} attached")?,
+            Some((specified, ready)) => write!(to, ", {ready} of {specified} attached")?,
         }
         if self.problems > 0 {
             write!(to, ", {}", number(self.problems, "problem"))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mooring_model as model;
 use mooring_model::{
-    AttachmentWish, ByteSize, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, Naa,
+    AttachmentSpec, ByteSize, Cache, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, Naa,
     SpecError, VolumeId,
 };
 
@@ -28,11 +28,11 @@ pub fn connection_from_wire(
         .attachments
         .iter()
         .enumerate()
-        .map(|(i, wish)| {
-            Ok(AttachmentWish {
-                id: parse(format_args!("attachments[{i}].attachment_id"), &wish.attachment_id)?,
-                mode: mode_from_wire(format_args!("attachments[{i}].mode"), wish.mode())?,
-                cache: cache_from_wire(wish.cache_off),
+        .map(|(i, attachment)| {
+            Ok(AttachmentSpec {
+                id: parse(format_args!("attachments[{i}].attachment_id"), &attachment.attachment_id)?,
+                mode: mode_from_wire(format_args!("attachments[{i}].mode"), attachment.mode())?,
+                cache: cache_from_wire(attachment.cache_off),
             })
         })
         .collect::<Result<Vec<_>, SpecError>>()?;
@@ -85,10 +85,10 @@ pub fn connection_to_wire(spec: &ConnectionSpec) -> v1::ConnectionSpec {
         attachments: spec
             .attachments
             .iter()
-            .map(|wish| v1::AttachmentWish {
-                attachment_id: wish.id.to_string(),
-                mode: v1::Mode::from(wish.mode).into(),
-                cache_off: wish.cache == Cache::Off,
+            .map(|attachment| v1::AttachmentWish {
+                attachment_id: attachment.id.to_string(),
+                mode: v1::Mode::from(attachment.mode).into(),
+                cache_off: attachment.cache == Cache::Off,
             })
             .collect(),
         fc: spec.fc.as_ref().map(|route| v1::FcRoute {
@@ -265,7 +265,7 @@ mod tests {
                 initiator: ChapSide { user: "u".into(), secret: Secret::new("secret-that-comes") },
                 mutual: Some(ChapSide { user: "m".into(), secret: Secret::new("another-that-comes") }),
             }),
-            attachments: vec![AttachmentWish {
+            attachments: vec![AttachmentSpec {
                 id: model::AttachmentId::from_u128(9),
                 mode: Mode::ReadOnly,
                 cache: Cache::Off,

@@ -26,11 +26,11 @@ fn an_image_becomes_a_volume_once_however_often_it_is_asked_for() {
     let mut sent = rig.fake.state().bodies[0].clone();
     assert!(sent["volume"]["request_key"].as_str().unwrap().len() == 36);
     sent["volume"].as_object_mut().unwrap().remove("request_key");
-    let wish = json!({ "volume": {
+    let body = json!({ "volume": {
         "name": "root", "size": 3, "metadata": { "imported-from": "storage:debian.qcow2:qcow2" },
         "image": { "host": "storage", "name": "debian.qcow2", "format": "qcow2" },
     } });
-    assert_eq!(sent, wish);
+    assert_eq!(sent, body);
     let again = rig.json(&WORDS);
     assert_eq!((&again["volume"]["id"], rig.fake.state().count("POST")), (&first["volume"]["id"], 1));
     // Another image, or another format, makes another volume.

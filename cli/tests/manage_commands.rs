@@ -26,11 +26,11 @@ fn an_lv_becomes_a_volume_once_however_often_it_is_asked_for() {
     assert_eq!((&first["done"], &first["volume"]["name"]), (&json!(true), &json!("data")));
     assert_eq!(first["volume"]["size_gib"], 2);
     let sent = rig.fake.state().bodies[0].clone();
-    let wish = json!({ "volume": {
+    let body = json!({ "volume": {
         "host": "storage@lvm", "ref": { "source-name": "vg0/data" }, "name": "data", "bootable": true,
         "metadata": { "managed-from": "storage:vg0/data" },
     } });
-    assert_eq!(sent, wish);
+    assert_eq!(sent, body);
     let again = rig.json(&["volume", "manage", "vg0/data", "--host", "storage", "--bootable"]);
     assert_eq!((&again["volume"]["id"], rig.fake.state().count("POST")), (&first["volume"]["id"], 1));
     // A volume of that name that was made otherwise is another one.

@@ -113,9 +113,9 @@ pub fn apply(
 
 fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> Result<(), Cause> {
     match op {
-        Op::Login { wish } => {
+        Op::Login { spec } => {
             memory.tried.note(Once::Login);
-            let status = parts.sessions.ensure(wish, LOGIN_WAIT)?;
+            let status = parts.sessions.ensure(spec, LOGIN_WAIT)?;
             memory.session = Some(Some(status));
             memory.logged_in = Some(Instant::now());
         }

@@ -38,7 +38,7 @@ use mooring_model::{Cure, VolumeId};
 
 use crate::line::{self, LineError, LineReader};
 use crate::wire::{
-    Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SOCKET, SessionStatus, SessionWish,
+    Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SOCKET, SessionSpec, SessionStatus,
 };
 
 /// Time that the daemon may take for an immediate answer. It answers from memory; a machine under
@@ -169,7 +169,7 @@ impl Client {
     /// Asks for a session by this spec, and waits up to `wait` for it to be logged in or failed for
     /// good. The answer has its `state`: a session that is still being made is no error.
     /// Idempotent.
-    pub fn ensure(&mut self, session: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
+    pub fn ensure(&mut self, session: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError> {
         let request = Request::Ensure { session: session.clone(), wait_ms: millis(wait) };
         match self.ask(&request, wait)? {
             Answer::Session { session } => Ok(session),

@@ -23,7 +23,7 @@ pub use door::{Door, Kill};
 pub use fabric::{FcDoor, FcWorld, Rport};
 
 use crate::client::SessionEvent;
-use crate::wire::{End, SessionState, SessionStatus, SessionWish};
+use crate::wire::{End, SessionSpec, SessionState, SessionStatus};
 
 /// A logical unit that a target shows under a LUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(crate) struct ScsiHost {
 #[allow(clippy::struct_excessive_bools, reason = "switches of a fake")]
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<VolumeId, Target>,
-    pub(crate) sessions: BTreeMap<VolumeId, (SessionWish, SessionStatus)>,
+    pub(crate) sessions: BTreeMap<VolumeId, (SessionSpec, SessionStatus)>,
     /// Last state of each session that the agent was answered.
     pub(crate) told: BTreeMap<VolumeId, SessionState>,
     pub(crate) hosts: BTreeMap<u32, ScsiHost>,
@@ -427,20 +427,20 @@ impl State {
 
     /// Retries a login that waits.
     fn retry(&mut self, volume: VolumeId) {
-        let waits = |(_, status): &(SessionWish, SessionStatus)| status.state == SessionState::Connecting;
+        let waits = |(_, status): &(SessionSpec, SessionStatus)| status.state == SessionState::Connecting;
         if self.sessions.get(&volume).is_some_and(waits) {
             self.login(volume);
         }
     }
 
-    pub(crate) fn ensure(&mut self, wish: &SessionWish) -> SessionStatus {
-        let portal = wish.portals[0];
-        let again = if let Some((kept, status)) = self.sessions.get_mut(&wish.volume) {
-            let newer = wish.generation > status.generation;
-            *kept = wish.clone();
-            status.secrets = wish.secrets();
+    pub(crate) fn ensure(&mut self, spec: &SessionSpec) -> SessionStatus {
+        let portal = spec.portals[0];
+        let again = if let Some((kept, status)) = self.sessions.get_mut(&spec.volume) {
+            let newer = spec.generation > status.generation;
+            *kept = spec.clone();
+            status.secrets = spec.secrets();
             if newer {
-                status.generation = wish.generation;
+                status.generation = spec.generation;
             }
             match status.state {
                 SessionState::LoggedIn | SessionState::Recovering | SessionState::Connecting => false,
@@ -448,22 +448,22 @@ impl State {
                 SessionState::Failed | SessionState::WrongDisk | SessionState::Ending => true,
             }
         } else {
-            let status = fresh(wish, portal);
-            self.sessions.insert(wish.volume, (wish.clone(), status));
+            let status = fresh(spec, portal);
+            self.sessions.insert(spec.volume, (spec.clone(), status));
             true
         };
         if again {
-            self.login(wish.volume);
+            self.login(spec.volume);
         }
-        self.sessions[&wish.volume].1.clone()
+        self.sessions[&spec.volume].1.clone()
     }
 
     fn login(&mut self, volume: VolumeId) {
         let target = self.targets.get(&volume).cloned();
         let (host, sid) = (self.number(), self.number() + 1000);
         self.logins += 1;
-        let Some((wish, status)) = self.sessions.get_mut(&volume) else { return };
-        let portal = wish.portals[0];
+        let Some((spec, status)) = self.sessions.get_mut(&volume) else { return };
+        let portal = spec.portals[0];
         let refused = |text: &str| (SessionState::Failed, Some(format!("{portal}: {text}")));
         let (state, problem) = match target {
             Some(target) if !target.reachable => {
@@ -472,7 +472,7 @@ impl State {
             }
             None => refused("target not found (0203)"),
             Some(target) if !target.granted => refused("the target forbids it (0202)"),
-            Some(target) if !fits(target.secret.as_deref(), wish) => refused("wrong credentials (0201)"),
+            Some(target) if !fits(target.secret.as_deref(), spec) => refused("wrong credentials (0201)"),
             Some(_) => (SessionState::LoggedIn, None),
         };
         (status.state, status.problem) = (state, problem);
@@ -505,17 +505,17 @@ impl State {
 
 /// Returns `true` if the spec has the target's secret, alone or as one of two that are being
 /// rotated.
-fn fits(secret: Option<&str>, wish: &SessionWish) -> bool {
-    let known = || wish.chap.iter().chain(&wish.other_chap).map(|chap| chap.secret.as_str());
-    secret.map_or_else(|| wish.chap.is_none(), |secret| known().any(|known| known == secret))
+fn fits(secret: Option<&str>, spec: &SessionSpec) -> bool {
+    let known = || spec.chap.iter().chain(&spec.other_chap).map(|chap| chap.secret.as_str());
+    secret.map_or_else(|| spec.chap.is_none(), |secret| known().any(|known| known == secret))
 }
 
-fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
+fn fresh(spec: &SessionSpec, portal: Portal) -> SessionStatus {
     SessionStatus {
-        volume: wish.volume,
-        generation: wish.generation,
-        target: wish.target.clone(),
-        initiator: wish.initiator.clone(),
+        volume: spec.volume,
+        generation: spec.generation,
+        target: spec.target.clone(),
+        initiator: spec.initiator.clone(),
         state: SessionState::Connecting,
         portal: Some(portal),
         isid: "80a1b2c3d4e5".to_owned(),
@@ -528,7 +528,7 @@ fn fresh(wish: &SessionWish, portal: Portal) -> SessionStatus {
         verified: 0,
         problem: None,
         retry_in_ms: None,
-        secrets: wish.secrets(),
+        secrets: spec.secrets(),
         fc: None,
     }
 }

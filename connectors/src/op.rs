@@ -10,7 +10,7 @@ use mooring_model::VolumeId;
 
 use crate::device::Unit;
 use crate::links::LinkName;
-use crate::wire::SessionWish;
+use crate::wire::SessionSpec;
 
 /// A block device, and the sequence number that tells it from another one that got its name later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Op {
     /// Asks `mooring-sessiond` for the session.
     Login {
         /// Spec of the session.
-        wish: Box<SessionWish>,
+        spec: Box<SessionSpec>,
     },
     /// Scans for this one LUN, and waits a moment for its block device.
     Scan {
@@ -123,9 +123,9 @@ pub enum Op {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Login { wish } => match &wish.fc {
-                None => write!(f, "log in to {}", wish.target),
-                Some(route) => write!(f, "reach volume {} through port {}", wish.volume, route.port),
+            Self::Login { spec } => match &spec.fc {
+                None => write!(f, "log in to {}", spec.target),
+                Some(route) => write!(f, "reach volume {} through port {}", spec.volume, route.port),
             },
             Self::Scan { unit } => write!(f, "scan {unit}"),
             Self::Rescan { unit } => write!(f, "rescan {unit}"),

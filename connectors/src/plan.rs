@@ -21,7 +21,7 @@ use crate::device::Unit;
 use crate::links::{LinkName, LinkSeen};
 use crate::op::{DiskRef, Op};
 use crate::view::{Identity, LinkView, Once, SeenBlock, SeenDisk, View};
-use crate::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+use crate::wire::{SessionSpec, SessionState, SessionStatus, WireChap};
 
 /// The spec of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn plan(wanted: &Wanted, view: &View) -> Plan<Op> {
 fn is_wanted(spec: &ConnectionSpec, name: LinkName) -> bool {
     match name {
         LinkName::Volume(_) => true,
-        LinkName::Attachment(id) => spec.attachments.iter().any(|wish| wish.id == id),
+        LinkName::Attachment(id) => spec.attachments.iter().any(|spec| spec.id == id),
     }
 }
 
@@ -83,8 +83,8 @@ fn wire_chap(chap: &Chap) -> WireChap {
     WireChap { user: chap.initiator.user.clone(), secret: chap.initiator.secret.expose().to_owned(), mutual }
 }
 
-fn wish(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) -> SessionWish {
-    SessionWish {
+fn session_spec(spec: &ConnectionSpec, generation: Generation, recovery_timeout_s: u32) -> SessionSpec {
+    SessionSpec {
         volume: spec.volume,
         generation,
         initiator: spec.initiator.clone(),
@@ -208,8 +208,8 @@ impl Present<'_> {
         if self.view.tried.has(Once::Login) {
             return;
         }
-        let wish = Box::new(wish(spec, *generation, *recovery_timeout_s));
-        self.plan.step(Op::Login { wish }, why);
+        let spec = Box::new(session_spec(spec, *generation, *recovery_timeout_s));
+        self.plan.step(Op::Login { spec }, why);
     }
 
     fn with(&mut self, session: &SessionStatus) {

@@ -11,13 +11,13 @@ use std::time::Duration;
 use mooring_model::VolumeId;
 
 use crate::client::{Client, ClientError, SessionEvent, Watch};
-use crate::wire::{End, SessionStatus, SessionWish};
+use crate::wire::{End, SessionSpec, SessionStatus};
 
 /// The keeper of sessions. Every call blocks, and is bounded.
 pub trait Sessions: Send + Sync {
     /// Asks for a session by this spec, and waits up to `wait` for it to be logged in or failed for
     /// good. Idempotent.
-    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError>;
+    fn ensure(&self, spec: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError>;
     /// Ends a session and waits up to `wait`. `None` if it is gone. Idempotent.
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError>;
     /// Returns one session; `None` when this volume has none.
@@ -106,8 +106,8 @@ impl Sessiond {
 }
 
 impl Sessions for Sessiond {
-    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
-        self.call(|client| client.ensure(wish, wait))
+    fn ensure(&self, spec: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError> {
+        self.call(|client| client.ensure(spec, wait))
     }
 
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {

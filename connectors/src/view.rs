@@ -261,8 +261,8 @@ fn links(parts: &Parts, wanted: &Wanted) -> Result<BTreeMap<LinkName, LinkView>,
     let mut names: BTreeMap<LinkName, bool> =
         recorded.into_iter().map(|id| (LinkName::Attachment(id), true)).collect();
     if let Wanted::Present { spec, .. } = wanted {
-        for wish in &spec.attachments {
-            names.entry(LinkName::Attachment(wish.id)).or_insert(false);
+        for attachment in &spec.attachments {
+            names.entry(LinkName::Attachment(attachment.id)).or_insert(false);
         }
     }
     // The link's name is a function of the volume's: it needs no record.

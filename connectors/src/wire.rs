@@ -41,7 +41,7 @@ pub enum Request {
     /// `wait_ms` with its state.
     Ensure {
         /// The session.
-        session: SessionWish,
+        session: SessionSpec,
         /// Longest time until the answer, in milliseconds.
         wait_ms: u64,
     },
@@ -78,7 +78,7 @@ pub enum End {
 
 /// The spec of a session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SessionWish {
+pub struct SessionSpec {
     /// The volume, which has one session.
     pub volume: VolumeId,
     /// Generation of the spec that asks for the session; for logs.
@@ -96,7 +96,7 @@ pub struct SessionWish {
     /// Identity that a fresh INQUIRY must show after a recovery; another disk ends the session.
     pub naa: Naa,
     /// Unit serial that the disk must show beside the NAA, which holds only the serial's first 25
-    /// hex digits. `None`: the agent is of an earlier release, see [`SessionWish::unit_serial`].
+    /// hex digits. `None`: the agent is of an earlier release, see [`SessionSpec::unit_serial`].
     #[serde(default)]
     pub serial: Option<String>,
     /// Credentials.
@@ -113,7 +113,7 @@ pub struct SessionWish {
     pub fc: Option<FcRoute>,
 }
 
-impl SessionWish {
+impl SessionSpec {
     /// Counts the secrets with which the session can be logged in.
     pub fn secrets(&self) -> u32 {
         u32::from(self.chap.is_some()) + u32::from(self.other_chap.is_some())
@@ -155,9 +155,9 @@ impl std::fmt::Debug for WireChap {
     }
 }
 
-impl std::fmt::Debug for SessionWish {
+impl std::fmt::Debug for SessionSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionWish")
+        f.debug_struct("SessionSpec")
             .field("volume", &self.volume)
             .field("generation", &self.generation)
             .field("target", &self.target)

@@ -13,7 +13,7 @@ use mooring_connectors::{
 };
 use mooring_host::Holder;
 use mooring_model::{
-    AgentId, AttachmentId, AttachmentWish, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
+    AgentId, AttachmentId, AttachmentSpec, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
     ConnectionSpec, Cure, FcRoute, Generation, IqnPrefix, Lun, Mode, Naa, VolumeId, Wwpn,
 };
 
@@ -50,7 +50,7 @@ fn spec(volume: VolumeId, attachments: &[(u8, Mode)]) -> ConnectionSpec {
         other_chap: None,
         attachments: attachments
             .iter()
-            .map(|(id, mode)| AttachmentWish { id: attachment(*id), mode: *mode, cache: Cache::On })
+            .map(|(id, mode)| AttachmentSpec { id: attachment(*id), mode: *mode, cache: Cache::On })
             .collect(),
         fc: Some(FcRoute { port: port(1), targets: vec![port(10), port(11)] }),
     }

@@ -13,7 +13,7 @@ use mooring_connectors::{
 };
 use mooring_host::Holder;
 use mooring_model::{
-    AttachmentId, AttachmentWish, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
+    AttachmentId, AttachmentSpec, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
     ConnectionSpec, Generation, IqnPrefix, Lun, Mode, Naa, Step, VolumeId,
 };
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn spec_of(attachments: impl IntoIterator<Item = Attached>) -> ConnectionSpec {
         other_chap: None,
         attachments: attachments
             .into_iter()
-            .map(|(id, mode, cache)| AttachmentWish { id: attachment(id), mode, cache })
+            .map(|(id, mode, cache)| AttachmentSpec { id: attachment(id), mode, cache })
             .collect(),
         fc: None,
     }
@@ -411,7 +411,7 @@ fn an_attach_takes_few_calls() {
             target: prefix.target(other),
             naa: Naa::of_serial(&other.to_string()),
             serial: other.to_string(),
-            attachments: vec![AttachmentWish {
+            attachments: vec![AttachmentSpec {
                 id: AttachmentId::from_u128(1000 + n),
                 mode: Mode::ReadWrite,
                 cache: Cache::On,

@@ -49,8 +49,8 @@ impl Deed {
         let mut client = rig.client();
         match self {
             Self::Attach => {
-                let wish = rig.wish();
-                std::thread::spawn(move || client.ensure(&wish, PATIENCE));
+                let spec = rig.spec();
+                std::thread::spawn(move || client.ensure(&spec, PATIENCE));
             }
             Self::Recover => {
                 rig.target.cut_all();
@@ -88,7 +88,7 @@ impl Deed {
     fn check(self, rig: &Rig, before: Option<&SessionStatus>, at: &str) {
         match self {
             Self::Attach => {
-                let status = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
+                let status = rig.client().ensure(&rig.spec(), PATIENCE).unwrap();
                 assert_eq!(status.state, SessionState::LoggedIn, "{at}");
                 one_session(rig, &status, at);
             }
@@ -396,7 +396,7 @@ fn what_was_given_up_stays_given_up() {
     let _daemon = rig.restart();
     let status = rig.until_state(SessionState::Forbidden);
     assert!(status.problem.unwrap().contains("portal"));
-    assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().state, SessionState::Forbidden);
+    assert_eq!(rig.client().ensure(&rig.spec(), PATIENCE).unwrap().state, SessionState::Forbidden);
     assert_eq!(rig.target.seen().len(), logins);
 }
 
@@ -462,7 +462,7 @@ fn an_orphan_is_taken_over_or_ended_when_somebody_asks() {
         rig.host.write_disk(&device, 0, b"still there").unwrap();
         match how {
             None => {
-                let status = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
+                let status = rig.client().ensure(&rig.spec(), PATIENCE).unwrap();
                 assert_eq!((status.state, status.sid), (SessionState::LoggedIn, before.sid));
                 assert!(status.adopted && rig.entry().contains("\"wanted\""));
                 assert_eq!(rig.target.seen().len(), 1);
@@ -562,9 +562,9 @@ fn many_sessions_are_taken_over_together() {
     let host = &rigs[0];
     let daemon = host.start();
     for rig in &rigs {
-        let mut wish = rig.wish();
-        wish.volume = rig.volume;
-        assert_eq!(host.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
+        let mut spec = rig.spec();
+        spec.volume = rig.volume;
+        assert_eq!(host.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::LoggedIn);
     }
     let before = host.client().list().unwrap();
     daemon.kill();

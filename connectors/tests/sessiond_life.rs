@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mooring_connectors::client::{ClientError, SessionEvent};
-use mooring_connectors::wire::{End, ErrorKind, SessionState, SessionWish, WireChap};
+use mooring_connectors::wire::{End, ErrorKind, SessionSpec, SessionState, WireChap};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, TargetProof};
 use mooring_host::{Errno, IscsiOp, IscsiParam, Tree, TreePath};
 use mooring_model::{Cure, Generation, Naa};
@@ -32,7 +32,7 @@ fn a_session_is_made_with_chap_and_ended_with_a_logout() {
     assert_eq!(rig.host.read_text(&path("ifacename")).unwrap(), format!("mooring-{}", rig.volume));
     assert_eq!(rig.host.read_text(&path("recovery_tmo")).unwrap(), "120");
     // A repeated request changes nothing.
-    assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().sid, Some(sid));
+    assert_eq!(rig.client().ensure(&rig.spec(), PATIENCE).unwrap().sid, Some(sid));
     assert_eq!(rig.target.seen().len(), 1);
 
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
@@ -81,9 +81,9 @@ fn a_logout_that_is_not_answered_is_bounded_and_can_be_hurried() {
 fn a_wrong_secret_is_final_and_names_the_portal() {
     let rig = Rig::new();
     let _daemon = rig.start();
-    let mut wish = rig.wish();
-    wish.chap = Some(WireChap { user: USER.into(), secret: "something-else-entirely".into(), mutual: None });
-    let status = rig.client().ensure(&wish, PATIENCE).unwrap();
+    let mut spec = rig.spec();
+    spec.chap = Some(WireChap { user: USER.into(), secret: "something-else-entirely".into(), mutual: None });
+    let status = rig.client().ensure(&spec, PATIENCE).unwrap();
     assert_eq!(status.state, SessionState::Failed);
     let problem = status.problem.unwrap();
     assert!(problem.contains(&format!("portal {}", rig.portal())), "{problem}");
@@ -91,11 +91,11 @@ fn a_wrong_secret_is_final_and_names_the_portal() {
     assert_eq!(status.sid, None);
     assert_eq!((rig.host.sessions(), rig.target.seen().len()), (vec![], 1));
     // This generation does not try again; a newer one does.
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::Failed);
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::Failed);
     assert_eq!(rig.target.seen().len(), 1);
-    wish.generation = next(wish.generation);
-    wish.chap = rig.wish().chap;
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
+    spec.generation = next(spec.generation);
+    spec.chap = rig.spec().chap;
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::LoggedIn);
 }
 
 #[test]
@@ -111,23 +111,23 @@ fn mutual_chap_without_the_targets_proof_is_no_login() {
     );
     rig.target.behave(|target| target.proof = TargetProof::Missing);
     let _daemon = rig.start();
-    let mut wish = rig.wish();
+    let mut spec = rig.spec();
     let mutual = Some(("target".to_owned(), "the-targets-own-secret".to_owned()));
-    wish.chap = Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual });
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::Failed);
+    spec.chap = Some(WireChap { user: USER.into(), secret: SECRET.into(), mutual });
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::Failed);
     assert_eq!(rig.host.sessions(), Vec::<u32>::new());
     rig.target.behave(|target| target.proof = TargetProof::Right);
-    wish.generation = next(wish.generation);
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
+    spec.generation = next(spec.generation);
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::LoggedIn);
 }
 
 #[test]
 fn a_refusing_portal_gives_way_to_the_next() {
     let rig = Rig::new();
     let _daemon = rig.start();
-    let mut wish = rig.wish();
-    wish.portals = vec![refusing_portal(), rig.portal()];
-    let status = rig.client().ensure(&wish, PATIENCE).unwrap();
+    let mut spec = rig.spec();
+    spec.portals = vec![refusing_portal(), rig.portal()];
+    let status = rig.client().ensure(&spec, PATIENCE).unwrap();
     assert_eq!((status.state, status.portal), (SessionState::LoggedIn, Some(rig.portal())));
     assert_eq!(rig.host.sessions().len(), 1);
 }
@@ -136,10 +136,10 @@ fn a_refusing_portal_gives_way_to_the_next() {
 fn an_unreachable_target_is_tried_on_and_the_answer_says_so_in_time() {
     let rig = Rig::new();
     let _daemon = rig.start();
-    let mut wish = rig.wish();
+    let mut spec = rig.spec();
     let dead = refusing_portal();
-    wish.portals = vec![dead];
-    let status = rig.client().ensure(&wish, Duration::from_millis(50)).unwrap();
+    spec.portals = vec![dead];
+    let status = rig.client().ensure(&spec, Duration::from_millis(50)).unwrap();
     assert_eq!(status.state, SessionState::Connecting);
     let status = rig.until("a problem", |status| status.problem.is_some());
     let problem = status.problem.unwrap();
@@ -148,10 +148,10 @@ fn an_unreachable_target_is_tried_on_and_the_answer_says_so_in_time() {
     // Nothing is left in the kernel between two tries.
     assert_eq!(rig.host.sessions(), Vec::<u32>::new());
     // Another portal comes with a newer generation.
-    wish.generation = next(wish.generation);
-    wish.portals = vec![dead, rig.portal()];
-    let status = rig.client().ensure(&wish, PATIENCE).unwrap();
-    assert_eq!((status.state, status.generation), (SessionState::LoggedIn, wish.generation));
+    spec.generation = next(spec.generation);
+    spec.portals = vec![dead, rig.portal()];
+    let status = rig.client().ensure(&spec, PATIENCE).unwrap();
+    assert_eq!((status.state, status.generation), (SessionState::LoggedIn, spec.generation));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_target_that_is_not_there_yet_is_tried_on() {
     rig.target.set_enabled(false);
     let _daemon = rig.start();
     assert_eq!(
-        rig.client().ensure(&rig.wish(), Duration::from_millis(20)).unwrap().state,
+        rig.client().ensure(&rig.spec(), Duration::from_millis(20)).unwrap().state,
         SessionState::Connecting
     );
     rig.until("a problem", |status| status.problem.is_some());
@@ -176,7 +176,7 @@ fn a_silent_target_is_bounded() {
     rig.timing.answer_within = Duration::from_millis(200);
     rig.target.behave(|target| target.stall_at = Some(2));
     let _daemon = rig.start();
-    let _ = rig.client().ensure(&rig.wish(), Duration::ZERO).unwrap();
+    let _ = rig.client().ensure(&rig.spec(), Duration::ZERO).unwrap();
     // On a busy machine an earlier answer may be late in one of the tries.
     let says_the_step = |problem: &String| problem.contains("no answer (the CHAP challenge)");
     rig.until("the step at which it is silent", |status| status.problem.as_ref().is_some_and(says_the_step));
@@ -273,13 +273,13 @@ fn a_revoked_host_is_forbidden_after_its_recovery_time_and_its_disk_goes() {
     assert!(logins >= 3, "one refusal is not enough: {logins}");
     assert!(rig.entry().contains("\"forbidden\""));
     // The session is not tried again, not even for a repeated request.
-    assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().state, SessionState::Forbidden);
+    assert_eq!(rig.client().ensure(&rig.spec(), PATIENCE).unwrap().state, SessionState::Forbidden);
     assert_eq!(rig.target.seen().len(), logins);
     // A newer generation begins anew.
     rig.target.allow(INITIATOR, Acl { chap: Some(Credentials::new(USER, SECRET)), ..Acl::default() });
-    let mut wish = rig.wish();
-    wish.generation = next(wish.generation);
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
+    let mut spec = rig.spec();
+    spec.generation = next(spec.generation);
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::LoggedIn);
     assert!(rig.entry().contains("\"wanted\""));
 }
 
@@ -296,13 +296,13 @@ fn another_disk_after_a_recovery_ends_the_session() {
     let problem = status.problem.unwrap();
     assert!(problem.contains(&other.naa()) && problem.contains(&rig.disk.naa()), "{problem}");
     assert_eq!((rig.host.sessions(), rig.host.disks()), (vec![], vec![]));
-    assert_eq!(rig.client().ensure(&rig.wish(), PATIENCE).unwrap().state, SessionState::WrongDisk);
+    assert_eq!(rig.client().ensure(&rig.spec(), PATIENCE).unwrap().state, SessionState::WrongDisk);
     // A newer generation may name the disk that is there.
-    let mut wish = rig.wish();
-    wish.generation = next(wish.generation);
-    wish.naa = Naa::from_hex(&other.naa()).unwrap();
-    wish.serial = Some("99999999-0000-4000-8000-000000000000".to_owned());
-    assert_eq!(rig.client().ensure(&wish, PATIENCE).unwrap().state, SessionState::LoggedIn);
+    let mut spec = rig.spec();
+    spec.generation = next(spec.generation);
+    spec.naa = Naa::from_hex(&other.naa()).unwrap();
+    spec.serial = Some("99999999-0000-4000-8000-000000000000".to_owned());
+    assert_eq!(rig.client().ensure(&spec, PATIENCE).unwrap().state, SessionState::LoggedIn);
     // A session that was given up can be ended.
     assert_eq!(rig.client().end(rig.volume, End::Logout, PATIENCE).unwrap(), None);
     assert_eq!(rig.journal(), Vec::<String>::new());
@@ -334,15 +334,15 @@ fn session_ends_when_its_disk_has_the_naa_of_another_serial() {
 fn session_asks_for_the_serial_when_an_older_agent_names_none() {
     let rig = Rig::new();
     let _daemon = rig.start();
-    let wish = SessionWish { serial: None, ..rig.wish() };
-    assert_eq!(wish.unit_serial(), Some(rig.volume.to_string()), "its NAA tells it");
-    let status = rig.client().ensure(&wish, PATIENCE).unwrap();
+    let spec = SessionSpec { serial: None, ..rig.spec() };
+    assert_eq!(spec.unit_serial(), Some(rig.volume.to_string()), "its NAA tells it");
+    let status = rig.client().ensure(&spec, PATIENCE).unwrap();
     rig.scan(&status);
     // The control: the original disk comes back first.
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
     // The agent is upgraded and asks again: the session stays.
-    let again = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
+    let again = rig.client().ensure(&rig.spec(), PATIENCE).unwrap();
     assert_eq!((again.sid, again.state), (status.sid, SessionState::LoggedIn));
     rig.target.set_disk(1, twin_of(&rig.volume.to_string()));
     rig.target.cut_all();
@@ -416,7 +416,7 @@ fn a_kernel_that_refuses_any_step_leaves_nothing_and_is_asked_again() {
         let mut watch = rig.client().watch().unwrap();
         // A watch that begins after the login shows no failure.
         next_event(&mut watch, |event| *event == SessionEvent::Synced);
-        let status = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
+        let status = rig.client().ensure(&rig.spec(), PATIENCE).unwrap();
         assert_eq!(status.state, SessionState::LoggedIn, "{op:?}");
         let event = next_event(
             &mut watch,
@@ -441,10 +441,10 @@ fn one_volume_has_one_session() {
     let rig = Rig::new();
     let _daemon = rig.start();
     rig.attach();
-    let mut wish = rig.wish();
-    wish.generation = next(wish.generation);
-    wish.target = "iqn.2026-11.dev.mooring:other".parse().unwrap();
-    let error = rig.client().ensure(&wish, PATIENCE).unwrap_err();
+    let mut spec = rig.spec();
+    spec.generation = next(spec.generation);
+    spec.target = "iqn.2026-11.dev.mooring:other".parse().unwrap();
+    let error = rig.client().ensure(&spec, PATIENCE).unwrap_err();
     assert!(
         matches!(&error, ClientError::Refused { kind: ErrorKind::Conflict, text } if text.contains("end it"))
     );
@@ -454,7 +454,7 @@ fn one_volume_has_one_session() {
     assert!(rig.client().end(rig.volume, End::Cut, Duration::ZERO).unwrap().is_some());
     assert!(rig.host.wait_for(|host| host.is_paused(IscsiOp::DestroySession)));
     let volume = rig.volume;
-    let mut again = rig.wish();
+    let mut again = rig.spec();
     again.generation = next(again.generation);
     let mut client = rig.client();
     let mut watch = rig.client().watch().unwrap();
@@ -471,15 +471,15 @@ fn new_portals_and_secrets_are_taken_over_without_a_login() {
     let rig = Rig::new();
     let _daemon = rig.start();
     let before = rig.attach();
-    let mut wish = rig.wish();
-    wish.generation = next(wish.generation);
-    wish.portals = vec![rig.portal(), refusing_portal()];
-    wish.recovery_timeout_s = 30;
-    wish.chap = Some(WireChap { user: USER.into(), secret: "another-secret-here".into(), mutual: None });
-    let after = rig.client().ensure(&wish, PATIENCE).unwrap();
+    let mut spec = rig.spec();
+    spec.generation = next(spec.generation);
+    spec.portals = vec![rig.portal(), refusing_portal()];
+    spec.recovery_timeout_s = 30;
+    spec.chap = Some(WireChap { user: USER.into(), secret: "another-secret-here".into(), mutual: None });
+    let after = rig.client().ensure(&spec, PATIENCE).unwrap();
     assert_eq!(
         (after.state, after.sid, after.generation),
-        (SessionState::LoggedIn, before.sid, wish.generation)
+        (SessionState::LoggedIn, before.sid, spec.generation)
     );
     assert_eq!(rig.target.seen().len(), 1);
     let path = TreePath::new("class/iscsi_session")
@@ -488,8 +488,8 @@ fn new_portals_and_secrets_are_taken_over_without_a_login() {
     assert_eq!(rig.host.read_text(&path).unwrap(), "30");
     assert!(rig.entry().contains("another-secret-here"));
     // An older generation is late, and changes nothing.
-    let late = rig.client().ensure(&rig.wish(), PATIENCE).unwrap();
-    assert_eq!(late.generation, wish.generation);
+    let late = rig.client().ensure(&rig.spec(), PATIENCE).unwrap();
+    assert_eq!(late.generation, spec.generation);
     // The next login uses the new secret.
     let credentials = Credentials::new(USER, "another-secret-here");
     rig.target.allow(INITIATOR, Acl { chap: Some(credentials), ..Acl::default() });
@@ -505,7 +505,7 @@ fn no_secret_leaves_the_journal() {
     rig.scan(&status);
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
-    let mut wrong = rig.wish();
+    let mut wrong = rig.spec();
     wrong.generation = next(wrong.generation);
     let text = format!("{wrong:?} {:?} {:?}", rig.client().list().unwrap(), wrong.chap);
     assert!(!text.contains(SECRET));
@@ -545,7 +545,7 @@ fn a_redirect_is_followed_and_a_circle_of_them_is_bounded() {
     // The second target is called like the first one, as on another node of a cluster.
     let there = elsewhere.portal();
     rig.target.behave(|target| target.redirect = Some((1, rig.portal().to_string())));
-    let _ = rig.client().ensure(&rig.wish(), Duration::ZERO).unwrap();
+    let _ = rig.client().ensure(&rig.spec(), Duration::ZERO).unwrap();
     let status = rig.until("a problem", |status| status.problem.is_some());
     let problem = status.problem.unwrap();
     assert!(problem.contains("redirects more than"), "{problem}");

@@ -168,18 +168,18 @@ fn a_newer_generation_is_tried_at_once_and_for_its_own_time() {
     let before = rig.attach();
     rig.target.revoke(INITIATOR);
     rig.until("refused", |status| says(status, "tried 1 times") && status.retry_in_ms.is_some());
-    let mut wish = rig.wish();
-    wish.generation = wish.generation.next();
+    let mut spec = rig.spec();
+    spec.generation = spec.generation.next();
     let logins = rig.target.seen().len();
-    let _ = rig.client().ensure(&wish, Duration::ZERO).unwrap();
+    let _ = rig.client().ensure(&spec, Duration::ZERO).unwrap();
     assert!(rig.target.wait_for(|target| target.seen().len() > logins));
-    let newer = wish.generation;
+    let newer = spec.generation;
     rig.until("refused anew", |status| {
         status.generation == newer && says(status, "tried 1 times") && status.retry_in_ms.is_some()
     });
     allow(&rig);
-    wish.generation = wish.generation.next();
-    let after = rig.client().ensure(&wish, PATIENCE).unwrap();
+    spec.generation = spec.generation.next();
+    let after = rig.client().ensure(&spec, PATIENCE).unwrap();
     assert_eq!((after.state, after.sid), (SessionState::LoggedIn, before.sid));
 }
 
@@ -195,10 +195,10 @@ fn a_forbidden_session_waits_for_its_target_at_a_newer_generation() {
     daemon.kill();
     let rig = Rig { recovery_timeout_s: 120, ..rig };
     let _daemon = rig.restart();
-    let mut wish = rig.wish();
-    wish.generation = wish.generation.next();
-    let _ = rig.client().ensure(&wish, Duration::ZERO).unwrap();
-    let newer = wish.generation;
+    let mut spec = rig.spec();
+    spec.generation = spec.generation.next();
+    let _ = rig.client().ensure(&spec, Duration::ZERO).unwrap();
+    let newer = spec.generation;
     let status = rig.until("an answer", |status| status.generation == newer && says(status, "0202"));
     assert_eq!(status.state, SessionState::Connecting);
     refuse_often(&rig);

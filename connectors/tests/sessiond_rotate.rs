@@ -2,7 +2,7 @@
 //! whichever of the two secrets the target has.
 
 use mooring_connectors::client::Client;
-use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+use mooring_connectors::wire::{SessionSpec, SessionState, SessionStatus, WireChap};
 use mooring_host::fake::initiator::{Acl, Credentials};
 
 use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER};
@@ -19,11 +19,11 @@ fn chap(secret: &str, target: &str) -> WireChap {
 }
 
 /// A spec with this counter and these credentials: `own` are in use, `other` are the alternative.
-fn wish(rig: &Rig, counter: u64, own: WireChap, other: Option<WireChap>) -> SessionWish {
-    let mut wish = rig.wish();
-    wish.generation.counter = counter;
-    (wish.chap, wish.other_chap) = (Some(own), other);
-    wish
+fn spec(rig: &Rig, counter: u64, own: WireChap, other: Option<WireChap>) -> SessionSpec {
+    let mut spec = rig.spec();
+    spec.generation.counter = counter;
+    (spec.chap, spec.other_chap) = (Some(own), other);
+    spec
 }
 
 fn give(rig: &Rig, secret: &str, mutual: &str) {
@@ -35,8 +35,8 @@ fn give(rig: &Rig, secret: &str, mutual: &str) {
     rig.target.allow(INITIATOR, acl);
 }
 
-fn ensure(client: &mut Client, wish: &SessionWish) -> SessionStatus {
-    client.ensure(wish, PATIENCE).unwrap()
+fn ensure(client: &mut Client, spec: &SessionSpec) -> SessionStatus {
+    client.ensure(spec, PATIENCE).unwrap()
 }
 
 #[test]
@@ -46,16 +46,16 @@ fn while_secrets_are_rotated_either_logs_in_again() {
     let mut client = rig.client();
     let (old, new) = (chap(SECRET, TARGET[0]), chap(NEW, TARGET[1]));
     give(&rig, SECRET, TARGET[0]);
-    let first = ensure(&mut client, &wish(&rig, 1, old.clone(), None));
+    let first = ensure(&mut client, &spec(&rig, 1, old.clone(), None));
     assert_eq!((first.state, first.secrets), (SessionState::LoggedIn, 1));
-    let both = ensure(&mut client, &wish(&rig, 2, old.clone(), Some(new.clone())));
+    let both = ensure(&mut client, &spec(&rig, 2, old.clone(), Some(new.clone())));
     // The change causes no login.
     assert_eq!((both.state, both.secrets, both.relogins, both.sid), (first.state, 2, 0, first.sid));
     // A relogin also succeeds between the target's two steps, in either order.
     let mut relogins = 0;
     for (own, other) in [(old.clone(), new.clone()), (new.clone(), old)] {
         let generation = 3 + u64::from(relogins);
-        ensure(&mut client, &wish(&rig, generation, own, Some(other)));
+        ensure(&mut client, &spec(&rig, generation, own, Some(other)));
         for secret in [SECRET, NEW] {
             for mutual in TARGET {
                 give(&rig, secret, mutual);
@@ -67,7 +67,7 @@ fn while_secrets_are_rotated_either_logs_in_again() {
             }
         }
     }
-    let last = ensure(&mut client, &wish(&rig, 20, new.clone(), None));
+    let last = ensure(&mut client, &spec(&rig, 20, new.clone(), None));
     assert_eq!((last.state, last.secrets, last.relogins, last.sid), (first.state, 1, relogins, first.sid));
     assert!(!rig.entry().contains(SECRET) && !rig.entry().contains(TARGET[0]), "the old ones are forgotten");
     // The control: a target with neither secret ends the session, and so does an impostor's proof.
@@ -75,10 +75,10 @@ fn while_secrets_are_rotated_either_logs_in_again() {
     rig.target.cut_all();
     rig.until_state(SessionState::Forbidden);
     give(&rig, NEW, "neither-of-the-two");
-    let refused = ensure(&mut client, &wish(&rig, 21, new.clone(), Some(chap(SECRET, TARGET[0]))));
+    let refused = ensure(&mut client, &spec(&rig, 21, new.clone(), Some(chap(SECRET, TARGET[0]))));
     assert_eq!(refused.state, SessionState::Failed);
     give(&rig, NEW, TARGET[1]);
-    assert_eq!(ensure(&mut client, &wish(&rig, 22, new, None)).state, SessionState::LoggedIn);
+    assert_eq!(ensure(&mut client, &spec(&rig, 22, new, None)).state, SessionState::LoggedIn);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_first_login_and_a_killed_daemon_know_both_secrets() {
     let daemon = rig.start();
     let (old, new) = (chap(SECRET, TARGET[0]), chap(NEW, TARGET[1]));
     give(&rig, NEW, TARGET[1]);
-    let status = ensure(&mut rig.client(), &wish(&rig, 1, old.clone(), Some(new)));
+    let status = ensure(&mut rig.client(), &spec(&rig, 1, old.clone(), Some(new)));
     assert_eq!((status.state, status.secrets), (SessionState::LoggedIn, 2));
     assert_eq!(rig.host.sessions().len(), 1, "nothing is left of the login that was refused");
     daemon.kill();
@@ -97,7 +97,7 @@ fn a_first_login_and_a_killed_daemon_know_both_secrets() {
     rig.target.cut_all();
     rig.until("a relogin", |status| status.relogins == 1 && status.state == SessionState::LoggedIn);
     // Invalid credentials are refused by their field, and the session stays unchanged.
-    let mut alone = wish(&rig, 2, old.clone(), Some(chap("", TARGET[1])));
+    let mut alone = spec(&rig, 2, old.clone(), Some(chap("", TARGET[1])));
     let refused = rig.client().ensure(&alone, PATIENCE).unwrap_err().to_string();
     assert!(refused.contains("other_chap.secret"), "{refused}");
     (alone.chap, alone.other_chap) = (None, Some(old));

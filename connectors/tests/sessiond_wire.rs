@@ -97,11 +97,11 @@ fn wrong_requests_are_answered_and_harm_nobody() {
     let rig = Rig::new();
     let _daemon = rig.start();
     let sid = rig.attach().sid;
-    let wish = serde_json::to_value(Request::Ensure { session: rig.wish(), wait_ms: 0 }).unwrap();
+    let spec = serde_json::to_value(Request::Ensure { session: rig.spec(), wait_ms: 0 }).unwrap();
     let with = |change: &dyn Fn(&mut serde_json::Value)| {
-        let mut wish = wish.clone();
-        change(&mut wish["session"]);
-        wish.to_string()
+        let mut spec = spec.clone();
+        change(&mut spec["session"]);
+        spec.to_string()
     };
     let mut raw = Raw::greeted(&rig);
     for (line, want) in [
@@ -112,18 +112,18 @@ fn wrong_requests_are_answered_and_harm_nobody() {
         (r#"{"request":"format"}"#.to_owned(), ErrorKind::Unknown),
         (format!(r#"{{"request":"get","volume":"{SECRET}"}}"#), ErrorKind::Invalid),
         (HELLO.to_owned(), ErrorKind::Invalid),
-        (with(&|wish| wish["portals"] = serde_json::json!([])), ErrorKind::Invalid),
-        (with(&|wish| wish["portals"] = serde_json::json!(["0.0.0.0:3260"])), ErrorKind::Invalid),
-        (with(&|wish| wish["portals"] = vec!["10.0.0.1:1"; 17].into()), ErrorKind::Invalid),
-        (with(&|wish| wish["lun"] = 256.into()), ErrorKind::Invalid),
-        (with(&|wish| wish["naa"] = "6001".into()), ErrorKind::Invalid),
-        (with(&|wish| wish["recovery_timeout_s"] = 0.into()), ErrorKind::Invalid),
+        (with(&|spec| spec["portals"] = serde_json::json!([])), ErrorKind::Invalid),
+        (with(&|spec| spec["portals"] = serde_json::json!(["0.0.0.0:3260"])), ErrorKind::Invalid),
+        (with(&|spec| spec["portals"] = vec!["10.0.0.1:1"; 17].into()), ErrorKind::Invalid),
+        (with(&|spec| spec["lun"] = 256.into()), ErrorKind::Invalid),
+        (with(&|spec| spec["naa"] = "6001".into()), ErrorKind::Invalid),
+        (with(&|spec| spec["recovery_timeout_s"] = 0.into()), ErrorKind::Invalid),
         (
-            with(&|wish| wish["chap"]["secret"] = format!("{SECRET} \u{0}TargetName=x").into()),
+            with(&|spec| spec["chap"]["secret"] = format!("{SECRET} \u{0}TargetName=x").into()),
             ErrorKind::Invalid,
         ),
-        (with(&|wish| wish["chap"]["user"] = "".into()), ErrorKind::Invalid),
-        (with(&|wish| wish["target"] = "not an iqn".into()), ErrorKind::Invalid),
+        (with(&|spec| spec["chap"]["user"] = "".into()), ErrorKind::Invalid),
+        (with(&|spec| spec["target"] = "not an iqn".into()), ErrorKind::Invalid),
     ] {
         assert_eq!(kind(raw.ask(&line)), want, "{line:?}");
     }

@@ -133,7 +133,7 @@ impl KeptVolume {
             user: row.user.clone(),
             type_name,
             type_id: row.type_id,
-            size_gib: row.wished_gib(),
+            size_gib: row.spec_gib(),
             multiattach: row.multiattach,
             metadata: row.metadata.clone(),
             bootable: row.bootable,

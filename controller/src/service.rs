@@ -61,7 +61,7 @@ pub use crate::domain::{AgentEntry, EntryEnrolment};
 pub use crate::error::Refusal;
 use crate::flow::enrolled::Enrolled;
 use crate::flow::taking::UNSENT;
-use crate::flow::{Facts, Flow, leases, review, wishes};
+use crate::flow::{Facts, Flow, leases, review, volume_specs};
 use crate::initiators::Initiators;
 use crate::policy::Target;
 use crate::rules::Operation;
@@ -414,12 +414,13 @@ fn confirm(facts: &Facts, db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<mooring_
     db.end_review(id)?;
     // Each attachment with an old generation in its row waits for the new one. The exception is an
     // attachment whose grant was revoked during the review: that one has its receipt.
-    let is_taken = |row: &AttachmentRow| row.is_revoking() && row.wished_at != UNSENT && row.wished_at > ours;
+    let is_taken =
+        |row: &AttachmentRow| row.is_revoking() && row.in_spec_since != UNSENT && row.in_spec_since > ours;
     rows.retain(|row| row.has_grant() && !is_taken(row));
     for row in &mut rows {
-        row.wished_at = Generation::ZERO;
+        row.in_spec_since = Generation::ZERO;
     }
-    wishes::apply(db, id, &mut rows, &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut rows, &BTreeSet::new())?;
     Ok(hosts)
 }
 

@@ -12,7 +12,7 @@ use mooring_model::{AttachmentId, ByteSize, Cache, DiskAccess, Mode, VolumeId};
 fn told(rig: &Rig, host: usize, id: VolumeId) -> Vec<(String, bool)> {
     let state = rig.hosts[host].state();
     let spec = state.connections[&id.to_string()].spec.as_ref().unwrap();
-    spec.attachments.iter().map(|wish| (wish.attachment_id.clone(), wish.cache_off)).collect()
+    spec.attachments.iter().map(|content| (content.attachment_id.clone(), content.cache_off)).collect()
 }
 
 fn on_host1(volume: VolumeId, cache: Option<Cache>) -> NewAttachment {

@@ -30,8 +30,8 @@ fn told(rig: &Rig, id: VolumeId) -> Option<v1::Upload> {
 
 async fn until_told(rig: &Rig, id: VolumeId, want: bool) {
     until("the agent's wish", async || match told(rig, id) {
-        wish if wish.is_some() == want => Ok(()),
-        wish => Err(format!("{wish:?}")),
+        content if content.is_some() == want => Ok(()),
+        content => Err(format!("{content:?}")),
     })
     .await;
 }
@@ -59,8 +59,8 @@ async fn it_is_uploading_until_its_agent_says_that_it_is_done() {
     );
     assert_eq!(rig.service.volume(&admin(), id).await.unwrap().status, VolumeStatus::Uploading);
     until_told(&rig, id, true).await;
-    let wish = told(&rig, id).unwrap();
-    assert_eq!((wish.upload_id, wish.image.unwrap().name.as_str()), (begun.id.to_string(), "new.raw"));
+    let content = told(&rig, id).unwrap();
+    assert_eq!((content.upload_id, content.image.unwrap().name.as_str()), (begun.id.to_string(), "new.raw"));
     // Meanwhile the volume is not attached, and no other operation begins.
     let refused = rig
         .service

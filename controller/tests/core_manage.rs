@@ -41,7 +41,7 @@ async fn rig(hosts: usize) -> Rig {
     rig
 }
 
-fn wish(name: &str) -> ManageVolume {
+fn content(name: &str) -> ManageVolume {
     ManageVolume {
         host: "storage@lvm#vg0".to_owned(),
         reference: LvReference::Name(name.to_owned()),
@@ -59,7 +59,7 @@ async fn manage(rig: &Rig, new: ManageVolume) -> Result<Volume, Refusal> {
 }
 
 async fn managed(rig: &Rig) -> VolumeId {
-    let id = manage(rig, wish("data")).await.unwrap().id;
+    let id = manage(rig, content("data")).await.unwrap().id;
     rig.until_volume(id, VolumeStatus::Available).await;
     id
 }
@@ -94,7 +94,7 @@ fn invalid<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
 async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice() {
     let rig = rig(1).await;
     rig.storage.state().knobs.pending = true;
-    let volume = manage(&rig, wish("vg0/data")).await.unwrap();
+    let volume = manage(&rig, content("vg0/data")).await.unwrap();
     assert_eq!((volume.status, volume.size_gib, volume.bootable), (VolumeStatus::Managing, 2, true));
     let id = volume.id;
     until("the storage agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned()))
@@ -147,7 +147,7 @@ async fn a_thin_lv_is_a_volume_of_the_thin_pool() {
     let specs = [("provisioning:type".to_owned(), "thick".to_owned())].into();
     rig.service.create_type(&admin(), "thick", None, true, specs).await.unwrap();
     rig.storage.state().lvs = vec![v1::Lv { thin: true, ..lv("more", GIB, "") }];
-    let new = ManageVolume { volume_type: Some("thick".to_owned()), ..wish("more") };
+    let new = ManageVolume { volume_type: Some("thick".to_owned()), ..content("more") };
     invalid(manage(&rig, new).await, "volume type mismatch");
 }
 
@@ -155,23 +155,23 @@ async fn a_thin_lv_is_a_volume_of_the_thin_pool() {
 async fn what_cannot_be_a_volume_is_refused_before_anything_is_kept() {
     let rig = rig(0).await;
     let bad = "Manage existing volume failed due to invalid backend reference";
-    invalid(manage(&rig, wish("mounted")).await, &format!("{bad} mounted: it is in use on this host"));
-    invalid(manage(&rig, wish("nosuch")).await, "no such LV is in the groups that its agent serves");
-    invalid(manage(&rig, wish("data2")).await, "no such LV");
-    invalid(manage(&rig, wish("mooring-x")).await, "it is a volume already");
-    invalid(manage(&rig, wish("uneven")).await, "lvextend --size +1069547520b vg0/uneven");
-    let host = |host: &str| ManageVolume { host: host.to_owned(), ..wish("data") };
+    invalid(manage(&rig, content("mounted")).await, &format!("{bad} mounted: it is in use on this host"));
+    invalid(manage(&rig, content("nosuch")).await, "no such LV is in the groups that its agent serves");
+    invalid(manage(&rig, content("data2")).await, "no such LV");
+    invalid(manage(&rig, content("mooring-x")).await, "it is a volume already");
+    invalid(manage(&rig, content("uneven")).await, "lvextend --size +1069547520b vg0/uneven");
+    let host = |host: &str| ManageVolume { host: host.to_owned(), ..content("data") };
     for other in ["nosuch@lvm", "storage", "storage@lvm#/", ""] {
         let refused = manage(&rig, host(other)).await;
         assert!(matches!(&refused, Err(Refusal::NotFound { kind: "Service", .. })), "{other}: {refused:?}");
     }
-    let refused = rig.service.manage_volume(&member("p"), wish("data")).await;
+    let refused = rig.service.manage_volume(&member("p"), content("data")).await;
     assert!(matches!(&refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     let refused = rig.service.manageable_volumes(&member("p"), "storage@lvm").await;
     assert!(matches!(&refused, Err(Refusal::Forbidden(_))), "{refused:?}");
 
     rig.service.set_quotas(&admin(), "p", [(Key::Gigabytes, Limit::At(1))].into()).await.unwrap();
-    let refused = manage(&rig, wish("data")).await.map_err(in_words);
+    let refused = manage(&rig, content("data")).await.map_err(in_words);
     assert!(matches!(&refused, Err(Refusal::Exceeded(_))), "{refused:?}");
     assert!(rig.service.volumes(&admin(), ListQuery::default()).await.unwrap().items.is_empty());
     assert!(rig.storage.state().volumes.is_empty(), "the agent was told nothing");
@@ -201,7 +201,7 @@ async fn what_cannot_be_a_volume_is_refused_before_anything_is_kept() {
 async fn a_name_that_is_in_two_groups_says_which() {
     let rig = rig(0).await;
     rig.storage.state().lvs[3].name = "data".to_owned();
-    let anywhere = ManageVolume { host: "storage@lvm".to_owned(), ..wish("data") };
+    let anywhere = ManageVolume { host: "storage@lvm".to_owned(), ..content("data") };
     invalid(manage(&rig, anywhere.clone()).await, "there are vg0/data and vg1/data: say GROUP/LV");
     let by_uuid = ManageVolume { reference: LvReference::Uuid("uuid-of-data".to_owned()), ..anywhere };
     let id = manage(&rig, by_uuid).await.unwrap().id;
@@ -213,7 +213,7 @@ async fn an_lv_that_the_agent_does_not_take_is_given_back_and_never_destroyed() 
     let rig = rig(0).await;
     let refusal = cured(Code::FailedPrecondition, "LV vg0/data: it is in use on this host", "operator");
     rig.storage.state().knobs.refuse_volume = Some(refusal);
-    let id = manage(&rig, wish("data")).await.unwrap().id;
+    let id = manage(&rig, content("data")).await.unwrap().id;
     let volume = rig.until_volume(id, VolumeStatus::ErrorManaging).await;
     assert!(
         volume.fault.as_deref().is_some_and(|why| why.contains("it is in use on this host")),
@@ -229,7 +229,7 @@ async fn an_lv_that_the_agent_does_not_take_is_given_back_and_never_destroyed() 
 
     // A forced delete does so, too, for one that fails later.
     rig.storage.state().knobs.fail_volumes = true;
-    let id = manage(&rig, wish("data")).await.unwrap().id;
+    let id = manage(&rig, content("data")).await.unwrap().id;
     rig.until_volume(id, VolumeStatus::ErrorManaging).await;
     rig.storage.state().knobs.fail_volumes = false;
     rig.service.volume_action(&admin(), id, VolumeAction::ForceDelete).await.unwrap();
@@ -261,7 +261,7 @@ async fn a_volume_that_is_unmanaged_is_let_go_and_not_deleted() {
     // The volume's quota is free again, and the LV can be managed again under its present name.
     let quotas = rig.service.quotas(&admin(), "p").await.unwrap();
     assert_eq!(quotas.iter().find(|entry| entry.key == Key::Gigabytes).unwrap().in_use, 0);
-    let again = manage(&rig, wish(&name)).await.unwrap();
+    let again = manage(&rig, content(&name)).await.unwrap();
     assert_ne!(again.id, id);
     rig.until_volume(again.id, VolumeStatus::Available).await;
     // The control: a volume that is deleted is destroyed.
@@ -292,7 +292,7 @@ async fn an_agent_that_cannot_let_go_is_not_believed() {
 async fn both_go_on_after_a_restart() {
     let mut rig = rig(0).await;
     rig.storage.state().knobs.pending = true;
-    let id = manage(&rig, wish("data")).await.unwrap().id;
+    let id = manage(&rig, content("data")).await.unwrap().id;
     rig.restart().await;
     rig.storage.state().knobs.pending = false;
     // The fake may be asked once more just before the restart, and answer with the old state. An
@@ -320,7 +320,7 @@ async fn a_rebuild_brings_managed_volumes_back_and_those_that_are_on_their_way()
         rig.storage.state().lvs.push(lv("late", GIB, ""));
         rig.storage.state().knobs.fail_volumes = true;
         let id =
-            manage(&rig, ManageVolume { name: Some("late".to_owned()), ..wish("late") }).await.unwrap().id;
+            manage(&rig, ManageVolume { name: Some("late".to_owned()), ..content("late") }).await.unwrap().id;
         rig.until_volume(id, VolumeStatus::ErrorManaging).await;
         id
     };

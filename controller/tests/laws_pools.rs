@@ -78,11 +78,11 @@ fn a_report_in_the_words_of_the_api() {
             })
         );
         // Both spellings of the protocol find the pool, and the shown value is the matched one.
-        for wish in ["iSCSI", "iscsi", "<or> FC <or> iSCSI"] {
+        for content in ["iSCSI", "iscsi", "<or> FC <or> iSCSI"] {
             assert_eq!(
-                unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", wish)])),
+                unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", content)])),
                 None,
-                "{wish}"
+                "{content}"
             );
         }
         assert!(unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", "FC")])).is_some());
@@ -150,7 +150,7 @@ fn what_an_agent_has_seen_can_be_asked_for() {
         ] {
             assert_eq!(shown[key], want, "{key}");
         }
-        for (key, wish, met) in [
+        for (key, content, met) in [
             ("mooring_discard", "<is> True", true),
             ("mooring_wipe", "zero", false),
             ("mooring_wipe", "<or> zero <or> discard", true),
@@ -162,8 +162,8 @@ fn what_an_agent_has_seen_can_be_asked_for() {
             ("mooring_initiators_per_volume_max", ">= 513", false),
             ("mooring_access_modes", "<all-in> ro rw", true),
         ] {
-            let fits = fits(&pool, &Request::new(GIB, specs(&[(key, wish)])));
-            assert_eq!(fits.is_ok(), met, "{key} {wish}: {fits:?}");
+            let fits = fits(&pool, &Request::new(GIB, specs(&[(key, content)])));
+            assert_eq!(fits.is_ok(), met, "{key} {content}: {fits:?}");
         }
     });
 }
@@ -216,9 +216,9 @@ fn several_transports_are_all_said() {
             let pool = capabilities::pool(agent, &one, Placed::default());
             assert_eq!(capabilities::shown(&pool.capabilities)["storage_protocol"], shown);
             assert_eq!(capabilities::of_host(agent)["storage_protocol"], shown);
-            for (wish, fit) in fits {
-                let left = unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", wish)]));
-                assert_eq!(left.is_none(), *fit, "{wish}");
+            for (content, fit) in fits {
+                let left = unsatisfied(&pool.capabilities, &specs(&[("storage_protocol", content)]));
+                assert_eq!(left.is_none(), *fit, "{content}");
             }
         });
     };

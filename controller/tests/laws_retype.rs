@@ -86,8 +86,8 @@ fn code(verdict: &Result<Change, Refused>) -> Code {
 }
 
 /// The sentence of the rule that refuses this retype.
-fn sentence_of(wish: &Retype<'_>) -> String {
-    match retype(wish) {
+fn sentence_of(content: &Retype<'_>) -> String {
+    match retype(content) {
         Err(Refused::Rule(violation)) => sentence(&violation),
         other => panic!("{other:?}"),
     }
@@ -100,54 +100,54 @@ fn the_first_check_that_fails_answers() {
     let encrypted =
         of_specs(&[("multiattach", "<is> True"), ("encryption", "luks"), ("provisioning:max_vol_size", "9")]);
     let shared = of_specs(&[("multiattach", "<is> True")]);
-    let mut wish = granted(&shared);
-    assert_eq!(retype(&wish), Ok(Change { type_id: NEW, multiattach: true }));
-    wish.unfit = Some("it is full".to_owned());
-    wish.migration = MigrationPolicy::OnDemand;
-    assert_eq!(code(&retype(&wish)), Code::Later);
-    wish.migration = MigrationPolicy::Never;
-    assert!(sentence_of(&wish).ends_with("never: it is full"));
-    wish.old_type = NEW;
-    assert!(sentence_of(&wish).starts_with("Invalid volume: Retype needs volume to be in available"));
-    wish.quota = Err(over());
-    assert_eq!(retype(&wish), Err(Refused::Rule(RuleViolation::Quota(over()))));
+    let mut content = granted(&shared);
+    assert_eq!(retype(&content), Ok(Change { type_id: NEW, multiattach: true }));
+    content.unfit = Some("it is full".to_owned());
+    content.migration = MigrationPolicy::OnDemand;
+    assert_eq!(code(&retype(&content)), Code::Later);
+    content.migration = MigrationPolicy::Never;
+    assert!(sentence_of(&content).ends_with("never: it is full"));
+    content.old_type = NEW;
+    assert!(sentence_of(&content).starts_with("Invalid volume: Retype needs volume to be in available"));
+    content.quota = Err(over());
+    assert_eq!(retype(&content), Err(Refused::Rule(RuleViolation::Quota(over()))));
     let unlimited = of_specs(&[("multiattach", "<is> True"), ("encryption", "luks")]);
-    wish.new_type = Some(&unlimited);
-    assert!(sentence_of(&wish).contains("both encryption and multi-attach"));
-    wish.may_multiattach = false;
-    assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:multiattach")));
-    wish.status = VolumeStatus::InUse;
+    content.new_type = Some(&unlimited);
+    assert!(sentence_of(&content).contains("both encryption and multi-attach"));
+    content.may_multiattach = false;
+    assert_eq!(retype(&content), Err(Refused::Forbidden("volume:multiattach")));
+    content.status = VolumeStatus::InUse;
     assert_eq!(
-        sentence_of(&wish),
+        sentence_of(&content),
         "Invalid input received: Invalid volume_type passed, retypes affecting multiattach are only allowed on available \
          volumes, the specified volume however currently has a status of: in-use."
     );
-    wish.new_type = Some(&encrypted);
-    assert!(sentence_of(&wish).contains("greater than the maximum allowable size of '9'"));
-    wish.new_type = None;
-    assert_eq!(retype(&wish), Err(Refused::NotFound("new".to_owned())));
-    wish.may_retype = false;
-    assert_eq!(retype(&wish), Err(Refused::Forbidden("volume:retype")));
+    content.new_type = Some(&encrypted);
+    assert!(sentence_of(&content).contains("greater than the maximum allowable size of '9'"));
+    content.new_type = None;
+    assert_eq!(retype(&content), Err(Refused::NotFound("new".to_owned())));
+    content.may_retype = false;
+    assert_eq!(retype(&content), Err(Refused::Forbidden("volume:retype")));
 }
 
 /// The expected answer, written apart from the code under test: the rows of the table, as
 /// questions.
-fn expected(wish: &Retype<'_>, to_shared: bool) -> Code {
-    let flag_changes = wish.multiattach != to_shared;
-    if flag_changes && wish.status != VolumeStatus::Available {
+fn expected(content: &Retype<'_>, to_shared: bool) -> Code {
+    let flag_changes = content.multiattach != to_shared;
+    if flag_changes && content.status != VolumeStatus::Available {
         Code::Invalid
-    } else if flag_changes && to_shared && !wish.may_multiattach {
+    } else if flag_changes && to_shared && !content.may_multiattach {
         Code::Forbidden
-    } else if wish.quota.is_err() {
+    } else if content.quota.is_err() {
         Code::Over
-    } else if ![VolumeStatus::Available, VolumeStatus::InUse].contains(&wish.status)
-        || wish.operation.is_some()
-        || wish.old_type == NEW
+    } else if ![VolumeStatus::Available, VolumeStatus::InUse].contains(&content.status)
+        || content.operation.is_some()
+        || content.old_type == NEW
     {
         Code::Invalid
-    } else if wish.unfit.is_none() {
+    } else if content.unfit.is_none() {
         Code::Done
-    } else if wish.migration == MigrationPolicy::OnDemand {
+    } else if content.migration == MigrationPolicy::OnDemand {
         Code::Later
     } else {
         Code::Invalid
@@ -164,22 +164,22 @@ fn every_case_of_a_retype_has_its_answer() {
         for status in VolumeStatus::ALL.iter().copied() {
             for operation in operations.iter().copied() {
                 let kind = &kinds[usize::from(bit(0))];
-                let mut wish = granted(kind);
-                wish.status = status;
-                wish.operation = operation;
-                wish.multiattach = bit(1);
-                wish.may_multiattach = bit(2);
-                wish.old_type = if bit(3) { OLD } else { NEW };
-                wish.quota = if bit(4) { Ok(()) } else { Err(over()) };
-                wish.unfit = (!bit(5)).then(|| "full".to_owned());
-                wish.migration = if bit(6) { MigrationPolicy::OnDemand } else { MigrationPolicy::Never };
-                let verdict = retype(&wish);
-                assert_eq!(code(&verdict), expected(&wish, bit(0)), "{wish:?}");
+                let mut content = granted(kind);
+                content.status = status;
+                content.operation = operation;
+                content.multiattach = bit(1);
+                content.may_multiattach = bit(2);
+                content.old_type = if bit(3) { OLD } else { NEW };
+                content.quota = if bit(4) { Ok(()) } else { Err(over()) };
+                content.unfit = (!bit(5)).then(|| "full".to_owned());
+                content.migration = if bit(6) { MigrationPolicy::OnDemand } else { MigrationPolicy::Never };
+                let verdict = retype(&content);
+                assert_eq!(code(&verdict), expected(&content, bit(0)), "{content:?}");
                 if let Ok(change) = verdict {
                     done += 1;
                     // The flag is the new type's, whatever the volume's was.
                     assert_eq!(change, Change { type_id: NEW, multiattach: bit(0) });
-                    assert!(status == VolumeStatus::Available || bit(0) == bit(1), "{wish:?}");
+                    assert!(status == VolumeStatus::Available || bit(0) == bit(1), "{content:?}");
                 }
             }
         }
@@ -305,15 +305,15 @@ fn how_sessions_are_negotiated_changes_only_while_nobody_is_attached() {
     let default = of_specs(&[("mooring:queue_depth", "64")]);
     let same = tuning(&[(TuningKey::QueueDepth, "128")]);
     for status in VolumeStatus::ALL.iter().copied() {
-        let wish = |new_type| Retype { status, ..granted(new_type) };
+        let content = |new_type| Retype { status, ..granted(new_type) };
         let rests = matches!(status, VolumeStatus::Available | VolumeStatus::InUse);
-        assert_eq!(retype(&wish(&tuned)).is_ok(), status == VolumeStatus::Available, "{status}");
+        assert_eq!(retype(&content(&tuned)).is_ok(), status == VolumeStatus::Available, "{status}");
         // Naming the kernel's default is no change; nor is repeating the present value.
-        assert_eq!(retype(&wish(&default)).is_ok(), rests, "{status}");
-        assert_eq!(retype(&Retype { tuning: &same, ..wish(&tuned) }).is_ok(), rests, "{status}");
+        assert_eq!(retype(&content(&default)).is_ok(), rests, "{status}");
+        assert_eq!(retype(&Retype { tuning: &same, ..content(&tuned) }).is_ok(), rests, "{status}");
         // Back to the default.
         assert_eq!(
-            retype(&Retype { tuning: &same, ..wish(&default) }).is_ok(),
+            retype(&Retype { tuning: &same, ..content(&default) }).is_ok(),
             status == VolumeStatus::Available
         );
     }

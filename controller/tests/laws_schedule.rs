@@ -518,18 +518,18 @@ fn any_pools() -> impl Strategy<Value = Vec<Pool>> {
 }
 
 fn any_request() -> impl Strategy<Value = Request> {
-    let wish = prop_oneof![3 => Just(None), 1 => Just(Some("thick")), 1 => Just(Some("thin"))];
+    let content = prop_oneof![3 => Just(None), 1 => Just(Some("thick")), 1 => Just(Some("thin"))];
     let zone = proptest::option::weighted(0.3, prop_oneof![Just("az1"), Just("az2")]);
     let agents = || proptest::collection::btree_set((1_u128..8).prop_map(agent), 0..4);
     let hints = (proptest::option::weighted(0.2, agents()), agents(), 0_u128..20);
-    (1_u64..300, any::<bool>(), wish, zone, hints).prop_map(
-        |(half_gib, shared, wish, zone, (same, different, tried))| {
+    (1_u64..300, any::<bool>(), content, zone, hints).prop_map(
+        |(half_gib, shared, content, zone, (same, different, tried))| {
             let mut all = BTreeMap::new();
             if shared {
                 all.insert("multiattach".to_owned(), "<is> True".to_owned());
             }
-            if let Some(wish) = wish {
-                all.insert("provisioning:type".to_owned(), wish.to_owned());
+            if let Some(content) = content {
+                all.insert("provisioning:type".to_owned(), content.to_owned());
             }
             let mut request = Request::new(half_gib * GIB / 2, all);
             request.zone = zone.map(str::to_owned);

@@ -474,8 +474,8 @@ async fn no_second_pool_before_the_first_has_said_that_nothing_is_there() {
     let seen = rig.until_volume(made, VolumeStatus::Available).await;
     assert_eq!((seen.place.host.as_deref(), seen.name.as_deref()), (Some("host1@lvm#vg0"), Some("renamed")));
     assert!(!has(&rig.hosts[1], made) && has(&rig.hosts[0], made));
-    let wishes = calls(&rig.hosts[1], made).iter().filter(|call| call.starts_with("volume")).count();
-    assert_eq!(wishes, 1, "it was wished there once: {:?}", calls(&rig.hosts[1], made));
+    let volume_specs = calls(&rig.hosts[1], made).iter().filter(|call| call.starts_with("volume")).count();
+    assert_eq!(volume_specs, 1, "it was wished there once: {:?}", calls(&rig.hosts[1], made));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,7 @@ use crate::{
 
 /// The spec of one attachment on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AttachmentWish {
+pub struct AttachmentSpec {
     /// The attachment.
     pub id: AttachmentId,
     /// The access it allows.
@@ -67,7 +67,7 @@ pub struct ConnectionSpec {
     /// host logs in with either pair, and accepts the target's proof by either.
     pub other_chap: Option<Chap>,
     /// The attachments that share this connection; at least one.
-    pub attachments: Vec<AttachmentWish>,
+    pub attachments: Vec<AttachmentSpec>,
     /// The Fibre Channel route, in place of portals and credentials. `initiator` and `target` then
     /// only name the two ends. `None`: the connection is over iSCSI.
     pub fc: Option<FcRoute>,

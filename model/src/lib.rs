@@ -32,7 +32,7 @@ mod usage;
 
 pub use cache::{Cache, ParseCacheError};
 pub use connection::{
-    AttachmentPath, AttachmentWish, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, HostDisk,
+    AttachmentPath, AttachmentSpec, ConnectionPhase, ConnectionReport, ConnectionSpec, FcRoute, HostDisk,
     HostSession,
 };
 pub use counters::Counters;

@@ -151,16 +151,16 @@ fn take_over(
         let opaque = name_for_people(&lv);
         let stamp = Stamp { generation, digest: mooring_api::digest(&wire, &opaque) };
         step(format!("keep volume {id}"))?;
-        let wish = StoredContent::Spec(wire.encode_to_vec());
-        store.put_spec(Kind::Volume, id, &stamp, &wish, &opaque, &[]).map_err(failed)?;
+        let content = StoredContent::Spec(wire.encode_to_vec());
+        store.put_spec(Kind::Volume, id, &stamp, &content, &opaque, &[]).map_err(failed)?;
     }
     let wire = mooring_api::export_to_wire(&adoption.offer.spec(id));
     let stamp = Stamp { generation, digest: mooring_api::digest(&wire, &[]) };
     step(format!("keep the export of volume {id}"))?;
     // A host that got or lost access since the survey would lose or get it at the agent's start.
     check_same(machine, target, adoption)?;
-    let wish = StoredContent::Spec(wire.encode_to_vec());
-    store.put_spec(Kind::Export, id, &stamp, &wish, &[], &[]).map_err(failed)?;
+    let content = StoredContent::Spec(wire.encode_to_vec());
+    store.put_spec(Kind::Export, id, &stamp, &content, &[], &[]).map_err(failed)?;
     Ok(id)
 }
 

@@ -126,13 +126,13 @@ impl Kept {
 }
 
 fn volume_of(stored: &StoredSpec) -> Result<Result<VolumeSpec, Gone>, StoreError> {
-    let StoredContent::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
+    let StoredContent::Spec(body) = &stored.content else { return Ok(Err(Gone)) };
     let wire = v1::VolumeSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
     mooring_api::volume_from_wire(stored.volume, &wire).map(Ok).map_err(|_| stored.corrupt())
 }
 
 fn export_of(stored: &StoredSpec) -> Result<Result<ExportSpec, Gone>, StoreError> {
-    let StoredContent::Spec(body) = &stored.wish else { return Ok(Err(Gone)) };
+    let StoredContent::Spec(body) = &stored.content else { return Ok(Err(Gone)) };
     let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
     mooring_api::export_from_wire(stored.volume, &wire).map(Ok).map_err(|_| stored.corrupt())
 }

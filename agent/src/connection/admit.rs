@@ -29,7 +29,7 @@ const HELD_BY_UDEV: Duration = Duration::from_secs(10);
 
 /// Decodes a connection's spec or tombstone as the store has it.
 pub(super) fn stored(stored: &StoredSpec) -> Result<KeptSpec, StoreError> {
-    let kind = match &stored.wish {
+    let kind = match &stored.content {
         StoredContent::Tombstone { .. } => SpecKind::Tombstone { revoked: false },
         StoredContent::Revoked => SpecKind::Tombstone { revoked: true },
         StoredContent::Released => return Err(stored.corrupt()),
@@ -62,7 +62,7 @@ impl Connections {
             return Err(Refusal::field("opaque", why));
         }
         self.check_sender(put.cluster)?;
-        let kept = cell.state().wish().cloned();
+        let kept = cell.state().kept_spec().cloned();
         if fence(cell.id, &put, kept.as_ref())? == Fence::Same {
             let mut state = cell.state();
             // A sender that asks again wants the present state, and another try of what failed for
@@ -70,7 +70,7 @@ impl Connections {
             state.ask_anew();
             return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
         }
-        let (kind, stored) = match put.wish {
+        let (kind, stored) = match put.request {
             ConnectionRequest::Spec(spec) => {
                 self.check(&spec, kept.as_ref().and_then(KeptSpec::spec))?;
                 let body = mooring_api::connection_to_wire(&spec).encode_to_vec();
@@ -84,11 +84,11 @@ impl Connections {
                 (SpecKind::Tombstone { revoked: false }, StoredContent::Tombstone { destroy: false })
             }
         };
-        let wish = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
-        self.keep(cell, put.cluster, &wish, &stored, claim)?;
+        let kept_spec = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
+        self.keep(cell, put.cluster, &kept_spec, &stored, claim)?;
         let durable = put.decoded.elapsed();
         let mut state = cell.state();
-        state.set_wish(wish);
+        state.set_spec(kept_spec);
         Ok(Admitted { durable, after: state.turn.passes() })
     }
 
@@ -97,7 +97,7 @@ impl Connections {
         &self,
         cell: &Cell,
         sender: ClusterId,
-        wish: &KeptSpec,
+        kept_spec: &KeptSpec,
         stored: &StoredContent,
         claim: &Claim,
     ) -> Result<(), Refusal> {
@@ -110,9 +110,9 @@ impl Connections {
         let store = self.shared.engine.store();
         store.pin(sender).map_err(Refusal::Store)?;
         store
-            .put_spec(Kind::Connection, cell.id, &wish.stamp, stored, &wish.opaque, &[])
+            .put_spec(Kind::Connection, cell.id, &kept_spec.stamp, stored, &kept_spec.opaque, &[])
             .map_err(Refusal::Store)?;
-        self.claim_attachments(cell.id, wish.spec());
+        self.claim_attachments(cell.id, kept_spec.spec());
         Ok(())
     }
 
@@ -132,10 +132,12 @@ impl Connections {
             ));
         }
         let claimed = lock(&self.shared.attachments);
-        for wish in &spec.attachments {
-            let Some(other) = claimed.get(&wish.id).filter(|other| **other != spec.volume) else { continue };
-            if self.has_attachment(*other, wish.id) {
-                return refuse(format!("attachment {} is one of volume {other} on this host", wish.id));
+        for attachment in &spec.attachments {
+            let Some(other) = claimed.get(&attachment.id).filter(|other| **other != spec.volume) else {
+                continue;
+            };
+            if self.has_attachment(*other, attachment.id) {
+                return refuse(format!("attachment {} is one of volume {other} on this host", attachment.id));
             }
         }
         Ok(())
@@ -145,8 +147,9 @@ impl Connections {
     fn has_attachment(&self, volume: VolumeId, id: mooring_model::AttachmentId) -> bool {
         let Some(cell) = self.known_cell(volume) else { return false };
         let state = cell.state();
-        let wished = state.spec().is_some_and(|spec| spec.attachments.iter().any(|wish| wish.id == id));
-        wished
+        let named =
+            state.spec().is_some_and(|spec| spec.attachments.iter().any(|attachment| attachment.id == id));
+        named
             || state.last_report().is_some_and(|report| report.paths.iter().any(|path| path.attachment == id))
     }
 

@@ -191,7 +191,7 @@ impl Connections {
 
     /// Looks now for the users of a connection's disk.
     pub async fn check_disk(&self, volume: VolumeId) -> Result<DiskCheck, Refusal> {
-        let Some(cell) = self.known_cell(volume).filter(|cell| Self::wish_is_spec(cell)) else {
+        let Some(cell) = self.known_cell(volume).filter(|cell| Self::has_spec(cell)) else {
             let why = format!("this host has no connection to volume {volume}");
             return Err(Refusal::precondition(why, Cure::FixSpec));
         };
@@ -254,7 +254,7 @@ impl Connections {
         let mut wrong = Wrong::default();
         for cell in self.cells() {
             let state = cell.state();
-            let report = state.last_report().filter(|_| state.wish().is_some());
+            let report = state.last_report().filter(|_| state.kept_spec().is_some());
             for problem in report.map_or(&[][..], |report| state.audit().problems_of(report)) {
                 wrong.buffered += u64::from(problem.object == BUFFERED_IO);
                 wrong.unshared += u64::from(problem.object == UNSHARED_FILESYSTEM);

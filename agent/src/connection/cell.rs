@@ -121,7 +121,7 @@ struct Told(Option<SessionStatus>);
 /// The state of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    wish: Option<KeptSpec>,
+    kept_spec: Option<KeptSpec>,
     /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
     anew: bool,
     /// The turn of the connection's passes.
@@ -145,7 +145,7 @@ pub(crate) struct State {
 /// A pass that has begun, with what it works on.
 #[derive(Debug)]
 pub(super) struct Begins {
-    pub(super) wish: KeptSpec,
+    pub(super) kept_spec: KeptSpec,
     /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
     pub(super) anew: bool,
     /// The pass's number.
@@ -156,23 +156,26 @@ pub(super) struct Begins {
 
 impl State {
     /// The spec or tombstone. `None` if there was never one.
-    pub(super) fn wish(&self) -> Option<&KeptSpec> {
-        self.wish.as_ref()
+    pub(super) fn kept_spec(&self) -> Option<&KeptSpec> {
+        self.kept_spec.as_ref()
     }
 
     /// The spec. `None` if there is none, or a tombstone.
     pub(super) fn spec(&self) -> Option<&ConnectionSpec> {
-        self.wish.as_ref().and_then(KeptSpec::spec)
+        self.kept_spec.as_ref().and_then(KeptSpec::spec)
     }
 
     /// Says whether the target has revoked this host, and no newer spec came.
     pub(super) fn is_revoked(&self) -> bool {
-        matches!(self.wish.as_ref().map(|wish| &wish.kind), Some(SpecKind::Tombstone { revoked: true }))
+        matches!(
+            self.kept_spec.as_ref().map(|kept_spec| &kept_spec.kind),
+            Some(SpecKind::Tombstone { revoked: true })
+        )
     }
 
     /// Takes the spec or tombstone as the store has it.
-    pub(super) fn set_wish(&mut self, wish: KeptSpec) {
-        self.wish = Some(wish);
+    pub(super) fn set_spec(&mut self, kept_spec: KeptSpec) {
+        self.kept_spec = Some(kept_spec);
         self.anew = false;
     }
 
@@ -183,7 +186,7 @@ impl State {
 
     /// Begins a pass. `None` if none was asked for, one is at work, or nothing is wanted.
     pub(super) fn begin_pass(&mut self) -> Option<Begins> {
-        let wish = self.wish.clone()?;
+        let kept_spec = self.kept_spec.clone()?;
         if self.turn.is_running() {
             return None;
         }
@@ -191,7 +194,7 @@ impl State {
         let Begun { pass, .. } = self.turn.begin()?;
         let mut memory = std::mem::take(&mut self.memory);
         memory.unwritten = memory.unwritten.max(self.unwritten.take());
-        Some(Begins { wish, anew: std::mem::take(&mut self.anew), pass, memory })
+        Some(Begins { kept_spec, anew: std::mem::take(&mut self.anew), pass, memory })
     }
 
     /// Asks for another pass if a report during the last one differs from what that pass saw.
@@ -234,7 +237,7 @@ impl State {
 
     /// Says whether nothing is left of the connection, and its tombstone is the newest that came.
     pub(super) fn is_gone(&self) -> bool {
-        let current = self.wish.as_ref().map(|wish| wish.stamp.generation);
+        let current = self.kept_spec.as_ref().map(|kept_spec| kept_spec.stamp.generation);
         self.end.is_true()
             && self.end.generation == current
             && self.last_report().is_some_and(|report| report.phase == ConnectionPhase::Gone)

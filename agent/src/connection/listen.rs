@@ -110,7 +110,7 @@ impl Connections {
                 let state = cell.state();
                 // Also a connection whose session went while nobody listened.
                 let lost = state.seen().is_some() && !all.contains_key(&cell.id);
-                state.wish().is_some() && !state.turn.is_running() && (lost || !state.end().is_true())
+                state.kept_spec().is_some() && !state.turn.is_running() && (lost || !state.end().is_true())
             };
             if waits {
                 self.wake(&cell);
@@ -128,7 +128,7 @@ impl Connections {
                 None => sessions.remove(&volume),
             };
         }
-        let cell = self.known_cell(volume).filter(|cell| cell.state().wish().is_some());
+        let cell = self.known_cell(volume).filter(|cell| cell.state().kept_spec().is_some());
         let Some(cell) = cell else {
             let report = status.map(mooring_connectors::orphan);
             return report.into_iter().for_each(|report| self.publish(report));
@@ -170,8 +170,8 @@ impl Connections {
         self.shared.parts.arrivals.tell();
         let is_over_fc = |cell: &Arc<Cell>| {
             let state = cell.state();
-            let wished = state.spec().is_some_and(|spec| spec.fc.is_some());
-            wished || state.seen().is_some_and(|seen| seen.fc.is_some())
+            let over_fc = state.spec().is_some_and(|spec| spec.fc.is_some());
+            over_fc || state.seen().is_some_and(|seen| seen.fc.is_some())
         };
         for cell in self.cells().iter().filter(|cell| is_over_fc(cell)) {
             self.wake(cell);
@@ -198,7 +198,7 @@ impl Connections {
         let wakes = match event.action.as_str() {
             "add" => cell.state().arrive(),
             // A disk that a spec names does not go by itself.
-            "remove" => Self::wish_is_spec(&cell),
+            "remove" => Self::has_spec(&cell),
             _ => attention,
         };
         if wakes && self.is_kept(cell.id) {

@@ -67,7 +67,7 @@ pub struct PutConnection {
     /// The stamp that fences the change.
     pub stamp: Stamp,
     /// The requested spec or end.
-    pub wish: ConnectionRequest,
+    pub request: ConnectionRequest,
     /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
     /// Time at which the request was decoded.
@@ -135,10 +135,10 @@ impl Connections {
         let connections = Self { shared: Arc::new(shared) };
         for stored in connections.shared.engine.store().specs()? {
             if stored.kind == Kind::Connection {
-                let wish = admit::stored(&stored)?;
+                let kept_spec = admit::stored(&stored)?;
                 let cell = connections.cell(stored.volume);
-                connections.claim_attachments(stored.volume, wish.spec());
-                cell.state().set_wish(wish);
+                connections.claim_attachments(stored.volume, kept_spec.spec());
+                cell.state().set_spec(kept_spec);
             }
         }
         Ok(connections)
@@ -218,13 +218,13 @@ impl Connections {
     fn claim_attachments(&self, volume: VolumeId, spec: Option<&ConnectionSpec>) {
         let mut claimed = lock(&self.shared.attachments);
         if let Some(spec) = spec {
-            claimed.extend(spec.attachments.iter().map(|wish| (wish.id, volume)));
+            claimed.extend(spec.attachments.iter().map(|attachment| (attachment.id, volume)));
         }
     }
 
     fn wake_all(&self) {
         for cell in self.cells() {
-            if cell.state().wish().is_some() {
+            if cell.state().kept_spec().is_some() {
                 self.wake(&cell);
             }
         }

@@ -66,11 +66,11 @@ impl Connections {
         }
     }
 
-    fn wanted(&self, volume: VolumeId, wish: &KeptSpec, anew: bool) -> Wanted {
-        match &wish.kind {
+    fn wanted(&self, volume: VolumeId, kept_spec: &KeptSpec, anew: bool) -> Wanted {
+        match &kept_spec.kind {
             SpecKind::Spec(spec) => Wanted::Present {
                 spec: spec.clone(),
-                generation: wish.stamp.generation,
+                generation: kept_spec.stamp.generation,
                 anew,
                 recovery_timeout_s: self.shared.parts.recovery_timeout_s,
             },
@@ -79,15 +79,15 @@ impl Connections {
     }
 
     fn pass(&self, cell: &Arc<Cell>, begun: Begins) {
-        let Begins { wish, anew, pass, mut memory } = begun;
-        let wanted = self.wanted(cell.id, &wish, anew);
-        let detaches = matches!(wish.kind, SpecKind::Tombstone { .. });
+        let Begins { kept_spec, anew, pass, mut memory } = begun;
+        let wanted = self.wanted(cell.id, &kept_spec, anew);
+        let detaches = matches!(kept_spec.kind, SpecKind::Tombstone { .. });
         let _busy = detaches.then(|| self.shared.engine.busy(Task::Detach));
-        let mut watch = Watch { cell, generation: wish.stamp.generation };
+        let mut watch = Watch { cell, generation: kept_spec.stamp.generation };
         let made = make(&self.shared.parts, &wanted, &mut memory, &mut watch);
         let last = cell.state().last_report().cloned();
         let seen = made.view.as_ref().map(|view| view.session.clone());
-        let mut end = self.end(&wanted, &wish, &made, last.as_ref());
+        let mut end = self.end(&wanted, &kept_spec, &made, last.as_ref());
         end.pass = pass;
         if let Some(report) = &mut end.report {
             report.device_took = memory.device_took;
@@ -108,8 +108,14 @@ impl Connections {
     }
 
     /// Makes the result of a pass.
-    fn end(&self, wanted: &Wanted, wish: &KeptSpec, made: &Made, last: Option<&ConnectionReport>) -> End {
-        let generation = wish.stamp.generation;
+    fn end(
+        &self,
+        wanted: &Wanted,
+        kept_spec: &KeptSpec,
+        made: &Made,
+        last: Option<&ConnectionReport>,
+    ) -> End {
+        let generation = kept_spec.stamp.generation;
         let is_left = !made.left.as_ref().is_ok_and(Plan::is_quiet);
         let problems = problems(wanted.volume(), &made.left);
         let down = made.left.as_ref().err().is_some_and(Error::is_sessiond_down);
@@ -127,7 +133,7 @@ impl Connections {
                 }
                 report
             }
-            None => self.unseen(wanted.volume(), wish, last),
+            None => self.unseen(wanted.volume(), kept_spec, last),
         };
         report.problems.extend(problems);
         let ready = matches!(report.phase, ConnectionPhase::Ready | ConnectionPhase::Gone);
@@ -157,17 +163,22 @@ impl Connections {
     /// The connection as the last pass left it, with the call that is stuck now. `None` without a
     /// spec or tombstone.
     pub(super) fn report(&self, volume: VolumeId, state: &State) -> Option<ConnectionReport> {
-        let wish = state.wish()?;
-        let mut report = state.last_report().cloned().unwrap_or_else(|| self.unseen(volume, wish, None));
+        let kept_spec = state.kept_spec()?;
+        let mut report = state.last_report().cloned().unwrap_or_else(|| self.unseen(volume, kept_spec, None));
         report.stuck = state.stuck();
         report.problems.extend(state.audit().problems_of(&report).iter().cloned());
         Some(report)
     }
 
     /// The report when nobody could look: the last one stands, if it is of this generation.
-    fn unseen(&self, volume: VolumeId, wish: &KeptSpec, last: Option<&ConnectionReport>) -> ConnectionReport {
-        let (names, generation) = (self.names(volume), wish.stamp.generation);
-        let phase = match &wish.kind {
+    fn unseen(
+        &self,
+        volume: VolumeId,
+        kept_spec: &KeptSpec,
+        last: Option<&ConnectionReport>,
+    ) -> ConnectionReport {
+        let (names, generation) = (self.names(volume), kept_spec.stamp.generation);
+        let phase = match &kept_spec.kind {
             SpecKind::Spec(_) => ConnectionPhase::Connecting,
             SpecKind::Tombstone { .. } => ConnectionPhase::Detaching,
         };
@@ -249,6 +260,6 @@ impl Observer for Watch<'_> {
     }
 
     fn is_stale(&self) -> bool {
-        self.cell.state().wish().is_some_and(|wish| wish.stamp.generation != self.generation)
+        self.cell.state().kept_spec().is_some_and(|kept_spec| kept_spec.stamp.generation != self.generation)
     }
 }

@@ -31,18 +31,18 @@ pub struct Status {
 impl Connections {
     fn status_of(&self, cell: &Arc<Cell>) -> Option<Status> {
         let state = cell.state();
-        let wish = state.wish()?;
+        let kept_spec = state.kept_spec()?;
         Some(Status {
             id: cell.id,
-            kept: Some((wish.stamp.clone(), wish.opaque.clone())),
-            wanted: wish.spec().cloned(),
+            kept: Some((kept_spec.stamp.clone(), kept_spec.opaque.clone())),
+            wanted: kept_spec.spec().cloned(),
             report: self.report(cell.id, &state),
         })
     }
 
     /// Says whether a spec or a tombstone of this volume is kept.
     pub(super) fn is_kept(&self, id: VolumeId) -> bool {
-        self.known_cell(id).is_some_and(|cell| cell.state().wish().is_some())
+        self.known_cell(id).is_some_and(|cell| cell.state().kept_spec().is_some())
     }
 
     fn orphan(&self, id: VolumeId) -> Option<Status> {
@@ -87,20 +87,20 @@ impl Connections {
 
     /// Adds the numbers of connections to the status line.
     pub(crate) fn count_standing(&self, standing: &mut Standing) {
-        let (mut wished, mut ready) = (0, 0);
+        let (mut specified, mut ready) = (0, 0);
         for cell in self.cells() {
             let state = cell.state();
             let Some(report) = self.report(cell.id, &state) else { continue };
             if state.spec().is_some() {
-                wished += 1;
+                specified += 1;
                 ready += usize::from(report.phase == ConnectionPhase::Ready);
             }
             standing.problems += report.problems.len() + usize::from(report.stuck.is_some());
         }
-        standing.connections = Some((wished, ready));
+        standing.connections = Some((specified, ready));
     }
 
-    pub(super) fn wish_is_spec(cell: &Cell) -> bool {
+    pub(super) fn has_spec(cell: &Cell) -> bool {
         cell.state().spec().is_some()
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Keep<'a> {
     pub(super) sender: ClusterId,
     pub(super) kind: Kind,
     pub(super) stamp: &'a Stamp,
-    pub(super) wish: &'a StoredContent,
+    pub(super) content: &'a StoredContent,
     pub(super) opaque: &'a [u8],
     pub(super) receipts: &'a [NewReceipt],
     /// The identity on the wire that the volume gets with the change.
@@ -45,7 +45,7 @@ impl Engine {
         self.check_sender(kept.sender)?;
         store.pin(kept.sender).map_err(Refusal::Store)?;
         let claimed = kept.naa.as_ref().map(|naa| self.claim_naa(cell, naa)).transpose()?.unwrap_or(false);
-        let rows = store.put_spec(kept.kind, cell.id, kept.stamp, kept.wish, kept.opaque, kept.receipts);
+        let rows = store.put_spec(kept.kind, cell.id, kept.stamp, kept.content, kept.opaque, kept.receipts);
         if let (Err(_), Some(naa), true) = (&rows, &kept.naa, claimed) {
             lock(&self.shared.naas).remove(naa);
         }

@@ -140,7 +140,7 @@ impl State {
     }
 
     /// The specs or tombstones of the volume and its export, as they are now.
-    pub(super) fn wishes(&self) -> (Option<KeptSpec<VolumeSpec>>, Option<KeptSpec<ExportSpec>>) {
+    pub(super) fn specs(&self) -> (Option<KeptSpec<VolumeSpec>>, Option<KeptSpec<ExportSpec>>) {
         (self.volume.clone(), self.export.clone())
     }
 
@@ -155,13 +155,13 @@ impl State {
     }
 
     /// Takes the volume's spec or tombstone as the store has it.
-    pub(super) fn set_volume(&mut self, wish: KeptSpec<VolumeSpec>) {
-        self.volume = Some(wish);
+    pub(super) fn set_volume(&mut self, kept_spec: KeptSpec<VolumeSpec>) {
+        self.volume = Some(kept_spec);
     }
 
     /// Takes the export's spec or tombstone as the store has it.
-    pub(super) fn set_export(&mut self, wish: KeptSpec<ExportSpec>) {
-        self.export = Some(wish);
+    pub(super) fn set_export(&mut self, kept_spec: KeptSpec<ExportSpec>) {
+        self.export = Some(kept_spec);
     }
 
     /// Says whether nothing is known of this volume: no spec, no tombstone, no orphan LV.
@@ -275,7 +275,7 @@ impl State {
 
     /// Says whether the last pass worked on the export's current spec or tombstone.
     pub(crate) fn is_export_current(&self) -> bool {
-        self.export_end.generation == self.export.as_ref().map(|wish| wish.stamp.generation)
+        self.export_end.generation == self.export.as_ref().map(|kept_spec| kept_spec.stamp.generation)
     }
 
     /// Says whether the export's current spec or tombstone is carried out.
@@ -284,9 +284,9 @@ impl State {
     }
 
     /// Says whether nothing was left of the volume when a pass worked on this tombstone.
-    pub(crate) fn has_ended_by(&self, wish: &KeptSpec<VolumeSpec>) -> bool {
+    pub(crate) fn has_ended_by(&self, kept_spec: &KeptSpec<VolumeSpec>) -> bool {
         let end = &self.volume_end;
-        wish.spec().is_none() && end.is_done() && end.generation == Some(wish.stamp.generation)
+        kept_spec.spec().is_none() && end.is_done() && end.generation == Some(kept_spec.stamp.generation)
     }
 }
 
@@ -295,14 +295,14 @@ impl State {
     /// Replaces the export's spec; with `None` the export never had one. Returns the spec before.
     pub(super) fn replace_export(
         &mut self,
-        wish: Option<KeptSpec<ExportSpec>>,
+        kept_spec: Option<KeptSpec<ExportSpec>>,
     ) -> Option<KeptSpec<ExportSpec>> {
-        std::mem::replace(&mut self.export, wish)
+        std::mem::replace(&mut self.export, kept_spec)
     }
 
     /// The volume's spec, to be changed.
     pub(super) fn volume_spec_mut(&mut self) -> Option<&mut VolumeSpec> {
-        match self.volume.as_mut().map(|wish| &mut wish.kind) {
+        match self.volume.as_mut().map(|kept_spec| &mut kept_spec.kind) {
             Some(SpecKind::Spec(spec)) => Some(spec),
             Some(SpecKind::Tombstone { .. } | SpecKind::Released) | None => None,
         }

@@ -109,7 +109,7 @@ pub struct PutVolume {
     /// The stamp that fences the change.
     pub stamp: Stamp,
     /// The requested spec or end.
-    pub wish: VolumeRequest,
+    pub request: VolumeRequest,
     /// Bytes that the agent keeps for the sender.
     pub opaque: Vec<u8>,
     /// `true` if the sender has never made a volume of this id: anything here under the id is
@@ -365,19 +365,19 @@ impl Engine {
             let cell = self.cell(stored.volume);
             match stored.kind {
                 Kind::Volume => {
-                    let wish = volume::admit::stored_volume(&stored)?;
+                    let kept_spec = volume::admit::stored_volume(&stored)?;
                     let mut state = cell.state();
-                    state.set_volume(wish);
+                    state.set_volume(kept_spec);
                     state.established.set_made(stored.made);
                 }
                 Kind::Export => {
-                    let wish = export::admit::stored_export(&stored)?;
-                    if let Some(spec) = wish.spec() {
+                    let kept_spec = export::admit::stored_export(&stored)?;
+                    if let Some(spec) = kept_spec.spec() {
                         let names = spec.identity.names(stored.volume, &self.shared.config.iqn_prefix);
                         lock(&self.shared.naas).insert(names.naa(), stored.volume);
                     }
                     let mut state = cell.state();
-                    state.set_export(wish);
+                    state.set_export(kept_spec);
                     state.silence.set_unheard();
                 }
                 Kind::Connection => {}
@@ -680,11 +680,11 @@ impl Engine {
 }
 
 /// Says whether an object has a tombstone.
-fn is_tombstone<S>(wish: Option<&KeptSpec<S>>) -> bool {
-    wish.is_some_and(|wish| wish.spec().is_none())
+fn is_tombstone<S>(kept_spec: Option<&KeptSpec<S>>) -> bool {
+    kept_spec.is_some_and(|kept_spec| kept_spec.spec().is_none())
 }
 
 /// Says whether an object has a spec.
-fn is_spec<S>(wish: Option<&KeptSpec<S>>) -> bool {
-    wish.is_some_and(|wish| wish.spec().is_some())
+fn is_spec<S>(kept_spec: Option<&KeptSpec<S>>) -> bool {
+    kept_spec.is_some_and(|kept_spec| kept_spec.spec().is_some())
 }

@@ -77,16 +77,16 @@ impl Engine {
     /// Runs passes until none is asked for. Returns at once if another thread runs one.
     pub(super) fn run(&self, cell: &Arc<Cell>) {
         loop {
-            let wishes = {
+            let specs = {
                 let mut state = cell.state();
                 let Some(Begun { pass, anew }) = state.begin_pass() else { return };
-                let (volume, export) = state.wishes();
+                let (volume, export) = state.specs();
                 let ready = state.knowledge.ready_seen().cloned();
                 PassSpecs { volume, export, ready, began: state.knowledge.begin_look(), anew, pass }
             };
             // Also when a pass panics, the volume must not stay "running" for ever.
             let running = Running { cell };
-            self.pass(cell, &wishes);
+            self.pass(cell, &specs);
             drop(running);
             self.shared.reports.done.pass();
             let made = cell.state().take_left_look();
@@ -121,67 +121,67 @@ impl Engine {
         }
     }
 
-    fn pass(&self, cell: &Arc<Cell>, wishes: &PassSpecs) {
+    fn pass(&self, cell: &Arc<Cell>, specs: &PassSpecs) {
         // A request that finds no export ends here: its sender is told to try again.
         let asked = cell.state().take_asked();
-        if is_doomed(wishes.volume.as_ref()) {
+        if is_doomed(specs.volume.as_ref()) {
             // A doomed volume loses its export first.
-            let end = self.export_half(cell, wishes, false);
+            let end = self.export_half(cell, specs, false);
             if cell.state().has_left_look() {
                 return;
             }
             let gone = end.gone;
-            self.end_export(cell, wishes, end);
-            self.volume_half(cell, wishes, gone, false, Grow::Now);
+            self.end_export(cell, specs, end);
+            self.volume_half(cell, specs, gone, false, Grow::Now);
             return;
         }
-        let reverting = cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
-        if reverting && !self.revert_half(cell, wishes) {
+        let reverting = cell.is_reverting(specs.volume.as_ref(), specs.export.as_ref());
+        if reverting && !self.revert_half(cell, specs) {
             return;
         }
         // The kernel's exports come first, and need no LVM: a revoke does not wait for a disk that
         // hangs. An export that the kernel does not serve yet waits for the volume.
-        let ready = wishes.ready.clone().map(Seen::into_value);
+        let ready = specs.ready.clone().map(Seen::into_value);
         let ready = if reverting { cell.state().knowledge.ready().cloned() } else { ready };
-        let usable = self.is_usable(cell, wishes, ready.as_ref());
-        let mut end = self.export_half(cell, wishes, usable);
+        let usable = self.is_usable(cell, specs, ready.as_ref());
+        let mut end = self.export_half(cell, specs, usable);
         if cell.state().has_left_look() {
             // Nothing is known yet: those who wait for an answer wait for the look.
             return;
         }
-        let taken = asked.map(|asked| self.take_away(cell, wishes, usable, &mut end, asked));
+        let taken = asked.map(|asked| self.take_away(cell, specs, usable, &mut end, asked));
         if !end.waits {
             let look_again = !end.problems.is_empty();
-            self.end_export(cell, wishes, end);
-            self.revoke_reader(cell, wishes);
+            self.end_export(cell, specs, end);
+            self.revoke_reader(cell, specs);
             if let Some(taken) = taken {
                 taken.tell(cell);
             }
-            let failed = reverting && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+            let failed = reverting && cell.is_reverting(specs.volume.as_ref(), specs.export.as_ref());
             // The report of a revert that failed stands.
             if !failed {
-                self.volume_half(cell, wishes, false, look_again, Grow::Now);
+                self.volume_half(cell, specs, false, look_again, Grow::Now);
             }
             return;
         }
-        self.volume_half(cell, wishes, false, true, Grow::Later);
+        self.volume_half(cell, specs, false, true, Grow::Later);
         let ready = cell.state().knowledge.ready().cloned();
-        let usable = self.is_usable(cell, wishes, ready.as_ref());
-        let end = if usable { self.export_half(cell, wishes, true) } else { end };
-        self.end_export(cell, wishes, end);
+        let usable = self.is_usable(cell, specs, ready.as_ref());
+        let end = if usable { self.export_half(cell, specs, true) } else { end };
+        self.end_export(cell, specs, end);
         let grows = usable && !cell.state().volume_end().is_done();
         if grows {
-            self.volume_half(cell, wishes, false, true, Grow::Now);
+            self.volume_half(cell, specs, false, true, Grow::Now);
         }
     }
 
     /// Says whether the LV that is ready is the one that the export names: a recorded name may be
     /// another LV's.
-    fn is_usable(&self, cell: &Arc<Cell>, wishes: &PassSpecs, ready: Option<&VolumeReport>) -> bool {
+    fn is_usable(&self, cell: &Arc<Cell>, specs: &PassSpecs, ready: Option<&VolumeReport>) -> bool {
         if !self.is_isolated_first(cell) {
             return false;
         }
-        let Some(spec) = wishes.export.as_ref().and_then(KeptSpec::spec) else { return ready.is_some() };
+        let Some(spec) = specs.export.as_ref().and_then(KeptSpec::spec) else { return ready.is_some() };
         let lv = spec.identity.names(cell.id, &self.shared.config.iqn_prefix).lv;
         ready.is_some_and(|ready| {
             let device = lvm::device_path(&ready.group, &lv);
@@ -190,10 +190,10 @@ impl Engine {
     }
 
     /// Notes the result of the export half, and wakes those who wait for it.
-    pub(super) fn end_export(&self, cell: &Arc<Cell>, wishes: &PassSpecs, end: ExportEnd) {
+    pub(super) fn end_export(&self, cell: &Arc<Cell>, specs: &PassSpecs, end: ExportEnd) {
         let held = cell.state().held.said();
-        let doomed = is_doomed(wishes.volume.as_ref());
-        self.note_reservations(cell, wishes.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
+        let doomed = is_doomed(specs.volume.as_ref());
+        self.note_reservations(cell, specs.export.as_ref().filter(|_| !doomed || end.gone), &end, doomed);
         if end.gone && doomed && !cell.state().revert.is_apart() {
             self.forget_port_id(cell.id);
         }
@@ -209,8 +209,8 @@ impl Engine {
             self.publish(Change::Export(report.into()));
         }
         state.end_export(End {
-            pass: wishes.pass,
-            generation: wishes.export.as_ref().map(|wish| wish.stamp.generation),
+            pass: specs.pass,
+            generation: specs.export.as_ref().map(|kept_spec| kept_spec.stamp.generation),
             report: end.report,
             left: end.left,
             at: Some(Instant::now()),
@@ -225,36 +225,36 @@ impl Engine {
     pub(super) fn volume_half(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         export_gone: bool,
         look: bool,
         grow: Grow,
     ) -> bool {
-        self.leave_upload(cell, wishes);
-        let (rest, report, began) = match (&wishes.volume, &wishes.ready) {
-            (None, _) => (Left::Nothing, None, wishes.began),
-            (Some(wish), Some(report)) if !look && is_whole(wish, report) => {
+        self.leave_upload(cell, specs);
+        let (rest, report, began) = match (&specs.volume, &specs.ready) {
+            (None, _) => (Left::Nothing, None, specs.began),
+            (Some(kept_spec), Some(report)) if !look && is_whole(kept_spec, report) => {
                 (Left::Nothing, Some(report.clone().into_value()), report.began())
             }
-            (Some(wish), _) if !look && !wishes.anew && cell.state().has_ended_by(wish) => {
-                (Left::Nothing, cell.state().volume_end().report.clone(), wishes.began)
+            (Some(kept_spec), _) if !look && !specs.anew && cell.state().has_ended_by(kept_spec) => {
+                (Left::Nothing, cell.state().volume_end().report.clone(), specs.began)
             }
-            (Some(wish), _) => {
+            (Some(kept_spec), _) => {
                 let made = cell.state().established.is_made();
-                let wanted = wanted_volume(wish, wishes.export.as_ref(), made, export_gone);
-                let MadeVolume { view, left } = self.make_volume(cell, wishes, &wanted, grow);
+                let wanted = wanted_volume(kept_spec, specs.export.as_ref(), made, export_gone);
+                let MadeVolume { view, left } = self.make_volume(cell, specs, &wanted, grow);
                 // If LVM does not answer, nothing is known any more.
                 let now = || cell.state().knowledge.begin_look();
                 let began = view.as_ref().map_or_else(now, Seen::began);
                 if let Some(view) = &view {
                     let (mut state, shown) = (cell.state(), lvm::shown(&wanted, view, cell.id));
                     state.note_altered(cell.id, view);
-                    self.note_whole(cell.id, &mut state, wish, shown);
+                    self.note_whole(cell.id, &mut state, kept_spec, shown);
                 }
                 let seen = view.map(|view| lvm::report(&wanted, &view, cell.id));
                 cell.note_reverted(seen.as_ref());
                 self.tend_isolation_soon(cell);
-                let unkept = self.keep_made(cell, wish, seen.as_ref());
+                let unkept = self.keep_made(cell, kept_spec, seen.as_ref());
                 let (rest, report) = match (left, seen) {
                     // Nobody hears of the volume, or gets it, before the store has it.
                     _ if unkept.is_some() => (Left::Again, unkept),
@@ -264,7 +264,7 @@ impl Engine {
                     (Err(lvm::Error::Stopped { .. }), seen) => (Left::Again, seen),
                     (Err(error), seen) => {
                         let rest = again_if(error.cure() == Cure::Retry);
-                        (rest, Some(failed_volume(cell, wish, seen, &error)))
+                        (rest, Some(failed_volume(cell, kept_spec, seen, &error)))
                     }
                 };
                 (rest, report, began)
@@ -272,21 +272,22 @@ impl Engine {
         };
         // The next step of a revert is not the volume's: its export has to leave the kernel first.
         let done = rest == Left::Nothing;
-        let reverting = done && cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
+        let reverting = done && cell.is_reverting(specs.volume.as_ref(), specs.export.as_ref());
         let end = VolumeEnd { left: if reverting { Left::Again } else { rest }, report, began };
-        let end = self.upload_half(cell, wishes, end);
-        self.note_volume(cell, wishes, end);
+        let end = self.upload_half(cell, specs, end);
+        self.note_volume(cell, specs, end);
         done
     }
 
     /// Notes the result of the volume half, and wakes those who wait for it.
-    pub(super) fn note_volume(&self, cell: &Cell, wishes: &PassSpecs, end: VolumeEnd) {
+    pub(super) fn note_volume(&self, cell: &Cell, specs: &PassSpecs, end: VolumeEnd) {
         let VolumeEnd { left, report, began } = end;
         let mut state = cell.state();
         // A volume that is only too small may be exported while it is extended.
         let ready = report.as_ref().filter(|report| report.phase == Phase::Ready);
         // No look was made for a spec that came meanwhile.
-        let same = state.volume().map(|wish| &wish.stamp) == wishes.volume.as_ref().map(|wish| &wish.stamp);
+        let same = state.volume().map(|kept_spec| &kept_spec.stamp)
+            == specs.volume.as_ref().map(|kept_spec| &kept_spec.stamp);
         let ready = ready.filter(|_| same).cloned();
         state.knowledge.learn_if_ready(began, ready, Stale::VolumeNotReady);
         if report != state.volume_end().report
@@ -296,9 +297,9 @@ impl Engine {
             state.fill_isolation(cell.id, &mut report);
             self.publish(Change::Volume(report));
         }
-        let generation = wishes.volume.as_ref().map(|wish| wish.stamp.generation);
+        let generation = specs.volume.as_ref().map(|kept_spec| kept_spec.stamp.generation);
         state.end_volume(End {
-            pass: wishes.pass,
+            pass: specs.pass,
             generation,
             report,
             left,
@@ -314,7 +315,7 @@ impl Engine {
     fn make_volume(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         wanted: &lvm::Wanted,
         grow: Grow,
     ) -> MadeVolume {
@@ -338,7 +339,7 @@ impl Engine {
             if plan.steps.is_empty() || (whole && grow == Grow::Later) {
                 return MadeVolume { view: Some(view), left: Ok(plan) };
             }
-            let kept = |wish| self.keep_made(cell, wish, Some(&report)).is_none();
+            let kept = |kept_spec| self.keep_made(cell, kept_spec, Some(&report)).is_none();
             let failed = report.phase == Phase::Failed;
             if failed {
                 for problem in &report.problems {
@@ -346,9 +347,9 @@ impl Engine {
                 }
             }
             // A change by somebody else is reported also if a step mends it in a moment.
-            if failed || (whole && wishes.volume.as_ref().is_none_or(kept)) {
+            if failed || (whole && specs.volume.as_ref().is_none_or(kept)) {
                 let end = VolumeEnd { left: Left::Again, report: Some(report), began: view.began() };
-                self.note_volume(cell, wishes, end);
+                self.note_volume(cell, specs, end);
             }
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
             let images = self.shared.images.as_ref();
@@ -392,7 +393,7 @@ impl Engine {
         let prefix = &self.shared.config.iqn_prefix;
         let away = is_doomed(volume) || cell.is_apart(volume, export);
         let derived = || mooring_model::ExportIdentity::Derived.names(cell.id, prefix);
-        match export.map(|wish| &wish.kind) {
+        match export.map(|kept_spec| &kept_spec.kind) {
             None if away => Some(Wanted::Absent { names: derived() }),
             None => None,
             Some(SpecKind::Tombstone { .. } | SpecKind::Released) => {
@@ -436,10 +437,10 @@ impl Engine {
 
     /// Carries out the export's spec. `usable` says that the LV is known to be ready; without that,
     /// only an export that the kernel already serves is kept in order.
-    pub(super) fn export_half(&self, cell: &Arc<Cell>, wishes: &PassSpecs, usable: bool) -> ExportEnd {
-        let export = wishes.export.as_ref();
-        let generation = export.map_or(Generation::ZERO, |wish| wish.stamp.generation);
-        let Some(mut wanted) = self.wanted_export(cell, wishes.volume.as_ref(), export) else {
+    pub(super) fn export_half(&self, cell: &Arc<Cell>, specs: &PassSpecs, usable: bool) -> ExportEnd {
+        let export = specs.export.as_ref();
+        let generation = export.map_or(Generation::ZERO, |kept_spec| kept_spec.stamp.generation);
+        let Some(mut wanted) = self.wanted_export(cell, specs.volume.as_ref(), export) else {
             let waits = super::is_spec(export);
             let problems = Vec::from_iter(waits.then(|| waits_for_volume(cell)));
             return ExportEnd {
@@ -639,13 +640,13 @@ struct MadeVolume {
 }
 
 /// Says whether the reported volume is as large as its spec, reverted and exported to its image.
-fn is_whole(wish: &KeptSpec<VolumeSpec>, report: &VolumeReport) -> bool {
+fn is_whole(kept_spec: &KeptSpec<VolumeSpec>, report: &VolumeReport) -> bool {
     // A snapshot is as large as its volume was.
     let large = |spec: &VolumeSpec| spec.kind == VolumeKind::Snapshot || report.size >= spec.size;
     let reverted = |spec: &VolumeSpec| spec.revert.is_none_or(|revert| report.reverted == Some(revert.id));
     let uploaded =
         |spec: &VolumeSpec| spec.upload.as_ref().is_none_or(|upload| report.uploaded == Some(upload.id));
-    wish.spec().is_none_or(|spec| large(spec) && reverted(spec) && uploaded(spec))
+    kept_spec.spec().is_none_or(|spec| large(spec) && reverted(spec) && uploaded(spec))
 }
 
 /// The result of carrying out an export's spec.
@@ -672,13 +673,13 @@ fn is_served(wanted: &Wanted, view: &ExportView) -> bool {
 /// still whole.
 fn failed_volume(
     cell: &Cell,
-    wish: &KeptSpec<VolumeSpec>,
+    kept_spec: &KeptSpec<VolumeSpec>,
     seen: Option<VolumeReport>,
     error: &lvm::Error,
 ) -> VolumeReport {
     let whole = seen.filter(|seen| seen.phase == Phase::Ready);
     let mut report = whole.clone().unwrap_or_else(|| cell.volume_report());
-    report.phase = match (&wish.kind, error.cure()) {
+    report.phase = match (&kept_spec.kind, error.cure()) {
         _ if whole.is_some() => Phase::Ready,
         (SpecKind::Tombstone { .. } | SpecKind::Released, _) => Phase::Deleting,
         (SpecKind::Spec(_), Cure::Retry) => Phase::Creating,
@@ -727,12 +728,12 @@ pub(super) fn export_report(
 
 /// The planner's goal for a volume. `made` says that it was whole once.
 pub(super) fn wanted_volume(
-    wish: &KeptSpec<VolumeSpec>,
+    kept_spec: &KeptSpec<VolumeSpec>,
     export: Option<&KeptSpec<ExportSpec>>,
     made: bool,
     export_gone: bool,
 ) -> lvm::Wanted {
-    match &wish.kind {
+    match &kept_spec.kind {
         SpecKind::Spec(spec) => wanted_spec(spec, export.and_then(KeptSpec::spec), made, export_gone),
         SpecKind::Tombstone { destroy: true } => lvm::Wanted::Doomed { export_gone },
         SpecKind::Tombstone { destroy: false } => lvm::Wanted::Nothing,
@@ -769,7 +770,7 @@ pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName 
 }
 
 fn is_doomed(volume: Option<&KeptSpec<VolumeSpec>>) -> bool {
-    matches!(volume.map(|wish| &wish.kind), Some(SpecKind::Tombstone { .. } | SpecKind::Released))
+    matches!(volume.map(|kept_spec| &kept_spec.kind), Some(SpecKind::Tombstone { .. } | SpecKind::Released))
 }
 
 fn problem(object: String, error: &(dyn std::error::Error + 'static), cure: Cure) -> Problem {

@@ -80,19 +80,20 @@ pub struct Planned {
     pub blocked: Vec<Problem>,
 }
 
-fn stamp_of<S>(wish: &KeptSpec<S>) -> (Stamp, Vec<u8>) {
-    (wish.stamp.clone(), wish.opaque.clone())
+fn stamp_of<S>(kept_spec: &KeptSpec<S>) -> (Stamp, Vec<u8>) {
+    (kept_spec.stamp.clone(), kept_spec.opaque.clone())
 }
 
 impl State {
     /// The volume as the last pass left it, and what goes on now.
     pub(super) fn volume_report(&self, id: VolumeId) -> VolumeReport {
-        let (spec, doomed) = match self.volume().map(|wish| &wish.kind) {
+        let (spec, doomed) = match self.volume().map(|kept_spec| &kept_spec.kind) {
             Some(SpecKind::Spec(spec)) => (Some(spec), false),
             Some(SpecKind::Tombstone { .. } | SpecKind::Released) => (None, true),
             None => (None, false),
         };
-        let current = self.volume_end().generation == self.volume().map(|wish| wish.stamp.generation);
+        let current =
+            self.volume_end().generation == self.volume().map(|kept_spec| kept_spec.stamp.generation);
         // A volume that is there stays there while a newer spec waits for its pass.
         let stands = |report: &VolumeReport| current || (spec.is_some() && report.phase == Phase::Ready);
         let mut report = self
@@ -186,7 +187,7 @@ impl Engine {
     }
 
     fn look_now(&self, cell: &Arc<Cell>) -> Looked {
-        let (volume, export) = cell.state().wishes();
+        let (volume, export) = cell.state().specs();
         let _look = Look::begin(cell);
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else {
             return if export.is_none() { Looked::Nothing } else { Looked::Failed };
@@ -196,7 +197,7 @@ impl Engine {
         let Ok(lives) = self.read_lives(cell, &wanted) else { return Looked::Failed };
         // Sessions and counters are filled in below, in place of those in the pass's report.
         let last = cell.state().export_end().report.clone();
-        let generation = export.as_ref().map_or(Generation::ZERO, |wish| wish.stamp.generation);
+        let generation = export.as_ref().map_or(Generation::ZERO, |kept_spec| kept_spec.stamp.generation);
         let problems = last.map(|last| last.problems).unwrap_or_default();
         let (mut facts, ports) = wanted.facts(&seen, &wanted.plan(&seen));
         facts.problems.extend(self.portal_problems(cell, &wanted.iscsi));
@@ -349,12 +350,12 @@ impl Engine {
 }
 
 fn plan_volume(cell: &Cell, lvs: &lvm::VolumesView, planned: &mut Planned) {
-    let (wish, export, made) = {
+    let (kept_spec, export, made) = {
         let state = cell.state();
         (state.volume().cloned(), state.export().cloned(), state.established.is_made())
     };
-    let Some(wish) = wish else { return };
-    let wanted = pass::wanted_volume(&wish, export.as_ref(), made, true);
+    let Some(kept_spec) = kept_spec else { return };
+    let wanted = pass::wanted_volume(&kept_spec, export.as_ref(), made, true);
     let plan = lvm::plan(&wanted, lvs, cell.id);
     planned.add(cell, &plan);
 }

@@ -110,12 +110,12 @@ impl Node {
     /// Gives the host another mode by a newer spec, and wakes no pass.
     pub(crate) fn regrant(&self, mode: Mode) {
         let mut state = self.cell.state();
-        let mut wish = state.export().cloned().unwrap();
-        wish.stamp.generation = wish.stamp.generation.next();
-        if let SpecKind::Spec(spec) = &mut wish.kind {
+        let mut kept_spec = state.export().cloned().unwrap();
+        kept_spec.stamp.generation = kept_spec.stamp.generation.next();
+        if let SpecKind::Spec(spec) = &mut kept_spec.kind {
             spec.grants[0].mode = mode;
         }
-        state.replace_export(Some(wish));
+        state.replace_export(Some(kept_spec));
     }
 
     /// Waits until no pass is at work or asked for. The volume may wait for a retry.

@@ -222,7 +222,7 @@ impl Agent for Service {
         use v1::put_volume_request::Wish;
         let put = request.into_inner();
         let volume = volume_id(&put.volume_id)?;
-        let wish = match &put.wish {
+        let request = match &put.wish {
             None => {
                 return Err(invalid(SpecError::new(
                     "wish",
@@ -244,7 +244,7 @@ impl Agent for Service {
             cluster: cluster_id(put.sender.as_ref())?,
             volume,
             stamp: mooring_api::stamp_from_wire(put.stamp.as_ref()).map_err(invalid)?,
-            wish,
+            request,
             opaque: put.opaque,
             new: put.new,
         };

@@ -88,7 +88,7 @@ impl Host for HostService {
         let decoded = Instant::now();
         let put = request.into_inner();
         let volume = volume_id(&put.volume_id)?;
-        let wish = match &put.wish {
+        let request = match &put.wish {
             None => {
                 let why = "is missing: nothing follows from a missing spec";
                 return Err(invalid(SpecError::new("wish", why)));
@@ -104,7 +104,7 @@ impl Host for HostService {
             cluster: cluster_id(put.sender.as_ref())?,
             volume,
             stamp: mooring_api::stamp_from_wire(put.stamp.as_ref()).map_err(invalid)?,
-            wish,
+            request,
             opaque: put.opaque,
             decoded,
         };

@@ -81,7 +81,7 @@ pub struct StoredSpec {
     /// Stamp that decides which of two specs is newer.
     pub stamp: Stamp,
     /// The spec, or what takes its place.
-    pub wish: StoredContent,
+    pub content: StoredContent,
     /// Data of the sender, returned unchanged.
     pub opaque: Vec<u8>,
     /// Time of the write.
@@ -121,14 +121,14 @@ impl Store {
         kind: Kind,
         volume: VolumeId,
         stamp: &Stamp,
-        wish: &StoredContent,
+        content: &StoredContent,
         opaque: &[u8],
         receipts: &[NewReceipt],
     ) -> Result<Vec<i64>, StoreError> {
         let op = || format!("keep {}", describe(kind, volume));
         let arrived = stamp.generation;
         let drop_old = self.begins(volume, receipts.len());
-        let wish = match wish {
+        let content = match content {
             StoredContent::Spec(body) => StoredContent::Spec(sealing::seal(&self.keys, kind, volume, body)?),
             other => other.clone(),
         };
@@ -147,7 +147,7 @@ impl Store {
                     return Ok(Fenced::Refused { fence, kept });
                 }
             }
-            write_spec(conn, kind, volume, &stamp, &wish, &opaque)?;
+            write_spec(conn, kind, volume, &stamp, &content, &opaque)?;
             let rows = receipt::begin(conn, volume, stamp.generation, &receipts)?;
             if drop_old {
                 receipt::drop_old(conn, volume)?;
@@ -259,15 +259,15 @@ fn write_spec(
     kind: Kind,
     volume: VolumeId,
     stamp: &Stamp,
-    wish: &StoredContent,
+    content: &StoredContent,
     opaque: &[u8],
 ) -> rusqlite::Result<()> {
-    let body = match wish {
+    let body = match content {
         StoredContent::Spec(body) => Some(body.as_slice()),
         StoredContent::Tombstone { .. } | StoredContent::Released | StoredContent::Revoked => None,
     };
-    let destroy = matches!(wish, StoredContent::Tombstone { destroy: true });
-    let (revoked, released) = (*wish == StoredContent::Revoked, *wish == StoredContent::Released);
+    let destroy = matches!(content, StoredContent::Tombstone { destroy: true });
+    let (revoked, released) = (*content == StoredContent::Revoked, *content == StoredContent::Released);
     conn.prepare_cached(&WRITE)?
         .execute(params![
             volume.to_string(),
@@ -337,7 +337,7 @@ impl RawSpec {
     fn parse(self, keys: &SealingKeys) -> Result<StoredSpec, StoreError> {
         let (volume, kind) = parse_key(&self.volume, &self.kind)?;
         let unreadable = || StoreError::Row { what: describe(kind, volume) };
-        let wish = match (self.body, self.tombstone) {
+        let content = match (self.body, self.tombstone) {
             (Some(body), false) => StoredContent::Spec(sealing::open(keys, kind, volume, body)?),
             (None, true) if self.revoked => StoredContent::Revoked,
             (None, true) if self.released => StoredContent::Released,
@@ -348,7 +348,7 @@ impl RawSpec {
             kind,
             volume,
             stamp: self.stamp.ok_or_else(unreadable)?,
-            wish,
+            content,
             opaque: self.opaque,
             updated: time_of(self.updated_us),
             made: self.made,

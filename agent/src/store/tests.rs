@@ -81,7 +81,7 @@ fn put(store: &Store, n: u128, counter: u64, text: &str) -> Result<Vec<i64>, Sto
 }
 
 fn body(store: &Store, n: u128) -> Option<String> {
-    store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.wish {
+    store.spec(Kind::Export, volume(n)).unwrap().map(|spec| match spec.content {
         StoredContent::Spec(body) => String::from_utf8(body).unwrap(),
         StoredContent::Tombstone { .. } => "tombstone".to_owned(),
         StoredContent::Released => "released".to_owned(),
@@ -101,8 +101,8 @@ fn what_was_put_is_there_after_a_restart() {
     assert_eq!(store.agent_id(), id);
     let specs = store.specs().unwrap();
     assert_eq!(specs.iter().map(|spec| spec.kind).collect::<Vec<_>>(), [Kind::Volume, Kind::Export]);
-    assert_eq!((&specs[0].wish, &specs[0].stamp), (&doomed, &stamp(u64::MAX, u64::MAX, 9)));
-    assert_eq!((&specs[1].wish, specs[1].opaque.as_slice()), (&spec("a"), b"opaque".as_slice()));
+    assert_eq!((&specs[0].content, &specs[0].stamp), (&doomed, &stamp(u64::MAX, u64::MAX, 9)));
+    assert_eq!((&specs[1].content, specs[1].opaque.as_slice()), (&spec("a"), b"opaque".as_slice()));
     assert!(specs[1].updated.elapsed().unwrap() < Duration::from_mins(5));
 }
 
@@ -510,10 +510,10 @@ fn a_store_of_schema_1_is_taken_over() {
     assert_eq!(store.agent_id().to_string(), "0a9b8c7d-1111-4222-8333-000000000001");
     assert_eq!(store.cluster().unwrap(), Some("0a9b8c7d-1111-4222-8333-000000000002".parse().unwrap()));
     let specs = store.specs().unwrap();
-    let wishes: Vec<_> =
-        specs.iter().map(|spec| (spec.kind, spec.stamp.generation.counter, spec.wish.clone())).collect();
+    let contents: Vec<_> =
+        specs.iter().map(|spec| (spec.kind, spec.stamp.generation.counter, spec.content.clone())).collect();
     assert_eq!(
-        wishes,
+        contents,
         [
             (
                 Kind::Volume,
@@ -543,9 +543,9 @@ fn a_store_of_schema_2_is_taken_over() {
     conn.execute_batch(include_str!("fixtures/schema-2.sql")).unwrap();
     drop(conn);
     let store = Store::open(dir.path()).unwrap();
-    let wishes: Vec<_> = store.specs().unwrap().into_iter().map(|spec| (spec.kind, spec.wish)).collect();
+    let contents: Vec<_> = store.specs().unwrap().into_iter().map(|spec| (spec.kind, spec.content)).collect();
     assert_eq!(
-        wishes,
+        contents,
         [
             (Kind::Connection, StoredContent::Revoked),
             (Kind::Volume, StoredContent::Tombstone { destroy: true }),
@@ -583,8 +583,8 @@ fn places_and_ports_are_kept() {
 #[test]
 fn connections_are_kept_beside_volumes_and_exports() {
     let (dir, store) = store();
-    let put = |n, counter, wish: &StoredContent| {
-        store.put_spec(Kind::Connection, volume(n), &stamp(1, counter, 1), wish, b"opaque", &[])
+    let put = |n, counter, content: &StoredContent| {
+        store.put_spec(Kind::Connection, volume(n), &stamp(1, counter, 1), content, b"opaque", &[])
     };
     super::tests::put(&store, 1, 9, "export").unwrap();
     put(1, 1, &spec("connection")).unwrap();
@@ -595,17 +595,17 @@ fn connections_are_kept_beside_volumes_and_exports() {
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     let kept = |n| store.spec(Kind::Connection, volume(n)).unwrap().unwrap();
-    assert_eq!(kept(1).wish, spec("connection"));
+    assert_eq!(kept(1).content, spec("connection"));
     assert_eq!(kept(1).opaque, b"opaque");
-    assert_eq!(kept(2).wish, StoredContent::Tombstone { destroy: false });
-    assert_eq!((kept(3).wish, kept(3).stamp.generation.counter), (StoredContent::Revoked, 2));
+    assert_eq!(kept(2).content, StoredContent::Tombstone { destroy: false });
+    assert_eq!((kept(3).content, kept(3).stamp.generation.counter), (StoredContent::Revoked, 2));
     assert_eq!(body(&store, 1).as_deref(), Some("export"));
     // Tombstones go after their time, each by the answer for its own kind; a spec never does.
     let later = SystemTime::now() + TOMBSTONE_KEEP + Duration::from_mins(1);
     assert_eq!(store.purge(later, |kind, _| kind == Kind::Export).unwrap(), 0);
     assert_eq!(store.purge(later, |kind, id| kind == Kind::Connection && id != volume(2)).unwrap(), 1);
     assert!(store.spec(Kind::Connection, volume(3)).unwrap().is_none());
-    assert_eq!(kept(1).wish, spec("connection"));
+    assert_eq!(kept(1).content, spec("connection"));
 }
 
 #[test]
@@ -628,12 +628,12 @@ fn the_prefix_of_target_names_never_changes() {
 }
 
 #[test]
-fn that_a_volume_was_let_go_is_kept_and_a_later_wish_takes_its_place() {
+fn that_a_volume_was_let_go_is_kept_and_a_later_spec_takes_its_place() {
     let (dir, first) = store();
-    let keep = |store: &Store, counter: u64, wish: &StoredContent| {
-        store.put_spec(Kind::Volume, volume(1), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
+    let keep = |store: &Store, counter: u64, content: &StoredContent| {
+        store.put_spec(Kind::Volume, volume(1), &stamp(1, counter, 1), content, b"", &[]).unwrap();
     };
-    let kept = |store: &Store| store.spec(Kind::Volume, volume(1)).unwrap().unwrap().wish;
+    let kept = |store: &Store| store.spec(Kind::Volume, volume(1)).unwrap().unwrap().content;
     keep(&first, 1, &spec("a"));
     keep(&first, 2, &StoredContent::Released);
     drop(first);
@@ -676,13 +676,13 @@ fn made(store: &Store, n: u128) -> Option<bool> {
 #[test]
 fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
     let (dir, store) = store();
-    let wish = |n, counter, wish: &StoredContent| {
-        store.put_spec(Kind::Volume, volume(n), &stamp(1, counter, 1), wish, b"", &[]).unwrap();
+    let content = |n, counter, content: &StoredContent| {
+        store.put_spec(Kind::Volume, volume(n), &stamp(1, counter, 1), content, b"", &[]).unwrap();
     };
     let was_made =
         |n: u128, counter| store.keep_made(&[(volume(n), stamp(1, counter, 1).generation)], vec![]);
     for n in 1..5 {
-        wish(n, 1, &spec("new"));
+        content(n, 1, &spec("new"));
         assert_eq!(made(&store, n), Some(false));
     }
     // Nothing is recorded for another spec than the stored one, nor for a volume without a row.
@@ -698,12 +698,12 @@ fn that_a_volume_was_made_stays_through_its_specs_and_ends_with_it() {
         (3, StoredContent::Released),
         (4, spec("larger")),
     ] {
-        wish(n, 2, &end);
+        content(n, 2, &end);
     }
     assert_eq!((1..5).map(|n| made(&store, n)).collect::<Vec<_>>(), [true, false, false, false].map(Some));
     assert_eq!(was_made(2, 2).unwrap(), [], "what has ended");
     // A new volume under the id of one that has ended.
-    wish(2, 3, &spec("new"));
+    content(2, 3, &spec("new"));
     drop(store);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!((made(&store, 1), made(&store, 2)), (Some(true), Some(false)));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_bus::fake::{Daemon, Fake};
 use mooring_connectors::client::ClientError;
-use mooring_connectors::wire::{End, SessionStatus, SessionWish};
+use mooring_connectors::wire::{End, SessionSpec, SessionStatus};
 use mooring_connectors::{SessionChanges, Sessions};
 use mooring_model::VolumeId;
 
@@ -20,7 +20,7 @@ struct Slow {
 }
 
 impl Sessions for Slow {
-    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
+    fn ensure(&self, wish: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError> {
         self.sessions.ensure(wish, wait)
     }
 

@@ -128,10 +128,10 @@ async fn begin(client: &Client, id: &str, image: ImageRecord) -> Result<ExportRe
     if let Some(known) = known.filter(|known| known.goes_on() && known.image == image) {
         return Ok(known);
     }
-    let wish = json!({ "id": UploadId::random().to_string(), "image": image });
+    let body = json!({ "id": UploadId::random().to_string(), "image": image });
     let mut pause = PAUSE.0;
     loop {
-        let body = wrapped("export", wish.clone());
+        let body = wrapped("export", body.clone());
         match client.read::<Shown>(Call::make("the export", &path(id), body)).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => return Ok(sent?.export),

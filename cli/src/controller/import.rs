@@ -55,19 +55,19 @@ async fn known(
 /// lost is repeated with the same key.
 async fn make(client: &Client, args: &ImportArgs, origin: &str, gib: u64) -> Result<VolumeRecord, Failure> {
     let key = VolumeId::random().to_string();
-    let mut wish = json!({
+    let mut body = json!({
         "request_key": key, "name": args.name.to_string(), "size": gib, "metadata": { ORIGIN: origin },
         "image": { "host": args.host, "name": args.image.as_str(), "format": args.format.as_str() },
     });
     if let Some(kind) = &args.kind {
-        wish["volume_type"] = json!(kind);
+        body["volume_type"] = json!(kind);
     }
     let mut pause = PAUSE.0;
     loop {
         if let Some(known) = known(client, args, origin, gib).await? {
             return Ok(known);
         }
-        let body = wrapped("volume", wish.clone());
+        let body = wrapped("volume", body.clone());
         match client.read::<Made>(Call::add("the new volume", &["mooring", "v1", "volumes"], body)).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => {

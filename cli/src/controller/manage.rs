@@ -206,15 +206,15 @@ async fn take(client: &Client, args: &ManageArgs, name: &VolumeName) -> Result<V
         if let Some(known) = known(client, name, &origin).await? {
             return Ok(known);
         }
-        let mut wish = json!({
+        let mut body = json!({
             "host": service(&args.host), "ref": { "source-name": args.lv }, "name": name.to_string(),
             "bootable": args.bootable, "metadata": { ORIGIN: origin },
         });
         if let Some(kind) = &args.kind {
-            wish["volume_type"] = json!(kind);
+            body["volume_type"] = json!(kind);
         }
         let call =
-            Call::add("the new volume", &["v3", "manageable_volumes"], wrapped("volume", wish)).at("3.8");
+            Call::add("the new volume", &["v3", "manageable_volumes"], wrapped("volume", body)).at("3.8");
         match client.read::<OneVolume>(call).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => return Ok(sent?.volume),
@@ -262,8 +262,8 @@ pub(crate) async fn unmanage(client: &Client, of: &VolumeRef) -> Result<Reply<Vo
     };
     let (id, name) = (found.id.clone(), found.name.clone());
     if found.status != "unmanaging" {
-        let wish = wrapped("os-unmanage", json!({}));
-        match client.done(Call::make("the unmanaging", &["v3", "volumes", &id, "action"], wish)).await {
+        let body = wrapped("os-unmanage", json!({}));
+        match client.done(Call::make("the unmanaging", &["v3", "volumes", &id, "action"], body)).await {
             Err(fault) if fault.status() == Some(404) => return Ok(answer(id, name, "gone")),
             sent => sent?,
         }

@@ -33,8 +33,8 @@ pub(crate) async fn retype(client: &Client, args: &RetypeArgs) -> Result<Reply<V
         return Ok(Reply::ok(VolumeChanged::of_record(volume)));
     }
     // The controller refuses a type that does not fit where the volume lies: volumes are not moved.
-    let wish = json!({ "new_type": args.kind, "migration_policy": "never" });
-    if let Err(fault) = act(client, &id, "os-retype", wish).await {
+    let body = json!({ "new_type": args.kind, "migration_policy": "never" });
+    if let Err(fault) = act(client, &id, "os-retype", body).await {
         // If the answer to the first attempt was lost, the second finds the change done.
         let now = get(client, &id).await.ok().filter(|now| fault.status() == Some(400) && has(now));
         return now.map(|now| Reply::ok(VolumeChanged::of_record(now))).ok_or_else(|| fault.into());

@@ -49,8 +49,8 @@ impl Display for VolumeReverted {
 async fn begin(client: &Client, id: &str, to: &str) -> Result<VolumeRecord, Failure> {
     let mut pause = PAUSE.0;
     loop {
-        let wish = wrapped("revert", json!({ "snapshot_id": to }));
-        let call = Call::add("the revert", &["v3", "volumes", id, "action"], wish).at("3.40");
+        let body = wrapped("revert", json!({ "snapshot_id": to }));
+        let call = Call::add("the revert", &["v3", "volumes", id, "action"], body).at("3.40");
         let sent = client.done(call).await;
         let now = volume::get(client, id).await?;
         match sent {

@@ -133,9 +133,9 @@ async fn take(client: &Client, volume: &str, name: &str) -> Result<SnapshotRecor
         if let Some(known) = known {
             return Ok(known);
         }
-        let wish = wrapped("snapshot", json!({ "volume_id": volume, "name": name }));
+        let body = wrapped("snapshot", json!({ "volume_id": volume, "name": name }));
         // Since microversion 3.66 a volume in use needs no `force`.
-        let call = Call::add("the new snapshot", &["v3", "snapshots"], wish).at("3.66");
+        let call = Call::add("the new snapshot", &["v3", "snapshots"], body).at("3.66");
         match client.read::<OneSnapshot>(call).await {
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => return Ok(sent?.snapshot),

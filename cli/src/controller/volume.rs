@@ -310,9 +310,9 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
                 now.status
             )));
         }
-        let wish = wrapped("os-extend", json!({ "new_size": gib }));
+        let body = wrapped("os-extend", json!({ "new_size": gib }));
         // Before microversion 3.42 an attached volume could not grow.
-        let call = Call::make("the new size", &["v3", "volumes", &id, "action"], wish).at("3.42");
+        let call = Call::make("the new size", &["v3", "volumes", &id, "action"], body).at("3.42");
         let sent = client.done(call).await;
         volume = get(client, &id).await?;
         // If the answer to the first attempt was lost, the second finds the extend at work or done.

@@ -126,9 +126,9 @@ fn set_flag(state: &mut State, id: &str, flag: &str, body: &Value) -> Answer {
 /// The fields of a volume that only Mooring's own API has. A requested isolation is in force at the
 /// next look.
 fn volume_state(state: &mut State, method: &str, id: &str) -> Answer {
-    let wish = || json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" });
+    let body = || json!({ "state": "pending", "since": "2026-11-22T10:00:00Z" });
     match method {
-        "PUT" => state.knobs.volume_cut = Some(wish()),
+        "PUT" => state.knobs.volume_cut = Some(body()),
         "DELETE" => state.knobs.volume_cut = None,
         _ => {
             if let Some(cut) = state.knobs.volume_cut.as_mut() {

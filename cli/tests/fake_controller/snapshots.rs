@@ -17,8 +17,8 @@ pub(super) fn snapshots(
     let known = |state: &State, id: &str| state.snapshots.get(id).cloned();
     match (method, rest) {
         ("POST", []) => {
-            let wish = &body["snapshot"];
-            let volume = state.volumes[wish["volume_id"].as_str().unwrap()].clone();
+            let body = &body["snapshot"];
+            let volume = state.volumes[body["volume_id"].as_str().unwrap()].clone();
             if volume["volume_type"] == "thick" {
                 return fault(
                     400,
@@ -27,8 +27,8 @@ pub(super) fn snapshots(
                 );
             }
             let id = format!("5a5a5a5a-0000-4000-8000-{:012}", state.snapshots.len() + 1);
-            let made = json!({ "id": id, "name": wish["name"], "description": null, "status": "creating",
-                               "volume_id": wish["volume_id"], "size": volume["size"],
+            let made = json!({ "id": id, "name": body["name"], "description": null, "status": "creating",
+                               "volume_id": body["volume_id"], "size": volume["size"],
                                "created_at": "2026-11-21T10:00:00.000000" });
             state.snapshots.insert(id, made.clone());
             (202, json!({ "snapshot": made }))

@@ -27,7 +27,7 @@ use self::record::{Record, Records};
 use crate::client::ClientError;
 use crate::device::{self, Probe, Seat, Unit};
 use crate::sessions::{SessionChanges, Sessions};
-use crate::wire::{End, FcPath, FcTarget, SessionState, SessionStatus, SessionWish};
+use crate::wire::{End, FcPath, FcTarget, SessionSpec, SessionState, SessionStatus};
 
 /// Pause between two looks for the end of a disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -155,19 +155,19 @@ impl Fabric {
         all.iter().map(|record| self.status(record).map_err(|error| wrong(&error))).collect()
     }
 
-    fn ensure(&self, wish: &SessionWish) -> Result<SessionStatus, ClientError> {
+    fn ensure(&self, spec: &SessionSpec) -> Result<SessionStatus, ClientError> {
         let refuse = |text: &str| ClientError::Fabric { text: text.to_owned(), cure: Cure::FixSpec };
-        let route = wish.fc.clone().ok_or_else(|| refuse("the wish names no port"))?;
-        let kept = self.records.read(wish.volume)?;
-        if kept.as_ref().is_some_and(|kept| (kept.route.port, kept.lun) != (route.port, wish.lun)) {
+        let route = spec.fc.clone().ok_or_else(|| refuse("the wish names no port"))?;
+        let kept = self.records.read(spec.volume)?;
+        if kept.as_ref().is_some_and(|kept| (kept.route.port, kept.lun) != (route.port, spec.lun)) {
             return Err(refuse("the volume has another port or number here: detach it first"));
         }
         let mut record = Record {
-            volume: wish.volume,
-            generation: wish.generation,
-            initiator: wish.initiator.clone(),
-            target: wish.target.clone(),
-            lun: wish.lun,
+            volume: spec.volume,
+            generation: spec.generation,
+            initiator: spec.initiator.clone(),
+            target: spec.target.clone(),
+            lun: spec.lun,
             route,
             used: kept.as_ref().and_then(|kept| kept.used),
         };
@@ -267,8 +267,8 @@ impl Ways {
 }
 
 impl Sessions for Ways {
-    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
-        if wish.fc.is_some() { self.fabric.ensure(wish) } else { self.iscsi.ensure(wish, wait) }
+    fn ensure(&self, spec: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError> {
+        if spec.fc.is_some() { self.fabric.ensure(spec) } else { self.iscsi.ensure(spec, wait) }
     }
 
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {

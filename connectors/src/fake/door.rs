@@ -15,7 +15,7 @@ use crate::device::{Arrivals, Parts};
 use crate::links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
 use crate::op::DiskRef;
 use crate::sessions::{SessionChanges, Sessions};
-use crate::wire::{End, SessionStatus, SessionWish};
+use crate::wire::{End, SessionSpec, SessionStatus};
 
 /// Moment at which a process is killed: its n-th change of the world, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,12 +143,12 @@ impl Door {
 }
 
 impl Sessions for Door {
-    fn ensure(&self, wish: &SessionWish, _wait: Duration) -> Result<SessionStatus, ClientError> {
+    fn ensure(&self, spec: &SessionSpec, _wait: Duration) -> Result<SessionStatus, ClientError> {
         self.sessiond()?;
         let ensured =
-            self.act(format!("ensure {}", wish.volume), || self.world().change(|state| state.ensure(wish)));
+            self.act(format!("ensure {}", spec.volume), || self.world().change(|state| state.ensure(spec)));
         let status = ensured.map_err(|_| Self::down())?;
-        self.world().lock().told.insert(wish.volume, status.state);
+        self.world().lock().told.insert(spec.volume, status.state);
         Ok(status)
     }
 

@@ -19,7 +19,7 @@ use crate::iscsi::{
     Credentials, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated, Opcode, opcode,
     params_before_login,
 };
-use crate::wire::{End, SessionWish, WireChap};
+use crate::wire::{End, SessionSpec, WireChap};
 
 /// Number of commands that the kernel may have in flight on a session; 15 of them are the kernel's
 /// own.
@@ -64,7 +64,7 @@ impl Session {
     /// Logs in at the first portal that admits us. With `recovery` it uses the existing kernel
     /// session; otherwise it makes a new one, and destroys it again when the login fails.
     pub(crate) fn login_anywhere(&mut self, recovery: bool) -> Result<(), Out> {
-        let mut portals = self.entry.wish.portals.clone();
+        let mut portals = self.entry.spec.portals.clone();
         if recovery && let Some(at) = portals.iter().position(|portal| *portal == self.entry.portal) {
             portals[..=at].rotate_right(1);
         }
@@ -96,9 +96,9 @@ impl Session {
     /// Logs in with either credentials. While secrets are being rotated the target may have the
     /// others: a refusal counts only when it refuses both.
     fn login_with_either(&mut self, portal: Portal, recovery: bool) -> Result<(), Out> {
-        match self.login_following(portal, recovery, Which::Wished) {
+        match self.login_following(portal, recovery, Which::Current) {
             Err(Out::Fail(fail))
-                if fail.kind == FailKind::Refused && self.entry.wish.other_chap.is_some() =>
+                if fail.kind == FailKind::Refused && self.entry.spec.other_chap.is_some() =>
             {
                 tracing::info!(
                     volume = %self.volume(), %portal, why = fail.text,
@@ -135,7 +135,7 @@ impl Session {
         self.status.portal = Some(portal);
         let began = Instant::now();
         let socket = self.dial(portal)?;
-        if portal != self.entry.portal && self.entry.wish.portals.contains(&portal) {
+        if portal != self.entry.portal && self.entry.spec.portals.contains(&portal) {
             self.entry.portal = portal;
             self.record();
         }
@@ -206,10 +206,10 @@ impl Session {
         if let Some(live) = &mut self.live {
             live.socket = Some(socket);
         }
-        let wish = &self.entry.wish;
-        let name = format!("{MARK}{}", wish.volume);
+        let spec = &self.entry.spec;
+        let name = format!("{MARK}{}", spec.volume);
         let params =
-            params_before_login(&wish.target, portal, &wish.initiator, &name, wish.recovery_timeout_s);
+            params_before_login(&spec.target, portal, &spec.initiator, &name, spec.recovery_timeout_s);
         self.set_params(sid, params)?;
         Ok(sid)
     }
@@ -353,15 +353,15 @@ impl Session {
 /// Selects one of two credentials for a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    Wished,
+    Current,
     /// The second credentials, while secrets are being rotated.
     Other,
 }
 
 /// Returns the credentials of a login. The target changes its own secret in another step than ours:
 /// either one proves it, whichever of ours it accepts. `None` if the spec has none.
-fn credentials(wish: &SessionWish, which: Which) -> Option<Credentials> {
-    let (chap, other) = match (&wish.chap, &wish.other_chap, which) {
+fn credentials(spec: &SessionSpec, which: Which) -> Option<Credentials> {
+    let (chap, other) = match (&spec.chap, &spec.other_chap, which) {
         (Some(chap), Some(other), Which::Other) => (other, Some(chap)),
         (Some(chap), other, _) => (chap, other.as_ref()),
         (None, ..) => return None,
@@ -377,12 +377,12 @@ fn credentials(wish: &SessionWish, which: Which) -> Option<Credentials> {
 }
 
 fn config(entry: &Entry, which: Which, alias: Option<String>) -> LoginConfig<'_> {
-    let wish = &entry.wish;
-    let chap = credentials(wish, which);
+    let spec = &entry.spec;
+    let chap = credentials(spec, which);
     LoginConfig {
-        initiator: &wish.initiator,
-        target: &wish.target,
-        tpg: wish.tpg,
+        initiator: &spec.initiator,
+        target: &spec.target,
+        tpg: spec.tpg,
         isid: entry.isid,
         chap,
         alias,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use mooring_host::IscsiEvent;
 use mooring_model::{Iqn, Lun, Naa, VolumeId};
 
-use crate::wire::{Answer, End, SessionState, SessionStatus, SessionWish};
+use crate::wire::{Answer, End, SessionSpec, SessionState, SessionStatus};
 
 /// Number of events that a watcher may be behind, beyond the number of sessions. One that is
 /// further behind is dropped and asks anew.
@@ -22,7 +22,7 @@ const WATCH_BEHIND_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Order {
     /// Keep a session by this spec.
-    Ensure(Box<SessionWish>),
+    Ensure(Box<SessionSpec>),
     /// End the session.
     End(End),
     /// An event of the kernel.
@@ -51,14 +51,14 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub(crate) fn of(wish: &SessionWish) -> Self {
+    pub(crate) fn of(spec: &SessionSpec) -> Self {
         Self {
-            initiator: wish.initiator.clone(),
-            target: wish.target.clone(),
-            tpg: wish.tpg,
-            lun: wish.lun,
-            naa: wish.naa.clone(),
-            serial: wish.unit_serial(),
+            initiator: spec.initiator.clone(),
+            target: spec.target.clone(),
+            tpg: spec.tpg,
+            lun: spec.lun,
+            naa: spec.naa.clone(),
+            serial: spec.unit_serial(),
         }
     }
 }
@@ -164,19 +164,19 @@ impl Board {
     }
 
     /// Sends a spec to the session of its volume, if one exists that fits it.
-    pub(crate) fn ensure(&self, wish: &SessionWish) -> Place<'_> {
+    pub(crate) fn ensure(&self, spec: &SessionSpec) -> Place<'_> {
         let mut state = self.lock();
         let number = state.number();
-        let volume = wish.volume;
+        let volume = spec.volume;
         let Some(slot) = state.slots.get_mut(&volume) else {
             return Place::Free(Vacancy { state, volume, changed: &self.shared.1 });
         };
-        let key = Key::of(wish);
+        let key = Key::of(spec);
         if slot.key != key {
             let replaceable = match slot.status.state {
                 SessionState::Ending => true,
                 SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk => {
-                    wish.generation > slot.status.generation
+                    spec.generation > slot.status.generation
                 }
                 SessionState::Connecting | SessionState::LoggedIn | SessionState::Recovering => false,
             };
@@ -187,7 +187,7 @@ impl Board {
         }
         // A thread that ended without leaving the board has panicked, and the process is about to
         // abort.
-        let _ = slot.orders.send((number, Order::Ensure(Box::new(wish.clone()))));
+        let _ = slot.orders.send((number, Order::Ensure(Box::new(spec.clone()))));
         Place::Sent(Sent { volume, life: slot.life, number })
     }
 
@@ -259,13 +259,13 @@ impl Board {
         &self,
         volume: VolumeId,
         orders: &Receiver<Numbered>,
-        mut again: Option<(u64, SessionWish)>,
-    ) -> Option<(u64, SessionWish)> {
+        mut again: Option<(u64, SessionSpec)>,
+    ) -> Option<(u64, SessionSpec)> {
         let mut state = self.lock();
         // Orders are sent under this lock: an order that is not here now goes to a new session.
         while let Ok((number, order)) = orders.try_recv() {
             match order {
-                Order::Ensure(wish) => again = Some((number, *wish)),
+                Order::Ensure(spec) => again = Some((number, *spec)),
                 Order::End(_) => again = None,
                 Order::Event(_) | Order::Look | Order::Checked(..) | Order::Stop => {}
             }

@@ -158,7 +158,7 @@ impl Session {
         self.checks.at_work = Some(check);
         // The thread sets the disk running before it asks.
         self.checks.off = false;
-        self.context.check_identity(kernel, &self.entry.wish, check, self.to_self.clone());
+        self.context.check_identity(kernel, &self.entry.spec, check, self.to_self.clone());
         true
     }
 
@@ -274,7 +274,7 @@ impl Session {
     ///
     /// The kernel compares the word with the line feed after it: without one it is EINVAL (6.1).
     fn set_offline(&self, kernel: KernelSession) -> bool {
-        let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.wish.lun.0).join("state");
+        let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.spec.lun.0).join("state");
         let sys = self.context.sys();
         let written = self.context.steps.step(Step::DeviceState, || sys.write(&state, b"offline\n"));
         if let Err(error) = &written {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::steps::{Step, Steps};
 use crate::iscsi::Isid;
-use crate::wire::{End, SessionWish};
+use crate::wire::{End, SessionSpec};
 
 /// The file format that this build writes and reads. Fields are only added.
 const VERSION: u32 = 1;
@@ -52,7 +52,8 @@ pub struct Entry {
     /// Id of the boot: kernel sessions do not outlive one.
     pub boot_id: String,
     /// Spec of the session.
-    pub wish: SessionWish,
+    #[serde(rename = "wish")]
+    pub spec: SessionSpec,
     /// Initiator session id. It stays for the life of the session, whatever its portal, so that
     /// each login takes the place of the one before.
     pub isid: Isid,
@@ -71,11 +72,11 @@ pub struct Entry {
 
 impl Entry {
     /// Makes the entry of a new session.
-    pub fn wanted(boot_id: &str, wish: SessionWish, isid: Isid, portal: Portal) -> Self {
+    pub fn wanted(boot_id: &str, spec: SessionSpec, isid: Isid, portal: Portal) -> Self {
         Self {
             version: VERSION,
             boot_id: boot_id.to_owned(),
-            wish,
+            spec,
             isid,
             portal,
             state: EntryState::Wanted,
@@ -170,7 +171,7 @@ impl Journal {
     pub fn write(&self, entry: &Entry) -> Result<(), JournalError> {
         self.steps.step(Step::JournalWrite, || {
             self.check_place()?;
-            let path = self.path(entry.wish.volume);
+            let path = self.path(entry.spec.volume);
             let fresh = path.with_extension("tmp");
             let write = || -> io::Result<()> {
                 // Left by a death in the middle of a write: the new file must not get an old file's
@@ -225,13 +226,13 @@ fn read(path: &Path, boot_id: &str) -> Result<Entry, String> {
     if entry.version != VERSION {
         return Err(format!("it has format {}, this build reads {VERSION}", entry.version));
     }
-    if path.file_stem() != Some(entry.wish.volume.to_string().as_ref()) {
-        return Err(format!("it is about volume {}", entry.wish.volume));
+    if path.file_stem() != Some(entry.spec.volume.to_string().as_ref()) {
+        return Err(format!("it is about volume {}", entry.spec.volume));
     }
     if entry.boot_id != boot_id {
         return Err("it was written before this boot".to_owned());
     }
-    if entry.wish.portals.is_empty() {
+    if entry.spec.portals.is_empty() {
         return Err("it names no portal".to_owned());
     }
     Ok(entry)
@@ -262,7 +263,7 @@ mod tests {
         let journal = Journal::open(&dir, Steps::silent()).unwrap();
         let volume = VolumeId::from_u128(7);
         let portal: Portal = "192.0.2.1:3260".parse().unwrap();
-        let wish = SessionWish {
+        let spec = SessionSpec {
             volume,
             generation: Generation { epoch: 1, counter: 1 },
             initiator: "iqn.2026-01.lab:host1".parse().unwrap(),
@@ -277,8 +278,8 @@ mod tests {
             recovery_timeout_s: 120,
             fc: None,
         };
-        let isid = Isid::of(&wish.initiator, &wish.target, portal);
-        let entry = Entry::wanted("boot", wish, isid, portal);
+        let isid = Isid::of(&spec.initiator, &spec.target, portal);
+        let entry = Entry::wanted("boot", spec, isid, portal);
         journal.write(&entry).unwrap();
         fs::rename(&dir, &aside).unwrap();
         // Also when another daemon's folder is there by now.

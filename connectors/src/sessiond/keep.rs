@@ -50,7 +50,7 @@ impl Session {
     /// an order to log in at once: a target may close it after each login.
     fn ordered_at(&mut self, now: Instant, wait_s: u16) -> Duration {
         let timing = self.context.timing;
-        let recovery = Duration::from_secs(self.entry.wish.recovery_timeout_s.into());
+        let recovery = Duration::from_secs(self.entry.spec.recovery_timeout_s.into());
         let wait = Duration::from_secs(wait_s.into()).min(timing.ordered_within).min(recovery);
         if self.checks.flood.ordered(now) { wait.max(timing.recheck) } else { wait }
     }

@@ -58,7 +58,7 @@ use self::session::{Begin, Session, first_status, portal_of, sid_of};
 use self::steps::{SteppedKernel, Steps};
 use self::sysfs::{ConnectionAttr, KernelView, SessionAttr};
 use crate::links::RunLinks;
-use crate::wire::{SOCKET, SessionState, SessionWish};
+use crate::wire::{SOCKET, SessionSpec, SessionState};
 
 /// Maximum number of connections of clients at a time; one more is refused with a reason.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -302,12 +302,12 @@ impl Context {
     fn check_identity(
         self: &Arc<Self>,
         kernel: KernelSession,
-        wish: &SessionWish,
+        spec: &SessionSpec,
         check: u64,
         answer: Sender<Numbered>,
     ) {
-        let (identity, lun) = (self.identity.clone(), wish.lun);
-        let want = identity::Wanted { naa: wish.naa.clone(), serial: wish.unit_serial() };
+        let (identity, lun) = (self.identity.clone(), spec.lun);
+        let want = identity::Wanted { naa: spec.naa.clone(), serial: spec.unit_serial() };
         let (sys, steps) = (self.sys.clone(), self.steps.clone());
         let late = answer.clone();
         let started = self.spawn(format!("check-{}", kernel.sid), move || {
@@ -334,8 +334,8 @@ impl Context {
 
     /// Enters a session and starts its thread.
     fn enter(self: &Arc<Self>, vacancy: Vacancy<'_>, entry: Entry, begin: Begin) -> io::Result<board::Sent> {
-        let volume = entry.wish.volume;
-        let (orders, to_self, sent) = vacancy.enter(Key::of(&entry.wish), first_status(&entry));
+        let volume = entry.spec.volume;
+        let (orders, to_self, sent) = vacancy.enter(Key::of(&entry.spec), first_status(&entry));
         let session = Session::new(self.clone(), entry, orders, to_self);
         let name = volume.to_string();
         // Linux shows 15 characters of a thread's name.
@@ -508,7 +508,7 @@ fn take_over(context: &Arc<Context>, entries: Vec<Entry>) -> Result<(), StartErr
         views.entry(view.volume).or_default().push(view);
     }
     for mut entry in entries {
-        let volume = entry.wish.volume;
+        let volume = entry.spec.volume;
         let ours = views.remove(&Some(volume)).unwrap_or_default();
         let (begin, others) = begin_with(&mut entry, ours);
         views.entry(None).or_default().extend(others);
@@ -536,7 +536,7 @@ fn begin_with(entry: &mut Entry, mut ours: Vec<KernelView>) -> (Option<Begin>, V
     if let Some(view) = chosen {
         // The kernel session was made for another target, and its place is needed.
         if matches!(action, Action::Adopt | Action::Recover)
-            && view.target.as_deref() != Some(entry.wish.target.as_str())
+            && view.target.as_deref() != Some(entry.spec.target.as_str())
         {
             action = Action::Remake;
         }
@@ -552,7 +552,7 @@ fn begin_with(entry: &mut Entry, mut ours: Vec<KernelView>) -> (Option<Begin>, V
             _ => None,
         };
     }
-    tracing::debug!(volume = %entry.wish.volume, state = ?entry.state, ?action, "session begins");
+    tracing::debug!(volume = %entry.spec.volume, state = ?entry.state, ?action, "session begins");
     match action {
         Action::Make => begin = Some(Begin::Make),
         Action::Keep => begin = Some(Begin::Keep),

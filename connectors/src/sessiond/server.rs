@@ -23,7 +23,7 @@ use super::session::{Begin, new_entry};
 use super::sysfs::KernelView;
 use super::{CONNECTIONS_MAX, Context, SESSIONS_MAX, TICK, begin_with, kernel_of, teardown};
 use crate::line::{self, LineError, LineReader};
-use crate::wire::{Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SessionWish, WireChap};
+use crate::wire::{Answer, End, ErrorKind, PROTOCOL_MAX, PROTOCOL_MIN, Request, SessionSpec, WireChap};
 
 /// Requests that this build knows, by their names on the wire.
 const REQUESTS: [&str; 6] = ["hello", "ensure", "end", "get", "list", "watch"];
@@ -303,10 +303,10 @@ fn end(context: &Context, volume: mooring_model::VolumeId, how: End, wait: Durat
     Answer::Gone { volume }
 }
 
-fn ensure(context: &Arc<Context>, wish: &SessionWish) -> Result<Sent, Refusal> {
-    check(wish).map_err(|text| refusal(ErrorKind::Invalid, text))?;
-    let volume = wish.volume;
-    let Some(mut entry) = new_entry(&context.boot_id, wish.clone()) else {
+fn ensure(context: &Arc<Context>, spec: &SessionSpec) -> Result<Sent, Refusal> {
+    check(spec).map_err(|text| refusal(ErrorKind::Invalid, text))?;
+    let volume = spec.volume;
+    let Some(mut entry) = new_entry(&context.boot_id, spec.clone()) else {
         return Err(refusal(ErrorKind::Invalid, "portals is empty"));
     };
     // An orphan from a life whose journal is lost is as good as a new session. The look comes
@@ -318,7 +318,7 @@ fn ensure(context: &Arc<Context>, wish: &SessionWish) -> Result<Sent, Refusal> {
             context.orphans().insert(volume, left);
         }
     };
-    match context.board.ensure(wish) {
+    match context.board.ensure(spec) {
         Place::Sent(sent) => {
             keep(orphans);
             Ok(sent)
@@ -348,21 +348,21 @@ fn ensure(context: &Arc<Context>, wish: &SessionWish) -> Result<Sent, Refusal> {
 }
 
 /// Checks rules that the types alone do not enforce.
-fn check(wish: &SessionWish) -> Result<(), String> {
-    if wish.portals.is_empty() || wish.portals.len() > PORTALS_PER_EXPORT_MAX {
+fn check(spec: &SessionSpec) -> Result<(), String> {
+    if spec.portals.is_empty() || spec.portals.len() > PORTALS_PER_EXPORT_MAX {
         return Err(format!("portals: want 1 to {PORTALS_PER_EXPORT_MAX}"));
     }
     // A scan of a single LUN above 255 depends on how the target reports its number.
-    if wish.lun.0 > 255 {
-        return Err(format!("lun: {} is above 255", wish.lun.0));
+    if spec.lun.0 > 255 {
+        return Err(format!("lun: {} is above 255", spec.lun.0));
     }
-    if wish.recovery_timeout_s == 0 || wish.recovery_timeout_s > RECOVERY_SECONDS_MAX {
+    if spec.recovery_timeout_s == 0 || spec.recovery_timeout_s > RECOVERY_SECONDS_MAX {
         return Err(format!("recovery_timeout_s: want 1 to {RECOVERY_SECONDS_MAX}"));
     }
-    if wish.other_chap.is_some() && wish.chap.is_none() {
+    if spec.other_chap.is_some() && spec.chap.is_none() {
         return Err("other_chap: stands beside no chap".to_owned());
     }
-    for (field, chap) in [("chap", &wish.chap), ("other_chap", &wish.other_chap)] {
+    for (field, chap) in [("chap", &spec.chap), ("other_chap", &spec.other_chap)] {
         chap.as_ref().map_or(Ok(()), |chap| check_chap(field, chap))?;
     }
     Ok(())

@@ -23,7 +23,7 @@ use super::journal::{Entry, EntryState};
 use super::retry::{Failure, Next, Retry};
 use super::sysfs::{self, ConnectionAttr, KernelView, SessionAttr};
 use crate::iscsi::Isid;
-use crate::wire::{End, SessionState, SessionStatus, SessionWish};
+use crate::wire::{End, SessionSpec, SessionState, SessionStatus};
 
 /// The kernel's number of a connection error: the session's host goes away.
 pub(super) const INVALID_HOST: u32 = 1018;
@@ -140,7 +140,7 @@ pub(crate) struct Session {
     pub(super) to_self: Sender<Numbered>,
     served: u64,
     /// Spec that came while the session was being ended, with the number of its order.
-    again: Option<(u64, SessionWish)>,
+    again: Option<(u64, SessionSpec)>,
     retry: Retry,
     /// Time of the first failure after the last login.
     trying_since: Option<Instant>,
@@ -150,10 +150,10 @@ pub(crate) struct Session {
 /// Returns the first status of a session.
 pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
     SessionStatus {
-        volume: entry.wish.volume,
-        generation: entry.wish.generation,
-        target: entry.wish.target.clone(),
-        initiator: entry.wish.initiator.clone(),
+        volume: entry.spec.volume,
+        generation: entry.spec.generation,
+        target: entry.spec.target.clone(),
+        initiator: entry.spec.initiator.clone(),
         state: match entry.state {
             EntryState::Wanted => SessionState::Connecting,
             EntryState::Ending(_) => SessionState::Ending,
@@ -172,16 +172,16 @@ pub(crate) fn first_status(entry: &Entry) -> SessionStatus {
         verified: 0,
         problem: entry.problem.clone(),
         retry_in_ms: None,
-        secrets: entry.wish.secrets(),
+        secrets: entry.spec.secrets(),
         fc: None,
     }
 }
 
 /// Makes the journal entry of a new spec; `None` if it names no portal.
-pub(crate) fn new_entry(boot_id: &str, wish: SessionWish) -> Option<Entry> {
-    let portal = *wish.portals.first()?;
-    let isid = Isid::of(&wish.initiator, &wish.target, portal);
-    Some(Entry::wanted(boot_id, wish, isid, portal))
+pub(crate) fn new_entry(boot_id: &str, spec: SessionSpec) -> Option<Entry> {
+    let portal = *spec.portals.first()?;
+    let isid = Isid::of(&spec.initiator, &spec.target, portal);
+    Some(Entry::wanted(boot_id, spec, isid, portal))
 }
 
 impl Session {
@@ -210,7 +210,7 @@ impl Session {
     }
 
     pub(crate) fn volume(&self) -> VolumeId {
-        self.entry.wish.volume
+        self.entry.spec.volume
     }
 
     /// Runs until the session is gone or this process stops.
@@ -268,7 +268,7 @@ impl Session {
                 self.status.adopted = true;
                 self.status.state = SessionState::LoggedIn;
                 tracing::info!(
-                    volume = %self.volume(), target = %self.entry.wish.target, sid = kernel.sid,
+                    volume = %self.volume(), target = %self.entry.spec.target, sid = kernel.sid,
                     portal = %self.entry.portal, "session adopted, no login"
                 );
                 // The session may have been lost between the look at it and the first event that
@@ -320,7 +320,7 @@ impl Session {
         match self.context.journal.write(&self.entry) {
             Ok(()) => {
                 self.written = true;
-                self.status.secrets = self.entry.wish.secrets();
+                self.status.secrets = self.entry.spec.secrets();
                 true
             }
             Err(error) => {
@@ -358,8 +358,8 @@ impl Session {
         };
         self.served = self.served.max(number);
         match order {
-            Order::Ensure(wish) => {
-                self.take(number, *wish);
+            Order::Ensure(spec) => {
+                self.take(number, *spec);
                 self.show();
                 Ok(Wake::Changed)
             }
@@ -407,41 +407,41 @@ impl Session {
         Ok(())
     }
 
-    fn take(&mut self, number: u64, wish: SessionWish) {
-        let kept = &self.entry.wish;
+    fn take(&mut self, number: u64, spec: SessionSpec) {
+        let kept = &self.entry.spec;
         match self.entry.state {
             EntryState::Ending(_) => {
-                self.again = Some((number, wish));
+                self.again = Some((number, spec));
                 return;
             }
             EntryState::Forbidden | EntryState::Failed | EntryState::WrongDisk => {
-                if wish.generation > kept.generation {
+                if spec.generation > kept.generation {
                     // A target that knew this host may refuse the newer spec, too, until its access
                     // is back.
-                    let admitted = self.entry.admitted && wish.target == kept.target;
-                    self.renew(wish);
+                    let admitted = self.entry.admitted && spec.target == kept.target;
+                    self.renew(spec);
                     self.entry.admitted = admitted;
                 }
                 return;
             }
-            EntryState::Wanted if wish.generation < kept.generation => return,
-            EntryState::Wanted if wish == *kept && self.written => return,
+            EntryState::Wanted if spec.generation < kept.generation => return,
+            EntryState::Wanted if spec == *kept && self.written => return,
             EntryState::Wanted => {}
         }
-        let recovery_changed = wish.recovery_timeout_s != kept.recovery_timeout_s;
-        if wish.generation > kept.generation {
+        let recovery_changed = spec.recovery_timeout_s != kept.recovery_timeout_s;
+        if spec.generation > kept.generation {
             // A newer spec has its whole time, whatever the target said to the one before.
             self.retry = Retry::default();
             self.trying_since = None;
         }
-        self.entry.wish = wish;
-        self.status.generation = self.entry.wish.generation;
+        self.entry.spec = spec;
+        self.status.generation = self.entry.spec.generation;
         // A smaller number of secrets counts at once; a greater one when it is written down.
-        self.status.secrets = self.status.secrets.min(self.entry.wish.secrets());
+        self.status.secrets = self.status.secrets.min(self.entry.spec.secrets());
         tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new wish, for the next login");
         self.record();
         if let (true, Some(live)) = (recovery_changed, &self.live) {
-            let seconds = self.entry.wish.recovery_timeout_s.to_string();
+            let seconds = self.entry.spec.recovery_timeout_s.to_string();
             let set = self.context.kernel.set_param(live.kernel.sid, IscsiParam::SessRecoveryTmo, &seconds);
             if let Err(error) = set {
                 tracing::warn!(volume = %self.volume(), %error, "the recovery time is taken over at the next login");
@@ -450,8 +450,8 @@ impl Session {
     }
 
     /// Begins anew with another spec.
-    fn renew(&mut self, wish: SessionWish) {
-        let Some(entry) = new_entry(&self.entry.boot_id, wish) else { return };
+    fn renew(&mut self, spec: SessionSpec) {
+        let Some(entry) = new_entry(&self.entry.boot_id, spec) else { return };
         self.entry = entry;
         self.status = first_status(&self.entry);
         self.retry = Retry::default();
@@ -552,7 +552,7 @@ impl Session {
     fn wait_after(&mut self, failure: Failure, text: &str) -> Result<bool, Out> {
         let now = self.context.now();
         let since = *self.trying_since.get_or_insert(now);
-        let times = self.context.timing.retry(self.entry.wish.recovery_timeout_s);
+        let times = self.context.timing.retry(self.entry.spec.recovery_timeout_s);
         let next = self.retry.failed(failure, now, &times, jitter());
         let problem = format!(
             "{text}; tried {} times in {:.1} s",
@@ -648,11 +648,11 @@ impl Session {
             }
         }
         tracing::info!(volume = %self.volume(), ?how, "session ended");
-        let (number, wish) = self.context.board.leave(self.volume(), &self.orders, self.again.take())?;
+        let (number, spec) = self.context.board.leave(self.volume(), &self.orders, self.again.take())?;
         self.served = self.served.max(number);
         // The answer of a check may have gone with the orders of the former life.
         self.checks.forget_thread();
-        self.renew(wish);
+        self.renew(spec);
         Some(Phase::Connect)
     }
 }
@@ -670,7 +670,7 @@ pub(crate) fn sid_of(event: &IscsiEvent) -> Option<u32> {
 
 /// Chooses the portal: one that a kernel session was logged in at goes before the journal's.
 pub(crate) fn portal_of(entry: &Entry, view: &KernelView) -> Portal {
-    view.portal.filter(|portal| entry.wish.portals.contains(portal)).unwrap_or(entry.portal)
+    view.portal.filter(|portal| entry.spec.portals.contains(portal)).unwrap_or(entry.portal)
 }
 
 /// Returns any number; a predictable one does no harm.

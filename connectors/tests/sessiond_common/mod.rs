@@ -13,7 +13,7 @@ use mooring_connectors::client::{Client, SessionEvent, Watch};
 use mooring_connectors::sessiond::identity::{FreshInquiry, Identity};
 use mooring_connectors::sessiond::steps::{FaultPoint, Steps};
 use mooring_connectors::sessiond::{Config, Daemon, Machine, StartError, Timing};
-use mooring_connectors::wire::{SessionState, SessionStatus, SessionWish, WireChap};
+use mooring_connectors::wire::{SessionSpec, SessionState, SessionStatus, WireChap};
 use mooring_connectors::{LinkName, LinkSeen, Links, RunLinks};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
 use mooring_host::fake::own_loopback;
@@ -211,8 +211,8 @@ impl Rig {
         self.target.address().to_string().parse().unwrap()
     }
 
-    pub fn wish(&self) -> SessionWish {
-        SessionWish {
+    pub fn spec(&self) -> SessionSpec {
+        SessionSpec {
             volume: self.volume,
             generation: Generation { epoch: 1, counter: 1 },
             initiator: INITIATOR.parse::<Iqn>().unwrap(),
@@ -286,7 +286,7 @@ impl Rig {
     }
 
     pub fn attach(&self) -> SessionStatus {
-        let status = self.client().ensure(&self.wish(), PATIENCE).unwrap();
+        let status = self.client().ensure(&self.spec(), PATIENCE).unwrap();
         assert_eq!(status.state, SessionState::LoggedIn, "{status:?}");
         status
     }

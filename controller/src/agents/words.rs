@@ -266,24 +266,24 @@ mod tests {
     fn each_agent_says_what_the_table_allows_and_nothing_else() {
         on_a_store(|db| {
             testing::insert_volume(db, VOLUME, OWN, &BTreeMap::new())?;
-            let wish = SpecContent::tombstone(Kind::Export, false);
-            let (wished, _) = db.put_spec(VOLUME, Kind::Export, &wish)?;
+            let content = SpecContent::tombstone(Kind::Export, false);
+            let (current, _) = db.put_spec(VOLUME, Kind::Export, &content)?;
             db.put_spec(
                 VOLUME,
                 Kind::Connection(OTHER),
                 &SpecContent::tombstone(Kind::Connection(OTHER), false),
             )?;
-            let (later, epoch) = (wished.next(), Generation { epoch: wished.epoch + 1, counter: 0 });
+            let (later, epoch) = (current.next(), Generation { epoch: current.epoch + 1, counter: 0 });
             for (agent, word, may) in [
                 (OWN, Word::Volume(VOLUME), true),
                 (OTHER, Word::Volume(VOLUME), false),
                 (OWN, Word::Volume(UNKNOWN), false),
-                (OWN, Word::Receipt(&receipt(VOLUME, wished)), true),
+                (OWN, Word::Receipt(&receipt(VOLUME, current)), true),
                 (OWN, Word::Receipt(&receipt(VOLUME, Generation::ZERO)), true),
                 (OWN, Word::Receipt(&receipt(VOLUME, later)), false),
                 (OWN, Word::Receipt(&receipt(VOLUME, epoch)), false),
-                (OTHER, Word::Receipt(&receipt(VOLUME, wished)), false),
-                (OWN, Word::Receipt(&receipt(UNKNOWN, wished)), false),
+                (OTHER, Word::Receipt(&receipt(VOLUME, current)), false),
+                (OWN, Word::Receipt(&receipt(UNKNOWN, current)), false),
                 (OTHER, Word::Connection(VOLUME), true),
                 (OWN, Word::Connection(VOLUME), false),
                 (OTHER, Word::Connection(UNKNOWN), false),
@@ -292,9 +292,9 @@ mod tests {
             }
             // A statement that may not be made is not kept, and does not stand in the way of one
             // that may.
-            assert_eq!(keep_receipt(db, OTHER, &receipt(VOLUME, wished))?, None);
-            assert_eq!(db.receipt_since(VOLUME, &receipt(VOLUME, wished).initiator, wished)?, None);
-            assert_eq!(keep_receipt(db, OWN, &receipt(VOLUME, wished))?, Some(true));
+            assert_eq!(keep_receipt(db, OTHER, &receipt(VOLUME, current))?, None);
+            assert_eq!(db.receipt_since(VOLUME, &receipt(VOLUME, current).initiator, current)?, None);
+            assert_eq!(keep_receipt(db, OWN, &receipt(VOLUME, current))?, Some(true));
             Ok(())
         });
     }

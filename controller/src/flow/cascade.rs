@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mooring_model::VolumeId;
 
-use super::{Flow, Next, wishes};
+use super::{Flow, Next, volume_specs};
 use crate::agents::Held;
 use crate::agents::listener::Job;
 use crate::error::Refusal;
@@ -48,9 +48,9 @@ impl Flow {
         agent: &Held,
         id: VolumeId,
     ) -> Result<Next, Refusal> {
-        let write = move |db: &Db<'_>| wishes::apply(db, id, &mut [], &BTreeSet::new());
-        let rewished = agent.store.write("delete a volume after its snapshots", write).await?;
+        let write = move |db: &Db<'_>| volume_specs::apply(db, id, &mut [], &BTreeSet::new());
+        let spec_changes = agent.store.write("delete a volume after its snapshots", write).await?;
         // The specs are tombstones already, or a snapshot is there again: its job kicks this one.
-        Ok(if rewished.storage { Next::Again } else { Next::Idle })
+        Ok(if spec_changes.storage { Next::Again } else { Next::Idle })
     }
 }

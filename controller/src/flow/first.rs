@@ -17,7 +17,7 @@ use mooring_api::{Message, reports, v1};
 use mooring_model::{Cure, Phase};
 use tokio::time::Instant;
 
-use super::{AGAIN, Flow, Next, growth, manage, wishes};
+use super::{AGAIN, Flow, Next, growth, manage, volume_specs};
 use crate::agents::calls::CallError;
 use crate::agents::{Heard, Held};
 use crate::error::Refusal;
@@ -42,7 +42,7 @@ fn is_new(volume: &VolumeRow, spec: &SpecRow) -> bool {
 
 /// Returns the volume's next spec: `new`, or the present one while that is the first and differs in
 /// nothing that its agent reads.
-pub(super) fn next_wish(volume: &VolumeRow, last: Option<&SpecContent>, new: SpecContent) -> SpecContent {
+pub(super) fn next_content(volume: &VolumeRow, last: Option<&SpecContent>, new: SpecContent) -> SpecContent {
     let waits = volume.operation.is_some_and(Operation::is_coming) && !volume.taken;
     last.filter(|last| waits && last.body == new.body).cloned().unwrap_or(new)
 }
@@ -162,9 +162,9 @@ impl Flow {
             }
             if has {
                 db.note_taken(id)?;
-                wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+                volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
             } else {
-                db.forget_wish(id)?;
+                db.forget_spec(id)?;
                 db.delete_volume(id)?;
             }
             Ok(())

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::taking::UNSENT;
-use super::wishes::{self, SpecChanges};
+use super::volume_specs::{self, SpecChanges};
 use crate::domain::AttachmentStatus;
 use crate::store::{Abort, Asked, AttachmentRow, Db, Kind, VolumeRow};
 
@@ -26,11 +26,11 @@ pub(crate) fn force_away(asked: &Asked, row: &mut AttachmentRow) {
 /// that its agent stores decides what goes.
 pub(crate) fn force_in_review(db: &Db<'_>, asked: &Asked, row: &mut AttachmentRow) -> Result<(), Abort> {
     let ours = db.generation_of(row.volume, Kind::Export)?;
-    let is_begun = row.is_forced() && row.wished_at > ours;
+    let is_begun = row.is_forced() && row.in_spec_since > ours;
     // An attachment that had no grant when the database was backed up may have got one later.
     force_away(asked, row);
     if !is_begun {
-        row.wished_at = UNSENT;
+        row.in_spec_since = UNSENT;
     }
     Ok(db.put_attachment(row)?)
 }
@@ -81,5 +81,5 @@ pub(crate) fn force_rows(
     if going.len() < count {
         db.attachment_event(volume)?;
     }
-    wishes::apply(db, volume, &mut going, &BTreeSet::new())
+    volume_specs::apply(db, volume, &mut going, &BTreeSet::new())
 }

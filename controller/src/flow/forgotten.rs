@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, Revoked, VolumeId};
 
-use super::wishes::SpecChanges;
+use super::volume_specs::SpecChanges;
 use super::{Flow, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
@@ -57,7 +57,8 @@ fn last_receipt(
 ) -> Result<Option<i64>, Abort> {
     let (mut open, mut proven) = (None, None);
     for one in row.initiator.iter().filter(|_| row.has_grant()).flat_map(Initiators::each) {
-        let said = if row.is_revoking() { db.receipt_since(row.volume, &one, row.wished_at)? } else { None };
+        let said =
+            if row.is_revoking() { db.receipt_since(row.volume, &one, row.in_spec_since)? } else { None };
         match said {
             Some((id, receipt)) if receipt.proof == Proof::Proven => proven = Some(id),
             Some((_, receipt)) => open = Some(db.never_prove(&receipt)?),
@@ -99,7 +100,7 @@ fn forget_volume(
             hosts.insert(host);
         }
     }
-    db.drop_storage_wishes(id)?;
+    db.drop_storage_specs(id)?;
     db.delete_volume(id)?;
     if volume.snapshot_of.is_none() {
         let why = format!("its storage node {} was forgotten: its data is gone", forgotten.name);
@@ -152,8 +153,8 @@ fn step(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<Step, Abort> {
     let volumes: BTreeSet<_> = unforced.iter().map(|row| row.volume).collect();
     for volume in volumes {
         let rows: Vec<_> = unforced.iter().filter(|row| row.volume == volume).cloned().collect();
-        let rewished = end_at(db, forgotten, volume, rows)?;
-        step.told.push((volume, rewished.hosts));
+        let spec_changes = end_at(db, forgotten, volume, rows)?;
+        step.told.push((volume, spec_changes.hosts));
     }
     if step.told.is_empty() {
         end_takings(db, forgotten)?;
@@ -279,9 +280,9 @@ mod tests {
                     record.receipt.as_ref().is_some_and(|one| one.cause == Cause::Forgotten)
                 };
                 let told = db.connections_on(OTHER)?.len();
-                let wishes = db.spec(VolumeId::from_u128(1), Kind::Export)?.is_some();
+                let volume_specs = db.spec(VolumeId::from_u128(1), Kind::Export)?.is_some();
                 let kept = db.is_known_id(VolumeId::from_u128(1))?;
-                Ok((left, records.len(), records.iter().filter(never).count(), told, wishes, kept))
+                Ok((left, records.len(), records.iter().filter(never).count(), told, volume_specs, kept))
             });
             ends.push(end.unwrap());
         }

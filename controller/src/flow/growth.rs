@@ -16,7 +16,7 @@ use std::time::Duration;
 use mooring_model::{ByteSize, Cure, Phase, VolumeReport};
 
 use super::storage::Work;
-use super::wishes::{self, GIB, SpecChanges};
+use super::volume_specs::{self, GIB, SpecChanges};
 use super::{AGAIN, Flow, Next};
 use crate::agents::Held;
 use crate::error::Refusal;
@@ -68,10 +68,10 @@ impl Flow {
             let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.fail_growth(id, &fault)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("take back a volume's size", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("take back a volume's size", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 
@@ -131,10 +131,10 @@ impl Flow {
                 db.take_growth_back(&volume, false)?;
             }
             db.end_growth(id)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("keep that a volume has grown", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("keep that a volume has grown", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(())
     }
 
@@ -146,10 +146,10 @@ impl Flow {
             let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.take_growth_back(&volume, false)?;
             db.return_growth(id)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("keep that a growth was taken back", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("keep that a growth was taken back", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(())
     }
 
@@ -178,10 +178,10 @@ impl Flow {
             db.keep_refusal(Event::Extend, &volume.project, id, &why)?;
             db.take_growth_back(&volume, false)?;
             db.set_operation(id, Some(Operation::ErrorExtending), Some(&why))?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("keep that a growth goes on", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("keep that a growth goes on", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 }

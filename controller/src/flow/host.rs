@@ -14,8 +14,8 @@ use mooring_model::{
 };
 use tokio::time::Instant;
 
+use super::volume_specs::{self, SpecChanges};
 use super::waits::Waiting;
-use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, ATTACH_GIVE_UP, Facts, Flow, Next, rotate};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -34,7 +34,7 @@ struct Settled {
     changed: bool,
     waits: bool,
     attached: Vec<AttachmentId>,
-    rewished: SpecChanges,
+    spec_changes: SpecChanges,
 }
 
 fn read_work(db: &Db<'_>, id: VolumeId, host: AgentId) -> Result<Option<Work>, Abort> {
@@ -140,7 +140,7 @@ impl Flow {
             self.facts.stop_clock(*done);
         }
         if settled.changed {
-            self.go(id, &settled.rewished.hosts);
+            self.go(id, &settled.spec_changes.hosts);
         }
         if !settled.attached.is_empty() {
             self.look_soon(id);
@@ -194,7 +194,7 @@ impl Flow {
                 }
                 rows.push(row);
             }
-            Ok(wishes::apply(db, id, &mut rows, &BTreeSet::new())?.hosts)
+            Ok(volume_specs::apply(db, id, &mut rows, &BTreeSet::new())?.hosts)
         };
         let hosts = agent.store.write("take back a change of a connection", write).await?;
         let changed = !hosts.is_empty();
@@ -225,7 +225,7 @@ struct Seen {
 /// earlier release took the spec, and stored only the parts that it knew. The agent is of a newer
 /// release now, and only a newer spec brings it the flag.
 fn lost_cache_flag(rows: &[AttachmentRow], host: AgentId, seen: &Seen) -> bool {
-    let wanted = wishes::cache_on(rows, host);
+    let wanted = volume_specs::cache_on(rows, host);
     let is_on =
         |report: &ConnectionReport| report.phase == ConnectionPhase::Ready && report.cache == Some(Cache::On);
     seen.keeps_cache_flag && wanted == Some(Cache::Off) && seen.report.as_ref().is_some_and(is_on)
@@ -292,11 +292,11 @@ fn settle(facts: &Facts, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     }
     if settled.changed || !changed.is_empty() {
         settled.changed = true;
-        settled.rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
+        settled.spec_changes = volume_specs::apply(db, id, &mut changed, &BTreeSet::new())?;
     }
     if switched {
         // Whatever the rows say, the credentials have changed.
-        settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
+        settled.spec_changes.add(volume_specs::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }

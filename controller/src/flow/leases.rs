@@ -350,7 +350,7 @@ impl Manager {
         }
         let id = &self.id;
         let note =
-            |(volume, wish): (&VolumeId, &bool)| format!("{} {id} {volume}", if *wish { "w" } else { "t" });
+            |(volume, wants): (&VolumeId, &bool)| format!("{} {id} {volume}", if *wants { "w" } else { "t" });
         let notes: Vec<_> = volumes.iter().map(note).collect();
         if notes.is_empty() { Ok(()) } else { members.announce(&notes).await }
     }

@@ -11,7 +11,7 @@ use mooring_api::{reports, v1};
 use mooring_model::{Cure, Phase, VolumeId};
 
 use super::storage::Work;
-use super::{Flow, Next, cascade, wishes};
+use super::{Flow, Next, cascade, volume_specs};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Held};
 use crate::error::Refusal;
@@ -81,7 +81,7 @@ impl Flow {
             }
             db.set_operation(id, Some(end), Some(&why))?;
             let stays = cascade::volume_stays(db, &now, &why)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(stays)
         };
         let stays = agent.store.write("keep why a volume does not go", write).await?;

@@ -38,8 +38,8 @@ pub(crate) mod taking;
 mod tasks;
 mod unsent;
 mod upload;
+pub(crate) mod volume_specs;
 mod waits;
-pub(crate) mod wishes;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -19,7 +19,7 @@ use mooring_model::{AgentId, Cure, Stamp, VolumeId};
 use serde_json::json;
 
 use super::waits::Waiting;
-use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, wishes};
+use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, volume_specs};
 use crate::agents::calls::CallError;
 use crate::agents::{Agent, Held};
 use crate::domain::{Hints, HostImage};
@@ -173,11 +173,11 @@ pub(crate) fn settings(facts: &Facts, agent: &Agent) -> Settings {
 fn summed(parts: &[(u64, Sums)], extent: u64) -> Sums {
     let extent = extent.max(1);
     parts.iter().fold(Sums::default(), |sum, (size_gib, part)| {
-        let each = size_gib.saturating_mul(wishes::GIB).div_ceil(extent).saturating_mul(extent);
+        let each = size_gib.saturating_mul(volume_specs::GIB).div_ceil(extent).saturating_mul(extent);
         Sums {
             allocated: sum
                 .allocated
-                .saturating_add(part.allocated.saturating_mul(size_gib.saturating_mul(wishes::GIB))),
+                .saturating_add(part.allocated.saturating_mul(size_gib.saturating_mul(volume_specs::GIB))),
             promised: sum.promised.saturating_add(part.promised.saturating_mul(each)),
             volumes: sum.volumes.saturating_add(part.volumes),
         }
@@ -198,7 +198,7 @@ pub(crate) fn request(
         Ok::<_, Abort>(placed.map(|row| row.agent).collect::<BTreeSet<_>>())
     };
     let bound = specs::zones(&specs).is_some();
-    let mut request = Request::new(u64::from(size_gib) * wishes::GIB, specs);
+    let mut request = Request::new(u64::from(size_gib) * volume_specs::GIB, specs);
     let default = || facts.options.scheduler.default_zone.clone().filter(|_| !bound);
     request.zone = hints.zone.clone().or_else(default);
     if !hints.same_host.is_empty() {
@@ -294,7 +294,7 @@ fn fail(facts: &Facts, db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<Faile
         }
         db.set_operation(id, Some(Operation::Error), Some(why))?;
     }
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(if next { Failed::Leaves } else { Failed::Ends })
 }
 
@@ -306,7 +306,7 @@ fn stay(db: &Db<'_>, seen: &VolumeRow, why: &str) -> Result<(), Abort> {
         return Ok(());
     }
     db.set_operation(volume.id, Some(Operation::Error), Some(why))?;
-    wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -330,7 +330,7 @@ fn move_on(facts: &Facts, db: &Db<'_>, seen: &VolumeRow, at: &Stamp) -> Result<(
             db.set_operation(id, Some(Operation::Error), why)?;
         }
     }
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -357,7 +357,7 @@ fn leave_unsent(facts: &Facts, db: &Db<'_>, seen: &VolumeRow) -> Result<Next, Ab
         Ok(place) if place.sent && volume.tried.len() < facts.options.scheduler.max_attempts => {
             db.set_tried(id, &volume.tried)?;
             db.move_volume(id, &place)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(Next::Again)
         }
         _ => Ok(Next::After(DOWN_MAX)),

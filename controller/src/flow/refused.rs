@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mooring_model::{AgentId, AttachmentId, Cure, VolumeId};
 
 use super::storage::Work;
-use super::{AGAIN, Flow, Next, wishes};
+use super::{AGAIN, Flow, Next, volume_specs};
 use crate::agents::listener::Job;
 use crate::agents::{Held, has_session};
 use crate::error::Refusal;
@@ -91,10 +91,10 @@ impl Flow {
                 rows.push(row);
             }
             let hosts: BTreeSet<AgentId> = rows.iter().filter_map(|row| row.native).collect();
-            Ok((wishes::apply(db, id, &mut rows, &BTreeSet::new())?, hosts))
+            Ok((volume_specs::apply(db, id, &mut rows, &BTreeSet::new())?, hosts))
         };
-        let (rewished, hosts) = agent.store.write("take back a change", write).await?;
-        self.go(id, &rewished.hosts);
+        let (spec_changes, hosts) = agent.store.write("take back a change", write).await?;
+        self.go(id, &spec_changes.hosts);
         if by_removal {
             // The host has logged out, and its session at the target ends when the kernel notices.
             // Its job asks again.

@@ -15,8 +15,8 @@ use std::time::Duration;
 use mooring_model::Cure;
 
 use super::storage::{Work, said};
+use super::volume_specs::{self, SpecChanges};
 use super::waits::Waiting;
-use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -39,7 +39,7 @@ fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
 fn give_back(db: &Db<'_>, snapshot: Option<VolumeRow>) -> Result<(), Abort> {
     if let Some(row) = snapshot.filter(|row| row.operation == Some(Operation::Restoring)) {
         db.set_operation(row.id, None, None)?;
-        wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+        volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
     }
     Ok(())
 }
@@ -119,10 +119,10 @@ impl Flow {
             let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             let kept = volume.revert().map(|kept| KeptRevert { withdrawn: Some(why.clone()), ..kept });
             db.keep_revert(&volume, kept.as_ref())?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("take back a revert", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("take back a revert", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 
@@ -145,10 +145,10 @@ impl Flow {
                 db.say_status(id, Some(VolumeStatus::Error))?;
             }
             db.set_operation(id, None, failed.as_deref())?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("keep how a revert ended", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("keep how a revert ended", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use super::storage::LOOK_LIMIT;
 use super::taking::UNSENT;
-use super::{Flow, Next, wishes};
+use super::{Flow, Next, volume_specs};
 use crate::agents::listener::Compared;
 use crate::agents::{Held, Kept, SeenConnection, words};
 use crate::error::Refusal;
@@ -66,12 +66,12 @@ fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
     db.end_review(id)?;
     // The specs revoke only now what was forced away meanwhile.
     let mut going = db.attachments_of(id)?;
-    going.retain(|row| row.is_revoking() && row.wished_at == UNSENT);
+    going.retain(|row| row.is_revoking() && row.in_spec_since == UNSENT);
     if !going.is_empty() {
         for row in &mut going {
-            row.wished_at = Generation::ZERO;
+            row.in_spec_since = Generation::ZERO;
         }
-        wishes::apply(db, id, &mut going, &BTreeSet::new())?;
+        volume_specs::apply(db, id, &mut going, &BTreeSet::new())?;
     }
     Ok(db.connections_of(id)?.into_iter().collect())
 }

@@ -58,8 +58,8 @@ pub(super) fn seen_at_target(
     if waited.is_empty() {
         return Ok((false, false));
     }
-    let wished = db.spec_stamp(volume, Kind::Export)?.map(|stamp| stamp.generation);
-    if !report.in_force || wished.is_none_or(|wished| report.generation < wished) {
+    let current = db.spec_stamp(volume, Kind::Export)?.map(|stamp| stamp.generation);
+    if !report.in_force || current.is_none_or(|current| report.generation < current) {
         return Ok((false, true));
     }
     for (initiator, stage) in &waited {

@@ -41,7 +41,7 @@ pub(super) fn is_seen(report: &ExportReport, row: &AttachmentRow, rows: &[Attach
         let wanted = wanted_mode(rows, &initiator);
         wanted.is_some() && seen_mode(report, &initiator) == wanted
     };
-    report.generation >= row.wished_at
+    report.generation >= row.in_spec_since
         && row.initiator.as_ref().is_some_and(|initiators| initiators.each().all(seen))
 }
 

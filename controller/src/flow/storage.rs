@@ -18,8 +18,8 @@ use tokio::time::Instant;
 
 use super::once::once;
 use super::seen::{fc_ports, is_same_place, is_seen, seen_mode, wanted_mode};
+use super::volume_specs::{self, SpecChanges};
 use super::waits::Waiting;
-use super::wishes::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Facts, Flow, Next, growth, rotate};
 use crate::agents::calls::CallError;
 use crate::agents::listener::Job;
@@ -75,7 +75,7 @@ struct Settled {
     look: bool,
     /// `true`: something is still under way.
     waits: bool,
-    rewished: SpecChanges,
+    spec_changes: SpecChanges,
     attached: Vec<AttachmentId>,
     /// Receipts that their agent may not state.
     foreign: Vec<Receipt>,
@@ -137,12 +137,12 @@ impl Flow {
         // For a volume in review, nothing else is changed at its agent.
         match work.filter(|_| !in_review && taken != Next::Again) {
             None => Ok(taken),
-            Some(work) => Ok(taken.sooner(self.wish_pass(work).await?)),
+            Some(work) => Ok(taken.sooner(self.spec_pass(work).await?)),
         }
     }
 
     /// Brings a volume's specs into force.
-    async fn wish_pass(self: &Arc<Self>, work: Work) -> Result<Next, Refusal> {
+    async fn spec_pass(self: &Arc<Self>, work: Work) -> Result<Next, Refusal> {
         // When the agent is up again, all of its volumes look again.
         let at = work.volume.agent;
         let Ok(agent) = self.facts.agents.held(at) else {
@@ -270,13 +270,13 @@ impl Flow {
         let (id, was) = (work.volume.id, work.volume.operation);
         let write = move |db: &Db<'_>| {
             if db.volume(id)?.is_none_or(|volume| volume.operation != was) {
-                return Ok(wishes::SpecChanges::default());
+                return Ok(volume_specs::SpecChanges::default());
             }
             db.set_operation(id, operation, fault.as_deref())?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("change where a volume stands", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("change where a volume stands", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(())
     }
 
@@ -380,7 +380,7 @@ impl Flow {
         let id = work.volume.id;
         let Some(spec) = &work.export_spec else {
             // For a volume that is older than its first export spec.
-            let wish = move |db: &Db<'_>| wishes::apply(db, id, &mut [], &BTreeSet::new());
+            let wish = move |db: &Db<'_>| volume_specs::apply(db, id, &mut [], &BTreeSet::new());
             agent.store.write("wish an export", wish).await?;
             return Ok(Next::Again);
         };
@@ -434,13 +434,13 @@ impl Flow {
                 agent.drops(Word::Receipt(receipt));
             }
             if settled.changed {
-                for host in &settled.rewished.hosts {
+                for host in &settled.spec_changes.hosts {
                     self.kick(Job::Host(id, *host));
                 }
                 self.touch(id);
             }
             if !settled.look || looked {
-                return Ok(match (settled.rewished.storage, settled.waits) {
+                return Ok(match (settled.spec_changes.storage, settled.waits) {
                     (true, _) => Next::Again,
                     (false, true) => Next::After(AGAIN),
                     (false, false) => Next::Idle,
@@ -477,12 +477,12 @@ impl Flow {
             if rows.is_empty() {
                 Ok(SpecChanges::default())
             } else {
-                wishes::apply(db, id, &mut rows, &BTreeSet::new())
+                volume_specs::apply(db, id, &mut rows, &BTreeSet::new())
             }
         };
-        let rewished = agent.store.write_soon("note a grant", write).await?;
+        let spec_changes = agent.store.write_soon("note a grant", write).await?;
         self.touch(id);
-        Ok(if rewished.storage { Next::Again } else { Next::Idle })
+        Ok(if spec_changes.storage { Next::Again } else { Next::Idle })
     }
 
     /// Looks at a volume now. Returns its receipts.
@@ -519,7 +519,7 @@ fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions 
     let over_fc = |row: &AttachmentRow| row.initiator.as_ref().is_some_and(|of| of.ports().is_some());
     let cuts = |row: &AttachmentRow| {
         row.is_revoking()
-            && row.wished_at > taken
+            && row.in_spec_since > taken
             && (row.is_forced() || row.native.is_none() || over_fc(row))
     };
     if rows.iter().any(cuts) { v1::LiveSessions::Cut } else { v1::LiveSessions::Refuse }
@@ -528,13 +528,13 @@ fn live_sessions(rows: &[AttachmentRow], taken: Generation) -> v1::LiveSessions 
 /// A grant that a report shows.
 struct Noted {
     id: AttachmentId,
-    wished_at: Generation,
+    in_spec_since: Generation,
     ms: u64,
 }
 
 impl Noted {
     fn is_of(&self, row: &AttachmentRow) -> bool {
-        row.id == self.id && row.wished_at == self.wished_at
+        row.id == self.id && row.in_spec_since == self.in_spec_since
     }
 }
 
@@ -565,10 +565,10 @@ fn arrived(facts: &Facts, work: &Work, report: Option<&ExportReport>, receipts: 
                 return Arrived::More;
             } else {
                 let ms = facts.elapsed_ms(row.id, row.created_at);
-                noted.push(Noted { id: row.id, wished_at: row.wished_at, ms });
+                noted.push(Noted { id: row.id, in_spec_since: row.in_spec_since, ms });
             }
         } else if row.is_revoking() {
-            if report.generation >= row.wished_at {
+            if report.generation >= row.in_spec_since {
                 return Arrived::More;
             }
             waits = true;
@@ -646,17 +646,17 @@ fn settle(
         settled.changed = true;
         rows.retain(|row| !settled.attached.contains(&row.id));
         if moved {
-            settled.rewished = wishes::apply(db, id, &mut changed, &revoked)?;
+            settled.spec_changes = volume_specs::apply(db, id, &mut changed, &revoked)?;
         } else if !changed.is_empty() || !revoked.is_empty() {
-            settled.rewished = wishes::apply_to(db, &volume, rows, &mut changed, &revoked)?;
+            settled.spec_changes = volume_specs::apply_to(db, &volume, rows, &mut changed, &revoked)?;
         } else {
-            wishes::left(db, &volume, &rows)?;
+            volume_specs::left(db, &volume, &rows)?;
         }
     }
     if rotated {
         // Whatever the rows say, hosts are to forget the secrets that the target does not have any
         // more.
-        settled.rewished.add(wishes::apply(db, id, &mut [], &BTreeSet::new())?);
+        settled.spec_changes.add(volume_specs::apply(db, id, &mut [], &BTreeSet::new())?);
     }
     Ok(settled)
 }
@@ -687,7 +687,7 @@ fn revoked_now(
     looked: bool,
 ) -> Result<Revoking, Abort> {
     // Zero: the spec may still have the grant.
-    if row.wished_at == Generation::ZERO || report.generation < row.wished_at {
+    if row.in_spec_since == Generation::ZERO || report.generation < row.in_spec_since {
         return Ok(Revoking::Waits);
     }
     let mut last: Option<(i64, Receipt)> = None;
@@ -701,7 +701,7 @@ fn revoked_now(
             }
             continue;
         }
-        match db.receipt_since(row.volume, &initiator, row.wished_at)? {
+        match db.receipt_since(row.volume, &initiator, row.in_spec_since)? {
             Some(found) if found.1.proof == Proof::Proven => {
                 last = Some(match last.take() {
                     Some(other) if other.1.ended >= found.1.ended => other,

@@ -254,8 +254,8 @@ fn settle_row(
         }
     }
     if waits {
-        let wished_at = since.unwrap_or(row.wished_at);
-        let now = AttachmentRow { wished_at, fault: why, ..row.clone() };
+        let in_spec_since = since.unwrap_or(row.in_spec_since);
+        let now = AttachmentRow { in_spec_since, fault: why, ..row.clone() };
         let changed = now != *row;
         if changed {
             db.put_attachment(&now)?;

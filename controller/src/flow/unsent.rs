@@ -29,11 +29,11 @@ impl Flow {
     ) -> Result<Option<VolumeId>, Refusal> {
         let read = move |db: &Db<'_>| Ok(db.due_specs_after(after, VOLUMES_MAX)?);
         let page = self.reads.read("compare what is wished with what was sent", read).await?;
-        for wished in page.specs {
-            if self.is_unsent(&wished) {
-                self.kick(match wished.kind {
-                    Kind::Volume | Kind::Export => Job::Storage(wished.volume),
-                    Kind::Connection(host) => Job::Host(wished.volume, host),
+        for due in page.specs {
+            if self.is_unsent(&due) {
+                self.kick(match due.kind {
+                    Kind::Volume | Kind::Export => Job::Storage(due.volume),
+                    Kind::Connection(host) => Job::Host(due.volume, host),
                 });
             }
         }
@@ -42,13 +42,13 @@ impl Flow {
 
     /// Returns `true` if an agent that is up, and that this controller drives, is not known to
     /// store this spec. An agent that comes up gets all its specs anyway.
-    fn is_unsent(&self, wished: &DueSpec) -> bool {
-        let Ok(agent) = self.facts.agents.up(wished.agent) else { return false };
-        let keeps = match wished.kind {
-            Kind::Volume => agent.volume_stamp(wished.volume),
-            Kind::Export => agent.export_stamp(wished.volume),
-            Kind::Connection(_) => agent.connection(wished.volume).stamp,
+    fn is_unsent(&self, due: &DueSpec) -> bool {
+        let Ok(agent) = self.facts.agents.up(due.agent) else { return false };
+        let keeps = match due.kind {
+            Kind::Volume => agent.volume_stamp(due.volume),
+            Kind::Export => agent.export_stamp(due.volume),
+            Kind::Connection(_) => agent.connection(due.volume).stamp,
         };
-        agent.hold().is_ours() && keeps.as_ref() != Some(&wished.stamp)
+        agent.hold().is_ours() && keeps.as_ref() != Some(&due.stamp)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use mooring_model::Cure;
 
 use super::storage::{Work, said};
-use super::wishes::{self, SpecChanges};
+use super::volume_specs::{self, SpecChanges};
 use super::{AGAIN, AGENT_WAIT_MS, Flow, Next};
 use crate::agents::Held;
 use crate::agents::calls::CallError;
@@ -87,10 +87,10 @@ impl Flow {
         let write = move |db: &Db<'_>| {
             let Some((volume, Some(kept))) = same(db, &seen)? else { return Ok(SpecChanges::default()) };
             db.keep_upload(&volume, &KeptUpload { withdrawn: Some(why.clone()), ..kept })?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("take back an export", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("take back an export", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 
@@ -118,10 +118,10 @@ impl Flow {
                 )?;
             }
             db.set_operation(id, None, None)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())
         };
-        let rewished = agent.store.write("keep how an export ended", write).await?;
-        self.go(id, &rewished.hosts);
+        let spec_changes = agent.store.write("keep how an export ended", write).await?;
+        self.go(id, &spec_changes.hosts);
         Ok(Next::Again)
     }
 }

@@ -22,7 +22,7 @@ use super::{AgentReport, RebuildError};
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, HostImage, VolumeStatus, VolumeType};
 use crate::error::Refusal;
 use crate::flow::seen::seen_mode;
-use crate::flow::wishes::{self, GIB};
+use crate::flow::volume_specs::{self, GIB};
 use crate::initiators::{HostPorts, Initiators};
 use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
@@ -65,7 +65,7 @@ pub(super) struct FoundVolume {
     pub(super) revoked: BTreeSet<AgentId>,
     /// `true`: the specs of these rows differ from what the agents store, because a change was
     /// under way.
-    pub(super) rewish: bool,
+    pub(super) is_outdated: bool,
     /// Attachments without data beside the export: there were too many.
     bare: BTreeSet<AttachmentId>,
     kept: KeptVolume,
@@ -275,7 +275,7 @@ impl All<'_> {
             slots: BTreeMap::new(),
             specs: Vec::new(),
             revoked: BTreeSet::new(),
-            rewish: false,
+            is_outdated: false,
             bare: BTreeSet::new(),
             kept,
         };
@@ -283,7 +283,7 @@ impl All<'_> {
             let body = status.export_spec.as_ref().map(Message::encode_to_vec);
             specs.push((Kind::Export, spec_row(stamp.clone(), body, &status.export_opaque)));
             // A tombstone belongs to a delete that had begun, and whose second half was never sent.
-            found.rewish = status.export_spec.is_none();
+            found.is_outdated = status.export_spec.is_none();
             if let Some(spec) = &status.export_spec {
                 let export = mooring_api::export_from_wire(id, spec)
                     .map_err(|error| format!("its export makes no sense: {error}"))?;
@@ -384,8 +384,8 @@ impl All<'_> {
                 None => return Err(format!("nothing is kept of its attachment {}", grant.attachment)),
             };
             let mut row = self.attachment(&found.row, &grant, one, seen);
-            row.wished_at = stamp.generation;
-            found.rewish |= row.native.is_some() && !self.is_heard(row.native);
+            row.in_spec_since = stamp.generation;
+            found.is_outdated |= row.native.is_some() && !self.is_heard(row.native);
             found.attachments.push(row);
         }
         found.slots = export.fc.grants.iter().map(|grant| (grant.initiator, grant.slot)).collect();
@@ -395,7 +395,7 @@ impl All<'_> {
         found.attachments.sort_by_key(|row| (row.created_at, row.id));
         let none = || Abort::from(Refusal::Internal("no credentials".to_owned()));
         let nexuses: BTreeMap<_, _> = found.nexuses.iter().map(|(of, nexus)| (of, nexus)).collect();
-        let own = wishes::export_spec(
+        let own = volume_specs::export_spec(
             export.volume,
             &found.attachments,
             |initiator| nexuses.get(initiator).map(|nexus| nexus.0.clone()).ok_or_else(none),
@@ -406,7 +406,8 @@ impl All<'_> {
         // Session settings follow from the type alone, and its change may have been under way.
         let own = own.map(|own| ExportSpec { tuning: export.tuning.clone(), ..own });
         let volume_type = found.kept.volume_type.as_ref();
-        found.rewish |= volume_type.is_some_and(|of| !tuning::of(&of.extra_specs).is_same(&export.tuning));
+        found.is_outdated |=
+            volume_type.is_some_and(|of| !tuning::of(&of.extra_specs).is_same(&export.tuning));
         if own.ok().map(sorted) != Some(sorted(export.clone())) {
             return Err(
                 "what is kept of its attachments does not make the grants that its agent keeps".to_owned()
@@ -433,7 +434,8 @@ impl All<'_> {
         seen: Option<&ExportReport>,
     ) -> AttachmentRow {
         let id = kept.id;
-        let has = |host: AgentId| self.connection(volume.id, host).is_some_and(|spec| wishes_for(spec, id));
+        let has =
+            |host: AgentId| self.connection(volume.id, host).is_some_and(|spec| has_attachment(spec, id));
         // Where the kept data is missing, the agent that has the connection shows that its host is
         // native.
         let ours = || {
@@ -492,8 +494,11 @@ impl All<'_> {
             if !granted {
                 found.revoked.insert(*host);
             }
-            let has: BTreeMap<_, _> =
-                spec.attachments.iter().map(|wish| (wish.attachment_id.clone(), wish.cache_off)).collect();
+            let has: BTreeMap<_, _> = spec
+                .attachments
+                .iter()
+                .map(|attachment| (attachment.attachment_id.clone(), attachment.cache_off))
+                .collect();
             let mut wanted = BTreeMap::new();
             let of_host = |row: &&mut AttachmentRow| row.native == Some(*host) && row.wants_path();
             for row in found.attachments.iter_mut().filter(of_host) {
@@ -503,7 +508,7 @@ impl All<'_> {
                 }
                 wanted.insert(id, row.cache == Cache::Off);
             }
-            found.rewish |= wanted != has;
+            found.is_outdated |= wanted != has;
         }
     }
 
@@ -537,9 +542,9 @@ impl All<'_> {
     }
 }
 
-fn wishes_for(spec: &v1::ConnectionSpec, id: AttachmentId) -> bool {
+fn has_attachment(spec: &v1::ConnectionSpec, id: AttachmentId) -> bool {
     let id = id.to_string();
-    spec.attachments.iter().any(|wish| wish.attachment_id == id)
+    spec.attachments.iter().any(|attachment| attachment.attachment_id == id)
 }
 
 /// Sorts an export, so that two exports with the same content are equal.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::RebuildError;
 use super::ask::Heard;
 use super::read::{Found, FoundVolume};
-use crate::flow::{review, wishes};
+use crate::flow::{review, volume_specs};
 use crate::initiators::Initiators;
 use crate::store::{Abort, Db, ReviewKind, Stage, Store};
 
@@ -102,8 +102,8 @@ fn write_volume(db: &Db<'_>, found: &FoundVolume) -> Result<(), Abort> {
     }
     // Derived from the attachments, which are there only now.
     db.derive_status(row.id)?;
-    if found.rewish {
-        wishes::apply(db, row.id, &mut [], &found.revoked)?;
+    if found.is_outdated {
+        volume_specs::apply(db, row.id, &mut [], &found.revoked)?;
     }
     // Its agent must be looked at first, as after a restore.
     Ok(db.put_in_review(row.id, ReviewKind::Restored, review::RESTORED)?)

@@ -99,51 +99,52 @@ pub struct Change {
 
 /// Decides whether a volume gets its new type. The checks come in the order of the Block Storage
 /// API: the first that fails answers.
-pub fn retype(wish: &Retype<'_>) -> Result<Change, Refused> {
-    if !wish.may_retype {
+pub fn retype(asked: &Retype<'_>) -> Result<Change, Refused> {
+    if !asked.may_retype {
         return Err(Refused::Forbidden("volume:retype"));
     }
-    let new_type = wish.new_type.ok_or_else(|| Refused::NotFound(wish.named.chars().take(255).collect()))?;
+    let new_type =
+        asked.new_type.ok_or_else(|| Refused::NotFound(asked.named.chars().take(255).collect()))?;
     let specs = &new_type.extra_specs;
-    types::check_size(specs, &new_type.name, wish.size_gib)?;
+    types::check_size(specs, &new_type.name, asked.size_gib)?;
     let multiattach = types::is_multiattach(specs);
-    check_flag(wish, multiattach)?;
-    check_tuning(wish, &tuning::of(specs))?;
+    check_flag(asked, multiattach)?;
+    check_tuning(asked, &tuning::of(specs))?;
     if types::check_encryption(specs).is_err() {
         return Err(RuleViolation::Retype(RetypeViolation::Encrypted).into());
     }
-    wish.quota.clone().map_err(RuleViolation::Quota)?;
-    let rests = matches!(wish.status, VolumeStatus::Available | VolumeStatus::InUse);
-    if !rests || wish.operation.is_some() || new_type.id == wish.old_type {
+    asked.quota.clone().map_err(RuleViolation::Quota)?;
+    let rests = matches!(asked.status, VolumeStatus::Available | VolumeStatus::InUse);
+    if !rests || asked.operation.is_some() || new_type.id == asked.old_type {
         // A volume that rests is refused for its type, and one at work for its work.
-        let attached = !rests && wish.operation.is_none();
+        let attached = !rests && asked.operation.is_none();
         return Err(RuleViolation::Retype(RetypeViolation::State {
-            in_the_way: wish.in_the_way.filter(|_| attached),
-            announced: if attached { wish.announced } else { 0 },
+            in_the_way: asked.in_the_way.filter(|_| attached),
+            announced: if attached { asked.announced } else { 0 },
         })
         .into());
     }
-    match &wish.unfit {
+    match &asked.unfit {
         None => Ok(Change { type_id: new_type.id, multiattach }),
         Some(why) => Err(Refused::Rule(RuleViolation::Retype(RetypeViolation::PoolCannotServe {
             type_name: new_type.name.clone(),
             why: why.clone(),
-            may_move: wish.migration == MigrationPolicy::OnDemand,
+            may_move: asked.migration == MigrationPolicy::OnDemand,
         }))),
     }
 }
 
 /// Refuses a change of the flag while the volume is attached: a hypervisor has set its disk up by
 /// it.
-fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
-    if multiattach == wish.multiattach {
+fn check_flag(asked: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
+    if multiattach == asked.multiattach {
         return Ok(());
     }
-    if wish.status != VolumeStatus::Available {
-        let (status, in_the_way) = (wish.status, wish.in_the_way);
+    if asked.status != VolumeStatus::Available {
+        let (status, in_the_way) = (asked.status, asked.in_the_way);
         return Err(RuleViolation::Retype(RetypeViolation::Shares { status, in_the_way }).into());
     }
-    if multiattach && !wish.may_multiattach {
+    if multiattach && !asked.may_multiattach {
         return Err(Refused::Forbidden("volume:multiattach"));
     }
     Ok(())
@@ -152,10 +153,10 @@ fn check_flag(wish: &Retype<'_>, multiattach: bool) -> Result<(), Refused> {
 /// Refuses a change of session settings while the volume is attached. An existing session would
 /// keep the old settings until its next login, and its queue depth for good: nobody could say how a
 /// host is served.
-fn check_tuning(wish: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
-    if wish.status == VolumeStatus::Available || new.is_same(wish.tuning) {
+fn check_tuning(asked: &Retype<'_>, new: &Tuning) -> Result<(), Refused> {
+    if asked.status == VolumeStatus::Available || new.is_same(asked.tuning) {
         return Ok(());
     }
-    let (status, in_the_way) = (wish.status, wish.in_the_way);
+    let (status, in_the_way) = (asked.status, asked.in_the_way);
     Err(RuleViolation::Retype(RetypeViolation::Tunes { status, in_the_way }).into())
 }

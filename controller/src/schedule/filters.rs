@@ -103,12 +103,12 @@ fn capabilities(pool: &Pool, request: &Request) -> Option<String> {
         return Some("it cannot serve a volume to many hosts (multiattach)".to_owned());
     }
     // A demand that is not met would show only when the disk is full.
-    let missing = request.provisioning.filter(|wish| match wish {
+    let missing = request.provisioning.filter(|provisioning| match provisioning {
         Provisioning::Thin => !pool.capacity.thin,
         Provisioning::Thick => !pool.capacity.thick,
     });
-    if let Some(wish) = missing {
-        return Some(format!("it has no {} volumes", wish.as_str()));
+    if let Some(provisioning) = missing {
+        return Some(format!("it has no {} volumes", provisioning.as_str()));
     }
     specs::unsatisfied(&pool.capabilities, &request.specs)
 }

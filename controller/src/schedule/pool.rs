@@ -97,8 +97,8 @@ impl Capacity {
 
     /// Returns `true` if a volume would be thin there: it is, where thin is possible and thick is
     /// not demanded.
-    pub fn would_be_thin(&self, wish: Option<Provisioning>) -> bool {
-        self.thin && wish != Some(Provisioning::Thick)
+    pub fn would_be_thin(&self, provisioning: Option<Provisioning>) -> bool {
+        self.thin && provisioning != Some(Provisioning::Thick)
     }
 
     fn reserved(&self, total: u64) -> u64 {
@@ -108,12 +108,12 @@ impl Capacity {
 
     /// Returns the bytes that can still be given to volumes, as thin or thick ones. `None`:
     /// unknown, or infinite.
-    pub fn available(&self, wish: Option<Provisioning>) -> Option<u64> {
+    pub fn available(&self, provisioning: Option<Provisioning>) -> Option<u64> {
         let (total, free) = (self.total.bytes()?, self.free.bytes()?);
         let reserved = self.reserved(total);
         let usable = total.saturating_sub(reserved);
         let taken = self.provisioned.saturating_add(self.promised);
-        if !self.would_be_thin(wish) {
+        if !self.would_be_thin(provisioning) {
             let left = free.saturating_sub(self.promised).saturating_sub(reserved);
             return Some(left.min(usable.saturating_sub(taken)));
         }
@@ -126,9 +126,9 @@ impl Capacity {
 
     /// Returns the bytes that can be written there now. `None`: unknown, or infinite. A thin volume
     /// that is promised has written nothing yet: only what is written counts in a thin pool.
-    pub fn physical(&self, wish: Option<Provisioning>) -> Option<u64> {
-        if !self.would_be_thin(wish) {
-            return self.available(wish);
+    pub fn physical(&self, provisioning: Option<Provisioning>) -> Option<u64> {
+        if !self.would_be_thin(provisioning) {
+            return self.available(provisioning);
         }
         let (total, free) = (self.total.bytes()?, self.free.bytes()?);
         Some(free.saturating_sub(self.reserved(total)))
@@ -142,7 +142,7 @@ impl Capacity {
     }
 
     /// Returns the reason why a volume of this size has no place there. `None`: it has.
-    pub fn refuses(&self, bytes: u64, wish: Option<Provisioning>) -> Option<String> {
+    pub fn refuses(&self, bytes: u64, provisioning: Option<Provisioning>) -> Option<String> {
         // A pool that cannot tell its free space is believed to have enough.
         self.free.bytes()?;
         let Some(total) = self.total.bytes() else {
@@ -151,12 +151,12 @@ impl Capacity {
                 format!("{} % of it are reserved, and its total is not known", self.reserved_percentage)
             });
         };
-        let thin = self.would_be_thin(wish);
+        let thin = self.would_be_thin(provisioning);
         let ratio = self.max_over_subscription_ratio;
         if thin && (ratio.is_nan() || ratio < 1.0) {
             return Some(format!("its max_over_subscription_ratio is {ratio}, and must be 1 at least"));
         }
-        let available = self.available(wish).unwrap_or(0);
+        let available = self.available(provisioning).unwrap_or(0);
         match self.whole_extents(bytes) {
             Some(needed) if needed <= available && total > 0 => None,
             _ => Some(format!(

@@ -19,7 +19,7 @@ use super::{Refusal, Service, mode, not_in_review};
 use crate::domain::Transport;
 use crate::domain::{Attachment, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::rules;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -48,7 +48,7 @@ pub(super) fn apply(
     if let Some(mode) = words.mode.filter(|mode| *mode != row.mode) {
         mode::change(db, volume, &mut row, mode, &before)?;
         if row.wants_grant() {
-            row.wished_at = Generation::ZERO;
+            row.in_spec_since = Generation::ZERO;
         }
     }
     if let Some(mountpoint) = words.mountpoint {
@@ -62,9 +62,9 @@ pub(super) fn apply(
     }
     not_in_review(volume)?;
     let mut changed = [row];
-    let rewished = wishes::apply_to(db, volume, before, &mut changed, &BTreeSet::new())?;
+    let spec_changes = volume_specs::apply_to(db, volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
-    Ok((row, rewished))
+    Ok((row, spec_changes))
 }
 
 /// The mode that a connector asks for, on an attachment that has a mode. `None` if the connector
@@ -118,10 +118,10 @@ pub(super) fn connector(
     let mode = place.connector.as_ref().map(|connector| mode_of(&row, connector)).transpose()?.flatten();
     let words = Words { mode, mountpoint: place.mountpoint(), connector: place.connector.as_ref() };
     let before = db.attachments_of(volume.id)?;
-    let (row, rewished) = apply(db, volume, before, row, &words)?;
+    let (row, spec_changes) = apply(db, volume, before, row, &words)?;
     let enforces = mode.filter(|_| row.is_granted());
     let attachment = view::attachment_now(facts, db, volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision, enforces }))
+    Ok(Step::Done(Begun { attachment, spec_changes, revision, enforces }))
 }
 
 impl Service {
@@ -135,8 +135,8 @@ impl Service {
     ) -> Result<Attachment, Refusal> {
         let (id, volume) = (begun.attachment.id, begun.attachment.volume);
         let changes = self.flow.follow(volume);
-        if begun.rewished.storage {
-            self.flow.go(volume, &begun.rewished.hosts);
+        if begun.spec_changes.storage {
+            self.flow.go(volume, &begun.spec_changes.hosts);
         }
         if begun.enforces.is_none() {
             return Ok(begun.attachment);

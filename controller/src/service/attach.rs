@@ -20,7 +20,7 @@ use crate::domain::{
     RuleViolation, Transport, VolumeStatus,
 };
 use crate::flow::Facts;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
@@ -57,7 +57,7 @@ pub(super) enum Step<T> {
 /// An attachment whose connection has begun.
 pub(super) struct Begun {
     pub(super) attachment: Attachment,
-    pub(super) rewished: SpecChanges,
+    pub(super) spec_changes: SpecChanges,
     /// The volume's revision before the transaction.
     pub(super) revision: u64,
     /// Mode to enforce before the answer; only an attachment that was already granted has one.
@@ -312,7 +312,7 @@ pub(super) fn connect(
     facts.agents.up(volume.agent).map_err(Refusal::Unavailable)?;
     row.lun = match &initiators {
         Initiators::Iscsi(iqn) => {
-            wishes::nexus(db, volume.id, iqn, place.native.is_some())?;
+            volume_specs::nexus(db, volume.id, iqn, place.native.is_some())?;
             None
         }
         Initiators::Fc(ports) => Some(numbers::take(db, volume, ports)?),
@@ -442,8 +442,8 @@ fn create(
     facts.policies().check("volume:attachment_create", caller, &volumes::target(&volume))?;
     if let Some(kept) = repeated(db, caller, new, place.as_ref())? {
         let attachment = view::attachment_now(facts, db, &volume, kept, Secrets::Shown)?;
-        let rewished = SpecChanges::default();
-        return Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }));
+        let spec_changes = SpecChanges::default();
+        return Ok(Step::Done(Begun { attachment, spec_changes, revision, enforces: None }));
     }
     let before = db.attachments_of(volume.id)?;
     let existing = existing_of(&before, volume.reserved);
@@ -462,10 +462,10 @@ fn create(
         }
     }
     let mut changed = [row];
-    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let spec_changes = volume_specs::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
+    Ok(Step::Done(Begun { attachment, spec_changes, revision, enforces: None }))
 }
 
 /// Gives a reserved attachment its place.
@@ -514,10 +514,10 @@ fn update(
     row.status = AttachmentStatus::Attaching;
     row.attached_at = None;
     let mut changed = [row];
-    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let spec_changes = volume_specs::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
+    Ok(Step::Done(Begun { attachment, spec_changes, revision, enforces: None }))
 }
 
 /// State of a wait for a grant.
@@ -572,7 +572,7 @@ pub(super) fn complete(
     row.legacy = false;
     row.attached_at = Some(db.now);
     row.steps.push(("done".to_owned(), facts.elapsed_ms(id, row.created_at)));
-    wishes::apply(db, volume.id, &mut [row], &BTreeSet::new())
+    volume_specs::apply(db, volume.id, &mut [row], &BTreeSet::new())
 }
 
 impl Service {
@@ -717,8 +717,8 @@ impl Service {
         let volume = begun.attachment.volume;
         self.facts.start_clock(begun.attachment.id, arrived);
         let now = self.flow.touch(volume);
-        if begun.rewished.storage || begun.attachment.initiator.is_some() {
-            self.flow.wake(volume, &begun.rewished.hosts);
+        if begun.spec_changes.storage || begun.attachment.initiator.is_some() {
+            self.flow.wake(volume, &begun.spec_changes.hosts);
         }
         if now == begun.revision + 1 { now } else { begun.revision }
     }
@@ -770,11 +770,11 @@ impl Service {
             let row = find(db, &caller, id)?;
             facts.policies().check("volume:attachment_complete", &caller, &Target::of(&row.project))?;
             let volume = volume_of(db, &row)?;
-            let rewished = complete(&facts, db, &volume, row)?;
-            Ok((volume.id, volume.agent, rewished))
+            let spec_changes = complete(&facts, db, &volume, row)?;
+            Ok((volume.id, volume.agent, spec_changes))
         };
-        let (volume, agent, rewished) = self.store.write("complete an attachment", write).await?;
-        self.completed(id, volume, agent, &rewished);
+        let (volume, agent, spec_changes) = self.store.write("complete an attachment", write).await?;
+        self.completed(id, volume, agent, &spec_changes);
         Ok(())
     }
 
@@ -783,11 +783,11 @@ impl Service {
         id: AttachmentId,
         volume: VolumeId,
         agent: AgentId,
-        rewished: &SpecChanges,
+        spec_changes: &SpecChanges,
     ) {
         self.facts.stop_clock(id);
-        if rewished.storage {
-            self.flow.wake(volume, &rewished.hosts);
+        if spec_changes.storage {
+            self.flow.wake(volume, &spec_changes.hosts);
         }
         // The attachment's session is in the kernel's view: a later list must ask the agent anew.
         if let Some(agent) = self.facts.agents.by_id(agent) {

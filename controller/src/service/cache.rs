@@ -17,7 +17,7 @@ use super::{Refusal, Service, Wait, attach, not_in_review, obstacle, told};
 use crate::agents::Agent;
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::permits;
 use crate::policy::Target;
 use crate::store::{Abort, AttachmentRow, Db, Kind};
@@ -36,7 +36,7 @@ struct Wanted {
 fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
     let Some(host) = row.native.filter(|_| row.wants_path()) else { return Ok(None) };
     let Some(spec) = db.spec(row.volume, Kind::Connection(host))? else { return Ok(None) };
-    let cache = wishes::cache_on(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
+    let cache = volume_specs::cache_on(&db.attachments_of(row.volume)?, host).unwrap_or(row.cache);
     Ok(Some(Wanted { volume: row.volume, host, generation: spec.stamp.generation, cache }))
 }
 
@@ -72,8 +72,8 @@ fn begin(
     row.cache = cache;
     let before = db.attachments_of(volume.id)?;
     let mut changed = [row];
-    let rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
-    Ok((volume.id, rewished))
+    let spec_changes = volume_specs::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    Ok((volume.id, spec_changes))
 }
 
 /// The disk that must show the flag before this call is answered. `None` if no host follows the
@@ -124,9 +124,9 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (facts, owner) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, cache);
-        let (volume, rewished) = self.store.write("change an attachment's cache flag", write).await?;
+        let (volume, spec_changes) = self.store.write("change an attachment's cache flag", write).await?;
         let mut changes = self.flow.follow(volume);
-        self.flow.go(volume, &rewished.hosts);
+        self.flow.go(volume, &spec_changes.hosts);
         loop {
             let read = move |db: &Db<'_>| still_wanted(db, id, cache);
             let wanted = self.store.read("read an attachment's cache flag", read).await?;

@@ -19,7 +19,7 @@ use crate::domain::{
 use crate::flow::Facts;
 use crate::flow::forced::{ask, force_away, force_in_review, force_or_end};
 use crate::flow::seen::wanted_mode;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
@@ -154,8 +154,8 @@ fn begin(
         volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
     let revision = facts.revision(volume.id);
     if volume.review.is_some() && way.is_forced() {
-        let rewished = begin_in_review(db, caller, &volume, row, way)?;
-        return Ok(Begun::Going(volume.id, rewished, revision));
+        let spec_changes = begin_in_review(db, caller, &volume, row, way)?;
+        return Ok(Begun::Going(volume.id, spec_changes, revision));
     }
     not_in_review(&volume)?;
     if way == Way::Asked
@@ -178,14 +178,14 @@ fn begin(
         let again = row.native.filter(|_| row.is_going());
         going.push(row);
         let before = db.attachments_of(volume.id)?;
-        let mut rewished = wishes::apply_to(db, &volume, before, &mut going, &BTreeSet::new())?;
+        let mut spec_changes = volume_specs::apply_to(db, &volume, before, &mut going, &BTreeSet::new())?;
         // On a repeated call, the host looks again, too.
-        rewished.hosts.extend(again);
-        return Ok(Begun::Going(volume.id, rewished, revision));
+        spec_changes.hosts.extend(again);
+        return Ok(Begun::Going(volume.id, spec_changes, revision));
     }
-    let rewished = end_unconnected(db, &asked, &mut row, way.is_forced(), &mut going)?;
+    let spec_changes = end_unconnected(db, &asked, &mut row, way.is_forced(), &mut going)?;
     let answer = detached(facts, db, caller, id, volume.id, None)?;
-    Ok(Begun::Gone(volume.id, rewished, Box::new(answer)))
+    Ok(Begun::Gone(volume.id, spec_changes, Box::new(answer)))
 }
 
 /// Ends an attachment of which no agent has any part, together with those that are `going`.
@@ -199,7 +199,7 @@ pub(super) fn end_unconnected(
     ask(asked, row, false);
     db.detach(row, None, forced)?;
     db.attachment_event(row.volume)?;
-    wishes::apply(db, row.volume, going, &BTreeSet::new())
+    volume_specs::apply(db, row.volume, going, &BTreeSet::new())
 }
 
 /// Begins a force detach from a volume in review. No spec is written for it: the storage agent
@@ -250,7 +250,7 @@ fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
 /// The receipt of a detaching attachment. `None` while there is none for all of its initiators.
 pub(super) fn receipt_of(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
     weakest(db, row, |initiator| {
-        let found = db.receipt_since(row.volume, initiator, row.wished_at)?;
+        let found = db.receipt_since(row.volume, initiator, row.in_spec_since)?;
         Ok(found.map(|(_, receipt)| receipt))
     })
 }
@@ -307,9 +307,9 @@ fn standing(
 pub(super) fn told(facts: &Facts, db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Receipt>, Abort> {
     let agent = db.volume(row.volume)?.and_then(|volume| facts.agents.by_id(volume.agent));
     let Some(agent) = agent else { return Ok(None) };
-    weakest(db, row, |initiator| match agent.receipt_since(row.volume, initiator, row.wished_at) {
+    weakest(db, row, |initiator| match agent.receipt_since(row.volume, initiator, row.in_spec_since) {
         // The database may already have the receipt of one of several ports.
-        None => Ok(db.receipt_since(row.volume, initiator, row.wished_at)?.map(|(_, receipt)| receipt)),
+        None => Ok(db.receipt_since(row.volume, initiator, row.in_spec_since)?.map(|(_, receipt)| receipt)),
         said => Ok(said),
     })
 }
@@ -374,15 +374,15 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let unproven_at = Instant::now() + KERNEL_ANSWER_DEADLINE.min(wait.0);
         let mut looked = None;
-        let (volume, rewished, revision) = loop {
+        let (volume, spec_changes, revision) = loop {
             let (facts, owner) = (self.facts.clone(), caller.clone());
             let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, way, looked);
             match self.store.write("begin to detach", write).await? {
-                Begun::Going(volume, rewished, revision) => break (volume, rewished, revision),
-                Begun::Gone(volume, rewished, answer) => {
+                Begun::Going(volume, spec_changes, revision) => break (volume, spec_changes, revision),
+                Begun::Gone(volume, spec_changes, answer) => {
                     self.flow.touch(volume);
-                    if rewished.storage || !rewished.hosts.is_empty() {
-                        self.flow.wake(volume, &rewished.hosts);
+                    if spec_changes.storage || !spec_changes.hosts.is_empty() {
+                        self.flow.wake(volume, &spec_changes.hosts);
                     }
                     return Ok(*answer);
                 }
@@ -394,7 +394,7 @@ impl Service {
         let now = self.flow.touch(volume);
         let known = if now == revision + 1 { now } else { revision };
         let (mut changes, mut news) = self.flow.follow_from(volume, known);
-        self.flow.wake(volume, &rewished.hosts);
+        self.flow.wake(volume, &spec_changes.hosts);
         let mut limit = if way.is_forced() { unproven_at } else { deadline };
         let mut over = false;
         loop {
@@ -440,16 +440,19 @@ impl Service {
                 let volume = row.volume;
                 if row.has_grant() {
                     row.status = AttachmentStatus::Detaching;
-                    return Ok(Some((volume, wishes::apply(db, volume, &mut [row], &BTreeSet::new())?)));
+                    return Ok(Some((
+                        volume,
+                        volume_specs::apply(db, volume, &mut [row], &BTreeSet::new())?,
+                    )));
                 }
                 db.detach(&row, None, false)?;
                 db.attachment_event(volume)?;
-                Ok(Some((volume, wishes::apply(db, volume, &mut [], &BTreeSet::new())?)))
+                Ok(Some((volume, volume_specs::apply(db, volume, &mut [], &BTreeSet::new())?)))
             }
             _ => Ok(None),
         };
         match self.store.write("take away what could not be attached", write).await {
-            Ok(Some((volume, rewished))) => self.flow.go(volume, &rewished.hosts),
+            Ok(Some((volume, spec_changes))) => self.flow.go(volume, &spec_changes.hosts),
             Ok(None) => {}
             Err(refusal) => {
                 tracing::warn!(attachment = %id, error = %refusal, "what could not be attached stays");
@@ -523,7 +526,7 @@ mod tests {
             initiator: ports.parse().ok(),
             lun: Some(mooring_model::Lun(1)),
             access: Access::of(if wanted { 20 } else { 40 }),
-            wished_at: SINCE,
+            in_spec_since: SINCE,
             ..AttachmentRow::reserved(AttachmentId::from_u128(id), VOLUME, "p", SystemTime::UNIX_EPOCH)
         }
     }

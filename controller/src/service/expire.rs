@@ -11,7 +11,7 @@ use mooring_model::{AttachmentId, VolumeId};
 use super::detach::end_unconnected;
 use super::{Refusal, Service};
 use crate::flow::Flow;
-use crate::flow::wishes::SpecChanges;
+use crate::flow::volume_specs::SpecChanges;
 use crate::store::{Abort, Asked, Db, Store};
 
 /// Time between two searches.

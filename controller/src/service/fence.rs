@@ -31,7 +31,7 @@ use crate::domain::{
 };
 use crate::flow::Facts;
 use crate::flow::forced::force_rows;
-use crate::flow::wishes::SpecChanges;
+use crate::flow::volume_specs::SpecChanges;
 use crate::initiators::Initiators;
 use crate::permits::{self, Ended};
 use crate::policy::Target;
@@ -47,7 +47,7 @@ const FENCES_MAX: u32 = 1_000;
 struct Cutting {
     volume: VolumeId,
     parts: Vec<AttachmentId>,
-    rewished: SpecChanges,
+    spec_changes: SpecChanges,
 }
 
 /// Refuses a new access that a fence in force forbids.
@@ -100,7 +100,7 @@ fn cut(
     volume: VolumeId,
     initiators: &BTreeSet<Initiator>,
 ) -> Result<Cutting, Abort> {
-    let mut cutting = Cutting { volume, parts: Vec::new(), rewished: SpecChanges::default() };
+    let mut cutting = Cutting { volume, parts: Vec::new(), spec_changes: SpecChanges::default() };
     let Some(row) = db.volume(volume)? else { return Ok(cutting) };
     let is_fenced = |row: &AttachmentRow| {
         let mut names = row.initiator.iter().flat_map(Initiators::each);
@@ -111,7 +111,7 @@ fn cut(
         db.fence_part(fence, attachment.id, volume)?;
         cutting.parts.push(attachment.id);
     }
-    cutting.rewished = force_rows(db, &asked_by(db, caller), &row, rows)?;
+    cutting.spec_changes = force_rows(db, &asked_by(db, caller), &row, rows)?;
     Ok(cutting)
 }
 
@@ -342,7 +342,7 @@ impl Service {
         let (id, begun) = self.store.write("fence a host", write).await?;
         tracing::info!(host = name, fence = %id, volumes = begun.len(), user = %caller.user, "a host is fenced");
         for cutting in &begun {
-            self.flow.go(cutting.volume, &cutting.rewished.hosts);
+            self.flow.go(cutting.volume, &cutting.spec_changes.hosts);
         }
         self.compare_nodes(deadline).await;
         let unproven_at = (asked + KERNEL_ANSWER_DEADLINE).min(deadline);

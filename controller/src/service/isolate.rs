@@ -10,7 +10,7 @@ use mooring_model::{Cut, VolumeId, VolumeKind};
 use super::revert::who;
 use super::{Refusal, Service, not_in_review, volumes};
 use crate::domain::{Caller, IsolationChange, VolumeIsolation};
-use crate::flow::{Facts, wishes};
+use crate::flow::{Facts, volume_specs};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Refuses any work on an isolated volume, and any new attachment: LVM would put the volume's table
@@ -53,10 +53,10 @@ fn set(
     caller: &Caller,
     id: VolumeId,
     change: IsolationChange,
-) -> Result<wishes::SpecChanges, Abort> {
+) -> Result<volume_specs::SpecChanges, Abort> {
     let volume = volumes::find(facts, db, caller, id)?;
     if (volume.isolated_since().is_some()) == (change != IsolationChange::End) {
-        return Ok(wishes::SpecChanges::default());
+        return Ok(volume_specs::SpecChanges::default());
     }
     not_in_review(&volume)?;
     let since = match change {
@@ -76,7 +76,7 @@ fn set(
         }
     };
     db.keep_isolation(&volume, since)?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())
 }
 
 impl Service {
@@ -90,8 +90,8 @@ impl Service {
         self.facts.policies().check("mooring:cut", caller, &crate::policy::Target::default())?;
         let (facts, of) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| set(&facts, db, &of, id, change);
-        let rewished = self.store.write("cut a volume off, or give it back", write).await?;
-        self.flow.go(id, &rewished.hosts);
+        let spec_changes = self.store.write("cut a volume off, or give it back", write).await?;
+        self.flow.go(id, &spec_changes.hosts);
         Ok(())
     }
 }

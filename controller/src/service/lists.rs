@@ -15,7 +15,7 @@ use crate::domain::{
     VolumesSummary,
 };
 use crate::flow::place::zone_of;
-use crate::flow::{Facts, wishes};
+use crate::flow::{Facts, volume_specs};
 use crate::list::{Filter, ListQuery, Page, Test, UNKNOWN};
 use crate::schedule::capabilities::BACKEND;
 use crate::store::{Abort, AgentRow, Db};
@@ -137,7 +137,7 @@ fn change_metadata(
     // A spec carries the metadata, so that a controller can be rebuilt. A volume in review gets no
     // new spec.
     if row.review.is_none() {
-        wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+        volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     }
     Ok(row.metadata)
 }

@@ -21,8 +21,8 @@ use crate::agents::calls::CallError;
 use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
 use crate::error::announced_attachments;
 use crate::flow::place::zone_of;
-use crate::flow::wishes::GIB;
-use crate::flow::{Facts, place, wishes};
+use crate::flow::volume_specs::GIB;
+use crate::flow::{Facts, place, volume_specs};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
@@ -171,7 +171,7 @@ fn manage(
     }
     let id = VolumeId::random();
     insert(db, caller, id, new, (to, &volume_type))?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(id)
 }
 
@@ -207,7 +207,7 @@ fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
         ));
     }
     db.set_operation(id, Some(Operation::Unmanaging), None)?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 

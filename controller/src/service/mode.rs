@@ -24,7 +24,7 @@ use super::{Refusal, Service, Wait, attach, not_in_review, obstacle};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
 use crate::flow::seen::{seen_mode, wanted_mode};
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::policy::Target;
@@ -178,23 +178,23 @@ fn begin(
     change(db, &volume, &mut row, new.mode, &before)?;
     row.mode_asked = true;
     let mut changed = [row];
-    let mut rewished = wishes::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
+    let mut spec_changes = volume_specs::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let rows = db.attachments_of(volume.id)?;
     let barrier = if new.barrier {
         let iqn = drained(facts, &row, &volume, &rows)?;
-        let (id, changed) = wishes::barrier(db, volume.id, &iqn)?;
-        rewished.storage |= changed;
+        let (id, changed) = volume_specs::barrier(db, volume.id, &iqn)?;
+        spec_changes.storage |= changed;
         if let Some(host) = gave_up(facts, &row) {
             db.renew(volume.id, Kind::Connection(host), Generation::ZERO)?;
-            rewished.hosts.insert(host);
+            spec_changes.hosts.insert(host);
         }
         Some((iqn, id))
     } else {
         None
     };
     if !row.wants_grant() {
-        return Ok((None, volume.id, rewished));
+        return Ok((None, volume.id, spec_changes));
     }
     let generation = |kind| Ok::<_, Abort>(db.spec_stamp(volume.id, kind)?.map(|stamp| stamp.generation));
     let connection = match row.native.filter(|_| row.wants_path()) {
@@ -205,7 +205,7 @@ fn begin(
     let names = row.initiator.iter().flat_map(Initiators::each);
     let modes = names.map(|name| (name.clone(), wanted_mode(&rows, &name))).collect();
     let wanted = Wanted { volume: volume.id, storage: volume.agent, modes, export, connection, barrier };
-    Ok((Some(wanted), volume.id, rewished))
+    Ok((Some(wanted), volume.id, spec_changes))
 }
 
 /// Ok if the agents report the new mode; else the reason why they do not yet.
@@ -249,9 +249,9 @@ impl Service {
         let deadline = Instant::now() + wait.0;
         let (facts, owner) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, new);
-        let (wanted, volume, rewished) = self.store.write("change an attachment's mode", write).await?;
+        let (wanted, volume, spec_changes) = self.store.write("change an attachment's mode", write).await?;
         let mut changes = self.flow.follow(volume);
-        self.flow.go(volume, &rewished.hosts);
+        self.flow.go(volume, &spec_changes.hosts);
         while let Some(why) = wanted.as_ref().and_then(|wanted| seen(&self.facts, wanted).err()) {
             if permits::until(deadline, changes.changed()).await.is_err() {
                 let why = self.waits_for(caller, why);

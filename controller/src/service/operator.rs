@@ -12,7 +12,7 @@ use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, sna
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::error::announced_attachments;
 use crate::flow::place::{self, Figures};
-use crate::flow::{Facts, wishes};
+use crate::flow::{Facts, volume_specs};
 use crate::rules::{self, Operation};
 use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -50,7 +50,7 @@ fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), 
         return Ok(db.delete_volume(volume.id)?);
     }
     db.set_operation(volume.id, Some(leaving), None)?;
-    wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -76,7 +76,7 @@ fn set_bootable(
 /// volume in review gets no new spec.
 fn told(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     if volume.review.is_none() {
-        wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+        volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
     }
     Ok(())
 }
@@ -205,7 +205,7 @@ fn extend(
         ))
         .into());
     }
-    if u64::from(to_gib) * wishes::GIB > VOLUME_BYTES_MAX {
+    if u64::from(to_gib) * volume_specs::GIB > VOLUME_BYTES_MAX {
         let text =
             format!("Invalid input received: New size for extend, {to_gib}, is more than a volume can have.");
         return Err(Refusal::Invalid(text).into());
@@ -217,7 +217,7 @@ fn extend(
     quotas::check_extend(facts, db, volume, to_gib)?;
     check_space(facts, db, volume, to_gib - from_gib)?;
     db.begin_growth(id, to_gib)?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -240,7 +240,7 @@ fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     not_in_review(volume)?;
     db.take_growth_back(volume, true)?;
     db.set_operation(id, Some(Operation::Extending), None)?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -250,7 +250,7 @@ fn check_space(facts: &Facts, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) ->
     let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
     let kind = if volume.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
     let left = own.and_then(|pool| pool.capacity.available(Some(kind)));
-    let more = u64::from(more_gib) * wishes::GIB;
+    let more = u64::from(more_gib) * volume_specs::GIB;
     if left.is_none_or(|left| more <= left) {
         return Ok(());
     }

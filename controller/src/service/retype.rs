@@ -11,7 +11,7 @@ use mooring_model::{AgentId, AttachmentId, VolumeId};
 use super::{Refusal, Service, not_in_review, quotas, told, types, volumes};
 use crate::domain::{AttachmentStatus, Caller, VolumeStatus, VolumeType};
 use crate::error::RuleAnswer;
-use crate::flow::{Facts, place, wishes};
+use crate::flow::{Facts, place, volume_specs};
 use crate::policy::Target;
 use crate::quota::Delta;
 use crate::rules::retype::{self, MigrationPolicy, Refused, Retype};
@@ -56,7 +56,8 @@ fn unfit(
     new_type: &VolumeType,
 ) -> Result<Option<String>, Abort> {
     let place = PoolRef { agent: volume.agent, pool: volume.pool.clone() };
-    let mut request = Request::new(u64::from(volume.size_gib) * wishes::GIB, new_type.extra_specs.clone());
+    let mut request =
+        Request::new(u64::from(volume.size_gib) * volume_specs::GIB, new_type.extra_specs.clone());
     (request.pool, request.resides) = (Some(place.clone()), Some(place.clone()));
     let row = db.agents()?.into_iter().find(|row| row.id == volume.agent);
     let Some((row, report)) = row.as_ref().and_then(|row| Some((row, row.capabilities.as_ref()?))) else {
@@ -176,9 +177,9 @@ fn write(
     for snapshot in &snapshots {
         // With the flag, as when it was taken: what is kept for a rebuild may name the type by it.
         db.set_type(snapshot.id, change.type_id, change.multiattach)?;
-        wishes::apply(db, snapshot.id, &mut [], &BTreeSet::new())?;
+        volume_specs::apply(db, snapshot.id, &mut [], &BTreeSet::new())?;
     }
-    let hosts = wishes::apply(db, id, &mut [], &BTreeSet::new())?.hosts;
+    let hosts = volume_specs::apply(db, id, &mut [], &BTreeSet::new())?.hosts;
     Ok(Retyped { hosts, snapshots: snapshots.into_iter().map(|snapshot| snapshot.id).collect() })
 }
 

@@ -12,7 +12,7 @@ use super::volumes::not_a_source;
 use super::{Refusal, failed, not_in_review};
 use crate::domain::VolumeStatus;
 use crate::error::announced_attachments;
-use crate::flow::wishes;
+use crate::flow::volume_specs;
 use crate::rules::Operation;
 use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
 
@@ -69,6 +69,6 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
     db.keep_revert(volume, Some(&KeptRevert { revert, withdrawn: None }))?;
     db.set_operation(to, Some(Operation::Restoring), None)?;
     db.set_operation(id, Some(Operation::Reverting), None)?;
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{Refusal, Service, Wait, not_in_review, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::permits;
 use crate::rules::Operation;
@@ -36,7 +36,7 @@ struct Begun {
     volume: VolumeId,
     attachments: Vec<AttachmentId>,
     nexuses: Vec<Iqn>,
-    rewished: SpecChanges,
+    spec_changes: SpecChanges,
 }
 
 /// The initiator whose secrets an attachment uses, or the reason why none can be replaced.
@@ -143,7 +143,7 @@ fn begin(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
         if rotation.stage.is_some() {
             continue;
         }
-        let secrets = wishes::new_secrets(&old)?;
+        let secrets = volume_specs::new_secrets(&old)?;
         if rows.iter().all(|row| row.native.is_some()) {
             db.put_secrets(id, initiator, &old, Some((Stage::Offered, Some(&secrets))))?;
         } else {
@@ -151,10 +151,13 @@ fn begin(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
         }
         changed = true;
     }
-    let rewished =
-        if changed { wishes::apply(db, id, &mut [], &BTreeSet::new())? } else { SpecChanges::default() };
+    let spec_changes = if changed {
+        volume_specs::apply(db, id, &mut [], &BTreeSet::new())?
+    } else {
+        SpecChanges::default()
+    };
     let attachments = nexuses.values().flatten().map(|row| row.id).collect();
-    Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), rewished })
+    Ok(Begun { volume: id, attachments, nexuses: nexuses.into_keys().collect(), spec_changes })
 }
 
 /// The next thing for which a rotation waits. `None`: it has ended.
@@ -201,7 +204,7 @@ impl Service {
         let write = move |db: &Db<'_>| begin(&facts, db, &owner, id, new);
         let begun = self.store.write("rotate secrets", write).await?;
         let mut changes = self.flow.follow(begun.volume);
-        self.flow.go(begun.volume, &begun.rewished.hosts);
+        self.flow.go(begun.volume, &begun.spec_changes.hosts);
         loop {
             let (facts, of) = (self.facts.clone(), (begun.volume, begun.nexuses.clone()));
             let read = move |db: &Db<'_>| waits_for(&facts, db, &of);

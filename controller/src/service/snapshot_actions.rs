@@ -11,7 +11,7 @@ use mooring_model::VolumeId;
 use super::snapshots::find;
 use super::{Refusal, Service, not_in_review, volumes};
 use crate::domain::{Caller, SnapshotAction, VolumeStatus};
-use crate::flow::wishes;
+use crate::flow::volume_specs;
 use crate::rules::Operation;
 use crate::store::{Abort, Db, VolumeRow};
 
@@ -101,7 +101,7 @@ fn force_delete(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
     let unsent = row.operation == Some(Operation::Creating) && !db.may_be_sent(row.id)?;
     if unsent || !row.is_placed() {
         // No agent has any part of this snapshot.
-        db.forget_wish(row.id)?;
+        db.forget_spec(row.id)?;
         return Ok(db.delete_volume(row.id)?);
     }
     if row.operation == Some(Operation::Deleting) {
@@ -112,7 +112,7 @@ fn force_delete(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
     }
     not_read(db, row)?;
     db.set_operation(row.id, Some(Operation::Deleting), None)?;
-    wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn unmanage(db: &Db<'_>, row: &VolumeRow) -> Result<(), Abort> {
         )));
     }
     db.set_operation(row.id, Some(Operation::Unmanaging), None)?;
-    wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 

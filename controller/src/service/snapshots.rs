@@ -15,7 +15,7 @@ use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
 use crate::domain::{AttachStatus, Caller, Hints, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
 use crate::error::announced_attachments;
-use crate::flow::{Facts, wishes};
+use crate::flow::{Facts, volume_specs};
 use crate::list::{ListQuery, Page};
 use crate::policy::Target;
 use crate::quota::Delta;
@@ -105,7 +105,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
         // Until its agent is up nobody has any part of the snapshot: it can be taken back at once.
         db.mark_unsent(id)?;
     }
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(id)
 }
 
@@ -140,7 +140,7 @@ pub(super) fn begin_delete(
         return Ok(db.delete_volume(row.id)?);
     }
     db.set_operation(row.id, Some(Operation::Deleting), None)?;
-    wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -157,7 +157,7 @@ fn keep(
     // A spec carries the changes, so that a controller can be rebuilt. A snapshot in review gets no
     // new spec.
     if row.review.is_none() {
-        wishes::apply(db, row.id, &mut [], &BTreeSet::new())?;
+        volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
     }
     Ok(())
 }

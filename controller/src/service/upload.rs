@@ -12,7 +12,7 @@ use super::revert::who;
 use super::{Refusal, Service, failed, images, not_in_review, volumes};
 use crate::domain::{Caller, ExportAsk, ExportState, VolumeExport, VolumeStatus};
 use crate::error::announced_attachments;
-use crate::flow::{Facts, wishes};
+use crate::flow::{Facts, volume_specs};
 use crate::rules::Operation;
 use crate::store::{Abort, Db, KeptUpload, VolumeRow};
 
@@ -81,7 +81,7 @@ fn begin(
     let upload = Upload { image: image.clone(), id: id.unwrap_or_else(UploadId::random) };
     db.keep_upload(volume, &KeptUpload { upload, withdrawn: None, cancelled: false, ended: false })?;
     db.set_operation(of, Some(Operation::Uploading), None)?;
-    wishes::apply(db, of, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, of, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 
@@ -94,7 +94,7 @@ fn cancel(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
     };
     let withdrawn = Some("it was cancelled".to_owned());
     db.keep_upload(volume, &KeptUpload { withdrawn, cancelled: true, ..kept })?;
-    wishes::apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
     Ok(())
 }
 

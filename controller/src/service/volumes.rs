@@ -13,7 +13,7 @@ use super::{
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::error::announced_attachments;
 use crate::flow::place::{nowhere, zone_of};
-use crate::flow::{self, Facts, wishes};
+use crate::flow::{self, Facts, volume_specs};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
 use crate::schedule::PoolRef;
@@ -156,7 +156,7 @@ fn check(new: &NewVolume) -> Result<(), Refusal> {
     text_limit("name", new.name.as_deref().unwrap_or_default())?;
     text_limit("description", new.description.as_deref().unwrap_or_default())?;
     check_metadata(&new.metadata)?;
-    let wrong = |size_gib| u64::from(size_gib) * wishes::GIB > VOLUME_BYTES_MAX || size_gib == 0;
+    let wrong = |size_gib| u64::from(size_gib) * volume_specs::GIB > VOLUME_BYTES_MAX || size_gib == 0;
     let size_gib = new.size_gib.or(new.source.map(|_| 1)).unwrap_or_default();
     if wrong(size_gib) {
         return Err(Refusal::Invalid(format!(
@@ -367,7 +367,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
     } else if !place.sent {
         db.mark_unsent(id)?;
     }
-    wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+    volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
     Ok(id)
 }
 
@@ -438,7 +438,7 @@ impl Service {
             // A spec carries the changes, so that a controller can be rebuilt. A volume in review
             // gets no new spec.
             if row.review.is_none() {
-                wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+                volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
             }
             view::volume(&facts, db, find(&facts, db, &caller, id)?)
         };
@@ -502,7 +502,7 @@ impl Service {
                 snapshots::begin_delete(&facts, db, &caller, snapshot)?;
             }
             db.set_operation(id, Some(manage::leaving(&row)), None)?;
-            wishes::apply(db, id, &mut [], &BTreeSet::new())?;
+            volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
             Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
         };
         for gone in self.store.write("delete a volume", write).await? {

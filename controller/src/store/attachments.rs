@@ -37,7 +37,7 @@ pub(crate) struct AttachmentRow {
     pub(crate) access: Access,
     /// Generation of the export's spec since which the grant is in it, or gone from it. Zero: the
     /// next spec's.
-    pub(crate) wished_at: Generation,
+    pub(crate) in_spec_since: Generation,
     pub(crate) steps: Vec<(String, u64)>,
     pub(crate) created_at: SystemTime,
     pub(crate) attached_at: Option<SystemTime>,
@@ -96,7 +96,7 @@ impl AttachmentRow {
             mountpoint: None,
             native: None,
             access: Access::NONE,
-            wished_at: Generation::ZERO,
+            in_spec_since: Generation::ZERO,
             steps: Vec::new(),
             created_at: now,
             attached_at: None,
@@ -184,7 +184,7 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         mountpoint: row.get(9)?,
         native: row.parsed_opt(10)?,
         access: access.ok_or(ILLEGAL)?,
-        wished_at: row.generation(12, 13)?,
+        in_spec_since: row.generation(12, 13)?,
         steps: row.json(14)?,
         created_at: row.time(15)?,
         attached_at: row.time_opt(16)?,
@@ -336,8 +336,8 @@ impl Db<'_> {
                 row.native,
                 u32::from(row.access.number()),
                 row.is_moving(),
-                row.wished_at.epoch,
-                row.wished_at.counter,
+                row.in_spec_since.epoch,
+                row.in_spec_since.counter,
                 serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
                 row.created_at,
                 row.attached_at,
@@ -457,7 +457,7 @@ impl Db<'_> {
     }
 
     /// Stores the export's generation since which a grant is in the spec, or gone from it.
-    pub(crate) fn set_wished_at(&self, id: AttachmentId, at: Generation) -> Result<(), SqlError> {
+    pub(crate) fn set_in_spec_since(&self, id: AttachmentId, at: Generation) -> Result<(), SqlError> {
         let sql = "UPDATE attachments SET wish_epoch = ?2, wish_counter = ?3 WHERE id = ?1";
         self.run(sql, &values![id, at.epoch, at.counter]).map(drop)
     }

@@ -10,12 +10,12 @@ mod filters;
 mod identities;
 mod numbers;
 mod operations;
-mod plans;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
 mod plans;
+mod plans;
 mod rotations;
-mod wishes;
+mod specs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ use self::operations::{
     words_of_a_later_release_hide_no_volume,
 };
 use self::rotations::a_rotation_is_a_part_of_its_nexus;
-use self::wishes::wishes_that_somebody_is_to_know_come_in_pages;
+use self::specs::specs_that_somebody_is_to_know_come_in_pages;
 use super::*;
 use crate::domain::{AttachStatus, AttachmentStatus, Hints, VolumeStatus, VolumeType};
 use crate::list::{self, ListQuery};
@@ -105,7 +105,7 @@ contract![
     a_generation_never_goes_back,
     a_proven_receipt_stays_proven,
     a_settled_connection_is_that_generation,
-    wishes_that_somebody_is_to_know_come_in_pages,
+    specs_that_somebody_is_to_know_come_in_pages,
     credentials_go_with_the_last_attachment,
     a_fibre_channel_number_is_one_volumes_until_it_is_cut,
     a_fibre_channel_number_is_given_once,
@@ -221,7 +221,7 @@ fn attachment(volume: VolumeId, number: u32) -> AttachmentRow {
         mountpoint: None,
         native: Some(AgentId::from_u128(3)),
         access: Access::of(21),
-        wished_at: Generation { epoch: 3, counter: u64::from(u32::MAX) + 5 },
+        in_spec_since: Generation { epoch: 3, counter: u64::from(u32::MAX) + 5 },
         steps: vec![("granted".to_owned(), 12)],
         created_at: time_of(1_700_000_000_000_001),
         attached_at: None,
@@ -372,24 +372,25 @@ async fn keys_are_unique(place: Place) {
 
 async fn a_generation_never_goes_back(place: Place) {
     let id = VolumeId::random();
-    let wish =
+    let content =
         |text: &str| SpecContent::spec(&mooring_api::v1::VolumeSpec::default(), text.as_bytes().to_vec());
-    let put =
-        async |wish: SpecContent| place.write(move |db| Ok(db.put_spec(id, Kind::Export, &wish)?.0)).await;
-    let first = put(wish("a")).await;
-    assert_eq!(put(wish("a")).await, first, "the same wish is the same generation");
-    let second = put(wish("b")).await;
+    let put = async |content: SpecContent| {
+        place.write(move |db| Ok(db.put_spec(id, Kind::Export, &content)?.0)).await
+    };
+    let first = put(content("a")).await;
+    assert_eq!(put(content("a")).await, first, "the same wish is the same generation");
+    let second = put(content("b")).await;
     let third = put(SpecContent::tombstone(Kind::Export, false)).await;
-    let fourth = put(wish("a")).await;
+    let fourth = put(content("a")).await;
     assert!(first < second && second < third && third < fourth, "{first} {second} {third} {fourth}");
     let epoch = place.write(|db| Ok(db.raise_epoch(7)?)).await;
     assert_eq!(epoch, 7);
-    let fifth = put(wish("b")).await;
+    let fifth = put(content("b")).await;
     assert!(fifth > fourth && fifth.epoch == 7);
     place.write(move |db| Ok(db.renew(id, Kind::Export, Generation { epoch: 1, counter: 100 })?)).await;
     let seen = place.read(move |db| Ok(db.spec(id, Kind::Export)?.unwrap())).await;
     assert!(seen.stamp.generation > fifth && seen.stamp.generation.counter > 100);
-    assert_eq!(seen.content, wish("b"));
+    assert_eq!(seen.content, content("b"));
 }
 
 fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
@@ -442,17 +443,18 @@ async fn a_proven_receipt_stays_proven(place: Place) {
 async fn a_settled_connection_is_that_generation(place: Place) {
     let (id, agent) = (VolumeId::random(), AgentId::from_u128(5));
     let kind = Kind::Connection(agent);
-    let wish = async |wish: SpecContent| place.write(move |db| Ok(db.put_spec(id, kind, &wish)?.0)).await;
+    let content =
+        async |content: SpecContent| place.write(move |db| Ok(db.put_spec(id, kind, &content)?.0)).await;
     let settle = async |at: Generation| place.write(move |db| Ok(db.settle_connection(id, agent, at)?)).await;
     let spec = SpecContent::spec(&mooring_api::v1::ConnectionSpec::default(), Vec::new());
-    let first = wish(spec.clone()).await;
+    let first = content(spec.clone()).await;
     assert!(!settle(first).await, "a spec is not settled");
-    let gone = wish(SpecContent::tombstone(kind, false)).await;
+    let gone = content(SpecContent::tombstone(kind, false)).await;
     assert!(!settle(first).await);
     assert!(settle(gone).await);
     assert!(!settle(gone).await, "once");
     assert_eq!(place.read(move |db| Ok(db.connections_on(agent)?)).await, []);
-    wish(spec).await;
+    content(spec).await;
     assert!(!settle(gone).await, "an older answer does not settle a newer wish");
     assert_eq!(place.read(move |db| Ok(db.connections_on(agent)?)).await, [id]);
     assert_eq!(place.read(move |db| Ok(db.connections_of(id)?)).await, [agent]);
@@ -562,7 +564,7 @@ async fn a_growth_that_is_taken_back_counts_until_it_is_over(place: Place) {
     let (id, has) = (kept.id, kept.size_gib);
     let sizes = async || {
         let row = place.read(move |db| Ok(db.volume(id)?.unwrap())).await;
-        (row.size_gib, row.served_gib(), row.wished_gib(), row.hints)
+        (row.size_gib, row.served_gib(), row.spec_gib(), row.hints)
     };
     let was = kept.hints.clone();
     let begin = move |db: &Db<'_>| {

@@ -142,7 +142,7 @@ impl Db<'_> {
     }
 
     /// Deletes the specs that a storage agent was sent for a volume.
-    pub(crate) fn drop_storage_wishes(&self, volume: VolumeId) -> Result<(), SqlError> {
+    pub(crate) fn drop_storage_specs(&self, volume: VolumeId) -> Result<(), SqlError> {
         let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind IN ('volume', 'export')";
         self.run(sql, &values![volume]).map(drop)
     }

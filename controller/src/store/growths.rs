@@ -16,7 +16,7 @@ impl VolumeRow {
     }
 
     /// The size in the volume's spec, in GiB.
-    pub(crate) fn wished_gib(&self) -> u32 {
+    pub(crate) fn spec_gib(&self) -> u32 {
         if self.growth_is_taken_back() { self.served_gib() } else { self.size_gib }
     }
 }

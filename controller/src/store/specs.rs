@@ -122,7 +122,7 @@ pub(crate) struct DueSpecPage {
 }
 
 /// Reads one line of a page. A volume without specs is a line, too.
-fn wished(row: &mut Row) -> Result<(VolumeId, Option<DueSpec>), SqlError> {
+fn due_spec(row: &mut Row) -> Result<(VolumeId, Option<DueSpec>), SqlError> {
     let (volume, storage) = (row.parsed(0)?, row.parsed(1)?);
     let word: Option<String> = row.get(2)?;
     let kind = match word.as_deref() {
@@ -173,7 +173,8 @@ impl Db<'_> {
 
     /// The generation and digest of one spec. Its body is not read, and not unsealed.
     pub(crate) fn spec_stamp(&self, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, SqlError> {
-        let sql = "SELECT epoch, counter, digest FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3";
+        let sql =
+            "SELECT epoch, counter, digest FROM specs WHERE volume_id = ?1 AND kind = ?2 AND agent_id = ?3";
         let stamp = |row: &mut Row| Ok(Stamp { generation: row.generation(0, 1)?, digest: row.digest(2)? });
         self.one(sql, &values![volume, kind.word(), kind.agent()], stamp)
     }
@@ -283,7 +284,7 @@ impl Db<'_> {
     }
 
     /// Deletes the spec of a volume that no agent has taken. The volume's id stays known.
-    pub(crate) fn forget_wish(&self, volume: VolumeId) -> Result<(), SqlError> {
+    pub(crate) fn forget_spec(&self, volume: VolumeId) -> Result<(), SqlError> {
         let sql = "DELETE FROM specs WHERE volume_id = ?1 AND kind = 'volume'";
         self.run(sql, &values![volume]).map(drop)
     }
@@ -334,11 +335,11 @@ impl Db<'_> {
                    AND COALESCE(v.operation, '') NOT IN ('error', 'error_deleting', 'error_managing', 'error_unmanaging') \
                    ORDER BY v.id";
         let after = after.map(|id| id.to_string()).unwrap_or_default();
-        let lines = self.all(sql, &values![after, volumes], wished)?;
+        let lines = self.all(sql, &values![after, volumes], due_spec)?;
         let count = lines.iter().map(|(volume, _)| volume).collect::<BTreeSet<_>>().len();
         let last = lines.last().map(|(volume, _)| *volume);
         let next = last.filter(|_| u32::try_from(count).is_ok_and(|count| count >= volumes));
-        Ok(DueSpecPage { specs: lines.into_iter().filter_map(|(_, wished)| wished).collect(), next })
+        Ok(DueSpecPage { specs: lines.into_iter().filter_map(|(_, due_spec)| due_spec).collect(), next })
     }
 
     /// Hosts for which a connection to this volume has a spec; tombstones count, too.

@@ -212,7 +212,7 @@ impl AttachmentRow {
     /// Wants a grant from now on. The host gets a path only once the grant is in force.
     pub(crate) fn connected(&mut self) {
         self.access = Access { grant: Grant::Wanted, path: Path::Never };
-        self.wished_at = Generation::ZERO;
+        self.in_spec_since = Generation::ZERO;
         self.fault = None;
     }
 
@@ -254,7 +254,7 @@ impl AttachmentRow {
     /// Notes that the host has given its path up: now the grant is revoked.
     pub(crate) fn host_let_go(&mut self) {
         self.access.grant = Grant::Revoking { forced: false };
-        self.wished_at = Generation::ZERO;
+        self.in_spec_since = Generation::ZERO;
     }
 
     /// Notes that the host keeps its disk: the attachment stays attached. A host that holds the
@@ -267,7 +267,7 @@ impl AttachmentRow {
     /// Gives a grant back that the agent did not revoke: the host is asked once more to let go.
     pub(crate) fn given_back(&mut self) {
         self.access.grant = if self.is_going() { Grant::HostLetsGo } else { Grant::Wanted };
-        self.wished_at = Generation::ZERO;
+        self.in_spec_since = Generation::ZERO;
     }
 
     /// Notes that the agent does not take the grant: it is withdrawn.

@@ -522,7 +522,7 @@ impl Db<'_> {
     /// Takes a volume from a place that cannot have it. No agent has anything of it: its spec is
     /// deleted.
     pub(crate) fn unplace(&self, id: VolumeId) -> Result<(), SqlError> {
-        self.forget_wish(id)?;
+        self.forget_spec(id)?;
         let sql = "UPDATE volumes SET agent_id = ?2, pool = '' WHERE id = ?1";
         self.run(sql, &values![id, AgentId::from_u128(0)]).map(drop)
     }

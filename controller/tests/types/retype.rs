@@ -24,8 +24,8 @@ async fn made(rig: &Rig, kind: &str, size_gib: u32) -> VolumeId {
     id
 }
 
-async fn retype(api: &Api, id: VolumeId, wish: Value) -> Answer {
-    api.post(&format!("/volumes/{id}/action"), json!({ "os-retype": wish })).await
+async fn retype(api: &Api, id: VolumeId, content: Value) -> Answer {
+    api.post(&format!("/volumes/{id}/action"), json!({ "os-retype": content })).await
 }
 
 /// Waits until the agent's data for a rebuild has this type and flag.
@@ -92,7 +92,7 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
         assert_eq!((volume.volume_type.id, volume.multiattach), (a.id, false), "{code}");
     };
     let long = "x".repeat(256);
-    for (wish, code, part) in [
+    for (content, code, part) in [
         (json!({}), 400, "'new_type' is a required property"),
         (json!(null), 400, "is not of type 'object'"),
         (json!({ "new_type": null }), 400, "is not of type 'string'"),
@@ -118,8 +118,8 @@ async fn every_refusal_has_its_code_and_changes_nothing() {
         (json!({ "new_type": "elsewhere" }), 400, "migration_policy is never"),
         (json!({ "new_type": "elsewhere", "migration_policy": "on-demand" }), 501, "another pool yet"),
     ] {
-        retype(&api, id, wish.clone()).await.is(code, part);
-        unchanged(&wish.to_string()).await;
+        retype(&api, id, content.clone()).await.is(code, part);
+        unchanged(&content.to_string()).await;
     }
     api.post(&format!("/volumes/{DEAD}/action"), json!({ "os-retype": { "new_type": "b" } }))
         .await
@@ -231,10 +231,10 @@ async fn what_a_type_says_about_sessions_is_wished() {
     };
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let (plain, id) = (made(&rig, "plain", 1).await, made(&rig, "checked", 1).await);
-    let wished = [pair("data_digest", "crc32c"), pair("queue_depth", "128")];
+    let in_spec = [pair("data_digest", "crc32c"), pair("queue_depth", "128")];
     let new = |volume| NewAttachment { instance: Some(Uuid::from_u128(1)), ..client(volume, 1) };
     let attachment = rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap().id;
-    assert_eq!(said(id), wished);
+    assert_eq!(said(id), in_spec);
     let untuned = rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap().id;
     assert_eq!(said(plain), [], "who says nothing is wished as ever");
     let retype =
@@ -254,7 +254,7 @@ async fn what_a_type_says_about_sessions_is_wished() {
     let again = rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap().id;
     assert_eq!(said(id), [pair("data_digest", "crc32c,none"), pair("queue_depth", "64")]);
     rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap();
-    assert_eq!(said(plain), wished);
+    assert_eq!(said(plain), in_spec);
     // The setting stays.
     rig.service.delete_attachment(&admin(), again, true, LONG).await.unwrap();
     rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap();

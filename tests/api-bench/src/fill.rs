@@ -43,11 +43,17 @@ fn volume(to: &Transaction<'_>, world: &World, number: u32, kind: &str) -> Resul
         created(number)
     ])?;
     let spec = world::volume_spec();
-    wish(to, &id, "volume", &spec, &world::volume_opaque(number))?;
-    wish(to, &id, "export", &world.export_spec(number), &world.export_opaque(number))
+    keep_spec(to, &id, "volume", &spec, &world::volume_opaque(number))?;
+    keep_spec(to, &id, "export", &world.export_spec(number), &world.export_opaque(number))
 }
 
-fn wish(to: &Transaction<'_>, volume: &str, kind: &str, spec: &impl Message, opaque: &[u8]) -> Result<()> {
+fn keep_spec(
+    to: &Transaction<'_>,
+    volume: &str,
+    kind: &str,
+    spec: &impl Message,
+    opaque: &[u8],
+) -> Result<()> {
     let v1::Generation { epoch, counter } = world::GENERATION;
     let sql = "INSERT INTO specs (volume_id, kind, agent_id, epoch, counter, digest, body, opaque, hard, settled) \
                VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, 0, 0)";

@@ -4,7 +4,7 @@
 pub mod floor;
 pub mod gun;
 pub mod shots;
-pub mod wish;
+pub mod spec;
 
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mooring_connectors::client::ClientError;
 use mooring_connectors::fake::{FcWorld, World};
-use mooring_connectors::wire::{End, SessionState, SessionStatus, SessionWish, WireChap};
+use mooring_connectors::wire::{End, SessionSpec, SessionState, SessionStatus, WireChap};
 use mooring_connectors::{SessionChanges, Sessions};
 use mooring_host::fake::{FakeMachine, LoginRefusal, SessionId};
 use mooring_model::{FcPort, VolumeId, Wwpn};
@@ -47,7 +47,7 @@ struct Host {
 struct Wire {
     machine: FakeMachine,
     session: SessionId,
-    wish: SessionWish,
+    spec: SessionSpec,
     /// Time of the target's first refusal; `None`: it does not refuse.
     refused: Option<Instant>,
 }
@@ -55,9 +55,9 @@ struct Wire {
 impl Wire {
     /// Makes the host's disk from what the target shows.
     fn show(&self, world: &World) {
-        let lun = u64::from(self.wish.lun.0);
+        let lun = u64::from(self.spec.lun.0);
         let Ok(seen) = self.machine.inquire(self.session, lun) else { return };
-        world.target(self.wish.volume, |target| {
+        world.target(self.spec.volume, |target| {
             if let Some(unit) = &mut target.unit {
                 (unit.size, unit.protected) = (seen.size, seen.write_protected);
             }
@@ -66,29 +66,29 @@ impl Wire {
 }
 
 impl Wires {
-    fn log_in(&self, wish: &SessionWish) -> Result<Wire, LoginRefusal> {
-        let portal = wish.portals.iter().map(ToString::to_string).find(|at| self.storages.contains_key(at));
+    fn log_in(&self, spec: &SessionSpec) -> Result<Wire, LoginRefusal> {
+        let portal = spec.portals.iter().map(ToString::to_string).find(|at| self.storages.contains_key(at));
         let portal = portal.ok_or(LoginRefusal::Unreachable)?;
         let machine = self.storages[&portal].clone();
         let login = |chap: Option<&WireChap>| {
             let shown = chap.map(|chap| (chap.user.as_str(), chap.secret.as_str()));
-            machine.login(&portal, wish.target.as_str(), wish.initiator.as_str(), shown)
+            machine.login(&portal, spec.target.as_str(), spec.initiator.as_str(), shown)
         };
         // As in sessiond: during a rotation of secrets the target may have the other ones.
-        let session = match (login(wish.chap.as_ref()), &wish.other_chap) {
+        let session = match (login(spec.chap.as_ref()), &spec.other_chap) {
             (Err(_), Some(other)) => login(Some(other))?,
             (done, _) => done?,
         };
-        Ok(Wire { machine, session, wish: wish.clone(), refused: None })
+        Ok(Wire { machine, session, spec: spec.clone(), refused: None })
     }
 
     /// Re-establishes a dropped session, or ends it as sessiond does, if the target has refused it
     /// for its recovery time. A target that is absent, as while its exports are restored, is tried
     /// on. `false`: it has ended.
     fn keep(&self, world: &World, wire: &mut Wire) -> bool {
-        let volume = wire.wish.volume;
+        let volume = wire.spec.volume;
         if !wire.machine.is_live(wire.session) {
-            match self.log_in(&wire.wish) {
+            match self.log_in(&wire.spec) {
                 Ok(again) => {
                     *wire = again;
                     world.lose(volume, false);
@@ -102,7 +102,7 @@ impl Wires {
                 }
                 Err(refusal) => {
                     let since = *wire.refused.get_or_insert_with(Instant::now);
-                    if since.elapsed() < Duration::from_secs(wire.wish.recovery_timeout_s.into()) {
+                    if since.elapsed() < Duration::from_secs(wire.spec.recovery_timeout_s.into()) {
                         world.lose(volume, true);
                         return true;
                     }
@@ -186,34 +186,34 @@ impl Network {
         wires.hosts = hosts;
     }
 
-    fn log_in(&self, host: &str, wish: &SessionWish) {
+    fn log_in(&self, host: &str, spec: &SessionSpec) {
         let mut wires = self.lock();
         let known = wires.hosts.get_mut(host).expect("a host of this fleet");
         if let Some(wire) =
-            known.sessions.get_mut(&wish.volume).filter(|wire| wire.machine.is_live(wire.session))
+            known.sessions.get_mut(&spec.volume).filter(|wire| wire.machine.is_live(wire.session))
         {
-            wire.wish = wish.clone();
+            wire.spec = spec.clone();
             return wire.show(&known.world);
         }
         // It waits for its target.
-        let lost = known.sessions.contains_key(&wish.volume);
-        let made = wires.log_in(wish);
+        let lost = known.sessions.contains_key(&spec.volume);
+        let made = wires.log_in(spec);
         let host = wires.hosts.get_mut(host).expect("a host of this fleet");
-        let secret = wish.chap.as_ref().map(|chap| chap.secret.as_str());
-        host.world.export(wish.volume, 0, secret.filter(|_| made.is_ok()));
+        let secret = spec.chap.as_ref().map(|chap| chap.secret.as_str());
+        host.world.export(spec.volume, 0, secret.filter(|_| made.is_ok()));
         match made {
             Ok(wire) => {
                 wire.show(&host.world);
-                host.sessions.insert(wish.volume, wire);
+                host.sessions.insert(spec.volume, wire);
                 if lost {
-                    host.world.lose(wish.volume, false);
+                    host.world.lose(spec.volume, false);
                 }
             }
             Err(refusal) => {
-                if let Some(wire) = host.sessions.get_mut(&wish.volume) {
-                    (wire.wish, wire.refused) = (wish.clone(), None);
+                if let Some(wire) = host.sessions.get_mut(&spec.volume) {
+                    (wire.spec, wire.refused) = (spec.clone(), None);
                 }
-                host.world.target(wish.volume, |target| {
+                host.world.target(spec.volume, |target| {
                     target.reachable = refusal != LoginRefusal::Unreachable;
                     target.granted = refusal != LoginRefusal::NotAuthorized;
                 });
@@ -237,11 +237,11 @@ pub(crate) struct Wired {
 }
 
 impl Sessions for Wired {
-    fn ensure(&self, wish: &SessionWish, wait: Duration) -> Result<SessionStatus, ClientError> {
+    fn ensure(&self, spec: &SessionSpec, wait: Duration) -> Result<SessionStatus, ClientError> {
         // A keeper that is down makes no session.
-        self.world.get(wish.volume)?;
-        self.network.log_in(&self.host, wish);
-        self.world.ensure(wish, wait)
+        self.world.get(spec.volume)?;
+        self.network.log_in(&self.host, spec);
+        self.world.ensure(spec, wait)
     }
 
     fn end(&self, volume: VolumeId, how: End, wait: Duration) -> Result<Option<SessionStatus>, ClientError> {

@@ -68,7 +68,7 @@ const DUE: &str = "python3 -c \"import sqlite3, time; db = sqlite3.connect('/var
     assert db.execute('UPDATE enrolments SET expires_us = ?', (int((time.time() + 86400) * 1000000),)).rowcount == 1; db.commit()\"";
 
 /// Lists the specs in this folder's store.
-fn wishes_in(folder: &str) -> String {
+fn specs_in(folder: &str) -> String {
     format!(
         "python3 -c \"import sqlite3; db = sqlite3.connect('{folder}/mooring-agent.db'); \
          print(db.execute('SELECT volume_id, kind FROM specs WHERE tombstone = 0 ORDER BY 1, 2').fetchall())\""
@@ -607,9 +607,9 @@ impl<'a> Machine<'a> {
              systemctl start mooring-agent",
         )?;
         self.up_soon()?;
-        let wished = self.sh(&wishes_in("/root/aside"))?;
+        let specified = self.sh(&specs_in("/root/aside"))?;
         wait_for("the controller to have sent all wishes", Duration::from_mins(1), || {
-            Ok((self.sh(&wishes_in("/var/lib/mooring"))? == wished).then_some(()))
+            Ok((self.sh(&specs_in("/var/lib/mooring"))? == specified).then_some(()))
         })?;
         self.ready_soon(id)?;
         let after = self.sh(&built)?;

@@ -58,7 +58,7 @@ struct Removed {
 
 /// Decodes an export's spec or tombstone as the store has it.
 pub(in crate::engine) fn stored_export(stored: &StoredSpec) -> Result<KeptSpec<ExportSpec>, StoreError> {
-    let kind = match &stored.wish {
+    let kind = match &stored.content {
         StoredContent::Tombstone { destroy } => SpecKind::Tombstone { destroy: *destroy },
         StoredContent::Spec(body) => {
             let wire = v1::ExportSpec::decode(body.as_slice()).map_err(|_| stored.corrupt())?;
@@ -111,7 +111,7 @@ impl Engine {
     ) -> Result<Admitted, Refusal> {
         Self::check_opaque(&put.opaque)?;
         self.check_sender(put.cluster)?;
-        let (volume, kept) = cell.state().wishes();
+        let (volume, kept) = cell.state().specs();
         let object = format!("the export of volume {}", cell.id);
         if Self::check_fence(&object, &put.stamp, kept.as_ref().map(|kept| &kept.stamp))? == Fence::Same {
             // A sender that asks again wants the present state: the pass looks at all of it.
@@ -137,32 +137,32 @@ impl Engine {
                 (SpecKind::Spec(spec), StoredContent::Spec(wire.encode_to_vec()), Some(naa))
             }
         };
-        let wish = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
+        let kept_spec = KeptSpec { stamp: put.stamp, kind, opaque: put.opaque };
         // A tombstone removes the export that has the names derived from the id.
-        let identity = kept.or(wish.spec()).map_or(&ExportIdentity::Derived, |spec| &spec.identity);
+        let identity = kept.or(kept_spec.spec()).map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let removed = match kept {
-            Some(kept) => removed_grants(kept, wish.spec()),
+            Some(kept) => removed_grants(kept, kept_spec.spec()),
             // The tombstone before this one has the receipts of what it removed.
-            None if said_gone && wish.spec().is_none() => Vec::new(),
-            None => self.unknown_grants(cell, identity, wish.spec())?,
+            None if said_gone && kept_spec.spec().is_none() => Vec::new(),
+            None => self.unknown_grants(cell, identity, kept_spec.spec())?,
         };
         let going = self.look_at(cell, identity, &removed)?;
         if put.live_sessions == LiveSessions::Refuse && !removed.is_empty() {
             refuse_live(cell, &going)?;
         }
-        let receipts = self.begin_receipts(&wish.stamp, cell, &removed, &going);
-        self.remember_places(cell, wish.spec())?;
+        let receipts = self.begin_receipts(&kept_spec.stamp, cell, &removed, &going);
+        self.remember_places(cell, kept_spec.spec())?;
         let keep = Keep {
             sender: put.cluster,
             kind: Kind::Export,
-            stamp: &wish.stamp,
-            wish: &stored,
-            opaque: &wish.opaque,
+            stamp: &kept_spec.stamp,
+            content: &stored,
+            opaque: &kept_spec.opaque,
             receipts: &receipts.iter().map(NewReceipt::of).collect::<Vec<_>>(),
             naa,
         };
         // Before the write: once the spec is kept, the agent knows better than the sender's copy.
-        if wish.spec().is_some() {
+        if kept_spec.spec().is_some() {
             self.take_reservations(cell, &put.reservations_copy)?;
         }
         let rows = self.keep(cell, &keep, claim)?;
@@ -171,8 +171,8 @@ impl Engine {
         let mut state = cell.state();
         state.established.let_in_unless(|initiator| removed.iter().all(|gone| gone.initiator != *initiator));
         let newest = receipts.iter().rev().cloned().collect();
-        state.established.receipts_mut().set_newest(wish.stamp.generation, newest);
-        state.admit_export(wish);
+        state.established.receipts_mut().set_newest(kept_spec.stamp.generation, newest);
+        state.admit_export(kept_spec);
         let (any, began) = (!receipts.is_empty(), Some(self.began(put.decoded.elapsed())));
         for (row, receipt) in rows.into_iter().zip(receipts) {
             self.publish(Change::Receipt(receipt.clone()));

@@ -156,9 +156,9 @@ fn places_of(spec: &ExportSpec) -> BTreeSet<Place> {
 impl State {
     /// Takes a spec or tombstone that the store has, and adds its places again: a pass that ended
     /// meanwhile may have forgotten them.
-    pub(in crate::engine) fn admit_export(&mut self, wish: KeptSpec<ExportSpec>) {
-        self.established.add_former(wish.spec().map(places_of).unwrap_or_default());
-        self.set_export(wish);
+    pub(in crate::engine) fn admit_export(&mut self, kept_spec: KeptSpec<ExportSpec>) {
+        self.established.add_former(kept_spec.spec().map(places_of).unwrap_or_default());
+        self.set_export(kept_spec);
         self.turn.ask_anew();
     }
 }

@@ -60,15 +60,15 @@ impl Engine {
     /// The operations that take away what the newest spec does not give, and the generation of that
     /// spec. `None` if the pass has ended.
     fn lost(&self, cell: &Cell, losers: &Losers) -> Option<(Generation, Vec<Op>)> {
-        let wish = cell.state().export().cloned()?;
-        let generation = wish.stamp.generation;
+        let kept_spec = cell.state().export().cloned()?;
+        let generation = kept_spec.stamp.generation;
         if !is_stuck(cell, losers.pass, generation) {
             return None;
         }
         let kept = &losers.kept;
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let ports: Vec<_> = lock(&self.shared.ports).served().map(|(port, _)| port).collect();
-        Some((generation, take_away(&names, &ports, kept, wish.spec())))
+        Some((generation, take_away(&names, &ports, kept, kept_spec.spec())))
     }
 
     /// Shuts them out beside the pass at work, if a call of that pass still seems to hang after
@@ -114,6 +114,6 @@ impl Engine {
 /// Says whether this pass is still at work, and this is the newest generation.
 fn is_stuck(cell: &Cell, pass: u64, generation: Generation) -> bool {
     let state = cell.state();
-    let current = state.export().map(|wish| wish.stamp.generation);
+    let current = state.export().map(|kept_spec| kept_spec.stamp.generation);
     state.turn.running() == Some(pass) && current == Some(generation)
 }

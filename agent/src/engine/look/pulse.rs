@@ -339,7 +339,7 @@ impl Engine {
         if commands.is_some() && self.is_as_seen(cell, commands) {
             return Ok(());
         }
-        let (volume, export) = cell.state().wishes();
+        let (volume, export) = cell.state().specs();
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return Ok(()) };
         let full = commands.map(|commands| Full { at: began, commands, quick: 0 });
         self.look_in_full(cell, &wanted, full).map(drop)

@@ -261,7 +261,7 @@ impl Engine {
             if state.turn.running() != Some(pass) || state.silence.since.is_none() {
                 return;
             }
-            state.wishes()
+            state.specs()
         };
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
         let tree = &*self.shared.machine.target;

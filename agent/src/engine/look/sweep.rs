@@ -166,33 +166,35 @@ impl Engine {
     fn note_lv(&self, cell: &Cell, before: &Before, view: &VolumesView) {
         let mut guard = cell.state();
         let state = &mut *guard;
-        let Some(wish) = state.volume().filter(|wish| Some(&wish.stamp) == before.stamp.as_ref()) else {
+        let Some(kept_spec) =
+            state.volume().filter(|kept_spec| Some(&kept_spec.stamp) == before.stamp.as_ref())
+        else {
             return;
         };
-        let is_unread = match wish.spec() {
+        let is_unread = match kept_spec.spec() {
             Some(spec) => view.unread(&spec.group).is_some(),
-            None => state.has_ended_by(wish) && is_hidden(cell.id, view),
+            None => state.has_ended_by(kept_spec) && is_hidden(cell.id, view),
         };
         if is_unread {
             // The last observation stands until LVM can read the group again.
             return;
         }
-        let wish = wish.clone();
+        let kept_spec = kept_spec.clone();
         let made = state.established.is_made();
-        let wanted = pass::wanted_volume(&wish, state.export(), made, false);
+        let wanted = pass::wanted_volume(&kept_spec, state.export(), made, false);
         let report = lvm::report(&wanted, view, cell.id);
         let beside = wanted.beside();
         state.note_altered(cell.id, view);
         // Ready only once `made` is stored: the volume's own pass does that, and also drops a
         // cancelled extend.
         let taken_back = view.growths_of(cell.id).iter().any(SeenLv::is_tagged)
-            && wish.spec().is_some_and(|spec| report.size >= spec.size);
+            && kept_spec.spec().is_some_and(|spec| report.size >= spec.size);
         let ready = (report.phase == Phase::Ready && made && !taken_back).then_some(report);
         state.knowledge.learn_if_ready(before.began, ready, Stale::LvNotReady);
         let still = state.turn.rests_since(before.passes);
-        let ended = wish.spec().is_none();
+        let ended = kept_spec.spec().is_none();
         let left = ended && {
-            let wanted = pass::wanted_volume(&wish, state.export(), made, true);
+            let wanted = pass::wanted_volume(&kept_spec, state.export(), made, true);
             !lvm::plan(&wanted, view, cell.id).is_quiet()
         };
         if left && still {
@@ -202,7 +204,7 @@ impl Engine {
         }
         // A pass for the spec before this one may still make its next step.
         if still && !before.running {
-            self.note_whole(cell.id, state, &wish, lvm::shown(&wanted, view, cell.id));
+            self.note_whole(cell.id, state, &kept_spec, lvm::shown(&wanted, view, cell.id));
         }
     }
 
@@ -313,7 +315,7 @@ impl Engine {
             lock(&self.shared.naas).entry(Naa::of_serial(&id.to_string())).or_insert(id);
             let cell = self.cell(id);
             let mut state = cell.state();
-            let known = state.volume().is_some_and(|wish| match wish.kind {
+            let known = state.volume().is_some_and(|kept_spec| match kept_spec.kind {
                 SpecKind::Spec(_) | SpecKind::Released => true,
                 SpecKind::Tombstone { destroy } => destroy,
             });
@@ -359,7 +361,7 @@ fn asleep(cells: &[Arc<Cell>], view: &VolumesView) -> BTreeMap<VolumeId, LvId> {
 
 fn before(cell: &Cell) -> Before {
     let mut state = cell.state();
-    let stamp = state.volume().map(|wish| wish.stamp.clone());
+    let stamp = state.volume().map(|kept_spec| kept_spec.stamp.clone());
     let began = state.knowledge.begin_look();
     Before { stamp, passes: state.turn.passes(), running: state.turn.is_running(), began }
 }
@@ -367,8 +369,8 @@ fn before(cell: &Cell) -> Before {
 /// Says whether a pass can do anything for a late volume.
 fn is_news(cell: &Cell, view: &VolumesView) -> bool {
     let state = cell.state();
-    let Some(wish) = state.volume() else { return true };
-    let wanted = pass::wanted_volume(wish, state.export(), state.established.is_made(), false);
+    let Some(kept_spec) = state.volume() else { return true };
+    let wanted = pass::wanted_volume(kept_spec, state.export(), state.established.is_made(), false);
     let plan = lvm::plan(&wanted, view, cell.id);
     state.knowledge.ready().is_some() || !plan.steps.is_empty()
 }

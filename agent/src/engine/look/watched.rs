@@ -134,8 +134,8 @@ impl State {
     /// Says whether the volume and its export were taken away, and nothing of either is left.
     fn has_ended(&self) -> bool {
         let volume = self.volume();
-        volume.is_some_and(|wish| self.has_ended_by(wish))
-            && self.export().is_none_or(|wish| wish.spec().is_none())
+        volume.is_some_and(|kept_spec| self.has_ended_by(kept_spec))
+            && self.export().is_none_or(|kept_spec| kept_spec.spec().is_none())
             && self.is_export_done()
             && self.established.receipts().open().is_empty()
             && self.knowledge.linked().is_empty()
@@ -153,7 +153,7 @@ impl State {
     /// Says whether no look is needed at a volume without an export: nothing of one is left. This
     /// no longer holds once its target is there again.
     fn rests_unexported(&self) -> bool {
-        self.export().is_none_or(|wish| wish.spec().is_none())
+        self.export().is_none_or(|kept_spec| kept_spec.spec().is_none())
             && self.established.receipts().open().is_empty()
             && self.knowledge.linked().is_empty()
             && self.established.former().is_empty()

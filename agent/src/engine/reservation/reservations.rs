@@ -206,17 +206,17 @@ impl Engine {
     pub(in crate::engine) fn note_reservations(
         &self,
         cell: &Cell,
-        wish: Option<&KeptSpec<ExportSpec>>,
+        kept_spec: Option<&KeptSpec<ExportSpec>>,
         end: &ExportEnd,
         doomed: bool,
     ) {
         // Without a spec or tombstone nothing is concluded.
-        let Some(wish) = wish else { return };
+        let Some(kept_spec) = kept_spec else { return };
         let before = cell.state().held.clone();
         // A tombstone removes the export that has the names derived from the id.
-        let identity = wish.spec().map_or(&ExportIdentity::Derived, |spec| &spec.identity);
+        let identity = kept_spec.spec().map_or(&ExportIdentity::Derived, |spec| &spec.identity);
         let names = identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let Some(spec) = wish.spec().filter(|_| !doomed) else {
+        let Some(spec) = kept_spec.spec().filter(|_| !doomed) else {
             // No initiator has a grant any more.
             if end.gone {
                 self.remove_file(&names);

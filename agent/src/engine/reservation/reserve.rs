@@ -206,7 +206,7 @@ impl Engine {
     pub(in crate::engine) fn take_away(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         asked: Asked,
@@ -215,19 +215,19 @@ impl Engine {
         if asked.reply.is_closed() {
             return Taken { asked, outcome: Ok(None) };
         }
-        let outcome = self.try_take_away(cell, wishes, usable, end, asked.change);
+        let outcome = self.try_take_away(cell, specs, usable, end, asked.change);
         Taken { asked, outcome }
     }
 
     fn try_take_away(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         change: ReservationsChange,
     ) -> Result<Option<Reservations>, Refusal> {
-        let export = wishes.export.as_ref();
+        let export = specs.export.as_ref();
         let Some(spec) = export.and_then(KeptSpec::spec) else {
             let why = format!("volume {} is not exported: nobody can reserve it", cell.id);
             return Err(refused(why, Cure::FixSpec));
@@ -250,8 +250,8 @@ impl Engine {
         let old = seen.holder.as_ref().filter(|holder| holder.ends_with_its_session());
         match (is_due(&seen, change, cell.id)?, old) {
             (false, _) => {}
-            (true, Some(holder)) => self.revoke_holder(cell, wishes, usable, end, holder)?,
-            (true, None) => self.take_by_command(cell, wishes, usable, end, &seen, change)?,
+            (true, Some(holder)) => self.revoke_holder(cell, specs, usable, end, holder)?,
+            (true, None) => self.take_by_command(cell, specs, usable, end, &seen, change)?,
         }
         self.forget_lost(cell, change);
         Ok(Some(seen).filter(|seen| !seen.is_empty()))
@@ -261,24 +261,26 @@ impl Engine {
     fn take_by_command(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         seen: &Reservations,
         change: ReservationsChange,
     ) -> Result<(), Refusal> {
-        let export = wishes.export.as_ref();
-        let Some((wish, spec)) = export.and_then(|wish| Some((wish, wish.spec()?))) else {
+        let export = specs.export.as_ref();
+        let Some((kept_spec, spec)) = export.and_then(|kept_spec| Some((kept_spec, kept_spec.spec()?)))
+        else {
             return Err(Refusal::busy(cell.id, None));
         };
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let portals = self.portals_of(spec).to_vec();
         let own = self.own(&names, &portals, seen, change)?;
-        let wanted = self.wanted_export(cell, wishes.volume.as_ref(), export);
+        let wanted = self.wanted_export(cell, specs.volume.as_ref(), export);
         let wanted = wanted.ok_or_else(|| Refusal::busy(cell.id, None))?;
-        let sent = self.send_as_initiator(cell, wanted, wish.stamp.generation, usable, &own, seen, change);
+        let sent =
+            self.send_as_initiator(cell, wanted, kept_spec.stamp.generation, usable, &own, seen, change);
         // Whatever the outcome: the agent's grant goes, and with it its registration.
-        *end = self.export_half(cell, wishes, usable);
+        *end = self.export_half(cell, specs, usable);
         let now = self.read_reservations(cell, &names)?;
         match sent {
             // Registrations beyond the page are invisible, before and after: there only the
@@ -303,12 +305,14 @@ impl Engine {
     fn revoke_holder(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         usable: bool,
         end: &mut ExportEnd,
         holder: &ReservationHolder,
     ) -> Result<(), Refusal> {
-        let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
+        let Some((kept_spec, spec)) =
+            specs.export.as_ref().and_then(|kept_spec| Some((kept_spec, kept_spec.spec()?)))
+        else {
             return Err(Refusal::busy(cell.id, None));
         };
         let who = &holder.initiator;
@@ -319,9 +323,9 @@ impl Engine {
             );
             return Err(refused(why, Cure::Operator));
         }
-        self.begin_nexus_revoke(cell, spec, wish.stamp.generation, holder, Cause::Reservation)
+        self.begin_nexus_revoke(cell, spec, kept_spec.stamp.generation, holder, Cause::Reservation)
             .map_err(Refusal::Store)?;
-        *end = self.export_half(cell, wishes, usable);
+        *end = self.export_half(cell, specs, usable);
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let now = self.read_reservations(cell, &names)?;
         if now.holder.as_ref().is_some_and(|now| now.is_same(holder)) {

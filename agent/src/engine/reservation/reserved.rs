@@ -129,14 +129,16 @@ impl Engine {
     }
 
     /// Has the next pass revoke the nexus of a read-only host that has reserved the volume.
-    pub(in crate::engine) fn revoke_reader(&self, cell: &Arc<Cell>, wishes: &PassSpecs) {
+    pub(in crate::engine) fn revoke_reader(&self, cell: &Arc<Cell>, specs: &PassSpecs) {
         let cause = match self.shared.config.ro_reservation {
             RoReservation::Cut => Cause::Reservation,
             RoReservation::Revoke => Cause::ReservationKeptOut,
             RoReservation::Report => return,
         };
         let Some(holder) = cell.state().held.seen().and_then(|seen| seen.holder) else { return };
-        let Some((wish, spec)) = wishes.export.as_ref().and_then(|wish| Some((wish, wish.spec()?))) else {
+        let Some((kept_spec, spec)) =
+            specs.export.as_ref().and_then(|kept_spec| Some((kept_spec, kept_spec.spec()?)))
+        else {
             return;
         };
         if !is_of_a_reader(&holder, spec) {
@@ -146,7 +148,7 @@ impl Engine {
         if recent {
             return cell.state().held.forget_holder();
         }
-        match self.begin_nexus_revoke(cell, spec, wish.stamp.generation, &holder, cause) {
+        match self.begin_nexus_revoke(cell, spec, kept_spec.stamp.generation, &holder, cause) {
             Ok(()) => {
                 cell.state().reserved.revoked = Some(Instant::now());
                 self.wake(cell);

@@ -62,8 +62,9 @@ impl Engine {
             let cell = self.known_cell(volume);
             let current = cell.filter(|cell| {
                 let state = cell.state();
-                let wish = state.volume();
-                is_spec(wish) && wish.is_some_and(|wish| wish.stamp.generation == generation)
+                let kept_spec = state.volume();
+                is_spec(kept_spec)
+                    && kept_spec.is_some_and(|kept_spec| kept_spec.stamp.generation == generation)
             });
             match current {
                 Some(cell) => {
@@ -84,13 +85,13 @@ impl Engine {
         &self,
         volume: VolumeId,
         state: &mut State,
-        wish: &KeptSpec<VolumeSpec>,
+        kept_spec: &KeptSpec<VolumeSpec>,
         shown: Shown,
     ) {
         let new = match shown {
             Shown::Nothing => return,
             Shown::NotWhole => None,
-            Shown::Whole(whole) => Some((wish.stamp.generation, whole)),
+            Shown::Whole(whole) => Some((kept_spec.stamp.generation, whole)),
         };
         if !state.established.set_whole(new.as_ref()) {
             return;
@@ -173,10 +174,10 @@ impl Engine {
     fn proven(&self, cell: &Cell) -> Option<VolumeReport> {
         let (spec, whole, lv) = {
             let state = cell.state();
-            let wish = state.volume().filter(|_| state.established.is_made())?;
+            let kept_spec = state.volume().filter(|_| state.established.is_made())?;
             let export = state.export_spec()?;
-            let whole = state.established.whole(wish.stamp.generation)?;
-            let spec = wish.spec()?;
+            let whole = state.established.whole(kept_spec.stamp.generation)?;
+            let spec = kept_spec.spec()?;
             (spec.clone(), whole.clone(), pass::lv_name(spec, Some(export)))
         };
         self.shared.config.group(&spec.group)?;
@@ -210,8 +211,9 @@ impl Engine {
     ) -> Vec<Arc<Cell>> {
         let (confirmed, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(|cell| {
             let state = cell.state();
-            let says = |wish: &KeptSpec<VolumeSpec>| {
-                let wanted = pass::wanted_volume(wish, state.export(), state.established.is_made(), false);
+            let says = |kept_spec: &KeptSpec<VolumeSpec>| {
+                let wanted =
+                    pass::wanted_volume(kept_spec, state.export(), state.established.is_made(), false);
                 lvm::report(&wanted, view, cell.id)
             };
             early.get(&cell.id).is_some_and(|report| state.volume().map(says).as_ref() == Some(report))

@@ -21,7 +21,7 @@ use crate::store::{Kind, StoreError, StoredContent, StoredSpec};
 
 /// Decodes a volume's spec or tombstone as the store has it.
 pub(in crate::engine) fn stored_volume(stored: &StoredSpec) -> Result<KeptSpec<VolumeSpec>, StoreError> {
-    let kind = match &stored.wish {
+    let kind = match &stored.content {
         StoredContent::Tombstone { destroy } => SpecKind::Tombstone { destroy: *destroy },
         StoredContent::Released => SpecKind::Released,
         StoredContent::Spec(body) => {
@@ -36,13 +36,13 @@ pub(in crate::engine) fn stored_volume(stored: &StoredSpec) -> Result<KeptSpec<V
 impl State {
     /// Takes a volume's spec or tombstone that the store has now. `looked` is LVM's view of the
     /// volume, `None` if admission has not asked LVM.
-    fn admit_volume(&mut self, wish: KeptSpec<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
-        self.note_isolation_spec(wish.stamp.generation, wish.spec());
+    fn admit_volume(&mut self, kept_spec: KeptSpec<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
+        self.note_isolation_spec(kept_spec.stamp.generation, kept_spec.spec());
         // As in the store: the fact `made` outlives each later spec, and ends with the volume.
-        if wish.spec().is_none() {
+        if kept_spec.spec().is_none() {
             self.established.end_lv();
         }
-        self.set_volume(wish);
+        self.set_volume(kept_spec);
         // At once: the job at work gives way as soon as anybody can see the spec.
         self.turn.ask_anew();
         self.knowledge.take_spec(looked);
@@ -59,7 +59,7 @@ impl Engine {
         claim: &Claim,
     ) -> Result<u64, Refusal> {
         self.check_sender(put.cluster)?;
-        let (kept, export) = cell.state().wishes();
+        let (kept, export) = cell.state().specs();
         let object = format!("volume {}", cell.id);
         // Before all other checks: after another refusal the sender may send a tombstone.
         if put.new {
@@ -72,7 +72,7 @@ impl Engine {
         // Held until the store has the new spec.
         let mut held = None;
         let (mut looked, began) = (None, cell.state().knowledge.begin_look());
-        let (kind, stored, naa) = match put.wish {
+        let (kind, stored, naa) = match put.request {
             VolumeRequest::Spec(spec) => {
                 let old = kept.as_ref().and_then(KeptSpec::spec);
                 let reverts = spec.revert.is_some() && old.is_none_or(|old| begins_revert(old, &spec));
@@ -108,7 +108,7 @@ impl Engine {
             sender: put.cluster,
             kind: Kind::Volume,
             stamp: &put.stamp,
-            wish: &stored,
+            content: &stored,
             opaque: &put.opaque,
             receipts: &[],
             naa,
@@ -127,7 +127,7 @@ impl Engine {
     /// lost), by what the kernel serves.
     fn check_not_granted(&self, cell: &Cell, export: Option<&KeptSpec<ExportSpec>>) -> Result<(), Refusal> {
         let refuse = |why| Err(Refusal::precondition(why, Cure::FixSpec));
-        let Some(wish) = export else {
+        let Some(kept_spec) = export else {
             let names = ExportIdentity::Derived.names(cell.id, &self.shared.config.iqn_prefix);
             let target = |source| Refusal::Target { volume: cell.id, source: Box::new(source) };
             let view = ExportView::read(&*self.shared.machine.target, &names).map_err(target)?;
@@ -141,7 +141,7 @@ impl Engine {
                 )),
             };
         };
-        match wish.spec().map_or(0, |spec| spec.grants.len() + spec.fc.grants.len()) {
+        match kept_spec.spec().map_or(0, |spec| spec.grants.len() + spec.fc.grants.len()) {
             0 => Ok(()),
             grants => refuse(format!(
                 "volume {0} is granted to {grants} initiator(s): revoke them first (see `mooring export show {0}`)",

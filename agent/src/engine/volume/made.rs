@@ -53,10 +53,10 @@ impl Engine {
     pub(in crate::engine) fn keep_made(
         &self,
         cell: &Cell,
-        wish: &KeptSpec<VolumeSpec>,
+        kept_spec: &KeptSpec<VolumeSpec>,
         seen: Option<&VolumeReport>,
     ) -> Option<VolumeReport> {
-        let seen = seen.filter(|seen| seen.phase == Phase::Ready && wish.spec().is_some())?;
+        let seen = seen.filter(|seen| seen.phase == Phase::Ready && kept_spec.spec().is_some())?;
         if cell.state().established.is_made() {
             return None;
         }
@@ -68,9 +68,9 @@ impl Engine {
         if let Err(error) = self.flush_disks(seen.device.as_deref().map(Path::new)) {
             return waits(error.path.display().to_string(), Chain(&error).to_string(), Cure::Retry);
         }
-        match self.write_made(&[(cell.id, wish.stamp.generation)]) {
+        match self.write_made(&[(cell.id, kept_spec.stamp.generation)]) {
             Ok(kept) => {
-                note(cell, Some(&wish.stamp), &kept);
+                note(cell, Some(&kept_spec.stamp), &kept);
                 // Otherwise a newer spec came: its pass stores the fact.
                 let newer = !cell.state().established.is_made();
                 newer.then(|| VolumeReport { phase: Phase::Creating, problems: Vec::new(), ..seen.clone() })
@@ -124,9 +124,10 @@ impl Engine {
 /// Says whether this look is the first known one that shows the volume's LV whole.
 fn is_new(cell: &Cell, stamp: Option<&Stamp>, view: &VolumesView) -> bool {
     let state = cell.state();
-    let wish = state.volume().filter(|wish| !state.established.is_made() && Some(&wish.stamp) == stamp);
-    wish.filter(|wish| wish.spec().is_some()).is_some_and(|wish| {
-        let wanted = pass::wanted_volume(wish, state.export(), false, false);
+    let kept_spec =
+        state.volume().filter(|kept_spec| !state.established.is_made() && Some(&kept_spec.stamp) == stamp);
+    kept_spec.filter(|kept_spec| kept_spec.spec().is_some()).is_some_and(|kept_spec| {
+        let wanted = pass::wanted_volume(kept_spec, state.export(), false, false);
         lvm::report(&wanted, view, cell.id).phase == Phase::Ready
     })
 }
@@ -143,7 +144,7 @@ fn device_of(cell: &Cell) -> Option<(VgName, PathBuf)> {
 /// a tombstone may have come between.
 fn note(cell: &Cell, stamp: Option<&Stamp>, kept: &[VolumeId]) {
     let mut state = cell.state();
-    let same = state.volume().map(|wish| &wish.stamp) == stamp;
+    let same = state.volume().map(|kept_spec| &kept_spec.stamp) == stamp;
     if same && is_spec(state.volume()) && kept.contains(&cell.id) {
         state.established.set_made(true);
     }

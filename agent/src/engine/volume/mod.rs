@@ -4,7 +4,7 @@
 //! says so.
 
 pub(super) mod admit;
-pub(super) mod first_wish;
+pub(super) mod first_spec;
 pub(super) mod isolate;
 pub(super) mod jobs;
 pub(super) mod made;

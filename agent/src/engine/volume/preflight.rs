@@ -13,7 +13,7 @@ use mooring_model::{BlockedKind, Cure, ExportSpec, Naa, Stamp, VolumeSpec};
 use tokio::time::Instant;
 
 use super::admit::begins_revert;
-use super::first_wish;
+use super::first_spec;
 use crate::engine::cell::{Cell, KeptSpec, SpecKind, State};
 use crate::engine::{Engine, Refusal, pass};
 use crate::lvm::{self, Beside, VolumesView};
@@ -54,7 +54,7 @@ impl State {
 impl Engine {
     /// LVM's view of the LVs that this spec needs: a new one, or one that was kept for the same
     /// spec.
-    pub(in crate::engine) fn view_for_wish(
+    pub(in crate::engine) fn view_for_spec(
         &self,
         cell: &Cell,
         spec: &VolumeSpec,
@@ -91,11 +91,11 @@ impl Engine {
         (spec, stamp): (&VolumeSpec, &Stamp),
         claim: &Claim,
     ) -> Result<VolumesView, Refusal> {
-        let view = self.view_for_wish(cell, spec, stamp, claim)?;
+        let view = self.view_for_spec(cell, spec, stamp, claim)?;
         let id = cell.id;
         let lvs = [view.lvs_of(id), view.growths_of(id), view.backs_of(id)];
         if let Some(lv) = lvs.into_iter().flatten().find(|lv| lv.is_tagged()) {
-            return first_wish::refuse(id, format!("the LV {}/{} is here under its id", lv.group, lv.name));
+            return first_spec::refuse(id, format!("the LV {}/{} is here under its id", lv.group, lv.name));
         }
         Ok(view)
     }
@@ -144,7 +144,7 @@ impl Engine {
             Some(SpecKind::Spec(_) | SpecKind::Tombstone { .. } | SpecKind::Released) | None => {}
         }
         // A new volume, or a larger one, that cannot be made is refused before anything is stored.
-        let view = view.map_or_else(|| self.view_for_wish(cell, spec, stamp, claim), Ok)?;
+        let view = view.map_or_else(|| self.view_for_spec(cell, spec, stamp, claim), Ok)?;
         let dying = matches!(kept.map(|kept| &kept.kind), Some(SpecKind::Tombstone { destroy: true }));
         if dying && view.lv(&spec.group, cell.id).is_some() {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
@@ -189,7 +189,7 @@ mod tests {
             cluster: mooring_model::ClusterId::from_u128(1),
             volume,
             stamp: Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([digest; 32]) },
-            wish: VolumeRequest::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
+            request: VolumeRequest::Spec(VolumeSpec::new(volume, group, size, Provisioning::Thick)),
             opaque: Vec::new(),
             new: true,
         }
@@ -222,12 +222,12 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn however_long_lvm_takes_a_wish_that_is_sent_again_is_taken() {
+    async fn however_long_lvm_takes_a_spec_that_is_sent_again_is_taken() {
         let (node, cell) = node_with_a_kept_look().await;
         node.fake.lvm().set_slow(LONG);
         let engine = node.engine.clone();
         let sent = tokio::spawn(async move { engine.put_volume(put(1), LONG).await });
-        // LVM is not asked again before the wish is taken.
+        // LVM is not asked again before the spec is taken.
         eventually("the wish is taken", || cell.state().volume_spec().is_some());
         assert!(!cell.state().volume_end().is_done());
         assert!(!is_kept(&cell));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_look_is_for_its_own_wish_and_for_a_moment_and_not_from_before_a_pass() {
+    async fn a_look_is_for_its_own_spec_and_for_a_moment_and_not_from_before_a_pass() {
         let (node, cell) = node_with_a_kept_look().await;
         assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })), "another wish");
         let passes: fn(&mut State) = |state| {

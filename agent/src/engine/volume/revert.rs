@@ -94,16 +94,16 @@ impl Cell {
 
 impl Engine {
     /// Does what a revert needs before the rest of a pass. `false` if the pass ends here.
-    pub(in crate::engine) fn revert_half(&self, cell: &Arc<Cell>, wishes: &PassSpecs) -> bool {
+    pub(in crate::engine) fn revert_half(&self, cell: &Arc<Cell>, specs: &PassSpecs) -> bool {
         // A revert that was interrupted may have left the mark.
         cell.state().revert.apart = false;
-        let is_reverting = || cell.is_reverting(wishes.volume.as_ref(), wishes.export.as_ref());
-        let prepared = self.volume_half(cell, wishes, false, true, Grow::Now);
+        let is_reverting = || cell.is_reverting(specs.volume.as_ref(), specs.export.as_ref());
+        let prepared = self.volume_half(cell, specs, false, true, Grow::Now);
         if !prepared || !is_reverting() {
             return true;
         }
         cell.state().revert.apart = true;
-        let end = self.export_half(cell, wishes, false);
+        let end = self.export_half(cell, specs, false);
         if cell.state().has_left_look() {
             // The next look shows what was done: the pass that makes it finds nothing left of the
             // export.
@@ -111,9 +111,9 @@ impl Engine {
         }
         let gone = end.gone;
         if gone {
-            self.volume_half(cell, wishes, true, true, Grow::Now);
+            self.volume_half(cell, specs, true, true, Grow::Now);
         } else {
-            self.end_export(cell, wishes, end);
+            self.end_export(cell, specs, end);
         }
         // Exchanged or not: from here on the export has to come back.
         cell.state().revert.apart = false;

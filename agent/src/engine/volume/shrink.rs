@@ -83,7 +83,7 @@ impl Engine {
         }
         let held = Held(Arc::clone(cell));
         // A kept view shows the present state: no pass began since.
-        let view = self.view_for_wish(cell, spec, stamp, claim)?;
+        let view = self.view_for_spec(cell, spec, stamp, claim)?;
         let size = view.group(&spec.group).and_then(|group| group.rounded(spec.size));
         match view.lv(&spec.group, cell.id).filter(|lv| lv.is_tagged()) {
             // Whole: the LV to extend it by is beside it, or not there yet.

@@ -29,8 +29,8 @@ pub(crate) struct Uploading {
     end: Option<Result<(), Problem>>,
 }
 
-fn upload_of(wishes: &PassSpecs) -> Option<&Upload> {
-    wishes.volume.as_ref().and_then(KeptSpec::spec)?.upload.as_ref()
+fn upload_of(specs: &PassSpecs) -> Option<&Upload> {
+    specs.volume.as_ref().and_then(KeptSpec::spec)?.upload.as_ref()
 }
 
 /// Says whether a spec begins an image export: the old spec does not have its id.
@@ -83,9 +83,9 @@ impl Engine {
 
     /// Removes what is left of an image export that no spec names any more: its part, or its file's
     /// second name.
-    pub(in crate::engine) fn leave_upload(&self, cell: &Cell, wishes: &PassSpecs) {
+    pub(in crate::engine) fn leave_upload(&self, cell: &Cell, specs: &PassSpecs) {
         let left = cell.state().knowledge.uploading().map(|seen| seen.id);
-        let Some(upload) = left.filter(|id| upload_of(wishes).is_none_or(|upload| upload.id != *id)) else {
+        let Some(upload) = left.filter(|id| upload_of(specs).is_none_or(|upload| upload.id != *id)) else {
             return;
         };
         let Some(images) = self.images() else { return };
@@ -105,21 +105,21 @@ impl Engine {
     pub(in crate::engine) fn upload_half(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         mut end: VolumeEnd,
     ) -> VolumeEnd {
         let began = end.began;
         let Some(report) = &mut end.report else { return end };
         report.uploaded = None;
         let Some(upload) =
-            upload_of(wishes).filter(|_| end.left == Left::Nothing && report.phase == Phase::Ready)
+            upload_of(specs).filter(|_| end.left == Left::Nothing && report.phase == Phase::Ready)
         else {
             return end;
         };
         let before = cell.state().knowledge.uploading().filter(|seen| seen.id == upload.id).cloned();
         let ended = match before.and_then(|seen| seen.end) {
             Some(ended) => ended,
-            None => match self.upload(cell, wishes, upload, (report, began)) {
+            None => match self.upload(cell, specs, upload, (report, began)) {
                 Some(ended) => ended,
                 // The work gave way to something newer, and goes on afterwards.
                 None => return VolumeEnd { left: Left::Again, ..end },
@@ -141,18 +141,18 @@ impl Engine {
     fn upload(
         &self,
         cell: &Arc<Cell>,
-        wishes: &PassSpecs,
+        specs: &PassSpecs,
         upload: &Upload,
         (report, began): (&VolumeReport, Moment),
     ) -> Option<Result<(), Problem>> {
         let object = || format!("the copy of volume {} to {}", cell.id, upload.image);
         let failed = |text: String, cure| Some(Err(Problem { object: object(), text, cure }));
-        if is_granted(wishes.export.as_ref()) {
+        if is_granted(specs.export.as_ref()) {
             return failed("it is granted to somebody: detach it first".to_owned(), Cure::Operator);
         }
         let id = PartId { volume: cell.id, upload: upload.id };
-        let spec = wishes.volume.as_ref().and_then(KeptSpec::spec)?;
-        let name = lv_name(spec, wishes.export.as_ref().and_then(KeptSpec::spec));
+        let spec = specs.volume.as_ref().and_then(KeptSpec::spec)?;
+        let name = lv_name(spec, specs.export.as_ref().and_then(KeptSpec::spec));
         let lv = LvId { group: spec.group.clone(), name };
         let Some(images) = self.images() else {
             return failed(crate::images::Error::NoFolder.to_string(), Cure::Operator);
@@ -174,7 +174,7 @@ impl Engine {
         }
         // Those who ask meanwhile get the volume as it was.
         let end = VolumeEnd { left: Left::Again, report: Some(report.clone()), began };
-        self.note_volume(cell, wishes, end);
+        self.note_volume(cell, specs, end);
         let machine = &self.shared.machine;
         let hands =
             lvm::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images: Some(images) };
@@ -201,12 +201,12 @@ impl Engine {
             tracing::debug!(error = %Chain(error), "no parts of files are looked for");
         });
         for part in left.unwrap_or_default() {
-            let wished = self.known_cell(part.volume).is_some_and(|cell| {
+            let specified = self.known_cell(part.volume).is_some_and(|cell| {
                 let state = cell.state();
                 let spec = state.volume_spec();
                 spec.and_then(|spec| spec.upload.as_ref()).is_some_and(|upload| upload.id == part.upload)
             });
-            if wished {
+            if specified {
                 // If the spec goes before a pass looks, the part goes with it.
                 if let Some(cell) = self.known_cell(part.volume) {
                     let mut state = cell.state();

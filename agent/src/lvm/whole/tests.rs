@@ -22,7 +22,7 @@ fn revert(id: u128) -> Revert {
 }
 
 /// Specs of which each alone makes a volume wait for LVM.
-fn wishes_out_of_the_ordinary() -> Vec<VolumeSpec> {
+fn specs_out_of_the_ordinary() -> Vec<VolumeSpec> {
     let upload = mooring_model::Upload {
         id: mooring_model::UploadId::from_u128(1),
         image: mooring_model::ImageSource {
@@ -61,16 +61,16 @@ fn a_device_is_believed_only_if_everything_agrees() {
         reverted: reverted.map(RevertId::from_u128),
     };
     let remembered = [whole(SIZE.0, None), whole(SIZE.0, Some(1)), whole(SIZE.0 + 512, None)];
-    let mut wishes = wishes_out_of_the_ordinary();
-    wishes.push(VolumeSpec { revert: Some(revert(1)), ..spec() });
-    wishes.push(spec());
-    let (plain, reverted) = (wishes.len() - 1, wishes.len() - 2);
+    let mut specs = specs_out_of_the_ordinary();
+    specs.push(VolumeSpec { revert: Some(revert(1)), ..spec() });
+    specs.push(spec());
+    let (plain, reverted) = (specs.len() - 1, specs.len() - 2);
     let lv = spec().lv();
     let mut believed = Vec::new();
-    for (w, wish) in wishes.iter().enumerate() {
+    for (w, spec) in specs.iter().enumerate() {
         for (r, remembered) in remembered.iter().enumerate() {
             for (d, device) in devices.iter().enumerate() {
-                if is_whole(wish, &lv, remembered, device.as_ref()).is_some() {
+                if is_whole(spec, &lv, remembered, device.as_ref()).is_some() {
                     believed.push((w, r, d));
                 }
             }
@@ -78,7 +78,7 @@ fn a_device_is_believed_only_if_everything_agrees() {
     }
     // The very device; a size that was remembered otherwise agrees with the one that has it.
     let mut all = vec![(reverted, 1, 0), (plain, 0, 0), (plain, 1, 0), (plain, 2, 5)];
-    all.push((4, 2, 5)); // A wish of a byte more, and an LV that is that large.
+    all.push((4, 2, 5)); // A spec of a byte more, and an LV that is that large.
     all.sort_unstable();
     assert_eq!(believed, all);
 }
@@ -148,8 +148,8 @@ fn nothing_is_remembered_of_what_is_not_whole() {
         assert_eq!(look(&machine(tags), &spec()).0, Shown::NotWhole, "{tags:?}");
     }
     let fake = machine(&["mooring"]);
-    for wish in wishes_out_of_the_ordinary() {
-        assert_eq!(look(&fake, &wish).0, Shown::NotWhole, "{wish:?}");
+    for spec in specs_out_of_the_ordinary() {
+        assert_eq!(look(&fake, &spec).0, Shown::NotWhole, "{spec:?}");
     }
     let seen = view(&fake.lvm(), &groups()).unwrap();
     for wanted in

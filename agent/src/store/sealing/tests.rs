@@ -38,8 +38,8 @@ fn fill(folder: &Path) {
             let (all, store) = (all().skip(part).step_by(8), &store);
             scope.spawn(move || {
                 for (kind, volume) in all {
-                    let wish = StoredContent::Spec(body(kind, volume));
-                    store.put_spec(kind, volume, &stamp(1), &wish, b"opaque", &[]).unwrap();
+                    let content = StoredContent::Spec(body(kind, volume));
+                    store.put_spec(kind, volume, &stamp(1), &content, b"opaque", &[]).unwrap();
                 }
             });
         }
@@ -52,10 +52,10 @@ fn check(store: &Store) {
     let specs = store.specs().unwrap();
     assert_eq!(specs.len(), 3 * 500 + 1);
     for spec in specs.iter().filter(|spec| spec.volume != VolumeId::from_u128(9999)) {
-        assert!(spec.wish == StoredContent::Spec(body(spec.kind, spec.volume)), "{spec:?}");
+        assert!(spec.content == StoredContent::Spec(body(spec.kind, spec.volume)), "{spec:?}");
     }
     let one = store.spec(Kind::Export, VolumeId::from_u128(3)).unwrap().unwrap();
-    assert!(one.wish == StoredContent::Spec(body(Kind::Export, one.volume)));
+    assert!(one.content == StoredContent::Spec(body(Kind::Export, one.volume)));
 }
 
 /// Opens a connection with the agent's settings, without a store.

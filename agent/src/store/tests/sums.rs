@@ -21,14 +21,14 @@ fn written() -> tempfile::TempDir {
     store.adopt(ClusterId::from_u128(7), AgentId::from_u128(8)).unwrap();
     store.pin_by_operator(ClusterId::from_u128(9)).unwrap();
     store.keep_prefix(&IqnPrefix::default()).unwrap();
-    let wish = |kind, n, counter, wish: &StoredContent, receipts: &[NewReceipt]| {
-        store.put_spec(kind, volume(n), &stamp(1, counter, 1), wish, b"opaque", receipts).unwrap()
+    let content = |kind, n, counter, content: &StoredContent, receipts: &[NewReceipt]| {
+        store.put_spec(kind, volume(n), &stamp(1, counter, 1), content, b"opaque", receipts).unwrap()
     };
     for n in 1..=3 {
-        wish(Kind::Volume, n, 1, &spec("volume"), &[]);
+        content(Kind::Volume, n, 1, &spec("volume"), &[]);
     }
-    wish(Kind::Connection, 1, 1, &spec("connection"), &[]);
-    wish(Kind::Connection, 1, 2, &StoredContent::Revoked, &[]);
+    content(Kind::Connection, 1, 1, &spec("connection"), &[]);
+    content(Kind::Connection, 1, 2, &StoredContent::Revoked, &[]);
     let whole =
         |reverted| Whole { mapping: "LVM-1".to_owned(), size: mooring_model::ByteSize(4096), reverted };
     let generation = stamp(1, 1, 1).generation;
@@ -38,14 +38,14 @@ fn written() -> tempfile::TempDir {
     let rows = remembered.map(|(n, reverted)| (volume(n), Some((generation, whole(reverted)))));
     assert_eq!(store.keep_made(&made, rows.to_vec()).unwrap().len(), 3);
     // That a volume was made stays through a spec, and ends with a tombstone.
-    wish(Kind::Volume, 1, 2, &spec("larger"), &[]);
-    wish(Kind::Volume, 2, 2, &StoredContent::Tombstone { destroy: true }, &[]);
-    wish(Kind::Volume, 3, 2, &StoredContent::Released, &[]);
+    content(Kind::Volume, 1, 2, &spec("larger"), &[]);
+    content(Kind::Volume, 2, 2, &StoredContent::Tombstone { destroy: true }, &[]);
+    content(Kind::Volume, 3, 2, &StoredContent::Released, &[]);
     store.keep_whole_lvs(vec![(volume(3), None)]).unwrap();
     let open = NewReceipt::of(&receipt(1, 1, Proof::Unproven { in_flight: Some(1) }));
-    let first = wish(Kind::Export, 1, 1, &spec("export"), &[open.clone(), open.clone(), open.clone()]);
+    let first = content(Kind::Export, 1, 1, &spec("export"), &[open.clone(), open.clone(), open.clone()]);
     store.prove_receipt(first[0], &receipt(1, 1, Proof::Proven));
-    let second = wish(Kind::Export, 1, 2, &spec("export"), &[open]);
+    let second = content(Kind::Export, 1, 2, &spec("export"), &[open]);
     assert_eq!(second, [first[2] + 1], "rows are numbered one after the other");
     store.prove_receipt(first[1], &receipt(1, 1, Proof::Proven));
     store.flush().unwrap();

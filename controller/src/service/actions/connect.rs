@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::domain::{AttachmentStatus, Caller};
 use crate::error::RuleAnswer;
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules;
@@ -122,10 +122,10 @@ fn open(
         keep_promise(db, &volume)?;
     }
     let mut changed = [row];
-    let rewished = wishes::apply(db, id, &mut changed, &BTreeSet::new())?;
+    let spec_changes = volume_specs::apply(db, id, &mut changed, &BTreeSet::new())?;
     let [row] = changed;
     let attachment = view::attachment(facts, db, &volume, row, Secrets::Shown)?;
-    Ok(Step::Done(Begun { attachment, rewished, revision, enforces: None }))
+    Ok(Step::Done(Begun { attachment, spec_changes, revision, enforces: None }))
 }
 
 /// The connection that waits for its server, or a new attachment without a connection.
@@ -169,7 +169,7 @@ fn meant(
 struct Attached {
     id: AttachmentId,
     volume: VolumeRow,
-    rewished: SpecChanges,
+    spec_changes: SpecChanges,
     /// `true` if the access exists: the call is answered when the target enforces the mode.
     enforces: bool,
 }
@@ -206,7 +206,7 @@ fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     }
     let changed = row.mode != before && row.wants_grant();
     if row.mode != before {
-        row.wished_at = Generation::ZERO;
+        row.in_spec_since = Generation::ZERO;
     }
     let twice = rows.iter().any(|other| {
         other.id != row.id
@@ -222,8 +222,8 @@ fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     row.instance = said.instance;
     row.mountpoint = Some(said.mountpoint.clone());
     let id = row.id;
-    let rewished = attach::complete(facts, db, &volume, row)?;
-    Ok(Attached { id, volume, rewished, enforces: changed })
+    let spec_changes = attach::complete(facts, db, &volume, row)?;
+    Ok(Attached { id, volume, spec_changes, enforces: changed })
 }
 
 /// The attachment that an earlier, equal `os-attach` call made.
@@ -264,8 +264,8 @@ fn said_again(
         return Err(Refusal::Invalid(text).into());
     }
     let words = Words { mode: said.mode, mountpoint: Some(&said.mountpoint), connector: None };
-    let (row, rewished) = again::apply(db, &volume, rows, row, &words).map_err(as_invalid)?;
-    Ok(Attached { id, volume, rewished, enforces: said.mode.is_some() && row.wants_grant() })
+    let (row, spec_changes) = again::apply(db, &volume, rows, row, &words).map_err(as_invalid)?;
+    Ok(Attached { id, volume, spec_changes, enforces: said.mode.is_some() && row.wants_grant() })
 }
 
 impl Service {
@@ -313,7 +313,7 @@ impl Service {
         let write = move |db: &Db<'_>| attach(&facts, db, &owner, id, &said);
         let done = self.store.write("attach a volume", write).await?;
         let changes = self.flow.follow(id);
-        self.completed(done.id, id, done.volume.agent, &done.rewished);
+        self.completed(done.id, id, done.volume.agent, &done.spec_changes);
         if done.enforces { self.mode_holds(caller, done.id, changes, deadline).await } else { Ok(()) }
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::domain::{AttachmentStatus, Caller};
-use crate::flow::wishes::{self, SpecChanges};
+use crate::flow::volume_specs::{self, SpecChanges};
 use crate::flow::{Facts, Follower};
 use crate::permits;
 use crate::rules::transport::Offer;
@@ -105,7 +105,7 @@ fn end(
     }
     row.take_back();
     let own = row.id;
-    Ok(Ended::Access(own, wishes::apply(db, id, &mut [row], &BTreeSet::new())?))
+    Ok(Ended::Access(own, volume_specs::apply(db, id, &mut [row], &BTreeSet::new())?))
 }
 
 /// The connected attachments that a connector names by its initiator or its ports. `None`: it has
@@ -213,9 +213,9 @@ impl Service {
                     let left = Wait(deadline.saturating_duration_since(Instant::now()));
                     return self.detach_volume(caller, id, Some(own), false, left).await;
                 }
-                Ended::Access(own, rewished) => {
+                Ended::Access(own, spec_changes) => {
                     let mut changes = self.flow.follow(id);
-                    self.flow.go(id, &rewished.hosts);
+                    self.flow.go(id, &spec_changes.hosts);
                     return self.access_ends(caller, own, id, &mut changes, deadline).await;
                 }
             }

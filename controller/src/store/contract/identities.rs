@@ -56,14 +56,14 @@ pub(super) async fn an_identity_is_one_volumes_for_ever(place: Place) {
     // the same.
     place
         .write(|db| {
-            db.keep_spec(GONE, Kind::Volume, &wished())?;
+            db.keep_spec(GONE, Kind::Volume, &spec_row())?;
             Ok(())
         })
         .await;
     assert!(is_known(&place, GONE).await);
 }
 
-fn wished() -> SpecRow {
+fn spec_row() -> SpecRow {
     let content = SpecContent::tombstone(Kind::Volume, true);
     let generation = Generation { epoch: 1, counter: 2 };
     SpecRow {

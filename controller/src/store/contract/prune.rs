@@ -99,7 +99,7 @@ async fn what_is_gone_is_pruned_once_nothing_of_it_is_open(place: Place) {
             let there =
                 db.spec(id, Kind::Volume)?.is_some() || db.spec(id, Kind::Connection(HOST))?.is_some();
             let newest = db.generation_of(id, Kind::Export)?;
-            // Whatever is wished of the id again is newer than all that any agent has had.
+            // Whatever is specified of the id again is newer than all that any agent has had.
             let (again, _) = db.put_spec(id, Kind::Export, &SpecContent::tombstone(Kind::Export, false))?;
             Ok((there, db.is_known_id(id)?, newest.counter, again > newest))
         };

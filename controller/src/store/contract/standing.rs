@@ -62,7 +62,7 @@ struct Old {
 }
 
 const VOLUME: VolumeId = VolumeId::from_u128(2);
-const WISHED: Generation = Generation { epoch: 3, counter: 7 };
+const IN_SPEC: Generation = Generation { epoch: 3, counter: 7 };
 
 impl Old {
     /// Each combination that the old tables could hold.
@@ -123,8 +123,8 @@ impl Old {
              connect_wanted, connect_ever, forced, wish_epoch, wish_counter, created_us) VALUES ('{id}', '{VOLUME}', 'p', \
              'ro', '{}', {native}, {initiator}, {flags}, {}, {}, 1);",
             status.as_str(),
-            WISHED.epoch,
-            WISHED.counter
+            IN_SPEC.epoch,
+            IN_SPEC.counter
         )
     }
 
@@ -134,7 +134,7 @@ impl Old {
         let number = self.number();
         let rests = matches!(number, 0 | 2 | 20 | 21) && self.status != AttachmentStatus::Attaching;
         let stood_still = self.columns[0] && number >= 40;
-        let Generation { epoch, counter } = if stood_still { Generation::ZERO } else { WISHED };
+        let Generation { epoch, counter } = if stood_still { Generation::ZERO } else { IN_SPEC };
         format!("{} {number} {} {epoch} {counter}", self.id, u8::from(!rests))
     }
 }
@@ -255,7 +255,7 @@ fn check_taken_over(store: &Store) {
     let read = |db: &Db<'_>| Ok((db.attachments(None)?, db.volumes_in_motion()?));
     let (rows, in_motion) = store.prepare("read", read).unwrap();
     let [row] = rows.as_slice() else { panic!("{rows:?}") };
-    assert_eq!((row.id, row.wished_at, in_motion), (STOOD_STILL.id, Generation::ZERO, vec![VOLUME]));
+    assert_eq!((row.id, row.in_spec_since, in_motion), (STOOD_STILL.id, Generation::ZERO, vec![VOLUME]));
     assert!(row.is_revoking() && !row.is_forced() && row.status == AttachmentStatus::Detaching, "{row:?}");
 }
 

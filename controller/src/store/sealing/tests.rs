@@ -206,11 +206,11 @@ fn fill(store: Store) -> Store {
                 db.insert_nexus(volume, &initiator, &nexus(volume, &initiator))?;
             }
             for (volume, kind) in specs() {
-                let wish = SpecContent {
+                let content = SpecContent {
                     body: Some(body(volume, kind)),
                     ..SpecContent::spec(&v1::ExportSpec::default(), Vec::new())
                 };
-                db.put_spec(volume, kind, &wish)?;
+                db.put_spec(volume, kind, &content)?;
             }
             let gone = SpecContent::tombstone(Kind::Export, false);
             db.put_spec(VolumeId::from_u128(u128::from(VOLUMES) + 1), Kind::Export, &gone)?;

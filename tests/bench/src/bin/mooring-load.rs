@@ -9,7 +9,7 @@ use clap::Parser;
 use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_bench::Figures;
-use mooring_bench::wish::{export_spec, volume, volume_spec};
+use mooring_bench::spec::{export_spec, volume, volume_spec};
 use mooring_model::ClusterId;
 use serde::Serialize;
 
@@ -48,10 +48,10 @@ struct Client {
 }
 
 impl Client {
-    fn stamp(&mut self, wish: &impl mooring_api::Message) -> v1::Stamp {
+    fn stamp(&mut self, spec: &impl mooring_api::Message) -> v1::Stamp {
         self.counter += 1;
         let generation = v1::Generation { epoch: 1, counter: self.counter };
-        v1::Stamp { generation: Some(generation), digest: mooring_api::digest(wish, &[]).as_bytes().to_vec() }
+        v1::Stamp { generation: Some(generation), digest: mooring_api::digest(spec, &[]).as_bytes().to_vec() }
     }
 
     fn sender() -> v1::Sender {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use mooring_bench::floor::{Call, Export};
-use mooring_bench::wish::volume;
+use mooring_bench::spec::volume;
 use mooring_model::{ExportIdentity, IqnPrefix};
 use serde_json::json;
 

@@ -13,7 +13,7 @@ use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_bench::gun::{Door, Gun};
 use mooring_bench::shots::{Aim, HONEST, Kind, Shot, UNMAP};
-use mooring_bench::wish::volume_spec;
+use mooring_bench::spec::volume_spec;
 use mooring_model::{ClusterId, Iqn, VolumeId};
 
 #[derive(Debug, Parser)]

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Parser;
 use mooring_agent::store::{Kind, Store, StoredContent};
 use mooring_api::Message;
-use mooring_bench::wish::{export_spec, volume, volume_spec};
+use mooring_bench::spec::{export_spec, volume, volume_spec};
 use mooring_model::{ClusterId, Generation, Stamp};
 
 /// Number of threads that share commits.

@@ -116,9 +116,9 @@ fn s53_both_transports_at_once_and_each_by_its_own() {
     // Both transports would do: iSCSI is the default. The caller may choose.
     let (first, info) = attach(&member, &volume, &one.connector(), "rw");
     assert_eq!(info["driver_volume_type"], "iscsi");
-    let mut wishes = two.connector();
-    wishes["storage_protocol"] = json!("FC");
-    let (second, over_fc) = attach(&member, &volume, &wishes, "rw");
+    let mut connector = two.connector();
+    connector["storage_protocol"] = json!("FC");
+    let (second, over_fc) = attach(&member, &volume, &connector, "rw");
     assert_eq!(over_fc["driver_volume_type"], "fibre_channel");
     let (iscsi, fc) = (one.login(&info).unwrap(), two.log_in_over_fc(&over_fc).unwrap());
     assert!(iscsi.write().is_ok() && fc.iter().all(|session| session.write().is_ok()));

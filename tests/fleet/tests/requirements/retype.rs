@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::{granted, shared};
 
 fn retype(fleet: &Fleet, volume: &str, to: &str) -> Answer {
-    let wish = json!({ "new_type": to, "migration_policy": "never" });
-    fleet.member().action(&format!("/volumes/{volume}"), "os-retype", &wish)
+    let body = json!({ "new_type": to, "migration_policy": "never" });
+    fleet.member().action(&format!("/volumes/{volume}"), "os-retype", &body)
 }
 
 /// Name of its type, and the flag.

@@ -118,8 +118,8 @@ fn volumes_are_made_from_snapshots_and_volumes() {
     member.post("/volumes", &json!({ "volume": { "snapshot_id": copy } })).refused(404, &copy);
     let small = made_from(&member, &json!({ "name": "big", "size": 4, "volume_type": "thin" }));
     let of_big = snapshot(&member, &small);
-    let wish = json!({ "volume": { "snapshot_id": of_big, "size": 1 } });
-    member.post("/volumes", &wish).refused(400, "cannot be smaller than the snapshot size 4GB");
+    let body = json!({ "volume": { "snapshot_id": of_big, "size": 1 } });
+    member.post("/volumes", &body).refused(400, "cannot be smaller than the snapshot size 4GB");
     let both = json!({ "volume": { "snapshot_id": taken, "source_volid": volume } });
     member.post("/volumes", &both).refused(400, "a volume has one source");
     let foreign = json!({ "volume": { "snapshot_id": taken } });
@@ -134,12 +134,12 @@ fn a_thick_volume_has_no_snapshots_and_says_what_has() {
     let volume = member.volume(Some("thick"), 1);
     assert!(fleet.admin().show(&volume)["os-vol-host-attr:host"].to_string().ends_with("#vg0\""));
     ask(&member, &volume, None).refused(400, "provisioning:type = thin");
-    let wish = json!({ "volume": { "source_volid": volume } });
-    member.post("/volumes", &wish).refused(400, "only thin volumes have snapshots and copies");
+    let body = json!({ "volume": { "source_volid": volume } });
+    member.post("/volumes", &body).refused(400, "only thin volumes have snapshots and copies");
     // A copy cannot be thick: it shares blocks.
     let thin = member.volume(Some(&thin_type(&fleet)), 1);
-    let wish = json!({ "volume": { "source_volid": thin, "volume_type": "thick" } });
-    assert_eq!(member.post("/volumes", &wish).status, 400);
+    let body = json!({ "volume": { "source_volid": thin, "volume_type": "thick" } });
+    assert_eq!(member.post("/volumes", &body).status, 400);
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn a_snapshot_that_is_lost_is_not_taken_anew() {
     until_snapshot(&member, &id, "error");
     let taken = |line: &&String| line.starts_with("lvcreate") && line.contains(&id);
     assert_eq!(node.machine().lvm().log().iter().filter(taken).count(), 1);
-    let wish = json!({ "volume": { "snapshot_id": id } });
-    member.post("/volumes", &wish).refused(400, "snapshot status must be");
+    let body = json!({ "volume": { "snapshot_id": id } });
+    member.post("/volumes", &body).refused(400, "snapshot status must be");
     member.delete(&format!("/snapshots/{id}")).expect(202);
     until_gone(&member, &format!("/snapshots/{id}"));
 }

@@ -125,8 +125,8 @@ fn engine(dir: &std::path::Path, volumes: u128, hosts: usize) -> Engine {
             tuning: Tuning::default(),
         };
         let stamp = Stamp { generation: Generation::ZERO.next(), digest: Digest::of_sha256([1; 32]) };
-        let wish = KeptSpec { stamp, kind: SpecKind::Spec(spec), opaque: Vec::new() };
-        engine.cell(volume).state().set_export(wish);
+        let kept_spec = KeptSpec { stamp, kind: SpecKind::Spec(spec), opaque: Vec::new() };
+        engine.cell(volume).state().set_export(kept_spec);
     }
     engine
 }

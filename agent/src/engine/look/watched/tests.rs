@@ -178,8 +178,8 @@ async fn unexported_volume_is_skipped_until_its_target_or_lv_changes() {
             // Never exported, or no longer exported.
             let mut state = node.cell.state();
             let tombstone = SpecKind::Tombstone { destroy: false };
-            let wish = state.export().cloned().filter(|_| ended);
-            state.replace_export(wish.map(|wish| KeptSpec { kind: tombstone, ..wish }));
+            let kept_spec = state.export().cloned().filter(|_| ended);
+            state.replace_export(kept_spec.map(|kept_spec| KeptSpec { kind: tombstone, ..kept_spec }));
         }
         for _ in 0..3 {
             node.resync();
@@ -221,7 +221,7 @@ async fn an_isolated_volume_is_looked_at_by_every_resync() {
 }
 
 fn wanted(node: &Node) -> Wanteds {
-    let (volume, export) = node.cell.state().wishes();
+    let (volume, export) = node.cell.state().specs();
     node.engine.wanted_export(&node.cell, volume.as_ref(), export.as_ref()).unwrap()
 }
 

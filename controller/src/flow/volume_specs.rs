@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mooring_api::{Message, v1};
 use mooring_model::{
-    AgentId, AttachmentWish, BarrierId, ByteSize, Cache, Chap, ChapSide, ConnectionSpec, ExportIdentity,
+    AgentId, AttachmentSpec, BarrierId, ByteSize, Cache, Chap, ChapSide, ConnectionSpec, ExportIdentity,
     ExportSpec, FcExportSpec, FcGrant, FcRoute, Generation, Grant, Initiator, InitiatorSlot, Iqn,
     LUN_DEFAULT, Lun, Mode, Portal, Revert, Secret, TPG_DEFAULT, Tuning, Upload, VolumeId, VolumeSpec, Wwpn,
 };
@@ -105,13 +105,13 @@ fn upload(volume: &VolumeRow) -> Option<Upload> {
     (kept.withdrawn.is_none() && !kept.ended).then_some(kept.upload)
 }
 
-fn volume_wish(
+fn volume_content(
     db: &Db<'_>,
     volume: &VolumeRow,
     volume_type: Option<VolumeType>,
 ) -> Result<SpecContent, Abort> {
     let pool = volume.pool_name().ok_or_else(|| corrupt("the pool", volume.id))?;
-    let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.wished_gib()) * GIB));
+    let (provisioning, size) = (pool.provisioning(), ByteSize(u64::from(volume.spec_gib()) * GIB));
     let spec = VolumeSpec {
         kind: volume.kind(),
         // A volume that was made, and is lost, is not made again from the present state of its
@@ -175,7 +175,7 @@ pub(crate) fn export_spec(
 
 /// Returns an export's last spec in the form in which it is sent.
 fn sent_before(last: Option<&SpecContent>) -> v1::ExportSpec {
-    let body = last.and_then(|wish| wish.body.as_deref());
+    let body = last.and_then(|content| content.body.as_deref());
     body.and_then(|body| v1::ExportSpec::decode(body).ok()).unwrap_or_default()
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn barrier(db: &Db<'_>, volume: VolumeId, initiator: &Iqn) -> Result<
     Ok((id, db.put_spec(volume, Kind::Export, &SpecContent::spec(&spec, kept.content.opaque))?.1))
 }
 
-fn export_wish(
+fn export_content(
     db: &Db<'_>,
     of: &VolumeRow,
     rows: &[AttachmentRow],
@@ -257,7 +257,7 @@ fn way(db: &Db<'_>, volume: &VolumeRow, host: AgentId, first: &AttachmentRow) ->
     Ok(fc.map(|fc| Way { initiator, portals: Vec::new(), lun, chap: None, other_chap: None, fc: Some(fc) }))
 }
 
-fn connection_wish(
+fn connection_content(
     db: &Db<'_>,
     volume: &VolumeRow,
     host: AgentId,
@@ -280,7 +280,7 @@ fn connection_wish(
         other_chap: way.other_chap,
         attachments: rows
             .iter()
-            .map(|row| AttachmentWish { id: row.id, mode: row.mode, cache: row.cache })
+            .map(|row| AttachmentSpec { id: row.id, mode: row.mode, cache: row.cache })
             .collect(),
         fc: way.fc,
     };
@@ -290,7 +290,7 @@ fn connection_wish(
 
 /// Renews all specs of this volume from its rows. Hosts in `revoked` lost their access at the
 /// target. Also returns the generation of the export.
-fn rewish(
+fn write_specs(
     db: &Db<'_>,
     volume: &VolumeRow,
     rows: &[AttachmentRow],
@@ -328,15 +328,15 @@ fn rewish(
     }
     let volume_type = db.type_by_id(volume.type_id)?;
     let tuning = volume_type.as_ref().map(|of| rules::tuning::of(&of.extra_specs)).unwrap_or_default();
-    let new = volume_wish(db, volume, volume_type)?;
-    let wish = |last: Option<&SpecContent>| Ok::<_, Abort>(first::next_wish(volume, last, new));
-    done.storage |= db.put_spec_after(id, Kind::Volume, wish)?.1;
+    let new = volume_content(db, volume, volume_type)?;
+    let content = |last: Option<&SpecContent>| Ok::<_, Abort>(first::next_content(volume, last, new));
+    done.storage |= db.put_spec_after(id, Kind::Volume, content)?.1;
     // A snapshot is never exported.
     if !volume.is_served() || volume.snapshot_of.is_some() {
         return Ok((done, Generation::ZERO));
     }
-    let wish = |last: Option<&SpecContent>| export_wish(db, volume, rows, tuning, last);
-    let (generation, new) = db.put_spec_after(id, Kind::Export, wish)?;
+    let content = |last: Option<&SpecContent>| export_content(db, volume, rows, tuning, last);
+    let (generation, new) = db.put_spec_after(id, Kind::Export, content)?;
     done.storage |= new;
 
     let mut hosts: BTreeMap<AgentId, Vec<&AttachmentRow>> =
@@ -349,16 +349,16 @@ fn rewish(
     for (host, rows) in hosts {
         let kind = Kind::Connection(host);
         let kept = db.spec(id, kind)?;
-        let wish = if rows.is_empty() {
+        let content = if rows.is_empty() {
             let hard = revoked.contains(&host);
             let there =
                 kept.as_ref().is_some_and(|kept| kept.content.body.is_some() || (hard && !kept.content.hard));
             there.then(|| SpecContent::tombstone(kind, hard))
         } else {
-            connection_wish(db, volume, host, &rows)?
+            connection_content(db, volume, host, &rows)?
         };
-        let Some(wish) = wish else { continue };
-        if db.put_spec(id, kind, &wish)?.1 {
+        let Some(content) = content else { continue };
+        if db.put_spec(id, kind, &content)?.1 {
             done.hosts.insert(host);
         }
     }
@@ -367,7 +367,7 @@ fn rewish(
 
 /// Returns the part of an attachment that specs contain or keep beside them. `None`: it wants
 /// neither a grant nor a connection.
-fn wished(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
+fn in_spec(row: &AttachmentRow) -> Option<impl PartialEq + '_> {
     let part = (
         (row.wants_grant(), row.wants_path(), row.mode, row.native),
         (&row.initiator, row.lun, &row.host, row.instance, &row.project),
@@ -385,10 +385,10 @@ pub(crate) fn cache_on(rows: &[AttachmentRow], host: AgentId) -> Option<Cache> {
 
 /// Returns `true` if these changes leave every spec of their volume as it is. A row that still
 /// needs the generation of its spec makes it `false`: only a renewed spec tells that.
-fn wishes_stay(before: &[AttachmentRow], changed: &[AttachmentRow]) -> bool {
+fn specs_stay(before: &[AttachmentRow], changed: &[AttachmentRow]) -> bool {
     changed.iter().all(|row| {
-        let old = before.iter().find(|old| old.id == row.id).and_then(wished);
-        (row.wished_at != Generation::ZERO || row.initiator.is_none()) && old == wished(row)
+        let old = before.iter().find(|old| old.id == row.id).and_then(in_spec);
+        (row.in_spec_since != Generation::ZERO || row.initiator.is_none()) && old == in_spec(row)
     })
 }
 
@@ -402,7 +402,7 @@ fn merged(before: Vec<AttachmentRow>, changed: &[AttachmentRow]) -> Vec<Attachme
 }
 
 /// Writes changed rows and everything that follows from them: the specs, and the volume's status. A
-/// row whose `wished_at` is zero gets the generation of the export that these rows make. If the
+/// row whose `in_spec_since` is zero gets the generation of the export that these rows make. If the
 /// volume itself changed, `changed` is empty.
 pub(crate) fn apply(
     db: &Db<'_>,
@@ -429,7 +429,7 @@ pub(crate) fn apply_to(
     changed: &mut [AttachmentRow],
     revoked: &BTreeSet<AgentId>,
 ) -> Result<SpecChanges, Abort> {
-    let stay = !changed.is_empty() && revoked.is_empty() && wishes_stay(&before, changed);
+    let stay = !changed.is_empty() && revoked.is_empty() && specs_stay(&before, changed);
     for row in changed.iter() {
         db.put_attachment(row)?;
     }
@@ -441,11 +441,16 @@ pub(crate) fn apply_to(
     let rows = merged(before, changed);
     // Most events (reserved, seen, completed) do not concern the agents: nothing to encode and to
     // compare.
-    let (done, generation) =
-        if stay { (SpecChanges::default(), Generation::ZERO) } else { rewish(db, &volume, &rows, revoked)? };
-    for row in changed.iter_mut().filter(|row| row.wished_at == Generation::ZERO && row.initiator.is_some()) {
-        row.wished_at = generation;
-        db.set_wished_at(row.id, generation)?;
+    let (done, generation) = if stay {
+        (SpecChanges::default(), Generation::ZERO)
+    } else {
+        write_specs(db, &volume, &rows, revoked)?
+    };
+    for row in
+        changed.iter_mut().filter(|row| row.in_spec_since == Generation::ZERO && row.initiator.is_some())
+    {
+        row.in_spec_since = generation;
+        db.set_in_spec_since(row.id, generation)?;
     }
     let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
     db.derive_status_of(&volume, &statuses)?;
@@ -520,7 +525,7 @@ mod tests {
 
         /// After any change of attachments, a renewal of all specs changes nothing.
         #[test]
-        fn no_change_leaves_an_old_wish(
+        fn no_change_leaves_an_old_spec(
             before in prop::collection::vec(standing(), 1..5),
             changes in prop::collection::vec((any::<prop::sample::Index>(), standing(), any::<bool>()), 1..6),
         ) {
@@ -546,7 +551,7 @@ mod tests {
                     let mut row = which.get(&db.attachments_of(VOLUME)?).clone();
                     put(&mut row, *of);
                     if *anew {
-                        row.wished_at = Generation::ZERO;
+                        row.in_spec_since = Generation::ZERO;
                     }
                     apply(db, VOLUME, &mut [row], &BTreeSet::new())?;
                     let again = apply(db, VOLUME, &mut [], &BTreeSet::new())?;
