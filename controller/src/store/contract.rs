@@ -13,7 +13,6 @@ mod operations;
 #[path = "../../tests/support/pg.rs"]
 pub(super) mod pg;
 mod plans;
-mod plans;
 mod rotations;
 mod specs;
 
