@@ -299,8 +299,8 @@ fn a_target_that_closes_after_each_login_is_paused_for() {
     assert_eq!(said(&rig, "session lost"), usize::try_from(ends - 1).unwrap());
 }
 
-/// The kernel does not tell the end of a connection behind a Logout request: the wait for the answer
-/// ends.
+/// The kernel does not tell the end of a connection behind a Logout request: the wait for the
+/// answer ends.
 #[test]
 fn a_target_that_asks_for_logout_and_never_answers_is_paused_for() {
     let mut rig = pausing();

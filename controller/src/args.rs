@@ -214,8 +214,8 @@ pub struct RotateAuthorityArgs {
     /// The step
     #[arg(value_enum)]
     pub step: Step,
-    /// Do not wait for this controller, which is off and never comes back: its machine's name or its
-    /// id. May be repeated. Only for `switch` and `finish`
+    /// Do not wait for this controller, which is off and never comes back: its machine's name or
+    /// its id. May be repeated. Only for `switch` and `finish`
     #[arg(long, value_name = "NAME")]
     pub without: Vec<String>,
     /// The configuration file, which names the authority and the database

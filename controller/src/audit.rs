@@ -136,8 +136,8 @@ impl Audit {
         }
     }
 
-    /// Writes and prunes until it is dropped. Prunes nothing while `now` is `None`: the clock cannot
-    /// be relied on.
+    /// Writes and prunes until it is dropped. Prunes nothing while `now` is `None`: the clock
+    /// cannot be relied on.
     pub(crate) async fn run(
         &self,
         store: &Store,

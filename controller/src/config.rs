@@ -8,15 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mooring_api::{Address, TlsFiles};
 use mooring_model::{ClusterId, IqnPrefix};
-use mooring_systemd::certificates::{self, CertificateError};
 pub use mooring_systemd::config::ConfigError;
 use mooring_systemd::config::{self, File, Hint, Mistakes};
 use mooring_systemd::metrics::{self, RawMetrics};
-use mooring_systemd::private;
 use mooring_systemd::sealing::Origin;
 use serde::Deserialize;
 use toml::Spanned;
@@ -29,6 +27,7 @@ mod callers;
 mod enrolment;
 mod kept;
 mod scheduler;
+mod tls;
 
 use callers::RawKeystone;
 pub use callers::{Asked, Callers};
@@ -211,45 +210,6 @@ impl Config {
     pub fn sealing_keys(&self) -> Option<Origin> {
         let own = || self.database.is_none().then(|| Origin::own(&self.state_dir));
         Origin::find(self.sealing_key.as_deref()).or_else(own)
-    }
-
-    /// Checks the certificates and keys that the configuration names, for the API and for agents.
-    /// Returns warnings, also about a key or a database's password that others can read; and the
-    /// files that cannot be used, none of which hides a warning about another.
-    pub fn look_at_tls(&self) -> (Vec<String>, Vec<CertificateError>) {
-        let now = SystemTime::now();
-        let mut checked = Vec::new();
-        if let Some(tls) = &self.tls {
-            checked.push(certificates::check_identity(&tls.cert, &tls.key, now));
-        }
-        if let Some(enrolment) = &self.enrolment {
-            checked.extend(enrolment.check(now));
-        }
-        for TlsFiles { ca, cert, key, .. } in self.agents.iter().map(|agent| &agent.tls) {
-            if let Some(ca) = ca {
-                checked.push(certificates::check_authority(ca, now));
-            }
-            if let (Some(cert), Some(key)) = (cert, key) {
-                checked.push(certificates::check_identity(cert, key, now));
-            }
-        }
-        let (mut warnings, mut unusable) = (BTreeSet::new(), Vec::new());
-        for result in checked {
-            match result {
-                Ok(found) => warnings.extend(found),
-                Err(error) => unusable.push(error),
-            }
-        }
-        if let Some(path) = self.database.as_ref().and_then(PostgresOptions::password_file) {
-            warnings.extend(private::warning(path, "password"));
-        }
-        (warnings.into_iter().collect(), unusable)
-    }
-
-    /// Checks like [`Config::look_at_tls`]. Fails for the first file that cannot be used.
-    pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
-        let (warnings, unusable) = self.look_at_tls();
-        unusable.into_iter().next().map_or(Ok(warnings), Err)
     }
 }
 

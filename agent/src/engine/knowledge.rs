@@ -191,8 +191,8 @@ impl Knowledge {
         self.lives.get_mut()
     }
 
-    /// Notes sessions and counters. `false`, and nothing changes, if a nexus has ended since the look
-    /// at them began, or if a later look is kept.
+    /// Notes sessions and counters. `false`, and nothing changes, if a nexus has ended since the
+    /// look at them began, or if a later look is kept.
     pub(super) fn learn_lives(&mut self, lives: Seen<Lives>) -> bool {
         self.lives.learn(lives)
     }

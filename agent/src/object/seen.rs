@@ -122,8 +122,8 @@ impl<T> Memory<T> {
         self.seen.as_deref()
     }
 
-    /// The observation, to be changed by what is known to have happened since. Looks at work may not
-    /// have read that: whoever changes it refuses them, unless they lose nothing by it.
+    /// The observation, to be changed by what is known to have happened since. Looks at work may
+    /// not have read that: whoever changes it refuses them, unless they lose nothing by it.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         self.seen.as_mut().map(|seen| &mut seen.value)
     }

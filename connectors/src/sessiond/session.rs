@@ -438,7 +438,7 @@ impl Session {
         self.status.generation = self.entry.spec.generation;
         // A smaller number of secrets counts at once; a greater one when it is written down.
         self.status.secrets = self.status.secrets.min(self.entry.spec.secrets());
-        tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new wish, for the next login");
+        tracing::info!(volume = %self.volume(), generation = %self.status.generation, "new spec, for the next login");
         self.record();
         if let (true, Some(live)) = (recovery_changed, &self.live) {
             let seconds = self.entry.spec.recovery_timeout_s.to_string();

@@ -242,8 +242,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Stores an agent's report with its new certificate. Only the holder of the agent's lease does:
-    /// after the lease another controller asks the agent itself.
+    /// Stores an agent's report with its new certificate. Only the holder of the agent's lease
+    /// does: after the lease another controller asks the agent itself.
     async fn keep_report(&self, agent: &Arc<Agent>) {
         let Some(held) = agent.id().and_then(|id| self.facts.agents.held(id).ok()) else { return };
         let said = Arc::clone(agent);

@@ -45,8 +45,8 @@ pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
     Refusal::Unavailable(if reads(facts, caller) { why } else { DOWN.to_owned() })
 }
 
-/// Returns the reason why a volume's pool cannot serve a new type, for this caller: only one who may
-/// list pools reads their names and space.
+/// Returns the reason why a volume's pool cannot serve a new type, for this caller: only one who
+/// may list pools reads their names and space.
 pub(super) fn unfit(facts: &Facts, caller: &Caller, why: String) -> String {
     if facts.policies().allows(GET_POOLS, caller, &Target::default()) { why } else { UNFIT.to_owned() }
 }

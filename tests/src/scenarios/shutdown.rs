@@ -348,8 +348,8 @@ impl Acts<'_> {
             .map(drop)
     }
 
-    /// Without any command, attachments return, and fstab's mount with `_netdev` with them. The line
-    /// without it promises nothing for a boot, and is mounted by its name.
+    /// Without any command, attachments return, and fstab's mount with `_netdev` with them. The
+    /// line without it promises nothing for a boot, and is mounted by its name.
     fn comes_back(&mut self, control: &Control<'_>) -> Result<()> {
         let began = Instant::now();
         wait_for("fstab's mount", SOON, || {

@@ -465,8 +465,8 @@ fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mu
     }
 }
 
-/// Says whether a literal names a file of the machine, or a folder of such. A file below another root
-/// has no slash before it.
+/// Says whether a literal names a file of the machine, or a folder of such. A file below another
+/// root has no slash before it.
 fn is_of_machine(literal: &str) -> bool {
     let text = literal.trim_start_matches('b').trim_matches('"');
     MACHINE.iter().any(|begin| {

@@ -86,7 +86,7 @@ fn s23_an_older_detach_of_nothing_is_refused() {
     let volume = fleet.member().volume(None, 1);
     let older = Older { client: fleet.admin(), volume: &volume };
     for name in ["os-detach", "os-force_detach"] {
-        older.act(name, &json!({ "attachment_id": NOTHING })).refused(409, "never was");
+        older.act(name, &json!({ "attachment_id": NOTHING })).refused(409, "no record of one");
     }
     older.act("os-detach", &Value::Null).refused(409, "never had one");
     // One that was is gone for good: the call may be repeated.
