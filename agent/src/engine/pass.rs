@@ -410,10 +410,10 @@ impl Engine {
                 let zeroed = volume.provisioning == Provisioning::Thin
                     && matches!(spec.identity, ExportIdentity::Derived);
                 let portals = self.portals_of(spec).to_vec();
-                let device = Device {
-                    reservations: cell.state().put_back(spec),
-                    ..self.backing_device(&volume.group, path, zeroed)
-                };
+                // Asked before the state is locked: a device may take its time to answer.
+                let device = self.backing_device(&volume.group, path, zeroed);
+                let reservations = cell.state().put_back(spec);
+                let device = Device { reservations, ..device };
                 let (grants, tuning) = (spec.grants.clone(), spec.tuning.clone());
                 let port_id = self.port_id(cell, &names, &BTreeSet::new());
                 let withheld = cell.state().silence.since().is_some();

@@ -88,7 +88,7 @@ fn s23_an_older_detach_of_nothing_is_refused() {
     for name in ["os-detach", "os-force_detach"] {
         older.act(name, &json!({ "attachment_id": NOTHING })).refused(409, "no record of one");
     }
-    older.act("os-detach", &Value::Null).refused(409, "never had one");
+    older.act("os-detach", &Value::Null).refused(409, "nothing to detach");
     // One that was is gone for good: the call may be repeated.
     let id = older.client.reserve(&volume, Some(SERVER));
     for _ in 0..2 {
