@@ -15,10 +15,17 @@ pub const GROUP: &str = "mooring";
 /// The folder where the kernel keeps persistent reservations (LIO's `dbroot` with `pr` in it).
 /// Without it every reservation that is to survive a power cut is answered with "not ready".
 pub const RESERVATIONS_DIR: &str = "/var/target/pr";
-/// Kernel modules that the agent needs. LVM would load the one for thin pools itself, but cannot
-/// from inside the unit's sandbox.
-pub const MODULES: [&str; 6] =
-    ["configfs", "dm_mod", "dm_thin_pool", "target_core_mod", "target_core_iblock", "iscsi_target_mod"];
+/// Kernel modules that the agent needs. LVM would load the two for thin pools and for snapshots
+/// itself, but cannot from inside the unit's sandbox.
+pub const MODULES: [&str; 7] = [
+    "configfs",
+    "dm_mod",
+    "dm_thin_pool",
+    "dm_snapshot",
+    "target_core_mod",
+    "target_core_iblock",
+    "iscsi_target_mod",
+];
 
 /// The session daemon's program.
 pub const SESSIOND_PROGRAM: &str = "/usr/bin/mooring-sessiond";
