@@ -4,7 +4,7 @@
 //! a lost one that is taken for healthy; a wait as long as a target orders; logins as fast as a
 //! target ends them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::IscsiEvent;
 
@@ -41,18 +41,13 @@ impl Session {
     }
 
     /// Bounds a wait before a login, in seconds, both ordered by the target: it may order a wait of
-    /// 18 hours, or one login after the other.
+    /// 18 hours, or one login after the other. A connection that ends without a word counts as an
+    /// order to log in at once: a target may close it after each login.
     fn ordered(&mut self, wait_s: u16) -> Duration {
-        self.ordered_at(self.context.now(), wait_s)
-    }
-
-    /// Bounds a wait like `ordered`, at this time. A connection that ends without a word counts as
-    /// an order to log in at once: a target may close it after each login.
-    fn ordered_at(&mut self, now: Instant, wait_s: u16) -> Duration {
         let timing = self.context.timing;
         let recovery = Duration::from_secs(self.entry.spec.recovery_timeout_s.into());
         let wait = Duration::from_secs(wait_s.into()).min(timing.ordered_within).min(recovery);
-        if self.checks.flood.ordered(now) { wait.max(timing.recheck) } else { wait }
+        if self.checks.flood.ordered(self.context.now()) { wait.max(timing.recheck) } else { wait }
     }
 
     /// Handles an event of a session that is logged in. Returns the next phase; `None`: it stays
@@ -68,8 +63,7 @@ impl Session {
                     tracing::debug!(volume = %self.volume(), error, "an error of an earlier connection");
                     return None;
                 }
-                let now = self.context.now();
-                if let Some(left_out) = self.checks.flood.line(now) {
+                if let Some(left_out) = self.checks.flood.line(self.context.now()) {
                     tracing::warn!(
                         volume = %self.volume(), sid = kernel.sid, error, portal = %self.portal(), left_out,
                         "session lost"
@@ -77,7 +71,7 @@ impl Session {
                 }
                 self.status.problem =
                     Some(format!("portal {}: the connection was lost ({error})", self.portal()));
-                Some(Phase::Recover(self.ordered_at(now, 0)))
+                Some(Phase::Recover(self.ordered(0)))
             }
             IscsiEvent::Destroyed(_) => {
                 tracing::warn!(volume = %self.volume(), sid = kernel.sid, "somebody else has destroyed the session");
@@ -157,15 +151,14 @@ impl Session {
                 if let Some(phase) = self.told_why() {
                     return Some(phase);
                 }
-                let now = self.context.now();
-                if let Some(left_out) = self.checks.flood.line(now) {
+                if let Some(left_out) = self.checks.flood.line(self.context.now()) {
                     tracing::warn!(
                         volume = %self.volume(), sid = kernel.sid, ?session, ?connection, left_out,
                         "session lost, seen in sysfs"
                     );
                 }
                 self.status.problem = Some(format!("portal {}: the connection was lost", self.portal()));
-                Some(Phase::Recover(self.ordered_at(now, 0)))
+                Some(Phase::Recover(self.ordered(0)))
             }
             Ok(None) => self.happened(&IscsiEvent::Destroyed(kernel)),
             Err(error) => {
