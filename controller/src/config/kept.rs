@@ -35,57 +35,52 @@ pub(super) struct RawAttachments {
     expire_reserved_days: Option<Spanned<i64>>,
 }
 
-/// Reads the days after which a reserved attachment ends; `None` for 0 and by default, which means
-/// never.
-fn expire_reserved(file: &File<'_>, raw: &RawAttachments) -> Result<Option<Duration>, ConfigError> {
-    let Some(days) = &raw.expire_reserved_days else { return Ok(None) };
-    match u64::try_from(*days.get_ref()) {
+/// Reads an age in days, of at least `least`; `None` for 0, which means never. `wrong` says what is
+/// wanted in the place of another number.
+fn days(
+    file: &File<'_>,
+    given: Option<&Spanned<i64>>,
+    default: Option<Duration>,
+    least: u64,
+    wrong: impl FnOnce(i64) -> String,
+) -> Result<Option<Duration>, ConfigError> {
+    let Some(given) = given else { return Ok(default) };
+    match u64::try_from(*given.get_ref()) {
         Ok(0) => Ok(None),
-        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
-        _ => {
-            let why = format!(
-                "attachments.expire_reserved_days: {} is not 0 (never) to {KEEP_DAYS_MAX}: want after how many days a reserved \
-                 attachment without a connector ends",
-                days.get_ref()
-            );
-            Err(file.wrong(&days.span(), why))
-        }
-    }
-}
-
-/// Reads the days for which lines are kept; `None` for 0, which means for ever.
-fn keep_audit(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
-    let Some(days) = days else { return Ok(Some(KEEP_AUDIT_DEFAULT)) };
-    match u64::try_from(*days.get_ref()) {
-        Ok(0) => Ok(None),
-        Ok(number) if number <= KEEP_DAYS_MAX => Ok(Some(Duration::from_hours(number * 24))),
-        _ => {
-            let why = format!(
-                "audit.keep_days: {} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept",
-                days.get_ref()
-            );
-            Err(file.wrong(&days.span(), why))
-        }
-    }
-}
-
-/// Reads the days for which old records are kept; `None` for 0, which means for ever.
-fn keep_records(file: &File<'_>, days: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
-    let Some(days) = days else { return Ok(Some(KEEP_RECORDS_DEFAULT)) };
-    match u64::try_from(*days.get_ref()) {
-        Ok(0) => Ok(None),
-        Ok(number) if (KEEP_RECORDS_MIN..=KEEP_DAYS_MAX).contains(&number) => {
+        Ok(number) if (least..=KEEP_DAYS_MAX).contains(&number) => {
             Ok(Some(Duration::from_hours(number * 24)))
         }
-        _ => {
-            let why = format!(
-                "records.keep_days: {} is not 0 (for ever), nor {KEEP_RECORDS_MIN} (as long as agents know what is gone) to \
-                 {KEEP_DAYS_MAX}: want how many days records of what has ended are kept",
-                days.get_ref()
-            );
-            Err(file.wrong(&days.span(), why))
-        }
+        _ => Err(file.wrong(&given.span(), wrong(*given.get_ref()))),
     }
+}
+
+/// Reads the days after which a reserved attachment ends; never by default.
+fn expire_reserved(file: &File<'_>, given: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
+    days(file, given, None, 1, |days| {
+        format!(
+            "attachments.expire_reserved_days: {days} is not 0 (never) to {KEEP_DAYS_MAX}: want after how many days a reserved \
+             attachment without a connector ends"
+        )
+    })
+}
+
+/// Reads the days for which lines of the audit log are kept.
+fn keep_audit(file: &File<'_>, given: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
+    days(file, given, Some(KEEP_AUDIT_DEFAULT), 1, |days| {
+        format!(
+            "audit.keep_days: {days} is not 0 (for ever) to {KEEP_DAYS_MAX}: want how many days a line of the audit log is kept"
+        )
+    })
+}
+
+/// Reads the days for which old records are kept.
+fn keep_records(file: &File<'_>, given: Option<&Spanned<i64>>) -> Result<Option<Duration>, ConfigError> {
+    days(file, given, Some(KEEP_RECORDS_DEFAULT), KEEP_RECORDS_MIN, |days| {
+        format!(
+            "records.keep_days: {days} is not 0 (for ever), nor {KEEP_RECORDS_MIN} (as long as agents know what is gone) to \
+             {KEEP_DAYS_MAX}: want how many days records of what has ended are kept"
+        )
+    })
 }
 
 /// Ages from which on things are deleted; `None` for never.
@@ -109,6 +104,6 @@ pub(super) fn ages(
     Ok(Ages {
         keep_audit: keep_audit(file, audit.keep_days.as_ref())?,
         keep_records: keep_records(file, records.keep_days.as_ref())?,
-        expire_reserved: expire_reserved(file, attachments)?,
+        expire_reserved: expire_reserved(file, attachments.expire_reserved_days.as_ref())?,
     })
 }
