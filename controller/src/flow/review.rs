@@ -76,10 +76,6 @@ fn release(db: &Db<'_>, id: VolumeId) -> Result<BTreeSet<AgentId>, Abort> {
     Ok(db.connections_of(id)?.into_iter().collect())
 }
 
-fn stamp_of(db: &Db<'_>, volume: VolumeId, kind: Kind) -> Result<Option<Stamp>, Abort> {
-    Ok(db.spec_stamp(volume, kind)?)
-}
-
 /// Makes every later spec newer than all that an agent stores of other histories.
 fn rise_above<'a>(db: &Db<'_>, name: &str, stamps: impl Iterator<Item = &'a Stamp>) -> Result<(), Abort> {
     let (mut epoch, mut counter) = (0, 0);
@@ -126,7 +122,7 @@ fn ahead_of(db: &Db<'_>, name: &str, id: VolumeId, theirs: &Kept) -> Result<Opti
     for (kind, what, stamp) in
         [(Kind::Export, "export", &theirs.export_stamp), (Kind::Volume, "volume", &theirs.volume_stamp)]
     {
-        let ours = stamp_of(db, id, kind)?;
+        let ours = db.spec_stamp(id, kind)?;
         let Some(newest) = is_ahead(ours.as_ref(), stamp.as_ref()) else { continue };
         let phase = theirs.volume(id).map(|report| report.phase);
         let (kind, why) = match (kind, phase) {
@@ -242,7 +238,7 @@ pub(crate) fn compare_host(
     let mut compared = Compared::default();
     rise_above(db, name, seen.values().filter_map(|theirs| theirs.stamp.as_ref()))?;
     for (id, theirs) in seen {
-        let ours = stamp_of(db, *id, Kind::Connection(agent))?;
+        let ours = db.spec_stamp(*id, Kind::Connection(agent))?;
         let phase = theirs.report.as_ref().map(|report| report.phase);
         if ours.is_none() && phase == Some(ConnectionPhase::Gone) {
             // A tombstone that the agent has kept for longer than this database.
