@@ -40,9 +40,14 @@ fn reads(facts: &Facts, caller: &Caller) -> bool {
     facts.policies().allows("mooring:hosts", caller, &Target::default())
 }
 
+/// Returns agents' own words for a caller who may read them, and the sentence for any other.
+fn words(facts: &Facts, caller: &Caller, why: String, sentence: &str) -> String {
+    if reads(facts, caller) { why } else { sentence.to_owned() }
+}
+
 /// Returns the refusal of a call whose agent is down, for this caller.
 pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
-    Refusal::Unavailable(if reads(facts, caller) { why } else { DOWN.to_owned() })
+    Refusal::Unavailable(words(facts, caller, why, DOWN))
 }
 
 /// Returns the reason why a volume's pool cannot serve a new type, for this caller: only one who
@@ -53,12 +58,12 @@ pub(super) fn unfit(facts: &Facts, caller: &Caller, why: String) -> String {
 
 /// Returns the reason why a host has not looked at a disk, for this caller.
 pub(super) fn unseen(facts: &Facts, caller: &Caller, why: String) -> String {
-    if reads(facts, caller) { why } else { UNSEEN.to_owned() }
+    words(facts, caller, why, UNSEEN)
 }
 
 /// Returns the refusal of a volume whose id an agent may know that was not heard, for this caller.
 pub(super) fn unheard(facts: &Facts, caller: &Caller, why: String) -> Refusal {
-    Refusal::Unavailable(if reads(facts, caller) { why } else { UNHEARD.to_owned() })
+    Refusal::Unavailable(words(facts, caller, why, UNHEARD))
 }
 
 /// Returns the refusal of a connect for this caller. Only an agent that is down makes a connect
@@ -125,11 +130,11 @@ impl Service {
 
     /// Returns the reason why a call waits, for this caller.
     pub(super) fn waits_for(&self, caller: &Caller, why: String) -> String {
-        if self.reads_agents(caller) { why } else { WAITS.to_owned() }
+        words(&self.facts, caller, why, WAITS)
     }
 
     /// Returns the fault of an attachment for this caller.
     pub(super) fn why_for(&self, caller: &Caller, status: AttachmentStatus, why: String) -> String {
-        if self.reads_agents(caller) { why } else { of_attachment(status).to_owned() }
+        words(&self.facts, caller, why, of_attachment(status))
     }
 }
