@@ -34,6 +34,8 @@ pub mod rotate;
 pub mod rules;
 pub mod schedule;
 pub mod service;
+#[cfg(test)]
+mod shake;
 pub mod share;
 mod store;
 

@@ -168,6 +168,7 @@ mod tests {
     use super::*;
     use crate::config::Asked;
     use crate::init;
+    use crate::shake::shake;
 
     const NAME: &str = "controller1.example.org";
 
@@ -193,21 +194,7 @@ mod tests {
                 .with_no_client_auth();
         let mut client = rustls::ClientConnection::new(Arc::new(client), NAME.try_into().unwrap()).unwrap();
         let mut server = rustls::ServerConnection::new(served.get_inner()).unwrap();
-        while client.is_handshaking() {
-            let mut wire = Vec::new();
-            client.write_tls(&mut wire).unwrap();
-            server.read_tls(&mut wire.as_slice()).unwrap();
-            server.process_new_packets().unwrap();
-            let mut wire = Vec::new();
-            while server.wants_write() {
-                server.write_tls(&mut wire).unwrap();
-            }
-            let mut wire = wire.as_slice();
-            while !wire.is_empty() {
-                client.read_tls(&mut wire).unwrap();
-                client.process_new_packets().unwrap();
-            }
-        }
+        shake(&mut client, &mut server).unwrap();
         client.peer_certificates().unwrap()[0].clone().into_owned()
     }
 

@@ -200,6 +200,7 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shake::shake;
 
     /// Shakes hands with a client that speaks this version only.
     fn handshake(
@@ -216,22 +217,7 @@ mod tests {
             .with_no_client_auth();
         let mut client = rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap())?;
         let mut server = rustls::ServerConnection::new(served.get_inner())?;
-        while client.is_handshaking() {
-            let mut wire = Vec::new();
-            client.write_tls(&mut wire).unwrap();
-            server.read_tls(&mut wire.as_slice()).unwrap();
-            server.process_new_packets()?;
-            let mut wire = Vec::new();
-            while server.wants_write() {
-                server.write_tls(&mut wire).unwrap();
-            }
-            let mut wire = wire.as_slice();
-            while !wire.is_empty() {
-                client.read_tls(&mut wire).unwrap();
-                client.process_new_packets()?;
-            }
-        }
-        Ok(())
+        shake(&mut client, &mut server)
     }
 
     #[tokio::test]

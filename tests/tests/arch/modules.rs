@@ -88,6 +88,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "permits",
             "domain",
             "error",
+            "shake",
             "authority",
             "policy",
             "quota",

@@ -267,6 +267,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
 
     use super::*;
+    use crate::shake::shake;
 
     fn check(url: &str) -> Result<PostgresOptions, String> {
         PostgresOptions::new(url, None, None, false)
@@ -317,22 +318,7 @@ mod tests {
             let mut server = rustls::ServerConnection::new(Arc::new(server))?;
             let name = "localhost".try_into().unwrap();
             let mut client = rustls::ClientConnection::new(Arc::clone(&client), name)?;
-            while client.is_handshaking() {
-                let mut wire = Vec::new();
-                client.write_tls(&mut wire).unwrap();
-                server.read_tls(&mut wire.as_slice()).unwrap();
-                server.process_new_packets()?;
-                let mut wire = Vec::new();
-                while server.wants_write() {
-                    server.write_tls(&mut wire).unwrap();
-                }
-                let mut wire = wire.as_slice();
-                while !wire.is_empty() {
-                    client.read_tls(&mut wire).unwrap();
-                    client.process_new_packets()?;
-                }
-            }
-            Ok(())
+            shake(&mut client, &mut server)
         };
         handshake(&rustls::version::TLS13).unwrap();
         assert!(handshake(&rustls::version::TLS12).is_err(), "TLS 1.2");
