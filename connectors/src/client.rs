@@ -269,27 +269,6 @@ impl Watch {
             }
         }
     }
-
-    /// Returns a handle that ends this watch from another thread.
-    pub fn stopper(&self) -> Result<WatchStopper, ClientError> {
-        let stream =
-            self.lines.stream().try_clone().map_err(|error| broken(&self.path, &LineError::Io(error)))?;
-        Ok(WatchStopper { stream })
-    }
-}
-
-/// Ends a [`Watch`] that another thread waits in.
-#[derive(Debug)]
-pub struct WatchStopper {
-    stream: UnixStream,
-}
-
-impl WatchStopper {
-    /// Ends the watch: the other thread's [`Watch::next`] returns an error.
-    pub fn stop(&self) {
-        // An error means that the other end has closed already.
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
-    }
 }
 
 fn receive(path: &Path, lines: &mut LineReader, wait: Duration) -> Result<Option<Answer>, ClientError> {

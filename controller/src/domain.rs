@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use mooring_model::{
-    AgentId, AttachmentId, ByteSize, Cache, Counters, DiskCheck, Initiator, Mode, Naa, Receipt, Reservations,
+    AgentId, AttachmentId, ByteSize, Cache, Counters, DiskCheck, Initiator, Mode, Receipt, Reservations,
     SessionReport, Source, VolumeId,
 };
 use serde_json::{Map, Value};
@@ -706,15 +706,6 @@ pub enum VolumeAction {
     },
     /// Reverts the volume to this snapshot; `None`, which is refused, if the request names none.
     Revert(Option<VolumeId>),
-}
-
-/// The identity by which a host verifies a disk, for connection info.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskIdentity {
-    /// VPD page 0x83.
-    pub naa: Naa,
-    /// VPD page 0x80.
-    pub serial: String,
 }
 
 macro_rules! words {

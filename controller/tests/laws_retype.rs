@@ -339,14 +339,6 @@ fn existing(n: u32, status: AttachmentStatus) -> Existing {
 
 #[test]
 fn a_volume_with_the_readonly_flag_is_never_written() {
-    for set in ["True", "true", "1", "yes", "ON", " t ", "what?"] {
-        assert!(rules::is_readonly(Some(set)), "{set}");
-    }
-    for unset in ["False", "false", "0", "no", "OFF", "f", "", " "] {
-        assert!(!rules::is_readonly(Some(unset)), "{unset}");
-    }
-    assert!(!rules::is_readonly(None));
-
     let connector = |mode: serde_json::Value| json!({ "mode": mode }).as_object().unwrap().clone();
     let (ro, rw) = (connector(json!("ro")), connector(json!("rw")));
     let me = Some(Uuid::from_u128(1));

@@ -242,11 +242,6 @@ impl StoreError {
         }
     }
 
-    /// Returns `true` if the file system under the store is full.
-    pub const fn is_full(&self) -> bool {
-        matches!(self, Self::Full { .. })
-    }
-
     /// Derives the error from SQLite's answer.
     pub(super) fn of(path: &Path, op: impl Into<String>, source: rusqlite::Error) -> Self {
         let (op, path) = (op.into(), path.to_owned());

@@ -43,10 +43,4 @@ impl Config {
         }
         (warnings.into_iter().collect(), unusable)
     }
-
-    /// Checks like [`Config::look_at_tls`]. Fails for the first file that cannot be used.
-    pub fn check_tls(&self) -> Result<Vec<String>, CertificateError> {
-        let (warnings, unusable) = self.look_at_tls();
-        unusable.into_iter().next().map_or(Ok(warnings), Err)
-    }
 }

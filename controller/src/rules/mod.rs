@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 pub use self::detach::{Deletion, deletion_allowed, may_force};
-pub use self::mode::{effective_mode, is_readonly, may_mix, mode, of_connector};
+pub use self::mode::{effective_mode, may_mix, mode, of_connector};
 pub use self::types::{MULTIATTACH, check_specs, is_multiattach};
 use crate::domain::{AttachStatus, AttachViolation, AttachmentStatus, RuleViolation, VolumeStatus};
 use crate::initiators::Initiators;

@@ -1,7 +1,7 @@
 //! Rules of write access: the mode of an attachment, and of the nexus that it shares.
 //!
 //! What must never happen here: a mode wider than the requested one; writes to a volume whose flag
-//! says read only; a flag that is read as set because its text is not empty.
+//! says read only.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,6 @@ use super::Existing;
 use super::types;
 use crate::domain::{AttachViolation, ConnectorViolation, RuleViolation};
 use crate::initiators::Initiators;
-
-/// Returns `true` if the `readonly` key of a volume's admin metadata is set. The value is a text,
-/// read as a boolean in all of its spellings. A text that is no boolean counts as set, which is the
-/// narrower side.
-pub fn is_readonly(flag: Option<&str>) -> bool {
-    flag.is_some_and(|text| !text.trim().is_empty() && types::boolean(text) != Some(false))
-}
 
 /// Returns the mode of a new attachment: the argument, else the connector's, else that of a sibling
 /// of the same server, else ro for a volume whose `readonly` flag is set, else rw.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
-    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Naa, Phase, Problem, StuckStep,
-    VolumeId,
+    AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Phase, Problem, StuckStep, VolumeId,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -17,7 +16,7 @@ use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, attach, cache, sessions, told};
 use crate::agents::{Agent, AgentState, has_session};
 use crate::domain::{
-    AttachmentLive, AttachmentStatus, Caller, DiskIdentity, Enrolment, Host, Job, VolumeState, host_reports,
+    AttachmentLive, AttachmentStatus, Caller, Enrolment, Host, Job, VolumeState, host_reports,
 };
 use crate::flow::place::zone_of;
 use crate::flow::seen::seen_mode;
@@ -421,21 +420,5 @@ impl Service {
             }
         }
         Ok(hosts)
-    }
-
-    /// The identity by which a host recognizes a volume's disk. `None` while no agent has reported
-    /// it.
-    pub async fn disk_identity(
-        &self,
-        caller: &Caller,
-        id: VolumeId,
-    ) -> Result<Option<DiskIdentity>, Refusal> {
-        let (facts, caller) = (self.facts.clone(), caller.clone());
-        let read = move |db: &Db<'_>| {
-            let volume = super::volumes::find(&facts, db, &caller, id)?;
-            let identity = |naa: Naa| DiskIdentity { naa, serial: volume.id.to_string() };
-            Ok(volume.naa.clone().map(identity))
-        };
-        self.store.read("read a disk's identity", read).await
     }
 }

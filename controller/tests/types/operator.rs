@@ -29,7 +29,13 @@ async fn flags() {
         let done = act(&api, id, "os-set_bootable", json!({ "bootable": bootable })).await;
         assert_eq!((done.status.as_u16(), done.body), (200, Value::Null));
     }
-    assert_eq!(act(&api, id, "os-update_readonly_flag", json!({ "readonly": true })).await.status, 202);
+    for (said, set) in
+        [(json!("on"), true), (json!("False"), false), (json!("0"), false), (json!(true), true)]
+    {
+        let done = act(&api, id, "os-update_readonly_flag", json!({ "readonly": said })).await;
+        assert_eq!(done.status, 202, "{said}");
+        assert_eq!(rig.service.volume(&admin(), id).await.unwrap().readonly, Some(set), "{said}");
+    }
     // The flag decides for an attachment without a mode.
     let attached = rig.service.create_attachment(&admin(), client(id, 1), LONG).await.unwrap();
     assert_eq!(attached.mode, Mode::ReadOnly);

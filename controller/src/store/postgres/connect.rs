@@ -117,8 +117,8 @@ impl PostgresOptions {
     }
 
     /// These options for another database of the server.
-    #[must_use]
-    pub fn with_database(mut self, name: &str) -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_database(mut self, name: &str) -> Self {
         self.config.dbname(name);
         self
     }
