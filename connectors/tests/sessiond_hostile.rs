@@ -4,12 +4,13 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use mooring_connectors::sessiond::Timing;
 use mooring_connectors::sessiond::identity::{Identity, Verdict, Wanted};
-use mooring_connectors::wire::SessionState;
+use mooring_connectors::wire::{SessionState, SessionStatus};
 use mooring_host::{Clock, KernelSession, Tree, TreePath};
 use mooring_model::Lun;
 
-use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, log};
+use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, Running, log, timing};
 
 /// State of a gate.
 #[derive(Default)]
@@ -76,12 +77,31 @@ impl Drop for Opened {
     }
 }
 
-/// Makes a rig whose checks answer as the gate is told.
-fn gated() -> (Rig, Arc<Gate>, Opened) {
+/// Starts a daemon whose checks answer as the gate is told, and attaches a disk. The last part
+/// keeps the daemon running; dropped, it stops the daemon and then opens the gate.
+fn gated(timing: Timing) -> (Rig, Arc<Gate>, SessionStatus, (Running, Opened)) {
     let gate = Arc::new(Gate::default());
-    let rig = Rig { identity: Some(gate.clone()), ..Rig::new() };
-    let opened = Opened(gate.clone());
-    (rig, gate, opened)
+    let rig = Rig { identity: Some(gate.clone()), timing, ..Rig::new() };
+    let kept = (rig.start(), Opened(gate.clone()));
+    let before = rig.attach();
+    rig.scan(&before);
+    (rig, gate, before, kept)
+}
+
+/// Timing with which an identity is soon unknown.
+fn soon_unknown() -> Timing {
+    Timing {
+        check_within: Duration::from_millis(20),
+        identity_within: Duration::from_millis(100),
+        ..timing()
+    }
+}
+
+/// Waits until the session says that its disk is offline.
+fn until_offline(rig: &Rig) -> SessionStatus {
+    rig.until("offline", |status| {
+        status.problem.as_ref().is_some_and(|problem| problem.contains("the disk is offline until"))
+    })
 }
 
 /// Returns the state of the one disk.
@@ -109,10 +129,7 @@ fn until_said(rig: &Rig, messages: usize) {
 /// The target says 10,000 times that its LUNs have changed, and answers no INQUIRY meanwhile.
 #[test]
 fn a_flood_of_changes_costs_one_thread_and_one_login() {
-    let (rig, gate, _opened) = gated();
-    let _daemon = rig.start();
-    let before = rig.attach();
-    rig.scan(&before);
+    let (rig, gate, before, _kept) = gated(timing());
     for _ in 0..10_000 {
         rig.target.send_async(INITIATOR, 0, [0, 0, 0]);
     }
@@ -137,10 +154,7 @@ fn a_flood_of_changes_costs_one_thread_and_one_login() {
 /// Changes during a check are seen by one more check, which begins after it.
 #[test]
 fn a_change_during_a_check_is_checked_once_more() {
-    let (rig, gate, _opened) = gated();
-    let _daemon = rig.start();
-    let status = rig.attach();
-    rig.scan(&status);
+    let (rig, gate, _, _kept) = gated(timing());
     assert_eq!(rig.target.send_async(INITIATOR, 0, [0, 0, 0]), 1);
     gate.until_begun(1);
     for _ in 0..3 {
@@ -156,19 +170,12 @@ fn a_change_during_a_check_is_checked_once_more() {
 #[test]
 fn a_disk_that_does_not_say_who_it_is_goes_offline_until_it_does() {
     for answer in [None, Some(Verdict::Unknown("INQUIRY: EIO".to_owned()))] {
-        let (mut rig, gate, _opened) = gated();
-        rig.timing.check_within = Duration::from_millis(20);
-        rig.timing.identity_within = Duration::from_millis(100);
-        let _daemon = rig.start();
-        let before = rig.attach();
-        rig.scan(&before);
+        let (rig, gate, before, _kept) = gated(soon_unknown());
         assert_eq!(disk_state(&rig), "running");
         let hangs = answer.is_none();
         gate.answer(answer);
         rig.target.cut_all();
-        let status = rig.until("offline", |status| {
-            status.problem.as_ref().is_some_and(|problem| problem.contains("the disk is offline until"))
-        });
+        let status = until_offline(&rig);
         assert_eq!((status.state, status.sid), (SessionState::Recovering, before.sid), "hangs: {hangs}");
         assert!(rig.host.wait_for(|_| disk_state(&rig) == "offline"), "hangs: {hangs}");
         // It is asked on, and the same disk runs again.
@@ -184,16 +191,9 @@ fn a_disk_that_does_not_say_who_it_is_goes_offline_until_it_does() {
 /// switched off.
 #[test]
 fn an_unknown_disk_that_is_set_running_late_goes_offline_again() {
-    let (mut rig, gate, _opened) = gated();
-    rig.timing.check_within = Duration::from_millis(20);
-    rig.timing.identity_within = Duration::from_millis(100);
-    let _daemon = rig.start();
-    let before = rig.attach();
-    rig.scan(&before);
+    let (rig, gate, _, _kept) = gated(soon_unknown());
     rig.target.cut_all();
-    rig.until("offline", |status| {
-        status.problem.as_ref().is_some_and(|problem| problem.contains("the disk is offline until"))
-    });
+    until_offline(&rig);
     let state = TreePath::new(&format!("block/{}/device/state", rig.host.disks()[0]));
     rig.host.write(&state, b"running\n").unwrap();
     assert!(rig.host.wait_for(|_| disk_state(&rig) == "offline"));
@@ -203,17 +203,10 @@ fn an_unknown_disk_that_is_set_running_late_goes_offline_again() {
 /// The control: another disk is never set running for good.
 #[test]
 fn an_unknown_disk_that_turns_out_to_be_another_ends_the_session() {
-    let (mut rig, gate, _opened) = gated();
-    rig.timing.check_within = Duration::from_millis(20);
-    rig.timing.identity_within = Duration::from_millis(100);
-    let _daemon = rig.start();
-    let before = rig.attach();
-    rig.scan(&before);
+    let (rig, gate, _, _kept) = gated(soon_unknown());
     gate.answer(Some(Verdict::Unknown("INQUIRY: EIO".to_owned())));
     rig.target.cut_all();
-    rig.until("offline", |status| {
-        status.problem.as_ref().is_some_and(|problem| problem.contains("the disk is offline until"))
-    });
+    until_offline(&rig);
     gate.answer(Some(Verdict::Wrong("another disk".to_owned())));
     rig.until_state(SessionState::WrongDisk);
     assert_eq!((rig.host.sessions(), rig.host.disks()), (vec![], vec![]));
