@@ -8,7 +8,7 @@ use mooring_connectors::wire::{End, SessionState, SessionStatus};
 use mooring_host::fake::initiator::{Acl, Credentials};
 use mooring_host::{IscsiKernel, StopMode};
 
-use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER};
+use crate::sessiond_common::{INITIATOR, PATIENCE, Rig, SECRET, USER, refusing_portal};
 
 /// Number of refusals that take longer than `refused_for` of these tests, by their pauses alone.
 const MANY: usize = 16;
@@ -181,6 +181,28 @@ fn a_newer_generation_is_tried_at_once_and_for_its_own_time() {
     spec.generation = spec.generation.next();
     let after = rig.client().ensure(&spec, PATIENCE).unwrap();
     assert_eq!((after.state, after.sid), (SessionState::LoggedIn, before.sid));
+}
+
+/// The wait for an answer is long enough for a login, if the order causes one.
+#[test]
+fn the_same_order_again_leaves_the_pause_of_a_refused_session() {
+    let rig = slow();
+    let _daemon = rig.start();
+    rig.attach();
+    rig.target.revoke(INITIATOR);
+    rig.until("refused", |status| says(status, "tried 1 times") && status.retry_in_ms.is_some());
+    let logins = rig.target.seen().len();
+    let mut spec = rig.spec();
+    for _ in 0..2 {
+        let status = rig.client().ensure(&spec, Duration::from_millis(200)).unwrap();
+        assert!(says(&status, "tried 1 times") && status.retry_in_ms.is_some(), "{status:?}");
+    }
+    assert_eq!(rig.target.seen().len(), logins);
+    // The control: another portal is tried at once, although the generation is the same.
+    spec.portals.push(refusing_portal());
+    let _ = rig.client().ensure(&spec, Duration::ZERO).unwrap();
+    rig.until("refused anew", |status| says(status, "tried 2 times") && status.retry_in_ms.is_some());
+    assert_eq!(rig.target.seen().len(), logins + 1);
 }
 
 /// A spec that comes before the access is back is no first login: its refusals are waited for.

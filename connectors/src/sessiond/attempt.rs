@@ -291,7 +291,7 @@ impl Session {
                         format!("no answer ({what}) within {:.1} s", within.as_secs_f64()),
                     ));
                 }
-                Wake::Event(_) | Wake::Look | Wake::Checked(..) | Wake::Changed | Wake::Timeout => {}
+                Wake::Event(_) | Wake::Look | Wake::Checked(..) | Wake::Ensured | Wake::Timeout => {}
             }
             let state = sysfs::state(self.context.sys(), sid);
             if !matches!(state, Ok(Some((_, ConnectionAttr::Bound | ConnectionAttr::Up)))) {

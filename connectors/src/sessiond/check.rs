@@ -131,7 +131,7 @@ impl Session {
                     }
                     None
                 }
-                Wake::Changed => None,
+                Wake::Ensured => None,
                 Wake::Timeout => {
                     // The session may have been lost without an event.
                     let lost = self.look();
@@ -241,7 +241,7 @@ impl Session {
                 Ok(Wake::Timeout) => return None,
                 Ok(Wake::Event(event)) => self.happened(&event),
                 Ok(Wake::Look) => self.look(),
-                Ok(Wake::Checked(..) | Wake::Changed) => None,
+                Ok(Wake::Checked(..) | Wake::Ensured) => None,
                 Err(out) => Some(self.left(out)),
             };
             if phase.is_some() {

@@ -31,7 +31,7 @@ impl Session {
             let phase = match self.next(due.unwrap_or(now + Duration::from_hours(1))) {
                 Ok(Wake::Event(event)) => self.happened(&event),
                 Ok(Wake::Look) => self.look(),
-                Ok(Wake::Checked(..) | Wake::Changed | Wake::Timeout) => None,
+                Ok(Wake::Checked(..) | Wake::Ensured | Wake::Timeout) => None,
                 Err(out) => Some(self.left(out)),
             };
             if let Some(phase) = phase {
@@ -134,7 +134,7 @@ impl Session {
                 Ok(Wake::Event(event @ (IscsiEvent::Destroyed(_) | IscsiEvent::Unbound(_)))) => {
                     return self.happened(&event).unwrap_or(Phase::Connect);
                 }
-                Ok(Wake::Event(_) | Wake::Look | Wake::Checked(..) | Wake::Changed) => {}
+                Ok(Wake::Event(_) | Wake::Look | Wake::Checked(..) | Wake::Ensured) => {}
                 Err(out) => return self.left(out),
             }
         }
@@ -175,7 +175,7 @@ impl Session {
             let phase = match self.next(until) {
                 Ok(Wake::Event(event)) => self.happened(&event),
                 Ok(Wake::Timeout) => return None,
-                Ok(Wake::Look | Wake::Checked(..) | Wake::Changed) => None,
+                Ok(Wake::Look | Wake::Checked(..) | Wake::Ensured) => None,
                 Err(out) => Some(self.left(out)),
             };
             if phase.is_some() {

@@ -114,8 +114,8 @@ pub(crate) enum Wake {
     Event(IscsiEvent),
     Look,
     Checked(u64, Verdict),
-    /// The spec has changed.
-    Changed,
+    /// A spec has come. It may be the one that the session has.
+    Ensured,
     Timeout,
 }
 
@@ -361,7 +361,7 @@ impl Session {
             Order::Ensure(spec) => {
                 self.take(number, *spec);
                 self.show();
-                Ok(Wake::Changed)
+                Ok(Wake::Ensured)
             }
             Order::End(how) => {
                 self.again = None;
@@ -383,19 +383,22 @@ impl Session {
         sid_of(event).is_none_or(|sid| self.live.as_ref().is_some_and(|live| live.kernel.sid == sid))
     }
 
-    /// Waits for this time, for nothing but orders.
+    /// Waits for this time, for nothing but orders. A spec ends the wait if it differs from the
+    /// session's own: a client that repeats its order must not undo the back-off.
     fn pause(&mut self, time: Duration) -> Result<(), Out> {
         let until = self.context.now() + time;
+        let spec = self.entry.spec.clone();
         loop {
             match self.next(until)? {
-                Wake::Timeout | Wake::Changed => return Ok(()),
+                Wake::Timeout => return Ok(()),
+                Wake::Ensured if self.entry.spec != spec => return Ok(()),
                 Wake::Event(IscsiEvent::Destroyed(_)) => {
                     return Err(Fail::out(FailKind::SessionGone, "somebody else has destroyed the session"));
                 }
                 Wake::Event(IscsiEvent::ConnectionError { error: INVALID_HOST, .. }) => {
                     return Err(Fail::out(FailKind::HostGone, "the kernel's initiator was unloaded"));
                 }
-                Wake::Event(_) | Wake::Look | Wake::Checked(..) => {}
+                Wake::Event(_) | Wake::Look | Wake::Checked(..) | Wake::Ensured => {}
             }
         }
     }
