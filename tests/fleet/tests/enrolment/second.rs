@@ -4,11 +4,12 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
+use mooring_controller::authority::CERTIFICATE_LIFE;
 use mooring_fleet::own_loopback;
 
 use crate::pg;
 use crate::program::{Machine, mode, run};
-use crate::site::{Node, read, until};
+use crate::site::{Node, Site, read, until};
 
 fn share(first: &Machine, name: &str) -> (std::path::PathBuf, String) {
     let file = first.path(name);
@@ -43,17 +44,17 @@ fn refused(machine: &Machine, file: &std::path::Path, code: &str, word: &str) {
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
-/// Makes the certificates of all hosts due.
-fn age(server: &pg::Server, database: &str) {
-    let soon = SystemTime::now() + Duration::from_hours(24);
-    let us = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
+/// Has the controllers take it that the certificates of all hosts end after this time.
+fn age(server: &pg::Server, database: &str, left: Duration) {
+    let end = SystemTime::now() + left;
+    let us = end.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros();
     server.psql(database, &format!("UPDATE enrolments SET expires_us = {us}"));
 }
 
 #[track_caller]
 fn is_renewed(server: &pg::Server, by: &Machine, node: &Node, name: &str) {
     let before = read(&node.identity());
-    age(server, "controllers");
+    age(server, "controllers", Duration::from_hours(24));
     until("the certificate is renewed", || (read(&node.identity()) != before).then_some(()));
     by.until_up(name);
 }
@@ -109,6 +110,33 @@ fn either_of_two_controllers_is_lost_and_the_other_goes_on() {
     let three = first.joined("node3");
     let _third = three.start();
     first.until_up("node3");
+}
+
+/// The clock of the second controller is ahead, so that the certificate is due for it alone.
+#[test]
+fn a_certificate_is_renewed_by_the_controller_that_drives_its_agent() {
+    let server = pg::Server::new();
+    let url = server.database("renewal");
+    let first = Site::with(None, Some(&url));
+    let node = first.node("node1");
+    node.join(&first.token("node1").unwrap()).unwrap();
+    let _agent = node.start();
+    first.until_up("node1");
+    let second = Site::with(Some(&first), Some(&url));
+    second.until_up("node1");
+    let before = read(&node.identity());
+    age(&server, "renewal", CERTIFICATE_LIFE / 3 + Duration::from_mins(15));
+    second.put_forward(Duration::from_mins(30));
+    let renew = || second.runtime.block_on(second.service.renew_certificates()).unwrap();
+    renew();
+    assert!(read(&node.identity()) == before, "the first one drives the agent");
+    // The control: the first one stops, and the second one takes the agent over.
+    first.runtime.block_on(first.service.stop());
+    until("the certificate is renewed", || {
+        renew();
+        (read(&node.identity()) != before).then_some(())
+    });
+    second.until_up("node1");
 }
 
 #[test]
