@@ -148,7 +148,7 @@ impl fmt::Display for Unit {
 }
 
 /// Path of the folder of a session's one SCSI target.
-fn target(host: u32, sid: u32) -> TreePath {
+pub(crate) fn session_target(host: u32, sid: u32) -> TreePath {
     TreePath::new("devices/platform")
         .join(format_args!("host{host}"))
         .join(format_args!("session{sid}"))
@@ -159,7 +159,7 @@ fn target(host: u32, sid: u32) -> TreePath {
 /// does.
 fn address(unit: Unit) -> TreePath {
     match unit.seat {
-        Seat::Session(sid) => target(unit.host, sid).join(unit),
+        Seat::Session(sid) => session_target(unit.host, sid).join(unit),
         Seat::Fabric(_) => TreePath::new("class/scsi_device").join(unit).join("device"),
     }
 }
@@ -188,7 +188,7 @@ fn fabric_units(sys: &dyn Tree, host: u32, path: &FcPath) -> Result<Vec<Unit>, T
 
 /// Lists the units of an iSCSI session; a session without a folder has none.
 fn session_units(sys: &dyn Tree, host: u32, sid: u32) -> Result<Vec<Unit>, TreeError> {
-    let entries = match sys.list(&target(host, sid)) {
+    let entries = match sys.list(&session_target(host, sid)) {
         Ok(entries) => entries,
         Err(error) if is_gone(error.errno) => return Ok(Vec::new()),
         Err(error) => return Err(error),

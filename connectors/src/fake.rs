@@ -83,6 +83,24 @@ pub(crate) struct Sdev {
     pub(crate) holders: Vec<Holder>,
 }
 
+impl Sdev {
+    /// Makes the disk of a unit as it appears on this host.
+    pub(crate) fn of(unit: &Unit, name: String, sequence: u64) -> Self {
+        Self {
+            name,
+            sequence,
+            size: unit.size,
+            protected: unit.protected,
+            read_only: false,
+            read_ahead: READ_AHEAD_DEFAULT,
+            cached: false,
+            dirty: false,
+            block: true,
+            holders: Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct ScsiHost {
     pub(crate) sid: u32,

@@ -185,18 +185,7 @@ impl FcState {
         let unit = self.rports.iter().find_map(shown).filter(|_| self.online && channel == 0);
         let (Some(unit), false) = (unit, self.sdevs.contains_key(&at)) else { return };
         self.next += 1;
-        let sdev = Sdev {
-            name: format!("sd{}", self.next),
-            sequence: 7000 + self.next,
-            size: unit.size,
-            protected: unit.protected,
-            read_only: false,
-            read_ahead: READ_AHEAD_DEFAULT,
-            cached: false,
-            dirty: false,
-            block: true,
-            holders: Vec::new(),
-        };
+        let sdev = Sdev::of(&unit, format!("sd{}", self.next), 7000 + self.next);
         self.sdevs.insert(at, (sdev, "running"));
     }
 

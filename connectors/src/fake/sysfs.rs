@@ -32,18 +32,7 @@ impl State {
         let unit = self.targets.get(&host.volume).and_then(|target| target.unit.clone());
         let (Some(unit), 1, false) = (unit, lun, host.sdevs.contains_key(&lun)) else { return };
         let name = format!("sd{next}");
-        let sdev = Sdev {
-            name: name.clone(),
-            sequence: u64::from(next) + 5000,
-            size: unit.size,
-            protected: unit.protected,
-            read_only: false,
-            read_ahead: READ_AHEAD_DEFAULT,
-            cached: false,
-            dirty: false,
-            block: !no_blocks,
-            holders: Vec::new(),
-        };
+        let sdev = Sdev { block: !no_blocks, ..Sdev::of(&unit, name.clone(), u64::from(next) + 5000) };
         host.sdevs.insert(lun, sdev);
         if !no_blocks {
             self.uevent("add", number, &name);

@@ -8,6 +8,8 @@
 use mooring_host::{Errno, Tree, TreeError, TreePath};
 use mooring_model::{Portal, VolumeId};
 
+use crate::device::session_target;
+
 /// Creator that the kernel shows for a session that was made over our socket: its port id
 /// 0xFFFFFFFF as a signed number. Sessions of hardware initiators, which the kernel makes by
 /// itself, read alike.
@@ -92,16 +94,9 @@ fn connection_path(sid: u32) -> TreePath {
     TreePath::new("class/iscsi_connection").join(format_args!("connection{sid}:0"))
 }
 
-fn target_path(host: u32, sid: u32) -> TreePath {
-    TreePath::new("devices/platform")
-        .join(format_args!("host{host}"))
-        .join(format_args!("session{sid}"))
-        .join(format_args!("target{host}:0:0"))
-}
-
 /// Path of the folder of one LUN's SCSI device.
 pub(crate) fn unit_path(host: u32, sid: u32, lun: u16) -> TreePath {
-    target_path(host, sid).join(format_args!("{host}:0:0:{lun}"))
+    session_target(host, sid).join(format_args!("{host}:0:0:{lun}"))
 }
 
 /// Turns the error of an object that is missing or going into `None`.
@@ -222,7 +217,7 @@ pub(crate) fn view(sys: &dyn Tree, sid: u32) -> Result<Option<KernelView>, TreeE
         (Some(address), Some(port)) => format!("{address}:{port}").parse().ok(),
         _ => None,
     };
-    let units = gone_is_none(sys.list(&target_path(host, sid)))?.unwrap_or_default();
+    let units = gone_is_none(sys.list(&session_target(host, sid)))?.unwrap_or_default();
     let devices = units.iter().any(|entry| entry.name.starts_with(&format!("{host}:0:0:")));
     Ok(Some(KernelView { sid, host, volume, unnamed, target, portal, session, connection, targets, devices }))
 }

@@ -14,9 +14,8 @@ use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
 use super::routes::Routes;
-use super::schema;
+use super::schema::{self, project_id};
 use super::version::Version;
-use crate::auth::project_ok;
 
 type Answer = Result<Json<Value>, Fault>;
 
@@ -24,14 +23,6 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()
         .route("/default-types", routing::get(list::<B>))
         .route("/default-types/{project}", routing::get(show::<B>).put(set::<B>).delete(unset::<B>))
-}
-
-fn project_id(text: &str) -> Result<&str, Fault> {
-    if project_ok(text) {
-        return Ok(text);
-    }
-    let shown: String = text.chars().take(64).collect();
-    Err(Fault::bad_request(format!("{shown:?} is not a project's id")))
 }
 
 fn view(project: &str, id: Uuid) -> Value {

@@ -15,8 +15,7 @@ use super::body::Body;
 use super::context::{At, Ctx};
 use super::fault::Fault;
 use super::routes::Routes;
-use super::schema::{self, Fields, invalid, python};
-use crate::auth::project_ok;
+use super::schema::{self, Fields, invalid, project_id, python};
 use crate::quota::{Entry, Key, LIMIT_MAX, Limit};
 
 type Answer = Result<Json<Value>, Fault>;
@@ -35,16 +34,6 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
         .route("/os-quota-sets/{project}", routing::get(show::<B>).put(update::<B>).delete(delete::<B>))
         .route("/os-quota-sets/{project}/defaults", routing::get(defaults::<B>))
         .route("/os-quota-class-sets/{class}", routing::get(show_class::<B>).put(update_class::<B>))
-}
-
-/// Reads a project's id. There is no list of projects: an unknown one has the defaults, and no
-/// usage.
-fn project_id(text: &str) -> Result<&str, Fault> {
-    if project_ok(text) {
-        return Ok(text);
-    }
-    let shown: String = text.chars().take(64).collect();
-    Err(Fault::bad_request(format!("{shown:?} is not a project's id")))
 }
 
 fn class(text: &str) -> Result<(), Fault> {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::fault::Fault;
+use crate::auth::project_ok;
 
 /// The longest name, description, key and value, in characters.
 pub(super) const TEXT_MAX: usize = 255;
@@ -279,6 +280,15 @@ pub(super) fn id(text: &str) -> Option<Uuid> {
 /// Reads the id of an object of this kind from an address. Any other text names none of them.
 pub(super) fn id_of(kind: &'static str, text: &str) -> Result<Uuid, Fault> {
     id(text).ok_or_else(|| Fault::not_found(kind, text.chars().take(64).collect::<String>()))
+}
+
+/// Reads a project's id. There is no list of projects: any text of the right form names one.
+pub(super) fn project_id(text: &str) -> Result<&str, Fault> {
+    if project_ok(text) {
+        return Ok(text);
+    }
+    let shown: String = text.chars().take(64).collect();
+    Err(Fault::bad_request(format!("{shown:?} is not a project's id")))
 }
 
 /// Reads a boolean in any of its spellings.
