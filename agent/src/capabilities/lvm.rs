@@ -247,7 +247,7 @@ impl Drop for Look {
 fn said_by(seen: Result<&VolumesView, &lvm::Error>, machine: &Machine) -> Option<Said> {
     match seen {
         Ok(view) => Some(Said { pools: pools(view, machine), faults: check_groups(view) }),
-        Err(lvm::Error::Hung { .. }) => None,
+        Err(error) if error.is_hung() => None,
         Err(error) => {
             let text = Chain(error).to_string();
             let fault = Fault::new(Code::LvmFailed, Weight::Fails, On::Pools, "LVM", text);

@@ -93,6 +93,8 @@ pub enum Error {
         said: String,
         /// Cure that the error needs.
         cure: Cure,
+        /// `true` if the look did not come to an end.
+        hung: bool,
     },
     /// LVM's report cannot be read.
     #[error("cannot {op}: LVM's report is not what this agent can read: {why}")]
@@ -199,10 +201,15 @@ impl Error {
         }
     }
 
+    /// Returns `true` if LVM did not come to an end.
+    pub const fn is_hung(&self) -> bool {
+        matches!(self, Self::Hung { .. } | Self::Unread { hung: true, .. })
+    }
+
     /// Returns `true` if the failure of a look says nothing of the group that was looked at: LVM
-    /// itself does not work, or does not answer.
+    /// itself does not work. LVM hangs at a disk, and thus at a group.
     pub(super) const fn concerns_all(&self) -> bool {
-        matches!(self, Self::NoLvm { .. } | Self::NoDeviceMapper { .. } | Self::Hung { .. })
+        matches!(self, Self::NoLvm { .. } | Self::NoDeviceMapper { .. })
     }
 
     /// Makes the error of an operation on a device.

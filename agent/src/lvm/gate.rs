@@ -1,6 +1,7 @@
-//! A gate before LVM. If a disk below some group does not answer, each report of LVM hangs, and
-//! takes a thread and a volume from whoever asks for it. So while one report hangs, further ones
-//! are refused at once, as if they had run into their time limit.
+//! A gate before LVM. If a disk below some group does not answer, each report of LVM that reads the
+//! group hangs, and takes a thread and a volume from whoever asks for it. So while one report
+//! hangs, further ones that read all of its groups are refused at once, as if they had run into
+//! their time limit. A report of fewer groups may come to an end.
 //!
 //! A report counts as hung once it takes several times as long as reports on this machine take. By
 //! a short fixed limit, a busy machine with many groups, which needs seconds for a report, would
@@ -9,8 +10,10 @@
 //! Commands that take extents run one at a time, so that none takes what another one is about to.
 //!
 //! What must never happen here: a command that changes something refused because a report hangs; a
-//! gate that stays shut when the report has come back.
+//! report of one group refused because a report of another one hangs; a gate that stays shut when
+//! the report has come back.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,11 +27,54 @@ const TIMES_USUAL: u32 = 4;
 /// Time after which a report hangs in any case.
 const HANGS_AFTER_MAX: Duration = Duration::from_secs(30);
 
+/// Options of reports that are followed by a value.
+const WITH_VALUE: [&str; 4] = ["--reportformat", "--units", "-o", "--select"];
+
+/// The groups that a report reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Read {
+    /// All groups of the machine.
+    All,
+    Named(BTreeSet<String>),
+}
+
+impl Read {
+    /// The groups of a report with these arguments, the first of which is the kind of the report. A
+    /// report without names reads all groups.
+    fn of(args: &[String]) -> Self {
+        let mut args = args.iter().map(String::as_str).skip(1);
+        let mut named = BTreeSet::new();
+        while let Some(arg) = args.next() {
+            if WITH_VALUE.contains(&arg) {
+                args.next();
+            } else if !arg.starts_with('-') {
+                named.insert(arg.split_once('/').map_or(arg, |(group, _)| group).to_owned());
+            }
+        }
+        if named.is_empty() { Self::All } else { Self::Named(named) }
+    }
+
+    /// Says whether all groups of `other` are among these.
+    fn has_all_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::All, _) => true,
+            (Self::Named(_), Self::All) => false,
+            (Self::Named(these), Self::Named(others)) => others.is_subset(these),
+        }
+    }
+}
+
+/// A running report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Running {
+    began: Instant,
+    read: Read,
+}
+
 /// Running reports, and the time that reports take.
 #[derive(Default)]
 struct Reports {
-    /// Start of each running report.
-    at_work: Vec<Instant>,
+    at_work: Vec<Running>,
     /// Duration of the slowest recent report; it fades with every faster one.
     slowest: Duration,
 }
@@ -64,16 +110,16 @@ impl Gated {
     }
 }
 
-/// A running report. Its drop ends it, however it ends.
+/// Ends a running report when it is dropped, however the report ends.
 struct AtWork<'a> {
     gate: &'a Gated,
-    began: Instant,
+    running: Running,
 }
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         let mut reports = self.gate.reports();
-        if let Some(at) = reports.at_work.iter().position(|began| *began == self.began) {
+        if let Some(at) = reports.at_work.iter().position(|running| *running == self.running) {
             reports.at_work.swap_remove(at);
         }
     }
@@ -89,17 +135,20 @@ impl Commands for Gated {
             }
             _ => return self.inner.run(command),
         }
-        let began = Instant::now();
+        let running = Running { began: Instant::now(), read: Read::of(&command.args) };
+        let began = running.began;
         {
             let mut reports = self.reports();
             let timeout = reports.hangs_after();
-            if reports.at_work.iter().any(|began| began.elapsed() >= timeout) {
+            let hangs =
+                |other: &Running| other.began.elapsed() >= timeout && running.read.has_all_of(&other.read);
+            if reports.at_work.iter().any(hangs) {
                 let args = command.args.join(" ");
                 return Err(CommandError::Timeout { program: command.program, args, timeout });
             }
-            reports.at_work.push(began);
+            reports.at_work.push(running.clone());
         }
-        let _at_work = AtWork { gate: self, began };
+        let _at_work = AtWork { gate: self, running };
         let output = self.inner.run(command)?;
         self.reports().took(began.elapsed());
         Ok(output)
@@ -130,8 +179,9 @@ mod tests {
         }
     }
 
-    fn command(verb: &str) -> Command {
-        Command { program: "/sbin/lvm", args: vec![verb.to_owned()], timeout: Duration::from_secs(1) }
+    fn command(line: &str) -> Command {
+        let args = line.split(' ').map(str::to_owned).collect();
+        Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) }
     }
 
     #[test]
@@ -175,6 +225,36 @@ mod tests {
             reports.took(Duration::from_millis(20));
         }
         assert_eq!(reports.hangs_after(), LOST_AFTER, "it was busy once, and is not any more");
+    }
+
+    #[test]
+    fn a_report_that_hangs_refuses_those_that_read_all_of_its_groups() {
+        const LINE: &str = "vgs --reportformat json --units b --nosuffix -o vg_name vg1";
+        let (go, wait) = mpsc::channel();
+        let gate = Arc::new(Gated::new(Arc::new(Hanging(Mutex::new(wait)))));
+        let first = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || gate.run(&command(LINE)).unwrap())
+        };
+        while gate.reports().at_work.is_empty() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(LOST_AFTER);
+        for line in ["lvs vg0", "lvs -o lv_name --select lv_tags={vg1} vg0", "lvs vg0/vg1"] {
+            gate.run(&command(line)).expect("a report of another group");
+        }
+        for line in ["lvs vg1", "lvs vg1/lv0 vg1/lv1", "lvs vg0 vg1", "lvs", "pvs -o vg_name"] {
+            assert!(matches!(gate.run(&command(line)), Err(CommandError::Timeout { .. })), "{line}");
+        }
+        go.send(()).unwrap();
+        first.join().unwrap();
+        // The control: a report of a part of the groups may come to an end.
+        let both = Running { began: Instant::now(), read: Read::of(&command("vgs vg0 vg1").args) };
+        gate.reports().at_work.push(both);
+        gate.reports().slowest = Duration::ZERO;
+        std::thread::sleep(LOST_AFTER);
+        gate.run(&command("lvs vg1")).expect("the other group may be the one that hangs");
+        assert!(matches!(gate.run(&command("lvs vg0 vg1")), Err(CommandError::Timeout { .. })));
     }
 
     #[test]

@@ -371,8 +371,10 @@ pub fn view(commands: &dyn Commands, groups: &[config::Group]) -> Result<Volumes
     }
     let lvm = Lvm(commands);
     let mut view = groups_of(&lvm, groups)?;
-    if groups.iter().any(|group| group.discard || group.wipe == Wipe::Discard) {
-        view.look_at_disks(&lvm)?;
+    let asks_disks = groups.iter().any(|group| group.discard || group.wipe == Wipe::Discard);
+    // A list of all disks hangs where a group does.
+    if asks_disks && !view.has_hung() {
+        view.look_at_disks(&lvm);
     }
     view.look_at_lvs(&lvm)?;
     view.unless_none_is_read(groups.len())
@@ -465,13 +467,12 @@ impl VolumesView {
     }
 
     /// Stores the groups' disks. If LVM does not list them, the rest of the view still stands.
-    fn look_at_disks(&mut self, lvm: &Lvm<'_>) -> Result<(), Error> {
+    fn look_at_disks(&mut self, lvm: &Lvm<'_>) {
         let disks = match lvm.disks() {
             Ok(disks) => disks,
-            Err(error @ Error::Hung { .. }) => return Err(error),
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "it is not known whether disks take discards");
-                return Ok(());
+                return;
             }
         };
         for group in &mut self.groups {
@@ -479,7 +480,6 @@ impl VolumesView {
             // A missing disk is called `[unknown]`, and accepts no discards.
             group.disks = Some(of.map(|disk| PathBuf::from(&disk.name)).collect());
         }
-        Ok(())
     }
 
     /// Finds the LVs of these volumes that have lost tags of ours (`retag`).

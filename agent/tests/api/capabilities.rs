@@ -285,3 +285,32 @@ fn a_group_that_lvm_cannot_read_wakes_no_volume_that_is_gone() {
     look(4);
     assert_eq!(looks(&volume(1)), of_it, "nothing says that it is there again");
 }
+
+#[test]
+fn a_group_that_lvm_hangs_at_takes_no_other_with_it() {
+    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
+    node.fake.add_vg("vg1", 1024 * MIB);
+    let (agent, lvm) = (node.start(), node.fake.lvm());
+    make_in(&agent, "vg0", 0..1);
+    make_in(&agent, "vg1", 1..2);
+    let phase = |n: u8| agent.get(&volume(n)).unwrap().volume.unwrap().phase();
+    let is_said = || {
+        let problems = agent.capabilities().problems;
+        problems
+            .iter()
+            .any(|problem| problem.object == "volume group vg1" && problem.text.contains("come to an end"))
+    };
+    lvm.set_group_hanging("vg1", true);
+    eventually("it is said of the group", is_said);
+    make_in(&agent, "vg0", 2..3);
+    assert_eq!([phase(0), phase(1), phase(2)], [v1::Phase::Ready; 3]);
+    let pools: Vec<_> = agent.capabilities().pools.into_iter().map(|pool| pool.name).collect();
+    assert_eq!(pools, ["vg0"]);
+    lvm.set_group_hanging("vg1", false);
+    eventually("it is asked again", || !is_said() && agent.capabilities().pools.len() == 2);
+    make_in(&agent, "vg1", 3..4);
+    // The control: beside an LVM that comes to no end at any group, no volume can be made.
+    lvm.set_hanging(true);
+    assert!(agent.put_volume(put_volume(&volume(4), 1)).is_err());
+    lvm.set_hanging(false);
+}

@@ -550,6 +550,11 @@ fn a_group_that_lvm_cannot_read_hides_no_other() {
     machine.lvm().set_crashing("vg1", true);
     assert_eq!(lvm(&machine, LVS), (139, String::new(), String::new()));
     assert_eq!(lvm(&machine, &format!("{LVS} vg0")).0, 0);
+    machine.lvm().set_group_hanging("vg1", true);
+    let args = LVS.split(' ').map(str::to_owned).collect();
+    let command = Command { program: "/sbin/lvm", args, timeout: Duration::from_secs(1) };
+    assert!(matches!(machine.lvm().run(&command), Err(crate::CommandError::Timeout { .. })));
+    assert_eq!(lvm(&machine, &format!("{LVS} vg0")).0, 0);
 }
 
 #[test]

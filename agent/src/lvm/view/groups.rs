@@ -23,16 +23,18 @@ pub struct Unread {
     pub said: String,
     /// Cure that the error needs.
     pub cure: Cure,
+    /// `true` if LVM does not come to an end at the group.
+    pub hung: bool,
 }
 
 impl Unread {
     fn of(error: &Error) -> Self {
-        Self { said: Chain(error).to_string(), cure: error.cure() }
+        Self { said: Chain(error).to_string(), cure: error.cure(), hung: error.is_hung() }
     }
 
     /// Makes an error of the reason.
     pub(crate) fn into_error(self) -> Error {
-        Error::Unread { said: self.said, cure: self.cure }
+        Error::Unread { said: self.said, cure: self.cure, hung: self.hung }
     }
 }
 
@@ -89,8 +91,9 @@ pub(in crate::lvm) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Resu
     let mut asked = ask_each(&names, |names| lvm.groups(names))?;
     let found = |group: &config::Group| asked.rows.iter().any(|raw| raw.name == group.name.as_str());
     // The names of all groups are for messages. Of two groups with one name LVM shows neither by
-    // that name.
-    let all = if listed.iter().all(found) { Vec::new() } else { all_groups(lvm) };
+    // that name. LVM hangs at all groups where it hangs at one.
+    let hangs = asked.unread.values().any(|unread| unread.hung);
+    let all = if hangs || listed.iter().all(found) { Vec::new() } else { all_groups(lvm) };
     for group in listed {
         let is = |raw: &&RawVg| raw.name == group.name.as_str();
         let found: Vec<_> = asked.rows.iter().filter(is).collect();
@@ -100,7 +103,7 @@ pub(in crate::lvm) fn groups_of(lvm: &Lvm<'_>, listed: &[config::Group]) -> Resu
             ([first, others @ ..], _, _) => view.groups.push(seen_group(group, first, others)),
             ([], [first, other, ..], _) => {
                 let said = two_of_one_name(group, first, other);
-                view.unread.insert(group.name.clone(), Unread { said, cure: Cure::Operator });
+                view.unread.insert(group.name.clone(), Unread { said, cure: Cure::Operator, hung: false });
             }
             ([], _, Some(unread)) => {
                 view.unread.insert(group.name.clone(), unread);
@@ -193,6 +196,11 @@ impl VolumesView {
         self.drop_group(group);
         self.unread.insert(group.clone(), Unread::of(&error));
         Ok(())
+    }
+
+    /// Returns `true` if LVM does not come to an end at one of the groups.
+    pub(super) fn has_hung(&self) -> bool {
+        self.unread.values().any(|unread| unread.hung)
     }
 
     fn drop_group(&mut self, name: &VgName) {
@@ -298,6 +306,35 @@ mod tests {
             sicken(&fake, "vg1", crashes, false);
             assert_eq!(phase(&see(), 2, "vg1"), Phase::Ready);
         }
+    }
+
+    #[test]
+    fn a_group_that_lvm_hangs_at_holds_up_no_other() {
+        let (fake, groups) = (machine(), listed(&["vg0", "vg1"]));
+        let (lvm, vg1) = (fake.lvm(), &groups[1].name);
+        lvm.set_group_hanging("vg1", true);
+        let one = |n| view_one(&lvm, &groups, id(n), &Beside::default()).unwrap();
+        for seen in [view(&lvm, &groups).unwrap(), one(1), one(2)] {
+            assert!(seen.groups().len() == 1 && seen.missing().is_empty(), "{seen:?}");
+            let unread = seen.unread(vg1).unwrap();
+            assert!(unread.hung && unread.cure == Cure::Retry, "{unread:?}");
+            assert!(unread.said.contains("does not come to an end"), "{unread:?}");
+        }
+        assert_eq!(phase(&view(&lvm, &groups).unwrap(), 1, "vg0"), Phase::Ready);
+        // A list of all disks would hang, too, and takes nothing from the groups.
+        let mut discarding = groups.clone();
+        discarding[0].discard = true;
+        lvm.clear_log();
+        assert_eq!(view(&lvm, &discarding).unwrap().groups().len(), 1);
+        assert!(lvm.log().iter().all(|line| !line.starts_with("pvs")), "{:?}", lvm.log());
+        lvm.set_group_hanging("vg1", false);
+        lvm.set_group_hanging("other", true);
+        assert_eq!(view(&lvm, &discarding).unwrap().groups().len(), 2, "of somebody else");
+        // The control: LVM comes to an end at no group.
+        lvm.set_hanging(true);
+        assert!(view(&lvm, &groups).unwrap_err().is_hung());
+        lvm.set_hanging(false);
+        assert_eq!(phase(&view(&lvm, &groups).unwrap(), 2, "vg1"), Phase::Ready);
     }
 
     #[test]

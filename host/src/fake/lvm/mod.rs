@@ -92,11 +92,20 @@ struct Group {
     pool_health: String,
     /// LVM's message about the group, which it cannot read. `None` if it can.
     sick: Option<String>,
-    /// Every command that reads the group is killed by a signal.
-    crashes: bool,
+    /// How every report that reads the group ends without an answer. `None` if LVM answers.
+    silent: Option<Silent>,
     /// The thin pool takes no discards (`lvchange --discards ignore`). The kernel's thin volumes
     /// take discards whatever the disk does, unless the pool ignores them.
     pool_ignores_discards: bool,
+}
+
+/// How a report ends that does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silent {
+    /// A signal kills it.
+    Crashes,
+    /// It runs into its time limit.
+    Hangs,
 }
 
 impl Group {
@@ -471,10 +480,21 @@ impl FakeLvm {
         }
     }
 
-    /// Lets every report that is to read this group die of a signal, without any output.
+    /// Lets every report that is to read this group die of a signal, without any output; or lets it
+    /// answer.
     pub fn set_crashing(&self, vg: &str, crashes: bool) {
+        self.set_silent(vg, crashes.then_some(Silent::Crashes));
+    }
+
+    /// Lets every report that is to read this group run into its time limit (it does not really
+    /// wait); or lets it answer.
+    pub fn set_group_hanging(&self, vg: &str, hangs: bool) {
+        self.set_silent(vg, hangs.then_some(Silent::Hangs));
+    }
+
+    fn set_silent(&self, vg: &str, silent: Option<Silent>) {
         if let Some(group) = self.handle.lock().lvm.groups.get_mut(vg) {
-            group.crashes = crashes;
+            group.silent = silent;
         }
     }
 
@@ -506,11 +526,7 @@ impl Commands for FakeLvm {
             machine.lvm.log.push(format!("dmsetup {}", command.args.join(" ")));
             return match machine.run_dmsetup(&command.args) {
                 Ended::Output(output) => Ok(output),
-                Ended::Waits => Err(CommandError::Timeout {
-                    program: command.program,
-                    args: command.args.join(" "),
-                    timeout: command.timeout,
-                }),
+                Ended::Waits => Err(timed_out(command)),
             };
         }
         if machine.lvm.missing || !["/sbin/lvm", "/usr/sbin/lvm"].contains(&command.program) {
@@ -519,11 +535,7 @@ impl Commands for FakeLvm {
         }
         machine.lvm.log.push(command.args.join(" "));
         if machine.lvm.hanging {
-            return Err(CommandError::Timeout {
-                program: command.program,
-                args: command.args.join(" "),
-                timeout: command.timeout,
-            });
+            return Err(timed_out(command));
         }
         if let Some(stderr) = &machine.lvm.broken {
             return Ok(CommandOutput { status: 5, stdout: Vec::new(), stderr: stderr.clone() });
@@ -533,6 +545,12 @@ impl Commands for FakeLvm {
             let (_, status, stderr) = machine.lvm.failures.remove(at);
             return Ok(CommandOutput { status, stdout: Vec::new(), stderr });
         }
-        Ok(machine.run_lvm(&command.args))
+        let output = machine.run_lvm(&command.args);
+        if output.status == run::HUNG { Err(timed_out(command)) } else { Ok(output) }
     }
+}
+
+fn timed_out(command: &Command) -> CommandError {
+    let (program, args) = (command.program, command.args.join(" "));
+    CommandError::Timeout { program, args, timeout: command.timeout }
 }

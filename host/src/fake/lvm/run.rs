@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::arguments::{Arguments, PARSING, bytes};
-use super::{EXTENT, Form, Group, Volume, device_path, disk_of};
+use super::{EXTENT, Form, Group, Silent, Volume, device_path, disk_of};
 use crate::CommandOutput;
 use crate::fake::state::{Device, Machine};
 
@@ -20,6 +20,9 @@ type Read<'a> = (Vec<(&'a String, &'a Group)>, Vec<String>);
 
 /// Exit status of a command that a signal has killed: SIGSEGV.
 const CRASHED: i32 = 128 + 11;
+
+/// Status of a command that comes to no end. No command of a machine ends with it.
+pub(super) const HUNG: i32 = -1;
 
 const REPORT_OPTIONS: [&str; 5] = ["--reportformat", "--units", "-o", "-S", "--select"];
 
@@ -56,8 +59,10 @@ impl Machine {
             if !names.is_empty() && !names.contains(name.as_str()) {
                 continue;
             }
-            if group.crashes {
-                return Err((CRASHED, String::new()));
+            match group.silent {
+                Some(Silent::Crashes) => return Err((CRASHED, String::new())),
+                Some(Silent::Hangs) => return Err((HUNG, String::new())),
+                None => {}
             }
             match &group.sick {
                 Some(text) => said.push(text.clone()),
