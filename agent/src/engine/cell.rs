@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mooring_model::{
-    ExportReport, ExportSpec, Generation, Problem, Stamp, StuckStep, VolumeId, VolumeReport, VolumeSpec,
+    ExportReport, ExportSpec, Generation, Problem, Stamp, StuckStep, VgName, VolumeId, VolumeReport,
+    VolumeSpec,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,6 +22,7 @@ use super::volume::isolate::Exchanges;
 use super::volume::jobs::Jobs;
 use super::volume::revert::Revert;
 use super::volume::shrink::Growth;
+use crate::lvm::VolumesView;
 use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Left, Turn};
 
@@ -97,6 +99,9 @@ impl<R> End<R> {
 pub(crate) struct State {
     volume: Option<KeptSpec<VolumeSpec>>,
     export: Option<KeptSpec<ExportSpec>>,
+    /// The group of a volume that has a tombstone: the last spec named it, or the pass that ends
+    /// the volume found its LV there. `None` if neither was since the start: any group may have it.
+    home: Option<VgName>,
     /// The turn of the volume's passes.
     pub(super) turn: Turn,
     /// The observations of the volume.
@@ -156,7 +161,29 @@ impl State {
 
     /// Takes the volume's spec or tombstone as the store has it.
     pub(super) fn set_volume(&mut self, kept_spec: KeptSpec<VolumeSpec>) {
+        // A tombstone does not name the group.
+        if let Some(spec) = self.volume_spec() {
+            self.home = Some(spec.group.clone());
+        }
         self.volume = Some(kept_spec);
+    }
+
+    /// The group of a volume that has a tombstone. `None` if it is unknown, or there is no
+    /// tombstone.
+    pub(super) fn home(&self) -> Option<&VgName> {
+        self.home.as_ref().filter(|_| self.volume.is_some() && self.volume_spec().is_none())
+    }
+
+    /// Notes the group in which a look shows the LV of a volume that has a tombstone, if it is
+    /// unknown and no other group has one.
+    pub(super) fn note_home(&mut self, volume: VolumeId, view: &VolumesView) {
+        if self.home.is_some() || self.volume_spec().is_some() {
+            return;
+        }
+        let mut ours = view.lvs_of(volume).iter().filter(|lv| lv.is_tagged());
+        if let (Some(lv), None) = (ours.next(), ours.next()) {
+            self.home = lv.group.parse().ok();
+        }
     }
 
     /// Takes the export's spec or tombstone as the store has it.

@@ -323,7 +323,7 @@ impl Engine {
         let look = || {
             cell.begin("ask LVM".to_owned());
             let began = cell.state().knowledge.begin_look();
-            let view = self.view_of(cell, &wanted.beside());
+            let view = self.view_for_pass(cell, &wanted.beside());
             cell.end();
             view.map(|view| Seen::new(began, view))
         };
@@ -351,6 +351,7 @@ impl Engine {
                 let end = VolumeEnd { left: Left::Again, report: Some(report), began: view.began() };
                 self.note_volume(cell, specs, end);
             }
+            cell.state().note_home(cell.id, &view);
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
             let images = self.shared.images.as_ref();
             let hands = lvm::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images };

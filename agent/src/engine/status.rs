@@ -350,13 +350,14 @@ impl Engine {
 }
 
 fn plan_volume(cell: &Cell, lvs: &lvm::VolumesView, planned: &mut Planned) {
-    let (kept_spec, export, made) = {
+    let (kept_spec, export, made, part) = {
         let state = cell.state();
-        (state.volume().cloned(), state.export().cloned(), state.established.is_made())
+        let part = state.view_of_end((cell.id, &lvm::Beside::default()), lvs);
+        (state.volume().cloned(), state.export().cloned(), state.established.is_made(), part)
     };
     let Some(kept_spec) = kept_spec else { return };
     let wanted = pass::wanted_volume(&kept_spec, export.as_ref(), made, true);
-    let plan = lvm::plan(&wanted, lvs, cell.id);
+    let plan = lvm::plan(&wanted, part.as_ref().unwrap_or(lvs), cell.id);
     planned.add(cell, &plan);
 }
 

@@ -180,6 +180,8 @@ impl Engine {
             return;
         }
         let kept_spec = kept_spec.clone();
+        let part = state.view_of_end((cell.id, &lvm::Beside::default()), view);
+        let view = part.as_ref().unwrap_or(view);
         let made = state.established.is_made();
         let wanted = pass::wanted_volume(&kept_spec, state.export(), made, false);
         let report = lvm::report(&wanted, view, cell.id);

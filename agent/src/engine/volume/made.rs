@@ -32,6 +32,20 @@ impl State {
         let name = pass::lv_name(spec, self.export_spec());
         Some(KnownLv { volume, mapping: self.established.identity()?.to_owned(), name })
     }
+
+    /// The part of a view by which a volume with a tombstone ends: a look at its own group proves
+    /// that its LV is gone, whatever the other groups are like. `None` if its group is unknown, or
+    /// it has no tombstone: then the whole view counts.
+    pub(in crate::engine) fn view_of_end(
+        &self,
+        (volume, beside): (VolumeId, &Beside),
+        view: &VolumesView,
+    ) -> Option<VolumesView> {
+        let home = self.home()?;
+        let mut part = view.of(volume, beside);
+        part.wait_for_only(home);
+        Some(part)
+    }
 }
 
 impl Engine {
@@ -45,6 +59,17 @@ impl Engine {
         }
         view.recognise(cell.state().known_lv(cell.id));
         Ok(view)
+    }
+
+    /// Looks at one volume for a pass over it. Returns the part of the view that counts.
+    pub(in crate::engine) fn view_for_pass(
+        &self,
+        cell: &Cell,
+        beside: &Beside,
+    ) -> Result<VolumesView, lvm::Error> {
+        let view = self.view_of(cell, beside)?;
+        let part = cell.state().view_of_end((cell.id, beside), &view);
+        Ok(part.unwrap_or(view))
     }
 
     /// Stores that the volume was made, if `seen` shows it ready and the store does not have that

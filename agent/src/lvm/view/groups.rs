@@ -198,6 +198,15 @@ impl VolumesView {
         Ok(())
     }
 
+    /// Lets a volume of `group` wait for no other group: those that are missing, or that LVM cannot
+    /// read, are left out. Changes nothing if the configuration does not list `group`.
+    pub fn wait_for_only(&mut self, group: &VgName) {
+        if self.is_listed(group) {
+            self.missing.retain(|missing| missing == group);
+            self.unread.retain(|unread, _| unread == group);
+        }
+    }
+
     /// Returns `true` if LVM does not come to an end at one of the groups.
     pub(super) fn has_hung(&self) -> bool {
         self.unread.values().any(|unread| unread.hung)
