@@ -411,7 +411,6 @@ impl Engine {
                 let zeroed = volume.provisioning == Provisioning::Thin
                     && matches!(spec.identity, ExportIdentity::Derived);
                 let portals = self.portals_of(spec).to_vec();
-                // Asked before the state is locked: a device may take its time to answer.
                 let device = self.backing_device(&volume.group, path, zeroed);
                 let reservations = cell.state().put_back(spec);
                 let device = Device { reservations, ..device };
@@ -423,16 +422,11 @@ impl Engine {
         }
     }
 
-    /// The device of an LV. Discards are passed through if the device takes them, and the LV lies
-    /// in our thin pool (`zeroed`: a block that comes back from it is zeroed first) or the
-    /// configuration vouches for the group's disks. A backstore gets this only when it is made.
+    /// The device of an LV. Discards are passed through if the LV lies in our thin pool (`zeroed`:
+    /// a block that comes back from it is zeroed first) or the configuration vouches for the
+    /// group's disks. The device is not asked: the kernel refuses discards where it takes none.
     fn backing_device(&self, group: &VgName, path: PathBuf, zeroed: bool) -> Device {
-        let asked = zeroed || self.shared.config.group(group).is_some_and(|group| group.discard);
-        let discards = asked
-            && self.shared.machine.blocks.discards(&path).unwrap_or_else(|error| {
-                tracing::debug!(%error, "no discards are passed through");
-                false
-            });
+        let discards = zeroed || self.shared.config.group(group).is_some_and(|group| group.discard);
         Device { discards, ..Device::from(path) }
     }
 

@@ -54,6 +54,23 @@ fn thin_volumes_pass_discards_through_unless_their_pool_ignores_them() {
     }
 }
 
+/// A device may take its time to answer, and the kernel knows better.
+#[test]
+fn no_device_is_asked_whether_it_takes_discards() {
+    let (node, v) = (Node::with_group("thin_pool = \"256MiB\"\n"), volume(1));
+    let agent = node.start();
+    agent.make(put_volume_spec(&v, 1, thin()));
+    agent.make(put_export(&v, 1, &[("host1", RW)]));
+    agent.make(put_export(&v, 2, &[("host1", RW), ("host2", RO)]));
+    assert!(passes(&node, &v));
+    let log = agent.switch.log();
+    let asked = format!("discards {}", device(&v).display());
+    assert!(!log.contains(&asked), "{log:?}");
+    // The control: calls on the device are in the log.
+    let named = device(&v).display().to_string();
+    assert!(log.iter().any(|call| call.contains(&named)), "{log:?}");
+}
+
 #[test]
 fn a_thick_volume_beside_a_thin_pool_needs_the_key() {
     let (node, v) = (Node::with_group("thin_pool = \"256MiB\"\n"), volume(1));
