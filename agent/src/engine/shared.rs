@@ -1,14 +1,17 @@
 //! Parts of the state that all clones of the engine share, grouped by the work that they serve.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use mooring_api::v1;
 use mooring_bus::Units;
 use mooring_host::LocalAddress;
+use mooring_model::VgName;
 use tokio::sync::{broadcast, watch};
 
 use super::look::{disks, knock, orphaned_targets, pulse, silence, sweep, watched};
 use super::{Change, counts};
+use crate::lvm::Unread;
 
 /// Reports that a watcher may lag behind before its stream ends.
 const REPORTS_QUEUED_MAX: usize = 4096;
@@ -19,6 +22,9 @@ pub(super) struct Watchers {
     pub(super) ears: Mutex<silence::Ears>,
     pub(super) knocks: Mutex<knock::Knocks>,
     pub(super) late: Mutex<sweep::Late>,
+    /// The groups at which the last look of LVM hung. Looks at volumes of other groups leave them
+    /// out; sweeps, and looks at their own volumes, ask for them again.
+    pub(super) hung: Mutex<BTreeMap<VgName, Unread>>,
     /// The watch of the volume groups' disks.
     pub(super) watch: Mutex<disks::Watch>,
     /// The watches of exports in the kernel's tree.
@@ -36,6 +42,7 @@ impl Watchers {
             ears: Mutex::default(),
             knocks: Mutex::default(),
             late: Mutex::default(),
+            hung: Mutex::default(),
             watch: Mutex::default(),
             watches: Mutex::default(),
             addresses: Mutex::new(addresses),

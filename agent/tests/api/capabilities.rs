@@ -315,6 +315,32 @@ fn a_group_that_lvm_hangs_at_takes_no_other_with_it() {
     lvm.set_hanging(false);
 }
 
+/// Otherwise each pass would wait for LVM's time limit.
+#[test]
+fn a_look_at_a_volume_asks_for_no_other_group_that_hangs() {
+    let node = Node::with("[[groups]]\nname = \"vg1\"\n");
+    node.fake.add_vg("vg1", 1024 * MIB);
+    let (agent, lvm) = (node.start(), node.fake.lvm());
+    let asks = |volume: v1::PutVolumeRequest| {
+        lvm.clear_log();
+        agent.make(volume);
+        lvm.log().iter().any(|line| line.starts_with("vgs") && line.contains("vg1"))
+    };
+    lvm.set_group_hanging("vg1", true);
+    let mut n = 0;
+    // The first look finds that the group hangs. The look of the start may come between.
+    eventually("the group is left out", || {
+        n += 1;
+        !asks(put_volume(&volume(n), 1))
+    });
+    // Its own volumes ask for it.
+    lvm.set_group_hanging("vg1", false);
+    let spec = v1::VolumeSpec { group: "vg1".to_owned(), ..volume_spec(SIZE) };
+    assert!(asks(put_volume_spec(&volume(100), 1, spec)));
+    // The control: a group that does not hang is asked for.
+    assert!(asks(put_volume(&volume(101), 1)));
+}
+
 /// A deletion is done once the volume's own group shows that the LV is gone.
 #[test]
 fn a_deletion_waits_for_no_sick_group_but_the_volumes_own() {

@@ -137,6 +137,7 @@ impl Engine {
         self.lvm().note(began, &seen, &self.shared.machine);
         match seen {
             Ok(mut view) => {
+                view.note_hung(&mut lock(&self.shared.watchers.hung));
                 view.recognise(cells.iter().filter_map(|cell| cell.state().known_lv(cell.id)));
                 let stamps = before.iter().map(|before| before.stamp.as_ref());
                 self.keep_all_made(cells.iter().zip(stamps), &view);

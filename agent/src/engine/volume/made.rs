@@ -20,7 +20,7 @@ use mooring_host::{BlockError, Errno};
 use mooring_model::{Chain, Cure, Phase, Problem, Stamp, VgName, VolumeId, VolumeReport, VolumeSpec};
 
 use crate::engine::cell::{Cell, KeptSpec, State};
-use crate::engine::{Engine, is_spec, pass};
+use crate::engine::{Engine, is_spec, lock, pass};
 use crate::lvm::{self, Beside, KnownLv, VolumesView};
 
 impl State {
@@ -49,10 +49,27 @@ impl State {
 }
 
 impl Engine {
-    /// Looks at one volume, and recognises its LV. Fails if LVM cannot read the volume's own group.
-    pub(in crate::engine) fn view_of(&self, cell: &Cell, beside: &Beside) -> Result<VolumesView, lvm::Error> {
+    /// Looks at one volume, and recognises its LV. `own` is the volume's group; `None` if it is
+    /// unknown. LVM is not asked for another group that hangs. Fails if LVM cannot read the group
+    /// of the volume's spec.
+    pub(in crate::engine) fn view_of(
+        &self,
+        cell: &Cell,
+        beside: &Beside,
+        own: Option<&VgName>,
+    ) -> Result<VolumesView, lvm::Error> {
         let shared = &self.shared;
-        let mut view = lvm::view_one(&*shared.machine.commands, &shared.config.groups, cell.id, beside)?;
+        let mut hung = lock(&shared.watchers.hung).clone();
+        hung.retain(|group, _| Some(group) != own);
+        let mut asked = shared.config.groups.clone();
+        if hung.len() < asked.len() {
+            asked.retain(|group| !hung.contains_key(&group.name));
+        } else {
+            hung.clear();
+        }
+        let mut view = lvm::view_one(&*shared.machine.commands, &asked, cell.id, beside)?;
+        view.note_hung(&mut lock(&shared.watchers.hung));
+        view.add_hung(hung);
         let group = cell.state().volume_spec().map(|spec| spec.group.clone());
         if let Some(unread) = group.and_then(|group| view.unread(&group).cloned()) {
             return Err(unread.into_error());
@@ -67,7 +84,11 @@ impl Engine {
         cell: &Cell,
         beside: &Beside,
     ) -> Result<VolumesView, lvm::Error> {
-        let view = self.view_of(cell, beside)?;
+        let own = {
+            let state = cell.state();
+            state.volume_spec().map(|spec| &spec.group).or_else(|| state.home()).cloned()
+        };
+        let view = self.view_of(cell, beside, own.as_ref())?;
         let part = cell.state().view_of_end((cell.id, beside), &view);
         Ok(part.unwrap_or(view))
     }

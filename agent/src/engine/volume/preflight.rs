@@ -69,7 +69,7 @@ impl Engine {
             // A pass at work may change what is being looked at.
             (!state.turn.is_running()).then(|| state.knowledge.begin_look())
         };
-        let view = self.view_of(cell, &Beside::of(spec)).map_err(Refusal::Volumes)?;
+        let view = self.view_of(cell, &Beside::of(spec), Some(&spec.group)).map_err(Refusal::Volumes)?;
         if !claim.is_taken() {
             return Ok(view);
         }

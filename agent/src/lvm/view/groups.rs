@@ -207,6 +207,18 @@ impl VolumesView {
         }
     }
 
+    /// Notes the groups at which LVM did not come to an end, and forgets those where it did.
+    pub fn note_hung(&self, hung: &mut BTreeMap<VgName, Unread>) {
+        hung.retain(|group, _| !self.is_listed(group));
+        let hangs = self.unread.iter().filter(|(_, unread)| unread.hung);
+        hung.extend(hangs.map(|(group, unread)| (group.clone(), unread.clone())));
+    }
+
+    /// Adds listed groups that were not asked for, because LVM hangs at them.
+    pub fn add_hung(&mut self, hung: BTreeMap<VgName, Unread>) {
+        self.unread.extend(hung);
+    }
+
     /// Returns `true` if LVM does not come to an end at one of the groups.
     pub(super) fn has_hung(&self) -> bool {
         self.unread.values().any(|unread| unread.hung)
