@@ -41,7 +41,7 @@ fn audit_line(row: &mut Row) -> Result<AuditLine, SqlError> {
 }
 
 impl Db<'_> {
-    /// Appends a line, unless one with its request id exists.
+    /// Appends a line, unless one with its time and request id exists.
     pub(crate) fn append_audit(&self, entry: &AuditEntry) -> Result<(), SqlError> {
         let call = &entry.call;
         let lines = call.objects.iter().map(|object| format!("{}:{}", object.kind, object.id));
@@ -50,7 +50,7 @@ impl Db<'_> {
         let peer = call.from.map(|from| from.to_string());
         let sql = "INSERT INTO audit (at_us, request, user_name, project, roles, peer, method, operation, action, objects, \
                    status, problem) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
-                   ON CONFLICT (request) DO NOTHING RETURNING seq";
+                   ON CONFLICT (at_us, request) DO NOTHING RETURNING seq";
         let values = values![
             entry.at,
             call.request.as_str(),
@@ -105,8 +105,16 @@ impl Db<'_> {
     /// Deletes the oldest lines from before a time, at most [`PRUNE_ROWS_MAX`]. Returns their
     /// number.
     pub(crate) fn prune_audit(&self, before: SystemTime) -> Result<u64, SqlError> {
-        let sql =
-            "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE at_us < ?1 ORDER BY at_us LIMIT ?2)";
-        self.run(sql, &values![before, PRUNE_ROWS_MAX])
+        let sql = "SELECT seq, objects FROM audit WHERE at_us < ?1 ORDER BY at_us LIMIT ?2";
+        let line = |row: &mut Row| Ok((row.get::<u64>(0)?, row.get::<String>(1)?));
+        let mut pruned = 0;
+        for (seq, objects) in self.all(sql, &values![before, PRUNE_ROWS_MAX], line)? {
+            for object in objects.lines().filter_map(object) {
+                let sql = "DELETE FROM audit_objects WHERE object = ?1 AND seq = ?2";
+                self.run(sql, &values![object.id, seq])?;
+            }
+            pruned += self.run("DELETE FROM audit WHERE seq = ?1", &values![seq])?;
+        }
+        Ok(pruned)
     }
 }

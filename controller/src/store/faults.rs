@@ -62,6 +62,36 @@ async fn a_folder_that_goes_is_noticed_and_no_more_writes_are_taken() {
     goes_on(&store).await;
 }
 
+/// A change that is refused after a write makes the group run again in savepoints.
+#[tokio::test]
+async fn a_transaction_that_sqlite_ends_by_itself_keeps_no_change_of_its_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let write = |key: &'static str| move |db: &Db<'_>| Ok(db.set_meta(key, "v")?);
+    for refused_first in [false, true] {
+        let refuse = move |db: &Db<'_>| {
+            db.set_meta("k1", "v")?;
+            Err(Refusal::Conflict("no".to_owned()).into())
+        };
+        let mut group = Vec::new();
+        if refused_first {
+            group.push(store.queue(None, refuse));
+        }
+        group.push(store.queue(None, write("k2")));
+        // SQLite does this on some errors.
+        group.push(store.queue(None, |db: &Db<'_>| Ok(db.run("ROLLBACK", &[]).map(drop)?)));
+        group.push(store.queue(None, write("k3")));
+        store.combine();
+        for answered in group {
+            assert!(answered.await.unwrap().is_err());
+        }
+        for key in ["k1", "k2", "k3"] {
+            assert_eq!(store.read("read", move |db| Ok(db.meta(key)?)).await.unwrap(), None, "{key}");
+        }
+    }
+    goes_on(&store).await;
+}
+
 #[test]
 fn a_damaged_file_is_named_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();

@@ -73,7 +73,7 @@ use crate::domain::RuleViolation;
 use crate::error::Refusal;
 use leases::Fence;
 use sql::{Row, Sql, Value, values};
-use sqlite::{READERS, Sqlite, Told};
+use sqlite::{Change, READERS, Sqlite};
 
 pub(crate) use self::postgres::Dialer;
 pub use self::postgres::PostgresOptions;
@@ -344,18 +344,7 @@ impl Store {
         let now = self.shared.clock.now();
         let keys = Arc::clone(&self.shared.keys);
         match &self.shared.engine {
-            Engine::Sqlite(sqlite) => sqlite.queue(Box::new(move |sql| {
-                let done = work(&Db { sql, keys: &keys, now });
-                let keep = done.is_ok();
-                let told: Told = Box::new(move |kept| {
-                    // The change is done even if its caller no longer waits.
-                    drop(answer.send(match (done, kept) {
-                        (Ok(_), Err(error)) => Err(error.into()),
-                        (done, _) => done,
-                    }));
-                });
-                (keep, told)
-            })),
+            Engine::Sqlite(sqlite) => sqlite.queue(Box::new(Queued { work, keys, now, done: None, answer })),
             Engine::Postgres(postgres) => postgres.write(
                 fence,
                 move |sql| work(&Db { sql, keys: &keys, now }),
@@ -456,6 +445,34 @@ impl Store {
             Ok(Err(Abort::Store(error))) => Err(error.during(op, self.shared.engine.file()).into()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// A change of the embedded database, with its caller.
+struct Queued<W, T> {
+    work: W,
+    keys: Arc<SealingKeys>,
+    now: SystemTime,
+    /// The result of the last run; `None` before the first.
+    done: Option<Result<T, Abort>>,
+    answer: oneshot::Sender<Result<T, Abort>>,
+}
+
+impl<W: Fn(&Db<'_>) -> Result<T, Abort> + Send, T: Send> Change for Queued<W, T> {
+    fn run(&mut self, sql: &dyn Sql) -> bool {
+        let done = (self.work)(&Db { sql, keys: &self.keys, now: self.now });
+        self.done.insert(done).is_ok()
+    }
+
+    fn tell(self: Box<Self>, kept: Result<(), SqlError>) {
+        let done = match (self.done, kept) {
+            (Some(Err(abort)), _) => Err(abort),
+            (_, Err(error)) => Err(error.into()),
+            (Some(done), Ok(())) => done,
+            (None, Ok(())) => return,
+        };
+        // The change is done even if its caller no longer waits.
+        drop(self.answer.send(done));
     }
 }
 
@@ -565,7 +582,14 @@ impl Db<'_> {
         values: &[Value],
         map: impl Fn(&mut Row) -> Result<T, SqlError>,
     ) -> Result<Option<T>, SqlError> {
-        self.sql.rows(sql, values)?.first_mut().map(map).transpose()
+        let mut first = None;
+        self.sql.each(sql, values, &mut |row| {
+            if first.is_none() {
+                first = Some(map(row)?);
+            }
+            Ok(())
+        })?;
+        Ok(first)
     }
 
     pub(crate) fn meta(&self, key: &str) -> Result<Option<String>, SqlError> {

@@ -157,6 +157,7 @@ impl Row {
     /// Becomes the next row, and reuses the memory.
     pub(super) fn refill<E>(&mut self, columns: impl Iterator<Item = Result<Value, E>>) -> Result<(), E> {
         self.0.clear();
+        self.0.reserve(columns.size_hint().0);
         for column in columns {
             self.0.push(column?);
         }

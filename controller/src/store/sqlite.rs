@@ -1,7 +1,8 @@
 //! SQLite: one file and one writer, with one sync for all changes that wait together.
 //!
-//! A writer puts its work into a queue (flat combining). One writer runs all queued work in one
-//! transaction with one sync, each change in its own savepoint, until the queue is empty. A lone
+//! A writer puts its change into a queue (flat combining). One writer runs all queued changes in one
+//! transaction with one sync, until the queue is empty. If one of them is refused after it has
+//! changed something, the group is rolled back and runs again, each change in a savepoint. A lone
 //! change pays nothing for this; with many, one thread is busy and none waits for it. Reads have
 //! their own connections and see the last commit.
 //!
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use mooring_systemd::folder::{self, Anchor, FolderError};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior, params_from_iter};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, params_from_iter};
 use rusqlite_migration::{M, Migrations};
 
 use super::error::StoreError;
@@ -29,7 +30,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Append only.
-pub(super) const SCHEMAS: [&str; 17] = [
+pub(super) const SCHEMAS: [&str; 18] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -47,6 +48,7 @@ pub(super) const SCHEMAS: [&str; 17] = [
     include_str!("schema/15.sql"),
     include_str!("schema/16.sql"),
     include_str!("schema/17.sql"),
+    include_str!("schema/18.sql"),
 ];
 
 /// The newest schema that this version knows.
@@ -71,17 +73,20 @@ pub(super) const READERS: usize = 8;
 /// The writer's page cache, in KiB. A change touches pages scattered over all indexes.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 
-/// Tells a caller how the commit went.
-pub(super) type Told = Box<dyn FnOnce(Result<(), SqlError>) + Send>;
+/// One change, which its caller waits for.
+pub(super) trait Change: Send {
+    /// Runs the change, perhaps not for the first time: only the last run counts. Returns `true` if
+    /// the change is to be kept, `false` if it was refused.
+    fn run(&mut self, sql: &dyn Sql) -> bool;
 
-/// One change. Returns `true` if the change is to be kept, and the callback to call after the
-/// commit.
-pub(super) type Work = Box<dyn FnOnce(&dyn Sql) -> (bool, Told) + Send>;
+    /// Tells the caller the outcome. An error: the change was not kept.
+    fn tell(self: Box<Self>, kept: Result<(), SqlError>);
+}
 
 /// Changes that wait for the writer.
 #[derive(Default)]
 struct Queue {
-    works: VecDeque<Work>,
+    changes: VecDeque<Box<dyn Change>>,
     /// `true` while a thread runs the queue, or is about to.
     combining: bool,
 }
@@ -142,15 +147,15 @@ impl Sqlite {
     }
 
     /// Queues a change. [`Sqlite::must_combine`] must follow.
-    pub(super) fn queue(&self, work: Work) {
-        lock(&self.queue).works.push_back(work);
+    pub(super) fn queue(&self, change: Box<dyn Change>) {
+        lock(&self.queue).changes.push_back(change);
     }
 
     /// Returns `true` if the caller must run [`Sqlite::combine`] on a thread that may block:
     /// changes are queued and no thread runs them.
     pub(super) fn must_combine(&self) -> bool {
         let mut queue = lock(&self.queue);
-        let must = !queue.combining && !queue.works.is_empty();
+        let must = !queue.combining && !queue.changes.is_empty();
         queue.combining |= must;
         must
     }
@@ -159,13 +164,13 @@ impl Sqlite {
     pub(super) fn combine(&self) {
         let mut writer = lock(&self.writer);
         loop {
-            let group: Vec<Work> = {
+            let group: Vec<_> = {
                 let mut queue = lock(&self.queue);
-                let count = queue.works.len().min(GROUP_MAX);
+                let count = queue.changes.len().min(GROUP_MAX);
                 // Under the lock: a later caller that queues a change finds that no thread
                 // combines.
                 queue.combining = count > 0;
-                queue.works.drain(..count).collect()
+                queue.changes.drain(..count).collect()
             };
             if group.is_empty() {
                 return;
@@ -184,14 +189,14 @@ impl Sqlite {
 
     /// Drops the queued changes and tells their callers: no thread will run them.
     pub(super) fn abandon(&self) {
-        let works = {
+        let changes = {
             let mut queue = lock(&self.queue);
             queue.combining = false;
-            std::mem::take(&mut queue.works)
+            std::mem::take(&mut queue.changes)
         };
         // Outside the lock: a dropped change may hold the last handle of something that then queues
         // another change.
-        drop(works);
+        drop(changes);
     }
 
     /// The number of transactions since the start that changed something.
@@ -205,11 +210,10 @@ impl Sqlite {
         work: impl FnOnce(&dyn Sql) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut writer = lock(&self.writer);
-        let transaction =
-            writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(SqlError::from)?;
-        let value = work(&Open(&transaction))?;
+        let transaction = Transaction::begin(&mut writer, BEGIN_WRITE)?;
+        let value = work(&Open(transaction.conn))?;
         in_place(&self.anchor)?;
-        transaction.commit().map_err(SqlError::from)?;
+        transaction.commit()?;
         in_place(&self.anchor)?;
         Ok(value)
     }
@@ -273,9 +277,44 @@ fn snapshot<T, E: From<SqlError>>(
     conn: &mut Connection,
     work: impl FnOnce(&dyn Sql) -> Result<T, E>,
 ) -> Result<T, E> {
-    let transaction =
-        conn.transaction_with_behavior(TransactionBehavior::Deferred).map_err(SqlError::from)?;
-    work(&Open(&transaction))
+    let transaction = Transaction::begin(conn, BEGIN_READ)?;
+    work(&Open(transaction.conn))
+}
+
+const BEGIN_READ: &str = "BEGIN DEFERRED";
+
+/// Immediate: the lock is taken before the first read, so that no read is stale when the write
+/// comes.
+const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
+
+/// A transaction, rolled back when it is dropped. Its statements stay prepared, while rusqlite's own
+/// transaction compiles them each time.
+struct Transaction<'a> {
+    conn: &'a mut Connection,
+}
+
+impl<'a> Transaction<'a> {
+    fn begin(conn: &'a mut Connection, how: &str) -> Result<Self, SqlError> {
+        control(conn, how)?;
+        Ok(Self { conn })
+    }
+
+    fn commit(self) -> Result<(), SqlError> {
+        control(self.conn, "COMMIT")
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if !self.conn.is_autocommit() && control(self.conn, "ROLLBACK").is_err() {
+            tracing::error!("a transaction of the embedded database cannot be rolled back");
+        }
+    }
+}
+
+/// Runs a statement that begins or ends a transaction.
+fn control(conn: &Connection, sql: &str) -> Result<(), SqlError> {
+    Ok(conn.prepare_cached(sql)?.execute([]).map(drop)?)
 }
 
 /// Fails if the file is no longer at its path: writes into a file without a name are not kept.
@@ -283,58 +322,85 @@ fn in_place(anchor: &Anchor) -> Result<(), SqlError> {
     if anchor.holds() { Ok(()) } else { Err(SqlError::Gone) }
 }
 
-fn run_group(writer: &mut Connection, anchor: &Anchor, group: Vec<Work>) {
-    if let Err(error) = in_place(anchor) {
-        let lost = Lost::of(&error);
-        return group.into_iter().for_each(|work| fail(work, &lost));
-    }
-    // Immediate: the lock is taken before the first read, so that no read is stale when the write
-    // comes.
-    let mut transaction = match writer.transaction_with_behavior(TransactionBehavior::Immediate) {
-        Ok(transaction) => transaction,
+/// Runs a group of changes in one transaction, and tells their callers.
+fn run_group(writer: &mut Connection, anchor: &Anchor, mut group: Vec<Box<dyn Change>>) {
+    match commit_group(writer, anchor, &mut group) {
+        Ok(outcomes) => {
+            for (change, kept) in group.into_iter().zip(outcomes) {
+                change.tell(kept);
+            }
+        }
         Err(error) => {
-            let lost = Lost::of(&error.into());
-            return group.into_iter().for_each(|work| fail(work, &lost));
-        }
-    };
-    let mut told = Vec::with_capacity(group.len());
-    let alone = group.len() == 1;
-    for work in group {
-        if alone {
-            // A single change needs no savepoint. For a savepoint SQLite copies each page before
-            // its first change.
-            let (keep, tell) = work(&Open(&transaction));
-            if keep {
-                told.push((tell, None));
-                break;
-            }
-            let ended = transaction.rollback().map_err(SqlError::from);
-            return tell(ended);
-        }
-        match transaction.savepoint() {
-            Err(error) => fail(work, &Lost::of(&error.into())),
-            Ok(savepoint) => {
-                let (keep, tell) = work(&Open(&savepoint));
-                // Dropping a savepoint rolls it back.
-                let kept = if keep { savepoint.commit() } else { drop_savepoint(savepoint) };
-                told.push((tell, kept.err().map(SqlError::from)));
+            let lost = Lost::of(&error);
+            for change in group {
+                change.tell(Err(lost.error()));
             }
         }
-    }
-    // Checks again after the sync: the folder may have gone meanwhile.
-    let committed = transaction.commit().map_err(SqlError::from).and_then(|()| in_place(anchor));
-    let committed = committed.map_err(|error| Lost::of(&error));
-    for (tell, error) in told {
-        tell(match (error, &committed) {
-            (Some(error), _) => Err(error),
-            (None, Ok(())) => Ok(()),
-            (None, Err(lost)) => Err(lost.error()),
-        });
     }
 }
 
-fn drop_savepoint(mut savepoint: rusqlite::Savepoint<'_>) -> rusqlite::Result<()> {
-    savepoint.rollback()
+/// Outcome of each change of a group that was committed.
+type Outcomes = Vec<Result<(), SqlError>>;
+
+/// Runs a group of changes and commits those that are to be kept.
+fn commit_group(
+    writer: &mut Connection,
+    anchor: &Anchor,
+    group: &mut [Box<dyn Change>],
+) -> Result<Outcomes, SqlError> {
+    in_place(anchor)?;
+    let mut transaction = Transaction::begin(writer, BEGIN_WRITE)?;
+    let mut outcomes = Vec::new();
+    if run_plainly(transaction.conn, group)? {
+        outcomes.resize_with(group.len(), || Ok(()));
+    } else {
+        drop(transaction);
+        transaction = Transaction::begin(writer, BEGIN_WRITE)?;
+        for change in group {
+            outcomes.push(run_in_savepoint(transaction.conn, change.as_mut())?);
+        }
+    }
+    transaction.commit()?;
+    // Checks again after the sync: the folder may have gone meanwhile.
+    in_place(anchor)?;
+    Ok(outcomes)
+}
+
+/// Runs changes without savepoints: for a savepoint SQLite copies each page before its first
+/// change. Returns `false` if one was refused after it had changed something.
+fn run_plainly(conn: &Connection, group: &mut [Box<dyn Change>]) -> Result<bool, SqlError> {
+    for change in group {
+        let before = conn.total_changes();
+        let keep = change.run(&Open(conn));
+        still_open(conn)?;
+        if !keep && conn.total_changes() != before {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs a change that is rolled back by itself if it is refused. The outer error is that of the
+/// whole group.
+fn run_in_savepoint(
+    conn: &mut Connection,
+    change: &mut dyn Change,
+) -> Result<Result<(), SqlError>, SqlError> {
+    let mut savepoint = conn.savepoint()?;
+    let keep = change.run(&Open(&savepoint));
+    still_open(&savepoint)?;
+    let ended = if keep { savepoint.commit() } else { savepoint.rollback() };
+    Ok(ended.map_err(SqlError::from))
+}
+
+/// Fails if SQLite has rolled the transaction back by itself, as it may on a full disk: each
+/// further statement would be committed alone.
+fn still_open(conn: &Connection) -> Result<(), SqlError> {
+    if conn.is_autocommit() {
+        let text = "SQLite has rolled the changes back that shared a sync with a failed one".to_owned();
+        return Err(SqlError::Group { code: Some(ErrorCode::OperationAborted), text });
+    }
+    Ok(())
 }
 
 /// An error of a whole group, for each of its members.
@@ -359,21 +425,6 @@ impl Lost {
             Self::Said { code, text } => SqlError::Group { code: *code, text: text.clone() },
         }
     }
-}
-
-/// Answers a change that never ran.
-fn fail(work: Work, lost: &Lost) {
-    struct Failing<'a>(&'a Lost);
-    impl Sql for Failing<'_> {
-        fn each(&self, _: &str, _: &[Value], _: EachRow<'_>) -> Result<(), SqlError> {
-            Err(self.0.error())
-        }
-        fn run(&self, _: &str, _: &[Value]) -> Result<u64, SqlError> {
-            Err(self.0.error())
-        }
-    }
-    let (_, tell) = work(&Failing(lost));
-    tell(Err(lost.error()));
 }
 
 /// A connection in a transaction.
