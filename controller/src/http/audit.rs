@@ -8,7 +8,7 @@
 //! What must never happen here: a call that changes something without a line; text of a body, a
 //! query or a header in a line; an answer that waits for its line.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -204,6 +204,9 @@ fn from(request: &Request) -> Option<IpAddr> {
 /// The name under which the journal has the controller's lines.
 const JOURNAL_NAME: &str = "mooring-controller";
 
+/// Room for most lines, in bytes.
+const LINE_BYTES: usize = 512;
+
 /// The call as the fields of an entry in the journal. Unknown facts have no field.
 fn fields(call: &AuditCall) -> Vec<(&'static str, String)> {
     let known = [
@@ -222,14 +225,20 @@ fn fields(call: &AuditCall) -> Vec<(&'static str, String)> {
     fields.extend(call.roles.iter().map(|role| ("MOORING_ROLE", role.clone())));
     let object = |object: &AuditObject| ("MOORING_OBJECT", format!("{}:{}", object.kind, object.id));
     fields.extend(call.objects.iter().map(object));
-    let word = |(name, value): &(&str, String)| {
-        format!("{}={value:?}", name.trim_start_matches("MOORING_").to_lowercase())
-    };
-    let words: Vec<_> = fields.iter().map(word).collect();
-    fields.push(("MESSAGE", format!("INFO audit: call {}", words.join(" "))));
-    fields.push(("PRIORITY", "6".to_owned()));
-    fields.push(("SYSLOG_IDENTIFIER", JOURNAL_NAME.to_owned()));
     fields
+}
+
+/// The call's facts as one line: the names of its fields in small letters, without their prefix.
+fn in_line(fields: &[(&str, String)]) -> String {
+    let mut text = String::with_capacity(LINE_BYTES);
+    text.push_str("call");
+    for (name, value) in fields {
+        text.push(' ');
+        text.extend(name.trim_start_matches("MOORING_").chars().map(|c| c.to_ascii_lowercase()));
+        // A text takes whatever is written to it.
+        let _ = write!(text, "={value:?}");
+    }
+    text
 }
 
 /// Writes the journal's line: an entry with fields where standard error leads to the journal, an
@@ -238,27 +247,19 @@ fn log(call: &AuditCall) {
     if !tracing::enabled!(target: "audit", tracing::Level::INFO) {
         return;
     }
-    if Journal::of_stderr().is_some_and(|journal| journal.send(&fields(call)).is_ok()) {
-        return;
+    let mut fields = fields(call);
+    let text = in_line(&fields);
+    if let Some(journal) = Journal::of_stderr() {
+        fields.extend([
+            ("MESSAGE", format!("INFO audit: {text}")),
+            ("PRIORITY", "6".to_owned()),
+            ("SYSLOG_IDENTIFIER", JOURNAL_NAME.to_owned()),
+        ]);
+        if journal.send(&fields).is_ok() {
+            return;
+        }
     }
-    let word = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let objects: Vec<_> =
-        call.objects.iter().map(|object| format!("{}:{}", object.kind, object.id)).collect();
-    tracing::info!(
-        target: "audit",
-        request = %call.request,
-        user = word(&call.user),
-        project = word(&call.project),
-        roles = call.roles.join(" "),
-        from = call.from.map_or_else(|| "-".to_owned(), |from| from.to_string()),
-        method = %call.method,
-        operation = word(&call.operation),
-        action = word(&call.action),
-        objects = objects.join(" "),
-        status = call.status,
-        problem = word(&call.problem),
-        "call"
-    );
+    tracing::info!(target: "audit", "{text}");
 }
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(of("MOORING_ROLE"), ["admin", "member"]);
         assert_eq!(of("MOORING_STATUS"), ["202"]);
         assert_eq!(of("MOORING_PROJECT_ID"), [""; 0], "what is not known has no field");
-        let message = of("MESSAGE").concat();
+        let message = in_line(&fields);
         assert!(message.contains(r#"user_id="nova""#) && message.contains(r#"problem="a\nb""#), "{message}");
         assert!(!message.contains('\n'), "{message}");
     }

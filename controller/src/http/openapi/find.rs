@@ -45,24 +45,29 @@ fn canonical(name: &str, part: &str) -> String {
     id.map_or_else(|| part.to_owned(), |id| id.to_string())
 }
 
-/// Matches a path with an operation's path. Returns the kinds and ids of its variable parts; `None`
-/// if it does not match.
-fn matched(operation: &Operation, path: &str) -> Option<Vec<(String, String)>> {
-    let (mut said, mut parts) = (operation.path.split('/'), path.split('/'));
-    let (mut objects, mut collection) = (Vec::new(), "");
+/// The number of variable parts of an operation's path; `None` if this path does not match it.
+fn variables(operation: &Operation, path: &str) -> Option<usize> {
+    let (mut said, mut parts, mut count) = (operation.path.split('/'), path.split('/'), 0);
     loop {
         match (said.next(), parts.next()) {
-            (None, None) => return Some(objects),
-            (Some(said), Some(part)) => match name_of(said) {
-                Some(name) if !part.is_empty() => {
-                    objects.push((kind_of(name, collection), canonical(name, part)));
-                }
-                None if said == part => collection = said,
-                _ => return None,
-            },
+            (None, None) => return Some(count),
+            (Some(said), Some(part)) if said == part => {}
+            (Some(said), Some(part)) if name_of(said).is_some() && !part.is_empty() => count += 1,
             _ => return None,
         }
     }
+}
+
+/// The kinds and ids of the variable parts of a path that matches the operation's.
+fn objects(operation: &Operation, path: &str) -> Vec<(String, String)> {
+    let (mut objects, mut collection) = (Vec::new(), "");
+    for (said, part) in operation.path.split('/').zip(path.split('/')) {
+        match name_of(said) {
+            Some(name) => objects.push((kind_of(name, collection), canonical(name, part))),
+            None => collection = said,
+        }
+    }
+    objects
 }
 
 /// Finds an operation. Of two that match, takes the one with fewer variable parts, as the router
@@ -79,10 +84,13 @@ pub(in crate::http) fn find((api, path): (Which, &str), method: &Method) -> Opti
     if let Some(found) = rows(ROOT).filter(open).find(|operation| operation.method == method.as_str()) {
         return Some(Found { id: found.id, objects: Vec::new() });
     }
-    let of_method = rows(all).filter(|operation| operation.method == method.as_str());
-    let found = of_method.filter_map(|operation| Some((operation.id, matched(operation, path)?)));
-    let (id, objects) = found.min_by_key(|(_, objects)| objects.len())?;
-    Some(Found { id, objects })
+    // Most rows are another collection's.
+    let collection = path.split('/').nth(1).unwrap_or_default();
+    let near = |path: &str| path.get(1..).is_some_and(|p| p.starts_with(collection) || p.starts_with('{'));
+    let of_method = rows(all).filter(|operation| near(operation.path) && operation.method == method.as_str());
+    let found = of_method.filter_map(|operation| Some((variables(operation, path)?, operation)));
+    let (_, operation) = found.min_by_key(|(count, _)| *count)?;
+    Some(Found { id: operation.id, objects: objects(operation, path) })
 }
 
 #[cfg(test)]
