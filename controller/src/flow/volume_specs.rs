@@ -430,9 +430,6 @@ pub(crate) fn apply_to(
     revoked: &BTreeSet<AgentId>,
 ) -> Result<SpecChanges, Abort> {
     let stay = !changed.is_empty() && revoked.is_empty() && specs_stay(&before, changed);
-    for row in changed.iter() {
-        db.put_attachment(row)?;
-    }
     let mut volume = Cow::Borrowed(volume);
     if !changed.is_empty() && volume.said_status.is_some() {
         volume.to_mut().said_status = None;
@@ -446,11 +443,11 @@ pub(crate) fn apply_to(
     } else {
         write_specs(db, &volume, &rows, revoked)?
     };
-    for row in
-        changed.iter_mut().filter(|row| row.in_spec_since == Generation::ZERO && row.initiator.is_some())
-    {
-        row.in_spec_since = generation;
-        db.set_in_spec_since(row.id, generation)?;
+    for row in changed.iter_mut() {
+        if row.in_spec_since == Generation::ZERO && row.initiator.is_some() {
+            row.in_spec_since = generation;
+        }
+        db.put_attachment(row)?;
     }
     let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
     db.derive_status_of(&volume, &statuses)?;

@@ -115,8 +115,8 @@ fn attachment_with(
     secrets: Secrets,
 ) -> Result<Attachment, Abort> {
     let nexus = match row.initiator.as_ref().and_then(Initiators::iqn) {
-        Some(initiator) => db.nexus(volume.id, initiator)?,
-        None => None,
+        Some(initiator) if can_log_in(&row, shown) => db.nexus(volume.id, initiator)?,
+        _ => None,
     };
     Ok(attachment_of(facts, volume, row, shown, nexus.as_ref(), secrets))
 }
@@ -168,6 +168,12 @@ pub(super) fn attachment_now(
     attachment_with(facts, db, volume, row, shown, secrets)
 }
 
+/// Returns `true` if a client may log in for the attachment. A native attachment has no client.
+fn can_log_in(row: &AttachmentRow, shown: bool) -> bool {
+    let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
+    shown && live && row.wants_grant() && row.native.is_none()
+}
+
 /// The data with which a client logs in: one flat object with the keys that os-brick reads. `None`
 /// while the client cannot log in, and for a native attachment.
 fn connection_info(
@@ -177,8 +183,7 @@ fn connection_info(
     nexus: Option<&Nexus>,
     discard: bool,
 ) -> Option<Map<String, Value>> {
-    let live = matches!(row.status, AttachmentStatus::Attaching | AttachmentStatus::Attached);
-    if !shown || !row.wants_grant() || !live || row.native.is_some() {
+    if !can_log_in(row, shown) {
         return None;
     }
     let flag = |key: &str| {

@@ -456,12 +456,6 @@ impl Db<'_> {
         Ok(rows)
     }
 
-    /// Stores the export's generation since which a grant is in the spec, or gone from it.
-    pub(crate) fn set_in_spec_since(&self, id: AttachmentId, at: Generation) -> Result<(), SqlError> {
-        let sql = "UPDATE attachments SET wish_epoch = ?2, wish_counter = ?3 WHERE id = ?1";
-        self.run(sql, &values![id, at.epoch, at.counter]).map(drop)
-    }
-
     /// The statuses of a volume's attachments.
     pub(crate) fn attachment_statuses(&self, volume: VolumeId) -> Result<Vec<AttachmentStatus>, SqlError> {
         let sql = "SELECT status FROM attachments WHERE volume_id = ?1";
