@@ -29,7 +29,7 @@ fn told(rig: &Rig, id: VolumeId) -> Option<v1::Upload> {
 }
 
 async fn until_told(rig: &Rig, id: VolumeId, want: bool) {
-    until("the agent's wish", async || match told(rig, id) {
+    until("the agent's spec", async || match told(rig, id) {
         content if content.is_some() == want => Ok(()),
         content => Err(format!("{content:?}")),
     })

@@ -33,7 +33,7 @@ fn told_host(rig: &Rig, host: usize, id: VolumeId) -> u64 {
 }
 
 async fn until_told(rig: &Rig, id: VolumeId, gib: u64) {
-    until("the storage agent's wish", async || match told(rig, id) {
+    until("the storage agent's spec", async || match told(rig, id) {
         told if told == gib => Ok(()),
         told => Err(format!("{told} GiB")),
     })
@@ -138,7 +138,7 @@ async fn a_volume_is_attached_after_a_growth_that_was_refused() {
     rig.service.volume_action(&admin(), id, reset).await.unwrap();
     extend(&rig, id, 3).await.unwrap();
     assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 3);
-    until("the host's wish", async || match told_host(&rig, 0, id) {
+    until("the host's spec", async || match told_host(&rig, 0, id) {
         3 => Ok(()),
         told => Err(format!("{told} GiB")),
     })
@@ -365,7 +365,7 @@ async fn what_has_grown_already_stays_and_that_is_told() {
     let grown = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((grown.size_gib, grown.fault, told(&rig, id)), (2, None, 2));
     assert!(is_told(&rig, "extend volume: it had grown already").await);
-    until("the host's wish", async || match told_host(&rig, 0, id) {
+    until("the host's spec", async || match told_host(&rig, 0, id) {
         2 => Ok(()),
         told => Err(format!("{told} GiB")),
     })

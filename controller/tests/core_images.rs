@@ -36,7 +36,7 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     let made = rig.service.create_volume(&admin(), new.clone()).await.unwrap();
     assert_eq!((made.status, made.size_gib), (VolumeStatus::Creating, 2));
     let id = made.id;
-    until("the storage agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned()))
+    until("the storage agent's spec", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned()))
         .await;
     let image = told(&rig, id).unwrap();
     assert_eq!((image.name.as_str(), image.format()), ("debian.raw", v1::ImageFormat::Raw));

@@ -97,7 +97,7 @@ async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice(
     let volume = manage(&rig, content("vg0/data")).await.unwrap();
     assert_eq!((volume.status, volume.size_gib, volume.bootable), (VolumeStatus::Managing, 2, true));
     let id = volume.id;
-    until("the storage agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned()))
+    until("the storage agent's spec", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned()))
         .await;
     let spec = told(&rig, id).unwrap();
     let takes = spec.takes.clone().unwrap();

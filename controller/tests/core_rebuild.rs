@@ -172,7 +172,7 @@ async fn rebuild_resumes_new_volumes_and_never_remakes_existing_ones() {
     let there = rig.volume(false).await;
     rig.storage.state().knobs.pending = true;
     let made = rig.service.create_volume(&admin(), new_volume()).await.unwrap().id;
-    until("its wish at the agent", async || {
+    until("its spec at the agent", async || {
         let known = rig.storage.state().volumes.contains_key(&made.to_string());
         if known { Ok(()) } else { Err("not yet".to_owned()) }
     })
@@ -312,7 +312,7 @@ async fn a_growth_that_was_under_way_still_is() {
     rig.storage.state().knobs.hold_growth = true;
     let action = VolumeAction::Extend { size_gib: 3, online: true };
     rig.service.volume_action(&admin(), volume, action).await.unwrap();
-    until("the agent's wish", async || {
+    until("the agent's spec", async || {
         let told = rig.storage.state().volumes[&volume.to_string()].spec.as_ref().unwrap().size_bytes;
         if told == 3 << 30 { Ok(()) } else { Err(format!("{told}")) }
     })

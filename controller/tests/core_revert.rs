@@ -50,7 +50,7 @@ async fn it_is_reverting_until_its_agent_says_that_it_is_done() {
     revert(&rig, id, snapshots[1]).await.unwrap();
     assert_eq!(rig.service.volume(&admin(), id).await.unwrap().status, VolumeStatus::Reverting);
     until_snapshot(&rig, snapshots[1], VolumeStatus::Restoring).await;
-    until("the agent's wish", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned())).await;
+    until("the agent's spec", async || told(&rig, id).map(drop).ok_or_else(|| "none".to_owned())).await;
     assert_eq!(told(&rig, id).unwrap().snapshot_id, snapshots[1].to_string());
     // Meanwhile the volume is not attached, and no snapshot is deleted.
     let refused = rig

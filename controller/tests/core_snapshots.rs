@@ -102,7 +102,7 @@ async fn a_snapshot_that_may_be_at_its_agent_waits_for_the_agent() {
     let (doomed, comes) = (take(&rig, volume).await, take(&rig, volume).await);
     for id in [doomed, comes] {
         until(
-            "the agent's wish",
+            "the agent's spec",
             async || {
                 if puts(&rig, id).is_empty() { Err("none".to_owned()) } else { Ok(()) }
             },

@@ -479,7 +479,7 @@ fn every_stop_of_the_chain() {
                 assert_eq!(
                     differ,
                     Vec::<String>::new(),
-                    "wish {number} stopped after {stop}\n{}",
+                    "spec {number} stopped after {stop}\n{}",
                     text(&plan)
                 );
             }

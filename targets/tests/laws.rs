@@ -574,7 +574,7 @@ fn every_stop_and_every_failure_of_the_chain() {
                 Err(Error::Stopped { index, .. }) if index == stop
             ));
             settle(&broken, wish);
-            assert_eq!(dump_all(&tree), whole, "wish {number} stopped after {stop}");
+            assert_eq!(dump_all(&tree), whole, "spec {number} stopped after {stop}");
             for errno in ERRNOS {
                 let broken = start();
                 let tree = broken.lio();

@@ -107,7 +107,7 @@ pub(super) fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, imag
 pub(super) fn plan_again(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, there: &SeenLv) {
     let Some(image) = &spec.image else {
         let why = format!(
-            "{lv} holds a part of an image at most ({LV_IMPORTING_TAG}), and which one is not wished any more: delete the volume, \
+            "{lv} holds a part of an image at most ({LV_IMPORTING_TAG}), and no spec names which one any more: delete the volume, \
              and import it again"
         );
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);

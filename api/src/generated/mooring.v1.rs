@@ -2878,7 +2878,7 @@ pub struct ConnectionStatus {
     /// Absent for a session of ours that no spec names.
     #[prost(message, optional, tag = "2")]
     pub stamp: ::core::option::Option<Stamp>,
-    /// The wish; absent for a tombstone. Without its secrets, unless they were asked for.
+    /// The spec; absent for a tombstone. Without its secrets, unless they were asked for.
     #[prost(message, optional, tag = "3")]
     pub spec: ::core::option::Option<ConnectionSpec>,
     #[prost(bytes = "vec", tag = "4")]

@@ -468,7 +468,7 @@ impl Display for VolumeShown {
 
 impl Display for ReviewConfirmed {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "volume {}: what the controller wishes of it is sent now", self.volume_id)
+        write!(f, "volume {}: its spec is sent now", self.volume_id)
     }
 }
 

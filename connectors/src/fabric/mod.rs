@@ -157,7 +157,7 @@ impl Fabric {
 
     fn ensure(&self, spec: &SessionSpec) -> Result<SessionStatus, ClientError> {
         let refuse = |text: &str| ClientError::Fabric { text: text.to_owned(), cure: Cure::FixSpec };
-        let route = spec.fc.clone().ok_or_else(|| refuse("the wish names no port"))?;
+        let route = spec.fc.clone().ok_or_else(|| refuse("the spec names no port"))?;
         let kept = self.records.read(spec.volume)?;
         if kept.as_ref().is_some_and(|kept| (kept.route.port, kept.lun) != (route.port, spec.lun)) {
             return Err(refuse("the volume has another port or number here: detach it first"));

@@ -65,7 +65,7 @@ impl Flow {
     ) -> Result<bool, CallError> {
         use v1::put_volume_request::Wish;
         let id = volume.id;
-        let corrupt = |_| CallError::Lost("the kept wish of the volume does not decode".to_owned());
+        let corrupt = |_| CallError::Lost("the stored spec of the volume does not decode".to_owned());
         let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::VolumeSpec::decode(body.as_slice()).map_err(corrupt)?),
             None => Wish::Tombstone(store::SpecContent::volume_tombstone(spec.content.hard)),

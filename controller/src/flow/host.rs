@@ -95,7 +95,7 @@ impl Flow {
 
     async fn put_connection(&self, agent: &Held, id: VolumeId, spec: &SpecRow) -> Result<bool, CallError> {
         use v1::put_connection_request::Wish;
-        let corrupt = |_| CallError::Lost("the kept wish of the connection does not decode".to_owned());
+        let corrupt = |_| CallError::Lost("the stored spec of the connection does not decode".to_owned());
         let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::ConnectionSpec::decode(body.as_slice()).map_err(corrupt)?),
             None => Wish::Tombstone(v1::ConnectionTombstone { revoked: spec.content.hard }),
@@ -176,7 +176,7 @@ impl Flow {
         text: String,
         precondition: bool,
     ) -> Result<Next, Refusal> {
-        tracing::warn!(volume = %id, error = text, "the host does not take the connection's wish");
+        tracing::warn!(volume = %id, error = text, "the host does not take the connection's spec");
         let write = move |db: &Db<'_>| {
             let mut rows = Vec::new();
             let all = db.attachments_of(id)?;
@@ -253,7 +253,7 @@ fn settle(facts: &Facts, db: &Db<'_>, id: VolumeId, host: AgentId, seen: &Seen) 
     let switched = !tombstone && rotate::heard_by_host(db, id, host, &rows, seen.report.as_ref())?;
     settled.changed |= switched;
     if !tombstone && lost_cache_flag(&rows, host, seen) {
-        tracing::info!(volume = %id, host = seen.name, "the connection is wished anew: its agent kept no cache flag");
+        tracing::info!(volume = %id, host = seen.name, "the connection has a new spec: its agent kept no cache flag");
         db.renew(id, Kind::Connection(host), seen.at)?;
         settled.changed = true;
     }

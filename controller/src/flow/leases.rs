@@ -410,7 +410,7 @@ impl Manager {
         match self.flow.kick_unsent(self.compared).await {
             Ok(next) => self.compared = next,
             Err(refusal) => {
-                tracing::warn!(error = %refusal, "cannot compare what is wished with what was sent");
+                tracing::warn!(error = %refusal, "cannot compare specs with what was sent");
             }
         }
         let flow = Arc::clone(&self.flow);

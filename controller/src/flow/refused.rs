@@ -53,7 +53,7 @@ impl Flow {
         cure: Cure,
     ) -> Result<Next, Refusal> {
         let id = work.volume.id;
-        tracing::warn!(volume = %id, error = text, "the agent does not take the export's wish");
+        tracing::warn!(volume = %id, error = text, "the agent does not take the export's spec");
         let (stays, fails) = (ids_of(work, gives_back), ids_of(work, AttachmentRow::is_coming));
         let by_removal = cure == Cure::FixSpec && !stays.is_empty();
         if cure == Cure::FixSpec && !by_removal {

@@ -207,7 +207,7 @@ impl Flow {
                     }
                     // The spec also names the volume for a rebuild: the export does not wait for
                     // that.
-                    tracing::warn!(volume = %id, error = text, "the agent does not take the volume's wish");
+                    tracing::warn!(volume = %id, error = text, "the agent does not take the volume's spec");
                 }
             }
         }
@@ -346,7 +346,7 @@ impl Flow {
     ) -> Result<(bool, Vec<Receipt>), CallError> {
         use v1::put_export_request::Wish;
         let id = work.volume.id;
-        let corrupt = |_| CallError::Lost("the kept wish of the export does not decode".to_owned());
+        let corrupt = |_| CallError::Lost("the stored spec of the export does not decode".to_owned());
         let wish = match &spec.content.body {
             Some(body) => Wish::Spec(v1::ExportSpec::decode(body.as_slice()).map_err(corrupt)?),
             None => Wish::Tombstone(v1::Tombstone::default()),
@@ -380,8 +380,8 @@ impl Flow {
         let id = work.volume.id;
         let Some(spec) = &work.export_spec else {
             // For a volume that is older than its first export spec.
-            let wish = move |db: &Db<'_>| volume_specs::apply(db, id, &mut [], &BTreeSet::new());
-            agent.store.write("wish an export", wish).await?;
+            let apply = move |db: &Db<'_>| volume_specs::apply(db, id, &mut [], &BTreeSet::new());
+            agent.store.write("make a spec of the export", apply).await?;
             return Ok(Next::Again);
         };
         let kept = agent.export_stamp(id);

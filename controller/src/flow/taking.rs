@@ -366,7 +366,7 @@ impl Flow {
         if seen.stamp.is_none() && !seen.shown.is_empty() {
             let name = &agent.entry.name;
             fault = Some(format!(
-                "agent {name} keeps no wish of the export, and its kernel serves it: revoke it there (mooring --agent … \
+                "agent {name} keeps no spec of the export, and its kernel serves it: revoke it there (mooring --agent … \
                  export revoke {id})"
             ));
         }

@@ -28,7 +28,7 @@ impl Flow {
         after: Option<VolumeId>,
     ) -> Result<Option<VolumeId>, Refusal> {
         let read = move |db: &Db<'_>| Ok(db.due_specs_after(after, VOLUMES_MAX)?);
-        let page = self.reads.read("compare what is wished with what was sent", read).await?;
+        let page = self.reads.read("compare specs with what was sent", read).await?;
         for due in page.specs {
             if self.is_unsent(&due) {
                 self.kick(match due.kind {

@@ -132,7 +132,7 @@ async fn show<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): At<String
 
 /// Reads a name or description under either of its keys. Outer `None` if neither key is there;
 /// inner `None` if the value is null.
-#[allow(clippy::option_option, reason = "the three are different wishes")]
+#[allow(clippy::option_option, reason = "the three have different meanings")]
 pub(super) fn label(fields: Fields<'_>, key: &str, old: &str) -> Result<Option<Option<String>>, Fault> {
     for key in [key, old] {
         let text = fields.label(key)?;

@@ -377,7 +377,7 @@ async fn a_generation_never_goes_back(place: Place) {
         place.write(move |db| Ok(db.put_spec(id, Kind::Export, &content)?.0)).await
     };
     let first = put(content("a")).await;
-    assert_eq!(put(content("a")).await, first, "the same wish is the same generation");
+    assert_eq!(put(content("a")).await, first, "the same spec is the same generation");
     let second = put(content("b")).await;
     let third = put(SpecContent::tombstone(Kind::Export, false)).await;
     let fourth = put(content("a")).await;
@@ -454,7 +454,7 @@ async fn a_settled_connection_is_that_generation(place: Place) {
     assert!(!settle(gone).await, "once");
     assert_eq!(place.read(move |db| Ok(db.connections_on(agent)?)).await, []);
     content(spec).await;
-    assert!(!settle(gone).await, "an older answer does not settle a newer wish");
+    assert!(!settle(gone).await, "an older answer does not settle a newer spec");
     assert_eq!(place.read(move |db| Ok(db.connections_on(agent)?)).await, [id]);
     assert_eq!(place.read(move |db| Ok(db.connections_of(id)?)).await, [agent]);
 }

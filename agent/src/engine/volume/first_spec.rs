@@ -30,11 +30,11 @@ impl Engine {
         let id = cell.id;
         if let Some(kept) = volume {
             let same = stamp.fence(Some(&kept.stamp)) == Fence::Same;
-            let text = || format!("this agent keeps generation {} of its wish", kept.stamp.generation);
+            let text = || format!("this agent keeps generation {} of its spec", kept.stamp.generation);
             return if same { Ok(()) } else { refuse(id, text()) };
         }
         if export.is_some() {
-            return refuse(id, "this agent keeps a wish of its export");
+            return refuse(id, "this agent keeps a spec of its export");
         }
         if let Some(orphan) = cell.state().knowledge.orphan() {
             return refuse(id, format!("an LV of volume group {} is here under its id", orphan.group));
@@ -43,7 +43,7 @@ impl Engine {
             return refuse(id, "the kernel has a target under its id");
         }
         if self.store().spec(Kind::Connection, id).map_err(Refusal::Store)?.is_some() {
-            return refuse(id, "this host keeps a wish of a connection to it");
+            return refuse(id, "this host keeps a spec of a connection to it");
         }
         Ok(())
     }

@@ -228,7 +228,7 @@ mod tests {
         let engine = node.engine.clone();
         let sent = tokio::spawn(async move { engine.put_volume(put(1), LONG).await });
         // LVM is not asked again before the spec is taken.
-        eventually("the wish is taken", || cell.state().volume_spec().is_some());
+        eventually("the spec is taken", || cell.state().volume_spec().is_some());
         assert!(!cell.state().volume_end().is_done());
         assert!(!is_kept(&cell));
         node.fake.lvm().set_slow(Duration::ZERO);
@@ -255,7 +255,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_is_for_its_own_spec_and_for_a_moment_and_not_from_before_a_pass() {
         let (node, cell) = node_with_a_kept_look().await;
-        assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })), "another wish");
+        assert!(matches!(put_in_vain(&node, put(2)).await, Err(Refusal::Busy { .. })), "another spec");
         let passes: fn(&mut State) = |state| {
             begin(state);
             state.turn.end();
