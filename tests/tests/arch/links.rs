@@ -1,5 +1,5 @@
 //! Links between the pages of the repository lead to a file that is there, and to a heading that it
-//! has.
+//! has. Names of tests are those of functions.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -100,9 +100,37 @@ fn the_index_of_decisions_names_each() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// Words in code that only a test's name can be: at least four `_`.
+fn long_names(text: &str) -> BTreeSet<&str> {
+    let is_name = |word: &&str| {
+        word.matches('_').count() >= 4
+            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    text.split('`').skip(1).step_by(2).filter(is_name).collect()
+}
+
+#[test]
+fn tests_that_pages_name_are_there() {
+    let sources = super::sources();
+    let functions: BTreeSet<&str> = sources
+        .iter()
+        .flat_map(|(_, text)| text.split("fn ").skip(1))
+        .filter_map(|rest| rest.split(['(', '<']).next())
+        .collect();
+    for page in ["docs/requirements.md", "docs/invariants.md"] {
+        let text = std::fs::read_to_string(super::root().join(page)).expect("a page is text");
+        let names = long_names(&text);
+        assert!(names.len() > 10, "{page} names {} tests", names.len());
+        let missing: Vec<_> = names.difference(&functions).collect();
+        assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
+    }
+}
+
 #[test]
 fn a_link_to_nothing_would_be_found() {
     let page = "# A `b` c!\n\n[x](#a-b-c) `[y](no)` [z](gone.md#part)\n[w](https://example.org)\n```\n[v](code)\n# no heading\n```\n";
     assert_eq!(links(page), ["#a-b-c", "gone.md#part"]);
     assert_eq!(headings(page), BTreeSet::from(["a-b-c".to_owned()]));
+    let names = long_names("`a_b_c_d_e` a_b_c_d_f `thin_pool_full` `a::b_c_d_e_f`");
+    assert_eq!(names, BTreeSet::from(["a_b_c_d_e"]));
 }
