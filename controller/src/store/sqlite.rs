@@ -1,7 +1,7 @@
 //! SQLite: one file and one writer, with one sync for all changes that wait together.
 //!
-//! A writer puts its change into a queue (flat combining). One writer runs all queued changes in one
-//! transaction with one sync, until the queue is empty. If one of them is refused after it has
+//! A writer puts its change into a queue (flat combining). One writer runs all queued changes in
+//! one transaction with one sync, until the queue is empty. If one of them is refused after it has
 //! changed something, the group is rolled back and runs again, each change in a savepoint. A lone
 //! change pays nothing for this; with many, one thread is busy and none waits for it. Reads have
 //! their own connections and see the last commit.
@@ -287,8 +287,8 @@ const BEGIN_READ: &str = "BEGIN DEFERRED";
 /// comes.
 const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 
-/// A transaction, rolled back when it is dropped. Its statements stay prepared, while rusqlite's own
-/// transaction compiles them each time.
+/// A transaction, rolled back when it is dropped. Its statements stay prepared, while those of
+/// rusqlite's own transaction are compiled each time.
 struct Transaction<'a> {
     conn: &'a mut Connection,
 }

@@ -2,8 +2,8 @@
 
 -- A line of the audit log is written for each call that changes something: it has as few indexes as its searches need. Time and
 -- request identify a line.
-DROP INDEX audit_by_request;
-DROP INDEX audit_by_time;
+DROP INDEX IF EXISTS audit_by_request;
+DROP INDEX IF EXISTS audit_by_time;
 CREATE UNIQUE INDEX audit_by_time ON audit (at_us, request);
 
 -- A line's own objects are deleted with it.

@@ -99,12 +99,12 @@ struct Group {
     pool_ignores_discards: bool,
 }
 
-/// How a report ends that does not answer.
+/// End of a report that does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Silent {
     /// A signal kills it.
     Crashes,
-    /// It runs into its time limit.
+    /// The report runs into its time limit.
     Hangs,
 }
 
