@@ -467,17 +467,19 @@ impl Flow {
     ) -> Result<Next, Refusal> {
         // The closure must not hold `self`: a waiting change is dropped only with the store.
         let write = move |db: &Db<'_>| {
-            let mut rows = Vec::new();
-            for mut row in db.attachments_of(id)?.into_iter().filter(AttachmentRow::is_coming) {
-                if let Some(noted) = noted.iter().find(|noted| noted.is_of(&row)) {
+            let (before, mut rows) = (db.attachments_of(id)?, Vec::new());
+            for row in before.iter().filter(|row| row.is_coming()) {
+                if let Some(noted) = noted.iter().find(|noted| noted.is_of(row)) {
+                    let mut row = row.clone();
                     row.saw_grant(noted.ms);
                     rows.push(row);
                 }
             }
-            if rows.is_empty() {
-                Ok(SpecChanges::default())
-            } else {
-                volume_specs::apply(db, id, &mut rows, &BTreeSet::new())
+            match db.volume(id)? {
+                Some(volume) if !rows.is_empty() => {
+                    volume_specs::apply_to(db, &volume, before, &mut rows, &BTreeSet::new())
+                }
+                _ => Ok(SpecChanges::default()),
             }
         };
         let spec_changes = agent.store.write_soon("note a grant", write).await?;

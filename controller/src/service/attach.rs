@@ -541,16 +541,17 @@ fn waited(seen: &Attachment) -> Waited {
     }
 }
 
-/// Makes an attachment `attached`: its client has the device.
+/// Makes an attachment `attached`: its client has the device. Returns the row, which is to be
+/// stored; `None` if it is attached already.
 pub(super) fn complete(
     facts: &Facts,
     db: &Db<'_>,
     volume: &VolumeRow,
     mut row: AttachmentRow,
-) -> Result<SpecChanges, Abort> {
+) -> Result<Option<AttachmentRow>, Abort> {
     let id = row.id;
     match row.status {
-        AttachmentStatus::Attached => return Ok(SpecChanges::default()),
+        AttachmentStatus::Attached => return Ok(None),
         AttachmentStatus::Reserved | AttachmentStatus::Attaching => {}
         AttachmentStatus::Detaching | AttachmentStatus::ErrorAttaching | AttachmentStatus::ErrorDetaching => {
             let text = format!("attachment {id} is {}: it cannot be completed", row.status);
@@ -572,7 +573,7 @@ pub(super) fn complete(
     row.legacy = false;
     row.attached_at = Some(db.now);
     row.steps.push(("done".to_owned(), facts.elapsed_ms(id, row.created_at)));
-    volume_specs::apply(db, volume.id, &mut [row], &BTreeSet::new())
+    Ok(Some(row))
 }
 
 impl Service {
@@ -770,7 +771,13 @@ impl Service {
             let row = find(db, &caller, id)?;
             facts.policies().check("volume:attachment_complete", &caller, &Target::of(&row.project))?;
             let volume = volume_of(db, &row)?;
-            let spec_changes = complete(&facts, db, &volume, row)?;
+            let spec_changes = match complete(&facts, db, &volume, row)? {
+                Some(row) => {
+                    let before = db.attachments_of(volume.id)?;
+                    volume_specs::apply_to(db, &volume, before, &mut [row], &BTreeSet::new())?
+                }
+                None => SpecChanges::default(),
+            };
             Ok((volume.id, volume.agent, spec_changes))
         };
         let (volume, agent, spec_changes) = self.store.write("complete an attachment", write).await?;

@@ -140,7 +140,9 @@ fn begin(
     way: Way,
     looked: Looked,
 ) -> Result<Begun, Abort> {
-    if let (true, None, Some(gone)) = (way.is_forced(), db.attachment(id)?, db.detached(id)?)
+    if way.is_forced()
+        && db.attachment(id)?.is_none()
+        && let Some(gone) = db.detached(id)?
         && (caller.admin || gone.project == caller.project)
     {
         may_delete(facts, caller, &gone.project, way)?;

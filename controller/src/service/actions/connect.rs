@@ -222,7 +222,11 @@ fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     row.instance = said.instance;
     row.mountpoint = Some(said.mountpoint.clone());
     let id = row.id;
-    let spec_changes = attach::complete(facts, db, &volume, row)?;
+    let spec_changes = match attach::complete(facts, db, &volume, row)? {
+        // A promise may have been kept: the volume is not as it was read.
+        Some(row) => volume_specs::apply(db, volume.id, &mut [row], &BTreeSet::new())?,
+        None => SpecChanges::default(),
+    };
     Ok(Attached { id, volume, spec_changes, enforces: changed })
 }
 
