@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mooring_model::{
-    ExportReport, ExportSpec, Generation, Problem, Stamp, StuckStep, VgName, VolumeId, VolumeReport,
+    ExportReport, ExportSpec, Generation, Phase, Problem, Stamp, StuckStep, VgName, VolumeId, VolumeReport,
     VolumeSpec,
 };
 use tokio::sync::watch;
@@ -99,9 +99,8 @@ impl<R> End<R> {
 pub(crate) struct State {
     volume: Option<KeptSpec<VolumeSpec>>,
     export: Option<KeptSpec<ExportSpec>>,
-    /// The group of a volume that has a tombstone: the last spec named it, or the pass that ends
-    /// the volume found its LV there. `None` if neither was since the start: any group may have it.
-    home: Option<VgName>,
+    /// Knowledge of the place of a volume that has a tombstone.
+    home: Home,
     /// The turn of the volume's passes.
     pub(super) turn: Turn,
     /// The observations of the volume.
@@ -133,6 +132,19 @@ pub(crate) struct State {
     store_failed: Option<Problem>,
 }
 
+/// Knowledge of the place of a volume that has a tombstone.
+#[derive(Debug, Default)]
+enum Home {
+    /// Nobody knows where the LV is, and which it is.
+    #[default]
+    Unknown,
+    /// LVM's identity of the LV, which was complete: somebody may have moved it to another group.
+    Lv(String),
+    /// The group: a pass found the LV there, or the LV was never complete and the last spec named
+    /// the group.
+    Group(VgName),
+}
+
 impl State {
     /// The volume's spec or tombstone. `None` if there was never one.
     pub(crate) fn volume(&self) -> Option<&KeptSpec<VolumeSpec>> {
@@ -161,29 +173,35 @@ impl State {
 
     /// Takes the volume's spec or tombstone as the store has it.
     pub(super) fn set_volume(&mut self, kept_spec: KeptSpec<VolumeSpec>) {
-        // A tombstone does not name the group.
-        if let Some(spec) = self.volume_spec() {
-            self.home = Some(spec.group.clone());
+        let (made, identity) = (self.established.is_made(), self.established.identity());
+        match self.volume_spec() {
+            _ if kept_spec.spec().is_some() => self.home = Home::Unknown,
+            Some(spec) if !made => self.home = Home::Group(spec.group.clone()),
+            Some(_) => self.home = identity.map_or(Home::Unknown, |of| Home::Lv(of.to_owned())),
+            // A tombstone follows a tombstone.
+            None => {}
         }
         self.volume = Some(kept_spec);
     }
 
-    /// The group of a volume that has a tombstone. `None` if it is unknown, or there is no
-    /// tombstone.
+    /// The group that has, or had, the LV of a volume with a tombstone. `None` if it is unknown: any
+    /// group may have it.
     pub(super) fn home(&self) -> Option<&VgName> {
-        self.home.as_ref().filter(|_| self.volume.is_some() && self.volume_spec().is_none())
+        if let Home::Group(group) = &self.home { Some(group) } else { None }
     }
 
-    /// Notes the group in which a look shows the LV of a volume that has a tombstone, if it is
-    /// unknown and no other group has one.
+    /// Notes the group in which a look shows the LV of a volume that has a tombstone.
     pub(super) fn note_home(&mut self, volume: VolumeId, view: &VolumesView) {
-        if self.home.is_some() || self.volume_spec().is_some() {
-            return;
+        if let Home::Lv(identity) = &self.home
+            && let Some(group) = view.group_of(volume, identity)
+        {
+            self.home = Home::Group(group.clone());
         }
-        let mut ours = view.lvs_of(volume).iter().filter(|lv| lv.is_tagged());
-        if let (Some(lv), None) = (ours.next(), ours.next()) {
-            self.home = lv.group.parse().ok();
-        }
+    }
+
+    /// Returns `true` if the last pass has shown that nothing is left of the volume.
+    pub(super) fn is_gone(&self) -> bool {
+        self.volume_end.report.as_ref().is_some_and(|report| report.phase == Phase::Gone)
     }
 
     /// Takes the export's spec or tombstone as the store has it.

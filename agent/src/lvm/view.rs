@@ -243,6 +243,17 @@ impl VolumesView {
         &self.missing
     }
 
+    /// Returns the group that has the volume's LV with this identity
+    /// ([`Whole::mapping`](super::Whole)). `None` if none that was read has it, or several LVs say
+    /// that they are the volume.
+    pub fn group_of(&self, volume: VolumeId, identity: &str) -> Option<&VgName> {
+        let mut ours = self.lvs_of(volume).iter().filter(|lv| lv.is_tagged());
+        let (lv, None) = (ours.next()?, ours.next()) else { return None };
+        let group = self.groups.iter().find(|group| group.name.as_str() == lv.group)?;
+        let is = mapping(&group.uuid, &lv.uuid).is_some_and(|found| found == identity);
+        is.then_some(&group.name)
+    }
+
     /// Returns the listed groups that LVM cannot read, with the reasons.
     pub fn unread_groups(&self) -> impl Iterator<Item = (&VgName, &Unread)> {
         self.unread.iter()

@@ -341,33 +341,41 @@ fn a_look_at_a_volume_asks_for_no_other_group_that_hangs() {
     assert!(asks(put_volume(&volume(101), 1)));
 }
 
-/// A deletion is done once the volume's own group shows that the LV is gone.
+/// A deletion is done once the pass that found the volume's own LV has removed it.
 #[test]
 fn a_deletion_waits_for_no_sick_group_but_the_volumes_own() {
     let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
     node.fake.add_vg("vg1", 1024 * MIB);
     let (agent, lvm) = (node.start(), node.fake.lvm());
-    let (in_vg0, in_vg1, orphan) = (volume(1), volume(2), volume(3));
+    let (in_vg0, in_vg1, orphan, moved) = (volume(1), volume(2), volume(3), volume(4));
     agent.make(put_volume(&in_vg0, 1));
+    agent.make(put_volume(&moved, 1));
     agent.make(put_volume_spec(&in_vg1, 1, v1::VolumeSpec { group: "vg1".to_owned(), ..volume_spec(SIZE) }));
     assert!(lvm.add_volume("vg0", &format!("mooring-{orphan}"), SIZE, &["mooring"]));
     lvm.set_sick("vg1", Some("  Failed to read metadata of vg1.\n"));
     agent.make(delete_volume(&in_vg0, 2));
-    // No spec has named its group: the pass that removed the LV has found it.
-    agent.make(delete_volume(&orphan, 1));
     let report = |id: &str| agent.get(id).unwrap().volume.unwrap();
-    assert_eq!([report(&in_vg0).phase(), report(&orphan).phase()], [v1::Phase::Gone; 2]);
+    assert_eq!(report(&in_vg0).phase(), v1::Phase::Gone);
     assert_eq!(agent.plan(&in_vg0), v1::PlanResponse::default());
-    // The control: nothing is known of the LV in the sick group.
-    let answer = agent.put_volume(delete_volume(&in_vg1, 2)).unwrap();
-    assert!(!answer.done, "{answer:?}");
-    let told = report(&in_vg1);
-    assert_eq!(told.phase(), v1::Phase::Deleting);
-    assert!(told.problems[0].text.contains("cannot say that its data is gone"), "{told:?}");
+    // The control: the LV may lie in the sick group. It does; nobody knows the LV; somebody has
+    // taken it away from its group.
+    lvm.lose_volume("vg0", &format!("mooring-{moved}"));
+    for (id, generation) in [(&in_vg1, 2), (&orphan, 1), (&moved, 2)] {
+        let answer = agent.put_volume(delete_volume(id, generation)).unwrap();
+        assert!(!answer.done, "{answer:?}");
+        let told = report(id);
+        assert_eq!(told.phase(), v1::Phase::Deleting, "{told:?}");
+        assert!(told.problems[0].text.contains("cannot say that its data is gone"), "{told:?}");
+    }
+    // A new volume would hide the old LV.
+    let again = agent.put_volume(put_volume(&in_vg1, 3)).unwrap_err();
+    assert!(again.message().contains("still being deleted"), "{again:?}");
     lvm.set_sick("vg1", None);
-    eventually("it is gone, too", || report(&in_vg1).phase() == v1::Phase::Gone);
+    for id in [&in_vg1, &orphan, &moved] {
+        eventually("it is gone, too", || report(id).phase() == v1::Phase::Gone);
+    }
     assert!([&in_vg0, &in_vg1, &orphan].iter().all(|id| !node.lvs().contains(*id)), "{}", node.lvs());
-    // The control: where nobody knows the group any more, each may have the LV.
+    // The control: after a restart nobody knows the group.
     lvm.set_sick("vg1", Some("  Failed to read metadata of vg1.\n"));
     agent.crash();
     let agent = node.start();

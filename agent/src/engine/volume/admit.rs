@@ -39,10 +39,11 @@ impl State {
     fn admit_volume(&mut self, kept_spec: KeptSpec<VolumeSpec>, looked: Option<Seen<VolumesView>>) {
         self.note_isolation_spec(kept_spec.stamp.generation, kept_spec.spec());
         // As in the store: the fact `made` outlives each later spec, and ends with the volume.
-        if kept_spec.spec().is_none() {
+        let ends = kept_spec.spec().is_none();
+        self.set_volume(kept_spec);
+        if ends {
             self.established.end_lv();
         }
-        self.set_volume(kept_spec);
         // At once: the job at work gives way as soon as anybody can see the spec.
         self.turn.ask_anew();
         self.knowledge.take_spec(looked);

@@ -150,6 +150,14 @@ impl Engine {
             let why = format!("volume {} is still being deleted: try again when it is gone", cell.id);
             return Err(Refusal::precondition(why, Cure::Retry));
         }
+        if dying && view.lacks_a_group() && !cell.state().is_gone() {
+            let why = format!(
+                "volume {} is still being deleted, and its LV may lie in a group that LVM cannot read: try again when it \
+                 is gone",
+                cell.id
+            );
+            return Err(Refusal::precondition(why, Cure::Retry));
+        }
         let wanted = pass::wanted_spec(spec, export, cell.state().established.is_made(), false);
         let plan = lvm::plan(&wanted, &view, cell.id);
         match plan.blocked.first() {

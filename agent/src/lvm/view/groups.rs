@@ -219,6 +219,11 @@ impl VolumesView {
         self.unread.extend(hung);
     }
 
+    /// Returns `true` if a listed group is missing, or LVM cannot read it.
+    pub fn lacks_a_group(&self) -> bool {
+        !self.missing.is_empty() || !self.unread.is_empty()
+    }
+
     /// Returns `true` if LVM does not come to an end at one of the groups.
     pub(super) fn has_hung(&self) -> bool {
         self.unread.values().any(|unread| unread.hung)
