@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::domain::VolumeType;
-use crate::store::{AttachmentRow, VolumeRow, micros};
+use crate::store::{AttachmentRow, Connector, VolumeRow, micros};
 
 /// The data beside a volume's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ impl KeptExport {
             project: Some(row.project.clone()),
             native: row.native,
             mountpoint: row.mountpoint.clone(),
-            connector: row.connector.clone(),
+            connector: row.connector.as_ref().map(Connector::map),
             created_us: Some(micros(row.created_at)),
             claimed: row.claimed,
             cache: row.cache,

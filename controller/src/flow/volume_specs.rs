@@ -469,7 +469,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::domain::AttachmentStatus;
-    use crate::store::{Access, Database, Store, testing};
+    use crate::store::{Access, Connector, Database, Store, testing};
 
     const VOLUME: VolumeId = VolumeId::from_u128(1);
 
@@ -510,7 +510,7 @@ mod tests {
         row.mode = if writes { Mode::ReadWrite } else { Mode::ReadOnly };
         row.instance = served.then(|| row.id.to_string().parse().unwrap());
         row.mountpoint = (served && wanted).then(|| "/dev/vdb".to_owned());
-        row.connector = (served && writes).then(serde_json::Map::new);
+        row.connector = (served && writes).then(|| Connector::of(&serde_json::Map::new()));
         row.initiator = (access != 0 || served).then(|| initiators(host));
         row.lun = row.initiator.as_ref().and_then(Initiators::ports).map(|_| mooring_model::Lun(1));
         row.host = Some(format!("host{host}"));

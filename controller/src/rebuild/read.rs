@@ -28,7 +28,8 @@ use crate::kept::{KeptAttachment, KeptExport, KeptType, KeptVolume};
 use crate::rules::{Operation, tuning};
 use crate::service::ZONE_DEFAULT;
 use crate::store::{
-    Abort, Access, AttachmentRow, KeptOperations, Kind, Nexus, SpecContent, SpecRow, VolumeRow, time_of,
+    Abort, Access, AttachmentRow, Connector, KeptOperations, Kind, Nexus, SpecContent, SpecRow, VolumeRow,
+    time_of,
 };
 
 /// Everything that is to be written.
@@ -459,7 +460,7 @@ impl All<'_> {
             };
             said.as_object().cloned().unwrap_or_default()
         };
-        let connector = native.is_none().then(|| kept.connector.unwrap_or_else(said));
+        let connector = native.is_none().then(|| Connector::of(&kept.connector.unwrap_or_else(said)));
         let project = kept.project.unwrap_or_else(|| volume.project.clone());
         AttachmentRow {
             instance: kept.instance,

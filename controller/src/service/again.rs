@@ -22,7 +22,7 @@ use crate::flow::Facts;
 use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
 use crate::rules;
-use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Connector, Db, VolumeRow};
 
 /// The words of a repeated call. `None`: the call leaves the word out.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ pub(super) fn apply(
         row.mountpoint = Some(mountpoint.to_owned());
     }
     if let Some(connector) = words.connector {
-        row.connector = Some(connector.clone());
+        row.connector = Some(Connector::of(connector));
     }
     if row == kept {
         return Ok((row, SpecChanges::default()));
@@ -73,7 +73,8 @@ pub(super) fn apply(
 fn mode_of(row: &AttachmentRow, connector: &Map<String, Value>) -> Result<Option<Mode>, Refusal> {
     let asked = rules::of_connector(Some(connector))?;
     let Some(mode) = asked.filter(|mode| *mode != row.mode && row.mode_asked) else { return Ok(asked) };
-    if rules::of_connector(row.connector.as_ref()) == Ok(asked) {
+    let kept = row.connector.as_ref().map(Connector::map);
+    if rules::of_connector(kept.as_ref()) == Ok(asked) {
         // The first call said the same, and its answer named the mode in force.
         return Ok(None);
     }

@@ -27,7 +27,7 @@ use crate::policy::Target;
 use crate::rules::transport::{self, Offer};
 use crate::rules::types::Specs;
 use crate::rules::{self, Existing};
-use crate::store::{Abort, AttachmentRow, Db, VolumeRow, numbers};
+use crate::store::{Abort, AttachmentRow, Connector, Db, VolumeRow, numbers};
 
 /// The host that connects, and how it may do so.
 #[derive(Clone)]
@@ -68,6 +68,11 @@ impl Place {
     /// The device path at which the server sees the volume.
     pub(super) fn mountpoint(&self) -> Option<&str> {
         self.mountpoint.as_deref()
+    }
+
+    /// The connector as a row has it.
+    pub(super) fn kept_connector(&self) -> Option<Connector> {
+        self.connector.as_ref().map(Connector::of)
     }
 
     /// `true` if this place is on the given host. A place without a host matches every host.
@@ -322,7 +327,7 @@ pub(super) fn connect(
     row.mountpoint = place.mountpoint;
     row.native = place.native;
     row.claimed = place.claimed;
-    row.connector = place.connector;
+    row.connector = place.connector.as_ref().map(Connector::of);
     row.cache = place.cache.unwrap_or(row.cache);
     row.connected();
     Ok(None)
@@ -389,7 +394,7 @@ fn repeated(
             row.status == AttachmentStatus::Attaching
                 && row.instance == new.instance
                 && row.initiator.as_ref().is_some_and(|own| place.offer.covers(own))
-                && row.connector == place.connector
+                && row.connector == place.kept_connector()
                 && new.mode.is_none_or(|mode| mode == row.mode)
         };
         return Ok(db.attachments_of(new.volume)?.into_iter().find(same));

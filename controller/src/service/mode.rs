@@ -98,9 +98,7 @@ fn drained(
             other.id
         ));
     }
-    let says =
-        |key: &str| row.connector.as_ref().and_then(|connector| connector.get(key)?.as_bool()) == Some(true);
-    if says("multipath") {
+    if row.connector.as_ref().is_some_and(|connector| connector.says("multipath")) {
         return refuse(
             "its host reaches the volume through multipath, and whether the map is closed cannot be seen from here",
         );

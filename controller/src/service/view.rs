@@ -14,7 +14,7 @@ use crate::flow::Facts;
 use crate::initiators::{HostPorts, Initiators};
 use crate::schedule::capabilities::BACKEND;
 use crate::service::Refusal;
-use crate::store::{Abort, AttachmentRow, Db, Nexus, VolumeRow};
+use crate::store::{Abort, AttachmentRow, Connector, Db, Nexus, VolumeRow};
 
 /// Tells if a view has the CHAP secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +143,7 @@ pub(super) fn attachment_of(
         mode: row.mode,
         cache: row.cache,
         status: row.status,
-        connector: row.connector,
+        connector: row.connector.as_ref().map(Connector::map),
         initiator: row.initiator,
         attached_host: row.host,
         mountpoint: row.mountpoint,
@@ -186,9 +186,8 @@ fn connection_info(
     if !can_log_in(row, shown) {
         return None;
     }
-    let flag = |key: &str| {
-        row.connector.as_ref().and_then(|connector| connector.get(key)).and_then(Value::as_bool) == Some(true)
-    };
+    let connector = row.connector.as_ref().map(Connector::map).unwrap_or_default();
+    let flag = |key: &str| connector.get(key).and_then(Value::as_bool) == Some(true);
     let common = json!({
         "volume_id": volume.id,
         "access_mode": row.mode,
@@ -271,7 +270,7 @@ mod tests {
             mode: Mode::ReadOnly,
             initiator: "20:00:52:54:00:14:00:0b,20:00:52:54:00:14:00:0c".parse().ok(),
             lun: Some(Lun(7)),
-            connector: connector.as_object().cloned(),
+            connector: connector.as_object().map(Connector::of),
             access: Access::of(20),
             ..AttachmentRow::reserved(id, volume.id, "p", volume.created_at)
         }

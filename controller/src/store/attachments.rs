@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use mooring_model::{
@@ -28,7 +29,7 @@ pub(crate) struct AttachmentRow {
     pub(crate) instance: Option<Uuid>,
     pub(crate) mode: Mode,
     pub(crate) status: AttachmentStatus,
-    pub(crate) connector: Option<Map<String, Value>>,
+    pub(crate) connector: Option<Connector>,
     pub(crate) initiator: Option<Initiators>,
     pub(crate) host: Option<String>,
     pub(crate) mountpoint: Option<String>,
@@ -54,6 +55,28 @@ pub(crate) struct AttachmentRow {
     pub(crate) claimed: bool,
     /// The desired page cache of the attachment's disk.
     pub(crate) cache: Cache,
+}
+
+/// A client's connector, in the text that the database holds. Most readers of a row do not look
+/// into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Connector(Arc<str>);
+
+impl Connector {
+    /// Makes the text of a connector. Equal connectors have one text.
+    pub(crate) fn of(map: &Map<String, Value>) -> Self {
+        Self(Value::Object(map.clone()).to_string().into())
+    }
+
+    /// The connector. Empty if its text is no JSON object, which no release has written.
+    pub(crate) fn map(&self) -> Map<String, Value> {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// Returns `true` if the connector says `true` to this key.
+    pub(crate) fn says(&self, key: &str) -> bool {
+        self.map().get(key).and_then(Value::as_bool) == Some(true)
+    }
 }
 
 /// The request to end an attachment.
@@ -178,7 +201,7 @@ pub(super) fn attachment(row: &mut Row) -> Result<AttachmentRow, SqlError> {
         instance: row.parsed_opt(3)?,
         mode: row.parsed(4)?,
         status: known.unwrap_or(AttachmentStatus::ErrorDetaching),
-        connector: row.json_opt(6)?,
+        connector: row.get::<Option<String>>(6)?.map(|text| Connector(text.into())),
         initiator: row.parsed_opt(7)?,
         host: row.get(8)?,
         mountpoint: row.get(9)?,
@@ -319,7 +342,6 @@ impl Db<'_> {
         if !row.is_legal() {
             return Err(ILLEGAL);
         }
-        let text = |map: &Map<String, Value>| Value::Object(map.clone()).to_string();
         self.run(
             sql,
             &values![
@@ -329,7 +351,7 @@ impl Db<'_> {
                 row.instance,
                 row.mode,
                 row.status.as_str(),
-                row.connector.as_ref().map(text),
+                row.connector.as_ref().map(|connector| &*connector.0),
                 row.initiator.as_ref(),
                 row.host.as_deref(),
                 row.mountpoint.as_deref(),

@@ -214,7 +214,7 @@ fn attachment(volume: VolumeId, number: u32) -> AttachmentRow {
         instance: Some(Uuid::from_u128(number.into())),
         mode: Mode::ReadOnly,
         status: AttachmentStatus::Attaching,
-        connector: connector.as_object().cloned(),
+        connector: connector.as_object().map(Connector::of),
         initiator: Some(iqn(number).into()),
         host: Some("h".to_owned()),
         mountpoint: None,

@@ -78,7 +78,7 @@ use sqlite::{Change, READERS, Sqlite};
 pub(crate) use self::postgres::Dialer;
 pub use self::postgres::PostgresOptions;
 pub(crate) use agents::{AgentRow, Heard, Said};
-pub(crate) use attachments::{Asked, AttachmentRow, DetachedFilter, Nexus};
+pub(crate) use attachments::{Asked, AttachmentRow, Connector, DetachedFilter, Nexus};
 pub(crate) use audit::PRUNE_ROWS_MAX;
 use error::Cause;
 pub use error::StoreError;

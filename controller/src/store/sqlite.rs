@@ -295,6 +295,10 @@ struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     fn begin(conn: &'a mut Connection, how: &str) -> Result<Self, SqlError> {
+        // An earlier one that could not be rolled back would make all others fail.
+        if !conn.is_autocommit() {
+            control(conn, "ROLLBACK")?;
+        }
         control(conn, how)?;
         Ok(Self { conn })
     }

@@ -54,7 +54,7 @@ fn opened<'a>(
 ) -> Result<&'a AttachmentRow, Refusal> {
     let row = match wanted {
         [row] => *row,
-        several => match several.iter().find(|row| row.connector == place.connector) {
+        several => match several.iter().find(|row| row.connector == place.kept_connector()) {
             Some(row) => row,
             None => {
                 return Err(Refusal::Invalid(format!(
