@@ -184,8 +184,8 @@ impl State {
         self.volume = Some(kept_spec);
     }
 
-    /// The group that has, or had, the LV of a volume with a tombstone. `None` if it is unknown: any
-    /// group may have it.
+    /// The group that has, or had, the LV of a volume with a tombstone. `None` if it is unknown:
+    /// any group may have it.
     pub(super) fn home(&self) -> Option<&VgName> {
         if let Home::Group(group) = &self.home { Some(group) } else { None }
     }

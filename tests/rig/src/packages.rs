@@ -108,6 +108,9 @@ fn has_postgresql() -> bool {
 
 fn apt_get(args: &[&str]) -> Result<()> {
     let out = Command::new("/usr/bin/apt-get")
+        // Another may be at work: the daily updates of a machine that has just booted, or a second
+        // run of ours.
+        .args(["-o", "DPkg::Lock::Timeout=300"])
         .args(args)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .output()
