@@ -151,7 +151,8 @@ async fn reserved_attachments_are_found_by_their_age(place: Place) {
     let (volume, reviewed) = (place.volume().await.id, place.volume().await.id);
     let made = |volume, at| AttachmentRow::reserved(AttachmentId::random(), volume, "p", time_of(at));
     let (old, young) = (made(volume, 10), made(volume, 11));
-    let connected = AttachmentRow { connector: Some(Connector::of(&serde_json::Map::new())), ..made(volume, 1) };
+    let connected =
+        AttachmentRow { connector: Some(Connector::of(&serde_json::Map::new())), ..made(volume, 1) };
     let rows = [old.clone(), young, connected, made(reviewed, 1)];
     let fill = move |db: &Db<'_>| {
         for row in &rows {
