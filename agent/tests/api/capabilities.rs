@@ -234,11 +234,17 @@ fn an_agent_without_groups_asks_lvm_for_nothing() {
     assert_eq!(asked(&node), 0, "{:?}", node.fake.lvm().log());
 }
 
+/// A node with a second group, `vg1`, and these settings of the agent.
+fn two_groups(settings: &str) -> Node {
+    let node = Node::with(&format!("{settings}[[groups]]\nname = \"vg1\"\n"));
+    node.fake.add_vg("vg1", 1024 * MIB);
+    node
+}
+
 /// The others report as ever and take new volumes; its own volumes are as they were seen last.
 #[test]
 fn a_group_that_lvm_cannot_read_takes_no_other_with_it() {
-    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
-    node.fake.add_vg("vg1", 1024 * MIB);
+    let node = two_groups("resync_seconds = 1\n");
     let (agent, lvm) = (node.start(), node.fake.lvm());
     make_in(&agent, "vg0", 0..1);
     make_in(&agent, "vg1", 1..2);
@@ -268,8 +274,7 @@ fn a_group_that_lvm_cannot_read_takes_no_other_with_it() {
 /// A pass asks LVM by the volume's name; a resync asks for whole groups.
 #[test]
 fn a_group_that_lvm_cannot_read_wakes_no_volume_that_is_gone() {
-    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
-    node.fake.add_vg("vg1", 1024 * MIB);
+    let node = two_groups("resync_seconds = 1\n");
     let (agent, lvm) = (node.start(), node.fake.lvm());
     agent.make(put_volume(&volume(1), 1));
     agent.make(delete_volume(&volume(1), 2));
@@ -288,8 +293,7 @@ fn a_group_that_lvm_cannot_read_wakes_no_volume_that_is_gone() {
 
 #[test]
 fn a_group_that_lvm_hangs_at_takes_no_other_with_it() {
-    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
-    node.fake.add_vg("vg1", 1024 * MIB);
+    let node = two_groups("resync_seconds = 1\n");
     let (agent, lvm) = (node.start(), node.fake.lvm());
     make_in(&agent, "vg0", 0..1);
     make_in(&agent, "vg1", 1..2);
@@ -318,8 +322,7 @@ fn a_group_that_lvm_hangs_at_takes_no_other_with_it() {
 /// Otherwise each pass would wait for LVM's time limit.
 #[test]
 fn a_look_at_a_volume_asks_for_no_other_group_that_hangs() {
-    let node = Node::with("[[groups]]\nname = \"vg1\"\n");
-    node.fake.add_vg("vg1", 1024 * MIB);
+    let node = two_groups("");
     let (agent, lvm) = (node.start(), node.fake.lvm());
     let asks = |volume: v1::PutVolumeRequest| {
         lvm.clear_log();
@@ -344,8 +347,7 @@ fn a_look_at_a_volume_asks_for_no_other_group_that_hangs() {
 /// A deletion is done once the pass that found the volume's own LV has removed it.
 #[test]
 fn a_deletion_waits_for_no_sick_group_but_the_volumes_own() {
-    let node = Node::with("resync_seconds = 1\n[[groups]]\nname = \"vg1\"\n");
-    node.fake.add_vg("vg1", 1024 * MIB);
+    let node = two_groups("resync_seconds = 1\n");
     let (agent, lvm) = (node.start(), node.fake.lvm());
     let (in_vg0, in_vg1, orphan, moved) = (volume(1), volume(2), volume(3), volume(4));
     agent.make(put_volume(&in_vg0, 1));

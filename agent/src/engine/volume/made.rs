@@ -34,14 +34,14 @@ impl State {
     }
 
     /// The part of a view by which a volume with a tombstone ends: a look at its own group proves
-    /// that its LV is gone, whatever the other groups are like. `None` if its group is unknown, or
-    /// it has no tombstone: then the whole view counts.
+    /// that its LV is gone, whatever the other groups are like. `None` if its group is unknown, it
+    /// has no tombstone, or the view lacks no group: then the whole view counts.
     pub(in crate::engine) fn view_of_end(
         &self,
         (volume, beside): (VolumeId, &Beside),
         view: &VolumesView,
     ) -> Option<VolumesView> {
-        let home = self.home()?;
+        let home = self.home().filter(|_| view.lacks_a_group())?;
         let mut part = view.of(volume, beside);
         part.wait_for_only(home);
         Some(part)
