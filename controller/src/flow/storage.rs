@@ -475,11 +475,10 @@ impl Flow {
                     rows.push(row);
                 }
             }
-            match db.volume(id)? {
-                Some(volume) if !rows.is_empty() => {
-                    volume_specs::apply_to(db, &volume, before, &mut rows, &BTreeSet::new())
-                }
-                _ => Ok(SpecChanges::default()),
+            let volume = if rows.is_empty() { None } else { db.volume(id)? };
+            match volume {
+                Some(volume) => volume_specs::apply_to(db, &volume, before, &mut rows, &BTreeSet::new()),
+                None => Ok(SpecChanges::default()),
             }
         };
         let spec_changes = agent.store.write_soon("note a grant", write).await?;

@@ -325,11 +325,11 @@ pub(super) fn connect(
         Initiators::Fc(ports) => Some(numbers::take(db, volume, ports)?),
     };
     row.initiator = Some(initiators);
+    row.connector = place.kept_connector();
     row.host = place.host;
     row.mountpoint = place.mountpoint;
     row.native = place.native;
     row.claimed = place.claimed;
-    row.connector = place.connector.as_ref().map(Connector::of);
     row.cache = place.cache.unwrap_or(row.cache);
     row.connected();
     Ok(None)
@@ -392,11 +392,12 @@ fn repeated(
         let Some(place) = place.filter(|place| place.native.is_none() && new.instance.is_some()) else {
             return Ok(None);
         };
+        let connector = place.kept_connector();
         let same = |row: &AttachmentRow| {
             row.status == AttachmentStatus::Attaching
                 && row.instance == new.instance
                 && row.initiator.as_ref().is_some_and(|own| place.offer.covers(own))
-                && row.connector == place.kept_connector()
+                && row.connector == connector
                 && new.mode.is_none_or(|mode| mode == row.mode)
         };
         return Ok(db.attachments_of(new.volume)?.into_iter().find(same));

@@ -186,8 +186,7 @@ fn connection_info(
     if !can_log_in(row, shown) {
         return None;
     }
-    let connector = row.connector.as_ref().map(Connector::map).unwrap_or_default();
-    let flag = |key: &str| connector.get(key).and_then(Value::as_bool) == Some(true);
+    let flag = |key: &str| row.connector.as_ref().is_some_and(|connector| connector.says(key));
     let common = json!({
         "volume_id": volume.id,
         "access_mode": row.mode,

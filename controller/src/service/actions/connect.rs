@@ -52,9 +52,10 @@ fn opened<'a>(
     wanted: &[&'a AttachmentRow],
     place: &Place,
 ) -> Result<&'a AttachmentRow, Refusal> {
+    let connector = place.kept_connector();
     let row = match wanted {
         [row] => *row,
-        several => match several.iter().find(|row| row.connector == place.kept_connector()) {
+        several => match several.iter().find(|row| row.connector == connector) {
             Some(row) => row,
             None => {
                 return Err(Refusal::Invalid(format!(
