@@ -15,6 +15,9 @@ use super::{Scenario, Tier};
 const TURNS: usize = 3;
 /// Age in seconds before the time of HEAD up to which a change of a subject counts.
 const RECENT: i64 = 6 * 60 * 60;
+/// Usual seconds of all scenarios of one run together, over which no changed one is added: 18
+/// minutes in two lanes, so that a cold run of the check ends within half an hour.
+const BUDGET: u16 = 2200;
 
 /// Folders and files that every scenario uses.
 pub(super) const SHARED: &[&str] = &[
@@ -41,6 +44,8 @@ pub struct Choice {
     /// the full check.
     turn: Option<usize>,
     changed: Vec<&'static str>,
+    /// Changed scenarios that are left out because the run would exceed [`BUDGET`].
+    no_time: Vec<&'static str>,
 }
 
 impl Display for Choice {
@@ -55,7 +60,15 @@ impl Display for Choice {
         let list =
             |names: &[&'static str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         write!(f, "rotation {turn} of {TURNS}; ")?;
-        write!(f, "beside it, changed lately: {}; left out: {}", list(&self.changed), list(&self.left_out))
+        write!(f, "beside it, changed lately: {}; left out: {}", list(&self.changed), list(&self.left_out))?;
+        if !self.no_time.is_empty() {
+            let names = list(&self.no_time);
+            write!(
+                f,
+                "; changed too, for which a run has no time (the next turns or --full take them): {names}"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -68,8 +81,8 @@ struct History {
     changed: Vec<String>,
 }
 
-/// Chooses for this tree: the core, one third of the rotation by the number of commits, and
-/// scenarios whose subject changed lately.
+/// Chooses for this tree: the core, one third of the rotation by the number of commits, and as many
+/// of the scenarios that changed lately as the run has time for.
 pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
     match History::read(root) {
         Ok(history) => of(all, &history),
@@ -78,14 +91,16 @@ pub fn choose(all: &'static [Scenario], root: &Path) -> Choice {
             let (left_out, taken): (Vec<_>, _) =
                 all.iter().partition(|one| matches!(one.tier, Tier::Full(_)));
             let left_out = by_length(left_out).into_iter().map(|one| one.name).collect();
-            Choice { taken: by_length(taken), left_out, turn: None, changed: Vec::new() }
+            Choice { taken: by_length(taken), left_out, turn: None, changed: Vec::new(), no_time: Vec::new() }
         }
     }
 }
 
 fn of(all: &'static [Scenario], history: &History) -> Choice {
     let turn = history.commits % TURNS;
-    let (mut taken, mut left_out, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut taken, mut left_out) = (Vec::new(), Vec::new());
+    // Changed ones of other turns: by their own file, by their subject, by a part that all share.
+    let (mut by_file, mut by_subject, mut by_shared) = (Vec::new(), Vec::new(), Vec::new());
     let mut place = 0;
     // Sort by length, so that each turn takes about as long as the others.
     for scenario in by_length(all.iter().collect()) {
@@ -103,19 +118,34 @@ fn of(all: &'static [Scenario], history: &History) -> Choice {
         let its_turn = place % TURNS == turn;
         place += 1;
         let own = format!("tests/src/scenarios/{}", scenario.name.replace('-', "_"));
-        let touched = |file: &String| {
-            file.starts_with(&own) || SHARED.iter().chain(subject).any(|part| is_below(file, part))
-        };
+        let changed =
+            |parts: &[&str]| history.changed.iter().any(|file| parts.iter().any(|part| is_below(file, part)));
         if its_turn {
             taken.push(scenario);
-        } else if history.changed.iter().any(touched) {
-            changed.push(scenario.name);
-            taken.push(scenario);
+        } else if history.changed.iter().any(|file| file.starts_with(&own)) {
+            by_file.push(scenario);
+        } else if changed(subject) {
+            by_subject.push(scenario);
+        } else if changed(SHARED) {
+            by_shared.push(scenario);
         } else {
             left_out.push(scenario.name);
         }
     }
-    Choice { taken, left_out, turn: Some(turn + 1), changed }
+    let (mut changed, mut no_time) = (Vec::new(), Vec::new());
+    let mut sum: u16 = taken.iter().map(|scenario| scenario.usual).sum();
+    // The shortest first: as many as there is time for.
+    let in_order = [by_file, by_subject, by_shared].into_iter().flat_map(|group| group.into_iter().rev());
+    for scenario in in_order {
+        if sum + scenario.usual > BUDGET {
+            no_time.push(scenario.name);
+            continue;
+        }
+        sum += scenario.usual;
+        changed.push(scenario.name);
+        taken.push(scenario);
+    }
+    Choice { taken: by_length(taken), left_out, turn: Some(turn + 1), changed, no_time }
 }
 
 /// The longest first, so that the last lane has little left.
@@ -199,17 +229,44 @@ mod tests {
         assert!(ALL.iter().all(|one| seen.contains(&one.name) != matches!(one.tier, Tier::Full(_))));
     }
 
+    /// Usual seconds of what a run takes.
+    fn seconds(choice: &Choice) -> u16 {
+        choice.taken.iter().map(|scenario| scenario.usual).sum()
+    }
+
     #[test]
-    fn a_scenario_runs_when_its_subject_changed_or_a_shared_part_did() {
+    fn a_scenario_runs_when_its_subject_changed() {
         for commits in 0..TURNS {
             let choice = of(ALL, &history(commits, &["agent/src/images/qcow2.rs"]));
             assert!(names(&choice).contains(&"images"));
             let own = of(ALL, &history(commits, &["tests/src/scenarios/reservations.rs"]));
             assert!(names(&own).contains(&"reservations"));
-            assert_eq!(of(ALL, &history(commits, &["Cargo.lock"])).left_out, full());
             // A folder whose name only has the same prefix is another one.
             let other = of(ALL, &history(commits, &["hosting/x", "agent/src/images.md"]));
             assert!(other.left_out.len() > full().len());
+            assert_eq!((other.changed.len(), other.no_time.len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn changed_scenarios_are_added_while_a_run_has_time_own_files_first() {
+        for commits in 0..TURNS {
+            let turn = of(ALL, &history(commits, &[]));
+            assert!(seconds(&turn) <= BUDGET, "a turn and the core: {} s", seconds(&turn));
+            let shared = of(ALL, &history(commits, &["Cargo.lock"]));
+            assert_eq!(shared.left_out, full());
+            assert!(!shared.changed.is_empty() && !shared.no_time.is_empty());
+            assert!(seconds(&shared) <= BUDGET);
+            // Each is taken or named, and nothing twice.
+            let mut all = [names(&shared), shared.left_out.clone(), shared.no_time.clone()].concat();
+            all.sort_unstable();
+            let mut every: Vec<_> = ALL.iter().map(|one| one.name).collect();
+            every.sort_unstable();
+            assert_eq!(all, every);
+            let text = shared.to_string();
+            assert!(shared.no_time.iter().all(|name| text.contains(name)), "{text}");
+            let both = of(ALL, &history(commits, &["Cargo.lock", "tests/src/scenarios/installed.rs"]));
+            assert!(names(&both).contains(&"installed"), "the longest: its own change goes first");
         }
     }
 
