@@ -1,7 +1,8 @@
 //! The operations of the control plane, one method each. `http` calls these methods and nothing
 //! else.
 //!
-//! What must never happen here: see the crate's own words.
+//! What must never happen here: an acknowledgement before the transaction is durable; a detach
+//! acknowledged without its receipt.
 
 mod actions;
 mod again;
