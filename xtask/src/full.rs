@@ -168,7 +168,7 @@ fn tree(root: &Path) -> Result<String> {
     }
     let rustc = Command::new("rustc").arg("-vV").current_dir(root).output().context("start rustc")?;
     hash.update(&rustc.stdout);
-    for kernel in Kernel::ALL {
+    for kernel in Kernel::ALL.into_iter().chain([Kernel::Next]) {
         hash.update(image::inputs(kernel));
     }
     Ok(image::hex(&hash.finalize()))

@@ -322,6 +322,11 @@ impl Check<'_> {
                 image::ensure_with(root, Kernel::Stable, false, CLUSTER_PACKAGES).map(|_| Count::PASSED)
             });
         }
+        if needs(Needs::NextRelease) {
+            self.stages.run("VM image of the next release", || {
+                image::ensure(root, Kernel::Next, false).map(|_| Count::PASSED)
+            });
+        }
         if needs(Needs::EarlierPackages) {
             self.stages.run("earlier packages", || earlier::packages().map(|_| Count::PASSED));
         }

@@ -45,7 +45,7 @@ enum Verb {
     /// Build the VMs' images: root file system, kernel, PID 1. Kept under target/rig; a second
     /// build takes seconds.
     Build {
-        /// The kernel: that of the Debian release, or the newest in its backports.
+        /// The kernel: stable, backports, cloud, or next (of the next Debian release, with its root).
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
         /// Build root file system and kernel again from Debian's present packages.
@@ -68,7 +68,7 @@ enum Verb {
         /// The rig's name; several rigs can be up at once.
         #[arg(long, value_name = "NAME", default_value = "rig")]
         rig: String,
-        /// The kernel: stable, backports or cloud.
+        /// The kernel: stable, backports, cloud or next.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
@@ -127,7 +127,7 @@ enum Verb {
     /// Boot three VMs and check the rig's promises: commands, files, networks, cuts, power, LVM,
     /// LIO, consoles.
     Check {
-        /// The kernel: stable, backports or cloud.
+        /// The kernel: stable, backports, cloud or next.
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
     },
@@ -148,7 +148,8 @@ fn parse_kernel(text: &str) -> Result<Kernel, String> {
         "stable" => Ok(Kernel::Stable),
         "backports" => Ok(Kernel::Backports),
         "cloud" => Ok(Kernel::Cloud),
-        _ => Err("it is stable, backports or cloud".to_owned()),
+        "next" => Ok(Kernel::Next),
+        _ => Err("the kernels are stable, backports, cloud and next".to_owned()),
     }
 }
 

@@ -83,16 +83,16 @@ pub fn cache_dir(root_dir: &Path) -> PathBuf {
 /// Returns `true` if all parts for this kernel exist, so that [`ensure`] needs to make only PID 1.
 pub fn is_warm(root_dir: &Path, kernel: Kernel) -> bool {
     let dir = cache_dir(root_dir);
-    [root_name(&[]), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
+    [root_name(kernel, &[]), kernel_name(kernel)].iter().all(|name| dir.join(name).exists())
 }
 
 /// A text that changes with the inputs of the root and this kernel.
 pub fn inputs(kernel: Kernel) -> String {
-    format!("{} {}", root_name(&[]), kernel_name(kernel))
+    format!("{} {}", root_name(kernel, &[]), kernel_name(kernel))
 }
 
-fn root_name(more: &[&str]) -> String {
-    format!("root-{}", root::key(more))
+fn root_name(kernel: Kernel, more: &[&str]) -> String {
+    format!("root-{}", root::key(kernel.release(), more))
 }
 
 fn kernel_name(kernel: Kernel) -> String {
@@ -116,7 +116,8 @@ pub fn ensure_with(root_dir: &Path, kernel: Kernel, refresh: bool, more: &[&str]
         lock.lock().context("wait for the lock of the image build")?;
     }
     let guest = guest(root_dir, &dir)?;
-    let root = part(&dir, &root_name(more), refresh, |work| root::build(work, more))?;
+    let make_root = |work: &Path| root::build(work, kernel.release(), more);
+    let root = part(&dir, &root_name(kernel, more), refresh, make_root)?;
     let kernel = part(&dir, &kernel_name(kernel), refresh, |work| kernel::build(work, kernel))?;
     let release = fs::read_to_string(kernel.join("release")).context("read the kernel's release")?;
     Ok(Images {

@@ -115,7 +115,7 @@ const EARLY: &[&str] = &[
 /// The package that depends on the newest kernel of a kind.
 fn meta(kernel: Kernel) -> &'static str {
     match kernel {
-        Kernel::Stable | Kernel::Backports => "linux-image-amd64",
+        Kernel::Stable | Kernel::Backports | Kernel::Next => "linux-image-amd64",
         Kernel::Cloud => "linux-image-cloud-amd64",
     }
 }
@@ -128,8 +128,8 @@ pub(crate) fn key(kernel: Kernel) -> String {
 
 fn sources(kernel: Kernel) -> Vec<String> {
     match kernel {
-        Kernel::Stable | Kernel::Cloud => root::sources(),
-        Kernel::Backports => vec![root::backports()],
+        Kernel::Stable | Kernel::Cloud | Kernel::Next => root::sources_of(kernel.release()),
+        Kernel::Backports => vec![root::backports(kernel.release())],
     }
 }
 

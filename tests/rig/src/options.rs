@@ -22,10 +22,13 @@ pub enum Kernel {
     Backports,
     /// The release's kernel for clouds: without Fibre Channel, FCoE and DLM, and most drivers.
     Cloud,
+    /// The generic kernel of the Debian release after that one, on a root of its own release: for
+    /// what depends on systemd, LVM and the C library.
+    Next,
 }
 
 impl Kernel {
-    /// All kernels.
+    /// The kernels of the usual root. [`Kernel::Next`] has another one.
     pub const ALL: [Self; 3] = [Self::Stable, Self::Backports, Self::Cloud];
 
     /// The kernel's name in messages and folders.
@@ -34,6 +37,15 @@ impl Kernel {
             Self::Stable => "stable",
             Self::Backports => "backports",
             Self::Cloud => "cloud",
+            Self::Next => "next",
+        }
+    }
+
+    /// The Debian release of the root that the kernel runs.
+    pub(crate) fn release(self) -> &'static str {
+        match self {
+            Self::Stable | Self::Backports | Self::Cloud => "bookworm",
+            Self::Next => "trixie",
         }
     }
 }

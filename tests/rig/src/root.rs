@@ -45,7 +45,6 @@ const PACKAGES: &[&str] = &[
     "xfsprogs",
 ];
 
-const RELEASE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian";
 const SECURITY: &str = "http://deb.debian.org/debian-security";
 
@@ -115,14 +114,9 @@ pub fn sources_of(release: &str) -> Vec<String> {
     ]
 }
 
-/// Lines for apt: the VMs' release with its updates.
-pub(crate) fn sources() -> Vec<String> {
-    sources_of(RELEASE)
-}
-
-/// The line for the release's backports.
-pub(crate) fn backports() -> String {
-    format!("deb {} {RELEASE}-backports main", mirrors().0)
+/// The line for apt: a release's backports.
+pub(crate) fn backports(release: &str) -> String {
+    format!("deb {} {release}-backports main", mirrors().0)
 }
 
 /// The usual packages, and these beside them, as mmdebstrap reads them.
@@ -130,15 +124,15 @@ fn include(more: &[&str]) -> String {
     [PACKAGES, more].concat().join(",")
 }
 
-/// A short hash of the inputs of the image with these packages beside the usual ones.
-pub(crate) fn key(more: &[&str]) -> String {
-    key_of(&[&include(more), &sources().join("\n"), LVM_CONF, CUSTOMIZE])
+/// A short hash of the inputs of a release's image with these packages beside the usual ones.
+pub(crate) fn key(release: &str, more: &[&str]) -> String {
+    key_of(&[&include(more), &sources_of(release).join("\n"), LVM_CONF, CUSTOMIZE])
 }
 
-/// Makes `root.ext4` in `work`, with these packages beside the usual ones.
-pub(crate) fn build(work: &Path, more: &[&str]) -> Result<()> {
+/// Makes `root.ext4` of a Debian release in `work`, with these packages beside the usual ones.
+pub(crate) fn build(work: &Path, release: &str, more: &[&str]) -> Result<()> {
     if nix::unistd::geteuid().is_root() {
-        return bootstrap(work, more);
+        return bootstrap(work, release, more);
     }
     // Without root, mmdebstrap's hooks run under a subordinate id, which may not enter a home
     // folder.
@@ -146,7 +140,7 @@ pub(crate) fn build(work: &Path, more: &[&str]) -> Result<()> {
     fs::create_dir(&open).with_context(|| format!("make {}", open.display()))?;
     let built = fs::set_permissions(&open, fs::Permissions::from_mode(0o777))
         .context("open the work folder")
-        .and_then(|()| bootstrap(&open, more))
+        .and_then(|()| bootstrap(&open, release, more))
         .and_then(|()| {
             let mut copy = Command::new("cp");
             copy.arg("--sparse=always").arg(open.join("root.ext4")).arg(work.join("root.ext4"));
@@ -156,7 +150,7 @@ pub(crate) fn build(work: &Path, more: &[&str]) -> Result<()> {
     built
 }
 
-fn bootstrap(work: &Path, more: &[&str]) -> Result<()> {
+fn bootstrap(work: &Path, release: &str, more: &[&str]) -> Result<()> {
     fs::write(work.join("lvm.conf"), LVM_CONF).context("write lvm.conf")?;
     fs::write(work.join("customize"), CUSTOMIZE).context("write the customize hook")?;
     let mut mmdebstrap = tool("mmdebstrap");
@@ -167,7 +161,7 @@ fn bootstrap(work: &Path, more: &[&str]) -> Result<()> {
     }
     mmdebstrap.arg(format!("--include={}", include(more)));
     mmdebstrap.arg(format!("--customize-hook=sh '{0}/customize' \"$1\" '{0}'", work.display()));
-    mmdebstrap.args([RELEASE, "/dev/null"]).args(sources());
+    mmdebstrap.args([release, "/dev/null"]).args(sources_of(release));
     run(&mut mmdebstrap)
         .map(drop)
         .context("make the guest's root from Debian packages (is the mirror reachable?)")
@@ -181,6 +175,7 @@ mod tests {
     fn more_packages_make_another_image_and_leave_the_usual_one() {
         assert_eq!(include(&[]), PACKAGES.join(","));
         assert!(include(&["sanlock"]).ends_with(",sanlock"));
-        assert_ne!(key(&["sanlock"]), key(&[]));
+        assert_ne!(key("bookworm", &["sanlock"]), key("bookworm", &[]));
+        assert_ne!(key("trixie", &[]), key("bookworm", &[]));
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::options::workspace_root;
-use mooring_rig::{RigOptions, Running, Vm, VmSpec};
+use mooring_rig::{Kernel, RigOptions, Running, Vm, VmSpec};
 use serde_json::Value;
 
 use crate::control::attachment_of;
@@ -97,7 +97,15 @@ fn went_on(writer: Running) -> Result<String> {
 const IMAGES: &str = "/var/lib/mooring/images";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
-    let mut options = RigOptions::standard(0).named("installed");
+    on(programs, Kernel::Stable)
+}
+
+pub(super) fn next(programs: &Programs) -> Result<()> {
+    on(programs, Kernel::Next)
+}
+
+fn on(programs: &Programs, kernel: Kernel) -> Result<()> {
+    let mut options = RigOptions::standard(0).named("installed").kernel(kernel);
     if let Some(storage) = options.vms.first_mut() {
         *storage = VmSpec { systemd: true, memory_mib: 1536, ..VmSpec::storage() };
     }

@@ -82,6 +82,8 @@ pub enum Needs {
     EarlierPackages,
     /// An image of its own, with [`CLUSTER_PACKAGES`].
     ClusterSoftware,
+    /// An image of its own, of the Debian release after the rig's.
+    NextRelease,
     /// Nothing but minutes of time.
     Time,
 }

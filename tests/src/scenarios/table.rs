@@ -55,6 +55,13 @@ pub const ALL: &[Scenario] = &[
         run: installed::run,
     },
     Scenario {
+        name: "installed-trixie",
+        shows: "the same on Debian 13, with its kernel, systemd and LVM, from the packages that were built once",
+        tier: Tier::Full(Needs::NextRelease),
+        usual: 340,
+        run: installed::next,
+    },
+    Scenario {
         name: "shutdown",
         shows: "a host turned off by systemd while services write to attached disks without fsync: every byte is there, also by fstab with and without _netdev; with the control that loses",
         tier: Tier::Rotation {
