@@ -4,6 +4,7 @@
 pub mod adopt;
 pub mod args;
 pub mod capabilities;
+mod clock;
 pub mod config;
 pub mod connection;
 pub mod door;

@@ -6,7 +6,7 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::HealthLevel;
@@ -15,6 +15,7 @@ use mooring_host::{Front, Uevents, remains_of};
 use mooring_systemd::{folder, notify};
 use tokio::sync::watch;
 
+use crate::clock;
 use crate::config::Config;
 use crate::connection::Connections;
 use crate::engine::Engine;
@@ -71,7 +72,7 @@ pub(crate) fn open_store(config: &Config) -> Result<Store, StoreError> {
 /// These end the calls that they are in and do nothing else, so they are left alone.
 async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
     let Some(pid) = before else { return Ok(()) };
-    let begun = Instant::now();
+    let begun = clock::std_instant();
     let left = loop {
         let left = remains_of(pid);
         if left.threads.is_empty() {

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use mooring_model::VgName;
 
+use crate::clock;
+
 /// Number of jobs at work at the same time, lost ones apart. The kernel serialises much of what
 /// they do (RCU grace periods): 16 independent volumes gained 4 × in `lio.md`, k, and more gained
 /// nothing.
@@ -315,7 +317,7 @@ impl Workers {
                 }
             }
             let Some(Waiting { job, group }) = state.next() else { continue };
-            state.at_work[number] = Some(Running { began: Instant::now(), group });
+            state.at_work[number] = Some(Running { began: clock::std_instant(), group });
             self.staff(state);
             // A job that panics is a defect of ours: report it and go on serving the other volumes.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {

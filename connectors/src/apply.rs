@@ -6,10 +6,11 @@
 //! step that is done in another order; a wait without an end.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_model::{Plan, Step};
 
+use crate::clock;
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::{Cause, Error};
 use crate::links::{LinkName, ReadAhead};
@@ -117,7 +118,7 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
             memory.tried.note(Once::Login);
             let status = parts.sessions.ensure(spec, LOGIN_WAIT)?;
             memory.session = Some(Some(status));
-            memory.logged_in = Some(Instant::now());
+            memory.logged_in = Some(clock::instant());
         }
         Op::Scan { unit } => {
             memory.tried.note(Once::Scan);

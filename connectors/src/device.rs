@@ -11,11 +11,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::{Disks, EntryKind, Errno, Tree, TreeError, TreePath};
 use mooring_model::Lun;
 
+use crate::clock;
 use crate::links::Links;
 use crate::sessions::Sessions;
 use crate::wire::{FcPath, FcTarget, SessionStatus};
@@ -83,13 +84,13 @@ pub(crate) fn wait_until<E>(
     stop: &dyn Fn() -> bool,
     mut is_so: impl FnMut() -> Result<bool, E>,
 ) -> Result<bool, E> {
-    let until = Instant::now() + at_most;
+    let until = clock::instant() + at_most;
     loop {
         let mark = arrivals.mark();
         if is_so()? {
             return Ok(true);
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(clock::instant());
         if left.is_zero() || stop() {
             return Ok(false);
         }

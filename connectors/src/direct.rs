@@ -14,6 +14,7 @@ use mooring_host::{
 };
 use mooring_model::{Iqn, Secret};
 
+use crate::clock;
 use crate::iscsi::scsi::{self, Ended, NO_TAG, Numbers, Said};
 use crate::iscsi::{
     Credentials, Isid, Login, LoginConfig, LoginStep, Negotiated, discovery_request, logout_request,
@@ -78,7 +79,7 @@ impl PrSessions for DirectSessions {
 }
 
 fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
+    until.saturating_duration_since(clock::instant())
 }
 
 /// Makes the error of an unexpected answer.

@@ -14,7 +14,7 @@ mod sysfs;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mooring_host::{DiskOp, Holder, Uevent};
 use mooring_model::{Naa, Portal, VolumeId};
@@ -23,6 +23,7 @@ pub use door::{Door, Kill};
 pub use fabric::{FcDoor, FcWorld, Rport};
 
 use crate::client::SessionEvent;
+use crate::clock;
 use crate::wire::{End, SessionSpec, SessionState, SessionStatus};
 
 /// A logical unit that a target shows under a LUN.
@@ -497,7 +498,7 @@ impl State {
         (status.sid, status.host, status.since, status.login_us) = (None, None, None, None);
         if state == SessionState::LoggedIn {
             (status.sid, status.host) = (Some(sid), Some(host));
-            (status.since, status.login_us) = (Some(SystemTime::now()), Some(1234));
+            (status.since, status.login_us) = (Some(clock::system_time()), Some(1234));
             self.hosts.insert(host, ScsiHost { sid, volume, sdevs: BTreeMap::new() });
         }
         self.tell(volume);

@@ -13,6 +13,7 @@
 mod apply;
 mod audit;
 pub mod client;
+mod clock;
 mod device;
 mod direct;
 mod error;

@@ -5,10 +5,11 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::clock;
 use crate::wire::LINE_BYTES_MAX;
 
 /// Reason why there is no line.
@@ -57,7 +58,7 @@ impl LineReader {
 
     /// Returns the next line without its newline; `None` when no line was complete within `wait`.
     pub(crate) fn next(&mut self, wait: Duration) -> Result<Option<Vec<u8>>, LineError> {
-        let until = Instant::now() + wait;
+        let until = clock::instant() + wait;
         loop {
             if let Some(at) = self.kept[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let rest = self.kept.split_off(self.searched + at + 1);
@@ -70,7 +71,7 @@ impl LineReader {
             if self.kept.len() > LINE_BYTES_MAX {
                 return Err(LineError::TooLong);
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             // A timeout of zero would mean "for ever".
             if left.is_zero() {
                 return Ok(None);

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use mooring_host::{Command, Holder, Layers, Top};
 use mooring_model::VolumeId;
 
+use crate::clock;
+
 mod machine;
 
 pub use machine::ThisMachine;
@@ -76,7 +78,7 @@ pub enum Released {
 /// Releases every disk within this time. The results are by device. The error means that nobody
 /// knows which disks are ours.
 pub fn release(door: &Arc<dyn Door>, within: Duration) -> Result<BTreeMap<PathBuf, Released>, String> {
-    let until = Instant::now() + within;
+    let until = clock::instant() + within;
     let disks = door.disks()?;
     let (tell, told) = mpsc::channel();
     let waits = Arc::new(Mutex::new(BTreeMap::new()));
@@ -99,7 +101,7 @@ pub fn release(door: &Arc<dyn Door>, within: Duration) -> Result<BTreeMap<PathBu
     }
     drop(tell);
     let mut went = BTreeMap::new();
-    while let Ok((device, how)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    while let Ok((device, how)) = told.recv_timeout(until.saturating_duration_since(clock::instant())) {
         report(&device, &how);
         went.insert(device, how);
     }
@@ -172,7 +174,7 @@ impl One<'_> {
             } else {
                 failed.join("; ")
             };
-            if Instant::now() >= self.until {
+            if clock::instant() >= self.until {
                 return Err(what);
             }
             if !what.is_empty() {
@@ -216,7 +218,7 @@ impl One<'_> {
             return Some(format!("{program}: {} is no text", object.display()));
         };
         let args = args.iter().copied().chain([object]).map(str::to_owned).collect();
-        let timeout = self.until.saturating_duration_since(Instant::now()).max(LOOK_AGAIN);
+        let timeout = self.until.saturating_duration_since(clock::instant()).max(LOOK_AGAIN);
         self.door.run(&Command { program, args, timeout }).err()
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use mooring_host::{DiskError, Holder};
 use mooring_model::{ByteSize, ConnectionSpec, Naa, VolumeId};
 
+use crate::clock;
 use crate::device::{self, Parts, Probe, Unit};
 use crate::error::Error;
 use crate::links::{LinkName, LinkSeen, ReadAhead};
@@ -176,7 +177,7 @@ impl Memory {
         match self.missed {
             Some((missed, since)) if missed == unit => since.elapsed(),
             _ => {
-                self.missed = Some((unit, Instant::now()));
+                self.missed = Some((unit, clock::instant()));
                 Duration::ZERO
             }
         }

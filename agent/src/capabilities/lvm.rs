@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::health::{Code, Fault, On, Weight};
 use super::pools::{check_groups, pools};
+use crate::clock;
 use crate::config::Config;
 use crate::lvm::{self, VolumesView};
 use crate::machine::Machine;
@@ -70,7 +71,7 @@ pub(crate) type Moment = (Instant, SystemTime);
 
 /// Returns the present moment.
 pub(crate) fn begin(machine: &Machine) -> Moment {
-    (Instant::now(), machine.clock.now())
+    (clock::std_instant(), machine.clock.now())
 }
 
 #[derive(Debug, Default)]

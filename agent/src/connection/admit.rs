@@ -11,10 +11,10 @@ use mooring_host::Holder;
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId, Wwpn};
 use prost::Message;
-use tokio::time::Instant;
 
 use super::cell::{Cell, KeptSpec, SpecKind};
 use super::{Admitted, ConnectionRequest, Connections, PutConnection};
+use crate::clock;
 use crate::engine::{Refusal, lock};
 use crate::object::admission::Claim;
 use crate::store::{Kind, StoreError, StoredContent, StoredSpec};
@@ -155,7 +155,7 @@ impl Connections {
 
     /// Refuses a detach while somebody holds the disk open.
     fn check_not_held(&self, volume: VolumeId) -> Result<(), Refusal> {
-        let began = Instant::now();
+        let began = clock::instant();
         let holders = loop {
             let holders = mooring_connectors::holders(&self.shared.parts, volume)
                 .map_err(|error| Refusal::precondition(Chain(&error).to_string(), Cure::Retry))?;

@@ -11,6 +11,7 @@ use mooring_model::{
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::object::admission::Turns;
 use crate::object::turn::{Begun, Turn};
 use crate::workers::LOST_AFTER;
@@ -281,7 +282,7 @@ impl State {
     }
 
     fn begin_call(&mut self, step: String) {
-        self.at_work = Some(AtWork { step, began: Instant::now() });
+        self.at_work = Some(AtWork { step, began: clock::instant() });
     }
 
     fn end_call(&mut self) {

@@ -4,6 +4,8 @@
 
 use tokio::time::Instant;
 
+use crate::clock;
+
 /// A step at work.
 #[derive(Debug, Clone)]
 struct AtWork {
@@ -24,7 +26,7 @@ pub(crate) struct Calls {
 impl Calls {
     /// Begins a step of the pass.
     pub(super) fn begin(&mut self, step: String) {
-        self.at_work = Some(AtWork { step, began: Instant::now() });
+        self.at_work = Some(AtWork { step, began: clock::instant() });
     }
 
     /// Starts the time of the step at work anew, because the step makes progress.

@@ -55,6 +55,7 @@ pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 
 use crate::capabilities::{FOLLOWED_UNITS, Lvm};
+use crate::clock;
 use crate::config::Config;
 use crate::door::Door;
 use crate::fibre_channel::Ports;
@@ -529,7 +530,7 @@ impl Engine {
     /// Takes a volume's change, and waits until it is carried out, blocked, or late for the
     /// deadline.
     pub async fn put_volume(&self, put: PutVolume, deadline: Duration) -> Result<VolumeAnswer, Refusal> {
-        let began = Instant::now();
+        let began = clock::instant();
         let generation = put.stamp.generation;
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
@@ -586,7 +587,7 @@ impl Engine {
                 let end = state.export_end();
                 let settled = end.is_settled(generation, admitted.after);
                 if settled && end.is_done() {
-                    let at = end.at.unwrap_or_else(Instant::now);
+                    let at = end.at.unwrap_or_else(clock::instant);
                     answer.seen = Some(at.saturating_duration_since(began));
                     answer.operations = end.operations;
                     answer.done = true;
@@ -648,7 +649,7 @@ impl Engine {
         deadline: Duration,
         admit: impl FnOnce(&Self, &Arc<Cell>, &Claim) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let began = Instant::now();
+        let began = clock::instant();
         let claim = Arc::new(Claim::default());
         let (done, result) = oneshot::channel();
         let (engine, at, ours) = (self.clone(), Arc::clone(cell), Arc::clone(&claim));

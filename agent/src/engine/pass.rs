@@ -15,7 +15,6 @@ use mooring_model::{
     Phase, Plan, Problem, Provisioning, VgName, VolumeId, VolumeKind, VolumeReport, VolumeSpec,
 };
 use mooring_targets::{Device, ExportFacts, ExportView, Op, Wanted};
-use tokio::time::Instant;
 
 use super::busy::Task;
 use super::cell::{Cell, End, KeptSpec, SpecKind};
@@ -23,6 +22,7 @@ use super::export::fabrics::{View, Wanteds};
 use super::knowledge::Stale;
 use super::steps::Watch;
 use super::{Change, Engine, is_spec};
+use crate::clock;
 use crate::lvm::{self, VolumeOp, VolumesView};
 use crate::object::seen::{Moment, Seen};
 use crate::object::turn::{Begun, Left, Next, Outcome};
@@ -213,7 +213,7 @@ impl Engine {
             generation: specs.export.as_ref().map(|kept_spec| kept_spec.stamp.generation),
             report: end.report,
             left: end.left,
-            at: Some(Instant::now()),
+            at: Some(clock::instant()),
             operations: end.operations,
         });
         drop(state);
@@ -303,7 +303,7 @@ impl Engine {
             generation,
             report,
             left,
-            at: Some(Instant::now()),
+            at: Some(clock::instant()),
             operations: 0,
         });
         drop(state);

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::cell::{Cell, KeptSpec, SpecKind, State};
 use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
+use crate::clock;
 use crate::lvm;
 
 /// Time that an answer waits for the kernel.
@@ -381,7 +382,7 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn begin(cell: &'a Cell) -> Self {
-        let began = Instant::now();
+        let began = clock::instant();
         cell.state().calls.begin_look(began);
         Self { cell, began }
     }

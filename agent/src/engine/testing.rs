@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::fake::{FakeMachine, SessionId};
 use mooring_host::{Command, Commands, KernelTree, SystemClock, TreePath};
@@ -13,6 +13,7 @@ use mooring_model::{
 
 use super::Engine;
 use super::cell::{Cell, KeptSpec, SpecKind};
+use crate::clock;
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::store::{Kind, Store, StoredContent};
@@ -59,7 +60,7 @@ pub(crate) struct Node {
 }
 
 pub(crate) fn eventually(what: &str, is: impl Fn() -> bool) {
-    let began = Instant::now();
+    let began = clock::std_instant();
     while !is() {
         assert!(began.elapsed() < Duration::from_secs(30), "not in time: {what}");
         std::thread::sleep(Duration::from_millis(2));

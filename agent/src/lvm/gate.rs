@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use mooring_host::{Command, CommandError, CommandOutput, Commands};
 
+use crate::clock;
 use crate::workers::LOST_AFTER;
 
 /// Factor over the slowest recent report beyond which a report hangs.
@@ -135,7 +136,7 @@ impl Commands for Gated {
             }
             _ => return self.inner.run(command),
         }
-        let running = Running { began: Instant::now(), read: Read::of(&command.args) };
+        let running = Running { began: clock::std_instant(), read: Read::of(&command.args) };
         let began = running.began;
         {
             let mut reports = self.reports();

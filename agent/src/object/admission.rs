@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
+use crate::clock;
 use crate::workers;
 
 /// The turn of one object: held while a change of it is checked and made durable.
@@ -19,12 +19,12 @@ pub(crate) struct Turns(Mutex<()>);
 impl Turns {
     /// Waits for the turn, at most until `deadline`. `None` if it did not come.
     pub(crate) fn take(&self, deadline: Duration) -> Option<MutexGuard<'_, ()>> {
-        let until = Instant::now() + deadline;
+        let until = clock::instant() + deadline;
         loop {
             match self.0.try_lock() {
                 Ok(turn) => return Some(turn),
                 Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+                Err(TryLockError::WouldBlock) if clock::instant() >= until => return None,
                 // Rare: two senders change one object at the same moment.
                 Err(TryLockError::WouldBlock) => workers::wait(Duration::from_millis(1)),
             }

@@ -11,12 +11,12 @@ use mooring_api::v1::agent_server::Agent;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{AgentId, ByteSize, Chain, ClusterId, Cure, ReservationsChange, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use crate::capabilities;
+use crate::clock;
 use crate::config::LIMIT_MIN;
 use crate::engine::{
     Change, Engine, LiveSessions, PutExport, PutVolume, Refusal, Status as VolumeState, VolumeRequest,
@@ -257,7 +257,7 @@ impl Agent for Service {
         request: Request<v1::PutExportRequest>,
     ) -> Result<Response<v1::PutExportResponse>, Status> {
         use v1::put_export_request::Wish;
-        let decoded = Instant::now();
+        let decoded = clock::instant();
         let put = request.into_inner();
         let live_sessions = match put.live_sessions() {
             v1::LiveSessions::Refuse => LiveSessions::Refuse,

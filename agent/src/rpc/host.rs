@@ -12,11 +12,11 @@ use mooring_api::v1::host_server::Host;
 use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{ConnectionReport, Cure, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
-use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
+use crate::clock;
 use crate::connection::{ConnectionRequest, Connections, PutConnection, Status as Connection};
 use crate::rpc::agent::{Secrets, cluster_id, invalid, micros, refused, status_of, volume_id};
 
@@ -85,7 +85,7 @@ impl Host for HostService {
         request: Request<v1::PutConnectionRequest>,
     ) -> Result<Response<v1::PutConnectionResponse>, Status> {
         use v1::put_connection_request::Wish;
-        let decoded = Instant::now();
+        let decoded = clock::instant();
         let put = request.into_inner();
         let volume = volume_id(&put.volume_id)?;
         let request = match &put.wish {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_api::v1::agent_server::AgentServer;
@@ -28,6 +28,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::{Connected, Router};
 
+use crate::clock;
 use crate::config::Config;
 use crate::connection::Connections;
 use crate::door::Door;
@@ -106,7 +107,7 @@ pub fn check_tls(config: &Config) -> Result<Vec<String>, CertificateError> {
                 .to_owned(),
         ]);
     }
-    let now = SystemTime::now();
+    let now = clock::system_time();
     let mut warnings = certificates::check_identity(&tls.cert, &tls.key, now)?;
     warnings.extend(certificates::check_authority(&tls.client_ca, now)?);
     Ok(warnings)
@@ -266,7 +267,7 @@ impl Refusals {
             Ok::<_, Infallible>(())
         };
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(()) = said.entry(why).or_default().when_due(SystemTime::now(), REFUSED_SAID_EVERY, warn);
+        let Ok(()) = said.entry(why).or_default().when_due(clock::system_time(), REFUSED_SAID_EVERY, warn);
     }
 }
 
@@ -377,7 +378,7 @@ async fn hand_out(incoming: Incoming, ways: Vec<Way>, stop: watch::Receiver<bool
                 tracing::warn!(%error, "a connection was lost before it was served");
                 Ok::<_, Infallible>(())
             };
-            let Ok(()) = lost.when_due(SystemTime::now(), LOST_SAID_EVERY, say);
+            let Ok(()) = lost.when_due(clock::system_time(), LOST_SAID_EVERY, say);
         }
     }
 }

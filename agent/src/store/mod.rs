@@ -37,6 +37,8 @@ use mooring_systemd::sealing::{Origin, SealingKeys};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use rusqlite_migration::{M, Migrations};
 
+use crate::clock;
+
 use commit::Queue;
 pub use error::StoreError;
 pub use free::free;
@@ -311,7 +313,8 @@ impl Store {
         }
         // The first change after a checkpoint starts the log anew, which costs a second sync. This
         // write is that change, so that no grant has to wait for it.
-        set_meta(&lock(&self.main), "checkpointed_us", &micros(SystemTime::now()).to_string()).map_err(failed)
+        set_meta(&lock(&self.main), "checkpointed_us", &micros(clock::system_time()).to_string())
+            .map_err(failed)
     }
 
     /// Makes one change, durable when this returns. An error rolls it back. `work` may run more
@@ -407,7 +410,7 @@ fn agent_id(path: &Path, conn: &Connection) -> Result<AgentId, StoreError> {
     }
     let id = AgentId::random();
     let make = |source| StoreError::of(path, "give the agent an id", source);
-    set_meta(conn, "created_us", &micros(SystemTime::now()).to_string()).map_err(make)?;
+    set_meta(conn, "created_us", &micros(clock::system_time()).to_string()).map_err(make)?;
     set_meta(conn, "agent_id", &id.to_string()).map_err(make)?;
     Ok(id)
 }

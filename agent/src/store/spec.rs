@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::receipt::{self, NewReceipt};
 use super::sum::{self, Sql};
 use super::{Store, StoreError, micros, sealing, time_of};
+use crate::clock;
 
 /// Interval between two searches for old tombstones ([`Store::purge`]). Each search reads all
 /// specs, and tombstones are kept for months.
@@ -280,7 +281,7 @@ fn write_spec(
             body.is_none(),
             destroy,
             revoked,
-            micros(SystemTime::now()),
+            micros(clock::system_time()),
             released,
             // A new spec starts as not completed.
             false,

@@ -15,7 +15,7 @@ mod record;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::{Tree, TreeError};
 use mooring_model::{Cure, VolumeId, Wwpn};
@@ -25,6 +25,7 @@ pub use ports::{FcHostPort, fc_host_ports};
 use self::ports::{RemotePort, remote_ports};
 use self::record::{Record, Records};
 use crate::client::ClientError;
+use crate::clock;
 use crate::device::{self, Probe, Seat, Unit};
 use crate::sessions::{SessionChanges, Sessions};
 use crate::wire::{End, FcPath, FcTarget, SessionSpec, SessionState, SessionStatus};
@@ -192,7 +193,7 @@ impl Fabric {
 
     /// Removes the record's disks, whoever holds them. Returns `true` if all are gone.
     fn cut(&self, record: &Record, wait: Duration) -> Result<bool, TreeError> {
-        let until = Instant::now() + wait;
+        let until = clock::instant() + wait;
         let status = self.status(record)?;
         for unit in device::units(&*self.sys, &status)? {
             device::offline(&*self.sys, unit)?;
@@ -202,7 +203,7 @@ impl Fabric {
             if device::units(&*self.sys, &status)?.is_empty() {
                 return Ok(true);
             }
-            if Instant::now() >= until {
+            if clock::instant() >= until {
                 return Ok(false);
             }
             std::thread::sleep(LOOK_AGAIN);

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::{Errno, UeventItem, Uevents};
 use mooring_model::{AttachmentId, VolumeId};
 
 use super::World;
 use crate::client::{ClientError, SessionEvent};
+use crate::clock;
 use crate::device::{Arrivals, Parts};
 use crate::links::{LinkError, LinkName, LinkSeen, Links, ReadAhead, RunLinks};
 use crate::op::DiskRef;
@@ -196,7 +197,7 @@ impl SessionChanges for Changes {
         if let Some(event) = self.first.pop() {
             return Ok(Some(event));
         }
-        let until = Instant::now() + wait;
+        let until = clock::instant() + wait;
         let world = self.door.world().clone();
         let mut state = world.lock();
         loop {
@@ -207,7 +208,7 @@ impl SessionChanges for Changes {
                 self.next += 1;
                 return Ok(Some(event));
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -223,7 +224,7 @@ struct UeventReader {
 
 impl Uevents for UeventReader {
     fn next(&mut self, wait: Duration) -> Result<Option<UeventItem>, Errno> {
-        let until = Instant::now() + wait;
+        let until = clock::instant() + wait;
         let world = self.door.world().clone();
         let mut state = world.lock();
         loop {
@@ -234,7 +235,7 @@ impl Uevents for UeventReader {
                 self.next += 1;
                 return Ok(Some(UeventItem::Event(event)));
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             if left.is_zero() {
                 return Ok(None);
             }

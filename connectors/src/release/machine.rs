@@ -3,7 +3,7 @@
 //! What must never happen here: a name `sdX` that is another disk by now taken for ours.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::{
     Command, Commands, DiskError, Disks, Errno, Holder, HostCommands, KernelDisks, KernelTree, Layers, Tree,
@@ -12,6 +12,7 @@ use mooring_host::{
 
 use super::{Door, OurDisk};
 use crate::client::Client;
+use crate::clock;
 use crate::device::{self, Probe};
 use crate::named::named;
 use crate::wire::End;
@@ -104,9 +105,9 @@ impl Door for ThisMachine {
         let sys = KernelTree::new("/sys");
         for unit in device::units(&sys, &session).map_err(text)? {
             device::delete(&sys, unit).map_err(text)?;
-            let until = Instant::now() + GONE_WITHIN;
+            let until = clock::instant() + GONE_WITHIN;
             while device::probe(&sys, unit).map_err(text)? != Probe::Absent {
-                if Instant::now() > until {
+                if clock::instant() > until {
                     return Err(format!(
                         "{} does not go, {} s after its removal",
                         disk.device.display(),

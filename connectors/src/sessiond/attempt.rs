@@ -15,6 +15,7 @@ use mooring_model::{Chain, Portal, Secret};
 use super::journal::Entry;
 use super::session::{Fail, FailKind, Out, Session, Wake};
 use super::sysfs::{self, ConnectionAttr, MARK};
+use crate::clock;
 use crate::iscsi::{
     Credentials, Login, LoginConfig, LoginError, LoginFailure, LoginStep, Negotiated, Opcode, opcode,
     params_before_login,
@@ -133,7 +134,7 @@ impl Session {
     /// Makes one login at one portal. `Some` is a redirect: the portal where the target is.
     fn login_at(&mut self, portal: Portal, recovery: bool, which: Which) -> Result<Option<Portal>, Out> {
         self.status.portal = Some(portal);
-        let began = Instant::now();
+        let began = clock::instant();
         let socket = self.dial(portal)?;
         if portal != self.entry.portal && self.entry.spec.portals.contains(&portal) {
             self.entry.portal = portal;

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::IscsiEvent;
 use mooring_model::{Iqn, Lun, Naa, VolumeId};
 
+use crate::clock;
 use crate::wire::{Answer, End, SessionSpec, SessionState, SessionStatus};
 
 /// Number of events that a watcher may be behind, beyond the number of sessions. One that is
@@ -337,11 +338,11 @@ impl Board {
 
     fn wait(&self, volume: VolumeId, wait: Duration, done: impl Fn(&Slot) -> bool) -> Option<SessionStatus> {
         // A client may ask for any time; an hour is as good as for ever, and cannot overflow.
-        let until = Instant::now() + wait.min(Duration::from_hours(1));
+        let until = clock::instant() + wait.min(Duration::from_hours(1));
         let mut state = self.lock();
         loop {
             let slot = state.slots.get(&volume)?;
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             if done(slot) || left.is_zero() {
                 return Some(slot.status.clone());
             }

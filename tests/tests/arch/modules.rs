@@ -15,6 +15,7 @@ const ORDER: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "clock",
             "places",
             "images",
             "standing",
@@ -75,8 +76,9 @@ const ORDER: &[(&str, &[&str])] = &[
     (
         "connectors",
         &[
-            "wire", "iscsi", "direct", "line", "client", "named", "audit", "sessions", "links", "device",
-            "op", "error", "vpd", "sessiond", "plan", "view", "apply", "report", "fabric", "fake", "release",
+            "clock", "wire", "iscsi", "direct", "line", "client", "named", "audit", "sessions", "links",
+            "device", "op", "error", "vpd", "sessiond", "plan", "view", "apply", "report", "fabric", "fake",
+            "release",
         ],
     ),
     (
@@ -494,7 +496,9 @@ fn past_host(path: &str, text: &str) -> (bool, bool, bool) {
     // A text with a blank is a sentence of a log or of an error.
     let is_path = |text: &&String| !text.contains(' ');
     let names_machine = texts.iter().filter(is_path).any(|text| is_of_machine(text)) || has(&MACHINE_FOLDERS);
-    let reads_clock = has(&["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now"]);
+    // An import may have another name, such as `StdInstant`.
+    let clocks = ["Instant::now", "SystemTime::now", "Timestamp::now", "Zoned::now"];
+    let reads_clock = pairs.iter().any(|pair| clocks.iter().any(|clock| pair.ends_with(clock)));
     (names_machine && has(&opens), has(&["Command::new", "process::Command"]), reads_clock)
 }
 
@@ -525,6 +529,7 @@ fn the_machine_and_its_clocks_are_reached_through_their_modules() {
     ] {
         assert_eq!(past_host("a test", machine), (true, false, false), "{machine}");
     }
+    assert_eq!(past_host("a test", "fn f() { StdInstant::now(); }"), (false, false, true));
     let unseen = past_host(
         "a test",
         "/// `/sys/x`, Command::new\nfn f() { std::fs::read(path); }\n#[cfg(test)]\nmod tests { fn t() { Instant::now(); } }",

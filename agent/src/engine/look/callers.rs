@@ -18,6 +18,7 @@ use mooring_model::{ExportSpec, Portal, VolumeId};
 use tokio::time::Instant;
 
 use super::pulse::Lives;
+use crate::clock;
 use crate::engine::cell::State;
 use crate::engine::counts::is_logged_in;
 use crate::engine::{Engine, lock};
@@ -140,7 +141,7 @@ impl Engine {
         }
         let asked = self.shared.machine.clock.now();
         let changes = callers.changes(&|| self.ports());
-        lock(&self.shared.watchers.pulse).recent.note(Instant::now(), asked, changes);
+        lock(&self.shared.watchers.pulse).recent.note(clock::instant(), asked, changes);
     }
 
     /// The ports of the portals of the configuration and of all exports.

@@ -9,12 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::{Duration, Instant as StdInstant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use mooring_model::{Cure, Portal, Problem};
 use tokio::time::Instant;
 
 use crate::capabilities::timestamp;
+use crate::clock;
 use crate::engine::{Engine, lock};
 
 /// Time between two knocks at a portal while nothing is wrong.
@@ -51,7 +52,7 @@ impl Engine {
             let every = if silent.is_empty() && knocks.blocked.is_empty() { EVERY } else { SOON };
             let due = knocks.last.is_none_or(|last| last.elapsed() >= every);
             if due {
-                knocks.last = Some(Instant::now());
+                knocks.last = Some(clock::instant());
             }
             due
         };
@@ -78,7 +79,7 @@ impl Engine {
 
     fn knock(&self, portal: Portal) {
         let began = self.shared.machine.clock.now();
-        let answer = self.shared.machine.pr.knock(portal.socket(), StdInstant::now() + WITHIN);
+        let answer = self.shared.machine.pr.knock(portal.socket(), clock::std_instant() + WITHIN);
         let is_blocked = answer.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
         let news = {
             let mut knocks = lock(&self.shared.watchers.knocks);

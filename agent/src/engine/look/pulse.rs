@@ -26,6 +26,7 @@ use mooring_targets::{Error, Live, count_commands, count_sessions, read_live};
 use tokio::time::Instant;
 
 use super::callers::Recent;
+use crate::clock;
 use crate::engine::cell::{Cell, State};
 use crate::engine::counts::is_logged_in;
 use crate::engine::export::fabrics::Wanteds;
@@ -230,7 +231,7 @@ impl Engine {
             if pulse.at_work.is_some_and(|began| began.elapsed() < LOST_AFTER) {
                 return;
             }
-            *pulse.at_work.insert(Instant::now())
+            *pulse.at_work.insert(clock::instant())
         };
         let engine = self.clone();
         self.submit(move || {
@@ -252,7 +253,7 @@ impl Engine {
     fn turn(&self) -> Vec<Arc<Cell>> {
         let mut pulse = lock(&self.shared.watchers.pulse);
         let Pulse { last, recent, .. } = &mut *pulse;
-        let now = Instant::now();
+        let now = clock::instant();
         let mut turn = Vec::new();
         if recent.may_concern(now) {
             (turn, recent.last) = self.some(recent.last, SOON_PER_SECOND, |state| {
@@ -307,7 +308,7 @@ impl Engine {
         if self.is_as_seen(cell, None) {
             return;
         }
-        let began = Instant::now();
+        let began = clock::instant();
         {
             let mut state = cell.state();
             // If a call does not return, a second one would be lost, too, with its thread.

@@ -31,6 +31,7 @@ use mooring_targets::layout;
 use tokio::time::Instant;
 
 use crate::capabilities::timestamp;
+use crate::clock;
 use crate::engine::cell::{BLOCKED_AFTER, Cell, State};
 use crate::engine::export::fabrics::Wanteds;
 use crate::engine::knowledge::Stale;
@@ -184,7 +185,7 @@ impl Engine {
 
     /// Listens once to a device. `true` if it is to be listened to again.
     fn listen_once(&self, cell: &Arc<Cell>, listened: &mut Listened) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         let Some(flow) = self.flow(cell, &mut listened.device) else {
             // Without a device nothing can hang.
             self.note_silence(cell, None);

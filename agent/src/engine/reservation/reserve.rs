@@ -10,7 +10,7 @@
 //! pass of the volume.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mooring_host::{PrCommand, PrError, PrNexus, PrSession};
 use mooring_model::{
@@ -22,6 +22,7 @@ use mooring_targets::{Wanted, reservations};
 use tokio::sync::oneshot;
 
 use super::reservations::grant_of;
+use crate::clock;
 use crate::engine::cell::{Cell, KeptSpec};
 use crate::engine::export::fabrics::Wanteds;
 use crate::engine::pass::{ExportEnd, Made, PassSpecs};
@@ -448,7 +449,7 @@ impl Engine {
 
     /// Opens a session over the first portal that lets the agent in, and sends the commands.
     fn session(&self, own: &Own, seen: &Reservations, change: ReservationsChange) -> Result<(), PrError> {
-        let until = Instant::now() + SESSION_WITHIN;
+        let until = clock::std_instant() + SESSION_WITHIN;
         let open = |portal: &Portal| {
             let nexus = PrNexus { portal: portal.socket(), ..own.nexus.clone() };
             self.shared.machine.pr.open(&nexus, until)

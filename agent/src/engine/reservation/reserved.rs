@@ -19,6 +19,7 @@ use mooring_targets::reservations;
 use tokio::time::Instant;
 
 use super::reservations::grant_of;
+use crate::clock;
 use crate::config::RoReservation;
 use crate::engine::cell::{Cell, State};
 use crate::engine::pass::PassSpecs;
@@ -150,7 +151,7 @@ impl Engine {
         }
         match self.begin_nexus_revoke(cell, spec, kept_spec.stamp.generation, &holder, cause) {
             Ok(()) => {
-                cell.state().reserved.revoked = Some(Instant::now());
+                cell.state().reserved.revoked = Some(clock::instant());
                 self.wake(cell);
             }
             Err(error) => {

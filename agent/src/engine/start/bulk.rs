@@ -22,6 +22,7 @@ use mooring_model::{Chain, VolumeId};
 use tokio::time::Instant;
 
 use super::expedite::Expedite;
+use crate::clock;
 use crate::config::Config;
 use crate::engine::{Engine, lock};
 use crate::workers::LOST_AFTER;
@@ -66,7 +67,7 @@ pub(in crate::engine) struct Bulk {
 impl Bulk {
     pub(in crate::engine) fn new(config: &Config) -> Self {
         let expedite = Expedite::new(&config.run_dir);
-        let now = Instant::now();
+        let now = clock::instant();
         let at_work = AtomicBool::new(expedite.is_on());
         let state =
             State { expedite, left: BTreeSet::new(), made: Vec::new(), count: 0, began: now, progress: now };
@@ -80,7 +81,7 @@ impl Bulk {
             return lock(&self.state).expedite.is_on();
         }
         let mut state = lock(&self.state);
-        let now = Instant::now();
+        let now = clock::instant();
         if state.left.is_empty() {
             (state.count, state.began) = (0, now);
         }
@@ -131,7 +132,7 @@ impl Bulk {
         if made {
             state.made.push(volume);
         }
-        state.progress = Instant::now();
+        state.progress = clock::instant();
         if !state.left.is_empty() {
             return Vec::new();
         }

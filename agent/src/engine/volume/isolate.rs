@@ -14,6 +14,7 @@ use std::sync::Arc;
 use mooring_model::{Chain, Cure, Cut, Generation, Problem, VolumeId, VolumeReport, VolumeSpec};
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::engine::cell::{Cell, State};
 use crate::engine::{Change, Engine, Refusal, pass};
 use crate::lvm::{self, LvId, SeenTable, VolumesView};
@@ -271,7 +272,7 @@ impl Engine {
                 let mut state = cell.state();
                 let due = state.due().filter(|_| state.exchanges.at_work.is_none());
                 let Some(due) = due else { return };
-                state.exchanges.at_work = Some(Instant::now());
+                state.exchanges.at_work = Some(clock::instant());
                 (due, state.knowledge.begin_look())
             };
             let mut at_work = AtWork { cell, began, ended: false };

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use mooring_model::{ByteSize, ClusterId, JobKind, JobReport, LvName, VolumeId};
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::config::LIMIT_MIN;
 use crate::engine::busy::Counted;
 use crate::engine::cell::{Cell, State};
@@ -81,7 +82,7 @@ impl Job {
             resumed: None,
             rate: None,
             watched: None,
-            began: Instant::now(),
+            began: clock::instant(),
         })
     }
 
@@ -172,11 +173,11 @@ impl Pace {
     pub(in crate::engine) fn pay(&self, bytes: u64, stop: impl Fn() -> bool) {
         let (until, version) = {
             let mut turns = lock(&self.0);
-            (turns.take(bytes, Instant::now()), turns.version)
+            (turns.take(bytes, clock::instant()), turns.version)
         };
         let Some(until) = until else { return };
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(clock::instant());
             if left.is_zero() || stop() || lock(&self.0).version != version {
                 return;
             }
@@ -251,14 +252,14 @@ impl State {
 
     /// Notes that the job waits for its turn, which is no stuck call. `true` if the job gives way.
     pub(in crate::engine) fn job_waits(&mut self) -> bool {
-        self.calls.renew(Instant::now());
+        self.calls.renew(clock::instant());
         self.job_gives_way()
     }
 
     /// Notes the bytes done. `true` if the job stops: for something newer, or for a shutdown
     /// (`closing`).
     pub(in crate::engine) fn job_is_at(&mut self, work: Work, uuid: &str, bytes: u64, closing: bool) -> bool {
-        let now = Instant::now();
+        let now = clock::instant();
         if let Some(job) = &mut self.jobs.job {
             job.progress(bytes, now);
         }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::admit::begins_revert;
 use super::first_spec;
+use crate::clock;
 use crate::engine::cell::{Cell, KeptSpec, SpecKind, State};
 use crate::engine::{Engine, Refusal, pass};
 use crate::lvm::{self, Beside, VolumesView};
@@ -39,7 +40,7 @@ impl KeptLook {
     pub(in crate::engine) fn of(view: VolumesView) -> Self {
         let digest = mooring_model::Digest::of_sha256([1; 32]);
         let stamp = Stamp { generation: mooring_model::Generation::ZERO, digest };
-        Self { stamp, ended: Instant::now(), view }
+        Self { stamp, ended: clock::instant(), view }
     }
 }
 
@@ -75,7 +76,7 @@ impl Engine {
         }
         let mut state = cell.state();
         if let Some(began) = began {
-            let look = KeptLook { stamp: stamp.clone(), ended: Instant::now(), view };
+            let look = KeptLook { stamp: stamp.clone(), ended: clock::instant(), view };
             state.knowledge.learn_kept_look(Seen::new(began, look));
         }
         let stuck = state.stuck();
