@@ -18,6 +18,8 @@ mod leases;
 mod links;
 #[path = "arch/modules.rs"]
 mod modules;
+#[path = "arch/structs.rs"]
+mod structs;
 #[path = "arch/words.rs"]
 mod words;
 

@@ -17,6 +17,16 @@ fn is_dot(token: Option<&TokenTree>) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == '.')
 }
 
+/// Names of the fields in the body of a struct.
+pub(super) fn names_of(body: TokenStream) -> Vec<String> {
+    let inner: Vec<_> = body.into_iter().collect();
+    let is_name = |at: &usize| {
+        let before = at.checked_sub(1).and_then(|before| inner.get(before));
+        !is_colon(before) && is_colon(inner.get(at + 1)) && !is_colon(inner.get(at + 2))
+    };
+    (0..inner.len()).filter(is_name).filter_map(|at| word(inner.get(at))).collect()
+}
+
 /// Names of the fields of `struct Shared`.
 fn fields_of(stream: TokenStream) -> BTreeSet<String> {
     let tokens: Vec<_> = stream.into_iter().collect();
@@ -26,12 +36,7 @@ fn fields_of(stream: TokenStream) -> BTreeSet<String> {
     };
     let body = (0..tokens.len()).find(|at| is_shared(*at)).and_then(|at| tokens.get(at + 2));
     let Some(TokenTree::Group(body)) = body else { return BTreeSet::new() };
-    let inner: Vec<_> = body.stream().into_iter().collect();
-    let is_name = |at: &usize| {
-        let before = at.checked_sub(1).and_then(|before| inner.get(before));
-        !is_colon(before) && is_colon(inner.get(at + 1)) && !is_colon(inner.get(at + 2))
-    };
-    (0..inner.len()).filter(is_name).filter_map(|at| word(inner.get(at))).collect()
+    names_of(body.stream()).into_iter().collect()
 }
 
 /// Adds the fields that the tokens use: `shared.store`, or the accessor `self.store()`.

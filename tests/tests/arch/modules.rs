@@ -11,7 +11,7 @@ use super::{allowed, sources};
 
 /// Modules of each crate from the lowest floor to the highest. One may import those before it and
 /// those on its own line's left.
-const ORDER: &[(&str, &[&str])] = &[
+pub(super) const ORDER: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
