@@ -52,7 +52,7 @@ pub use place::VolumePlace;
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotAction};
 pub use transport::{STORAGE_PROTOCOL, Transport};
 pub use violation::{
-    AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
+    AttachViolation, ConnectorViolation, FcFault, QuotaViolation, Resource, RetypeViolation, RuleViolation,
     SpecViolation, TuningFault,
 };
 pub use wanted_id::{RequestKey, WantedId};

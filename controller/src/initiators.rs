@@ -18,6 +18,11 @@ use mooring_model::{Initiator, Iqn, NameError, Wwpn};
 pub struct HostPorts(BTreeSet<Wwpn>);
 
 impl HostPorts {
+    /// One port.
+    pub fn one(port: Wwpn) -> Self {
+        Self(BTreeSet::from([port]))
+    }
+
     /// A set of ports; `None` if it is empty.
     pub fn new(ports: impl IntoIterator<Item = Wwpn>) -> Option<Self> {
         let ports: BTreeSet<_> = ports.into_iter().collect();

@@ -67,5 +67,5 @@ pub use spec::{
     Chap, ChapSide, ExistingLv, ExportIdentity, ExportNames, ExportSpec, FcNames, Grant, PoolName,
     Provisioning, Revert, Source, Upload, VolumeKind, VolumeSpec,
 };
-pub use tuning::{ParseTuningKeyError, Tuning, TuningKey, TuningValue};
+pub use tuning::{ParseTuningKeyError, ParseTuningValueError, Tuning, TuningKey, TuningValue};
 pub use usage::{DiskAccess, DiskCheck, DiskUser, DiskUserKind};

@@ -105,7 +105,7 @@ impl TuningKey {
     }
 
     /// Parses a value. The error says what is allowed.
-    pub fn parse(self, text: &str) -> Result<TuningValue, String> {
+    pub fn parse(self, text: &str) -> Result<TuningValue, ParseTuningValueError> {
         let plain: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let plain = plain.to_ascii_lowercase();
         let value = match self.kind() {
@@ -121,7 +121,7 @@ impl TuningKey {
                 plain.parse().ok().filter(|value| digits && (least..=most).contains(value))
             }
         };
-        value.map(TuningValue).ok_or_else(|| self.wanted())
+        value.map(TuningValue).ok_or(ParseTuningValueError(self))
     }
 
     fn wanted(self) -> String {
@@ -152,6 +152,11 @@ impl FromStr for TuningKey {
         found.ok_or_else(|| ParseTuningKeyError(text.chars().take(80).collect()))
     }
 }
+
+/// A text that is no value of a key. The error names the values that the key may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.wanted())]
+pub struct ParseTuningValueError(TuningKey);
 
 /// A value of a key: a number, 1 or 0 for yes or no, or the number of a digest's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -280,7 +285,7 @@ mod tests {
                 assert!(key.parse(text).is_ok(), "{key} {text}");
             }
             for text in *wrong {
-                assert!(key.parse(text).unwrap_err().starts_with("want "), "{key} {text}");
+                assert!(key.parse(text).unwrap_err().to_string().starts_with("want "), "{key} {text}");
             }
         }
         let either = TuningKey::DataDigest.parse("none,crc32c").unwrap();

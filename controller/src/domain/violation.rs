@@ -5,7 +5,7 @@
 //!
 //! What must never happen here: a sentence; a secret.
 
-use mooring_model::{AttachmentId, Lun, Mode, TuningKey, VolumeId, Wwpn};
+use mooring_model::{AttachmentId, Lun, Mode, ParseTuningValueError, TuningKey, VolumeId, Wwpn};
 use uuid::Uuid;
 
 use super::{AttachmentStatus, Transport, VolumeStatus};
@@ -94,10 +94,7 @@ pub enum TuningFault {
     /// The setting is a flag, and the value is no boolean.
     NoFlag,
     /// The value is none of those that the setting allows.
-    NotAllowed {
-        /// Description of the values that are allowed.
-        wanted: String,
-    },
+    NotAllowed(ParseTuningValueError),
 }
 
 /// Extra specs of a volume type that cannot be, or a volume that they do not allow.
@@ -309,7 +306,24 @@ pub enum ConnectorViolation {
         /// Transport that the volume's type wants, cut short. `None`: it wants none.
         typed: Option<Box<str>>,
         /// Why the host offers no Fibre Channel. `None`: it offers it, or nobody asked for it.
-        without_fc: Option<Box<str>>,
+        without_fc: Option<Box<FcFault>>,
+    },
+}
+
+/// The reason why a host offers no Fibre Channel for a native attachment, which uses one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FcFault {
+    /// The host reports no port that is online.
+    NoPort {
+        /// The host's name.
+        host: String,
+    },
+    /// The host reports several ports that are online.
+    SeveralPorts {
+        /// The host's name.
+        host: String,
+        /// The number of these ports.
+        count: usize,
     },
 }
 

@@ -28,7 +28,7 @@ fn parse(key: TuningKey, text: &str) -> Result<TuningValue, TuningFault> {
     } else {
         text
     };
-    key.parse(plain).map_err(|wanted| TuningFault::NotAllowed { wanted })
+    key.parse(plain).map_err(TuningFault::NotAllowed)
 }
 
 /// Gives every value its one spelling, and refuses a value that no agent would take.

@@ -18,8 +18,8 @@ use place::native_place;
 use super::view::{self, Secrets};
 use super::{Refusal, SecretsOnGet, Service, Wait, again, fence, not_in_review, told, volumes};
 use crate::domain::{
-    AttachViolation, Attachment, AttachmentStatus, Caller, ConnectorViolation, NewAttachment, NewConnector,
-    RuleViolation, Transport, VolumeStatus,
+    AttachViolation, Attachment, AttachmentStatus, Caller, ConnectorViolation, FcFault, NewAttachment,
+    NewConnector, RuleViolation, Transport, VolumeStatus,
 };
 use crate::flow::Facts;
 use crate::flow::volume_specs::{self, SpecChanges};
@@ -40,7 +40,7 @@ pub(super) struct Place {
     mountpoint: Option<String>,
     native: Option<AgentId>,
     /// The reason why Fibre Channel is not offered, for an error that has to explain it.
-    without_fc: Option<String>,
+    without_fc: Option<FcFault>,
     /// `true` if the host's name is only the word of the user who made the call.
     claimed: bool,
     /// The cache flag of the call. `None` if the call names none.
@@ -273,7 +273,7 @@ fn chosen(
         if let RuleViolation::Connector(ConnectorViolation::NoCommonTransport { without_fc, .. }) =
             &mut violation
         {
-            *without_fc = place.without_fc.as_deref().map(Box::from);
+            *without_fc = place.without_fc.clone().map(Box::new);
         }
         violation.into()
     })

@@ -6,7 +6,7 @@ use mooring_model::limit::{FC_LUN_MAX, FC_PORTS_PER_HOST_MAX};
 use mooring_model::{AttachmentId, TuningKey};
 
 use crate::domain::{
-    AttachViolation, ConnectorViolation, QuotaViolation, Resource, RetypeViolation, RuleViolation,
+    AttachViolation, ConnectorViolation, FcFault, QuotaViolation, Resource, RetypeViolation, RuleViolation,
     STORAGE_PROTOCOL, SpecViolation, Transport, TuningFault,
 };
 use crate::error::{Refusal, RuleAnswer, announced_attachments};
@@ -82,8 +82,8 @@ fn of_specs(violation: &SpecViolation) -> String {
         }
         SpecViolation::BadTuning { key, value, why } => {
             let wanted = match why {
-                TuningFault::NoFlag => "want '<is> True' or '<is> False'",
-                TuningFault::NotAllowed { wanted } => wanted,
+                TuningFault::NoFlag => "want '<is> True' or '<is> False'".to_owned(),
+                TuningFault::NotAllowed(wanted) => wanted.to_string(),
             };
             format!("{} is {value:?}: {wanted}.", spec_of(*key))
         }
@@ -156,6 +156,20 @@ fn listed(transports: &[Transport]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(" and ") }
 }
 
+/// The reason why a host offers no Fibre Channel.
+fn of_fibre_channel(fault: &FcFault) -> String {
+    match fault {
+        FcFault::NoPort { host } => format!(
+            "host {host} reports no port for Fibre Channel that is online (its agent is asked each 10 s, and one of an earlier \
+             release reports none): see the adapter's driver and cable, then `mooring host show {host}`"
+        ),
+        FcFault::SeveralPorts { host, count } => format!(
+            "host {host} has {count} ports for Fibre Channel that are online, and a native attachment uses one path: leave one \
+             of them online, or attach it as a client of the Block Storage API with multipath"
+        ),
+    }
+}
+
 fn of_connector(violation: &ConnectorViolation) -> String {
     let or = |why: &Option<String>, wanted: &str| why.clone().unwrap_or_else(|| wanted.to_owned());
     match violation {
@@ -178,7 +192,7 @@ fn of_connector(violation: &ConnectorViolation) -> String {
             let asked = asked.map(|asked| format!(", and {} is asked for", asked.spellings()[0]));
             let typed =
                 typed.as_ref().map(|spec| format!(", and the volume's type wants {STORAGE_PROTOCOL} {spec}"));
-            let without = without_fc.as_ref().map(|why| format!(". {why}"));
+            let without = without_fc.as_ref().map(|why| format!(". {}", of_fibre_channel(why)));
             format!(
                 "no common transport: the connector offers {}, storage agent {agent} serves {}{}{}{}",
                 listed(offered),

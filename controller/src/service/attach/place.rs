@@ -6,8 +6,7 @@ use mooring_model::{Cache, Wwpn};
 use serde_json::{Map, Value};
 
 use super::Place;
-use crate::domain::Caller;
-use crate::domain::Transport;
+use crate::domain::{Caller, FcFault, Transport};
 use crate::flow::Facts;
 use crate::initiators::HostPorts;
 use crate::rules;
@@ -54,18 +53,11 @@ pub(in crate::service) fn client_place(
 
 /// The port through which a host attaches natively, or the reason why there is none. A native
 /// attachment uses one path: no multipath driver on the host joins two disks.
-fn fc_port(name: &str, ports: &[Wwpn]) -> Result<HostPorts, String> {
+fn fc_port(host: &str, ports: &[Wwpn]) -> Result<HostPorts, FcFault> {
     match ports {
-        [port] => HostPorts::new([*port]).ok_or_else(String::new),
-        [] => Err(format!(
-            "host {name} reports no port for Fibre Channel that is online (its agent is asked each 10 s, and one of an earlier \
-             release reports none): see the adapter's driver and cable, then `mooring host show {name}`"
-        )),
-        several => Err(format!(
-            "host {name} has {} ports for Fibre Channel that are online, and a native attachment uses one path: leave one of \
-             them online, or attach it as a client of the Block Storage API with multipath",
-            several.len()
-        )),
+        [port] => Ok(HostPorts::one(*port)),
+        [] => Err(FcFault::NoPort { host: host.to_owned() }),
+        several => Err(FcFault::SeveralPorts { host: host.to_owned(), count: several.len() }),
     }
 }
 
