@@ -37,7 +37,7 @@ pub(crate) struct VagrantArgs {
 #[derive(Debug, Subcommand)]
 enum VagrantChore {
     /// Bring a controller, a storage node and two hosts up by libvirt under emulation, take the
-    /// guided tour, and destroy them: takes half an hour or more, as root
+    /// guided tour, and destroy them: takes about half an hour, as root
     Test,
 }
 
