@@ -105,14 +105,37 @@ fn parted(name: &str) -> (Option<&str>, &str) {
     name.rsplit_once("::").map_or((None, name), |(modules, bare)| (modules.rsplit("::").next(), bare))
 }
 
-/// Words in code that only a test's name can be: at least four `_`, with modules before it or
+/// A word that only a test's name can be: it has at least four `_`, with modules before it or
 /// without.
+fn is_long_name(word: &str) -> bool {
+    parted(word).1.matches('_').count() >= 4
+        && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | ':'))
+}
+
+/// Long names in the code of a page.
 fn long_names(text: &str) -> BTreeSet<&str> {
-    let is_name = |word: &&str| {
-        parted(word).1.matches('_').count() >= 4
-            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | ':'))
-    };
-    text.split('`').skip(1).step_by(2).filter(is_name).collect()
+    text.split('`').skip(1).step_by(2).filter(|word| is_long_name(word)).collect()
+}
+
+/// Long names with the file that the page names behind them: `` `a`, `b` (`c.rs`) ``. The file is
+/// that of each name behind the bracket before it.
+fn places(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut names = Vec::new();
+        let mut parts = line.split('`');
+        while let (Some(before), Some(code)) = (parts.next(), parts.next()) {
+            if before.contains(')') {
+                names.clear();
+            }
+            if is_long_name(code) {
+                names.push(code);
+            } else if before.ends_with('(') && code.ends_with(".rs") {
+                found.extend(names.drain(..).map(|name| (name, code)));
+            }
+        }
+    }
+    found
 }
 
 /// Names of functions, each with the paths of the files that have one.
@@ -141,13 +164,29 @@ fn is_there(name: &str, functions: &BTreeMap<&str, Vec<&str>>) -> bool {
 fn tests_that_pages_name_are_there() {
     let sources = super::sources();
     let functions = functions(&sources);
+    let is_in = |name: &str, file: &str| {
+        functions.get(parted(name).1).is_some_and(|paths| paths.contains(&file))
+    };
     for page in ["docs/requirements.md", "docs/invariants.md", "docs/simulation.md"] {
         let text = std::fs::read_to_string(super::root().join(page)).expect("a page is text");
         let names = long_names(&text);
         assert!(names.len() > 10, "{page} names {} tests", names.len());
         let missing: Vec<_> = names.iter().filter(|name| !is_there(name, &functions)).collect();
         assert!(missing.is_empty(), "{page} names tests that are not there: {missing:?}");
+        let places = places(&text);
+        assert!(page != "docs/requirements.md" || places.len() > 50, "{page} names {} files", places.len());
+        let elsewhere: Vec<_> = places.into_iter().filter(|(name, file)| !is_in(name, file)).collect();
+        assert!(elsewhere.is_empty(), "{page} names tests in files that do not have them: {elsewhere:?}");
     }
+}
+
+#[test]
+fn the_file_of_a_name_is_the_next_one_in_brackets() {
+    let page = "| `a_b_c_d_e`, `short`, `b_c_d_e_f` (`x/y.rs`), `c_d_e_f_g` (on both), `d_e_f_g_h` (`z.rs`) |\n\
+                | `e_f_g_h_i`, the scenario (`w.rs`), `f_g_h_i_j` |\n(`v.rs`)\n";
+    let wanted =
+        [("a_b_c_d_e", "x/y.rs"), ("b_c_d_e_f", "x/y.rs"), ("d_e_f_g_h", "z.rs"), ("e_f_g_h_i", "w.rs")];
+    assert_eq!(places(page), wanted);
 }
 
 #[test]
