@@ -272,6 +272,8 @@ fn controller_user() -> Option<(u32, u32)> {
 }
 
 /// The names by which others reach this machine: its IPv4 addresses, its other addresses, its name.
+///
+/// libc lists the addresses: the agent's list is in `host`, to which no arrow leads from here.
 fn own_names() -> Result<Vec<String>, InitError> {
     let interfaces = nix::ifaddrs::getifaddrs().map_err(|_| InitError::NoName)?;
     let mut addresses: Vec<_> = interfaces
