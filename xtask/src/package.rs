@@ -44,8 +44,8 @@ pub(crate) struct PackageArgs {
     /// Check the packages with lintian
     #[arg(long)]
     lint: bool,
-    /// Run all their tests: lintian; installed, removed and purged by apt in a chroot of Debian 12
-    /// and of Debian 13; the image, run by runc (some minutes, as root)
+    /// Run all their tests: lintian; installed, upgraded, removed and purged by apt in a chroot of
+    /// Debian 12 and of Debian 13; the image, run by runc (some minutes, as root)
     #[arg(long)]
     test: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
     }
     if let Some(folder) = &args.repository {
         repository::add(folder, args.key.as_deref(), &kept)?;
-        println!("{}: signed; {} is its key", folder.display(), repository::public_key(folder).display());
+        println!("{}: signed; machines need {}", folder.display(), repository::sources(folder).display());
     }
     if args.image || args.test {
         let folder = tempfile::tempdir().context("make a folder for an apt folder")?;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &PackageArgs, root: &Path) -> Result<()> {
         println!("{}: the controller as an OCI image", image.display());
         if args.test {
             oci::test(&image, &programs.join("mooring"), &work)?;
-            chroots::test(&apt)?;
+            chroots::test(root, &apt, &kept, &version)?;
         }
     }
     Ok(())

@@ -20,8 +20,14 @@ const SIGNER: &str = "Mooring packages <packages@mooring.invalid>";
 /// The suite, as a line of apt's sources names it.
 const SUITE: &str = "stable";
 
+/// The file that a machine needs in `/etc/apt/sources.list.d`, and no other: it holds the public
+/// key.
+pub(crate) fn sources(folder: &Path) -> PathBuf {
+    folder.join("mooring.sources")
+}
+
 /// The public key, for `Signed-By`.
-pub(crate) fn public_key(folder: &Path) -> PathBuf {
+fn public_key(folder: &Path) -> PathBuf {
     folder.join("mooring.asc")
 }
 
@@ -57,7 +63,25 @@ pub(crate) fn add(folder: &Path, key: Option<&str>, debs: &[PathBuf]) -> Result<
     }
     let release = said(release.args(["release", "."]).current_dir(&dist)).context("describe the suite")?;
     write(&dist.join("Release"), &format!("{release}\n"))?;
-    Signer::new(folder, key)?.sign(folder, &dist)
+    Signer::new(folder, key)?.sign(folder, &dist)?;
+    write_sources(folder)
+}
+
+/// Writes the file that machines copy.
+fn write_sources(folder: &Path) -> Result<()> {
+    let public = public_key(folder);
+    let key = fs::read_to_string(&public).with_context(|| format!("read {}", public.display()))?;
+    let absolute = std::path::absolute(folder).context("find the apt folder")?;
+    write(&sources(folder), &sources_text(&absolute, &key))
+}
+
+/// Apt's deb822 form of a source. A field that goes on has a blank before each further line, and a
+/// dot for an empty one.
+fn sources_text(folder: &Path, key: &str) -> String {
+    let place = folder.display().to_string().replace('%', "%25").replace(' ', "%20");
+    let lines = key.lines().map(|line| if line.is_empty() { "." } else { line });
+    let key: String = lines.flat_map(|line| [" ", line, "\n"]).collect();
+    format!("Types: deb\nURIs: file:{place}\nSuites: {SUITE}\nComponents: main\nSigned-By:\n{key}")
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -159,5 +183,19 @@ mod tests {
         said(verify.arg(folder.join("dists/stable/InRelease"))).unwrap();
         let signer = Signer::new(&folder, None).unwrap();
         signer.end_agent();
+        let sources = fs::read_to_string(sources(&folder)).unwrap();
+        assert!(sources.contains(&format!("\nURIs: file:{}\n", folder.display())), "{sources}");
+        let held = sources.lines().filter(|line| line.starts_with(' ')).count();
+        assert_eq!(held, String::from_utf8(key).unwrap().lines().count(), "the whole key");
+    }
+
+    #[test]
+    fn a_source_of_apt_holds_the_key_line_by_line() {
+        let text = sources_text(Path::new("/srv/my apt"), "-----BEGIN\n\nmDME\n-----END\n");
+        assert_eq!(
+            text,
+            "Types: deb\nURIs: file:/srv/my%20apt\nSuites: stable\nComponents: main\nSigned-By:\n \
+             -----BEGIN\n .\n mDME\n -----END\n"
+        );
     }
 }

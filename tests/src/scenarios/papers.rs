@@ -17,7 +17,7 @@ use super::installed::versions;
 use super::packaged;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::packages::VARIANTS;
-use crate::papers::{Block, blocks};
+use crate::papers::{Block, Typist, blocks};
 use crate::site::{GROUP, Programs};
 
 /// Time limit for each block: apt is slow where the processor is emulated.
@@ -93,15 +93,15 @@ impl<'a> Reader<'a> {
     }
 
     fn read(&mut self) -> Result<()> {
-        for block in blocks(&workspace_root())? {
-            let vm = self.machine(&block.machine)?;
+        for block in blocks(&workspace_root(), Typist::Scenario)? {
+            let vm = self.machine(&block.at)?;
             let said = typed(vm, &block.text).with_context(|| format!("{}:\n{}", block.place, block.text))?;
             self.takes(&said)?;
             self.joins(&block, &said)?;
             self.evidence.shows(format!(
                 "{} on {}: {} lines",
                 block.place,
-                block.machine,
+                block.at,
                 block.text.lines().count()
             ));
         }

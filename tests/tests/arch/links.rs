@@ -164,9 +164,8 @@ fn is_there(name: &str, functions: &BTreeMap<&str, Vec<&str>>) -> bool {
 fn tests_that_pages_name_are_there() {
     let sources = super::sources();
     let functions = functions(&sources);
-    let is_in = |name: &str, file: &str| {
-        functions.get(parted(name).1).is_some_and(|paths| paths.contains(&file))
-    };
+    let is_in =
+        |name: &str, file: &str| functions.get(parted(name).1).is_some_and(|paths| paths.contains(&file));
     for page in ["docs/requirements.md", "docs/invariants.md", "docs/simulation.md"] {
         let text = std::fs::read_to_string(super::root().join(page)).expect("a page is text");
         let names = long_names(&text);
