@@ -1,12 +1,15 @@
 //! Mooring installed from its packages, under systemd itself: one machine that is storage node,
 //! host and controller, beside the daemons of Debian's packages. The units' sandboxes allow what
-//! the daemons need for every verb, including an image's reader in its own sandbox. Restarts by
-//! systemd drop no session, nor does an upgrade, a removal or a purge of the packages. Turned off
-//! while a volume is zeroed, the machine waits for a mark of the progress.
+//! the daemons need for every verb, including an image's reader in its own sandbox. No daemon
+//! leaves a core, and sealing keys come from a credential of systemd. Restarts by systemd drop no
+//! session, nor does an upgrade, a removal or a purge of the packages. Turned off while a volume is
+//! zeroed, the machine waits for a mark of the progress.
 //!
 //! What must never happen here: a step that docs/install.md does not have; a file
 //! that the packages do not bring.
 
+mod rows;
+mod secrets;
 mod units;
 mod verbs;
 
@@ -184,6 +187,7 @@ impl<'a> Machine<'a> {
         self.configure()?;
         self.start()?;
         self.exposure()?;
+        self.cores()?;
         self.renewal()?;
         self.revocation()?;
         self.import()?;
@@ -195,6 +199,7 @@ impl<'a> Machine<'a> {
         self.named(&live, &path)?;
         self.status_lines()?;
         self.units()?;
+        self.sealing(&id)?;
         self.certificates(&path)?;
         self.evidence.shows(
             "attached natively to the machine itself: the disk reads as the image that it was made from",

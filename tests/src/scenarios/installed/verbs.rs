@@ -1,19 +1,20 @@
 //! Verbs of the command line under the units' sandboxes, as a user types them: growth, snapshots,
-//! revert, changes of an attachment, reservations, retype, and taking over an LV. A later scene
-//! looks for refusals of the sandboxes in the journal.
+//! revert, changes of an attachment, reservations, a cut, retype, taking over an LV, and the tables
+//! of all other verbs. A later scene looks for refusals of the sandboxes in the journal.
 //!
 //! What must never happen here: a volume or an LV that later scenes find.
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::Machine;
+use super::rows::{ATTACHED, BESIDE, BY_HAND, DETACHED, ENDLESS, TO_CONTROLLER};
 use crate::control::attachment_of;
 use crate::evidence::{check, wait_for};
 use crate::native::text;
-use crate::site::GROUP;
+use crate::site::{AGENT, GROUP};
 
 /// Sectors of the volume after its growth to 2 GiB.
 const SECTORS: &str = "4194304";
@@ -63,7 +64,17 @@ impl Machine<'_> {
         self.put(&path, "after")?;
         self.changed(&id, &path)?;
         self.reservations(&path)?;
+        self.rows(TO_CONTROLLER, &id, ATTACHED)?;
+        self.cut(&path)?;
         self.mooring(&format!("detach {id}"))?;
+        self.rows(TO_CONTROLLER, &id, DETACHED)?;
+        self.let_go()?;
+        self.renamed()?;
+        self.by_hand(&id)?;
+        self.rows("", &id, BESIDE)?;
+        self.evidence.shows(
+            "inside of the units' sandboxes: every verb of the command line and of the daemons' programs, or its refusal",
+        );
         self.reverted()?;
         self.taken_over()
     }
@@ -108,6 +119,60 @@ impl Machine<'_> {
         check(number("before") == Some(1) && number("reservations") == Some(0), || took.to_string())?;
         self.evidence.shows("inside of the units' sandboxes: a registration is listed, kept and cleared");
         Ok(())
+    }
+
+    /// The volume is cut off from its disk below its host, whose reads and writes fail. Given back,
+    /// it has its content.
+    fn cut(&mut self, path: &str) -> Result<()> {
+        let cut = self.mooring("volume cut verbs --force --timeout 60")?;
+        check(cut["done"] == true && cut["cut"]["state"] == "in_force", || cut.to_string())?;
+        for io in [
+            format!("dd if={path} of=/dev/null bs=4k count=1 iflag=direct 2>&1"),
+            format!("dd if=/dev/zero of={path} bs=4k count=1 oflag=direct 2>&1"),
+        ] {
+            let said = self.vm.sh(&io)?;
+            check(said.stdout.contains("Input/output error"), || format!("while it is cut off: {said:?}"))?;
+        }
+        let given_back = self.mooring("volume uncut verbs --timeout 60")?;
+        check(given_back["done"] == true && given_back["cut"].is_null(), || given_back.to_string())?;
+        self.holds(path, "after")?;
+        self.put(path, "after")?;
+        self.evidence.shows(
+            "inside of the units' sandboxes: cut off from its disk, a volume answers its host with errors; given back, it has its \
+             content and takes writes",
+        );
+        Ok(())
+    }
+
+    /// A snapshot is forgotten, and its LV is kept.
+    fn let_go(&self) -> Result<()> {
+        let taken = self.mooring("snapshot create verbs two --timeout 120")?;
+        check(taken["done"] == true, || taken.to_string())?;
+        let gone = self.mooring("snapshot unmanage two --timeout 120")?;
+        let lv = text(&gone, "lv")?;
+        check(gone["done"] == true, || gone.to_string())?;
+        self.sh(&format!("lvremove -q -y {GROUP}/{lv} >&2"))?;
+        Ok(())
+    }
+
+    /// The host gets another name, and its own name again.
+    fn renamed(&self) -> Result<()> {
+        for (old, new) in [("storage1", "rack1"), ("rack1", "storage1")] {
+            let renamed = self.mooring(&format!("host rename {old} {new}"))?;
+            check(renamed["name"] == new, || renamed.to_string())?;
+            self.up_soon()?;
+            self.mooring(&format!("host show {new}"))?;
+        }
+        Ok(())
+    }
+
+    /// A volume of the agent's alone is granted and revoked by hand, in the name of the cluster.
+    fn by_hand(&self, id: &str) -> Result<()> {
+        let shown = self.sh("mooring --json agent show")?;
+        let shown: Value = serde_json::from_str(&shown).context("parse the answer of `agent show`")?;
+        let to_agent = format!("mooring --agent {AGENT} --cluster {} --json", text(&shown, "cluster_id")?);
+        self.rows(&to_agent, id, BY_HAND)?;
+        self.rows(&format!("timeout 5 {to_agent}"), id, ENDLESS)
     }
 
     /// A volume from the snapshot; the volume returns to it and gets another type; all are deleted.
