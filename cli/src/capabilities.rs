@@ -332,6 +332,13 @@ fn yes(said: Option<bool>) -> String {
     }
 }
 
+/// Features that a kernel lacks by its name; `None`: none is known. An agent looks only for the
+/// modules that its configuration needs.
+fn lacking(release: &str) -> Option<&'static str> {
+    let text = "Debian's kernel for clouds is without Fibre Channel, FCoE and DLM; the generic one has them";
+    release.contains("-cloud-").then_some(text)
+}
+
 fn initiators_text(most: Option<u32>) -> String {
     most.map_or_else(|| NONE.to_owned(), |most| format!("at most {most} a volume"))
 }
@@ -411,7 +418,7 @@ impl Display for AgentShown {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let host = &self.capabilities;
         let modes: Vec<_> = host.access_modes.iter().map(|mode| (*mode).to_owned()).collect();
-        f.write_str(&facts([
+        let rows = [
             ("AGENT", host.agent_id.clone()),
             ("HOST", format!("{}, Linux {}", host.host_name, host.kernel_release)),
             ("HEALTH", health_text(host.health.as_ref())),
@@ -423,7 +430,9 @@ impl Display for AgentShown {
             ("MODES", joined(&modes)),
             ("RESERVATIONS", host.reservations_text()),
             ("INITIATORS", initiators_text(host.initiators_per_volume_max)),
-        ]))?;
+        ];
+        let note = lacking(&host.kernel_release).map(|text| ("NOTE", text.to_owned()));
+        f.write_str(&facts(rows.into_iter().chain(note)))?;
         write_pools(f, &host.pools)?;
         write_transports(f, &host.transports)?;
         write_modules(f, &host.modules)?;
@@ -454,6 +463,26 @@ mod tests {
         let says = v1::Capabilities { persistent_reservations: Some(false), ..old };
         let text = AgentShown::new(&v1::HelloResponse::default(), &says).to_string();
         assert!(text.contains("RESERVATIONS  no"), "{text}");
+    }
+
+    #[test]
+    fn a_kernel_for_clouds_is_noted_and_no_problem() {
+        let of = |release: &str| {
+            let host = v1::Capabilities { kernel_release: release.to_owned(), ..v1::Capabilities::default() };
+            let shown = AgentShown::new(&v1::HelloResponse::default(), &host);
+            assert!(shown.capabilities.problems.is_empty());
+            shown.to_string()
+        };
+        for cloud in ["6.1.0-56-cloud-amd64", "6.12.43+deb13-cloud-arm64"] {
+            let text = of(cloud);
+            assert!(
+                text.contains("NOTE  ") && text.contains("without Fibre Channel, FCoE and DLM"),
+                "{text}"
+            );
+        }
+        for other in ["6.1.0-56-amd64", "6.12.43+deb13-amd64", "6.14.0-cloudy", ""] {
+            assert!(!of(other).contains("NOTE"), "{other}");
+        }
     }
 
     #[test]

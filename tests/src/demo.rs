@@ -66,7 +66,7 @@ pub fn run(programs: &Programs, keep: Option<&Wait>) -> Result<()> {
 pub fn on(programs: &Programs, keep: Option<&Wait>, kernel: Kernel) -> Result<()> {
     let began = Instant::now();
     let site = Site::up(RigOptions::standard(2).named("demo").kernel(kernel).forward(PORT), programs)?;
-    let result = scenes(&site, began, keep);
+    let result = scenes(&site, kernel, began, keep);
     if result.is_err() {
         let folder = site.rig.dir().with_file_name("failed-demo");
         site.save_evidence(&folder);
@@ -75,7 +75,7 @@ pub fn on(programs: &Programs, keep: Option<&Wait>, kernel: Kernel) -> Result<()
     result.and_then(|()| site.rig.check_consoles())
 }
 
-fn scenes(site: &Site, began: Instant, keep: Option<&Wait>) -> Result<()> {
+fn scenes(site: &Site, kernel: Kernel, began: Instant, keep: Option<&Wait>) -> Result<()> {
     let evidence = Evidence::default();
     let installed = began.elapsed();
     let agent = site.start_agent()?;
@@ -89,12 +89,24 @@ fn scenes(site: &Site, began: Instant, keep: Option<&Wait>) -> Result<()> {
         installed.as_secs_f64(),
         began.elapsed().as_secs_f64()
     ));
+    notes_kernel(site, kernel)?;
     let mut demo = Demo::new(site, control, evidence)?;
     let result = demo.acts(agent, began, keep);
     if result.is_err() {
         demo.print_logs();
     }
     result
+}
+
+/// `mooring agent show` notes what a kernel for clouds lacks. modprobe, which does not find it
+/// there, finds it on other kernels.
+fn notes_kernel(site: &Site, kernel: Kernel) -> Result<()> {
+    let shown = site.mooring(&["agent", "show"])?.ok()?.stdout;
+    let notes = shown.contains("without Fibre Channel, FCoE and DLM");
+    let finds = site.storage()?.sh("modprobe -n tcm_fc || modprobe -n fcoe")?.status.success();
+    check((notes, finds) == (kernel == Kernel::Cloud, kernel != Kernel::Cloud), || {
+        format!("modprobe finds Fibre Channel: {finds}; `agent show` on {kernel:?}: {shown}")
+    })
 }
 
 impl Proved {
