@@ -84,10 +84,10 @@ fn entry(enroller: &Enroller, enrolment: &Enrolment) -> Option<AgentEntry> {
     })
 }
 
-/// Returns `true` if a certificate is due: it is renewed at two thirds of its life.
+/// Returns `true` if a certificate is due: it is renewed from two thirds of its life on.
 fn is_due(enrolment: &Enrolment, now: SystemTime) -> bool {
     let left = enrolment.expires_at.duration_since(now).unwrap_or_default();
-    !enrolment.revoked && left < CERTIFICATE_LIFE / 3
+    !enrolment.revoked && left <= CERTIFICATE_LIFE / 3
 }
 
 /// Returns `true` if an agent reports that it trusts other authorities than this one and those
@@ -363,5 +363,41 @@ impl Flow {
         let enrolled = self.reads.read("read who has joined", read).await?;
         self.enrol(enrolled, false);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_due_from_two_thirds_of_its_life_on() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let begins = SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365);
+        let (due, ends) = (begins + CERTIFICATE_LIFE * 2 / 3, begins + CERTIFICATE_LIFE);
+        let enrolment = Enrolment {
+            name: "host1".to_owned(),
+            id: uuid::Uuid::nil(),
+            address: "https://host1:7710".to_owned(),
+            roles: "host".parse().unwrap(),
+            revoked: false,
+            zone: None,
+            joined_at: begins,
+            expires_at: ends,
+        };
+        // A clock may be before the start, and a controller off until after the end.
+        for (now, want) in [
+            (begins - SECOND, false),
+            (begins, false),
+            (due - SECOND, false),
+            (due, true),
+            (due + SECOND, true),
+            (ends, true),
+            (ends + SECOND, true),
+        ] {
+            assert_eq!(is_due(&enrolment, now), want, "{now:?}");
+        }
+        let revoked = Enrolment { revoked: true, ..enrolment };
+        assert!(!is_due(&revoked, due) && !is_due(&revoked, ends), "it is never dialled");
     }
 }
