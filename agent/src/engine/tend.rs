@@ -127,3 +127,57 @@ impl Engine {
         self.shared.purged.when_due(now, PURGED_EVERY, purge)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use mooring_host::LocalAddress;
+    use mooring_host::fake::FakeMachine;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::engine::{lock, testing};
+
+    /// Lets every task run that can run. The clock stands meanwhile.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_addresses_are_looked_at_by_the_notice_and_not_by_the_tick() {
+        let (dir, fake) = (tempfile::tempdir().unwrap(), FakeMachine::new());
+        let set = |last: u8| {
+            fake.set_addresses([IpAddr::from([10, 0, 0, last])]);
+            fake.local_addresses()
+        };
+        let mut machine = testing::machine(dir.path(), &fake);
+        let (asked, changed) = (fake.clone(), Arc::clone(&machine.addresses_changed));
+        machine.addresses = Arc::new(move || asked.local_addresses());
+        let engine = testing::engine_on(dir.path(), machine);
+        let seen = || -> Vec<LocalAddress> { lock(&engine.shared.watchers.addresses).clone() };
+        let first = set(1);
+        let tending = tokio::spawn(engine.clone().tend());
+        settle().await;
+        assert_eq!(seen(), first, "the first tick");
+        let began = Instant::now();
+        let second = set(2);
+        settle().await;
+        assert_eq!(seen(), first, "the control: nobody looks before the next tick");
+        changed.notify_one();
+        settle().await;
+        assert_eq!((seen(), began.elapsed()), (second.clone(), Duration::ZERO));
+        // A notice that comes while others are gathered is not lost.
+        let third = set(3);
+        changed.notify_one();
+        settle().await;
+        assert_eq!(seen(), second);
+        tokio::time::advance(NOTICES_GATHERED * 2).await;
+        settle().await;
+        assert_eq!(seen(), third);
+        assert!(began.elapsed() < Duration::from_secs(1), "before the next tick");
+        tending.abort();
+    }
+}

@@ -39,12 +39,16 @@ pub(crate) fn machine(dir: &Path, fake: &FakeMachine) -> Machine {
 
 /// Makes an engine with all its files below `dir`.
 pub(crate) fn engine(dir: &Path, fake: &FakeMachine) -> Engine {
+    engine_on(dir, machine(dir, fake))
+}
+
+/// Like [`engine`], on this machine.
+pub(crate) fn engine_on(dir: &Path, machine: Machine) -> Engine {
     let text = format!(
         "state_dir = \"{0}\"\nrun_dir = \"{0}\"\nportals = [\"10.0.0.1\"]\n[[groups]]\nname = \"vg0\"\n",
         dir.display()
     );
-    let (config, machine) = (Config::parse(&text, "agent.toml").unwrap(), machine(dir, fake));
-    Engine::new(config, machine, Store::open(dir).unwrap()).unwrap()
+    Engine::new(Config::parse(&text, "agent.toml").unwrap(), machine, Store::open(dir).unwrap()).unwrap()
 }
 
 /// The host that a [`Node`]'s volume is granted to, and its secret.
