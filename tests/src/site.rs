@@ -181,6 +181,12 @@ impl Site {
         self.start_agent_by(&agent_config_at(portals, &metrics_table()))
     }
 
+    /// Like [`Self::start_agent_at`], without a resync for an hour.
+    pub fn start_agent_without_resync(&self, portals: &[&str]) -> Result<Running> {
+        let seldom = format!("resync_seconds = 3600\n{}", metrics_table());
+        self.start_agent_by(&agent_config_at(portals, &seldom))
+    }
+
     /// Like [`Self::start_agent`], with this configuration.
     pub fn start_agent_by(&self, config: &str) -> Result<Running> {
         self.storage()?.write("/etc/mooring/agent.toml", config.as_bytes(), 0o600)?;
