@@ -1,6 +1,6 @@
 //! systemd turns off a host that attaches, with its units, while services write to three attached
 //! disks and never fsync: one mounted by hand, two by fstab, with and without `_netdev`. After the
-//! boot every byte is there. The control has no unit that releases disks.
+//! boot every byte is there. The control has no unit that releases disks, and loses bytes.
 //!
 //! What must never happen here: a count of bytes that a writer did not record itself, on a disk of
 //! the VM's own.
@@ -23,6 +23,9 @@ const OFF_WITHIN: Duration = Duration::from_secs(75);
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 /// Mount points of the volumes: mounted by hand, by fstab with `_netdev`, by fstab without.
 const MOUNTS: [&str; 3] = ["/srv/hand", "/srv/fstab", "/srv/local"];
+/// Mount option of the volumes: no commit of the journal writes back, or blocks a writer, while the
+/// network is down.
+const RARELY: &str = "commit=600";
 
 /// Brings the network down at its stop, as ifupdown's networking.service does. The rig has brought
 /// it up.
@@ -164,7 +167,7 @@ impl Acts<'_> {
     fn all(&mut self, control: &mut Control<'_>) -> Result<()> {
         self.attach(control)?;
         self.sh(&format!(
-            "for disk in {}; do mkfs.ext4 -q $disk; done; mount {} {}",
+            "for disk in {}; do mkfs.ext4 -q $disk; done; mount -o {RARELY} {} {}",
             self.volumes.iter().map(|volume| name(volume)).collect::<Vec<_>>().join(" "),
             self.volume(0)?,
             MOUNTS[0]
@@ -226,7 +229,7 @@ impl Acts<'_> {
 
     fn fstab(&self) -> Result<()> {
         let lines = format!(
-            "{} {} ext4 _netdev,nofail 0 0\n{} {} ext4 nofail 0 0\n",
+            "{} {} ext4 _netdev,nofail,{RARELY} 0 0\n{} {} ext4 nofail,{RARELY} 0 0\n",
             self.volume(1)?,
             MOUNTS[1],
             self.volume(2)?,
@@ -249,10 +252,13 @@ impl Acts<'_> {
 
     /// Starts a writer on each mount, like services that know nothing of the disk below.
     fn write(&self) -> Result<()> {
-        for point in MOUNTS {
-            let name = point.trim_start_matches("/srv/");
+        let named = MOUNTS.map(|point| (point, point.trim_start_matches("/srv/")));
+        let earlier = named.map(|(point, name)| format!("{point}/log /var/lib/mooring/{name}")).join(" ");
+        // Gone from the disks, too: the blocks of an earlier writer are the same.
+        self.sh(&format!("rm -f {earlier}; sync"))?;
+        for (point, name) in named {
             self.sh(&format!(
-                "rm -f /var/lib/mooring/{name}; systemd-run -q --unit=writer-{name} python3 /run/writer.py {point}/log /var/lib/mooring/{name}"
+                "systemd-run -q --unit=writer-{name} python3 /run/writer.py {point}/log /var/lib/mooring/{name}"
             ))?;
         }
         std::thread::sleep(Duration::from_secs(2));
@@ -284,7 +290,7 @@ impl Acts<'_> {
                 "sync; echo 3 > /proc/sys/vm/drop_caches; cd /srv/mooring; \
                  dd if=/dev/{GROUP}/mooring-{volume} of=copy bs=1M conv=sparse status=none; \
                  dumpe2fs -h copy 2>/dev/null | grep -E '^Filesystem (state|features)' | grep -oE 'clean|needs_recovery' | sort | tr '\\n' ' '; \
-                 echo; e2fsck -fy copy >/dev/null 2>&1 || true; debugfs -R 'dump /log log' copy 2>/dev/null; \
+                 echo; e2fsck -fy copy >/dev/null 2>&1 || true; : > log; debugfs -R 'dump /log log' copy 2>/dev/null; \
                  python3 /run/reader.py log; rm -f copy log"
             );
             let out =
@@ -300,6 +306,10 @@ impl Acts<'_> {
     /// The numbers that the writers recorded; `None` for one that did not finish.
     fn written(&self) -> Result<Vec<Option<u64>>> {
         let disk = self.vm.data_disk_file(0);
+        // After a power cut the last changes are in the journal, which debugfs does not read. Its
+        // exit status says that there was something to mend.
+        let replayed = std::process::Command::new("e2fsck").arg("-fy").arg(&disk).output();
+        replayed.context("run e2fsck")?;
         let of = |point: &&str| {
             let name = point.trim_start_matches("/srv/");
             let out = std::process::Command::new("debugfs")
@@ -361,7 +371,7 @@ impl Acts<'_> {
         })?;
         control.all_up_soon()?;
         let read = self.sh(&format!(
-            "mount {} {}; systemctl start srv-local.mount; for point in {}; do python3 /run/reader.py $point/log; done",
+            "mount -o {RARELY} {} {}; systemctl start srv-local.mount; for point in {}; do python3 /run/reader.py $point/log; done",
             self.volume(0)?,
             MOUNTS[0],
             MOUNTS.join(" ")
@@ -381,17 +391,18 @@ impl Acts<'_> {
         self.write()?;
         let took = self.turn_off(HANGS_AFTER)?;
         let (written, there) = (self.written()?, self.on_the_target()?);
+        let hung = took.map_or_else(
+            || format!("hung for {} s, until the power was cut", HANGS_AFTER.as_secs()),
+            |took| format!("took {:.1} s", took.as_secs_f64()),
+        );
+        // What counts are bytes that a writer recorded, and that the next attach does not find. How
+        // the shutdown ended does not matter, nor does a writer that was stopped on its way.
         let lost: Vec<_> = written
             .iter()
             .zip(&there)
             .map(|(written, (_, there))| written.map(|written| written.saturating_sub(*there)))
             .collect();
-        let hung = took.map_or_else(
-            || format!("hung for {} s, until the power was cut", HANGS_AFTER.as_secs()),
-            |took| format!("took {:.1} s", took.as_secs_f64()),
-        );
-        let unclean = there.iter().any(|(state, _)| state != "clean");
-        check(took.is_none() || unclean || lost.iter().any(|lost| lost.is_none_or(|lost| lost > 0)), || {
+        check(lost.iter().flatten().any(|lost| *lost > 0), || {
             format!("without the unit nothing was lost either ({hung}): {there:?} of {written:?}")
         })?;
         self.evidence.shows(format!(
