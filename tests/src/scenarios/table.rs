@@ -77,7 +77,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "vagrant-scripts",
-        shows: "what `vagrant up` runs, twice, under systemd: packages by apt, a controller, a storage node and a host that attaches natively; made anew, it joins again; secrets rotated under a writer; a search for all secrets of the run, with its controls",
+        shows: "what `vagrant up` runs, twice, under systemd: packages by apt, a controller, a storage node and a host that attaches natively; made anew, it joins again; secrets rotated under a writer; the guided tour on two hosts; lines of the audit log; a search for all secrets of the run, with its controls",
         tier: Tier::Rotation {
             subject: &[
                 "vagrant",
@@ -93,7 +93,7 @@ pub const ALL: &[Scenario] = &[
                 "tests/src/leaks.rs",
             ],
         },
-        usual: 170,
+        usual: 250,
         run: vagrant_scripts::run,
     },
     Scenario {

@@ -1,6 +1,6 @@
 //! The scripts of `vagrant/` in VMs of the rig, in the order of its Vagrantfile, and once more: a
-//! controller that is also a storage node, and a host that attaches, each under systemd and
-//! installed from packages.
+//! controller that is also a storage node, and hosts that attach, each under systemd and installed
+//! from packages. Then the guided tour, and the search for the secrets of all of that.
 //!
 //! What must never happen here: a step that `vagrant up` does not have, except those that stand for
 //! Vagrant itself.
@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use mooring_rig::options::workspace_root;
 use mooring_rig::{Output, Rig, Running, Vm};
+use serde_json::Value;
 
 use super::installed::versions;
 use super::packaged;
@@ -42,11 +43,11 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
     // On the same file system, because cargo-deb gets links to the programs.
     let work = tempfile::tempdir_in(folder).context("make a folder for the packages")?;
     let debs = versions(folder, work.path(), &["0.0.1"])?;
-    let rig = Rig::up(programs.show_in(packaged::machines("vagrant-scripts", 1))?)?;
+    let rig = Rig::up(programs.show_in(packaged::machines("vagrant-scripts", 2))?)?;
     let machines = || -> Result<Machines<'_>> {
-        let (storage, host) = (rig.vm("storage")?, rig.vm("host1")?);
-        let search = Search::begin([storage, host])?;
-        Ok(Machines { storage, host, evidence: Evidence::default(), search })
+        let (storage, host, other) = (rig.vm("storage")?, rig.vm("host1")?, rig.vm("host2")?);
+        let search = Search::begin([storage, host, other])?;
+        Ok(Machines { storage, host, other, evidence: Evidence::default(), search })
     };
     let played = machines().and_then(|mut machines| {
         for vm in rig.vms() {
@@ -64,7 +65,10 @@ pub(super) fn run(programs: &Programs) -> Result<()> {
 struct Machines<'a> {
     /// The storage node, which is also the controller.
     storage: &'a Vm,
+    /// The host whose root is an admin.
     host: &'a Vm,
+    /// A host that comes at the end.
+    other: &'a Vm,
     evidence: Evidence,
     search: Search<'a>,
 }
@@ -106,7 +110,8 @@ impl Machines<'_> {
         self.refusals(taken)?;
         self.attach(true)?;
         self.anew()?;
-        self.attach(false).context("after the host was made anew")
+        self.attach(false).context("after the host was made anew")?;
+        self.tour().context("the guided tour")
     }
 
     /// `vagrant up`, or `vagrant provision`.
@@ -186,6 +191,7 @@ impl Machines<'_> {
         going(&writer)?;
         if rotates {
             self.rotate(&writer)?;
+            self.audited(text(&live, "volume_id")?)?;
         }
         let seen = progress(&writer)?;
         check(number(&seen, "errors")? == 0, || format!("the writer saw an error: {seen}"))?;
@@ -288,15 +294,73 @@ echo $code > /root/leaks/code
         Ok(sh(self.storage, "cat /root/leaks/code")?.trim().to_owned())
     }
 
-    /// Collects the secrets while there are some of every kind.
-    fn collect(&mut self) -> Result<()> {
+    /// The audit log says who did what to the volume, from where and with which answer: of a call
+    /// that was done, and of one that is refused.
+    fn audited(&mut self, volume: &str) -> Result<()> {
+        let said = sh(
+            self.host,
+            ". /root/mooring.env; if mooring volume delete data 2>&1; then echo it is attached, and it goes; exit 1; fi",
+        )?;
+        self.search.heard("volume delete data", &said);
+        let answer = self.mooring(&format!("--json audit --object {volume}"))?;
+        let answer: Value =
+            serde_json::from_str(&answer).with_context(|| format!("audit answered: {answer}"))?;
+        let from = self.host.ip(0).to_string();
+        for (operation, status) in [("rotateSecrets", 200_u64), ("deleteVolume", 400)] {
+            let line =
+                answer["audit"].as_array().into_iter().flatten().find(|it| it["operation"] == operation);
+            let line = line.with_context(|| format!("no line of {operation}: {answer}"))?;
+            let about = line["objects"].as_array().into_iter().flatten();
+            let mut about = about.map(|object| (&object["kind"], &object["id"]));
+            check(
+                line["user_id"] == "admin"
+                    && line["from"] == from
+                    && line["status"] == status
+                    && line["problem"].is_null() == (status == 200)
+                    && about.any(|(kind, id)| kind == "volume" && id == volume),
+                || format!("{operation} by admin from {from} on {volume}, answered {status}: {line}"),
+            )?;
+        }
+        self.evidence.shows(
+            "the audit log has who, from where, what, on which volume and with which answer, of a call that was done and of a refused one",
+        );
+        Ok(())
+    }
+
+    /// `vagrant up host2`, and `mooring demo` as vagrant/README.md has it: one volume on two hosts,
+    /// one read-only, one cut off by force. Secrets are collected before all of that goes.
+    fn tour(&mut self) -> Result<()> {
+        script(self.other, "packages.sh", &["mooring-agent", "mooring"], "")?;
+        self.join(self.other, "host", &[&self.other.ip(0).to_string()])?;
+        let before = self.collect()?;
+        let said = self.mooring("demo --keep --timeout 240")?;
+        for step in ["--mode ro", "--force", "it has open, which is gone", "It tries to write: that fails"] {
+            check(said.contains(step), || format!("the tour has no step {step:?}: {said}"))?;
+        }
+        check(self.collect()? > before, || format!("the tour's secrets are not collected: {said}"))?;
+        let left = said.split_once("It goes with:").context("the tour says how it goes")?.1;
+        for words in left.lines().filter_map(|line| line.strip_prefix("  mooring ")) {
+            // The attachment that was cut off is gone already.
+            self.mooring(&format!("{words} --timeout 240 || true"))?;
+        }
+        let rest = self.mooring("volume list")? + &self.mooring("type list")?;
+        check(!rest.contains("mooring-demo"), || format!("of the tour something is left: {rest}"))?;
+        self.evidence.shows(
+            "the guided tour on two hosts: its own write after the force detach fails, its read-only disk refuses one; what it made goes by the commands that it names",
+        );
+        Ok(())
+    }
+
+    /// Collects the secrets while there are some of every kind. Returns the number of CHAP secrets
+    /// so far.
+    fn collect(&mut self) -> Result<usize> {
         let counts = self.search.collect()?;
         for kind in ["CHAP", "private", "sealing", "token", "join"] {
             check(counts.contains_key(kind), || {
                 format!("the control: there is a secret of each kind: {counts:?}")
             })?;
         }
-        Ok(())
+        Ok(counts.get("CHAP").copied().unwrap_or_default())
     }
 
     fn no_secret_is_left(mut self) -> Result<()> {
