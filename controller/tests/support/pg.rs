@@ -199,6 +199,17 @@ impl Server {
         format!("postgres://mooring@/{name}?host={}", self.socket())
     }
 
+    /// A database as text, as an operator's `pg_dump` writes it.
+    pub(crate) fn dump(&self, database: &str) -> String {
+        let out = checked(self.tool("pg_dump").arg(database));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// The server's log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
     /// Copies a database, as an operator's backup and restore do.
     pub(crate) fn backup_and_restore(&self, from: &str, to: &str) {
         self.database(to);

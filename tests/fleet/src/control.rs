@@ -67,6 +67,7 @@ pub struct Control {
     agents: Vec<(String, String)>,
     access: Access,
     tune: Vec<Tune>,
+    database: Database,
     /// Names of accounts, with their tokens.
     tokens: Vec<(&'static str, String)>,
     token_file: String,
@@ -112,8 +113,10 @@ impl Control {
         agents: Vec<(String, String)>,
         access: Access,
         tune: Vec<Tune>,
+        database: Option<Database>,
         listen: Option<SocketAddr>,
     ) -> Self {
+        let database = database.unwrap_or_else(|| Database::embedded(state_dir.clone()));
         let mut tokens = Vec::new();
         let mut token_file = String::new();
         for account in &ACCOUNTS {
@@ -131,7 +134,19 @@ impl Control {
             Identity::start(&asking, users(&tokens), &url, state_dir.with_file_name("identity.password"))
         });
         let running = Mutex::default();
-        Self { state_dir, agents, access, tune, tokens, token_file, identity, address, running, asking }
+        Self {
+            state_dir,
+            agents,
+            access,
+            tune,
+            database,
+            tokens,
+            token_file,
+            identity,
+            address,
+            running,
+            asking,
+        }
     }
 
     /// The identity service; `None` unless callers are authenticated by it.
@@ -199,8 +214,7 @@ impl Control {
 
     /// Does `mooring-controller rebuild --from-agents`. The controller must not run.
     pub fn rebuild(&self, how: &How) -> Result<Report, RebuildError> {
-        let database = Database::embedded(self.state_dir.clone());
-        self.asking.block_on(rebuild::run(self.options(false), database, how))
+        self.asking.block_on(rebuild::run(self.options(false), self.database.clone(), how))
     }
 
     fn options(&self, restored: bool) -> ServiceOptions {
@@ -229,7 +243,8 @@ impl Control {
         let runtime = runtime();
         let options = self.options(restored);
         let policies = Arc::clone(&options.policies);
-        let service = Service::open(options).map_err(|error| format!("{error:?}"))?;
+        let service =
+            Service::open_on(options, self.database.clone()).map_err(|error| format!("{error:?}"))?;
         let auth = match (&self.identity, self.access) {
             (Some(identity), _) => Auth::Keystone(Keystone::open(&identity.options()).unwrap()),
             (None, Access::NoAuth) => Auth::NoAuth,

@@ -55,7 +55,7 @@ pub use wait::{PATIENCE, until, until_some};
 pub use work::Attached;
 
 use mooring_controller::policy::Policies;
-use mooring_controller::service::ServiceOptions;
+use mooring_controller::service::{Database, ServiceOptions};
 
 use crate::wire::Wire;
 
@@ -75,6 +75,7 @@ pub struct Builder {
     agents: Vec<(String, String)>,
     access: Access,
     tune: Vec<Tune>,
+    database: Option<Database>,
     asleep: bool,
     zoned: bool,
     wired: bool,
@@ -203,6 +204,13 @@ impl Builder {
         self
     }
 
+    /// Sets the controller's database. The default is the embedded one.
+    #[must_use]
+    pub fn database(mut self, database: Database) -> Self {
+        self.database = Some(database);
+        self
+    }
+
     /// Sets an operator's policies, over the defaults.
     #[must_use]
     pub fn policies(self, text: &str) -> Self {
@@ -246,7 +254,7 @@ impl Builder {
         let mut agents = self.agents;
         agents.extend(nodes.iter().map(dialled));
         let state_dir = dir.path().join("controller");
-        let control = Control::new(state_dir, agents, self.access, self.tune, self.listen);
+        let control = Control::new(state_dir, agents, self.access, self.tune, self.database, self.listen);
         control.start();
         let fleet = Fleet { control, nodes, wires, network, dir };
         if !self.asleep {

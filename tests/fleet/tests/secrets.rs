@@ -1,6 +1,6 @@
 //! Runs the whole control plane, and then searches each secret of the run in clear, base64,
-//! hexadecimal and URL form: in every file that is left, in all logs, in the audit log, and in
-//! answers to callers without permission.
+//! hexadecimal and URL form: in every file that is left, in the dump of a database server, in all
+//! logs, in the audit log, and in answers to callers without permission.
 //!
 //! docs/security.md names the places where secrets stand in clear: the kernel of the storage node
 //! and the sessions of the host, which are memory here, and the answers to permitted callers.
@@ -9,7 +9,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
 use mooring_agent::config::Tls;
@@ -18,28 +18,40 @@ use mooring_api::v1;
 use mooring_api::v1::agent_client::AgentClient;
 use mooring_controller::authority::live::LiveAuthority;
 use mooring_controller::authority::{self, Authority};
-use mooring_controller::service::Enroller;
+use mooring_controller::service::{Database, Enroller, PostgresOptions};
 use mooring_fleet::{Client, Fleet, Node};
+use mooring_systemd::sealing::Origin;
 use serde_json::json;
 
 #[path = "../../src/leaks.rs"]
 mod leaks;
+#[path = "../../../controller/tests/support/pg.rs"]
+mod pg;
+
+/// The database on a server of PostgreSQL.
+const DATABASE: &str = "secrets";
 
 /// The log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Captures the log of everything in this process from now on.
+    /// Captures the log of everything in this process from the first call on.
     fn of_everybody() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_env_filter("debug,mooring_agent=trace,mooring_controller=trace,mooring_connectors=trace")
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .init();
-        log
+        static LOG: OnceLock<Log> = OnceLock::new();
+        let begin = || {
+            let log = Self::default();
+            let writer = log.clone();
+            tracing_subscriber::fmt()
+                .with_env_filter(
+                    "debug,mooring_agent=trace,mooring_controller=trace,mooring_connectors=trace",
+                )
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .init();
+            log
+        };
+        LOG.get_or_init(begin).clone()
     }
 }
 
@@ -136,17 +148,60 @@ fn found(secrets: &[String], searched: &[(String, String)]) -> Vec<String> {
     leaks::found(named, searched)
 }
 
+/// A new database on a server of PostgreSQL.
+fn on(server: &pg::Server) -> Database {
+    let options = PostgresOptions::new(&server.database(DATABASE), None, None, false).unwrap();
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/../../controller/tests/support/sealing.key");
+    Database::Postgres { options: Box::new(options), keys: Origin::Credential(keys.into()) }
+}
+
+/// Texts that a run leaves: each file of the fleet, and those of its database's server. Each store
+/// must know the volume.
+fn left(fleet: &Fleet, server: Option<&pg::Server>, volume: &str) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    files_below(fleet.folder(), &mut files);
+    let read = |file: &PathBuf| (file.display().to_string(), text_of(&std::fs::read(file).unwrap()));
+    let mut left: Vec<_> = files.iter().map(read).collect();
+    let mut stores = vec!["s1/state/mooring-agent.db", "h1/state/mooring-agent.db"];
+    if let Some(server) = server {
+        left.push(("the dump of PostgreSQL".to_owned(), server.dump(DATABASE)));
+        left.push(("the log of PostgreSQL".to_owned(), server.log()));
+        stores.push("the dump of PostgreSQL");
+    } else {
+        stores.push("mooring-controller.db");
+    }
+    for name in stores {
+        let knows = left.iter().any(|(place, text)| place.contains(name) && text.contains(volume));
+        assert!(knows, "the control: {name} knows the volume: {files:?}");
+    }
+    left
+}
+
 #[test]
 fn no_secret_of_a_run_is_found_where_it_must_not_be() {
+    no_secret_is_found(None);
+}
+
+#[test]
+fn no_secret_of_a_run_is_found_in_a_dump_of_postgresql() {
+    no_secret_is_found(Some(&pg::Server::new()));
+}
+
+/// Starts a fleet whose controller lets hosts join, by the keys in this folder.
+fn start(keys: PathBuf, server: Option<&pg::Server>) -> Fleet {
+    let plan = Fleet::builder().storage("s1", &[("vg0", 100)]).host("h1").host("h2");
+    let plan = plan.tuned(move |options| options.enroller = Some(enroller(&keys)));
+    match server {
+        Some(server) => plan.database(on(server)).start(),
+        None => plan.start(),
+    }
+}
+
+/// `server` has the controller's database. `None`: it is the embedded one.
+fn no_secret_is_found(server: Option<&pg::Server>) {
     let log = Log::of_everybody();
     let aside = tempfile::tempdir().unwrap();
-    let keys = aside.path().to_owned();
-    let fleet = Fleet::builder()
-        .storage("s1", &[("vg0", 100)])
-        .host("h1")
-        .host("h2")
-        .tuned(move |options| options.enroller = Some(enroller(&keys)))
-        .start();
+    let fleet = start(aside.path().to_owned(), server);
     let (admin, member, reader) = (fleet.admin(), fleet.member(), fleet.reader());
     let volume = member.volume(Some(&fleet.shared_type()), 1);
     let stock = fleet.stock("node1");
@@ -179,7 +234,10 @@ fn no_secret_of_a_run_is_found_where_it_must_not_be() {
     // Kills, a detach, one by force, and the end of everything.
     fleet.storage("s1").restart();
     fleet.host("h1").restart();
-    fleet.control().restart();
+    if server.is_none() {
+        // A server keeps the leases of a killed controller until they end. They have no secrets.
+        fleet.control().restart();
+    }
     fleet.until_up();
     assert!(session.is_live());
     member.delete(&format!("/attachments/{}", attached.id));
@@ -192,14 +250,7 @@ fn no_secret_of_a_run_is_found_where_it_must_not_be() {
     }
     fleet.control().stop();
 
-    let mut files = Vec::new();
-    files_below(fleet.folder(), &mut files);
-    let read = |file: &PathBuf| (file.display().to_string(), text_of(&std::fs::read(file).unwrap()));
-    let mut searched: Vec<_> = files.iter().map(read).collect();
-    for name in ["mooring-controller.db", "s1/state/mooring-agent.db", "h1/state/mooring-agent.db"] {
-        let knows = searched.iter().any(|(file, text)| file.contains(name) && text.contains(&volume));
-        assert!(knows, "the control: {name} knows the volume: {files:?}");
-    }
+    let mut searched = left(&fleet, server, &volume);
     let logged = text_of(&log.0.lock().unwrap());
     assert!(logged.contains(&volume) && logged.contains("audit"), "the control: there is a log");
     assert!(told.contains(&volume));
