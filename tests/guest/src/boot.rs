@@ -55,8 +55,12 @@ pub(crate) fn boot() -> Result<()> {
         return Ok(());
     }
     load_modules()?;
+    let kept = kept_files()?;
     enter_root()?;
     mount_the_rest()?;
+    if let Some(archive) = kept {
+        put_back(&archive)?;
+    }
     mount_programs(settings.get("programs"))?;
     configure(&settings)?;
     thread::scope(|scope| {
@@ -179,6 +183,24 @@ fn mount_the_rest() -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("make {dir}"))?;
     }
     Ok(())
+}
+
+/// Reads the archive of the files that the VM keeps, which is lost together with the initramfs.
+/// `None`: it keeps none.
+fn kept_files() -> Result<Option<Vec<u8>>> {
+    match fs::read(Path::new("/").join(mooring_guest::wire::KEPT)) {
+        Ok(archive) => Ok(Some(archive)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).context("read the archive of kept files"),
+    }
+}
+
+/// Puts kept files into the root, with their owners and modes.
+fn put_back(archive: &[u8]) -> Result<()> {
+    const AT: &str = "/run/kept.tar";
+    fs::write(AT, archive).with_context(|| format!("write {AT}"))?;
+    run("/usr/bin/tar", &["-x", "-C", "/", "-f", AT])?;
+    fs::remove_file(AT).with_context(|| format!("remove {AT}"))
 }
 
 /// Mounts the programs under test, if the rig provided a disk with them.

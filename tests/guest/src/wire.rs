@@ -23,6 +23,8 @@ pub const PORT_NAME: &str = "mooring.rig";
 
 /// Folder of the programs under test in a VM.
 pub const PROGRAMS_DIR: &str = "/opt/mooring/bin";
+/// Name of the archive of files that a VM keeps over its boots, in the initramfs.
+pub const KEPT: &str = "kept.tar";
 /// Printed on the console just before the guest says hello: the boot probe waits for it.
 pub const READY_MARK: &str = "mooring-guest: ready";
 

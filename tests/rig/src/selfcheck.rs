@@ -182,6 +182,8 @@ fn cuts(rig: &Rig) -> Result<String> {
 fn power(rig: &Rig) -> Result<String> {
     let storage = rig.vm("storage")?;
     storage.sh("echo stamp | dd of=/dev/check/lv bs=512 seek=4096 count=1 conv=sync,fsync,notrunc")?.ok()?;
+    storage.sh("mkdir -p /etc/check; echo stamp > /etc/check/kept; chmod 600 /etc/check/kept; ln -s kept /etc/check/link; touch /etc/gone")?.ok()?;
+    storage.keep(&["/etc/check"])?;
     let running = storage.command(["sleep", "60"]).spawn()?;
     storage.power_cut()?;
     ensure!(running.wait().is_err(), "a command learns that its VM is gone");
@@ -194,7 +196,9 @@ fn power(rig: &Rig) -> Result<String> {
     let out =
         storage.sh("vgchange -qay check; dd if=/dev/check/lv bs=512 skip=4096 count=1 status=none")?.ok()?;
     ensure!(out.stdout.contains("stamp"), "what was flushed is still there: {out:?}");
-    Ok(format!("ready again after {:.1} s, flushed data kept", took.as_secs_f64()))
+    let kept = storage.sh("cat /etc/check/link; stat -c %a /etc/check/kept; ! test -e /etc/gone")?.ok()?;
+    ensure!(kept.stdout == "stamp\n600\n", "kept files are there, and no others: {kept:?}");
+    Ok(format!("ready again after {:.1} s, flushed data and kept files are there", took.as_secs_f64()))
 }
 
 fn consoles(rig: &Rig) -> Result<String> {

@@ -13,11 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use mooring_guest::wire::{Hello, Kind, Put, Spawn};
+use mooring_guest::wire::{Hello, KEPT, Kind, Put, Spawn};
 use serde_json::json;
 
 use crate::accel::Accel;
 use crate::console::{self, Finding};
+use crate::cpio::Archive;
 use crate::image::Images;
 use crate::link::{End, Link};
 use crate::lock;
@@ -118,6 +119,8 @@ pub struct Vm {
     carrier_cut: Mutex<[bool; NETWORKS]>,
     allowed: Mutex<Vec<String>>,
     console_seen: AtomicUsize,
+    /// The archive of [`Vm::keep`]; `None` if nothing is kept.
+    kept: Mutex<Option<Vec<u8>>>,
 }
 
 impl Vm {
@@ -138,6 +141,7 @@ impl Vm {
             carrier_cut: Mutex::default(),
             allowed: Mutex::default(),
             console_seen: AtomicUsize::new(0),
+            kept: Mutex::default(),
         })
     }
 
@@ -210,13 +214,14 @@ impl Vm {
         let listen = |suffix: &str| listen(&shared.dir, &format!("{name}.{suffix}"));
         let (qmp, rig) = (listen("qmp")?, listen("rig")?);
         let nets = (0..NETWORKS).map(|net| listen(&format!("net{net}"))).collect::<Result<Vec<_>>>()?;
+        let initramfs = self.initramfs()?;
         let boot = qemu::Boot {
             spec: &self.spec,
             index: self.index,
             images: &shared.images,
             programs: shared.programs.as_deref(),
             accel: shared.accel,
-            initramfs: &shared.initramfs,
+            initramfs: &initramfs,
             dir: &shared.dir,
             hosts: &shared.hosts,
             forwarded: &self.forwarded,
@@ -236,6 +241,20 @@ impl Vm {
         }
         *lock(&self.live) = Some(Live { qemu, _disks: disks, qmp, link: Arc::clone(&link) });
         Ok(link)
+    }
+
+    /// The initramfs: the common one, and behind it the files that this VM keeps.
+    fn initramfs(&self) -> Result<PathBuf> {
+        let common = &self.shared.initramfs;
+        let kept = lock(&self.kept);
+        let Some(kept) = kept.as_ref() else { return Ok(common.clone()) };
+        let mut archive = Archive::default();
+        archive.file(KEPT, 0o600, kept)?;
+        let mut bytes = fs::read(common).with_context(|| format!("read {}", common.display()))?;
+        bytes.extend(archive.finish()?);
+        let path = self.shared.dir.join(format!("{}.initramfs", self.name()));
+        fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
     }
 
     /// Waits for QEMU to connect a socket, or to give up.
@@ -416,6 +435,19 @@ impl Vm {
         let channel = self.link()?.open(Kind::Put, &put).with_context(what)?;
         send(&channel).and_then(|()| channel.end_of_data()).with_context(what)?;
         self.transferred(&channel).map(drop).with_context(what)
+    }
+
+    /// Keeps files and folders over boots, in the place of those that were kept before. Each boot
+    /// finds their present content before any program of Debian runs; whatever else is in the root
+    /// goes with a boot, because it is in memory.
+    pub fn keep(&self, paths: &[&str]) -> Result<()> {
+        const AT: &str = "/run/kept.tar";
+        let below = paths.iter().map(|path| path.trim_start_matches('/'));
+        let argv = ["tar", "-c", "-f", AT, "-C", "/"].into_iter().chain(below);
+        self.command(argv).run()?.ok()?;
+        let archive = self.read(AT)?;
+        *lock(&self.kept) = Some(archive);
+        Ok(())
     }
 
     /// Copies a file out of the VM.
