@@ -131,14 +131,6 @@ impl<'a> Control<'a> {
         host.start()
     }
 
-    /// Restores a host's files that a boot has removed; starts nothing.
-    pub fn configure_host(&mut self, name: &str) -> Result<()> {
-        let host = self.hosts.iter_mut().find(|host| host.vm.name() == name);
-        let host = host.with_context(|| format!("no host is named {name}"))?;
-        *host = NativeHost::prepare(host.vm, &self.authority)?;
-        Ok(())
-    }
-
     /// Kills the controller with -9. Returns its log.
     pub fn kill_controller(&mut self) -> Result<String> {
         let controller = self.controller.take().context("the controller does not run")?;

@@ -26,11 +26,24 @@ const MOUNTS: [&str; 3] = ["/srv/hand", "/srv/fstab", "/srv/local"];
 /// Mount option of the volumes: no commit of the journal writes back, or blocks a writer, while the
 /// network is down.
 const RARELY: &str = "commit=600";
+/// Files that a machine with a disk has after a boot: fstab, what the packages and the enabling of
+/// their units bring, the configuration.
+const KEPT: [&str; 8] = [
+    "/etc/fstab",
+    "/etc/mooring",
+    "/etc/systemd/system",
+    "/etc/sysusers.d/mooring.conf",
+    "/etc/tmpfiles.d/mooring.conf",
+    "/etc/udev/rules.d/66-mooring-disks.rules",
+    "/usr/bin/mooring-agent",
+    "/usr/bin/mooring-sessiond",
+];
 
 /// Brings the network down at its stop, as ifupdown's networking.service does. The rig has brought
 /// it up.
 const NETWORK: &str = "[Unit]\nBefore=network.target\nWants=network.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n\
-    ExecStart=/bin/true\nExecStop=/bin/sh -c 'ip link set eth0 down; ip link set eth1 down'\n";
+    ExecStart=/bin/true\nExecStop=/bin/sh -c 'ip link set eth0 down; ip link set eth1 down'\n\
+    [Install]\nWantedBy=multi-user.target\n";
 
 /// Appends numbered blocks and never fsyncs them. On the stop signal it writes for two more
 /// seconds, like a service that saves its state. Then it records their number on the VM's own disk.
@@ -78,10 +91,10 @@ fn scenes(site: &Site) -> Result<()> {
     let mut acts =
         Acts { site, vm: site.rig.vm("host1")?, volumes: Vec::new(), evidence: Evidence::default() };
     acts.sh("mkfs.ext4 -q /dev/vdc")?;
-    acts.install(true)?;
+    acts.install()?;
     acts.sh("systemctl start rig-network mooring-sessiond mooring-agent")?;
     control.start_controller()?;
-    let result = acts.all(&mut control);
+    let result = acts.all(&control);
     if result.is_err() {
         let log = acts.sh("journalctl --no-pager -o short-monotonic -n 150 -u 'mooring-*' -u '*.mount'");
         eprintln!("--- the host's journal:\n{}", log.unwrap_or_else(|error| format!("{error:#}")));
@@ -109,9 +122,8 @@ impl Acts<'_> {
         Ok(self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(2)).run()?.ok()?.stdout)
     }
 
-    /// Installs what the packages bring and a boot removes, because the VM's root is in memory.
-    /// `whole`: with the unit that releases disks.
-    fn install(&self, whole: bool) -> Result<()> {
+    /// Installs what the packages bring, and enables their units.
+    fn install(&self) -> Result<()> {
         let at = |unit: &str| format!("/etc/systemd/system/{unit}");
         self.sh(&format!(
             "mkdir -p /var/lib/mooring {} {}; mount /dev/vdc /var/lib/mooring; \
@@ -135,17 +147,12 @@ impl Acts<'_> {
             include_bytes!("../../../systemd/udev/66-mooring-disks.rules"),
             0o644,
         )?;
-        let mut units = vec![
+        let units = [
             ("rig-network.service", NETWORK),
             ("mooring-agent.service", include_str!("../../../systemd/units/mooring-agent.service")),
             ("mooring-sessiond.service", include_str!("../../../systemd/units/mooring-sessiond.service")),
+            ("mooring-release.service", include_str!("../../../systemd/units/mooring-release.service")),
         ];
-        if whole {
-            units.push((
-                "mooring-release.service",
-                include_str!("../../../systemd/units/mooring-release.service"),
-            ));
-        }
         for (unit, text) in units {
             self.vm.write(&at(unit), text.as_bytes(), 0o644)?;
         }
@@ -154,17 +161,23 @@ impl Acts<'_> {
             let dropin = format!("[Unit]\nRequiresMountsFor={BIN}\n");
             self.vm.write(&at(&format!("{unit}.service.d/rig.conf")), dropin.as_bytes(), 0o644)?;
         }
+        self.sh("systemd-sysusers; systemd-tmpfiles --create mooring.conf; udevadm control --reload; \
+             systemctl enable -q rig-network mooring-sessiond mooring-agent; systemctl daemon-reload")?;
+        self.prepare()
+    }
+
+    /// Brings the scripts, and keeps the kernel from writing back by itself: then only unflushed
+    /// data is lost.
+    fn prepare(&self) -> Result<()> {
         self.vm.write("/run/writer.py", WRITER.as_bytes(), 0o644)?;
         self.vm.write("/run/reader.py", READER.as_bytes(), 0o644)?;
-        // Keep the kernel from writing back by itself: then only unflushed data is lost.
         self.sh(
-            "systemd-sysusers; systemd-tmpfiles --create mooring.conf; udevadm control --reload; systemctl daemon-reload; \
-             echo 60000 > /proc/sys/vm/dirty_expire_centisecs; echo 60000 > /proc/sys/vm/dirty_writeback_centisecs",
+            "echo 60000 > /proc/sys/vm/dirty_expire_centisecs; echo 60000 > /proc/sys/vm/dirty_writeback_centisecs",
         )
         .map(drop)
     }
 
-    fn all(&mut self, control: &mut Control<'_>) -> Result<()> {
+    fn all(&mut self, control: &Control<'_>) -> Result<()> {
         self.attach(control)?;
         self.sh(&format!(
             "for disk in {}; do mkfs.ext4 -q $disk; done; mount -o {RARELY} {} {}",
@@ -178,10 +191,11 @@ impl Acts<'_> {
             MOUNTS[1..].join(" && mountpoint ")
         ))?;
         self.refuses_a_stop()?;
+        self.vm.keep(&KEPT)?;
         self.write()?;
         let took = self.turn_off(OFF_WITHIN)?.context("the host did not turn itself off")?;
         self.every_byte(took)?;
-        self.boot(control, true)?;
+        self.vm.boot()?;
         self.comes_back(control)?;
         self.without()
     }
@@ -227,9 +241,13 @@ impl Acts<'_> {
         Ok((volume, device))
     }
 
+    /// Writes fstab with a line of each kind, and the VM's own disk. A disk may take its time where
+    /// the processor is emulated.
     fn fstab(&self) -> Result<()> {
+        let patient = format!("nofail,x-systemd.device-timeout=300,{RARELY}");
         let lines = format!(
-            "{} {} ext4 _netdev,nofail,{RARELY} 0 0\n{} {} ext4 nofail,{RARELY} 0 0\n",
+            "/dev/vdc /var/lib/mooring ext4 defaults 0 0\n\
+             {} {} ext4 _netdev,{patient} 0 0\n{} {} ext4 {patient} 0 0\n",
             self.volume(1)?,
             MOUNTS[1],
             self.volume(2)?,
@@ -347,19 +365,9 @@ impl Acts<'_> {
         out.trim().parse().with_context(|| format!("sessions: {out}"))
     }
 
-    /// Boots the host; the daemons and fstab's mount with `_netdev` start together, as in a boot of
-    /// a machine with a disk.
-    fn boot(&self, control: &mut Control<'_>, whole: bool) -> Result<()> {
-        self.vm.boot()?;
-        control.configure_host("host1")?;
-        self.install(whole)?;
-        self.fstab()?;
-        self.sh("systemctl daemon-reload; systemctl start rig-network mooring-sessiond mooring-agent remote-fs.target")
-            .map(drop)
-    }
-
-    /// Without any command, attachments return, and fstab's mount with `_netdev` with them. The
-    /// line without it promises nothing for a boot, and is mounted by its name.
+    /// systemd has started with fstab and the enabled units in their places, as on a machine with a
+    /// disk. Without any command, attachments return, and fstab's mount with `_netdev` with them.
+    /// The line without it promises nothing for a boot, and is mounted by its name.
     fn comes_back(&mut self, control: &Control<'_>) -> Result<()> {
         let began = Instant::now();
         wait_for("fstab's mount", SOON, || {
@@ -370,14 +378,17 @@ impl Acts<'_> {
             Ok(self.sh(&there).is_ok().then_some(()))
         })?;
         control.all_up_soon()?;
+        self.prepare()?;
+        let local = self.vm.run(&["mountpoint", MOUNTS[2]])?.status.success();
         let read = self.sh(&format!(
-            "mount -o {RARELY} {} {}; systemctl start srv-local.mount; for point in {}; do python3 /run/reader.py $point/log; done",
-            self.volume(0)?,
+            "mkdir -p {0}; mount -o {RARELY} {1} {0}; systemctl start srv-local.mount; \
+             for point in {2}; do python3 /run/reader.py $point/log; done",
             MOUNTS[0],
+            self.volume(0)?,
             MOUNTS.join(" ")
         ))?;
         self.evidence.shows(format!(
-            "after a boot all attachments come back by themselves, fstab's mount by its name under /dev/disk/by-id ({:.1} s); read: {}",
+            "after a boot with enabled units and fstab all attachments come back by themselves, fstab's mount by its name under /dev/disk/by-id ({:.1} s after multi-user.target; the line without _netdev was mounted by the boot: {local}); read: {}",
             began.elapsed().as_secs_f64(),
             read.split_whitespace().collect::<Vec<_>>().join(", ")
         ));

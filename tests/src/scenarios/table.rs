@@ -63,7 +63,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "shutdown",
-        shows: "a host turned off by systemd while services write to attached disks without fsync: every byte is there, also by fstab with and without _netdev; with the control that loses",
+        shows: "a host turned off by systemd while services write to attached disks without fsync: every byte is there, also by fstab with and without _netdev, whose disks and mount come back by the boot itself; with the control that loses",
         tier: Tier::Rotation {
             subject: &[
                 "systemd",
