@@ -4,7 +4,9 @@
 
 use crate::support::*;
 use mooring_api::v1;
-use mooring_controller::domain::{AttachAction, AttachmentStatus, Volume, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachmentStatus, NewSnapshot, PoolFilter, Volume, VolumeAction, VolumeStatus,
+};
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
 use mooring_controller::service::Refusal;
@@ -287,6 +289,51 @@ async fn what_certainly_does_not_fit_is_refused_at_once() {
     );
     assert_eq!(shown(&rig, id).await, (VolumeStatus::Available, 1));
     assert_eq!(told(&rig, id), 1);
+}
+
+/// Has the storage agent report how full its thin pool is, and waits until the controller has it.
+async fn report_pool(rig: &Rig, free_gib: u16, data: u32, metadata: u32) {
+    {
+        let mut state = rig.storage.state();
+        let pool = &mut state.pools[0];
+        pool.free_bytes = u64::from(free_gib) * GIB;
+        (pool.data_used, pool.metadata_used) = (Some(data), Some(metadata));
+    }
+    // An agent that comes up again is asked for its pools.
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    rig.storage.set_down(false);
+    rig.until_host("storage", |host| host.up).await;
+    until("the report", async || {
+        let pools = rig.service.pools(&admin(), PoolFilter::default()).await.unwrap();
+        let free = pools[0].capabilities.get("free_capacity_gb").cloned().unwrap_or_default();
+        if free == f64::from(free_gib) { Ok(()) } else { Err(free.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_takes_nothing_new_refuses_growth_and_snapshots_at_once() {
+    let (rig, id, _) = Rig::thin(0).await;
+    let full = format!("Invalid volume: the pool of volume {id} is almost full, and takes no snapshot");
+    let take = async || {
+        let new =
+            NewSnapshot { volume: id, name: None, description: None, metadata: [].into(), in_use: false };
+        rig.service.create_snapshot(&member("p"), new).await.map(drop)
+    };
+    for (free_gib, data, metadata) in [(300, 9_500, 100), (301, 100, 9_000)] {
+        report_pool(&rig, free_gib, data, metadata).await;
+        invalid(extend(&rig, id, 2).await, &full);
+        invalid(take().await, &full);
+        assert_eq!((shown(&rig, id).await, told(&rig, id)), ((VolumeStatus::Available, 1), 1));
+        assert_eq!(rig.storage.state().volumes.len(), 1, "no snapshot is asked for");
+    }
+    // The control, and the end of it: one part less.
+    report_pool(&rig, 302, 9_499, 8_999).await;
+    extend(&rig, id, 2).await.unwrap();
+    rig.until_volume(id, VolumeStatus::Available).await;
+    take().await.unwrap();
+    assert_eq!(shown(&rig, id).await.1, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

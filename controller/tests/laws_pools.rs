@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use mooring_api::v1;
 use mooring_controller::rules::specs::unsatisfied;
 use mooring_controller::schedule::capabilities::{self, Agent, Placed, Settings};
-use mooring_controller::schedule::{Filter, Request, fits};
+use mooring_controller::schedule::{Filter, PoolRef, Request, fits};
 use mooring_model::AgentId;
 use serde_json::{Value, json};
 
@@ -204,6 +204,30 @@ fn a_pool_that_has_failed_takes_no_volume_and_one_that_is_degraded_does() {
     assert_eq!(of(v1::HealthLevel::Degraded), (json!("up"), None));
     let why = "it has failed: group_unusable".to_owned();
     assert_eq!(of(v1::HealthLevel::Failed), (json!("down"), Some(why)));
+}
+
+#[test]
+fn a_thin_pool_that_takes_nothing_new_keeps_what_is_there() {
+    let (report, one) = said();
+    for (data, metadata, closed) in [
+        (None, None, None),
+        (Some(9_499), Some(8_999), None),
+        (Some(9_500), Some(0), Some("95 % of its data are taken, and it takes nothing new from 95 % on")),
+        (Some(0), Some(9_000), Some("90 % of its metadata are taken, and it takes nothing new from 90 % on")),
+        (Some(10_000), None, Some("100 % of its data are taken, and it takes nothing new from 95 % on")),
+    ] {
+        let thin = v1::Pool { thick: false, data_used: data, metadata_used: metadata, ..one.clone() };
+        at(&report, &Settings::default(), &mut |agent| {
+            let pool = capabilities::pool(agent, &thin, Placed::default());
+            let mut request = Request::new(GIB, BTreeMap::new());
+            let refused = fits(&pool, &request).err().map(|refused| (refused.filter, refused.why));
+            let wanted = closed.map(|why| (Filter::Capacity, why.to_owned()));
+            assert_eq!(refused, wanted, "{data:?} {metadata:?}");
+            // A retype moves no data.
+            request.resides = Some(PoolRef { agent: pool.agent, pool: pool.name.clone() });
+            assert_eq!(fits(&pool, &request), Ok(()), "{data:?} {metadata:?}");
+        });
+    }
 }
 
 #[test]

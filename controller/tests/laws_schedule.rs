@@ -168,6 +168,7 @@ fn pool(n: u128) -> Pool {
             max_over_subscription_ratio: 20.0,
             thin: false,
             thick: true,
+            closed: None,
         },
         volumes: 0,
         capabilities: json!({ "multiattach": true, "volume_backend_name": "lvm" })
@@ -188,7 +189,7 @@ fn wanted(gib: u64) -> Request {
 #[test]
 fn each_filter_refuses_what_is_its_own() {
     type Spoil = fn(&mut Pool, &mut Request);
-    let rows: [(Filter, &str, Spoil); 19] = [
+    let rows: [(Filter, &str, Spoil); 20] = [
         (Filter::State, "never reported", |pool, _| pool.age = None),
         (Filter::State, "disabled: repair", |pool, _| pool.disabled = Some("repair".to_owned())),
         (Filter::State, "disabled", |pool, _| pool.disabled = Some(String::new())),
@@ -230,6 +231,7 @@ fn each_filter_refuses_what_is_its_own() {
             request.different_host = BTreeSet::from([agent(1)]);
         }),
         (Filter::Capacity, "10 GiB are wanted", |pool, _| pool.capacity.free = Space::Bytes(9 * GIB)),
+        (Filter::Capacity, "nothing new", |pool, _| pool.capacity.closed = Some("nothing new".to_owned())),
     ];
     assert_eq!(fits(&pool(1), &wanted(10)), Ok(()));
     for (filter, why, spoil) in rows {
@@ -471,7 +473,7 @@ fn any_pool() -> impl Strategy<Value = Pool> {
         1 => Just(Space::Infinite),
         1 => Just(Space::Unknown),
     ];
-    let flags = proptest::collection::vec(any::<bool>(), 5);
+    let flags = proptest::collection::vec(any::<bool>(), 6);
     let state = prop_oneof![
         6 => Just((Some(Duration::from_secs(1)), None)),
         1 => Just((None, None)),
@@ -499,6 +501,7 @@ fn any_pool() -> impl Strategy<Value = Pool> {
                 max_over_subscription_ratio: f64::from(quarters) / 4.0,
                 thin: flags[0],
                 thick: flags[1],
+                closed: (flags[5] && volumes == 1).then(|| "nothing new".to_owned()),
                 ..one.capacity
             };
             (one.multiattach, one.up, one.drained) = (flags[2], flags[3], flags[4] && volumes == 0);
@@ -578,6 +581,7 @@ fn holds(pool: &Pool, request: &Request) -> bool {
             Some(Provisioning::Thin) => space.thin,
             Some(Provisioning::Thick) => space.thick,
         }
+        && space.closed.is_none()
         && bounded
 }
 

@@ -86,6 +86,30 @@ async fn the_emptier_pool_is_chosen_and_an_agent_that_is_down_last() {
     assert_eq!(large.status, VolumeStatus::Creating);
 }
 
+/// More pools that take nothing new than there are attempts, each with more free data than the pool
+/// that takes the volume.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_takes_nothing_new_costs_no_attempt() {
+    // The control: one part less, and the thin pools come first.
+    for (metadata, chosen) in [(9_000, "host4@lvm#vg0"), (8_999, "host1@lvm#vg0:thin")] {
+        let rig = Rig::quiet_with(4, same);
+        rig.storage.state().pools.clear();
+        let (data_used, metadata_used) = (Some(100), Some(metadata));
+        let thin = v1::Pool { thick: false, data_used, metadata_used, ..pool("vg0:thin", 90) };
+        for host in &rig.hosts[..3] {
+            host.state().pools = vec![thin.clone()];
+        }
+        rig.hosts[3].state().pools = vec![pool("vg0", 10)];
+        rig.up().await;
+        let made = create(&rig, sized(1)).await.unwrap();
+        assert_eq!(made.place.host.as_deref(), Some(chosen));
+        rig.until_volume(made.id, VolumeStatus::Available).await;
+        assert_eq!(host_of(&rig, made.id).await, chosen);
+        let asked = rig.hosts.iter().filter(|host| !calls(host, made.id).is_empty()).count();
+        assert_eq!(asked, 1, "{metadata}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn types_choose_agents_and_pools_by_their_configured_names() {
     let rig = Rig::quiet_with(3, |options| {

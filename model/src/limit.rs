@@ -50,6 +50,14 @@ pub const VOLUME_BYTES_MIN: u64 = 4 * 1024 * 1024;
 /// number.
 pub const VOLUME_BYTES_MAX: u64 = (i64::MAX as u64) - 4 * 1024 * 1024 + 1;
 
+/// Fill level of a thin pool's data from which the pool takes no new volume, snapshot or growth, in
+/// parts of 10,000: what is left is for the volumes that are there.
+pub const THIN_POOL_DATA_CLOSED: u32 = 9_500;
+
+/// Fill level of a thin pool's metadata from which the pool takes nothing new, in parts of 10,000.
+/// A pool whose metadata are full has to be repaired, so it closes earlier.
+pub const THIN_POOL_METADATA_CLOSED: u32 = 9_000;
+
 /// Longest unit serial that LIO takes (`INQUIRY_VPD_SERIAL_LEN` 254 including the terminator).
 pub const SERIAL_BYTES_MAX: usize = 253;
 

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use mooring_api::{reports, v1};
 use mooring_model::AgentId;
+use mooring_model::limit::{THIN_POOL_DATA_CLOSED, THIN_POOL_METADATA_CLOSED};
 use serde_json::{Map, Value, json};
 
 use super::pool::{Capacity, Pool, Space, gib};
@@ -135,6 +136,7 @@ pub fn pool(agent: &Agent<'_>, reported: &v1::Pool, placed: Placed) -> Pool {
         max_over_subscription_ratio: settings.max_over_subscription_ratio,
         thin: !reported.thick,
         thick: reported.thick,
+        closed: closed(reported),
     };
     Pool {
         agent: agent.id,
@@ -201,6 +203,25 @@ fn failed(reported: &v1::Pool) -> Option<String> {
     let reasons = health.reasons.iter().filter(|reason| is_failed(reason.level));
     let codes: Vec<_> = reasons.map(|reason| reason.code.as_str()).collect();
     is_failed(health.level).then(|| codes.join(", "))
+}
+
+/// Returns the reason why a pool takes nothing new, by its agent's report: its agent would refuse
+/// each request. `None`: it takes them, or the agent is of an earlier release and does not report
+/// how full the pool is.
+fn closed(reported: &v1::Pool) -> Option<String> {
+    let levels = [
+        ("data", reported.data_used, THIN_POOL_DATA_CLOSED),
+        ("metadata", reported.metadata_used, THIN_POOL_METADATA_CLOSED),
+    ];
+    let full = levels.into_iter().find(|(_, used, closed)| used.is_some_and(|used| used >= *closed));
+    full.map(|(what, used, closed)| {
+        let percent = |parts: u32| parts / 100;
+        format!(
+            "{} % of its {what} are taken, and it takes nothing new from {} % on",
+            percent(used.unwrap_or(closed)),
+            percent(closed)
+        )
+    })
 }
 
 /// Returns the capabilities that Cinder has no word for. A fact that the agent does not report has

@@ -86,6 +86,9 @@ pub struct Capacity {
     pub thin: bool,
     /// `true`: thick volumes can be made.
     pub thick: bool,
+    /// Reason why the pool takes no new volume, snapshot or growth, however much of it is free, by
+    /// its agent's report. `None`: it takes them.
+    pub closed: Option<String>,
 }
 
 impl Capacity {
@@ -143,6 +146,9 @@ impl Capacity {
 
     /// Returns the reason why a volume of this size has no place there. `None`: it has.
     pub fn refuses(&self, bytes: u64, provisioning: Option<Provisioning>) -> Option<String> {
+        if self.closed.is_some() {
+            return self.closed.clone();
+        }
         // A pool that cannot tell its free space is believed to have enough.
         self.free.bytes()?;
         let Some(total) = self.total.bytes() else {

@@ -16,7 +16,7 @@ use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Facts, volume_specs};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
-use crate::schedule::PoolRef;
+use crate::schedule::{Pool, PoolRef};
 use crate::store::{Abort, AttachmentRow, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
 
 /// Most keys in a volume's metadata.
@@ -46,6 +46,19 @@ pub(super) fn not_a_source(db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
         Some(made) => Err(Refusal::Invalid(format!("Invalid volume: {made} is being made from it.")).into()),
         None => Ok(()),
     }
+}
+
+/// Refuses a snapshot or growth of a volume whose pool takes nothing new: its agent would refuse it
+/// after the call was accepted. How full the pool is, operators read at its host.
+pub(super) fn not_closed(own: Option<&Pool>, volume: &VolumeRow) -> Result<(), Refusal> {
+    if own.is_none_or(|pool| pool.capacity.closed.is_none()) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid(format!(
+        "Invalid volume: the pool of volume {} is almost full, and takes no snapshot and no growth: try again when there is \
+         room in it, or ask the operator",
+        volume.id
+    )))
 }
 
 /// A volume, in the form in which policies see it.

@@ -6,6 +6,7 @@
 //! What must never happen here: a pool called usable that fails writes; a state that stays when
 //! there is room again. Each is derived from the last view alone.
 
+use mooring_model::limit::{THIN_POOL_DATA_CLOSED, THIN_POOL_METADATA_CLOSED};
 use mooring_model::{ByteSize, Cure, LV_TAG, LvName, Problem, VgName};
 
 use crate::lvm::commands::RawLv;
@@ -46,13 +47,6 @@ pub enum Fullness {
 
 /// Fill level from which an operator should act on a pool, in parts of 10,000.
 const NEARLY_FULL: u32 = 8_000;
-
-/// Fill level of the data from which a pool takes nothing new, in parts of 10,000.
-const DATA_CLOSED: u32 = 9_500;
-
-/// Fill level of the metadata from which a pool takes nothing new, in parts of 10,000. A pool whose
-/// metadata are full has to be repaired, so it closes earlier.
-const METADATA_CLOSED: u32 = 9_000;
 
 /// Fill level of a full pool, in parts of 10,000.
 const FULL: u32 = 10_000;
@@ -101,11 +95,11 @@ impl SeenPool {
 
     /// Returns how full the pool is, by its data or its metadata, whichever closes more.
     pub fn fullness(&self) -> Fullness {
-        self.data_fullness().max(fullness(self.metadata, METADATA_CLOSED))
+        self.data_fullness().max(fullness(self.metadata, THIN_POOL_METADATA_CLOSED))
     }
 
     fn data_fullness(&self) -> Fullness {
-        if self.out_of_data { Fullness::Full } else { fullness(self.data, DATA_CLOSED) }
+        if self.out_of_data { Fullness::Full } else { fullness(self.data, THIN_POOL_DATA_CLOSED) }
     }
 
     /// Returns the advice for an operator. `None` if the pool has room.
@@ -127,7 +121,7 @@ impl SeenPool {
             Fullness::Full => said.push(format!("it is full, and writes of hosts fail: {extend}")),
         }
         let extend = format!("extend it (lvextend --poolmetadatasize +SIZE {group}/{name})");
-        match fullness(self.metadata, METADATA_CLOSED) {
+        match fullness(self.metadata, THIN_POOL_METADATA_CLOSED) {
             Fullness::Roomy => {}
             Fullness::Nearly | Fullness::Closed => {
                 let taken = self.metadata.unwrap_or(0) / 100;
