@@ -276,6 +276,7 @@ fn time(ctx: &Ctx, key: &str) -> Result<Option<SystemTime>, Fault> {
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Json<Value>, Fault> {
+    ctx.query.only(&["since", "until", "user", "object", "limit", "marker"])?;
     let limit = ctx.query.number("limit")?.map_or(AUDIT_LINES_DEFAULT, |limit| {
         // The service has a smaller bound.
         u32::try_from(limit).unwrap_or(u32::MAX)

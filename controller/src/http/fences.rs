@@ -34,6 +34,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.query.only(&["all"])?;
     let lifted = ctx.query.flag("all")?;
     let fences = app.backend().fences(&ctx.caller, lifted).await?;
     Ok(Json(json!({ "fences": fences.iter().map(view).collect::<Vec<_>>() })))

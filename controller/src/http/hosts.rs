@@ -36,6 +36,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.query.only(&[])?;
     let hosts = app.backend().hosts(&ctx.caller).await?;
     Ok(Json(json!({ "hosts": hosts.iter().map(view).collect::<Vec<_>>() })))
 }

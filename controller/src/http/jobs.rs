@@ -26,6 +26,7 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.query.only(&[])?;
     let all = app.backend().jobs(&ctx.caller).await?;
     let hosts: Vec<_> = all.hosts.iter().map(host).collect();
     Ok(Json(json!({ "jobs": all.jobs.iter().map(view).collect::<Vec<_>>(), "hosts": hosts })))

@@ -103,7 +103,9 @@ fn page(ctx: &Ctx, lvs: Vec<ManageableVolume>) -> Result<Vec<ManageableVolume>, 
 async fn shown<B: Backend>(app: &App<B>, ctx: &Ctx, in_full: bool) -> Answer {
     ctx.since(Version::MANAGEABLE)?;
     let host = host(ctx.query.get("host"), ctx.query.get("cluster"))?;
+    let known = ctx.query.knows(&["host", "cluster"], ctx.version)?;
     let mut lvs = app.backend().manageable_volumes(&ctx.caller, &host).await?;
+    lvs.retain(|_| known);
     sort(ctx, &mut lvs)?;
     let view = |lv: &ManageableVolume| {
         let mut view = json!({

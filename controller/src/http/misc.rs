@@ -105,6 +105,8 @@ async fn zones<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
 /// checked against.
 async fn filters(ctx: Ctx) -> Answer {
     ctx.since(Version::RESOURCE_FILTERS)?;
+    // This list is younger than strict filters: other keys are refused.
+    ctx.query.knows(&["resource"], ctx.version)?;
     let wanted = ctx.query.get("resource");
     let all =
         COLLECTIONS.iter().filter(|one| wanted.is_none_or(|wanted| wanted == one.resource)).map(|one| {
@@ -115,7 +117,10 @@ async fn filters(ctx: Ctx) -> Answer {
 }
 
 async fn hosts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
-    let hosts = app.backend().storage_hosts(&ctx.caller).await?;
+    let zone = ctx.query.get("zone").filter(|zone| !zone.is_empty());
+    let known = ctx.query.knows(&["zone"], ctx.version)?;
+    let mut hosts = app.backend().storage_hosts(&ctx.caller).await?;
+    hosts.retain(|host| known && zone.is_none_or(|zone| host.zone == zone));
     let view = |host: &crate::domain::StorageHost| {
         json!({
             "host_name": host.name,

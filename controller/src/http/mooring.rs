@@ -61,6 +61,7 @@ pub(super) fn wait(ctx: &Ctx, default: Duration) -> Result<Wait, Fault> {
 }
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.query.only(&["volume"])?;
     let volume = ctx.query.get("volume").map(volume_id).transpose()?;
     let mut all = app.backend().live_all(&ctx.caller).await?;
     if let Some(volume) = volume {
@@ -222,6 +223,7 @@ async fn show_receipt<B: Backend>(State(app): State<App<B>>, ctx: Ctx, At(id): A
 }
 
 async fn list_receipts<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Answer {
+    ctx.query.only(&["volume", "attachment", "limit"])?;
     let volume = ctx.query.get("volume").map(volume_id).transpose()?;
     let attachment = ctx.query.get("attachment").map(attachment_id).transpose()?;
     let limit = ctx.query.number("limit")?.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(RECORDS_MAX);

@@ -77,6 +77,35 @@ impl Query {
         }
     }
 
+    /// Refuses keys beside these. For our own lists, whose clients know all of their keys.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Fault> {
+        match self.0.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let shown: String = key.chars().take(64).collect();
+                Err(Fault::bad_request(format!(
+                    "The query string says '{shown}', which this list does not know."
+                )))
+            }
+        }
+    }
+
+    /// Returns `true` if a list that is no [`Collection`]'s may answer: it knows these keys and the
+    /// common ones. Others are refused from the version of strict filters on; below it the list is
+    /// empty.
+    pub(super) fn knows(&self, known: &[&str], version: Version) -> Result<bool, Fault> {
+        let unknown: Vec<_> = self
+            .pairs()
+            .map(|(key, _)| key)
+            .filter(|key| !known.contains(key) && !COMMON.contains(key))
+            .map(|key| key.chars().take(64).collect::<String>())
+            .collect();
+        if !unknown.is_empty() && version >= Version::STRICT_FILTERS {
+            return Err(unknown_filters(&unknown));
+        }
+        Ok(unknown.is_empty())
+    }
+
     /// Reads the query for a list of this collection. Keys that the collection lacks, or that only
     /// admins may filter by, are refused from the version `strict` on. Below it, as in Cinder, an
     /// admin's find nothing, and those of others are dropped. The same holds for a type's extra
@@ -112,9 +141,7 @@ impl Query {
         }
         if !unknown.is_empty() {
             if ctx.version >= strict {
-                let list = unknown.join(", ");
-                let text = format!("Invalid filters {list} are found in query options.");
-                return Err(Fault::bad_request(text));
+                return Err(unknown_filters(&unknown));
             }
             query.filters.extend(ctx.caller.admin.then_some(Filter { key: &UNKNOWN, test: Test::Nothing }));
         }
@@ -175,6 +202,10 @@ impl Query {
         parts.push(format!("marker={}", encoded(marker)));
         parts.join("&")
     }
+}
+
+fn unknown_filters(names: &[String]) -> Fault {
+    Fault::bad_request(format!("Invalid filters {} are found in query options.", names.join(", ")))
 }
 
 fn encoded(text: &str) -> String {

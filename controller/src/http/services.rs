@@ -35,13 +35,16 @@ pub(super) fn routes<B: Backend>() -> Routes<B> {
 
 async fn list<B: Backend>(State(app): State<App<B>>, ctx: Ctx) -> Result<Json<Value>, Fault> {
     let (host, binary) = (ctx.query.get("host"), ctx.query.get("binary"));
+    let known = ctx.query.knows(&["host", "binary"], ctx.version)?;
     let mut services = app.backend().services(&ctx.caller).await?;
     // A host may be named without its back end.
     let is_host = |service: &ServiceState, wanted: &str| {
         service.host == wanted || service.host.split('@').next() == Some(wanted)
     };
     services.retain(|service| {
-        host.is_none_or(|host| is_host(service, host)) && binary.is_none_or(|binary| service.binary == binary)
+        known
+            && host.is_none_or(|host| is_host(service, host))
+            && binary.is_none_or(|binary| service.binary == binary)
     });
     Ok(Json(json!({ "services": services.iter().map(|service| view(&ctx, service)).collect::<Vec<_>>() })))
 }

@@ -88,6 +88,20 @@ async fn lists_are_sorted_and_paged() {
 }
 
 #[tokio::test]
+async fn a_list_of_lvs_drops_no_key() {
+    let api = api();
+    for collection in ["manageable_volumes", "manageable_volumes/detail"] {
+        let ask = async |version: &str, query: &str| {
+            api.v3(version, "GET", &format!("/{collection}?host={HOST}{query}"), None).await
+        };
+        assert_eq!(names(&ask("3.31", "&limit=1000").await.body).len(), 3, "the control");
+        assert!(names(&ask("3.30", "&size=2").await.body).is_empty());
+        let text = "Invalid filters size are found in query options.";
+        ask("3.31", "&size=2").await.is_fault(400, "badRequest", text);
+    }
+}
+
+#[tokio::test]
 async fn an_lv_becomes_a_volume() {
     let api = api();
     let body = |reference: Value| {

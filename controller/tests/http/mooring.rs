@@ -589,6 +589,29 @@ async fn the_records_of_detaches() {
 }
 
 #[tokio::test]
+async fn our_lists_refuse_keys_that_they_do_not_know() {
+    let api = Api::new();
+    for (list, known) in [
+        ("attachments", format!("volume={DEAD}")),
+        ("receipts", format!("volume={DEAD}&attachment={DEAD}&limit=1")),
+        (
+            "audit",
+            "since=2026-11-18T11:06:40Z&until=2026-11-18T11:06:40Z&user=u&object=o&limit=1&marker=1"
+                .to_owned(),
+        ),
+        ("fences", "all=true".to_owned()),
+        ("hosts", String::new()),
+        ("jobs", String::new()),
+    ] {
+        let ask = async |query: &str| api.call("GET", &format!("/mooring/v1/{list}?{query}")).send().await;
+        assert_eq!(ask(&known).await.status, 200, "{list}: the control");
+        let refused = ask(&format!("{known}&status=attached")).await;
+        let text = "The query string says 'status', which this list does not know.";
+        refused.is_fault(400, "badRequest", text);
+    }
+}
+
+#[tokio::test]
 async fn a_volume_says_what_is_wrong_with_it() {
     let api = Api::new();
     let volume = api.volume("v").await;

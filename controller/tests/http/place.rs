@@ -90,6 +90,35 @@ async fn services_grow_with_versions() {
 }
 
 #[tokio::test]
+async fn a_list_without_a_collection_drops_no_key() {
+    let api = Api::new();
+    for (path, list, filter, key) in [
+        ("/os-services", "services", "binary=cinder-volume", "state=down"),
+        ("/os-services", "services", "host=storage1", "status=enabled"),
+        ("/os-hosts", "hosts", "zone=nova", "service=cinder-volume"),
+        ("/os-hosts", "hosts", "zone=", "host_name=storage1"),
+    ] {
+        let ask =
+            async |version: &str, query: &str| api.v3(version, "GET", &format!("{path}?{query}"), None).await;
+        // The control: what is known is applied, and keys of pages leave nothing out.
+        for known in [filter, "limit=1000", "sort_dir=asc&all_tenants=true"] {
+            let all = ask("3.31", known).await.body[list].clone();
+            assert!(!all.as_array().unwrap().is_empty(), "{path} {known}: {all}");
+        }
+        for query in [key.to_owned(), format!("{filter}&{key}")] {
+            let older = ask("3.30", &query).await;
+            assert_eq!((older.status.as_u16(), &older.body[list]), (200, &json!([])), "{path} {query}");
+            let name = key.split('=').next().unwrap();
+            let text = format!("Invalid filters {name} are found in query options.");
+            ask("3.31", &query).await.is_fault(400, "badRequest", &text);
+        }
+    }
+    assert_eq!(api.get("/os-hosts?zone=elsewhere").await.body["hosts"], json!([]));
+    let text = "Invalid filters type are found in query options.";
+    api.get("/resource_filters?resource=volume&type=x").await.is_fault(400, "badRequest", text);
+}
+
+#[tokio::test]
 async fn services_are_changed_and_say_so() {
     let api = Api::new();
     let body = json!({ "binary": "cinder-volume", "host": "storage1@lvm" });

@@ -7,6 +7,7 @@ pub(super) const BLOCK_STORAGE: &[Operation] = &[
     op("GET", "/os-hosts", "listStorageHosts", "Storage hosts")
         .policies(&["volume_extension:hosts"])
         .admin()
+        .queries(&[("zone", TEXT)])
         .gives("StorageHosts"),
     op("GET", "/os-hosts/{name}", "showStorageHost", "The usage of a storage host")
         .policies(&["volume_extension:hosts"])
