@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
-use mooring_controller::domain::{AttachAction, AttachmentStatus, ExportAsk, VolumeAction, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachmentStatus, Caller, ExportAsk, VolumeAction, VolumeStatus,
+};
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::{AttachmentId, ImageFormat, ImageSource, VolumeId};
@@ -76,6 +78,13 @@ async fn a_failed_attachment_that_holds_its_grant_is_named() {
     for verb in VERBS {
         is_named(call(&rig, verb, volume).await, id);
     }
+    // Operators are told its host, and its project is not.
+    let refused = async |caller: &Caller| {
+        rig.service.delete_volume(caller, volume).await.map_err(in_words).unwrap_err().to_string()
+    };
+    let (ours, theirs) = (refused(&admin()).await, refused(&member("p")).await);
+    assert!(ours.contains(&format!("attachment {id} on host ")), "{ours}");
+    assert!(theirs.contains(&format!("attachment {id} (error_attaching)")), "{theirs}");
     // A refused verb has ended nothing.
     let seen = rig.service.attachment(&admin(), id).await.unwrap();
     assert_eq!((seen.status, rig.storage.granted(volume).len()), (AttachmentStatus::ErrorAttaching, 1));

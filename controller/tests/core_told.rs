@@ -2,14 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
-use crate::support::{LONG, Rig, SHORT, admin, client, cured, member, native, new_volume, until};
+use crate::support::{LONG, Rig, SHORT, admin, client, connector, cured, member, native, new_volume, until};
 use mooring_api::v1;
-use mooring_controller::domain::{AttachmentStatus, Caller, VolumeStatus};
+use mooring_controller::domain::{
+    AttachAction, AttachmentStatus, Caller, NewAttachment, NewConnector, NewFence, Rotating, VolumeAction,
+    VolumeStatus,
+};
 use mooring_controller::http::in_words;
 use mooring_controller::list::ListQuery;
-use mooring_controller::service::Refusal;
-use mooring_model::Mode;
+use mooring_controller::service::{NewSecrets, Refusal};
+use mooring_model::{Cache, Mode, VolumeId};
 use tonic::Code;
+use uuid::Uuid;
 
 /// A text that names a device, with characters that a terminal obeys.
 const OWN: &str = "/dev/mapper/backing\u{202e} is\u{7} full\nsecond line";
@@ -123,4 +127,139 @@ async fn a_refusal_tells_its_project_of_no_agent() {
         theirs.contains("is in review: nothing is changed at it") && !theirs.contains("newer"),
         "{theirs}"
     );
+}
+
+/// Checks that a refusal says this.
+fn says(refused: Refusal, wanted: &str) -> String {
+    let text = in_words(refused).to_string();
+    assert!(text.contains(wanted), "{wanted:?}: {text}");
+    text
+}
+
+/// Checks that a refusal says this, and has none of these words.
+fn hides(refused: Refusal, wanted: &str, names: &[&str]) {
+    let text = says(refused, wanted);
+    for name in names {
+        assert!(!text.contains(name), "{name:?}: {text}");
+    }
+}
+
+async fn rotate(rig: &Rig, caller: &Caller, volume: VolumeId) -> Refusal {
+    rig.service.rotate_secrets(caller, volume, NewSecrets::default(), SHORT).await.unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_of_secrets_tells_its_project_of_no_agent() {
+    const WAITS: &str = "or its host, is at it or does not answer";
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(true).await;
+    let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let (user, operator) = (member("p"), admin());
+    let names = ["host1", "agent storage", "storage has", "is down"];
+    // First the host does not take the new secret, and then the storage node.
+    rig.hosts[0].state().knobs.keeps_one_secret = true;
+    rig.storage.state().knobs.pending = true;
+    hides(rotate(&rig, &user, volume).await, WAITS, &names);
+    says(rotate(&rig, &operator, volume).await, "host1 does not know the new secret");
+    rig.hosts[0].state().knobs.keeps_one_secret = false;
+    rig.hosts[0].publish_connection(&volume.to_string());
+    until("the target's turn", async || {
+        let found = rig.service.live(&operator, id, None, SHORT).await.unwrap().secret_rotation;
+        if found == Some(Rotating::Target) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+    hides(rotate(&rig, &user, volume).await, WAITS, &names);
+    says(rotate(&rig, &operator, volume).await, "storage has not shown the new secret");
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    hides(rotate(&rig, &user, volume).await, WAITS, &names);
+    says(rotate(&rig, &operator, volume).await, "agent storage is down: ");
+    rig.hosts[0].set_down(true);
+    rig.until_host("host1", |host| !host.up).await;
+    hides(rotate(&rig, &user, volume).await, "ask again when it is up", &["host1", "agent "]);
+    says(rotate(&rig, &operator, volume).await, "agent host1 is down: ");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_names_hosts_to_those_only_who_see_them() {
+    let (rig, volume, snapshots) = Rig::thin(1).await;
+    let (user, operator) = (member("p"), admin());
+    let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let revert = async |caller: &Caller| {
+        let to = VolumeAction::Revert(Some(snapshots[0]));
+        rig.service.volume_action(caller, volume, to).await.unwrap_err()
+    };
+    hides(revert(&user).await, &format!("detach attachment {id} (attached)"), &["host1"]);
+    says(revert(&operator).await, &format!("detach attachment {id} on host host1 (attached)"));
+    let broken = (v1::ConnectionPhase::Recovering, v1::Problem::default());
+    rig.hosts[0].state().knobs.broken = Some(broken);
+    let refused = rig.service.check_disk(&user, id).await.unwrap_err();
+    hides(refused, &format!("attachment {id} has no verified disk"), &["host1"]);
+
+    // The older calls.
+    let volume = rig.volume(false).await;
+    let act = async |caller: &Caller, action| rig.service.attach_action(caller, volume, action, LONG).await;
+    let connect = |host: &str| {
+        let mut connector = connector(1);
+        connector.insert("host".to_owned(), host.into());
+        AttachAction::InitializeConnection { connector }
+    };
+    let attach = |host: Option<&str>| AttachAction::Attach {
+        instance: Some(Uuid::from_u128(7)),
+        host: host.map(str::to_owned),
+        mountpoint: "/dev/vdb".to_owned(),
+        mode: None,
+    };
+    act(&operator, connect("node1")).await.unwrap();
+    let known = "is connected already under this initiator, by attachment ";
+    hides(act(&user, connect("elsewhere")).await.unwrap_err(), known, &["on host", "node1"]);
+    says(act(&operator, connect("elsewhere")).await.unwrap_err(), " on host node1");
+    act(&operator, attach(None)).await.unwrap();
+    let known = "is attached to this server already, by attachment ";
+    hides(act(&user, attach(Some("elsewhere"))).await.unwrap_err(), known, &["on host", "node1"]);
+    says(act(&operator, attach(Some("elsewhere"))).await.unwrap_err(), " on host node1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connect_names_no_agent_and_no_fence_to_a_project() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let (user, operator) = (member("p"), admin());
+    let connect = async |caller: &Caller, new: NewAttachment| {
+        rig.service.create_attachment(caller, new, LONG).await.unwrap_err()
+    };
+    let fc = || {
+        let port = "200052540014000b";
+        let connector = serde_json::json!({ "host": "node3", "wwpns": [port], "wwnns": [port] });
+        let connector = NewConnector::Client(connector.as_object().unwrap().clone());
+        NewAttachment { connector, ..client(volume, 3) }
+    };
+    hides(connect(&user, fc()).await, "no common transport", &["agent storage "]);
+    says(connect(&operator, fc()).await, "storage agent storage serves iSCSI");
+    let fence = NewFence { reason: Some("rack 4 burns".to_owned()), ..NewFence::default() };
+    rig.service.fence_host(&operator, "iqn.2026-01.org.example:node7", fence, LONG).await.unwrap();
+    let names = ["rack 4", "unfence"];
+    hides(connect(&user, client(volume, 7)).await, "is fenced: ask the operator", &names);
+    let ours =
+        says(connect(&operator, client(volume, 7)).await, "host unfence iqn.2026-01.org.example:node7");
+    assert!(ours.contains("rack 4 burns"), "{ours}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_an_earlier_release_is_named_to_no_project() {
+    let rig = Rig::quiet(1);
+    {
+        let mut state = rig.hosts[0].state();
+        (state.knobs.knows_no_cache, state.knobs.knows_no_secrets) = (true, true);
+    }
+    rig.up().await;
+    rig.until_host("host1", |host| host.report.is_some()).await;
+    let volume = rig.volume(false).await;
+    let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let user = member("p");
+    hides(rotate(&rig, &user, volume).await, "which secrets it knows", &["host1"]);
+    let refused = rig.service.set_cache(&user, id, Cache::Off, SHORT).await.unwrap_err();
+    hides(refused, "of an earlier release", &["host1"]);
+    let refused = rig.service.check_disk(&user, id).await.unwrap_err();
+    hides(refused, "cannot look at disks", &["host1"]);
 }

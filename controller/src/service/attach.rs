@@ -43,6 +43,8 @@ pub(super) struct Place {
     without_fc: Option<FcFault>,
     /// `true` if the host's name is only the word of the user who made the call.
     claimed: bool,
+    /// `true` if the caller sees the hosts: refusals name agents and fences then.
+    reads_hosts: bool,
     /// The cache flag of the call. `None` if the call names none.
     cache: Option<Cache>,
     pub(super) connector: Option<Map<String, Value>>,
@@ -262,7 +264,8 @@ fn chosen(
 ) -> Result<Initiators, Refusal> {
     let agent = facts.agents.by_id(volume.agent);
     let served = agent.and_then(|agent| agent.served());
-    let name = facts.agents.name_of(volume.agent);
+    let name =
+        if place.reads_hosts { facts.agents.name_of(volume.agent) } else { "of the volume".to_owned() };
     let mut offer = place.offer.clone();
     if let Some(host) = place.native {
         // Without an explicit transport, reuse the one that this host already has.
@@ -292,7 +295,7 @@ pub(super) fn connect(
 ) -> Result<Option<String>, Abort> {
     super::has_no_twin(db, volume)?;
     let initiators = chosen(facts, volume, specs, &place, rows)?;
-    fence::forbids(db, &initiators, place.host.as_deref())?;
+    fence::forbids(db, &initiators, place.host.as_deref(), place.reads_hosts)?;
     if let Some(why) = ends_first(rows, row, &initiators, &place) {
         return Ok(Some(why));
     }

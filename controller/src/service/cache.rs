@@ -43,10 +43,11 @@ fn wanted(db: &Db<'_>, row: &AttachmentRow) -> Result<Option<Wanted>, Abort> {
 /// Refuses `off` for a host whose agent does not know the flag.
 pub(super) fn may_be(agent: &Agent, cache: Cache) -> Result<(), Refusal> {
     match agent.can_turn_cache_off().filter(|_| cache == Cache::Off) {
-        Some(false) => Err(Refusal::Conflict(format!(
-            "host {} cannot turn a disk's page cache off: its agent is of an earlier release. Update it, or attach with cache on",
-            agent.entry.name
-        ))),
+        Some(false) => {
+            let text = "the host cannot turn a disk's page cache off: its agent is of an earlier release. Update it, or attach with \
+                        cache on";
+            Err(Refusal::Conflict(text.to_owned()))
+        }
         Some(true) | None => Ok(()),
     }
 }

@@ -39,7 +39,7 @@ impl Service {
             }
             Err(_) if agent.can_turn_cache_off() == Some(false) => {
                 let text = format!(
-                    "the agent of host {name} is of an earlier release, and cannot look at disks: update it"
+                    "the agent of attachment {id}'s host is of an earlier release, and cannot look at disks: update it"
                 );
                 return Err(Refusal::Conflict(text));
             }
@@ -48,8 +48,7 @@ impl Service {
             }
         };
         if check.disk.is_none() {
-            let text =
-                format!("host {name} has no verified disk of volume {} now: see the attachment", row.volume);
+            let text = format!("the host of attachment {id} has no verified disk now: see the attachment");
             return Err(Refusal::Conflict(text));
         }
         Ok(AttachmentCheck { attachment: id, volume: row.volume, host: name, check })

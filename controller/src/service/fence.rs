@@ -50,9 +50,20 @@ struct Cutting {
     spec_changes: SpecChanges,
 }
 
-/// Refuses a new access that a fence in force forbids.
-pub(super) fn forbids(db: &Db<'_>, initiator: &Initiators, host: Option<&str>) -> Result<(), Abort> {
+/// Refuses a new access that a fence in force forbids. Only a caller who sees the hosts reads the
+/// fence's name and reason.
+pub(super) fn forbids(
+    db: &Db<'_>,
+    initiator: &Initiators,
+    host: Option<&str>,
+    reads_hosts: bool,
+) -> Result<(), Abort> {
     let Some(fence) = db.fence_of(initiator, host)? else { return Ok(()) };
+    if !reads_hosts {
+        return Err(
+            Refusal::Conflict(format!("{initiator} is fenced: ask the operator, who sees why")).into()
+        );
+    }
     let FenceRow { name, reason, .. } = fence;
     let why = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
     let text =

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 
 use mooring_model::{Cut, VolumeId, VolumeKind};
 
-use super::revert::who;
-use super::{Refusal, Service, not_in_review, volumes};
+use super::{Refusal, Service, not_in_review, told, volumes};
 use crate::domain::{Caller, IsolationChange, VolumeIsolation};
 use crate::flow::{Facts, volume_specs};
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -35,8 +34,14 @@ pub(super) fn seen(facts: &Facts, volume: &VolumeRow) -> Option<VolumeIsolation>
 }
 
 /// Refuses to isolate a volume with grants: their holders would get errors.
-fn refuse_survivors(id: VolumeId, rows: &[AttachmentRow]) -> Result<(), Refusal> {
-    let who: Vec<_> = rows.iter().filter(|row| row.wants_grant()).map(who).collect();
+fn refuse_survivors(
+    facts: &Facts,
+    caller: &Caller,
+    id: VolumeId,
+    rows: &[AttachmentRow],
+) -> Result<(), Refusal> {
+    let kept = rows.iter().filter(|row| row.wants_grant());
+    let who: Vec<_> = kept.map(|row| told::who(facts, caller, row)).collect();
     if who.is_empty() {
         return Ok(());
     }
@@ -70,7 +75,7 @@ fn set(
                 return Err(Refusal::Conflict(text).into());
             }
             if !force {
-                refuse_survivors(id, &db.attachments_of(id)?)?;
+                refuse_survivors(facts, caller, id, &db.attachments_of(id)?)?;
             }
             Some(db.now)
         }

@@ -13,9 +13,8 @@ use std::time::Duration;
 use mooring_api::v1;
 use mooring_model::{AgentId, ByteSize, ExistingLv, LvName, PoolName, VolumeId};
 
-use super::revert::who;
 use super::volumes::{check_metadata, not_a_source};
-use super::{Refusal, Service, failed, not_in_review, text_limit, types, view, volumes};
+use super::{Refusal, Service, failed, not_in_review, text_limit, told, types, view, volumes};
 use crate::agents::Agent;
 use crate::agents::calls::CallError;
 use crate::domain::{Caller, Hints, LvReference, ManageVolume, ManageableVolume, Volume, VolumeStatus};
@@ -198,7 +197,10 @@ fn unmanage(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId) -> Result
         ));
     }
     if let Some(row) = failed::end(db, caller, id)?.first() {
-        return invalid(format!("Volume {id} is attached ({}): detach it first.", who(row)));
+        return invalid(format!(
+            "Volume {id} is attached ({}): detach it first.",
+            told::who(facts, caller, row)
+        ));
     }
     if let Some(snapshot) = db.snapshots_of(id)?.first() {
         return invalid(format!(

@@ -288,7 +288,7 @@ impl Service {
                 VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
                 VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
                 VolumeAction::ForceDelete => force_delete(db, &caller, &volume),
-                VolumeAction::Revert(to) => revert::begin(db, &volume, to),
+                VolumeAction::Revert(to) => revert::begin(&facts, db, &caller, &volume, to),
                 VolumeAction::Extend { size_gib, online } => {
                     extend(&facts, db, &caller, &volume, size_gib, online)
                 }

@@ -9,22 +9,22 @@ use mooring_model::{Revert, RevertId, VolumeId};
 
 use super::isolate::not_isolated;
 use super::volumes::not_a_source;
-use super::{Refusal, failed, not_in_review};
-use crate::domain::VolumeStatus;
+use super::{Refusal, failed, not_in_review, told};
+use crate::domain::{Caller, VolumeStatus};
 use crate::error::announced_attachments;
-use crate::flow::volume_specs;
+use crate::flow::{Facts, volume_specs};
 use crate::rules::Operation;
-use crate::store::{Abort, AttachmentRow, Db, KeptRevert, VolumeRow};
-
-/// The attachment that must end first, in words for people.
-pub(super) fn who(row: &AttachmentRow) -> String {
-    let host = row.host.as_ref().map(|host| format!(" on host {host}")).unwrap_or_default();
-    format!("attachment {}{host} ({})", row.id, row.status)
-}
+use crate::store::{Abort, Db, KeptRevert, VolumeRow};
 
 /// Orders a volume reverted to its newest snapshot: `reverting` at once, `available` when its agent
 /// reports the end. `None`: the caller named no snapshot.
-pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Result<(), Abort> {
+pub(super) fn begin(
+    facts: &Facts,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    to: Option<VolumeId>,
+) -> Result<(), Abort> {
     let id = volume.id;
     not_in_review(volume)?;
     not_isolated(volume)?;
@@ -42,7 +42,7 @@ pub(super) fn begin(db: &Db<'_>, volume: &VolumeRow, to: Option<VolumeId>) -> Re
     if !rows.is_empty() {
         // A host that reaches the volume has parts of it in memory, and would write them over the
         // restored data.
-        let who: Vec<_> = rows.iter().map(who).collect();
+        let who: Vec<_> = rows.iter().map(|row| told::who(facts, caller, row)).collect();
         let text = format!(
             "Invalid volume: {cannot} Volume's status must be 'available', and it is attached: detach {} first.",
             who.join(", ")

@@ -11,7 +11,7 @@ use std::time::Duration;
 use mooring_model::{AttachmentId, Iqn, VolumeId};
 use tokio::time::Instant;
 
-use super::{Refusal, Service, Wait, not_in_review, volumes};
+use super::{Refusal, Service, Wait, not_in_review, told, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller};
 use crate::flow::Facts;
 use crate::flow::volume_specs::{self, SpecChanges};
@@ -82,7 +82,7 @@ fn chosen(
 }
 
 /// Refuses a rotation that would leave a host without a secret that its target accepts.
-fn may_rotate(facts: &Facts, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
+fn may_rotate(facts: &Facts, caller: &Caller, row: &AttachmentRow, force: bool) -> Result<(), Refusal> {
     let Some(host) = row.native else {
         if force {
             return Ok(());
@@ -95,19 +95,19 @@ fn may_rotate(facts: &Facts, row: &AttachmentRow, force: bool) -> Result<(), Ref
         )));
     };
     let agent = facts.agents.up(host).map_err(|why| {
-        Refusal::Unavailable(format!(
+        let why = format!(
             "{why}: a host must know the new secret before its target wants it. Nothing was changed; try again when it answers"
-        ))
+        );
+        told::down(facts, caller, why)
     })?;
-    let name = &agent.entry.name;
     let Some(report) = agent.connection(row.volume).report else {
-        let text = format!("host {name} has not said yet how attachment {} stands: try again", row.id);
+        let text = format!("the host of attachment {} has not said yet how it stands: try again", row.id);
         return Err(Refusal::Unavailable(text));
     };
     if report.secrets.is_none() {
         return Err(Refusal::Conflict(format!(
-            "host {name} does not say which secrets it knows: its agent or mooring-sessiond is of an earlier release, or does not answer. \
-             Update both and restart them (no session is lost by that), or see `mooring attachment show {}`",
+            "the host of attachment {0} does not say which secrets it knows: its agent or mooring-sessiond is of an earlier release, \
+             or does not answer. Update both and restart them (no session is lost by that), or see `mooring attachment show {0}`",
             row.id
         )));
     }
@@ -133,7 +133,7 @@ fn begin(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, new: NewSecr
     let rows = db.attachments_of(id)?;
     let nexuses = chosen(id, &rows, new)?;
     for row in nexuses.values().flatten() {
-        may_rotate(facts, row, new.force)?;
+        may_rotate(facts, caller, row, new.force)?;
     }
     let mut changed = false;
     for (initiator, rows) in &nexuses {
@@ -210,6 +210,7 @@ impl Service {
             let read = move |db: &Db<'_>| waits_for(&facts, db, &of);
             let Some(why) = self.store.read("read how a rotation stands", read).await? else { break };
             if permits::until(deadline, changes.changed()).await.is_err() {
+                let why = self.waits_for(caller, why);
                 return Err(Refusal::Pending(format!(
                     "the secrets of volume {id} are being rotated: {why}; it goes on by itself, sessions stay, and a host that logs in again \
                      meanwhile gets in. Ask again, or see secret_rotation of its attachments"

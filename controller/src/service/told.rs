@@ -1,5 +1,6 @@
-//! Agents' own words for callers who may not read them. Such words name hosts, devices and paths,
-//! which are the operator's; a project gets a sentence that follows from what failed.
+//! Agents' own words, and names of hosts, for callers who may not read them. Such words name hosts,
+//! devices and paths, which are the operator's; a project gets a sentence that follows from what
+//! failed.
 //!
 //! What must never happen here: a sentence that contains a word of an agent.
 
@@ -8,7 +9,7 @@ use super::{Refusal, Service, volumes};
 use crate::domain::{AttachmentLive, AttachmentStatus, Caller, Message, VolumeStatus};
 use crate::flow::Facts;
 use crate::policy::Target;
-use crate::store::{self, Abort};
+use crate::store::{self, Abort, AttachmentRow};
 
 /// The reason of a review.
 pub(super) const IN_REVIEW: &str = "nothing is changed at it until the operator has decided";
@@ -36,13 +37,25 @@ const UNHEARD: &str = "a storage node was not heard since the controller's datab
                        id: ask again later, or without an id and without a request key";
 
 /// Returns `true` if this caller may read agents' own words: whoever sees the hosts does.
-fn reads(facts: &Facts, caller: &Caller) -> bool {
+pub(super) fn reads(facts: &Facts, caller: &Caller) -> bool {
     facts.policies().allows("mooring:hosts", caller, &Target::default())
 }
 
 /// Returns agents' own words for a caller who may read them, and the sentence for any other.
 fn words(facts: &Facts, caller: &Caller, why: String, sentence: &str) -> String {
     if reads(facts, caller) { why } else { sentence.to_owned() }
+}
+
+/// Returns the host of an attachment, as ` on host NAME`, for a caller who sees the hosts. Empty
+/// for any other, and for an attachment without a host.
+pub(super) fn on_host(facts: &Facts, caller: &Caller, row: &AttachmentRow) -> String {
+    let host = row.host.as_ref().filter(|_| reads(facts, caller));
+    host.map(|host| format!(" on host {host}")).unwrap_or_default()
+}
+
+/// Returns the attachment that must end first, in words for this caller.
+pub(super) fn who(facts: &Facts, caller: &Caller, row: &AttachmentRow) -> String {
+    format!("attachment {}{} ({})", row.id, on_host(facts, caller, row), row.status)
 }
 
 /// Returns the refusal of a call whose agent is down, for this caller.

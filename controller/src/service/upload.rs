@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use mooring_model::{ImageFormat, ImageSource, Upload, UploadId, VolumeId};
 
-use super::revert::who;
-use super::{Refusal, Service, failed, images, not_in_review, volumes};
+use super::{Refusal, Service, failed, images, not_in_review, told, volumes};
 use crate::domain::{Caller, ExportAsk, ExportState, VolumeExport, VolumeStatus};
 use crate::error::announced_attachments;
 use crate::flow::{Facts, volume_specs};
@@ -49,6 +48,7 @@ fn check_agent(facts: &Facts, volume: &VolumeRow, format: ImageFormat) -> Result
 fn begin(
     facts: &Facts,
     db: &Db<'_>,
+    caller: &Caller,
     volume: &VolumeRow,
     id: Option<UploadId>,
     image: &ImageSource,
@@ -64,7 +64,7 @@ fn begin(
     not_in_review(volume)?;
     let rows = failed::holding(db, of)?;
     if !rows.is_empty() {
-        let who: Vec<_> = rows.iter().map(who).collect();
+        let who: Vec<_> = rows.iter().map(|row| told::who(facts, caller, row)).collect();
         let text = format!(
             "Volume {of} cannot be exported while it is attached: what is copied while somebody writes is no state that it ever \
              had. Detach {} first, or export a volume that is made from a snapshot of it.",
@@ -113,7 +113,7 @@ impl Service {
             let volume = volumes::find(&facts, db, &caller, id)?;
             facts.policies().check(EXPORT, &caller, &volumes::target(&volume))?;
             match &ask {
-                ExportAsk::Begin { id, image } => begin(&facts, db, &volume, *id, image)?,
+                ExportAsk::Begin { id, image } => begin(&facts, db, &caller, &volume, *id, image)?,
                 ExportAsk::Cancel => cancel(db, &volume)?,
                 ExportAsk::Look => {}
             }

@@ -7,8 +7,7 @@ use mooring_model::{AgentId, Source, VolumeId};
 
 use super::pools::GET_POOLS;
 use super::{
-    Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, revert, snapshots, text_limit, told, types,
-    view,
+    Refusal, Service, TEXT_CHARS_MAX, failed, images, manage, snapshots, text_limit, told, types, view,
 };
 use crate::domain::{AttachStatus, Caller, Hints, NewVolume, Volume, VolumeStatus, VolumeType, WantedId};
 use crate::error::announced_attachments;
@@ -386,9 +385,9 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, mut new: NewVolume) -> Re
 
 /// The refusal of a delete. `held_by`: the attachment that is all that holds the volume up. No list
 /// may show it: its attach failed, or the volume's status is an error.
-fn not_deletable(held_by: Option<&AttachmentRow>) -> String {
+fn not_deletable(facts: &Facts, caller: &Caller, held_by: Option<&AttachmentRow>) -> String {
     let who = held_by.map(|row| {
-        let who = revert::who(row);
+        let who = told::who(facts, caller, row);
         format!(" It has {who}: detach it first, by force if its host does not answer.")
     });
     format!(
@@ -502,7 +501,7 @@ impl Service {
             // A failed attachment counts, too, while its grant may not be revoked.
             let attached = failed::end(db, &caller, id)?;
             if kept || !attached.is_empty() {
-                let text = not_deletable(attached.first().filter(|_| !kept));
+                let text = not_deletable(&facts, &caller, attached.first().filter(|_| !kept));
                 let announced = announced_attachments(row.reserved);
                 return Err(Refusal::Invalid(format!("{text}{announced}")).into());
             }

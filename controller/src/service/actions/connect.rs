@@ -48,6 +48,8 @@ fn keep_promise(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 
 /// The attachment with access that a connector means.
 fn opened<'a>(
+    facts: &Facts,
+    caller: &Caller,
     id: VolumeId,
     wanted: &[&'a AttachmentRow],
     place: &Place,
@@ -68,9 +70,9 @@ fn opened<'a>(
     };
     if row.native.is_some() || !place.is_on(row.host.as_deref()) {
         return Err(Refusal::Invalid(format!(
-            "Invalid volume: Volume {id} is connected already under this initiator, by attachment {} of host {}.",
+            "Invalid volume: Volume {id} is connected already under this initiator, by attachment {}{}.",
             row.id,
-            row.host.as_deref().unwrap_or("unknown")
+            told::on_host(facts, caller, row)
         )));
     }
     Ok(row)
@@ -95,7 +97,7 @@ fn open(
     };
     let wanted: Vec<_> = rows.iter().filter(|row| own(row) && row.wants_grant()).collect();
     if !wanted.is_empty() {
-        let row = opened(id, &wanted, &place)?.clone();
+        let row = opened(facts, caller, id, &wanted, &place)?.clone();
         return again::connector(facts, db, &volume, row, &place, revision).map_err(as_invalid);
     }
     let specs = specs_of(db, &volume)?;
@@ -189,7 +191,7 @@ fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
     let known: Vec<_> =
         rows.iter().filter(|row| row.status == AttachmentStatus::Attached && same(row)).collect();
     if !known.is_empty() {
-        let row = known_one(id, &known, said)?.clone();
+        let row = known_one(facts, caller, id, &known, said)?.clone();
         return said_again(db, volume, rows, row, said);
     }
     let mut row = meant(facts, db, caller, &volume, said, &rows)?;
@@ -233,6 +235,8 @@ fn attach(facts: &Facts, db: &Db<'_>, caller: &Caller, id: VolumeId, said: &Said
 
 /// The attachment that an earlier, equal `os-attach` call made.
 fn known_one<'a>(
+    facts: &Facts,
+    caller: &Caller,
     id: VolumeId,
     known: &[&'a AttachmentRow],
     said: &Said,
@@ -243,9 +247,9 @@ fn known_one<'a>(
     match (&found[..], known) {
         ([row], _) => Ok(**row),
         ([], [other, ..]) => refuse(format!(
-            "is attached to this server already, on host {}, by attachment {}: detach that one first.",
-            other.host.as_deref().unwrap_or("unknown"),
-            other.id
+            "is attached to this server already, by attachment {}{}: detach that one first.",
+            other.id,
+            told::on_host(facts, caller, other)
         )),
         _ => refuse(format!(
             "has {} attachments of this server, and os-attach does not say which one is meant: use the attachments API.",

@@ -46,6 +46,7 @@ pub(in crate::service) fn client_place(
         native: None,
         without_fc: None,
         claimed,
+        reads_hosts: told::reads(facts, caller),
         cache: None,
         connector: Some(connector),
     })
@@ -94,6 +95,7 @@ pub(super) fn native_place(
         without_fc,
         cache,
         claimed: false,
+        reads_hosts: told::reads(facts, caller),
         connector: None,
     })
 }
