@@ -154,7 +154,8 @@ pub(crate) async fn of_controller(
             return Ok(Reply::when(done, answer));
         }
         let look = Call::get("the volume's state", &["mooring", "v1", "volumes", &found.id]);
-        now = client.read::<OneState>(look).await?.volume;
+        let lost = |fault| Failure::lost(format!("the cut of volume {}", found.id), fault);
+        now = client.read::<OneState>(look).await.map_err(lost)?.volume;
     }
 }
 

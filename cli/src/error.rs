@@ -110,6 +110,14 @@ pub enum Failure {
     /// The controller tried and failed.
     #[error("{0}")]
     Broken(String),
+    /// The controller was lost after it had accepted a change.
+    #[error("it is not known what becomes of {what}: {fault}")]
+    Lost {
+        /// The object that is changed.
+        what: String,
+        /// The failure of the look at it.
+        fault: Box<Fault>,
+    },
     /// An attach failed or was interrupted, and something of it may be left.
     #[error("{}", .0.text)]
     Left(Box<Left>),
@@ -145,6 +153,11 @@ impl From<Fault> for Failure {
 }
 
 impl Failure {
+    /// Makes the failure for a controller that is lost after it has accepted a change of `what`.
+    pub(crate) fn lost(what: impl Into<String>, fault: Fault) -> Self {
+        Self::Lost { what: what.into(), fault: Box::new(fault) }
+    }
+
     /// The exit code.
     pub fn exit(&self) -> Exit {
         match self {
@@ -154,6 +167,7 @@ impl Failure {
             Self::Connect(ConnectError::Transport { .. }) | Self::Silent { .. } => Exit::Unreachable,
             Self::Agent(status) => exit_of_status(status),
             Self::Controller(fault) => fault.exit(),
+            Self::Lost { fault, .. } => fault.exit_once_accepted(),
             Self::Left(left) => left.exit,
             Self::Answer(_) | Self::Broken(_) | Self::Runtime(_) | Self::Output(_) => Exit::Failed,
         }
@@ -202,7 +216,7 @@ impl Failure {
     }
 
     fn http_status(&self) -> Option<u16> {
-        if let Self::Controller(fault) = self { fault.status() } else { None }
+        if let Self::Controller(fault) | Self::Lost { fault, .. } = self { fault.status() } else { None }
     }
 
     fn left(&self) -> Option<&Left> {
@@ -219,6 +233,9 @@ impl Failure {
                 return connect_advice(address, io_kind(source)?);
             }
             Self::Controller(fault) => return fault.advice(),
+            Self::Lost { .. } => {
+                "What the controller has accepted goes on without this program. Repeat the command to wait for it."
+            }
             Self::Left(left) => return left.advice.clone(),
             Self::Silent { .. } => REPEAT,
             Self::Agent(status) if is_transport(status) => REPEAT,

@@ -16,6 +16,7 @@ mod fake_controller;
 mod help;
 mod import_commands;
 mod leaving_commands;
+mod lost;
 mod manage_commands;
 mod names;
 mod parsing;

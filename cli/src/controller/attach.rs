@@ -169,12 +169,8 @@ fn lost(live: &Live, fault: &Fault) -> Failure {
         );
     }
     let advice = format!("Attachment {id} is accepted, and goes on without this program. {}", way_on(id));
-    // The attachment is accepted and durable: "unreachable" would leave that open.
-    let exit = match fault.exit() {
-        Exit::Unreachable => Exit::Pending,
-        exit => exit,
-    };
-    left(exit, id, format!("it is not known how attachment {id} ends: {fault}"), Some(advice))
+    let text = format!("it is not known how attachment {id} ends: {fault}");
+    left(fault.exit_once_accepted(), id, text, Some(advice))
 }
 
 /// Makes the failure for an attachment that will not become ready.

@@ -15,6 +15,7 @@ use crate::controller::Client;
 use crate::controller::client::{Call, PAUSE, wrapped};
 use crate::controller::volume;
 use crate::error::Failure;
+use crate::error::Fault;
 use crate::output::Reply;
 use crate::table::named;
 use crate::text::one_line;
@@ -86,21 +87,22 @@ fn path(id: &str) -> [&str; 5] {
 }
 
 /// Gets the last export; `None`: there never was one.
-async fn last(client: &Client, id: &str) -> Result<Option<ExportRecord>, Failure> {
+async fn last(client: &Client, id: &str) -> Result<Option<ExportRecord>, Fault> {
     match client.read::<Shown>(Call::get("the export", &path(id))).await {
         Ok(shown) => Ok(Some(shown.export)),
         Err(fault) if fault.status() == Some(404) => Ok(None),
-        Err(fault) => Err(fault.into()),
+        Err(fault) => Err(fault),
     }
 }
 
 /// Waits until the export is over, or until the deadline.
 async fn over(client: &Client, id: &str, mut export: ExportRecord) -> Result<ExportRecord, Failure> {
+    let lost = |fault| Failure::lost(format!("the export of volume {id}"), fault);
     let mut pause = LOOKS.0;
     while export.goes_on() && client.pause(pause).await {
         pause = (pause * 2).min(LOOKS.1);
-        let now = last(client, id).await?.filter(|now| now.id == export.id);
-        export = now.ok_or_else(|| {
+        let now = last(client, id).await.map_err(lost)?;
+        export = now.filter(|now| now.id == export.id).ok_or_else(|| {
             Failure::Refused(format!(
                 "volume {id} was deleted, or exported anew, meanwhile: nobody knows how this ended"
             ))

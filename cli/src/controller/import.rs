@@ -11,7 +11,7 @@ use crate::args::ImportArgs;
 use crate::controller::Client;
 use crate::controller::answers::{Volume, VolumeCreated};
 use crate::controller::client::{Call, PAUSE, wrapped};
-use crate::controller::records::{OneVolume, VolumeRecord};
+use crate::controller::records::VolumeRecord;
 use crate::controller::volume;
 use crate::error::Failure;
 use crate::output::Reply;
@@ -72,10 +72,7 @@ async fn make(client: &Client, args: &ImportArgs, origin: &str, gib: u64) -> Res
             Err(fault) if client.again(&fault, &mut pause).await => {}
             sent => {
                 let id = sent?.volume.id;
-                return Ok(client
-                    .read::<OneVolume>(Call::get("the volume", &["v3", "volumes", &id]))
-                    .await?
-                    .volume);
+                return volume::get_after(client, &id, &Ok(())).await;
             }
         }
     }

@@ -52,7 +52,7 @@ async fn begin(client: &Client, id: &str, to: &str) -> Result<VolumeRecord, Fail
         let body = wrapped("revert", json!({ "snapshot_id": to }));
         let call = Call::add("the revert", &["v3", "volumes", id, "action"], body).at("3.40");
         let sent = client.done(call).await;
-        let now = volume::get(client, id).await?;
+        let now = volume::get_after(client, id, &sent).await?;
         match sent {
             Err(fault) if client.again(&fault, &mut pause).await => {
                 if now.status == "reverting" {

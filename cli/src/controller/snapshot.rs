@@ -116,7 +116,7 @@ async fn settled(
         snapshot = match get(client, &snapshot.id).await {
             Ok(snapshot) => snapshot,
             Err(fault) if fault.status() == Some(404) => return Ok(None),
-            Err(fault) => return Err(fault.into()),
+            Err(fault) => return Err(Failure::lost(format!("snapshot {}", snapshot.id), fault)),
         };
     }
     Ok(Some(snapshot))

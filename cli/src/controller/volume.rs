@@ -183,7 +183,7 @@ pub(crate) async fn settled(
         volume = match get(client, &volume.id).await {
             Ok(volume) => volume,
             Err(fault) if fault.status() == Some(404) => return Ok(None),
-            Err(fault) => return Err(fault.into()),
+            Err(fault) => return Err(Failure::lost(format!("volume {}", volume.id), fault)),
         };
     }
     Ok(Some(volume))
@@ -191,6 +191,18 @@ pub(crate) async fn settled(
 
 pub(crate) async fn get(client: &Client, id: &str) -> Result<VolumeRecord, Fault> {
     Ok(client.read::<OneVolume>(Call::get("the volume", &["v3", "volumes", id])).await?.volume)
+}
+
+/// Gets a volume after a call that changes it.
+pub(crate) async fn get_after(
+    client: &Client,
+    id: &str,
+    sent: &Result<(), Fault>,
+) -> Result<VolumeRecord, Failure> {
+    get(client, id).await.map_err(|fault| match sent {
+        Ok(()) => Failure::lost(format!("volume {id}"), fault),
+        Err(_) => fault.into(),
+    })
 }
 
 /// Gets all volumes of this name, or all.
@@ -314,7 +326,7 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
         // Before microversion 3.42 an attached volume could not grow.
         let call = Call::make("the new size", &["v3", "volumes", &id, "action"], body).at("3.42");
         let sent = client.done(call).await;
-        volume = get(client, &id).await?;
+        volume = get_after(client, &id, &sent).await?;
         // If the answer to the first attempt was lost, the second finds the extend at work or done.
         if let Err(fault) = sent
             && volume.status != "extending"
@@ -333,7 +345,7 @@ async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<Vo
     let sent = client
         .done(Call::delete("the end of the growth", &["mooring", "v1", "volumes", &id, "extend"]))
         .await;
-    let now = get(client, &id).await?;
+    let now = get_after(client, &id, &sent).await?;
     if let Err(fault) = sent {
         // If the answer to the first attempt was lost, the second may find nothing that grows.
         let over = fault.status() == Some(409) && grows(&before) && !grows(&now);

@@ -135,6 +135,15 @@ impl Fault {
         }
     }
 
+    /// The exit code if the controller has accepted a change before. The change is durable:
+    /// "unreachable" would leave that open.
+    pub(crate) fn exit_once_accepted(&self) -> Exit {
+        match self.exit() {
+            Exit::Unreachable => Exit::Pending,
+            exit => exit,
+        }
+    }
+
     /// The next step for the user; `None`: there is no advice.
     pub(crate) fn advice(&self) -> Option<String> {
         if let Some(volume) = self.reviewed() {

@@ -68,6 +68,9 @@ async fn answer(Shared(fake): Shared<FakeController>, request: Request) -> Respo
         fake.state().knobs.lost -= 1;
         (status, body) = fault(504, "gatewayTimeout", "a gateway lost the answer");
     }
+    if parts.method != Method::GET && status < 300 && fake.state().knobs.leaves {
+        fake.state().knobs.unavailable = u32::MAX;
+    }
     (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response()
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Knobs {
     pub(crate) token: Option<String>,
     /// This many changes are made, and their answers are lost.
     pub(crate) lost: u32,
+    /// After the first change that is accepted, every request is answered with 503.
+    pub(crate) leaves: bool,
     /// Every request is answered with this.
     pub(crate) raw: Option<(u16, String)>,
     /// Requests are taken and not answered.
