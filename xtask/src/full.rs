@@ -2,8 +2,10 @@
 //! which it happened.
 //!
 //! What must never happen here: a pass that counts for another tree. The key is a hash of every
-//! file that is built, run or read by a test, of the compiler, and of the images' inputs.
+//! file that is built, run or read by a test, of the compiler, and of the images' inputs. Pages
+//! that few units read are in the key of those units alone.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +23,11 @@ use sha2::{Digest, Sha256};
 pub(crate) const PACKAGES: &str = "packages on Debian";
 
 /// Approximate seconds of the stages without a VM, for parts of equal length.
-const STAGES: [(&str, u16); 11] = [
+const STAGES: [(&str, u16); 12] = [
     ("fmt", 5),
     ("proto", 1),
     ("clippy", 180),
+    ("pages", 5),
     ("unit", 500),
     ("simulation", 60),
     ("clients", 60),
@@ -35,11 +38,13 @@ const STAGES: [(&str, u16); 11] = [
     (PACKAGES, 300),
 ];
 
-/// Pages that no test reads.
-const UNREAD: [&str; 4] = ["CHANGELOG.md", "README.md", "ARCHITECTURE.md", "docs/"];
-/// Pages among them that tests read, beside those whose blocks a scenario types.
+/// Pages that only [`READERS`] read.
+const ASIDE: [&str; 4] = ["CHANGELOG.md", "README.md", "ARCHITECTURE.md", "docs/"];
+/// Pages among them that other units read, beside those whose blocks a scenario types.
 const READ: [&str; 3] =
     ["docs/contributing/testing.md", "docs/operations/metrics.md", "docs/requirements.md"];
+/// Units that read all pages: the checks of links and names, and the packages that have them.
+const READERS: [&str; 2] = ["pages", "lintian"];
 
 /// One part of N, such as `2/3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +87,18 @@ fn units_of(part: Part) -> impl Iterator<Item = String> {
     units().into_iter().skip(part.number - 1).step_by(part.of)
 }
 
+/// The hashes of one tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tree {
+    /// Hash of all that counts for every unit.
+    all: String,
+    /// Hash of the pages that count for [`READERS`] alone.
+    pages: String,
+}
+
 /// A full check of one tree.
 pub(crate) struct Full {
-    tree: String,
+    tree: Tree,
     folder: PathBuf,
     part: Part,
     wanted: BTreeSet<String>,
@@ -94,12 +108,12 @@ impl Full {
     /// Reads the tree's state and the part's units that have already passed on it.
     pub(crate) fn new(root: &Path, part: Option<Part>) -> Result<Self> {
         let tree = tree(root)?;
-        let folder = image::cache_dir(root).join("passed").join(&tree);
+        let folder = image::cache_dir(root).join("passed").join(&tree.all);
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         Ok(Self::in_folder(tree, folder, part.unwrap_or(Part::WHOLE)))
     }
 
-    fn in_folder(tree: String, folder: PathBuf, part: Part) -> Self {
+    fn in_folder(tree: Tree, folder: PathBuf, part: Part) -> Self {
         let mut full = Self { tree, folder, part, wanted: BTreeSet::new() };
         full.wanted = units_of(part).filter(|unit| !full.stands(unit)).collect();
         full
@@ -122,12 +136,16 @@ impl Full {
     }
 
     fn path(&self, unit: &str) -> PathBuf {
-        self.folder.join(unit.replace(' ', "-"))
+        let mark = unit.replace(' ', "-");
+        if READERS.contains(&unit) {
+            return self.folder.join(format!("{mark}-{}", self.tree.pages));
+        }
+        self.folder.join(mark)
     }
 
     /// Lists the parts that are complete for this tree, and what the others lack.
     pub(crate) fn standing(&self) -> Vec<String> {
-        let mut lines = vec![format!("full check of tree {}:", self.tree)];
+        let mut lines = vec![format!("full check of tree {}:", self.tree.all)];
         for number in 1..=self.part.of {
             let part = Part { number, of: self.part.of };
             let missing: Vec<_> = units_of(part).filter(|unit| !self.stands(unit)).collect();
@@ -142,13 +160,25 @@ impl Full {
     }
 }
 
-/// Returns `true` if a file is built, run, or read by a test.
+/// Returns `true` if a file counts for every unit.
 fn counts(file: &str) -> bool {
-    READ.contains(&file) || PAGES.contains(&file) || !UNREAD.iter().any(|page| file.starts_with(page))
+    READ.contains(&file) || PAGES.contains(&file) || !ASIDE.iter().any(|page| file.starts_with(page))
 }
 
-/// A hash of everything that is built or run.
-fn tree(root: &Path) -> Result<String> {
+/// Hashes the names and contents of these files.
+fn hash_of(root: &Path, files: &[Cow<'_, str>]) -> Sha256 {
+    let mut hash = Sha256::new();
+    for file in files {
+        // The list also names files that were removed without a commit.
+        let bytes = fs::read(root.join(file.as_ref())).unwrap_or_default();
+        hash.update(Sha256::digest(file.as_bytes()));
+        hash.update(Sha256::digest(&bytes));
+    }
+    hash
+}
+
+/// Hashes everything that is built, run or read.
+fn tree(root: &Path) -> Result<Tree> {
     let list = ["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let out = Command::new("git").args(list).current_dir(root).output().context("start git")?;
     if !out.status.success() {
@@ -156,22 +186,18 @@ fn tree(root: &Path) -> Result<String> {
     }
     let mut files: Vec<_> =
         out.stdout.split(|byte| *byte == 0).map(|name| String::from_utf8_lossy(name)).collect();
-    files.retain(|file| !file.is_empty() && counts(file));
+    files.retain(|file| !file.is_empty());
     files.sort_unstable();
     files.dedup();
-    let mut hash = Sha256::new();
-    for file in &files {
-        // The list also names files that were removed without a commit.
-        let bytes = fs::read(root.join(file.as_ref())).unwrap_or_default();
-        hash.update(Sha256::digest(file.as_bytes()));
-        hash.update(Sha256::digest(&bytes));
-    }
+    let (files, pages): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| counts(file));
+    let mut hash = hash_of(root, &files);
     let rustc = Command::new("rustc").arg("-vV").current_dir(root).output().context("start rustc")?;
     hash.update(&rustc.stdout);
     for kernel in Kernel::ALL.into_iter().chain([Kernel::Next]) {
         hash.update(image::inputs(kernel));
     }
-    Ok(image::hex(&hash.finalize()))
+    let pages = image::hex(&hash_of(root, &pages).finalize());
+    Ok(Tree { all: image::hex(&hash.finalize()), pages })
 }
 
 #[cfg(test)]
@@ -197,11 +223,29 @@ mod tests {
         }
     }
 
+    /// A tree with these pages.
+    fn with_pages(pages: &str) -> Tree {
+        Tree { all: "1f".to_owned(), pages: pages.to_owned() }
+    }
+
+    #[test]
+    fn a_page_counts_for_the_units_that_read_all_pages() {
+        let folder = tempfile::tempdir().unwrap();
+        let full = |pages| Full::in_folder(with_pages(pages), folder.path().to_owned(), Part::WHOLE);
+        let first = full("a");
+        for reader in READERS {
+            assert!(first.wants(reader), "{reader} is a unit");
+        }
+        first.wanted.iter().for_each(|unit| first.keep(unit));
+        assert!(full("a").wanted.is_empty());
+        assert_eq!(full("b").wanted, BTreeSet::from(READERS.map(str::to_owned)));
+    }
+
     #[test]
     fn a_part_stands_when_each_of_its_units_has_passed() {
         let folder = tempfile::tempdir().unwrap();
         let full =
-            |number| Full::in_folder("1f".to_owned(), folder.path().to_owned(), Part { number, of: 2 });
+            |number| Full::in_folder(with_pages("a"), folder.path().to_owned(), Part { number, of: 2 });
         let first = full(1);
         assert!(first.wanted.iter().all(|unit| !full(2).wants(unit)));
         first.wanted.iter().for_each(|unit| first.keep(unit));
@@ -211,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_its_files_without_pages_that_nobody_reads() {
+    fn a_tree_is_its_files_and_apart_from_them_its_pages() {
         for read in ["agent/src/lib.rs", "docs/requirements.md", "docs/operations/metrics.md", "README.md"] {
             assert!(counts(read), "{read}");
         }
@@ -224,9 +268,12 @@ mod tests {
             tree(dir.path()).unwrap()
         };
         let first = with("a.rs", "1");
-        assert_eq!(first, with("CHANGELOG.md", "new"));
-        assert_ne!(first, with("a.rs", "2"));
-        assert_eq!(first, with("a.rs", "1"));
-        assert_ne!(first, with("b.rs", ""));
+        let paged = with("CHANGELOG.md", "new");
+        assert!(paged.all == first.all && paged.pages != first.pages, "{paged:?}");
+        fs::create_dir(dir.path().join("docs")).unwrap();
+        assert_ne!(with("docs/invariants.md", "new").pages, paged.pages);
+        assert_ne!(with("a.rs", "2").all, first.all);
+        assert_eq!(with("a.rs", "1").all, first.all);
+        assert_ne!(with("b.rs", "").all, first.all);
     }
 }
