@@ -55,7 +55,8 @@ pub use manage::{Candidate, candidates};
 pub use plan::{Beside, LvId, VolumeOp, Wanted, plan, report};
 pub use upload::{UploadOp, plan_upload};
 pub use view::{
-    Fullness, KnownLv, SeenGroup, SeenLv, SeenOther, SeenPool, Unread, VolumesView, disks, view, view_one,
+    Fullness, KnownLv, Lack, SeenGroup, SeenLv, SeenOther, SeenPool, Unread, VolumesView, disks, view,
+    view_one,
 };
 pub use whole::{Shown, Whole, is_whole, shown, waits_for_lvm};
 

@@ -21,7 +21,7 @@ use crate::config::{self, Wipe};
 
 pub use groups::Unread;
 pub(super) use groups::groups_of;
-pub use pool::{Fullness, SeenPool};
+pub use pool::{Fullness, Lack, SeenPool};
 
 /// A listed group that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]

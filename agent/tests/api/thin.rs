@@ -47,6 +47,35 @@ fn a_full_pool_is_told_and_closed_until_there_is_room() {
     assert!(new(3).unwrap().done);
 }
 
+/// Metadata are read-only where they are full, which more room ends, and where they are damaged.
+#[test]
+fn read_only_metadata_are_told_as_full_or_as_to_be_repaired() {
+    let node = Node::with_both("resync_seconds = 1", "thin_pool = \"256MiB\"\n");
+    let (agent, lvm, v) = (node.start(), node.fake.lvm(), volume(1));
+    agent.make(put_volume_spec(&v, 1, thin()));
+    let told = || {
+        let problems = agent.get(&v).unwrap().volume.unwrap().problems;
+        problems.into_iter().find(|problem| problem.object == POOL).map(|problem| problem.text)
+    };
+    let code = || {
+        let pool = agent.capabilities().pools.into_iter().find(|pool| !pool.thick).unwrap();
+        let mut codes = pool.health.unwrap().reasons.into_iter().map(|reason| reason.code);
+        codes.find(|code| code.starts_with("thin_pool")).unwrap_or_default()
+    };
+    assert!(told().is_none() && code().is_empty(), "the control");
+    for (level, says, wanted) in
+        [(10_000, "lvextend --poolmetadatasize", "thin_pool_full"), (100, "--repair", "thin_pool_unusable")]
+    {
+        lvm.set_pool_metadata("vg0", level);
+        lvm.set_pool_health("vg0", "metadata_read_only");
+        eventually("the volume tells it", || told().is_some_and(|text| text.contains(says)));
+        eventually("the pool tells it", || code() == wanted);
+        lvm.set_pool_metadata("vg0", 100);
+        lvm.set_pool_health("vg0", "");
+        eventually("it is over", || told().is_none() && code().is_empty());
+    }
+}
+
 #[test]
 fn what_was_taken_before_its_pool_closed_comes_when_there_is_room() {
     let node = Node::with_both("resync_seconds = 1", "thin_pool = \"256MiB\"\n");

@@ -298,6 +298,8 @@ fn a_full_pool_is_a_problem_of_its_volumes() {
         (10_000, 0, "", true),
         (0, 10_000, "", true),
         (9_999, 0, "out_of_data", true),
+        (0, 10_000, "metadata_read_only", true),
+        (0, 100, "metadata_read_only", true),
         (0, 0, "", false),
     ] {
         fill(&fake, data, metadata);

@@ -24,12 +24,21 @@ pub struct SeenPool {
     pub data: Option<u32>,
     /// Fill level of the pool's metadata, in parts of 10,000. `None` if the pool is not active.
     pub metadata: Option<u32>,
-    /// `true` if the kernel has found no block for a write.
-    pub out_of_data: bool,
+    /// The kernel's reason to give writes no blocks. `None` if it has none.
+    pub lacks: Option<Lack>,
     /// `true` if the pool accepts discards of its volumes.
     pub discards: bool,
     /// Why the pool can give nothing, however full it is. `None` if it can.
     pub trouble: Option<String>,
+}
+
+/// The kernel's own word on a pool in which writes of hosts fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// No block was free for a write.
+    Data,
+    /// Metadata are not written: they are full, or have to be repaired.
+    Metadata,
 }
 
 /// The fill level of a thin pool, by what it closes.
@@ -66,10 +75,20 @@ impl SeenPool {
         let (data, metadata) = (parts(&raw.data_percent), parts(&raw.metadata_percent));
         let used = u128::from(raw.size) * u128::from(data.unwrap_or(0)) / 10_000;
         let name = format!("{}/{}", raw.group, raw.name);
-        let out_of_data = raw.health == "out_of_data";
+        let lacks = match raw.health.as_str() {
+            "out_of_data" => Some(Lack::Data),
+            "metadata_read_only" => Some(Lack::Metadata),
+            _ => None,
+        };
+        // The kernel goes on by itself once what is full has room.
+        let is_damaged = lacks == Some(Lack::Metadata) && metadata.is_none_or(|level| level < FULL);
         let trouble = if raw.segtype != "thin-pool" {
             Some(format!("the LV {name} is no thin pool ({}): rename it", raw.segtype))
-        } else if !raw.health.is_empty() && !out_of_data {
+        } else if is_damaged {
+            Some(format!(
+                "its metadata are read-only, and writes of hosts fail: see dmesg and lvconvert --repair {name}"
+            ))
+        } else if !raw.health.is_empty() && lacks.is_none() {
             Some(format!("LVM says {} of it: see dmesg and lvconvert --repair {name}", raw.health))
         } else if raw.zero != "zero" {
             Some(format!("it does not zero what it gives to volumes: run lvchange --zero y {name}"))
@@ -82,7 +101,7 @@ impl SeenPool {
             used: ByteSize(u64::try_from(used).unwrap_or(raw.size)),
             data,
             metadata,
-            out_of_data,
+            lacks,
             discards: !matches!(raw.discards.as_str(), "" | "ignore"),
             trouble,
         }
@@ -99,7 +118,11 @@ impl SeenPool {
     }
 
     fn data_fullness(&self) -> Fullness {
-        if self.out_of_data { Fullness::Full } else { fullness(self.data, THIN_POOL_DATA_CLOSED) }
+        if self.lacks == Some(Lack::Data) {
+            Fullness::Full
+        } else {
+            fullness(self.data, THIN_POOL_DATA_CLOSED)
+        }
     }
 
     /// Returns the advice for an operator. `None` if the pool has room.
@@ -135,12 +158,14 @@ impl SeenPool {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
-    /// Returns the problem of each volume in the pool. `None` unless the pool is full.
+    /// Returns the problem of each volume in the pool. `None` unless the pool is full or its
+    /// metadata are read-only.
     ///
     /// The volume itself has nothing to be mended, so this is no failure of what is asked of it: a
     /// controller ends a revert or an image export over a problem that is an operator's.
     pub fn problem(&self, group: &VgName) -> Option<Problem> {
-        let text = self.advice(group).filter(|_| self.fullness() == Fullness::Full)?;
+        let full = self.advice(group).filter(|_| self.fullness() == Fullness::Full);
+        let text = full.or_else(|| self.trouble.clone().filter(|_| self.lacks == Some(Lack::Metadata)))?;
         let object = format!("thin pool {group}/{}", LvName::thin_pool());
         Some(Problem { object, text, cure: Cure::Retry })
     }
@@ -165,7 +190,7 @@ mod tests {
             used: ByteSize(0),
             data: Some(data),
             metadata: Some(metadata),
-            out_of_data,
+            lacks: out_of_data.then_some(Lack::Data),
             discards: true,
             trouble: None,
         }
