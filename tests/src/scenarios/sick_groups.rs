@@ -1,6 +1,6 @@
 //! Volume groups that are sick. Those of somebody else (exported, damaged, without a disk, of
-//! another host) cost the agent's groups nothing. A listed one that loses a disk, or is exported,
-//! is named, costs itself alone, and is used again once it is mended.
+//! another host, shared) cost the agent's groups nothing. A listed one that loses a disk, or is
+//! exported or shared, is named, costs itself alone, and is used again once it is mended.
 //!
 //! What must never happen here: a group called sick that is not; LVM's own answer about each is the
 //! witness. A restart of the agent: it is the same one from the beginning to the end.
@@ -18,10 +18,15 @@ use crate::site::{GROUP, Programs, Site, agent_config};
 const OTHER: &str = "vg1";
 /// Disks of the groups beside [`GROUP`]: parts of one disk, mapped by the device mapper. The last
 /// two are [`OTHER`]'s.
-const PARTS: [&str; 7] = ["exported", "damaged", "half1", "half2", "alien", "one", "two"];
+const PARTS: [&str; 8] = ["exported", "damaged", "half1", "half2", "alien", "shared", "one", "two"];
 /// Sectors of each part.
 const SECTORS: usize = 524_288;
 const HALF_MINUTE: Duration = Duration::from_secs(30);
+/// Adds to the text of a group's metadata what makes the group one that hosts share by lvmlockd.
+const SHARED: &str =
+    r#"sed -e '/"RESIZEABLE"/a lock_type = "sanlock"' -e '/"RESIZEABLE"/a lock_args = "1.0.0:lvmlock"'"#;
+/// LVM's own word for such a group.
+const IS_SHARED: &str = "lock type sanlock";
 
 pub(super) fn run(programs: &Programs) -> Result<()> {
     let mut options = RigOptions::standard(0).named("sick-groups");
@@ -78,6 +83,7 @@ impl Acts<'_> {
         self.of_somebody_else(&well)?;
         self.without_a_disk(&well)?;
         self.is_exported(&well)?;
+        self.is_shared(&well)?;
 
         // "Ready" may be the answer of before; the resync after the import activates the LV.
         wait_for("the device of the imported volume", HALF_MINUTE, || {
@@ -113,11 +119,21 @@ impl Acts<'_> {
         self.storage(&format!(
             "udevadm settle; vgcreate -q {OTHER} /dev/mapper/one /dev/mapper/two >&2; pvchange -q -x n /dev/mapper/two >&2; \
              vgcreate -q exported /dev/mapper/exported >&2; vgcreate -q damaged /dev/mapper/damaged >&2; \
-             vgcreate -q half /dev/mapper/half1 /dev/mapper/half2 >&2; \
-             for group in exported damaged half; do lvcreate -q -y -Wn -Zn -an -n data -L 8M $group >&2; done"
+             vgcreate -q half /dev/mapper/half1 /dev/mapper/half2 >&2; vgcreate -q shared /dev/mapper/shared >&2; \
+             for group in exported damaged half shared; do lvcreate -q -y -Wn -Zn -an -n data -L 8M $group >&2; done"
         ))
         .map(drop)
         .context("make the groups")
+    }
+
+    /// Makes a group a shared one. The metadata of before stay in a file.
+    fn share(&self, group: &str) -> Result<()> {
+        self.storage(&format!(
+            "vgcfgbackup -q -f /run/{group}.own {group} >&2; {SHARED} /run/{group}.own > /run/{group}.shared; \
+             vgcfgrestore -q -y -f /run/{group}.shared {group} >&2"
+        ))
+        .map(drop)
+        .with_context(|| format!("make {group} a shared group"))
     }
 
     /// The agent's word on each pool and on itself. LVM may be too slow for an answer here: that is
@@ -191,7 +207,7 @@ impl Acts<'_> {
         })
     }
 
-    /// Four groups that the agent does not list become sick.
+    /// Five groups that the agent does not list become sick.
     fn of_somebody_else(&mut self, well: &Value) -> Result<()> {
         // The metadata's text begins behind the label and the header of its area.
         self.storage(
@@ -200,15 +216,16 @@ impl Acts<'_> {
              dmsetup remove --retry half2; vgcreate -q --systemid another-host alien /dev/mapper/alien >&2",
         )
         .context("make the groups sick")?;
+        self.share("shared")?;
         let storage = self.site.storage()?;
         for (group, at, letter) in [("exported", 2, 'x'), ("half", 3, 'p')] {
             let out = storage.sh(&format!("vgs --noheadings -o vg_attr {group} | tail -n 1"))?;
             let is = out.line().chars().nth(at) == Some(letter);
             check(is, || format!("the control: {group} is not sick: {} {}", out.stdout, out.stderr))?;
         }
-        for group in ["damaged", "alien"] {
+        for (group, says) in [("damaged", ""), ("alien", ""), ("shared", IS_SHARED)] {
             let out = storage.sh(&format!("vgs {group}"))?;
-            check(out.status.code() == Some(5), || {
+            check(out.status.code() == Some(5) && out.stderr.contains(says), || {
                 format!("the control: LVM reads {group}: {} {}", out.stdout, out.stderr)
             })?;
         }
@@ -225,8 +242,8 @@ impl Acts<'_> {
         self.works(OTHER)?;
         check(self.told()? == *well, || "the agent says something else after that".to_owned())?;
         self.evidence.shows(format!(
-            "groups of somebody else that are exported, damaged, without a disk and of another host (lvs of all: {}, {complaints} \
-             complaints): pools and problems are as before, volumes are made and deleted in both groups",
+            "groups of somebody else that are exported, damaged, without a disk, of another host and shared (lvs of all: {}, \
+             {complaints} complaints): pools and problems are as before, volumes are made and deleted in both groups",
             all.status
         ));
         Ok(())
@@ -271,6 +288,21 @@ impl Acts<'_> {
         self.evidence.shows(format!(
             "a listed group that is exported is group_unusable ({said}), nothing is concluded of its volume, and volumes are made and \
              deleted in the other group; imported, the volume is active and ready again without a restart"
+        ));
+        Ok(())
+    }
+
+    /// A listed group becomes a shared one, and is this host's alone again.
+    fn is_shared(&mut self, well: &Value) -> Result<()> {
+        self.share(OTHER)?;
+        let said = self.until_named(IS_SHARED)?;
+        self.works(GROUP)?;
+        self.storage(&format!("vgcfgrestore -q -y -f /run/{OTHER}.own {OTHER} >&2"))?;
+        self.until_well(well)?;
+        self.works(OTHER)?;
+        self.evidence.shows(format!(
+            "a listed group that hosts share by lvmlockd is group_unusable ({said}), and the other one works; with its metadata of \
+             before it works without a restart"
         ));
         Ok(())
     }

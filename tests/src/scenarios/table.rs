@@ -246,11 +246,11 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "sick-groups",
-        shows: "volume groups that LVM cannot use: exported, damaged, without a disk or of another host, those of somebody else cost nothing; a listed one is named, costs itself alone, and is used again once it is mended, without a restart",
+        shows: "volume groups that LVM cannot use: exported, damaged, without a disk, of another host or shared, those of somebody else cost nothing; a listed one is named, costs itself alone, and is used again once it is mended, without a restart",
         tier: Tier::Rotation {
             subject: &["agent/src/lvm", "agent/src/capabilities", "agent/src/engine/look/disks.rs"],
         },
-        usual: 75,
+        usual: 95,
         run: sick_groups::run,
     },
     Scenario {

@@ -146,6 +146,11 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
         Some(format!("a disk of volume group {name} is missing: see pvs and vgreduce(8)"))
     } else if attr(0) == Some(b'r') {
         Some(format!("volume group {name} is read-only: run vgchange --permission rw {name}"))
+    } else if matches!(attr(5), Some(b'c' | b's')) {
+        Some(format!(
+            "volume group {name} is shared with other hosts, and Mooring wants groups of one host: once no other host uses \
+             it, run vgchange --lock-type none {name}, see lvmlockd(8)"
+        ))
     } else {
         None
     };
@@ -361,6 +366,25 @@ mod tests {
         assert!(view(&lvm, &groups).unwrap_err().is_hung());
         lvm.set_hanging(false);
         assert_eq!(phase(&view(&lvm, &groups).unwrap(), 2, "vg1"), Phase::Ready);
+    }
+
+    #[test]
+    fn a_group_that_takes_no_lv_says_why() {
+        let group = &listed(&["vg0"])[0];
+        for (attr, says) in [
+            ("wz--n-", None),
+            ("wzx-n-", Some("vgimport vg0")),
+            ("wz-pn-", Some("is missing")),
+            ("rz--n-", Some("--permission rw vg0")),
+            ("wz--ns", Some("--lock-type none vg0")),
+            ("wz--nc", Some("is shared with other hosts")),
+        ] {
+            let (name, uuid, attr) = ("vg0".to_owned(), "vg0".to_owned(), attr.to_owned());
+            let raw = RawVg { name, uuid, size: 8 << 20, free: 8 << 20, extent: 4 << 20, attr };
+            let trouble = seen_group(group, &raw, &[]).trouble;
+            assert_eq!(trouble.is_some(), says.is_some(), "{raw:?}: {trouble:?}");
+            assert!(trouble.unwrap_or_default().contains(says.unwrap_or_default()), "{raw:?}");
+        }
     }
 
     #[test]
