@@ -50,6 +50,16 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
     Ok(())
 }
 
+/// Fails if something took longer than a bound that is to be kept. The error is a [`WaitRanOut`]:
+/// the machine may have been too slow.
+pub fn within(what: &str, took: Duration, limit: Duration) -> Result<()> {
+    if took > limit {
+        let took = took.as_secs_f64();
+        return Err(WaitRanOut::new(format!("{what}, which took {took:.1} s"), limit).into());
+    }
+    Ok(())
+}
+
 /// Factor for time limits. A limit catches things that never happen, and is written for a machine
 /// of usual speed. Some machines have a third of it, and another scenario runs beside this one.
 const PATIENCE: u32 = 3;
@@ -73,5 +83,19 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Res
         // Under emulation an attempt costs what it asks about: spend at most half of the time on
         // attempts.
         std::thread::sleep(asked.elapsed().clamp(Duration::from_millis(100), Duration::from_secs(2)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_took_too_long_is_a_wait_that_ran_out() {
+        let limit = Duration::from_secs(2);
+        within("the ACL", limit, limit).unwrap();
+        let late = within("the ACL", Duration::from_millis(2_100), limit).unwrap_err();
+        assert!(late.is::<WaitRanOut>(), "{late}");
+        assert_eq!(late.to_string(), "waited 2 s in vain for the ACL, which took 2.1 s");
     }
 }
