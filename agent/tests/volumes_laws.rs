@@ -4,12 +4,12 @@
 
 mod volumes_growth;
 mod volumes_images;
+mod volumes_lost_tags;
 mod volumes_machine;
 mod volumes_made;
 mod volumes_managed;
 mod volumes_marks;
 mod volumes_revert;
-mod volumes_robbed;
 mod volumes_thin;
 mod volumes_upload;
 mod volumes_wipe;
@@ -252,7 +252,7 @@ impl World {
         Machine::new(fake, groups_with(self.wipes))
     }
 
-    fn wishes(&self) -> impl Iterator<Item = (VolumeId, &Wanted)> {
+    fn specs(&self) -> impl Iterator<Item = (VolumeId, &Wanted)> {
         self.volumes.iter().enumerate().map(|(index, (_, _, wanted))| (id(index as u128 + 1), wanted))
     }
 
@@ -262,7 +262,7 @@ impl World {
         let listed = row["vg_name"] != "other";
         let tagged = row["lv_tags"].split(',').any(|tag| tag == LV_TAG);
         let wanted_of = |name: fn(VolumeId) -> LvName| {
-            self.wishes().find(|(id, _)| name(*id).as_str() == row["lv_name"]).map(|(_, wanted)| wanted)
+            self.specs().find(|(id, _)| name(*id).as_str() == row["lv_name"]).map(|(_, wanted)| wanted)
         };
         if let Some(wanted) = wanted_of(LvName::growth_of) {
             let gone = matches!(wanted, Wanted::Doomed { export_gone: true });
@@ -271,7 +271,7 @@ impl World {
             let ours = listed && tagged && (gone || released || there);
             return (ours, if gone || !ours { Some(gone && ours) } else { None });
         }
-        let adopted = self.wishes().find(|(id, _)| site(*id) == row["lv_name"]).map(|(_, wanted)| wanted);
+        let adopted = self.specs().find(|(id, _)| site(*id) == row["lv_name"]).map(|(_, wanted)| wanted);
         let wanted = wanted_of(LvName::of).or(adopted);
         let ours = listed && tagged && wanted.is_some();
         (ours, Some(ours && matches!(wanted, Some(Wanted::Doomed { export_gone: true }))))
@@ -321,7 +321,7 @@ impl Observer for Watch<'_> {
 fn pass(world: &World, machine: &Machine, usable_before: &Usable, stop_at: Option<usize>) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut watch = Watch { machine, usable_before, stop_at, steps: 0 };
-    for (id, wanted) in world.wishes() {
+    for (id, wanted) in world.specs() {
         let seen = view(machine, &machine.groups).unwrap();
         if let Err(error) = apply(&plan(wanted, &seen, id), machine, machine, &mut watch) {
             errors.push(error);
@@ -352,7 +352,7 @@ fn settle(world: &World, machine: &Machine, usable_before: &Usable) {
 /// doomed are unchanged.
 fn check_end(world: &World, machine: &Machine, before: &[Row], untouched: &Snapshot) {
     let seen = view(machine, &machine.groups).unwrap();
-    for (id, wanted) in world.wishes() {
+    for (id, wanted) in world.specs() {
         let plan = plan(wanted, &seen, id);
         assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
         let report = report(wanted, &seen, id);
@@ -425,7 +425,7 @@ proptest! {
         pass(&world, &machine, &usable, Some(stop));
         // The host was cut off, too: LVs that must be active may have no device now.
         let seen = view(&machine, &machine.groups).unwrap();
-        for (id, wanted) in world.wishes().filter(|_| stop % 2 == 0) {
+        for (id, wanted) in world.specs().filter(|_| stop % 2 == 0) {
             let Wanted::Volume(spec) = wanted else { continue };
             let lv = seen.lv(&spec.group, id).filter(|lv| lv.is_tagged());
             if let Some(lv) = lv.filter(|_| plan(wanted, &seen, id).blocked.is_empty()) {
@@ -455,7 +455,7 @@ proptest! {
     fn only_the_doomed_plan_a_removal(world in any_world()) {
         let fake = world.build();
         let seen = view(&fake.lvm(), &groups_with(world.wipes)).unwrap();
-        for (id, wanted) in world.wishes() {
+        for (id, wanted) in world.specs() {
             let plan = plan(wanted, &seen, id);
             let removes = plan.steps.iter().any(|step| matches!(step.op, VolumeOp::Remove { .. }));
             prop_assert!(!removes || *wanted == (Wanted::Doomed { export_gone: true }), "{:?} {:?}", wanted, plan);
@@ -486,7 +486,7 @@ proptest! {
     fn one_volume_looks_as_in_the_whole(world in any_world()) {
         let fake = world.build();
         let whole = view(&fake.lvm(), &groups()).unwrap();
-        for (id, wanted) in world.wishes() {
+        for (id, wanted) in world.specs() {
             let one = view_one(&fake.lvm(), &groups(), id, &Beside::default()).unwrap();
             prop_assert_eq!(one.lvs_of(id), whole.lvs_of(id));
             prop_assert_eq!(one.growths_of(id), whole.growths_of(id));
@@ -730,7 +730,7 @@ fn looking_at_one_volume_costs_the_same_among_many() {
 }
 
 #[test]
-fn orphans_are_ours_without_a_wish() {
+fn orphans_are_ours_without_a_spec() {
     let fake = machine();
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
     fake.lvm().add_volume("vg0", &name(2), 8 * MIB, &[]);

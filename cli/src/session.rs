@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_wish_keeps_its_stamp_and_a_new_one_gets_the_next() {
+    fn a_repeated_spec_keeps_its_stamp_and_a_new_one_gets_the_next() {
         let digest = |byte| Digest::of_sha256([byte; 32]);
         let first = stamp_for(None, digest(1)).unwrap();
         assert_eq!(first.generation, Some(v1::Generation { epoch: 0, counter: 1 }));

@@ -173,7 +173,7 @@ fn run(op: &Op, parts: &Parts, memory: &mut Memory, observer: &dyn Observer) -> 
         }
         Op::Unlink { volume, link } => parts.links.remove(*volume, *link)?,
         Op::Logout { volume } => end(parts, memory, *volume, End::Logout)?,
-        Op::Cut { volume } => end(parts, memory, *volume, End::Cut)?,
+        Op::EndSession { volume } => end(parts, memory, *volume, End::Cut)?,
     }
     Ok(())
 }

@@ -114,7 +114,7 @@ pub enum Op {
         volume: VolumeId,
     },
     /// Ends the session at once, whatever is queued.
-    Cut {
+    EndSession {
         /// Volume of the session.
         volume: VolumeId,
     },
@@ -151,7 +151,7 @@ impl fmt::Display for Op {
             Self::Flush { disk } => write!(f, "flush {}", disk.path.display()),
             Self::DeleteDisk { unit } => write!(f, "delete the disk {unit}"),
             Self::Logout { volume } => write!(f, "log out of volume {volume}"),
-            Self::Cut { volume } => write!(f, "cut the session of volume {volume}"),
+            Self::EndSession { volume } => write!(f, "end the session of volume {volume} at once"),
         }
     }
 }

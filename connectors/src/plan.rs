@@ -471,7 +471,7 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
     };
     if revoked {
         if !view.tried.has(Once::End) {
-            plan.step(Op::Cut { volume }, "the target has revoked this host");
+            plan.step(Op::EndSession { volume }, "the target has revoked this host");
         }
         return;
     }
@@ -510,6 +510,6 @@ fn absent(volume: VolumeId, revoked: bool, view: &View, plan: &mut Plan<Op>) {
         | SessionState::Recovering
         | SessionState::Forbidden
         | SessionState::Failed
-        | SessionState::WrongDisk => plan.step(Op::Cut { volume }, "it is not logged in"),
+        | SessionState::WrongDisk => plan.step(Op::EndSession { volume }, "it is not logged in"),
     }
 }

@@ -203,7 +203,7 @@ impl Observer for Steps<'_> {
     }
 }
 
-fn some_wish() -> impl Strategy<Value = Vec<Attached>> {
+fn some_spec() -> impl Strategy<Value = Vec<Attached>> {
     let mode = prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)];
     let one = (mode, prop_oneof![Just(Cache::On), Just(Cache::Off)]);
     (prop::option::of(one.clone()), prop::option::of(one)).prop_map(|(one, two)| {
@@ -315,7 +315,7 @@ impl Harm {
 
 /// A spec with attachments, or a tombstone.
 fn some_wanted() -> impl Strategy<Value = (Vec<Attached>, bool)> {
-    (prop_oneof![2 => some_wish(), 1 => Just(Vec::new())], any::<bool>())
+    (prop_oneof![2 => some_spec(), 1 => Just(Vec::new())], any::<bool>())
 }
 
 fn wanted(counter: u64, (attachments, revoked): &(Vec<Attached>, bool)) -> Wanted {

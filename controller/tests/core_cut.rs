@@ -44,7 +44,7 @@ async fn it_is_pending_until_its_agent_shows_it_so() {
     rig.storage.state().knobs.reverts.hold = true;
     rig.service.set_isolation(&admin(), id, CUT).await.unwrap();
     until_cut(&rig, id, Some(false)).await;
-    until("the wish", async || if told(&rig, id) > 0 { Ok(()) } else { Err("none".to_owned()) }).await;
+    until("the spec", async || if told(&rig, id) > 0 { Ok(()) } else { Err("none".to_owned()) }).await;
     let since = cut(&rig, id).await.unwrap().since.unwrap();
     rig.storage.state().knobs.reverts.hold = false;
     rig.storage.publish(&id.to_string());

@@ -110,7 +110,7 @@ async fn hosts_are_told_when_the_storage_agent_has_seen_it_and_not_before() {
     release(&rig, id);
     let grown = rig.until_volume(id, VolumeStatus::InUse).await;
     assert_eq!((grown.size_gib, &grown.fault), (3, &None));
-    until("the hosts' wishes", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
+    until("the hosts' specs", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
         (3, 3) => Ok(()),
         told => Err(format!("{told:?} GiB")),
     })
@@ -184,7 +184,7 @@ async fn a_volume_is_attached_while_its_growth_is_stopped() {
     assert_eq!((shown(&rig, id).await, told_host(&rig, 1, id)), ((VolumeStatus::ErrorExtending, 1), 1));
     release(&rig, id);
     assert_eq!(rig.until_volume(id, VolumeStatus::InUse).await.size_gib, 2);
-    until("the hosts' wishes", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
+    until("the hosts' specs", async || match (told_host(&rig, 0, id), told_host(&rig, 1, id)) {
         (2, 2) => Ok(()),
         told => Err(format!("{told:?} GiB")),
     })

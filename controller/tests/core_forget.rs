@@ -87,7 +87,7 @@ async fn a_node_goes_with_all_that_it_has_and_comes_back_a_stranger() {
     for host in &rig.hosts {
         until("the end of a connection", async || {
             let gone = host.state().connections.values().all(|kept| kept.spec.is_none());
-            if gone { Ok(()) } else { Err("it is still wished".to_owned()) }
+            if gone { Ok(()) } else { Err("its spec is still there".to_owned()) }
         })
         .await;
     }

@@ -202,7 +202,7 @@ async fn volume_is_destroyed_only_once_its_agent_was_seen_to_have_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn first_wish_stays_as_it_is_until_its_agent_has_the_volume() {
+async fn first_spec_stays_as_it_is_until_its_agent_has_the_volume() {
     let rig = Rig::new(0).await;
     rig.storage.state().knobs.slow_lvm.calls = 3;
     let id = create(&rig, &admin(), new_volume()).await.unwrap().id;

@@ -26,7 +26,7 @@ fn told(rig: &Rig, id: VolumeId) -> Option<v1::ImageSource> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_image_is_wished_until_the_volume_was_seen_ready() {
+async fn the_image_is_in_the_spec_until_the_volume_was_seen_ready() {
     let rig = Rig::new(0).await;
     rig.storage.state().knobs.pending = true;
     let new = NewVolume {
@@ -50,7 +50,7 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     rig.write(&format!("UPDATE volumes SET taken_us = 1 WHERE id = '{id}'"));
     let name = Some(Some("renamed".to_owned()));
     rig.service.update_volume(&admin(), id, name, None, None).await.unwrap();
-    until("the new wish", async || {
+    until("the new spec", async || {
         let stamp = rig.storage.state().volumes[&id.to_string()].stamp.clone().unwrap();
         if stamp.generation.unwrap().counter > 1 { Ok(()) } else { Err(format!("{stamp:?}")) }
     })
@@ -59,7 +59,7 @@ async fn the_image_is_wished_until_the_volume_was_seen_ready() {
     rig.storage.state().knobs.pending = false;
     rig.storage.publish(&id.to_string());
     rig.until_volume(id, VolumeStatus::Available).await;
-    until("a wish without it", async || match told(&rig, id) {
+    until("a spec without it", async || match told(&rig, id) {
         None => Ok(()),
         image => Err(format!("{image:?}")),
     })

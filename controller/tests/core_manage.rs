@@ -91,7 +91,7 @@ fn invalid<T: std::fmt::Debug>(refused: Result<T, Refusal>, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice() {
+async fn an_lv_becomes_a_volume_with_its_size_and_no_spec_asks_for_it_twice() {
     let rig = rig(1).await;
     rig.storage.state().knobs.pending = true;
     let volume = manage(&rig, content("vg0/data")).await.unwrap();
@@ -118,7 +118,7 @@ async fn an_lv_becomes_a_volume_with_its_size_and_nothing_of_it_is_wished_twice(
     rig.attach(id, "host1", Mode::ReadWrite).await;
     // The spec no longer names the LV's old name, so that a lost LV is never looked for under that
     // name.
-    until("a wish without it", async || match told(&rig, id).unwrap().takes {
+    until("a spec without it", async || match told(&rig, id).unwrap().takes {
         None => Ok(()),
         takes => Err(format!("{takes:?}")),
     })

@@ -186,7 +186,7 @@ async fn rebuild_resumes_new_volumes_and_never_remakes_existing_ones() {
     rig.storage.set_down(false);
     rig.until_volume(made, VolumeStatus::Available).await;
     // The specs of their exports, which follow, prove that the volumes were there once.
-    until("the wishes of their exports at the agent", async || {
+    until("the specs of their exports at the agent", async || {
         let state = rig.storage.state();
         let known = [there, made].iter().all(|id| state.exports.contains_key(&id.to_string()));
         if known { Ok(()) } else { Err("not yet".to_owned()) }

@@ -66,8 +66,10 @@ async fn it_is_reverting_until_its_agent_says_that_it_is_done() {
     rig.until_volume(id, VolumeStatus::Available).await;
     until_snapshot(&rig, snapshots[1], VolumeStatus::Available).await;
     // The spec loses the revert, and a host attaches the volume as ever.
-    until("the wish's end", async || told(&rig, id).map_or(Ok(()), |revert| Err(format!("{revert:?}"))))
-        .await;
+    until("the end of it in the spec", async || {
+        told(&rig, id).map_or(Ok(()), |revert| Err(format!("{revert:?}")))
+    })
+    .await;
     rig.attach(id, "host1", Mode::ReadWrite).await;
     assert!(rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items.is_empty());
 }
@@ -99,7 +101,10 @@ async fn failed(rig: &Rig, id: VolumeId, snapshot: VolumeId, why: &str) {
     until_snapshot(rig, snapshot, VolumeStatus::Available).await;
     let messages = rig.service.messages(&admin(), ListQuery::default()).await.unwrap().items;
     assert!(messages[0].text.starts_with("revert volume to snapshot: ") && messages[0].text.contains(why));
-    until("the wish's end", async || told(rig, id).map_or(Ok(()), |revert| Err(format!("{revert:?}")))).await;
+    until("the end of it in the spec", async || {
+        told(rig, id).map_or(Ok(()), |revert| Err(format!("{revert:?}")))
+    })
+    .await;
     let reset = VolumeAction::ResetStatus { status: Some(VolumeStatus::Available), attached: None };
     rig.service.volume_action(&admin(), id, reset).await.unwrap();
     rig.until_volume(id, VolumeStatus::Available).await;

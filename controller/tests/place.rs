@@ -427,7 +427,7 @@ async fn a_pool_that_refuses_is_followed_by_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_are_bounded_and_the_last_pool_keeps_its_wish() {
+async fn attempts_are_bounded_and_the_last_pool_keeps_its_spec() {
     let rig = rig(&[10, 50, 70, 90], same).await;
     for host in &rig.hosts {
         host.state().knobs.refuse_volume = Some(no_room());
@@ -499,7 +499,7 @@ async fn no_second_pool_before_the_first_has_said_that_nothing_is_there() {
     assert_eq!((seen.place.host.as_deref(), seen.name.as_deref()), (Some("host1@lvm#vg0"), Some("renamed")));
     assert!(!has(&rig.hosts[1], made) && has(&rig.hosts[0], made));
     let volume_specs = calls(&rig.hosts[1], made).iter().filter(|call| call.starts_with("volume")).count();
-    assert_eq!(volume_specs, 1, "it was wished there once: {:?}", calls(&rig.hosts[1], made));
+    assert_eq!(volume_specs, 1, "its spec was sent there once: {:?}", calls(&rig.hosts[1], made));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -548,7 +548,7 @@ async fn data_that_an_agent_exports_is_never_taken_away_by_an_older_database() {
     let mut rig = rig(&[10, 50], same).await;
     rig.hosts[1].state().knobs.pending = true;
     let made = create(&rig, new_volume()).await.unwrap().id;
-    until("the wish", async || {
+    until("the spec", async || {
         if has(&rig.hosts[1], made) { Ok(()) } else { Err(()) }.map_err(|()| String::new())
     })
     .await;
@@ -594,7 +594,7 @@ async fn what_was_never_sent_to_an_agent_that_stays_down_goes_elsewhere() {
     // sent.
     rig.hosts[2].state().knobs.pending = true;
     let sent = create(&rig, sized(60)).await.unwrap();
-    until("the wish", async || if has(&rig.hosts[2], sent.id) { Ok(()) } else { Err(String::new()) }).await;
+    until("the spec", async || if has(&rig.hosts[2], sent.id) { Ok(()) } else { Err(String::new()) }).await;
     for host in &rig.hosts[1..] {
         host.set_down(true);
     }

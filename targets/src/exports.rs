@@ -82,9 +82,9 @@ impl<'a> Exports<'a> {
     }
 }
 
-/// The parts that give, in the order of giving.
+/// The parts that grant, in the order of granting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Gift {
+enum Stage {
     /// A Fibre Channel port that exists.
     Port,
     /// The iSCSI target.
@@ -104,21 +104,21 @@ pub fn plan_exports(exports: &Exports<'_>) -> Plan<Op> {
     if let Some(backing) = backing.as_ref().filter(|_| open) {
         backing.seal(&mut plan);
     }
-    let iscsi = exports.iscsi.map(|(wanted, view)| (Gift::Target, part(wanted, view, open)));
+    let iscsi = exports.iscsi.map(|(wanted, view)| (Stage::Target, part(wanted, view, open)));
     let fc = exports.fc.iter().map(|(wanted, view)| {
-        let gift = if view.group.is_some() { Gift::Port } else { Gift::NewPort };
-        (gift, fc::part(wanted, view, open))
+        let stage = if view.group.is_some() { Stage::Port } else { Stage::NewPort };
+        (stage, fc::part(wanted, view, open))
     });
-    let mut gives: Vec<(Gift, Vec<Step<Op>>)> = Vec::new();
+    let mut gives: Vec<(Stage, Vec<Step<Op>>)> = Vec::new();
     let mut waits = Vec::new();
-    for (gift, Part { plan: mut part, gives_at }) in iscsi.into_iter().chain(fc) {
-        gives.push((gift, part.steps.split_off(gives_at)));
+    for (stage, Part { plan: mut part, gives_at }) in iscsi.into_iter().chain(fc) {
+        gives.push((stage, part.steps.split_off(gives_at)));
         let first = part.steps.iter().position(may_block).unwrap_or(part.steps.len());
         waits.push(part.steps.split_off(first));
         plan.steps.append(&mut part.steps);
         plan.blocked.append(&mut part.blocked);
     }
-    gives.sort_by_key(|(gift, _)| *gift);
+    gives.sort_by_key(|(stage, _)| *stage);
     plan.steps.extend(waits.into_iter().flatten());
     // Whatever else the backstore lacks, no LUN that shows it is linked in that case: a transport
     // has something to give.

@@ -25,7 +25,7 @@ fn chap_of(number: usize) -> Chap {
 }
 
 /// A spec for host 1 with these values, and for host 2, which writes.
-fn wish(mode: Mode, barrier: Option<u128>, with_chap: bool) -> Wanted {
+fn spec(mode: Mode, barrier: Option<u128>, with_chap: bool) -> Wanted {
     let first = grant(1, 1, mode, with_chap.then(|| chap_of(1)));
     let first = Grant { barrier: barrier.map(BarrierId::from_u128), ..first };
     present(&[PORTAL], vec![first, grant(2, 1, Mode::ReadWrite, Some(chap_of(2)))])
@@ -49,7 +49,7 @@ fn acl() -> TreePath {
 /// Both hosts write. Host 1 has eight writes in flight to a disk that does not answer.
 fn with_writes() -> (FakeMachine, SessionId, SessionId) {
     let machine = machine_beside_foreign();
-    settle(&machine, &wish(Mode::ReadWrite, None, true));
+    settle(&machine, &spec(Mode::ReadWrite, None, true));
     let (one, two) = (login(&machine, 1, true).unwrap(), login(&machine, 2, true).unwrap());
     machine.hold(DEVICE);
     for _ in 0..8 {
@@ -62,13 +62,13 @@ fn with_writes() -> (FakeMachine, SessionId, SessionId) {
 fn a_plain_change_lets_what_is_in_flight_land_and_a_barrier_waits_for_it() {
     // The control.
     let (machine, one, _) = with_writes();
-    settle(&machine, &wish(Mode::ReadOnly, None, true));
+    settle(&machine, &spec(Mode::ReadOnly, None, true));
     assert_eq!((machine.in_flight(DEVICE), machine.landed(DEVICE), machine.is_live(one)), (8, 0, true));
     machine.release(DEVICE);
     assert_eq!(machine.landed(DEVICE), 8, "after the change was in force");
 
     let (machine, one, two) = with_writes();
-    let wanted = wish(Mode::ReadOnly, Some(1), true);
+    let wanted = spec(Mode::ReadOnly, Some(1), true);
     let waits = {
         let (tree, wanted) = (machine.lio(), wanted.clone());
         thread::spawn(move || pass(&tree, &wanted).map(drop))
@@ -103,7 +103,7 @@ fn a_session_that_was_ending_is_waited_for_too() {
     // The control: the call that only drops the sessions.
     machine.lio().write(&acl().join("cmdsn_depth"), b"7").unwrap();
     assert_eq!((machine.is_live(again), machine.in_flight(DEVICE)), (false, 8));
-    let wanted = wish(Mode::ReadOnly, Some(1), true);
+    let wanted = spec(Mode::ReadOnly, Some(1), true);
     let waits = {
         let (tree, wanted) = (machine.lio(), wanted.clone());
         thread::spawn(move || pass(&tree, &wanted).map(drop))
@@ -138,9 +138,9 @@ fn at_every_step_nothing_is_written_and_no_read_fails_for_want_of_the_lun() {
         [(true, Mode::ReadWrite), (true, Mode::ReadOnly), (false, Mode::ReadWrite), (false, Mode::ReadOnly)]
     {
         let machine = machine_beside_foreign();
-        settle(&machine, &wish(before, None, with_chap));
+        settle(&machine, &spec(before, None, with_chap));
         let (one, two) = (login(&machine, 1, with_chap).unwrap(), login(&machine, 2, true).unwrap());
-        let wanted = wish(Mode::ReadOnly, Some(1), with_chap);
+        let wanted = spec(Mode::ReadOnly, Some(1), with_chap);
         let plan = plan_now(&machine.lio(), &wanted);
         let drained = plan.steps.iter().position(|step| drains(step) == Some(host(1).as_str())).unwrap();
         let mut at = 0;
@@ -160,10 +160,10 @@ fn at_every_step_nothing_is_written_and_no_read_fails_for_want_of_the_lun() {
 /// the next pass reaches the spec.
 #[test]
 fn after_any_prefix_nothing_is_said_that_was_not_drained() {
-    let wanted = wish(Mode::ReadOnly, Some(2), true);
+    let wanted = spec(Mode::ReadOnly, Some(2), true);
     let start = || {
         let machine = machine_beside_foreign();
-        settle(&machine, &wish(Mode::ReadOnly, Some(1), true));
+        settle(&machine, &spec(Mode::ReadOnly, Some(1), true));
         let one = login(&machine, 1, true).unwrap();
         (machine, one)
     };
@@ -185,7 +185,7 @@ fn after_any_prefix_nothing_is_said_that_was_not_drained() {
 /// ACL must drain again.
 #[test]
 fn an_acl_that_was_open_since_has_to_drain_again() {
-    let wanted = wish(Mode::ReadOnly, Some(1), true);
+    let wanted = spec(Mode::ReadOnly, Some(1), true);
     let start = || {
         let machine = machine_beside_foreign();
         settle(&machine, &wanted);
@@ -213,16 +213,16 @@ fn an_acl_that_was_open_since_has_to_drain_again() {
 #[test]
 fn it_is_done_once_and_holds_for_an_acl_that_is_made_anew() {
     let machine = machine_beside_foreign();
-    let wanted = wish(Mode::ReadOnly, Some(1), true);
+    let wanted = spec(Mode::ReadOnly, Some(1), true);
     settle(&machine, &wanted);
     assert_eq!(said(&machine, &wanted), Some(BarrierId::from_u128(1)));
     let one = login(&machine, 1, true).unwrap();
     assert!(pass(&machine.lio(), &wanted).unwrap().steps.is_empty() && machine.is_live(one));
     // The session writes again, and only a new barrier ends it.
-    settle(&machine, &wish(Mode::ReadWrite, None, true));
+    settle(&machine, &spec(Mode::ReadWrite, None, true));
     assert!(machine.is_live(one) && machine.write(one, 1).is_ok());
-    settle(&machine, &wish(Mode::ReadOnly, None, true));
+    settle(&machine, &spec(Mode::ReadOnly, None, true));
     assert!(machine.is_live(one));
-    settle(&machine, &wish(Mode::ReadOnly, Some(2), true));
+    settle(&machine, &spec(Mode::ReadOnly, Some(2), true));
     assert!(!machine.is_live(one));
 }

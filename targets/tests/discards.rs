@@ -9,7 +9,7 @@ use mooring_host::fake::FakeMachine;
 use mooring_model::Mode;
 use mooring_targets::{Device, ExportView, Wanted, apply, layout, plan};
 
-fn wish(discards: bool) -> Wanted {
+fn spec(discards: bool) -> Wanted {
     let chap = Some(chap("user", "secret-1234567"));
     match present(&["10.10.0.10:3260"], vec![grant(1, 1, Mode::ReadWrite, chap)]) {
         Wanted::Present { names, device, portals, withheld, grants, tuning, port_id } => {
@@ -39,7 +39,7 @@ fn attributes(machine: &FakeMachine) -> String {
 fn they_are_passed_through_where_that_is_wanted() {
     for (discards, attribs) in [(true, "1 0 0"), (false, "0 0 0")] {
         let machine = machine();
-        make(&machine, &wish(discards));
+        make(&machine, &spec(discards));
         assert_eq!(attributes(&machine), attribs);
     }
 }
@@ -48,7 +48,7 @@ fn they_are_passed_through_where_that_is_wanted() {
 fn a_device_that_takes_none_is_exported_without() {
     let machine = machine();
     machine.set_discards(DEVICE, false);
-    make(&machine, &wish(true));
+    make(&machine, &spec(true));
     assert_eq!(attributes(&machine), "0 0 0");
     assert_eq!(machine.reachable().len(), 1);
 }
@@ -57,18 +57,18 @@ fn a_device_that_takes_none_is_exported_without() {
 fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
     for (first, attribs, other) in [(false, "0 0 0", "1 0 0"), (true, "1 0 0", "0 0 0")] {
         let machine = machine();
-        make(&machine, &wish(first));
+        make(&machine, &spec(first));
         let look = ExportView::read(&machine.lio(), &names()).unwrap();
-        assert!(plan(&wish(!first), &look).is_quiet());
+        assert!(plan(&spec(!first), &look).is_quiet());
         // A change of something else does not change it either.
-        let mut more = wish(!first);
+        let mut more = spec(!first);
         if let Wanted::Present { grants, .. } = &mut more {
             grants.clear();
         }
         make(&machine, &more);
         assert_eq!(attributes(&machine), attribs);
         make(&machine, &absent());
-        make(&machine, &wish(!first));
+        make(&machine, &spec(!first));
         assert_eq!(attributes(&machine), other);
     }
 }
@@ -77,7 +77,7 @@ fn nothing_changes_under_a_lun_and_the_next_export_has_it() {
 fn a_backstore_that_is_not_exported_yet_is_put_right() {
     for (found, discards, attribs) in [("1", false, "0 0 0"), ("0", true, "1 0 0")] {
         let machine = machine();
-        make(&machine, &wish(false));
+        make(&machine, &spec(false));
         // The state that a crash between two steps leaves, of an agent with another configuration.
         let (lun, tpg) = (layout::lun(&names()), layout::tpg(&names()));
         let script = format!(
@@ -87,7 +87,7 @@ fn a_backstore_that_is_not_exported_yet_is_put_right() {
             store = layout::backstore(&names()),
         );
         run_script(&machine.lio(), &script);
-        make(&machine, &wish(discards));
+        make(&machine, &spec(discards));
         assert_eq!(attributes(&machine), attribs);
     }
 }

@@ -45,7 +45,7 @@ fn some_mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::ReadOnly), Just(Mode::ReadWrite)]
 }
 
-fn some_wish() -> impl Strategy<Value = Both> {
+fn some_spec() -> impl Strategy<Value = Both> {
     let iscsi =
         |number| prop::option::of(some_mode().prop_map(move |mode| common::grant(number, 1, mode, None)));
     let fc = |number| prop::option::of(some_mode().prop_map(move |mode| port::grant(number, 1, mode)));
@@ -66,39 +66,39 @@ impl Node {
         Self { machine, former: BTreeSet::new() }
     }
 
-    fn plan(&self, wish: &Both) -> Plan<Op> {
-        let (iscsi, fc) = (wish.iscsi(), wish.fc());
+    fn plan(&self, spec: &Both) -> Plan<Op> {
+        let (iscsi, fc) = (spec.iscsi(), spec.fc());
         let tree = self.machine.lio();
         let (view, fc_view) = (look(&tree, &iscsi), fc::View::read(&tree, &fc, &self.former).unwrap());
         plan_exports(&Exports { iscsi: Some((&iscsi, &view)), fc: vec![(&fc, &fc_view)] })
     }
 
-    fn settle(&mut self, wish: &Both) -> Plan<Op> {
-        let plan = self.plan(wish);
-        self.former.extend(wish.fc().places());
+    fn settle(&mut self, spec: &Both) -> Plan<Op> {
+        let plan = self.plan(spec);
+        self.former.extend(spec.fc().places());
         apply(&plan, &self.machine.lio(), &mut ()).unwrap();
-        let left = self.plan(wish);
+        let left = self.plan(spec);
         assert!(left.is_quiet(), "not quiet:\n{}\nfirst:\n{}", text(&left), text(&plan));
-        self.former = wish.fc().places();
-        self.is_reached(wish);
+        self.former = spec.fc().places();
+        self.is_reached(spec);
         plan
     }
 
     /// Asserts that exactly the spec is reachable, over both transports.
-    fn is_reached(&self, wish: &Both) {
-        assert_eq!(common::ways(&self.machine), common::wanted_ways(&wish.iscsi()));
-        assert_eq!(port::ways(&self.machine, FC), port::wanted_ways(&wish.fc()));
+    fn is_reached(&self, spec: &Both) {
+        assert_eq!(common::ways(&self.machine), common::wanted_ways(&spec.iscsi()));
+        assert_eq!(port::ways(&self.machine, FC), port::wanted_ways(&spec.fc()));
     }
 
     /// Logs in every initiator over both transports. Returns the session, `true` for iSCSI, and the
     /// initiator.
-    fn log_in(&self, wish: &Both) -> Vec<(SessionId, bool, String)> {
+    fn log_in(&self, spec: &Both) -> Vec<(SessionId, bool, String)> {
         let target = common::names().iqn;
-        let over_iscsi = wish.iscsi.iter().flatten().map(|grant| {
+        let over_iscsi = spec.iscsi.iter().flatten().map(|grant| {
             let name = grant.initiator.to_string();
             (self.machine.login(PORTAL, target.as_str(), &name, None).unwrap(), true, name)
         });
-        let over_fc = wish.fc.iter().flatten().map(|grant| {
+        let over_fc = spec.fc.iter().flatten().map(|grant| {
             let name = grant.initiator.to_string();
             (self.machine.plogi(&port::port(FC).to_string(), &name).unwrap(), false, name)
         });
@@ -107,11 +107,11 @@ impl Node {
 }
 
 /// Returns the mode of an initiator in a spec; `None` if it has no grant.
-fn mode(wish: &Both, iscsi: bool, name: &str) -> Option<Mode> {
+fn mode(spec: &Both, iscsi: bool, name: &str) -> Option<Mode> {
     if iscsi {
-        wish.iscsi.iter().flatten().find(|grant| grant.initiator.as_str() == name).map(|grant| grant.mode)
+        spec.iscsi.iter().flatten().find(|grant| grant.initiator.as_str() == name).map(|grant| grant.mode)
     } else {
-        wish.fc.iter().flatten().find(|grant| grant.initiator.to_string() == name).map(|grant| grant.mode)
+        spec.fc.iter().flatten().find(|grant| grant.initiator.to_string() == name).map(|grant| grant.mode)
     }
 }
 
@@ -121,15 +121,15 @@ proptest! {
     /// One pass leads from any spec over both transports to any other. The backstore is there while
     /// a transport has a grant, and goes with the last export. In the end nothing else has changed.
     #[test]
-    fn both_converge_on_one_backstore(wishes in prop::collection::vec(some_wish(), 1..4)) {
+    fn both_converge_on_one_backstore(specs in prop::collection::vec(some_spec(), 1..4)) {
         let mut node = Node::new();
         let before = dump_all(&node.machine.lio());
         let backstore = layout::backstore(&common::names());
-        for wish in &wishes {
-            node.settle(wish);
+        for spec in &specs {
+            node.settle(spec);
             let there = node.machine.lio().is_dir(&backstore).unwrap();
-            prop_assert!(there || wish.fc.as_ref().is_none_or(Vec::is_empty) && wish.iscsi.is_none());
-            prop_assert!(!there || wish.fc.is_some() || wish.iscsi.is_some());
+            prop_assert!(there || spec.fc.as_ref().is_none_or(Vec::is_empty) && spec.iscsi.is_none());
+            prop_assert!(!there || spec.fc.is_some() || spec.iscsi.is_some());
         }
         node.settle(&Both { iscsi: None, fc: None });
         prop_assert_eq!(dump_all(&node.machine.lio()), before);
@@ -139,7 +139,7 @@ proptest! {
     /// session ends, and no I/O fails that both specs allow. At no step has anybody more than one
     /// of the specs gives.
     #[test]
-    fn one_fabric_does_not_notice_the_other(a in some_wish(), b in some_wish()) {
+    fn one_fabric_does_not_notice_the_other(a in some_spec(), b in some_spec()) {
         let mut node = Node::new();
         node.settle(&a);
         let sessions = node.log_in(&a);
@@ -154,7 +154,7 @@ proptest! {
                 assert!(!wrote || old.max(new) == Mode::ReadWrite, "{name} writes after {}", step.op);
             }
             let given = |way: &port::Way| {
-                let given = [&a, &b].map(|wish| mode(wish, false, &way.initiator));
+                let given = [&a, &b].map(|spec| mode(spec, false, &way.initiator));
                 given.into_iter().flatten().any(|mode| way.mode <= mode)
             };
             assert!(port::ways(&node.machine, FC).iter().all(given), "after {}\n{}", step.op, text(&steps));
@@ -164,7 +164,7 @@ proptest! {
 
     /// Any prefix, and any failed call, ends in the same state after another pass.
     #[test]
-    fn any_prefix_then_again_ends_the_same(a in some_wish(), b in some_wish(), stop in any::<prop::sample::Index>()) {
+    fn any_prefix_then_again_ends_the_same(a in some_spec(), b in some_spec(), stop in any::<prop::sample::Index>()) {
         let (mut straight, mut broken) = (Node::new(), Node::new());
         straight.settle(&a);
         broken.settle(&a);
@@ -182,7 +182,7 @@ proptest! {
     /// that cannot block precede those that can. The backstore is made before access is given, and
     /// removed last.
     #[test]
-    fn the_parts_stand_in_order(a in some_wish(), b in some_wish()) {
+    fn the_parts_stand_in_order(a in some_spec(), b in some_spec()) {
         let mut node = Node::new();
         node.settle(&a);
         let steps = node.plan(&b).steps;
@@ -214,14 +214,14 @@ fn both(iscsi: Mode, fc: Mode) -> Both {
 fn one_disk_over_two_fabrics() {
     for iscsi_goes in [true, false] {
         let mut node = Node::new();
-        let wish = both(Mode::ReadOnly, Mode::ReadWrite);
-        node.settle(&wish);
-        let sessions = node.log_in(&wish);
+        let spec = both(Mode::ReadOnly, Mode::ReadWrite);
+        node.settle(&spec);
+        let sessions = node.log_in(&spec);
         let seen: Vec<_> =
             sessions.iter().map(|(session, ..)| node.machine.inquire(*session, 1).unwrap()).collect();
         assert_eq!((&seen[0].naa, &seen[0].serial), (&seen[1].naa, &seen[1].serial));
         assert_eq!((seen[0].write_protected, seen[1].write_protected), (true, false));
-        let left = if iscsi_goes { Both { iscsi: None, ..wish } } else { Both { fc: None, ..wish } };
+        let left = if iscsi_goes { Both { iscsi: None, ..spec } } else { Both { fc: None, ..spec } };
         let done = node.settle(&left);
         assert!(!text(&done).contains("core/"), "the backstore is not touched:\n{}", text(&done));
         let stays = sessions[usize::from(iscsi_goes)].0;
@@ -279,13 +279,13 @@ fn a_barrier_holds_up_no_revoke_over_another_fabric() {
     for fc in [vec![], vec![port::grant(1, 1, Mode::ReadOnly)]] {
         let mut node = Node::new();
         node.settle(&both(Mode::ReadWrite, Mode::ReadWrite));
-        let wish = Both { iscsi: Some(vec![first.clone()]), fc: Some(fc) };
-        let plan = node.plan(&wish);
+        let spec = Both { iscsi: Some(vec![first.clone()]), fc: Some(fc) };
+        let plan = node.plan(&spec);
         let waits = |step: &Step<Op>| step.op.path().name() == "cmdsn_depth";
         let waits = plan.steps.iter().position(waits).unwrap();
         apply(&plan, &node.machine.lio(), &mut StopAfter(waits)).unwrap_err();
-        assert_eq!(port::ways(&node.machine, FC), port::wanted_ways(&wish.fc()), "{}", text(&plan));
-        node.settle(&wish);
+        assert_eq!(port::ways(&node.machine, FC), port::wanted_ways(&spec.fc()), "{}", text(&plan));
+        node.settle(&spec);
     }
 }
 
@@ -322,22 +322,22 @@ fn two_ports_of_one_volume() {
     machine.add_fc_port(&second.to_string());
     let names = FcNames { port: second, ..port::names(qla, common::volume()) };
     let grants = vec![port::grant(1, 1, Mode::ReadOnly)];
-    let wishes = [
+    let specs = [
         port::present(FC, grants.clone()),
         fc::Wanted::Present { names: names.clone(), device: DEVICE.into(), grants },
     ];
     let tree = machine.lio();
-    let step = |wishes: &[fc::Wanted], former: &BTreeSet<Place>| {
-        let views: Vec<_> = wishes.iter().map(|wish| fc::View::read(&tree, wish, former).unwrap()).collect();
-        let plan = plan_exports(&Exports { iscsi: None, fc: wishes.iter().zip(&views).collect() });
+    let step = |specs: &[fc::Wanted], former: &BTreeSet<Place>| {
+        let views: Vec<_> = specs.iter().map(|spec| fc::View::read(&tree, spec, former).unwrap()).collect();
+        let plan = plan_exports(&Exports { iscsi: None, fc: specs.iter().zip(&views).collect() });
         apply(&plan, &tree, &mut ()).unwrap();
         plan
     };
-    let former = wishes[0].places();
-    step(&wishes, &former);
-    assert!(step(&wishes, &former).is_quiet());
+    let former = specs[0].places();
+    step(&specs, &former);
+    assert!(step(&specs, &former).is_quiet());
     assert_eq!(machine.reachable().len(), 2);
-    let half = [port::absent(FC), wishes[1].clone()];
+    let half = [port::absent(FC), specs[1].clone()];
     step(&half, &former);
     assert!(step(&half, &former).is_quiet());
     assert_eq!(machine.reachable().len(), 1);

@@ -16,7 +16,7 @@ use mooring_targets::{
 const PORTALS: [&str; 1] = ["10.10.0.10:3260"];
 const DROP: &str = "secret-1234567";
 
-fn wish() -> Wanted {
+fn spec() -> Wanted {
     present(&PORTALS, vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", DROP)))])
 }
 
@@ -25,7 +25,7 @@ fn wish() -> Wanted {
 fn fails(spoil: impl Fn(&FakeMachine), cure: impl Fn(&FakeMachine), step: &str, words: &str, by: Cure) {
     let machine = machine();
     spoil(&machine);
-    let error = pass(&machine.lio(), &wish()).unwrap_err();
+    let error = pass(&machine.lio(), &spec()).unwrap_err();
     let said = Chain(&error).to_string();
     assert!(said.contains(step) && said.contains(words), "{said}");
     assert!(!said.contains(DROP), "{said}");
@@ -33,7 +33,7 @@ fn fails(spoil: impl Fn(&FakeMachine), cure: impl Fn(&FakeMachine), step: &str, 
     assert!(matches!(error, Error::Step { .. }), "{said}");
     assert_eq!(ways(&machine), []);
     cure(&machine);
-    settle(&machine, &wish());
+    settle(&machine, &spec());
 }
 
 #[test]
@@ -73,18 +73,18 @@ fn the_device_is_read_only() {
 #[test]
 fn a_port_is_taken() {
     let machine = machine();
-    let grants = wish().grants().to_vec();
+    let grants = spec().grants().to_vec();
     settle(&machine, &present(&PORTALS, vec![]));
     machine.occupy("10.20.0.10:3260".parse().unwrap());
-    let wish = present(&["10.10.0.10:3260", "10.20.0.10:3260"], grants);
-    let error = pass(&machine.lio(), &wish).unwrap_err();
+    let spec = present(&["10.10.0.10:3260", "10.20.0.10:3260"], grants);
+    let error = pass(&machine.lio(), &spec).unwrap_err();
     let said = Chain(&error).to_string();
     assert!(
         said.contains("np/10.20.0.10:3260") && said.contains("the port is taken on this address"),
         "{said}"
     );
-    assert_eq!((ways(&machine), error.cure()), (wanted_ways(&wish), Cure::Operator));
-    assert!(!report(&wish, &look(&machine.lio(), &wish), &BTreeMap::new()).in_force);
+    assert_eq!((ways(&machine), error.cure()), (wanted_ways(&spec), Cure::Operator));
+    assert!(!report(&spec, &look(&machine.lio(), &spec), &BTreeMap::new()).in_force);
 }
 
 /// Without the target core or the transport's module, the message says what to load.
@@ -97,7 +97,7 @@ fn no_target_in_the_kernel() {
         assert!(said.contains("modprobe target_core_mod") && said.contains("mount -t configfs"), "{said}");
         assert_eq!(error.cure(), Cure::Operator);
     }
-    let error = pass(&machine.lio(), &wish()).unwrap_err();
+    let error = pass(&machine.lio(), &spec()).unwrap_err();
     assert!(error.to_string().contains("modprobe target_core_mod"), "{error}");
     machine.load_configfs();
     prepare(&machine.lio()).unwrap();
@@ -110,7 +110,7 @@ fn no_target_in_the_kernel() {
 fn a_tombstone_whose_backstore_is_shown_elsewhere() {
     let machine = machine_beside_foreign();
     let tree = machine.lio();
-    settle(&machine, &wish());
+    settle(&machine, &spec());
     let elsewhere = path("iscsi").join(OTHER_TARGET).join("tpgt_1").join("lun").join("lun_9");
     tree.mkdir(&elsewhere).unwrap();
     tree.symlink(&layout::backstore(&names()), &elsewhere.join("x")).unwrap();
@@ -144,17 +144,17 @@ fn an_hba_that_goes_meanwhile_does_no_harm() {
     let tree = machine.lio();
     let neighbour = names_of("a0ffffff-1111-4222-8333-444444444444".parse().unwrap());
     assert_eq!(layout::hba(&neighbour), layout::hba(&names()));
-    let steps = plan_now(&tree, &wish()).steps.len();
+    let steps = plan_now(&tree, &spec()).steps.len();
     for between in 0..steps {
         machine.add_device("/dev/vg0/neighbour", 1 << 30);
         let theirs = present_as(neighbour.clone(), "/dev/vg0/neighbour", &PORTALS, vec![]);
         pass(&tree, &theirs).unwrap();
-        let ours = plan_now(&tree, &wish());
+        let ours = plan_now(&tree, &spec());
         let gone = Wanted::Absent { names: neighbour.clone() };
         if let Err(error) = mooring_targets::apply(&ours, &tree, &mut Meanwhile(between, &tree, gone)) {
             assert_eq!((between, error.cure()), (1, Cure::Retry), "{error}");
         }
-        settle(&machine, &wish());
+        settle(&machine, &spec());
         settle(&machine, &absent());
     }
 }
@@ -164,8 +164,8 @@ fn an_hba_that_goes_meanwhile_does_no_harm() {
 fn device_paths_that_would_be_read_as_options() {
     let long = format!("/dev/{}", "x".repeat(507));
     for wrong in ["/dev/a,readonly=1", "/dev/a b", "/dev/a\nb", "dev/a", "", long.as_str()] {
-        let wish = present_as(names(), wrong, &PORTALS, vec![]);
-        let plan = plan_now(&machine().lio(), &wish);
+        let spec = present_as(names(), wrong, &PORTALS, vec![]);
+        let plan = plan_now(&machine().lio(), &spec);
         assert!(plan.steps.is_empty(), "{wrong:?}");
         assert_eq!(
             plan.blocked.iter().map(|blocked| blocked.kind).collect::<Vec<_>>(),
@@ -180,19 +180,19 @@ fn device_paths_that_would_be_read_as_options() {
 fn a_report_says_what_the_kernel_enforces() {
     let machine = machine();
     let tree = machine.lio();
-    let wish = present(
+    let spec = present(
         &PORTALS,
         vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", DROP))), grant(2, 1, Mode::ReadOnly, None)],
     );
-    let now = |wish: &Wanted| {
-        let view = look(&tree, wish);
-        report(wish, &view, &read_live(&tree, wish, &BTreeMap::new()).unwrap())
+    let now = |spec: &Wanted| {
+        let view = look(&tree, spec);
+        report(spec, &view, &read_live(&tree, spec, &BTreeMap::new()).unwrap())
     };
-    assert!(!now(&wish).in_force);
-    settle(&machine, &wish);
+    assert!(!now(&spec).in_force);
+    settle(&machine, &spec);
     let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
     machine.write(session, 1).unwrap();
-    let facts = now(&wish);
+    let facts = now(&spec);
     assert!(facts.in_force && facts.problems.is_empty());
     assert_eq!(facts.portals, [PORTALS[0].parse::<Portal>().unwrap()]);
     assert_eq!(
@@ -209,7 +209,7 @@ fn a_report_says_what_the_kernel_enforces() {
     tree.write(&acl.join("lun_1").join("write_protect"), b"0").unwrap();
     tree.write(&layout::acl(&names(), &host(1)).join("auth").join("password"), b"NULL").unwrap();
     tree.mkdir(&layout::acl(&names(), "iqn.1999-01.stranger:x")).unwrap();
-    let facts = now(&wish);
+    let facts = now(&spec);
     assert_eq!(
         facts.grants.iter().map(|grant| grant.seen).collect::<Vec<_>>(),
         [None, Some(Mode::ReadWrite)]
@@ -220,7 +220,7 @@ fn a_report_says_what_the_kernel_enforces() {
     );
     assert!(!facts.in_force);
     tree.write(&layout::tpg(&names()).join("enable"), b"0").unwrap();
-    assert_eq!(now(&wish).grants.iter().map(|grant| grant.seen).collect::<Vec<_>>(), [None, None]);
+    assert_eq!(now(&spec).grants.iter().map(|grant| grant.seen).collect::<Vec<_>>(), [None, None]);
 }
 
 /// The session's numbers show commands that have not come back.
@@ -228,13 +228,13 @@ fn a_report_says_what_the_kernel_enforces() {
 fn commands_in_flight_are_counted() {
     let machine = machine();
     let tree = machine.lio();
-    settle(&machine, &wish());
+    settle(&machine, &spec());
     let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
     machine.hold(DEVICE);
     for _ in 0..8 {
         machine.start_write(session, 1).unwrap();
     }
-    let now = || read_live(&tree, &wish(), &BTreeMap::new()).unwrap();
+    let now = || read_live(&tree, &spec(), &BTreeMap::new()).unwrap();
     assert_eq!(now()[&host(1)].sessions[0].in_flight, 8);
     machine.release(DEVICE);
     assert_eq!(now()[&host(1)].sessions[0].in_flight, 0);
@@ -246,7 +246,7 @@ fn the_target_counts_the_sessions_that_no_acl_shows() {
     let machine = machine();
     let tree = machine.lio();
     let portals = [PORTALS[0], "10.20.0.10:3260"];
-    settle(&machine, &present(&portals, wish().grants().to_vec()));
+    settle(&machine, &present(&portals, spec().grants().to_vec()));
     let count = || count_sessions(&tree, &names()).unwrap();
     assert_eq!(count(), Some(0));
     let login = |portal| machine.login(portal, names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
@@ -265,28 +265,28 @@ fn the_target_counts_the_sessions_that_no_acl_shows() {
 fn counters_move_with_the_commands() {
     let machine = machine();
     let tree = machine.lio();
-    settle(&machine, &wish());
+    settle(&machine, &spec());
     let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", DROP))).unwrap();
     for _ in 0..(1 << 20) / IO_BYTES {
         machine.write(session, 1).unwrap();
     }
-    let first = read_live(&tree, &wish(), &BTreeMap::new()).unwrap();
+    let first = read_live(&tree, &spec(), &BTreeMap::new()).unwrap();
     let counters = first[&host(1)].counters;
     assert_eq!((counters.commands, counters.read_mib, counters.written_mib), ((1 << 20) / IO_BYTES, 0, 1));
-    assert_eq!(read_live(&tree, &wish(), &first).unwrap(), first);
+    assert_eq!(read_live(&tree, &spec(), &first).unwrap(), first);
     machine.read(session, 1).unwrap();
-    let next = read_live(&tree, &wish(), &first).unwrap()[&host(1)].counters;
+    let next = read_live(&tree, &spec(), &first).unwrap()[&host(1)].counters;
     assert_eq!((next.commands, next.written_mib), (counters.commands + 1, 1));
     settle(&machine, &absent());
-    assert_eq!(read_live(&tree, &wish(), &first).unwrap(), BTreeMap::new());
+    assert_eq!(read_live(&tree, &spec(), &first).unwrap(), BTreeMap::new());
 }
 
 /// A blocked export is a problem in the report, with the operator's cure, and is never in force.
 #[test]
 fn what_is_blocked_is_reported() {
     let machine = machine();
-    settle(&machine, &wish());
-    let moved = present_as(names(), "/dev/vg1/lv0", &PORTALS, wish().grants().to_vec());
+    settle(&machine, &spec());
+    let moved = present_as(names(), "/dev/vg1/lv0", &PORTALS, spec().grants().to_vec());
     let view = look(&machine.lio(), &moved);
     let facts = report(&moved, &view, &BTreeMap::new());
     assert_eq!((facts.in_force, facts.problems.len(), facts.problems[0].cure), (false, 1, Cure::Operator));

@@ -35,7 +35,7 @@ fn some_grant(number: u16) -> impl Strategy<Value = Option<FcGrant>> {
 }
 
 /// A spec; `None` if the export is absent.
-pub(crate) fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
+pub(crate) fn some_spec() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
     let grants = (some_grant(1), some_grant(2), some_grant(3));
     prop_oneof![
         1 => Just(None),
@@ -43,7 +43,7 @@ pub(crate) fn some_wish() -> impl Strategy<Value = Option<Vec<FcGrant>>> {
     ]
 }
 
-pub(crate) fn wish(fabric: FcFabric, grants: Option<&Vec<FcGrant>>) -> Wanted {
+pub(crate) fn spec(fabric: FcFabric, grants: Option<&Vec<FcGrant>>) -> Wanted {
     grants.map_or_else(|| absent(fabric), |grants| present(fabric, grants.clone()))
 }
 
@@ -102,10 +102,10 @@ pub(crate) fn some_damage() -> impl Strategy<Value = Vec<(usize, usize)>> {
 }
 
 /// True if one of the specs gives this access, with this mode or a wider one.
-fn is_given(way: &Way, wishes: &[&Wanted]) -> bool {
-    wishes
+fn is_given(way: &Way, specs: &[&Wanted]) -> bool {
+    specs
         .iter()
-        .flat_map(|wish| wish.grants())
+        .flat_map(|spec| spec.grants())
         .map(way_of)
         .any(|given| given.initiator == way.initiator && given.lun == way.lun && way.mode <= given.mode)
 }
@@ -117,11 +117,11 @@ proptest! {
     /// left to do, exactly the new grants are reachable, and foreign objects are byte for byte as
     /// before. A tombstone leaves nothing.
     #[test]
-    fn converges_and_touches_only_ours(fabric in some_fabric(), a in some_wish(), harm in some_damage(), b in some_wish()) {
+    fn converges_and_touches_only_ours(fabric in some_fabric(), a in some_spec(), harm in some_damage(), b in some_spec()) {
         let machine = shared(fabric);
         let (tree, node) = (machine.lio(), Node::new(&machine));
         let (before, foreign) = (dump_all(&tree), dump_foreign(&tree, fabric));
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         node.settle(&a);
         damage(&machine, fabric, &a, &harm);
         node.settle(&b);
@@ -134,9 +134,9 @@ proptest! {
     /// Law 2: after a stop at any step, a new look and plan end in the same tree as a run without
     /// the stop.
     #[test]
-    fn any_prefix_then_again_ends_the_same(fabric in some_fabric(), a in some_wish(), harm in some_damage(), b in some_wish(), stop in any::<prop::sample::Index>()) {
+    fn any_prefix_then_again_ends_the_same(fabric in some_fabric(), a in some_spec(), harm in some_damage(), b in some_spec(), stop in any::<prop::sample::Index>()) {
         let (straight, broken) = (shared(fabric), shared(fabric));
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         let nodes = [Node::new(&straight), Node::new(&broken)];
         for node in &nodes {
             node.settle(&a);
@@ -158,10 +158,10 @@ proptest! {
     /// once and never comes back. The moment between a link and its `write_protect` is no
     /// exception.
     #[test]
-    fn nothing_is_exposed_early(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
+    fn nothing_is_exposed_early(fabric in some_fabric(), a in some_spec(), b in some_spec()) {
         let machine = shared(fabric);
         let node = Node::new(&machine);
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         node.settle(&a);
         node.log_in_all(fabric);
         let steps = node.plan(&b);
@@ -181,10 +181,10 @@ proptest! {
     /// Law 6: any call may fail with any error. The pass then ends and names its step, or the error
     /// says that the step is already done. The next passes converge.
     #[test]
-    fn any_step_may_fail(fabric in some_fabric(), a in some_wish(), b in some_wish(), at in any::<prop::sample::Index>(), errno in some_errno()) {
+    fn any_step_may_fail(fabric in some_fabric(), a in some_spec(), b in some_spec(), at in any::<prop::sample::Index>(), errno in some_errno()) {
         let machine = shared(fabric);
         let node = Node::new(&machine);
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         node.settle(&a);
         let whole = node.plan(&b);
         let calls: Vec<_> = whole.steps.iter().filter(|step| !matches!(step.op, Op::Expect { .. })).collect();
@@ -219,10 +219,10 @@ proptest! {
     /// its ACL. All are unmapped, and all modes shrunk, before the first call that may block.
     /// Nothing is given before the last drain.
     #[test]
-    fn revokes_come_first_and_in_order(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
+    fn revokes_come_first_and_in_order(fabric in some_fabric(), a in some_spec(), b in some_spec()) {
         let machine = shared(fabric);
         let node = Node::new(&machine);
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         node.settle(&a);
         let steps = node.plan(&b).steps;
         let first = steps.iter().position(|step| fc::drains(step).is_some());
@@ -248,10 +248,10 @@ proptest! {
     /// A change ends no session: neither of initiators that stay, nor of those that go, because
     /// their other volumes need it.
     #[test]
-    fn no_session_is_dropped_and_other_volumes_work(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
+    fn no_session_is_dropped_and_other_volumes_work(fabric in some_fabric(), a in some_spec(), b in some_spec()) {
         let machine = shared(fabric);
         let node = Node::new(&machine);
-        let (a, b) = (wish(fabric, a.as_ref()), wish(fabric, b.as_ref()));
+        let (a, b) = (spec(fabric, a.as_ref()), spec(fabric, b.as_ref()));
         node.settle(&a);
         let sessions = node.log_in_all(fabric);
         let steps = node.plan(&b);
@@ -267,7 +267,7 @@ proptest! {
     /// A look at some of the grants plans those alone: a change costs what changes, not what the
     /// volume has.
     #[test]
-    fn a_narrow_look_plans_the_same(fabric in some_fabric(), a in some_wish(), b in some_wish()) {
+    fn a_narrow_look_plans_the_same(fabric in some_fabric(), a in some_spec(), b in some_spec()) {
         let machine = shared(fabric);
         let node = Node::new(&machine);
         let (Some(a), Some(b)) = (a, b) else { return Ok(()) };
@@ -464,17 +464,17 @@ fn every_stop_of_the_chain() {
     for fabric in FcFabric::ALL {
         let straight = bare(fabric);
         let whole = Node::new(&straight);
-        for (number, wish) in chain(fabric).iter().enumerate() {
-            let steps = whole.settle(wish).steps.len();
+        for (number, spec) in chain(fabric).iter().enumerate() {
+            let steps = whole.settle(spec).steps.len();
             let end = dump_all(&straight.lio());
             for stop in 0..steps {
                 let machine = bare(fabric);
                 let node = Node::new(&machine);
                 chain(fabric)[..number].iter().for_each(|before| drop(node.settle(before)));
-                let plan = node.plan(wish);
-                node.former.borrow_mut().extend(wish.places());
+                let plan = node.plan(spec);
+                node.former.borrow_mut().extend(spec.places());
                 apply(&plan, &machine.lio(), &mut StopAfter(stop)).unwrap_err();
-                node.settle(wish);
+                node.settle(spec);
                 let differ = differences(&end, &dump_all(&machine.lio()));
                 assert_eq!(
                     differ,

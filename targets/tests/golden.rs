@@ -66,7 +66,7 @@ fn grant_line(line: &str) -> Grant {
 
 /// Parses lines `absent`, `device PATH`, `portal P`, `grant …`, `tuned KEY VALUE`, `port-id N`,
 /// `withheld`.
-fn read_wish(text: &str) -> Wanted {
+fn read_spec(text: &str) -> Wanted {
     let (mut device, mut portals, mut grants) = (DEVICE.to_owned(), Vec::new(), Vec::new());
     let (mut said, mut port_id, mut silent) = (Vec::new(), None, false);
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -78,7 +78,7 @@ fn read_wish(text: &str) -> Wanted {
             ("tuned", pair) => said.push(pair.split_once(' ').unwrap()),
             ("withheld", "") => silent = true,
             ("port-id", id) => port_id = Some(id.parse().unwrap()),
-            other => panic!("not a line of a wish: {other:?}"),
+            other => panic!("not a line of a spec: {other:?}"),
         }
     }
     let wanted = tuned(present_as(names(), &device, &portals, grants), &said);
@@ -160,7 +160,7 @@ fn compare(file: &Path, now: &str) -> Result<(), String> {
 
 fn run(case: &Path) -> Result<(), String> {
     let before = fs::read_to_string(case.join("before.tree")).unwrap();
-    let wanted = read_wish(&fs::read_to_string(case.join("wanted.txt")).unwrap());
+    let wanted = read_spec(&fs::read_to_string(case.join("wanted.txt")).unwrap());
     let machine = machine();
     machine.add_device(FOREIGN_DEVICE, 1 << 30);
     // Only a later kernel has port ids.
@@ -171,7 +171,7 @@ fn run(case: &Path) -> Result<(), String> {
         .filter_map(|line| line.strip_prefix("was "))
         .fold(String::new(), |all, line| all + line + "\n");
     if !was.is_empty() {
-        settle(&machine, &read_wish(&was));
+        settle(&machine, &read_spec(&was));
     }
     let script: String = before
         .lines()
@@ -208,10 +208,10 @@ fn golden_folders() {
 /// Plans in the golden folders are texts for people: no plan contains a secret of its spec.
 #[test]
 fn no_plan_text_holds_a_secret() {
-    let wish =
-        read_wish("portal 10.10.0.10\ngrant iqn.2026-01.lab:host1 lun 1 rw chap user1 secret-of-host1");
-    let secret = wish.grants()[0].chap.as_ref().map(|chap| chap.initiator.secret.clone());
+    let spec =
+        read_spec("portal 10.10.0.10\ngrant iqn.2026-01.lab:host1 lun 1 rw chap user1 secret-of-host1");
+    let secret = spec.grants()[0].chap.as_ref().map(|chap| chap.initiator.secret.clone());
     assert_eq!(secret, Some(Secret::new("secret-of-host1")));
-    let text = text(&plan_now(&machine().lio(), &wish));
+    let text = text(&plan_now(&machine().lio(), &spec));
     assert!(text.contains("auth/password = ***") && !text.contains("secret-of"), "{text}");
 }

@@ -51,7 +51,7 @@ fn some_grant(number: usize) -> impl Strategy<Value = Option<Grant>> {
     prop_oneof![1 => Just(None), 2 => made]
 }
 
-pub(crate) fn some_wish() -> impl Strategy<Value = Wanted> {
+pub(crate) fn some_spec() -> impl Strategy<Value = Wanted> {
     let portals = prop::sample::subsequence(PORTALS.to_vec(), 0..=3);
     let grants = (some_grant(1), some_grant(2), some_grant(3));
     let said = (prop_oneof![Just("8192"), Just("1048576")], prop_oneof![Just("yes"), Just("no")]);
@@ -144,9 +144,9 @@ fn fails_once(tree: &FakeLio, at: usize, errno: Errno) -> Faulty<FakeLio> {
 }
 
 /// True if a spec gives this access, with this or a wider mode, and with these credentials.
-fn is_given(way: &Way, wishes: [&Wanted; 2]) -> bool {
-    wishes.iter().any(|wish| {
-        wish.grants().iter().map(way_of).any(|given| {
+fn is_given(way: &Way, specs: [&Wanted; 2]) -> bool {
+    specs.iter().any(|spec| {
+        spec.grants().iter().map(way_of).any(|given| {
             given.initiator == way.initiator
                 && given.lun == way.lun
                 && way.mode <= given.mode
@@ -195,10 +195,10 @@ fn nothing_is_exposed_early_between_any_two_grants() {
             grants.push(Some(grant(1, lun, mode, chap.clone())));
         }
     }
-    let wishes: Vec<Wanted> =
+    let specs: Vec<Wanted> =
         grants.into_iter().map(|one| present(&PORTALS[..1], one.into_iter().collect())).collect();
-    for a in &wishes {
-        for b in &wishes {
+    for a in &specs {
+        for b in &specs {
             exposes_nothing(a, b);
         }
     }
@@ -210,7 +210,7 @@ proptest! {
     /// Laws 1, 3, 4: one pass leads from any damaged spec to any other. Nothing is left to do,
     /// exactly the new grants are reachable, and foreign objects are byte for byte unchanged.
     #[test]
-    fn converges_and_touches_only_ours(a in some_wish(), harm in some_damage(), b in some_wish()) {
+    fn converges_and_touches_only_ours(a in some_spec(), harm in some_damage(), b in some_spec()) {
         let machine = machine_beside_foreign();
         let tree = machine.lio();
         let foreign = dump_foreign(&tree);
@@ -226,7 +226,7 @@ proptest! {
 
     /// Law 2: after a stop at any step, a new look and plan end in the tree of a run without it.
     #[test]
-    fn any_prefix_then_again_ends_the_same(a in some_wish(), harm in some_damage(), b in some_wish(), stop in any::<prop::sample::Index>()) {
+    fn any_prefix_then_again_ends_the_same(a in some_spec(), harm in some_damage(), b in some_spec(), stop in any::<prop::sample::Index>()) {
         let (straight, broken) = (machine_beside_foreign(), machine_beside_foreign());
         for machine in [&straight, &broken] {
             settle(machine, &a);
@@ -244,7 +244,7 @@ proptest! {
 
     /// A narrow plan equals the whole plan: from a known state, it has the same steps and end.
     #[test]
-    fn narrow_is_whole(a in some_wish(), b in some_wish()) {
+    fn narrow_is_whole(a in some_spec(), b in some_spec()) {
         let machine = machine_beside_foreign();
         let tree = machine.lio();
         settle(&machine, &a);
@@ -271,14 +271,14 @@ proptest! {
 
     /// Law 5, logins, with three initiators.
     #[test]
-    fn nothing_is_exposed_early(a in some_wish(), b in some_wish()) {
+    fn nothing_is_exposed_early(a in some_spec(), b in some_spec()) {
         exposes_nothing(&a, &b);
     }
 
     /// Law 5, live sessions of all initiators of the old spec: none ever gets a mode wider than the
     /// wider one of the two specs. Access that the new spec does not give goes once, for good.
     #[test]
-    fn no_session_gets_more_than_it_is_given(a in some_wish(), b in some_wish()) {
+    fn no_session_gets_more_than_it_is_given(a in some_spec(), b in some_spec()) {
         let machine = machine_beside_foreign();
         let tree = machine.lio();
         settle(&machine, &a);
@@ -289,8 +289,8 @@ proptest! {
             machine.reachable().into_iter().filter(|reach| reach.target == ours.iqn.as_str())
                 .map(|reach| (reach.initiator, reach.lun, mode_of(reach.mode))).collect()
         };
-        let given = |wish: &Wanted, (initiator, lun, mode): &(String, u64, Mode)| {
-            wish.grants().iter().any(|grant| {
+        let given = |spec: &Wanted, (initiator, lun, mode): &(String, u64, Mode)| {
+            spec.grants().iter().any(|grant| {
                 grant.initiator.as_str() == initiator && u64::from(grant.lun.0) == *lun && *mode <= grant.mode
             })
         };
@@ -312,7 +312,7 @@ proptest! {
     /// Law 6: any call may fail with any error. An error other than "it is so already" ends the
     /// pass, and names its step and errno. The next passes converge.
     #[test]
-    fn any_step_may_fail(a in some_wish(), harm in some_damage(), b in some_wish(), at in any::<prop::sample::Index>(), errno in some_errno()) {
+    fn any_step_may_fail(a in some_spec(), harm in some_damage(), b in some_spec(), at in any::<prop::sample::Index>(), errno in some_errno()) {
         let machine = machine_beside_foreign();
         let tree = machine.lio();
         settle(&machine, &a);
@@ -344,7 +344,7 @@ proptest! {
     /// order. All are unmapped, and all modes shrunk, before the first call that can block. Nothing
     /// is opened before the last removal of an ACL.
     #[test]
-    fn revokes_come_first_and_in_order(a in some_wish(), b in some_wish()) {
+    fn revokes_come_first_and_in_order(a in some_spec(), b in some_spec()) {
         let machine = machine_beside_foreign();
         settle(&machine, &a);
         let steps = plan_now(&machine.lio(), &b).steps;
@@ -373,7 +373,7 @@ proptest! {
     /// A change of portals, credentials or another initiator ends no session; a revoke or a barrier
     /// ends exactly its own.
     #[test]
-    fn sessions_of_unchanged_nexuses_live(a in some_wish(), b in some_wish()) {
+    fn sessions_of_unchanged_nexuses_live(a in some_spec(), b in some_spec()) {
         let Wanted::Present { grants, names, .. } = &a else { return Ok(()) };
         let Wanted::Present { grants: later, .. } = &b else { return Ok(()) };
         let Some(portal) = a.doors().first() else { return Ok(()) };
@@ -398,7 +398,7 @@ proptest! {
 
     /// Plans, their `Debug`, and errors never contain a secret.
     #[test]
-    fn no_secret_is_printed(a in some_wish(), b in some_wish(), at in any::<prop::sample::Index>()) {
+    fn no_secret_is_printed(a in some_spec(), b in some_spec(), at in any::<prop::sample::Index>()) {
         let machine = machine_beside_foreign();
         let tree = machine.lio();
         settle(&machine, &a);
@@ -482,11 +482,11 @@ fn exposed(
     machine: &FakeMachine,
     tree: &dyn Tree,
     steps: &mooring_model::Plan<Op>,
-    wish: &Wanted,
+    spec: &Wanted,
 ) -> Vec<Way> {
     let mut exposed = Vec::new();
     let mut watch = Each(|_: &mooring_model::Step<Op>| {
-        exposed.extend(ways(machine).into_iter().filter(|way| !is_given(way, [wish, wish])));
+        exposed.extend(ways(machine).into_iter().filter(|way| !is_given(way, [spec, spec])));
     });
     apply(steps, tree, &mut watch).unwrap();
     exposed
@@ -519,12 +519,12 @@ fn a_wrong_order_is_seen_as_exposure() {
     let tree = NoProdMode(&tree);
     settle(&machine, &present(&PORTALS, vec![]));
     tree.0.write(&layout::tpg(&names()).join("attrib").join("prod_mode_write_protect"), b"0").unwrap();
-    let wish = present(&PORTALS, vec![grant(1, 1, Mode::ReadOnly, Some(chap("user", "secret-1234567")))]);
-    let mut steps = plan_now(&tree, &wish);
+    let spec = present(&PORTALS, vec![grant(1, 1, Mode::ReadOnly, Some(chap("user", "secret-1234567")))]);
+    let mut steps = plan_now(&tree, &spec);
     let protect = steps.steps.iter().position(|step| step.op.path().name() == "write_protect").unwrap();
     let step = steps.steps.remove(protect);
     steps.steps.push(step);
-    let exposed = exposed(&machine, &tree, &steps, &wish);
+    let exposed = exposed(&machine, &tree, &steps, &spec);
     assert_eq!(exposed.len(), 1, "{}", text(&steps));
     assert_eq!(exposed[0].mode, Mode::ReadWrite);
 }
@@ -556,8 +556,8 @@ fn chain() -> Vec<Wanted> {
 #[test]
 fn every_stop_and_every_failure_of_the_chain() {
     let machine = machine();
-    for (number, wish) in chain().iter().enumerate() {
-        let steps = settle(&machine, wish).steps.len();
+    for (number, spec) in chain().iter().enumerate() {
+        let steps = settle(&machine, spec).steps.len();
         let whole = dump_all(&machine.lio());
         let start = || {
             let machine = common::machine();
@@ -570,24 +570,24 @@ fn every_stop_and_every_failure_of_the_chain() {
             let broken = start();
             let tree = broken.lio();
             assert!(matches!(
-                apply(&plan_now(&tree, wish), &tree, &mut StopAfter(stop)),
+                apply(&plan_now(&tree, spec), &tree, &mut StopAfter(stop)),
                 Err(Error::Stopped { index, .. }) if index == stop
             ));
-            settle(&broken, wish);
+            settle(&broken, spec);
             assert_eq!(dump_all(&tree), whole, "spec {number} stopped after {stop}");
             for errno in ERRNOS {
                 let broken = start();
                 let tree = broken.lio();
-                let plan = plan_now(&tree, wish);
+                let plan = plan_now(&tree, spec);
                 drop(apply(&plan, &fails_once(&tree, stop, errno), &mut ()));
-                drop(pass(&tree, wish));
-                settle(&broken, wish);
+                drop(pass(&tree, spec));
+                settle(&broken, spec);
                 // A false "it is so already" error, or a refused hint, may leave a trace without
                 // access.
                 if is_so_already(&plan.steps[stop].op, errno) {
                     continue;
                 }
-                assert_eq!(dump_all(&tree), whole, "wish {number} with {errno:?} at {stop}");
+                assert_eq!(dump_all(&tree), whole, "spec {number} with {errno:?} at {stop}");
             }
         }
     }
@@ -602,12 +602,12 @@ fn stale_credentials_never_admit() {
     let auth = layout::acl(&names(), &host(1)).join("auth");
     tree.write(&auth.join("userid"), b"old-user").unwrap();
     tree.write(&auth.join("password"), b"old-secret-1234").unwrap();
-    let wish =
+    let spec =
         present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", "secret-1234567")))]);
     let mut seen = BTreeSet::new();
     let watch =
         |_: &mooring_model::Step<Op>| seen.extend(ways(&machine).into_iter().map(|way| way.credentials));
-    apply(&plan_now(&tree, &wish), &tree, &mut Each(watch)).unwrap();
+    apply(&plan_now(&tree, &spec), &tree, &mut Each(watch)).unwrap();
     assert_eq!(seen, BTreeSet::from([None, Some(("user".to_owned(), "secret-1234567".to_owned()))]));
 }
 
@@ -616,8 +616,8 @@ fn stale_credentials_never_admit() {
 fn strangers_are_thrown_out() {
     let machine = machine();
     let tree = machine.lio();
-    let wish = present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, None)]);
-    settle(&machine, &wish);
+    let spec = present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadWrite, None)]);
+    settle(&machine, &spec);
     let tpg = layout::tpg(&names());
     for (name, value) in
         [("generate_node_acls", "1"), ("authentication", "0"), ("demo_mode_write_protect", "0")]
@@ -626,7 +626,7 @@ fn strangers_are_thrown_out() {
     }
     let stranger = machine.login(PORTALS[0], names().iqn.as_str(), "iqn.1999-01.stranger:x", None).unwrap();
     assert!(machine.write(stranger, 1).is_ok());
-    settle(&machine, &wish);
+    settle(&machine, &spec);
     assert!(!machine.is_live(stranger));
 }
 
@@ -638,16 +638,16 @@ fn prod_mode_alone_closes_the_window() {
     for (prod_mode, exposed) in [(true, false), (false, true)] {
         let machine = machine();
         let lio = machine.lio();
-        let wish =
+        let spec =
             present(&PORTALS[..1], vec![grant(1, 1, Mode::ReadOnly, Some(chap("user", "secret-1234567")))]);
-        settle(&machine, &wish);
-        log_in_all(&machine, &wish);
+        settle(&machine, &spec);
+        log_in_all(&machine, &spec);
         let acl = layout::acl(&names(), &host(1));
         lio.write(&acl.join("auth").join("password"), b"NULL").unwrap();
         lio.unlink(&acl.join("lun_1").join(layout::LINK)).unwrap();
         lio.write(&layout::tpg(&names()).join("attrib").join("prod_mode_write_protect"), b"0").unwrap();
         let tree: &dyn Tree = if prod_mode { &lio } else { &NoProdMode(&lio) };
-        let steps = plan_now(tree, &wish);
+        let steps = plan_now(tree, &spec);
         let mut wrote = false;
         let watch = |_: &mooring_model::Step<Op>| {
             wrote |= machine.reachable().iter().any(|reach| mode_of(reach.mode) == Mode::ReadWrite);
@@ -661,14 +661,14 @@ fn prod_mode_alone_closes_the_window() {
 #[test]
 fn the_first_grant_enables_last() {
     let machine = machine();
-    let wish = present(
+    let spec = present(
         &PORTALS,
         vec![
             grant(1, 1, Mode::ReadOnly, None),
             grant(2, 1, Mode::ReadWrite, Some(chap("u", "secret-1234567"))),
         ],
     );
-    let done = settle(&machine, &wish);
+    let done = settle(&machine, &spec);
     assert_eq!(
         done.steps.last().unwrap().op.to_string(),
         format!("write {}/enable = 1", layout::tpg(&names()))
@@ -714,8 +714,8 @@ fn a_hung_drain_keeps_no_door_open() {
     let (first, second, third) = (login(1), login(2), login(3));
     machine.hold(DEVICE);
     machine.start_write(first, 1).unwrap();
-    let wish = present(&PORTALS[..1], vec![grant(3, 1, Mode::ReadWrite, None)]);
-    let steps = plan_now(&machine.lio(), &wish);
+    let spec = present(&PORTALS[..1], vec![grant(3, 1, Mode::ReadWrite, None)]);
+    let steps = plan_now(&machine.lio(), &spec);
     let (began, begins) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
@@ -738,7 +738,7 @@ fn a_hung_drain_keeps_no_door_open() {
         run.join().unwrap().unwrap();
     });
     assert!(machine.is_live(third));
-    assert!(plan_now(&machine.lio(), &wish).is_quiet());
+    assert!(plan_now(&machine.lio(), &spec).is_quiet());
 }
 
 /// Foreign objects under our names are not touched, nothing is opened, and revokes go through.
@@ -764,11 +764,11 @@ fn behind_a_foreign_object_only_revokes_go_through() {
                 .replace("$P", layout::tpg(&names).as_str())
                 .replace("$T", layout::target(&names).as_str()),
         );
-        let wish = present(
+        let spec = present(
             &PORTALS[..1],
             vec![grant(1, 1, Mode::ReadOnly, None), grant(3, 1, Mode::ReadWrite, None)],
         );
-        let plan = pass(&tree, &wish).unwrap();
+        let plan = pass(&tree, &spec).unwrap();
         assert!(!plan.blocked.is_empty(), "{case}");
         let reached: Vec<_> = machine
             .reachable()
@@ -781,7 +781,7 @@ fn behind_a_foreign_object_only_revokes_go_through() {
             [(host(1), Mode::ReadOnly)],
             "{case}: host2 revoked, host1 shrunk, host3 not admitted"
         );
-        let again = plan_now(&tree, &wish);
+        let again = plan_now(&tree, &spec);
         assert!(again.steps.is_empty() && !again.blocked.is_empty(), "{case}\n{}", text(&again));
     }
 }

@@ -16,7 +16,7 @@ fn grants() -> Vec<Grant> {
     vec![grant(1, 1, Mode::ReadWrite, Some(chap("user", "secret-1234567")))]
 }
 
-fn wish(port_id: u16) -> Wanted {
+fn spec(port_id: u16) -> Wanted {
     with_port(present(&PORTALS, grants()), port_id)
 }
 
@@ -46,7 +46,7 @@ fn port_id(machine: &FakeMachine) -> String {
 /// The control: without an id in the spec, the export gets the id that the order of enabling
 /// leaves.
 #[test]
-fn without_a_wish_the_order_decides() {
+fn without_an_id_in_the_spec_the_order_decides() {
     let machine = later();
     settle(&machine, &present(&PORTALS, grants()));
     assert_eq!(port_id(&machine), "0x2");
@@ -59,7 +59,7 @@ fn without_a_wish_the_order_decides() {
 /// power. The id is written before the LUN is linked.
 #[test]
 fn it_is_the_wanted_one_whatever_was_begun() {
-    let wanted = wish(OWN);
+    let wanted = spec(OWN);
     let steps = plan_now(&later().lio(), &wanted);
     let at = |what: &dyn Fn(&Op) -> bool| steps.steps.iter().position(|step| what(&step.op)).unwrap();
     let written = at(&|op| op.path().name() == "rtpi");
@@ -85,9 +85,9 @@ fn a_group_that_is_enabled_is_left_alone() {
     settle(&machine, &present(&PORTALS, grants()));
     let session = machine.login(PORTALS[0], names().iqn.as_str(), &host(1), Some(("user", "secret-1234567")));
     let session = session.unwrap();
-    assert!(plan_now(&machine.lio(), &wish(OWN)).is_quiet());
+    assert!(plan_now(&machine.lio(), &spec(OWN)).is_quiet());
     assert_eq!((port_id(&machine).as_str(), machine.is_live(session)), ("0x2", true));
-    assert_eq!(look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id, Some(2));
+    assert_eq!(look(&machine.lio(), &spec(OWN)).tpg().unwrap().port_id, Some(2));
 }
 
 /// Somebody has disabled the group, so the kernel would choose a new id.
@@ -95,14 +95,14 @@ fn a_group_that_is_enabled_is_left_alone() {
 fn it_comes_back_with_enable() {
     for chosen in [true, false] {
         let machine = later();
-        let wanted = if chosen { present(&PORTALS, grants()) } else { wish(OWN) };
+        let wanted = if chosen { present(&PORTALS, grants()) } else { spec(OWN) };
         settle(&machine, &wanted);
-        let was = look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id.unwrap();
+        let was = look(&machine.lio(), &spec(OWN)).tpg().unwrap().port_id.unwrap();
         let tpg = layout::tpg(&names());
         run_script(&machine.lio(), &format!("write {tpg}/enable = 0"));
         // The lowest id is free now, and the kernel would give it.
         run_script(&machine.lio(), &format!("write iscsi/{OTHER_TARGET}/tpgt_1/enable = 0"));
-        settle(&machine, &wish(was));
+        settle(&machine, &spec(was));
         assert_eq!(port_id(&machine), format!("{was:#x}"), "chosen by the kernel: {chosen}");
     }
 }
@@ -116,7 +116,7 @@ fn a_group_that_is_cut_for_strangers_keeps_its_own() {
     let tpg = layout::tpg(&names());
     run_script(&machine.lio(), &format!("write {tpg}/attrib/generate_node_acls = 1"));
     run_script(&machine.lio(), &format!("write iscsi/{OTHER_TARGET}/tpgt_1/enable = 0"));
-    settle(&machine, &wish(OWN));
+    settle(&machine, &spec(OWN));
     assert_eq!(port_id(&machine), "0x2");
 }
 
@@ -127,31 +127,31 @@ fn an_id_that_is_taken_is_named_and_another_one_is_right() {
     let machine = later();
     foreign(&machine, Some(OWN));
     let tree = machine.lio();
-    let error = pass(&tree, &wish(OWN)).unwrap_err();
+    let error = pass(&tree, &spec(OWN)).unwrap_err();
     assert!(error.is_port_taken(&names()), "{error}");
     assert!(error.to_string().contains("relative port id (rtpi)"), "{error}");
     assert!(ways(&machine).is_empty());
-    let again = pass(&tree, &wish(OWN)).unwrap_err();
+    let again = pass(&tree, &spec(OWN)).unwrap_err();
     assert!(again.is_port_taken(&names()), "{again}");
-    settle(&machine, &wish(OWN + 1));
+    settle(&machine, &spec(OWN + 1));
     assert_eq!(port_id(&machine), "0x1235");
     // Another error, or an error of another step, says nothing about ids.
     let names = names();
     let faulty = mooring_host::fake::Faulty::new(self::later().lio());
     faulty.fail_when(mooring_host::Errno::EIO, |_, path| path.name() == "enable");
-    assert!(!pass(&faulty, &wish(OWN)).unwrap_err().is_port_taken(&names));
+    assert!(!pass(&faulty, &spec(OWN)).unwrap_err().is_port_taken(&names));
 }
 
 /// A kernel without `rtpi`: one look, or one write, finds the attribute missing.
 #[test]
 fn on_a_kernel_without_it_nothing_is_planned() {
     let machine = machine();
-    let first = settle(&machine, &wish(OWN));
+    let first = settle(&machine, &spec(OWN));
     let said = first.steps.iter().filter(|step| step.op.path().name() == "rtpi").count();
     assert_eq!(said, 1, "it is not known yet");
-    assert_eq!(look(&machine.lio(), &wish(OWN)).tpg().unwrap().port_id, None);
+    assert_eq!(look(&machine.lio(), &spec(OWN)).tpg().unwrap().port_id, None);
     run_script(&machine.lio(), &format!("write {}/enable = 0", layout::tpg(&names())));
-    let again = settle(&machine, &wish(OWN));
+    let again = settle(&machine, &spec(OWN));
     assert!(again.steps.iter().all(|step| step.op.path().name() != "rtpi"), "{}", text(&again));
 }
 
@@ -160,16 +160,16 @@ fn on_a_kernel_without_it_nothing_is_planned() {
 fn it_costs_one_look() {
     let machine = later();
     let tree = Counted::new(machine.lio());
-    pass(&tree, &wish(OWN)).unwrap();
+    pass(&tree, &spec(OWN)).unwrap();
     let looks = |wanted: &Wanted| {
         tree.reset();
         look(&tree, wanted);
         tree.total()
     };
-    assert_eq!(looks(&wish(OWN)), looks(&present(&PORTALS, grants())) + 1);
-    let known = Known::new(&wish(OWN), look(&tree, &wish(OWN))).unwrap();
+    assert_eq!(looks(&spec(OWN)), looks(&present(&PORTALS, grants())) + 1);
+    let known = Known::new(&spec(OWN), look(&tree, &spec(OWN))).unwrap();
     // This also holds after the agent has learnt that the export has another id.
-    let narrow = known.narrow(&wish(7)).unwrap();
+    let narrow = known.narrow(&spec(7)).unwrap();
     tree.reset();
     assert!(plan(&narrow.wanted, &narrow.look(&tree).unwrap()).is_quiet());
     assert_eq!(tree.total(), 0);

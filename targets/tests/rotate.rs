@@ -18,7 +18,7 @@ fn credentials(user: &str, age: &str, mutual: bool) -> Chap {
     Chap { mutual: mutual.then_some(target), ..chap(user, &format!("{age}-secret-of-the-host")) }
 }
 
-fn wish(mode: Mode, chap: Chap) -> Wanted {
+fn spec(mode: Mode, chap: Chap) -> Wanted {
     present(&[PORTAL], vec![grant(1, 1, mode, Some(chap)), grant(2, 1, Mode::ReadOnly, None)])
 }
 
@@ -57,7 +57,7 @@ fn a_host_gets_in_after_every_step_of_a_rotation() {
         .flat_map(|from| modes.into_iter().flat_map(move |to| [true, false].map(|mutual| (from, to, mutual))))
     {
         let (old, new) = (credentials("host", "old", mutual), credentials("host", "new", mutual));
-        let seen = open_to(&wish(from, old.clone()), &wish(to, new.clone()));
+        let seen = open_to(&spec(from, old.clone()), &spec(to, new.clone()));
         let pair = |of: &Chap| Some((of.initiator.user.clone(), of.initiator.secret.expose().to_owned()));
         let (old, new) = (BTreeSet::from([pair(&old)]), BTreeSet::from([pair(&new)]));
         assert!(seen.len() > 1 && seen.iter().all(|open| *open == old || *open == new), "{seen:?}");
@@ -68,7 +68,7 @@ fn a_host_gets_in_after_every_step_of_a_rotation() {
 #[test]
 fn another_user_closes_the_gate_for_a_moment() {
     let (old, new) = (credentials("host", "old", true), credentials("other", "new", true));
-    let seen = open_to(&wish(Mode::ReadWrite, old), &wish(Mode::ReadWrite, new));
+    let seen = open_to(&spec(Mode::ReadWrite, old), &spec(Mode::ReadWrite, new));
     // A secret of `NULL` admits nobody.
     let closed = |way: &Option<(String, String)>| way.as_ref().is_some_and(|(_, secret)| secret == "NULL");
     assert!(seen.iter().any(|open| open.iter().all(closed)), "the control: {seen:?}");

@@ -12,7 +12,7 @@ use mooring_targets::{Wanted, apply, layout, plan};
 
 const PORTAL: &str = "10.10.0.10:3260";
 
-fn wish() -> Wanted {
+fn spec() -> Wanted {
     present(&[PORTAL], vec![grant(1, 1, Mode::ReadWrite, None), grant(2, 1, Mode::ReadOnly, None)])
 }
 
@@ -27,32 +27,32 @@ fn unseal(machine: &FakeMachine) {
 #[test]
 fn a_standing_export_is_sealed_first_and_no_session_is_cut() {
     let machine = machine();
-    settle(&machine, &wish());
+    settle(&machine, &spec());
     let sessions =
         [1, 2].map(|number| machine.login(PORTAL, names().iqn.as_str(), &host(number), None).unwrap());
     unseal(&machine);
-    assert_ne!(ways(&machine), wanted_ways(&wish()), "the control: the host that may only read can write");
-    let steps = plan_now(&machine.lio(), &wish());
+    assert_ne!(ways(&machine), wanted_ways(&spec()), "the control: the host that may only read can write");
+    let steps = plan_now(&machine.lio(), &spec());
     let paths: Vec<_> = steps.steps.iter().map(|step| step.op.path().name().to_owned()).collect();
     assert_eq!(paths, layout::SEALS.map(|(name, ..)| name));
     apply(&steps, &machine.lio(), &mut ()).unwrap();
-    assert_eq!(ways(&machine), wanted_ways(&wish()));
+    assert_eq!(ways(&machine), wanted_ways(&spec()));
     assert!(sessions.iter().all(|session| machine.is_live(*session)));
-    assert!(plan_now(&machine.lio(), &wish()).is_quiet());
+    assert!(plan_now(&machine.lio(), &spec()).is_quiet());
 }
 
 #[test]
 fn one_seal_that_is_broken_is_the_only_step() {
     for (name, _, _) in layout::SEALS {
         let machine = machine();
-        settle(&machine, &wish());
+        settle(&machine, &spec());
         let path = layout::backstore(&names()).join("attrib").join(name);
         machine.lio().write(&path, b"1").unwrap();
-        let steps = plan_now(&machine.lio(), &wish());
+        let steps = plan_now(&machine.lio(), &spec());
         assert_eq!(text(&steps).lines().next().unwrap(), format!("write {path} = 0"), "{}", text(&steps));
         assert_eq!(steps.steps.len(), 1);
-        settle(&machine, &wish());
-        assert_eq!(ways(&machine), wanted_ways(&wish()));
+        settle(&machine, &spec());
+        assert_eq!(ways(&machine), wanted_ways(&spec()));
     }
 }
 
@@ -61,7 +61,7 @@ fn one_seal_that_is_broken_is_the_only_step() {
 #[test]
 fn immediate_data_is_never_agreed_on() {
     let machine = machine();
-    for wanted in [wish(), tuned(wish(), &[("immediate_data", "yes")])] {
+    for wanted in [spec(), tuned(spec(), &[("immediate_data", "yes")])] {
         settle(&machine, &wanted);
         let param = layout::tpg(&names()).join("param").join("ImmediateData");
         assert_eq!(machine.lio().read_text(&param).unwrap(), "No");
@@ -79,7 +79,7 @@ fn immediate_data_is_never_agreed_on() {
 #[test]
 fn seals_stand_before_a_revoke() {
     let machine = machine();
-    settle(&machine, &wish());
+    settle(&machine, &spec());
     unseal(&machine);
     let revoke = present(&[PORTAL], vec![grant(2, 1, Mode::ReadOnly, None)]);
     let steps = plan(&revoke, &look(&machine.lio(), &revoke));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::common::fc::{Node, port, shared};
 use crate::common::*;
 use crate::fc_laws::{self, differences};
-use crate::laws::{config, damage, some_damage, some_wish};
+use crate::laws::{config, damage, some_damage, some_spec};
 use mooring_host::fake::{FakeMachine, Reach, SessionId};
 use mooring_host::{Tree, TreePath};
 use mooring_model::{
@@ -108,10 +108,10 @@ proptest! {
     /// newest one once more (`None`): its barriers were done, and must be done anew.
     #[test]
     fn taking_away_first_ends_as_the_plan_alone(
-        before in prop::option::of(some_wish().boxed()),
-        a in some_wish().boxed(),
+        before in prop::option::of(some_spec().boxed()),
+        a in some_spec().boxed(),
         harm in some_damage(),
-        b in some_wish().boxed(),
+        b in some_spec().boxed(),
     ) {
         let (alone, first) = (machine_beside_foreign(), machine_beside_foreign());
         let sessions = [&alone, &first].map(|machine| {
@@ -136,7 +136,7 @@ proptest! {
     /// On any tree: nothing is given, and nothing is touched but the mapped LUNs of those who lose
     /// something.
     #[test]
-    fn taking_away_gives_nothing_and_keeps_what_both_have(a in some_wish(), harm in some_damage(), b in some_wish()) {
+    fn taking_away_gives_nothing_and_keeps_what_both_have(a in some_spec(), harm in some_damage(), b in some_spec()) {
         let machine = machine_beside_foreign();
         settle(&machine, &a);
         log_in(&machine, &a);
@@ -152,7 +152,7 @@ proptest! {
     /// On the tree of the older spec: what the newer one does not give is gone, on live sessions,
     /// and the rest is as it was.
     #[test]
-    fn all_that_is_lost_is_taken_away(a in some_wish(), b in some_wish()) {
+    fn all_that_is_lost_is_taken_away(a in some_spec(), b in some_spec()) {
         let machine = machine_beside_foreign();
         settle(&machine, &a);
         log_in(&machine, &a);
@@ -170,12 +170,12 @@ proptest! {
     #[test]
     fn taking_away_keeps_its_laws_over_fibre_channel(
         fabric in fc_laws::some_fabric(),
-        a in fc_laws::some_wish(),
+        a in fc_laws::some_spec(),
         harm in fc_laws::some_damage(),
-        b in fc_laws::some_wish(),
+        b in fc_laws::some_spec(),
     ) {
         let (alone, first) = (shared(fabric), shared(fabric));
-        let (a, b) = (fc_laws::wish(fabric, a.as_ref()), fc_laws::wish(fabric, b.as_ref()));
+        let (a, b) = (fc_laws::spec(fabric, a.as_ref()), fc_laws::spec(fabric, b.as_ref()));
         let nodes = [Node::new(&alone), Node::new(&first)];
         for node in &nodes {
             node.settle(&a);
@@ -225,7 +225,7 @@ impl Observer for Count {
 /// not.
 #[test]
 fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
-    let wish = present(&[], vec![grant(1, 1, Mode::ReadWrite, None)]);
+    let spec = present(&[], vec![grant(1, 1, Mode::ReadWrite, None)]);
     let mapped = layout::acl(&names(), &host(1)).join("lun_1");
     let (lun, backstore) = (layout::lun(&names()), layout::backstore(&names()));
     let other = layout::tpg(&names()).join("lun").join("lun_9");
@@ -246,7 +246,7 @@ fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
             Op::ProtectIf { path: mapped.clone(), leads_to: leads_to.clone(), tag: None },
         ] {
             let machine = machine_beside_foreign();
-            settle(&machine, &wish);
+            settle(&machine, &spec);
             run_script(&machine.lio(), script);
             let (before, text, mut count) = (dump_all(&machine.lio()), op.to_string(), Count::default());
             run(&machine.lio(), vec![op], &mut count);
@@ -260,14 +260,14 @@ fn a_mapped_lun_that_leads_elsewhere_is_skipped() {
 /// control is a spec that asks for no barrier.
 #[test]
 fn a_barrier_from_before_a_write_is_not_done_by_what_is_taken_away() {
-    let wish = |mode, barrier: Option<u128>| {
+    let spec = |mode, barrier: Option<u128>| {
         let barrier = barrier.map(BarrierId::from_u128);
         present(&[], vec![Grant { barrier, ..grant(1, 1, mode, None) }])
     };
     for (barrier, drains) in [(Some(1), true), (None, false)] {
         let machine = machine_beside_foreign();
-        let (open, closed) = (wish(Mode::ReadWrite, None), wish(Mode::ReadOnly, barrier));
-        for wanted in [&wish(Mode::ReadOnly, Some(1)), &open] {
+        let (open, closed) = (spec(Mode::ReadWrite, None), spec(Mode::ReadOnly, barrier));
+        for wanted in [&spec(Mode::ReadOnly, Some(1)), &open] {
             settle(&machine, wanted);
         }
         run(&machine.lio(), taken(&open, &closed), &mut ());

@@ -307,7 +307,7 @@ impl Connections {
             drop(done.send(admitted));
             if go_on {
                 at.state().turn.ask();
-                connections.cut_beside(&at);
+                connections.end_beside(&at);
                 connections.run(&at);
             }
         });

@@ -39,7 +39,7 @@ impl Connections {
     /// This needs no list of operations from two specs, as an export does: `make` looks, plans and
     /// applies, and its look at a connection asks nothing that waits for the disk. It does not stop
     /// at a newer spec: the pass that it observes belongs to the earlier one.
-    pub(super) fn cut_beside(&self, cell: &Cell) {
+    pub(super) fn end_beside(&self, cell: &Cell) {
         let hangs = {
             let state = cell.state();
             state.is_revoked() && state.turn.is_running()

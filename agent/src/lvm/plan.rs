@@ -730,8 +730,8 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         Some(spec) => seen.lv_of(&spec.group, volume, spec.kind),
         None => seen.lvs_of(volume).iter().find(|lv| lv.is_tagged()),
     };
-    let robbed = wanted.spec().and(there).and_then(retag::problem);
-    let lv = there.filter(|lv| lv.is_tagged() && robbed.is_none());
+    let lost = wanted.spec().and(there).and_then(retag::problem);
+    let lv = there.filter(|lv| lv.is_tagged() && lost.is_none());
     // A plan that is blocked says it itself.
     let full = lv.filter(|_| wanted.spec().is_some() && plan.blocked.is_empty()).and_then(|lv| {
         let group = seen.groups().iter().find(|group| group.name.as_str() == lv.group)?;
@@ -742,7 +742,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
         (_, Some(spec), Some(lv)) if lv.is_ready() && lv.size < spec.size => Phase::Ready,
         // An LV that only lacks its revert is complete, too.
         (_, Some(spec), Some(lv)) if lv.is_ready() && spec.revert.is_some() => Phase::Ready,
-        (_, Some(_), _) if !plan.blocked.is_empty() || robbed.is_some() => Phase::Failed,
+        (_, Some(_), _) if !plan.blocked.is_empty() || lost.is_some() => Phase::Failed,
         (_, Some(_), Some(lv)) if lv.is_ready() => Phase::Ready,
         (_, Some(_), Some(lv)) if lv.snapshot && !lv.is_unzeroed() => Phase::Ready,
         (_, Some(_), _) => Phase::Creating,
@@ -765,7 +765,7 @@ pub fn report(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> VolumeRe
             .filter(|lv| lv.active)
             .map(|lv| device_path(&lv.group, lv.name.as_str()).display().to_string()),
         zeroed: None,
-        problems: plan.blocked.iter().map(Problem::from).chain(robbed).chain(full).collect(),
+        problems: plan.blocked.iter().map(Problem::from).chain(lost).chain(full).collect(),
         reverted: lv.and_then(SeenLv::reverted),
         uploaded: None,
         // The engine looks at the LV's own table.

@@ -17,7 +17,7 @@ use super::view::SeenLv;
 
 /// Plans the return of lost tags. Returns `true` if there are any: then nothing else is planned.
 pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>) -> bool {
-    let Some(tags) = there.map(|there| there.robbed.clone()).filter(|tags| !tags.is_empty()) else {
+    let Some(tags) = there.map(|there| there.lost_tags.clone()).filter(|tags| !tags.is_empty()) else {
         return false;
     };
     plan.step(
@@ -29,7 +29,7 @@ pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>)
 
 /// Returns the problem to report while tags are missing. `None` if none is.
 pub(super) fn problem(there: &SeenLv) -> Option<Problem> {
-    let tags = (!there.robbed.is_empty()).then(|| there.robbed.join(" and "))?;
+    let tags = (!there.lost_tags.is_empty()).then(|| there.lost_tags.join(" and "))?;
     let text = format!(
         "somebody took the tag {tags} away. By LVM's identity it is the volume's LV: it gets its tags back. To have the LV without \
          Mooring, unmanage the volume"

@@ -105,7 +105,7 @@ pub struct SeenLv {
     /// be isolated from its disk.
     pub altered: bool,
     /// Tags of ours that somebody has removed. By LVM's UUID it is the volume's LV.
-    pub robbed: Vec<String>,
+    pub lost_tags: Vec<String>,
 }
 
 impl SeenLv {
@@ -124,7 +124,7 @@ impl SeenLv {
             snapshot,
             // `lvs` shows an LV with an error table in this state (`-wi-XX--X-`), beside a warning.
             altered: attr_at(&lv.attr, 4) == b'X',
-            robbed: Vec::new(),
+            lost_tags: Vec::new(),
         }
     }
 
@@ -571,8 +571,8 @@ impl KnownLv {
         let snapshot = LvName::snapshot_of(self.volume) == self.name;
         let seen = SeenLv::new(self.volume, self.name.clone(), snapshot, lv);
         let wanted = [Some(LV_TAG.to_owned()), seen.is_adopted().then(|| lv_volume_tag(self.volume))];
-        let robbed = wanted.into_iter().flatten().filter(|tag| !seen.tags.contains(tag)).collect();
-        SeenLv { robbed, ..seen }
+        let lost_tags = wanted.into_iter().flatten().filter(|tag| !seen.tags.contains(tag)).collect();
+        SeenLv { lost_tags, ..seen }
     }
 }
 

@@ -80,7 +80,7 @@ pub fn shown(wanted: &Wanted, seen: &VolumesView, volume: VolumeId) -> Shown {
     }
     let Some(group) = seen.group(&spec.group) else { return Shown::Nothing };
     let Some(lv) = seen.lv_of(&spec.group, volume, spec.kind) else { return Shown::NotWhole };
-    if !lv.robbed.is_empty() {
+    if !lv.lost_tags.is_empty() {
         // It is the very LV that is remembered.
         return Shown::Nothing;
     }

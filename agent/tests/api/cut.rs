@@ -225,14 +225,14 @@ fn without_dmsetup_it_is_said_what_is_missing() {
 fn killed(kill: Kill, cuts: bool, reboots: bool) -> bool {
     let (node, v) = (Node::new(), volume(1));
     attached(&node, &v);
-    let (before, wish) = if cuts { (put_volume(&v, 2), cut(&v, 3)) } else { (cut(&v, 2), put_volume(&v, 3)) };
+    let (before, next) = if cuts { (put_volume(&v, 2), cut(&v, 3)) } else { (cut(&v, 2), put_volume(&v, 3)) };
     let agent = node.start();
     agent.make(before);
     agent.crash();
     let agent = node.start_with(Some(kill));
     let mut alive = agent.is_up();
     if alive {
-        let (mut client, mut died, put) = (agent.client(), agent.switch.died(), wish.clone());
+        let (mut client, mut died, put) = (agent.client(), agent.switch.died(), next.clone());
         alive = agent.wait(async move {
             tokio::select! {
                 biased;
@@ -249,7 +249,7 @@ fn killed(kill: Kill, cuts: bool, reboots: bool) -> bool {
             node.fake.reboot();
         }
         let agent = node.start();
-        agent.make(wish);
+        agent.make(next);
         agent
     };
     let want = if cuts { ("error", "none") } else { ("linear", "none") };
@@ -269,14 +269,14 @@ fn at_every_step(kill: fn(u64) -> Kill, cuts: bool, reboots: bool) {
 }
 
 #[test]
-fn killed_at_every_step_it_ends_cut_as_wished() {
+fn killed_at_every_step_it_ends_isolated_as_its_spec_says() {
     at_every_step(Kill::Before, true, false);
     at_every_step(Kill::After, true, false);
     at_every_step(Kill::After, true, true);
 }
 
 #[test]
-fn killed_at_every_step_it_ends_uncut_as_wished() {
+fn killed_at_every_step_its_isolation_ends_as_its_spec_says() {
     at_every_step(Kill::Before, false, false);
     at_every_step(Kill::After, false, false);
     at_every_step(Kill::After, false, true);

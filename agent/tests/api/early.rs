@@ -256,7 +256,7 @@ fn a_deletion_that_was_called_off_leaves_nothing_that_is_believed() {
 }
 
 #[test]
-fn what_is_remembered_of_another_wish_is_worth_nothing() {
+fn what_is_remembered_of_another_spec_is_worth_nothing() {
     let node = booted(MANY);
     let store = mooring_agent::store::Store::open(&node.config.state_dir).unwrap();
     let ids: Vec<mooring_model::VolumeId> = (0..3).map(|n| volume(n).parse().unwrap()).collect();

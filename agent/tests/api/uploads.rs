@@ -175,7 +175,7 @@ fn a_part_is_resumed_if_its_copy_was_in_the_spec_all_the_time() {
 }
 
 #[test]
-fn what_stands_beside_a_part_that_was_not_wished_is_not_believed() {
+fn what_stands_beside_a_part_of_another_spec_is_not_believed() {
     let raw = v1::ImageFormat::Raw;
     // The same files, and a new spec with this very id: somebody may have written meanwhile.
     for behind in [false, true] {
@@ -204,7 +204,7 @@ fn crashed_at_it(node: &Node, v: &str) {
 }
 
 #[test]
-fn a_wish_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
+fn a_spec_that_is_taken_back_at_once_after_a_crash_leaves_nothing() {
     let ((node, folder), v) = (node(), volume(1));
     prepared(&node, &v);
     crashed_at_it(&node, &v);
@@ -229,7 +229,7 @@ fn what_an_agent_left_that_nobody_wants_goes_at_the_next_start() {
     let other = format!(".mooring-{}-{SECOND}.part", volume(9));
     std::fs::write(folder.path().join(&other), b"half").unwrap();
     let agent = node.start();
-    eventually("the wished one is whole", || report(&agent, &v).uploaded_id == FIRST);
+    eventually("the file of the spec is whole", || report(&agent, &v).uploaded_id == FIRST);
     eventually("what nobody wants is gone", || !names(&folder).contains(&other));
     assert!(is_whole(&folder, "new", v1::ImageFormat::Raw));
     assert!(names(&folder).contains(&".mooring-notes".to_owned()), "what is no part is not ours");

@@ -46,11 +46,11 @@ fn the_users_of_a_disk_whose_cache_is_off_become_problems_and_go_again() {
     assert_eq!((metric(&agent, BUFFERED_IO), metric(&agent, UNSHARED_FILESYSTEM)), ("1".into(), "1".into()));
     // A pass reports them, too; here another attachment causes the pass.
     let mut spec = agent.spec(1, &[(1, RW), (3, RW)]);
-    spec.attachments.iter_mut().for_each(|wish| wish.cache_off = true);
+    spec.attachments.iter_mut().for_each(|path| path.cache_off = true);
     let report = agent.make(put_spec(1, 2, spec.clone()));
     assert_eq!(report.problems.len(), 2, "{report:?}");
     // With the cache on, these users are no problem.
-    spec.attachments.iter_mut().for_each(|wish| wish.cache_off = false);
+    spec.attachments.iter_mut().for_each(|path| path.cache_off = false);
     let report = agent.make(put_spec(1, 3, spec.clone()));
     assert_eq!(report.problems, []);
     spec.attachments[0].cache_off = true;

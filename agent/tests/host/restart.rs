@@ -97,7 +97,7 @@ const AHEAD: u32 = 256;
 /// A request for attachments with the cache off.
 fn put_uncached(agent: &Agent, counter: u64, attachments: &[(u8, v1::Mode)]) -> v1::PutConnectionRequest {
     let mut spec = agent.spec(1, attachments);
-    spec.attachments.iter_mut().for_each(|wish| wish.cache_off = true);
+    spec.attachments.iter_mut().for_each(|path| path.cache_off = true);
     put_spec(1, counter, spec)
 }
 

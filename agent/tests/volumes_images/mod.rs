@@ -67,7 +67,7 @@ impl World {
         let world = Self {
             folder: tempfile::tempdir().unwrap(),
             machine: Machine::new(&fake, groups()),
-            wanted: wish(format, provisioning),
+            wanted: spec(format, provisioning),
         };
         world.put(&content(7));
         world
@@ -126,7 +126,7 @@ impl World {
     }
 }
 
-fn wish(format: ImageFormat, provisioning: Provisioning) -> Wanted {
+fn spec(format: ImageFormat, provisioning: Provisioning) -> Wanted {
     let image = Some(ImageSource { name: "image".parse().unwrap(), format });
     let new = VolumeSpec::new(id(1), "vg0".parse().unwrap(), ByteSize(SIZE), provisioning);
     Wanted::Volume(VolumeSpec { image, ..new })

@@ -333,7 +333,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    fn wishes(&self) -> [(u128, &Wanted); 2] {
+    fn specs(&self) -> [(u128, &Wanted); 2] {
         [(1, &self.first), (2, &self.second)]
     }
 }
@@ -365,7 +365,7 @@ impl Observer for Watch<'_> {
 fn pass(machine: &Machine, case: &Case, stop_at: Option<usize>) -> Vec<Error> {
     let mut watch = Watch { machine, stop_at, steps: 0 };
     let mut errors = Vec::new();
-    for (n, wanted) in case.wishes() {
+    for (n, wanted) in case.specs() {
         let seen = view_one(machine, &groups(), id(n), &wanted.beside()).unwrap();
         errors.extend(apply(&plan(wanted, &seen, id(n)), machine, machine, &mut watch).err());
     }
@@ -388,7 +388,7 @@ fn by_uuid(fake: &FakeMachine) -> BTreeMap<String, Row> {
 fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
     let fake = &machine.fake;
     let (seen, after) = (view(&fake.lvm(), &groups()).unwrap(), by_uuid(fake));
-    for (n, wanted) in case.wishes() {
+    for (n, wanted) in case.specs() {
         let plan = plan(wanted, &seen, id(n));
         assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
         let report = report(wanted, &seen, id(n));

@@ -289,12 +289,12 @@ fn pass(machine: &Machine, wanted: &Wanted, stop_at: Option<usize>) -> Option<Er
 }
 
 /// Specs that follow each other; one without a revert leaves the volume as it is.
-fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
-    let wish = prop_oneof![
+fn any_specs() -> impl Strategy<Value = Vec<Wanted>> {
+    let spec = prop_oneof![
         4 => (1_u128..4, any::<bool>()).prop_map(|(n, gone)| to(n, gone)),
         1 => Just(Wanted::Volume(thin(12, None))),
     ];
-    prop::collection::vec(wish, 1..5)
+    prop::collection::vec(spec, 1..5)
 }
 
 /// Asserts that the last spec is reached, that the content is what the tag says, and that nothing
@@ -328,24 +328,24 @@ proptest! {
 
     #[test]
     fn a_revert_goes_on_from_any_prefix(
-        wishes in any_wishes(),
+        specs in any_specs(),
         stops in prop::collection::vec((0_usize..6, any::<bool>()), 4),
     ) {
         let machine = Machine::new(&world(), groups());
-        for (wanted, (stop, reboot)) in wishes.iter().zip(stops) {
+        for (wanted, (stop, reboot)) in specs.iter().zip(stops) {
             pass(&machine, wanted, Some(stop));
             if reboot {
                 machine.fake.reboot();
             }
         }
-        check_end(&machine, wishes.last().unwrap());
+        check_end(&machine, specs.last().unwrap());
     }
 
     #[test]
-    fn a_revert_goes_on_past_any_failure(wishes in any_wishes(), at in 0_u32..8, lost in any::<bool>()) {
+    fn a_revert_goes_on_past_any_failure(specs in any_specs(), at in 0_u32..8, lost in any::<bool>()) {
         let machine = Machine::new(&world(), groups());
         machine.fail(at, if lost { Fault::After } else { Fault::Before });
-        for wanted in &wishes {
+        for wanted in &specs {
             for _ in 0..2 {
                 if let Some(error) = pass(&machine, wanted, None) {
                     prop_assert!(error.cure() != Cure::Bug);
@@ -353,7 +353,7 @@ proptest! {
             }
         }
         *machine.fault.lock().unwrap() = None;
-        check_end(&machine, wishes.last().unwrap());
+        check_end(&machine, specs.last().unwrap());
     }
 
     /// Deletes or unmanages a volume in the middle of a revert. A deletion leaves nothing; an

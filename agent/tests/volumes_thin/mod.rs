@@ -337,7 +337,7 @@ fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
     prop_oneof![4 => volume, 3 => snapshot, 2 => Just(Wanted::Doomed { export_gone: true })]
 }
 
-fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
+fn any_specs() -> impl Strategy<Value = Vec<Wanted>> {
     (any_wanted(1), any_wanted(2), any_wanted(3), any_wanted(4)).prop_map(|(a, b, c, d)| vec![a, b, c, d])
 }
 
@@ -345,7 +345,7 @@ fn any_wishes() -> impl Strategy<Value = Vec<Wanted>> {
 /// a device.
 struct Watch<'a> {
     machine: &'a Machine,
-    wishes: &'a [Wanted],
+    specs: &'a [Wanted],
     stop_at: Option<usize>,
     steps: usize,
 }
@@ -358,7 +358,7 @@ impl Watch<'_> {
             let device = self.machine.fake.blocks().size(&path).unwrap();
             self.machine.rule(!lv.snapshot || device.is_none(), format!("{} has a device", lv.name));
         }
-        for (n, wanted) in (1..).zip(self.wishes) {
+        for (n, wanted) in (1..).zip(self.specs) {
             let Wanted::Volume(spec) = wanted else { continue };
             let ready = report(wanted, &seen, id(n)).phase == Phase::Ready;
             let lv = seen.lv_of(&spec.group, id(n), spec.kind);
@@ -385,10 +385,10 @@ impl Observer for Watch<'_> {
 }
 
 /// Runs one pass over every id.
-fn pass(machine: &Machine, wishes: &[Wanted], stop_at: Option<usize>) -> Vec<Error> {
-    let mut watch = Watch { machine, wishes, stop_at, steps: 0 };
+fn pass(machine: &Machine, specs: &[Wanted], stop_at: Option<usize>) -> Vec<Error> {
+    let mut watch = Watch { machine, specs, stop_at, steps: 0 };
     let mut errors = Vec::new();
-    for (n, wanted) in (1..).zip(wishes) {
+    for (n, wanted) in (1..).zip(specs) {
         let seen = view_one(machine, &groups(), id(n), &wanted.beside()).unwrap();
         errors.extend(apply(&plan(wanted, &seen, id(n)), machine, machine, &mut watch).err());
     }
@@ -403,19 +403,19 @@ fn start() -> (FakeMachine, Machine) {
     (fake, machine)
 }
 
-fn settle(machine: &Machine, wishes: &[Wanted]) {
+fn settle(machine: &Machine, specs: &[Wanted]) {
     for _ in 0..5 {
-        let errors = pass(machine, wishes, None);
+        let errors = pass(machine, specs, None);
         assert!(errors.is_empty(), "{errors:?}");
     }
 }
 
 /// Asserts that the end is the spec, or a reason why not; and that everything not doomed keeps its
 /// data.
-fn check_end(machine: &Machine, wishes: &[Wanted]) {
+fn check_end(machine: &Machine, specs: &[Wanted]) {
     let fake = &machine.fake;
     let seen = view(&fake.lvm(), &groups()).unwrap();
-    for (n, wanted) in (1..).zip(wishes) {
+    for (n, wanted) in (1..).zip(specs) {
         let plan = plan(wanted, &seen, id(n));
         assert!(plan.steps.is_empty(), "{wanted:?} is not quiet: {plan:?}");
         let report = report(wanted, &seen, id(n));
@@ -432,9 +432,8 @@ fn check_end(machine: &Machine, wishes: &[Wanted]) {
     let has_data = |lv: &str| !fake.lvm().reads_zeros("vg0", lv);
     let rows = lvs(fake);
     let there = |lv: &str| rows.iter().any(|row| row["lv_name"] == lv && row["vg_name"] == "vg0");
-    let doomed = |n: u128| {
-        wishes.get(usize::try_from(n).unwrap() - 1).is_some_and(|w| !matches!(w, Wanted::Volume(_)))
-    };
+    let doomed =
+        |n: u128| specs.get(usize::try_from(n).unwrap() - 1).is_some_and(|w| !matches!(w, Wanted::Volume(_)));
     for (lv, n) in [(name(1), 1), (LvName::snapshot_of(id(2)).as_str().to_owned(), 2), (name(9), 9)] {
         assert_eq!(there(&lv), !doomed(n), "{lv}");
         assert!(doomed(n) || has_data(&lv), "{lv} lost its data");
@@ -446,44 +445,44 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn thin_converges_and_is_quiet(wishes in any_wishes()) {
+    fn thin_converges_and_is_quiet(specs in any_specs()) {
         let (_, machine) = start();
-        settle(&machine, &wishes);
-        check_end(&machine, &wishes);
+        settle(&machine, &specs);
+        check_end(&machine, &specs);
         let changes = machine.changes.load(Ordering::Relaxed);
-        settle(&machine, &wishes);
+        settle(&machine, &specs);
         prop_assert_eq!(machine.changes.load(Ordering::Relaxed), changes);
     }
 
     #[test]
-    fn thin_goes_on_from_any_prefix(wishes in any_wishes(), stop in 0_usize..10, reboot in any::<bool>()) {
+    fn thin_goes_on_from_any_prefix(specs in any_specs(), stop in 0_usize..10, reboot in any::<bool>()) {
         let (fake, machine) = start();
-        pass(&machine, &wishes, Some(stop));
+        pass(&machine, &specs, Some(stop));
         if reboot {
             fake.reboot();
         }
-        settle(&machine, &wishes);
-        check_end(&machine, &wishes);
+        settle(&machine, &specs);
+        check_end(&machine, &specs);
     }
 
     #[test]
-    fn thin_goes_on_past_any_failure(wishes in any_wishes(), at in 0_u32..12, lost in any::<bool>()) {
+    fn thin_goes_on_past_any_failure(specs in any_specs(), at in 0_u32..12, lost in any::<bool>()) {
         let (_, machine) = start();
         machine.fail(at, if lost { Fault::After } else { Fault::Before });
-        for error in pass(&machine, &wishes, None) {
+        for error in pass(&machine, &specs, None) {
             prop_assert!(error.cure() != Cure::Bug);
         }
         *machine.fault.lock().unwrap() = None;
-        settle(&machine, &wishes);
-        check_end(&machine, &wishes);
+        settle(&machine, &specs);
+        check_end(&machine, &specs);
     }
 
     /// Wipes nothing, and removes only what is doomed.
     #[test]
-    fn thin_removes_only_what_is_doomed(wishes in any_wishes()) {
+    fn thin_removes_only_what_is_doomed(specs in any_specs()) {
         let (fake, _) = start();
         let seen = view(&fake.lvm(), &groups()).unwrap();
-        for (n, wanted) in (1..).zip(&wishes) {
+        for (n, wanted) in (1..).zip(&specs) {
             for step in &plan(wanted, &seen, id(n)).steps {
                 let words = ["remove", "thin", "clone", "snapshot", "extend", "activate", "unmark"];
                 prop_assert!(words.contains(&word(&step.op)), "{:?}", step);

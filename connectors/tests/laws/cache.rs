@@ -195,7 +195,7 @@ fn a_path_goes_at_once_when_no_page_of_it_can_ever_be_written() {
 type Leaving = (Vec<Attached>, Vec<Harm>, Vec<Attached>, bool);
 
 fn some_leaving() -> impl Strategy<Value = Leaving> {
-    let some = || some_wish().prop_filter("a tombstone has laws of its own", |spec| !spec.is_empty());
+    let some = || some_spec().prop_filter("a tombstone has laws of its own", |spec| !spec.is_empty());
     (some(), prop::collection::vec(Harm::all(), 0..3), some(), any::<bool>())
 }
 

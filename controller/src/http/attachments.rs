@@ -18,7 +18,7 @@ use super::actions::{named, no_such_action};
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
@@ -26,8 +26,6 @@ use super::views::{self, Each};
 use crate::domain::{Attachment, NewAttachment, NewConnector};
 use crate::list::ATTACHMENTS;
 use crate::service::Wait;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

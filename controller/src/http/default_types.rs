@@ -12,12 +12,10 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, project_id};
 use super::version::Version;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

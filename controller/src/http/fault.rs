@@ -8,7 +8,7 @@ mod sentences;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::service::Refusal;
@@ -21,6 +21,9 @@ const SERVER_ERRED: &str =
 /// Text of an answer about a bad request when nothing better is known.
 pub(super) const MALFORMED: &str =
     "The server could not comply with the request since it is either malformed or otherwise incorrect.";
+
+/// The answer of a route: a body in JSON, or why the request failed.
+pub(super) type Answer = Result<Json<Value>, Fault>;
 
 /// The answer to a request that failed.
 #[derive(Debug)]

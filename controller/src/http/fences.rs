@@ -11,7 +11,7 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::mooring::{nexus_receipt, receipt, wait};
 use super::routes::Routes;
 use super::schema::{self, Fields};
@@ -23,8 +23,6 @@ use crate::domain::{
 
 /// Names of initiators in one request.
 const ALSO_MAX: usize = 64;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -11,7 +11,7 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::Answer;
 use super::routes::Routes;
 use super::schema;
 use super::views::rfc3339;
@@ -21,8 +21,6 @@ use crate::domain::{
     PortalLink, Role,
 };
 use crate::service::Refusal;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

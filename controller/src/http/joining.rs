@@ -17,7 +17,7 @@ use super::audit::Notes;
 use super::backend::Backend;
 use super::body::{Body, BodyTimeout};
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields};
 use super::views::rfc3339;
@@ -33,8 +33,6 @@ pub(super) const AUTHORITY: &str = "/mooring/v1/authority";
 
 /// The longest text of a join, in bytes: a request for a P-256 key has about five hundred.
 const TEXT_BYTES_MAX: usize = 8 << 10;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

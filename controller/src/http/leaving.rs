@@ -10,13 +10,11 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields};
 use super::views::rfc3339;
 use crate::domain::{HostLoss, ProjectLoss};
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -15,7 +15,7 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::Ctx;
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
@@ -23,8 +23,6 @@ use super::views::{self, VolumeKeys};
 use super::volumes::label;
 use crate::domain::{LvReference, ManageVolume, ManageableVolume};
 use crate::list::PAGE_MAX;
-
-type Answer = Result<Json<Value>, Fault>;
 
 const KEYS: [&str; 9] = [
     "description",

@@ -11,13 +11,11 @@ use uuid::Uuid;
 use super::App;
 use super::backend::Backend;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::version::Version;
 use super::{schema, views};
 use crate::list::{ListQuery, MESSAGES};
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -10,15 +10,13 @@ use serde_json::{Value, json};
 use super::App;
 use super::backend::Backend;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::later;
 use super::routes::Routes;
 use super::version::Version;
 use super::views::naive;
 use crate::domain::HostUsage;
 use crate::list::COLLECTIONS;
-
-type Answer = Result<Json<Value>, Fault>;
 
 /// The time of the last change of the extensions' descriptions.
 const UPDATED: &str = "2026-11-21T00:00:00+00:00";

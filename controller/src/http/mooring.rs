@@ -16,7 +16,7 @@ use super::attachments::{attachment_id, mode};
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields};
 use super::views::rfc3339;
@@ -30,8 +30,6 @@ use crate::service::{NewMode, NewSecrets, RECORDS_MAX, Refusal, Wait, Way};
 
 /// The longest wait of a call, whatever it asks for.
 pub const WAIT_MAX: Duration = Duration::from_mins(1);
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

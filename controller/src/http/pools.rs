@@ -9,13 +9,11 @@ use serde_json::{Map, Value, json};
 use super::App;
 use super::backend::Backend;
 use super::context::{At, Ctx};
-use super::fault::{Fault, MALFORMED};
+use super::fault::{Answer, Fault, MALFORMED};
 use super::routes::Routes;
 use super::version::Version;
 use crate::domain::{PoolFilter, PoolState};
 use crate::service::Refusal;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -13,12 +13,10 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, Fields, invalid, project_id, python};
 use crate::quota::{Entry, Key, LIMIT_MAX, Limit};
-
-type Answer = Result<Json<Value>, Fault>;
 
 /// The one class whose limits count: for projects that have none of their own.
 const CLASS: &str = "default";

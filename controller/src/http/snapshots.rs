@@ -15,7 +15,7 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::metadata::{KEY_EXTRA, texts};
 use super::routes::Routes;
 use super::schema;
@@ -26,8 +26,6 @@ use super::volumes::{label, volume_id};
 use crate::domain::{MetadataChange, NewSnapshot};
 use crate::list::SNAPSHOTS;
 use crate::policy::Target;
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -16,7 +16,7 @@ use super::actions::{named, no_such_action};
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::Fault;
+use super::fault::{Answer, Fault};
 use super::routes::Routes;
 use super::schema::{self, invalid, python};
 use super::version::Version;
@@ -26,8 +26,6 @@ use crate::domain::VolumeType;
 use crate::list::{Filter, TYPES, Test};
 
 const IS_PUBLIC: &str = "os-volume-type-access:is_public";
-
-type Answer = Result<Json<Value>, Fault>;
 
 pub(super) fn routes<B: Backend>() -> Routes<B> {
     Routes::new()

@@ -15,15 +15,13 @@ use super::App;
 use super::backend::Backend;
 use super::body::Body;
 use super::context::{At, Ctx};
-use super::fault::{Fault, MALFORMED};
+use super::fault::{Answer, Fault, MALFORMED};
 use super::routes::Routes;
 use super::schema::{self, Fields, invalid, python};
 use super::version::Version;
 use super::views::{self, Each, VolumeKeys};
 use crate::domain::{Hints, NewVolume, RequestKey, WantedId};
 use crate::list::{ListQuery, Page, VOLUMES};
-
-type Answer = Result<Json<Value>, Fault>;
 
 /// Keys of a body since 3.53; earlier versions ignore others.
 const CREATE_KEYS: [&str; 18] = [

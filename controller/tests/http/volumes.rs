@@ -270,7 +270,7 @@ async fn volume_is_asked_for_by_id_or_by_request_key() {
 
 /// A request that cannot be granted is refused, not ignored.
 #[tokio::test]
-async fn wishes_that_cannot_be_granted() {
+async fn requests_that_cannot_be_granted() {
     let api = Api::new();
     for volume in [json!({ "size": 1, "imageRef": DEAD }), json!({ "size": 1, "image_id": DEAD })] {
         assert_eq!(api.post("/volumes", json!({ "volume": volume })).await.status, 501, "{volume}");

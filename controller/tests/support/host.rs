@@ -19,7 +19,7 @@ impl Host for Fake {
             Some(put_connection_request::Wish::Spec(mut spec)) => {
                 // An agent loses unknown fields when it reads a spec.
                 if self.state().knobs.knows_no_cache {
-                    spec.attachments.iter_mut().for_each(|wish| wish.cache_off = false);
+                    spec.attachments.iter_mut().for_each(|path| path.cache_off = false);
                 }
                 (Some(spec), false, "spec")
             }

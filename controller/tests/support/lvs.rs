@@ -127,7 +127,7 @@ impl State {
 
 impl State {
     /// Refuses a spec that the volume may not have, whatever spec it has now.
-    pub(super) fn check_wish(&mut self, put: &v1::PutVolumeRequest) -> Result<(), Status> {
+    pub(super) fn check_spec(&mut self, put: &v1::PutVolumeRequest) -> Result<(), Status> {
         let Some(v1::put_volume_request::Wish::Spec(spec)) = &put.wish else { return Ok(()) };
         let id = &put.volume_id;
         let other = self.volumes.get(id).is_some_and(|kept| kept.stamp != put.stamp);

@@ -310,16 +310,16 @@ impl State {
             naa: spec.naa.clone(),
         });
         report.device_us = 2_000;
-        let off = spec.attachments.iter().any(|wish| wish.cache_off);
+        let off = spec.attachments.iter().any(|path| path.cache_off);
         report.cache_off = Some(off).filter(|_| !self.knobs.knows_no_cache);
         let secrets = if spec.other_chap.is_some() && !self.knobs.keeps_one_secret { 2 } else { 1 };
         report.secrets = spec.chap.as_ref().map(|_| secrets).filter(|_| !self.knobs.knows_no_secrets);
         report.paths = spec
             .attachments
             .iter()
-            .map(|wish| v1::AttachmentPath {
-                attachment_id: wish.attachment_id.clone(),
-                path: format!("/run/mooring/attachments/{}", wish.attachment_id),
+            .map(|path| v1::AttachmentPath {
+                attachment_id: path.attachment_id.clone(),
+                path: format!("/run/mooring/attachments/{}", path.attachment_id),
             })
             .collect();
         report
@@ -589,7 +589,7 @@ impl Agent for Fake {
             if !state.knobs.slow_lvm.has_answered(&put) {
                 return Err(cured(Code::Unavailable, "it was not looked at in time", "retry"));
             }
-            state.check_wish(&put)?;
+            state.check_spec(&put)?;
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {
                 state.take_and_release(&put);
                 let spec = match put.wish {

@@ -30,7 +30,7 @@ async fn retype(api: &Api, id: VolumeId, content: Value) -> Answer {
 
 /// Waits until the agent's data for a rebuild has this type and flag.
 async fn until_told(rig: &Rig, id: VolumeId, kind: &str, multiattach: bool) {
-    until("the wish at the agent", async || {
+    until("the spec at the agent", async || {
         let state = rig.storage.state();
         let kept = state.volumes.get(&id.to_string()).map(|kept| kept.opaque.clone()).unwrap_or_default();
         let kept: Value = serde_json::from_slice(&kept).unwrap_or_default();
@@ -44,7 +44,7 @@ async fn until_told(rig: &Rig, id: VolumeId, kind: &str, multiattach: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn g8_type_flag_and_wish_change_together() {
+async fn g8_type_flag_and_spec_change_together() {
     let rig = Rig::new(1).await;
     let api = Api::of(&rig);
     kind(&rig, "a", &[]).await;
@@ -220,7 +220,7 @@ async fn a_strict_type_does_not_come_over_mixed_modes() {
 /// A type's session settings are in the spec of every export of its volumes, also settings that it
 /// no longer has. They change only while nothing is attached.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_type_says_about_sessions_is_wished() {
+async fn what_a_type_says_about_sessions_is_in_the_spec() {
     let rig = Rig::new(1).await;
     kind(&rig, "plain", &[]).await;
     kind(&rig, "checked", &[("mooring:data_digest", "crc32c"), ("mooring:queue_depth", "128")]).await;
@@ -236,7 +236,7 @@ async fn what_a_type_says_about_sessions_is_wished() {
     let attachment = rig.service.create_attachment(&admin(), new(id), LONG).await.unwrap().id;
     assert_eq!(said(id), in_spec);
     let untuned = rig.service.create_attachment(&admin(), new(plain), LONG).await.unwrap().id;
-    assert_eq!(said(plain), [], "who says nothing is wished as ever");
+    assert_eq!(said(plain), [], "without extra specs the spec is as before");
     let retype =
         async |id, to: &str| rig.service.retype_volume(&admin(), id, to, MigrationPolicy::Never).await;
     for (id, to) in [(id, "plain"), (plain, "checked")] {

@@ -249,7 +249,7 @@ async fn restless(run: &Run, service: &Service, last: bool) -> Option<String> {
             return Some(format!("volume {id} is {}, and has no LV", shown.status));
         }
         if hand.extended && shown.is_whole() {
-            return Some(format!("volume {id} is larger than it is wished"));
+            return Some(format!("volume {id} is larger than its spec says"));
         }
         if let Some(why) = sized(&run.world, *id, shown) {
             return Some(why);

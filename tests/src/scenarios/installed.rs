@@ -621,7 +621,7 @@ impl<'a> Machine<'a> {
         )?;
         self.up_soon()?;
         let specified = self.sh(&specs_in("/root/aside"))?;
-        wait_for("the controller to have sent all wishes", Duration::from_mins(1), || {
+        wait_for("the controller to have sent all specs", Duration::from_mins(1), || {
             Ok((self.sh(&specs_in("/var/lib/mooring"))? == specified).then_some(()))
         })?;
         self.ready_soon(id)?;

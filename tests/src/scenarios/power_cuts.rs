@@ -227,7 +227,7 @@ impl<'a> Cuts<'a> {
         let stamps = self.stamps_hold()?;
         let began = Instant::now();
         self.agent = Some(site.start_agent()?);
-        wait_for("everything to be as it is wished", IN_ORDER, || site.nothing_planned().map(Some))?;
+        wait_for("everything to be as its spec says", IN_ORDER, || site.nothing_planned().map(Some))?;
         let took = began.elapsed();
         for worker in &self.workers {
             let (may, there) = (worker.may_be_there(), self.there(&worker.id())?);
