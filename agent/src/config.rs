@@ -380,7 +380,7 @@ fn fibre_channel(file: &File<'_>, fc: &Spanned<RawFibreChannel>) -> Result<Fibre
     for text in &raw.ports {
         let port: FcPort = file.value(text, "fibre_channel.ports")?;
         if ports.iter().any(|other| other.wwpn == port.wwpn) {
-            let why = format!("fibre_channel.ports: {} stands there twice", port.wwpn);
+            let why = format!("fibre_channel.ports: {} is listed twice", port.wwpn);
             return Err(file.wrong(&text.span(), why));
         }
         ports.push(port);
@@ -407,7 +407,7 @@ fn listen(
     for text in list.get_ref() {
         let address: Address = file.value(text, "listen")?;
         if addresses.contains(&address) {
-            return Err(file.wrong(&text.span(), format!("listen: {address} stands there twice")));
+            return Err(file.wrong(&text.span(), format!("listen: {address} is listed twice")));
         }
         match &address {
             Address::Unix(path) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
@@ -576,10 +576,7 @@ mod tests {
                 "agent.toml line 2: listen: \"storage1\" is not an agent's address: want unix:/PATH, \
                  https://HOST:PORT or http://HOST:PORT",
             ),
-            (
-                "listen = [\n\"unix:/a\",\n\"unix:/a\"]",
-                "agent.toml line 4: listen: unix:/a stands there twice",
-            ),
+            ("listen = [\n\"unix:/a\",\n\"unix:/a\"]", "agent.toml line 4: listen: unix:/a is listed twice"),
             (&long, "agent.toml line 2: listen: a socket's path has at most 107 bytes"),
             (
                 "listen = [\"http://h:1\"]",
@@ -646,7 +643,7 @@ mod tests {
             ),
             (
                 "portals = [\"10.0.0.1\",\n \"10.0.0.1:3260\"]",
-                "agent.toml line 2: portals: 10.0.0.1:3260 stands there twice",
+                "agent.toml line 2: portals: 10.0.0.1:3260 is listed twice",
             ),
             (
                 "portals = [\"10.0.0.1\"]",
@@ -673,7 +670,7 @@ mod tests {
             ),
             (
                 "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"a\"\n[[groups]]\nname = \"a\"",
-                "agent.toml line 5: groups.name: a stands there twice",
+                "agent.toml line 5: groups.name: a is listed twice",
             ),
             (
                 "portals = [\"10.0.0.1\"]\n[[groups]]\nname = \"a\"\n[tls]\ncert = \"/c\"\nkey = \"/k\"",
@@ -757,7 +754,7 @@ mod tests {
             ("ports = [\"lpfc/21:00:00:24:ff:00:00:01\"]", "want fc, qla2xxx or efct"),
             (
                 "ports = [\"fc/21:00:00:24:ff:00:00:01\", \"efct/21:00:00:24:ff:00:00:01\"]",
-                "fibre_channel.ports: 21:00:00:24:ff:00:00:01 stands there twice",
+                "fibre_channel.ports: 21:00:00:24:ff:00:00:01 is listed twice",
             ),
             ("exclude = [\"eth1\"]", "fibre_channel.exclude: \"eth1\""),
             ("port = []", "unknown key `port`; known keys: `ports` or `exclude`"),

@@ -129,7 +129,7 @@ fn release_mounts(config: &Path) -> Result<()> {
     let went = release::release(&door, RELEASE_WITHIN).map_err(anyhow::Error::msg)?;
     let left: Vec<_> = release::left(&went).iter().map(|device| device.display().to_string()).collect();
     if !left.is_empty() {
-        anyhow::bail!("not let go of: {}", left.join(", "));
+        anyhow::bail!("not released: {}", left.join(", "));
     }
     tracing::info!(disks = went.len(), "nothing of an attached disk is in use");
     Ok(())

@@ -92,7 +92,7 @@ async fn outlive(before: Option<u32>, folder: &Path) -> Result<()> {
     // Freed only if no thread will run again. An agent that ends by itself may still work on its
     // store, and releases it.
     if left.dying && store::free(folder, pid)? {
-        tracing::warn!(pid, "it was killed while it worked on its store: what it held there is let go of");
+        tracing::warn!(pid, "it was killed while it worked on its store: its locks are released");
     }
     Ok(())
 }

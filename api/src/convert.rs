@@ -77,7 +77,7 @@ fn source_from_wire(source: &v1::VolumeSource) -> Result<(Option<Source>, Option
         Some(Of::VolumeId(id)) => Ok((Some(Source::Volume(parse("source.volume_id", id)?)), None)),
         Some(Of::SnapshotId(id)) => Ok((Some(Source::Snapshot(parse("source.snapshot_id", id)?)), None)),
         Some(Of::Image(image)) => Ok((None, Some(image::from_wire(image)?))),
-        None => Err(SpecError::new("source", "names nothing that this agent knows")),
+        None => Err(SpecError::new("source", "names neither a volume, a snapshot nor an image")),
     }
 }
 
@@ -127,7 +127,7 @@ pub fn tuning_from_wire(said: &[v1::Tuning]) -> Result<Tuning, SpecError> {
     for (i, one) in said.iter().enumerate() {
         let key: TuningKey = parse(format_args!("tuning[{i}].name"), &one.name)?;
         if tuning.get(key).is_some() {
-            return Err(SpecError::new(format!("tuning[{i}].name"), format!("{key} stands there twice")));
+            return Err(SpecError::new(format!("tuning[{i}].name"), format!("{key} is listed twice")));
         }
         let wrong = |why| SpecError::new(format!("tuning[{i}].value"), format!("{key}: {why}"));
         tuning.say(key, key.parse(&one.value).map_err(wrong)?);

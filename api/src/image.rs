@@ -19,7 +19,7 @@ fn checked(image: &v1::ImageSource, field: &str) -> Result<ImageSource, SpecErro
         v1::ImageFormat::Raw => ImageFormat::Raw,
         v1::ImageFormat::Qcow2 => ImageFormat::Qcow2,
         v1::ImageFormat::Unspecified => {
-            let why = "want RAW or QCOW2: what a file is, is said and never guessed";
+            let why = "name the format, RAW or QCOW2: it is never guessed";
             return Err(SpecError::new(format!("{field}.format"), why));
         }
     };

@@ -69,7 +69,7 @@ fn a_volume_is_let_go_and_its_data_stays() {
     rig.run(&["volume", "unmanage", "data"]).refused(3, &["no volume is named"]);
     rig.volume("held");
     rig.fake.state().knobs.volume_ends = Some("error_unmanaging".to_owned());
-    rig.run(&["volume", "unmanage", "held"]).refused(1, &["is not let go", "error_unmanaging"]);
+    rig.run(&["volume", "unmanage", "held"]).refused(1, &["is not unmanaged", "error_unmanaging"]);
     let agent = ["--agent", "unix:/nosuch.sock", "volume", "unmanage", "held"];
     rig.run(&agent).refused(2, &["works against the controller"]);
 }

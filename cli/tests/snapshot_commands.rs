@@ -103,5 +103,6 @@ fn an_operator_resets_unmanages_and_deletes_by_force() {
     assert_eq!(rig.fake.state().count("DELETE"), deletes);
     taken("held");
     rig.fake.state().knobs.volume_ends = Some("error_unmanaging".to_owned());
-    rig.run(&["snapshot", "unmanage", "held"]).refused(1, &["is not let go", "error_unmanaging", "by force"]);
+    rig.run(&["snapshot", "unmanage", "held"])
+        .refused(1, &["is not unmanaged", "error_unmanaging", "by force"]);
 }

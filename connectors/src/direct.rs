@@ -257,7 +257,7 @@ impl Direct {
                 other => return Err(wrong(format!("the target sends {other:?} in the middle of a command"))),
             }
         }
-        Err(wrong("the target sends everything but the end of the command"))
+        Err(wrong("the target sends messages, but not the end of the command"))
     }
 }
 
@@ -277,7 +277,7 @@ impl PrSession for Direct {
             };
             return Err(PrError::Refused(refused));
         }
-        Err(PrError::Refused("one unit attention after the other".to_owned()))
+        Err(PrError::Refused("the target answers each attempt with a unit attention".to_owned()))
     }
 
     fn close(mut self: Box<Self>) -> Result<(), PrError> {

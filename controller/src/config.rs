@@ -342,7 +342,7 @@ fn listen(
             file.wrong(&span, why)
         })?;
         if addresses.contains(&address) {
-            return Err(file.wrong(&span, format!("listen: {address} stands there twice")));
+            return Err(file.wrong(&span, format!("listen: {address} is listed twice")));
         }
         if !address.ip().is_loopback() && asked == Asked::NobodyOnLoopback {
             let why = format!(
@@ -414,12 +414,12 @@ fn agent(
         return Err(file.wrong(&name.span(), why));
     }
     if before.iter().any(|agent| &agent.name == name.get_ref()) {
-        let why = format!("agents.name: {} stands there twice", name.get_ref());
+        let why = format!("agents.name: {} is listed twice", name.get_ref());
         return Err(file.wrong(&name.span(), why));
     }
     let address: Address = file.value(&text, "agents.address")?;
     if before.iter().any(|agent| agent.address == address) {
-        return Err(file.wrong(&text.span(), format!("agents.address: {address} stands there twice")));
+        return Err(file.wrong(&text.span(), format!("agents.address: {address} is listed twice")));
     }
     let tls = agent_tls(file, entry, &address)?;
     if matches!(address, Address::Plain(_)) && !raw.insecure {

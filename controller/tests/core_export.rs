@@ -168,7 +168,7 @@ async fn one_that_its_agent_refuses_or_knows_nothing_of_is_withdrawn() {
     failed(&rig, id, "it is granted").await;
     rig.storage.state().knobs.reverts.ignores = true;
     begin(&rig, id, "new.raw").await.unwrap();
-    failed(&rig, id, "of a release that cannot export volumes").await;
+    failed(&rig, id, "its release cannot export volumes").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -356,7 +356,7 @@ async fn a_cut_reader_is_told_to_its_project_once() {
         if told.is_empty() { Err("none".to_owned()) } else { Ok(told) }
     })
     .await;
-    for words in ["reserve volume: ", "RESERVE(6)", "its session was cut", "may log in again", "(host2)"] {
+    for words in ["reserve volume: ", "RESERVE(6)", "its session was ended", "may log in again", "(host2)"] {
         assert!(told[0].text.contains(words), "{words:?} is not in {:?}", told[0].text);
     }
     rig.storage.publish(&id);

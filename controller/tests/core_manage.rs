@@ -278,7 +278,7 @@ async fn an_agent_that_cannot_let_go_is_not_believed() {
     rig.service.unmanage_volume(&admin(), id).await.unwrap();
     let volume = rig.until_volume(id, VolumeStatus::ErrorUnmanaging).await;
     assert!(
-        volume.fault.as_deref().is_some_and(|why| why.contains("cannot let go of volumes")),
+        volume.fault.as_deref().is_some_and(|why| why.contains("its release cannot unmanage volumes")),
         "{volume:?}"
     );
     invalid(rig.service.delete_volume(&admin(), id).await, "Volume status must be available");

@@ -169,7 +169,7 @@ async fn an_agent_that_knows_nothing_of_it_is_not_believed() {
     let (rig, id, snapshots) = rig(1).await;
     rig.storage.state().knobs.reverts.ignores = true;
     revert(&rig, id, snapshots[0]).await.unwrap();
-    failed(&rig, id, snapshots[0], "of a release that cannot revert volumes").await;
+    failed(&rig, id, snapshots[0], "its release cannot revert volumes").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

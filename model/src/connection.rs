@@ -84,17 +84,17 @@ impl ConnectionSpec {
             return Err(SpecError::new("portals", format!("more than {PORTALS_PER_EXPORT_MAX}")));
         }
         if self.portals.iter().collect::<BTreeSet<_>>().len() != self.portals.len() {
-            return Err(SpecError::new("portals", "one portal stands there twice"));
+            return Err(SpecError::new("portals", "one portal is listed twice"));
         }
         if self.attachments.is_empty() {
-            return Err(SpecError::new("attachments", "is empty: a connection goes by a tombstone"));
+            return Err(SpecError::new("attachments", "is empty: send a tombstone to remove the connection"));
         }
         if self.attachments.len() > ATTACHMENTS_PER_CONNECTION_MAX {
             return Err(SpecError::new("attachments", format!("more than {ATTACHMENTS_PER_CONNECTION_MAX}")));
         }
         let ids: BTreeSet<_> = self.attachments.iter().map(|attachment| attachment.id).collect();
         if ids.len() != self.attachments.len() {
-            return Err(SpecError::new("attachments", "one attachment stands there twice"));
+            return Err(SpecError::new("attachments", "one attachment is listed twice"));
         }
         // Single-LUN scans number LUNs above 255 as the target reports them (flat addressing); ours
         // stay below.
@@ -113,18 +113,21 @@ impl ConnectionSpec {
     fn check_other_chap(&self) -> Result<(), SpecError> {
         let Some(other) = &self.other_chap else { return Ok(()) };
         let Some(chap) = &self.chap else {
-            return Err(SpecError::new("other_chap", "stands beside no credentials"));
+            return Err(SpecError::new("other_chap", "needs chap beside it"));
         };
         other.check("other_chap")?;
         // If only one pair demanded the target's proof, the other pair would bypass it.
         let secret = |of: &Chap| of.mutual.as_ref().map(|side| side.secret.clone());
         let (own, others) = (secret(chap), secret(other));
         if own.is_some() != others.is_some() {
-            return Err(SpecError::new("other_chap.mutual", "want it if, and only if, chap has it"));
+            return Err(SpecError::new("other_chap.mutual", "set it if chap has it, else leave it out"));
         }
         // As within one pair: an attacker could reflect our own responses to us.
         if own.as_ref() == Some(&other.initiator.secret) || others.as_ref() == Some(&chap.initiator.secret) {
-            return Err(SpecError::new("other_chap", "no secret of one direction may be one of the other's"));
+            return Err(SpecError::new(
+                "other_chap",
+                "a secret of the initiator must not be a secret of the target",
+            ));
         }
         Ok(())
     }
@@ -144,7 +147,7 @@ impl ConnectionSpec {
             return Err(SpecError::new("fc.target_ports", format!("more than {FC_PORTS_PER_HOST_MAX}")));
         }
         if route.targets.iter().collect::<BTreeSet<_>>().len() != route.targets.len() {
-            return Err(SpecError::new("fc.target_ports", "one port stands there twice"));
+            return Err(SpecError::new("fc.target_ports", "one port is listed twice"));
         }
         Ok(())
     }

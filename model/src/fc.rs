@@ -298,7 +298,7 @@ impl FcExportSpec {
     /// its slot and has a different LUN for each volume: one spec shows only one volume.
     pub fn check(&self) -> Result<(), SpecError> {
         if self.ports.iter().map(|port| port.wwpn).collect::<BTreeSet<_>>().len() != self.ports.len() {
-            return Err(SpecError::new("fc.ports", "one port stands there twice"));
+            return Err(SpecError::new("fc.ports", "one port is listed twice"));
         }
         if self.grants.len() > GRANTS_PER_EXPORT_MAX {
             return Err(SpecError::new("fc.grants", format!("more than {GRANTS_PER_EXPORT_MAX}")));
@@ -308,13 +308,14 @@ impl FcExportSpec {
             let field = |name| format!("fc.grants[{index}].{name}");
             if !names.insert(grant.initiator) {
                 let why = format!(
-                    "{} stands there twice; attachments of one initiator share one grant",
+                    "{} is listed twice; attachments of one initiator share one grant",
                     grant.initiator
                 );
                 return Err(SpecError::new(field("initiator"), why));
             }
             if !slots.insert(grant.slot) {
-                let why = format!("slot {} is another initiator's here: one each", grant.slot);
+                let why =
+                    format!("slot {} belongs to another initiator: each has one of its own", grant.slot);
                 return Err(SpecError::new(field("slot"), why));
             }
             if PortLun::of(grant.slot, grant.lun).is_none() {

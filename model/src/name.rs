@@ -532,7 +532,7 @@ fn not_one_address(socket: SocketAddr) -> Option<&'static str> {
     }
     let scoped = matches!(socket, SocketAddr::V6(socket) if socket.scope_id() != 0);
     (ip.is_unicast_link_local() || scoped).then_some(
-        "a link-local address is another machine's on every link: take a unique local or global one",
+        "a link-local address may be another machine's on each link: use a unique local or global one",
     )
 }
 
@@ -544,7 +544,7 @@ impl FromStr for Portal {
         const WANT: &str = "a portal";
         const FORM: &str = "want ADDRESS or ADDRESS:PORT, for example 10.10.0.10:3260 or [fd00::10]:3260";
         const ZONE: &str =
-            "a zone names a link of one machine alone: take a unique local or global address without one";
+            "a zone names a link of one machine alone: use a unique local or global address without one";
         let bare = || bare_address(text).map(|ip| SocketAddr::new(ip, Self::PORT_DEFAULT));
         let unread = || wrong(text, WANT, if has_zone(text) { ZONE } else { FORM });
         let socket = text.parse::<SocketAddr>().ok().or_else(bare).ok_or_else(unread)?;

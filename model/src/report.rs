@@ -268,10 +268,10 @@ impl Receipt {
         let (initiator, held) = (&self.initiator, self.reservation?);
         let end = match self.cause {
             Cause::Revoke => held.end(),
-            Cause::Forgotten => "its storage node was forgotten with it",
-            Cause::Reservation => "its session was cut, which ends that; it may log in again",
+            Cause::Forgotten => "its storage node was forgotten, and the reservation with it",
+            Cause::Reservation => "its session was ended, and the reservation with it; it may log in again",
             Cause::ReservationKeptOut => {
-                "its session was cut, which ends that; it is kept out until it is detached and attached again"
+                "its session was ended, and the reservation with it; it is kept out until it is detached and attached again"
             }
         };
         Some(format!("{initiator} held the volume's reservation ({held}): {end}"))

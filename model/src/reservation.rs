@@ -161,9 +161,9 @@ impl HeldReservation {
     /// The reservation's fate when the initiator loses its access, in words.
     pub fn end(self) -> &'static str {
         if self.kind.is_some_and(ReservationType::is_held_by_all) {
-            "with its access its part ends, and with the last who is registered the reservation"
+            "it loses its part with its access, and the reservation ends with the last registrant"
         } else {
-            "with its access it is released"
+            "the reservation is released with its access"
         }
     }
 }
@@ -204,7 +204,7 @@ pub struct ReservationsChanged {
 mod tests {
     use super::*;
 
-    const ALONE: &str = "with its access it is released";
+    const ALONE: &str = "the reservation is released with its access";
 
     #[test]
     fn codes_are_those_of_scsi() {

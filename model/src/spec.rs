@@ -212,7 +212,7 @@ impl VolumeSpec {
         let wrong = |field: &str, why: &str| Err(SpecError::new(field, why));
         match (self.kind, self.source) {
             (VolumeKind::Snapshot, Some(Source::Snapshot(_))) => {
-                return wrong("source", "a snapshot is one of a volume: want the volume's id");
+                return wrong("source", "the source of a snapshot is a volume: want the volume's id");
             }
             (_, Some(source)) if source.id() == self.id => {
                 return wrong("source", "it cannot be made from itself");
@@ -222,10 +222,7 @@ impl VolumeSpec {
         if self.provisioning == Provisioning::Thick
             && (self.kind == VolumeKind::Snapshot || self.source.is_some())
         {
-            return wrong(
-                "provisioning",
-                "a thick volume has no snapshots and is made from nothing: want THIN",
-            );
+            return wrong("provisioning", "a thick volume has no snapshots and no source: want THIN");
         }
         Ok(())
     }
@@ -238,7 +235,7 @@ impl VolumeSpec {
             if self.kind == VolumeKind::Snapshot || self.source.is_some() {
                 return Err(SpecError::new(
                     "takes",
-                    "only a volume without a source can be an LV that is there",
+                    "a volume that takes over an LV cannot have a source, and cannot be a snapshot",
                 ));
             }
         }
@@ -247,23 +244,30 @@ impl VolumeSpec {
         {
             return Err(SpecError::new(
                 "source.image",
-                "only a volume that is made of nothing else is made from an image",
+                "an image cannot be combined with another source, an LV that is taken over, or a snapshot",
             ));
         }
         if self.revert.is_some_and(|revert| revert.snapshot == self.id)
             || self.revert.is_some()
                 && (self.kind == VolumeKind::Snapshot || self.provisioning == Provisioning::Thick)
         {
-            return Err(SpecError::new("revert", "only a thin volume is reverted, and to a snapshot"));
+            return Err(SpecError::new(
+                "revert",
+                "only a thin volume can be reverted, and only to a snapshot of it",
+            ));
         }
         if self.upload.is_some()
             && (self.kind == VolumeKind::Snapshot || self.revert.is_some() || self.image.is_some())
         {
-            let why = "only a volume that is whole, and is not reverted meanwhile, is copied to a file";
+            let why =
+                "a snapshot, or a volume that is being reverted or imported, cannot be exported to a file";
             return Err(SpecError::new("upload", why));
         }
         if self.cut.is_some() && (self.kind == VolumeKind::Snapshot || self.revert.is_some()) {
-            return Err(SpecError::new("cut_us", "only a volume is cut off, and one that is not reverted"));
+            return Err(SpecError::new(
+                "cut_us",
+                "a snapshot, or a volume that is being reverted, cannot be isolated",
+            ));
         }
         if self.size.0 < VOLUME_BYTES_MIN {
             return Err(SpecError::new(
@@ -473,7 +477,7 @@ impl ExportSpec {
             return Err(SpecError::new("portals", format!("more than {PORTALS_PER_EXPORT_MAX}")));
         }
         if self.portals.iter().collect::<BTreeSet<_>>().len() != self.portals.len() {
-            return Err(SpecError::new("portals", "one portal stands there twice"));
+            return Err(SpecError::new("portals", "one portal is listed twice"));
         }
         if self.grants.len() > GRANTS_PER_EXPORT_MAX {
             return Err(SpecError::new("grants", format!("more than {GRANTS_PER_EXPORT_MAX}")));
@@ -484,7 +488,7 @@ impl ExportSpec {
                 return Err(SpecError::new(
                     format!("grants[{index}].initiator"),
                     format!(
-                        "{} stands there twice; attachments of one initiator share one grant",
+                        "{} is listed twice; attachments of one initiator share one grant",
                         grant.initiator
                     ),
                 ));
@@ -500,7 +504,7 @@ impl ExportSpec {
             if grant.barrier.is_some() && grant.mode == Mode::ReadWrite {
                 return Err(SpecError::new(
                     format!("grants[{index}].barrier"),
-                    "what writes has always something in flight: want the mode READ_ONLY with it",
+                    "a barrier needs the mode READ_ONLY: an initiator that may write always has commands in flight",
                 ));
             }
             if let Some(chap) = &grant.chap {

@@ -141,7 +141,7 @@ impl fmt::Display for TuningKey {
 
 /// A text that is not the name of a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is nothing that an export can be tuned by")]
+#[error("{0:?} is no key that tunes an export")]
 pub struct ParseTuningKeyError(String);
 
 impl FromStr for TuningKey {

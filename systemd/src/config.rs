@@ -234,7 +234,7 @@ impl<'a> File<'a> {
         let mut seen = BTreeSet::new();
         for (span, item) in &items {
             if !seen.insert(item.clone()) {
-                return Err(self.wrong(span, format!("{key}: {item} stands there twice")));
+                return Err(self.wrong(span, format!("{key}: {item} is listed twice")));
             }
         }
         Ok(items.into_iter().map(|(_, item)| item).collect())

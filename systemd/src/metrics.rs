@@ -77,7 +77,7 @@ pub fn listen(file: &File<'_>, table: &Spanned<RawMetrics>) -> Result<Vec<Socket
         return Err(file.wrong(&table.span(), why));
     };
     if list.get_ref().is_empty() {
-        let why = "metrics.listen: no address: leave [metrics] out, if nobody shall ask";
+        let why = "metrics.listen: no address: name one, or remove [metrics] to serve no metrics";
         return Err(file.wrong(&list.span(), why));
     }
     let mut addresses = Vec::new();
@@ -88,7 +88,7 @@ pub fn listen(file: &File<'_>, table: &Spanned<RawMetrics>) -> Result<Vec<Socket
             file.wrong(&text.span(), why)
         })?;
         if addresses.contains(&address) {
-            return Err(file.wrong(&text.span(), format!("metrics.listen: {address} stands there twice")));
+            return Err(file.wrong(&text.span(), format!("metrics.listen: {address} is listed twice")));
         }
         if !address.ip().is_loopback() && !raw.insecure {
             let why = format!(
@@ -427,7 +427,7 @@ mod tests {
             ("listen = [\"localhost:9180\"]", "\"localhost:9180\" is not IP:PORT"),
             (
                 "listen = [\"127.0.0.1:1\",\n\"127.0.0.1:1\"]",
-                "x.toml line 3: metrics.listen: 127.0.0.1:1 stands there twice",
+                "x.toml line 3: metrics.listen: 127.0.0.1:1 is listed twice",
             ),
             ("listen = [\"0.0.0.0:9180\"]", "line 2: metrics.listen: 0.0.0.0:9180 is not loopback"),
             ("listen = [\"[::]:9180\"]", "[::]:9180 is not loopback"),

@@ -31,7 +31,7 @@ pub const TPG_ATTRIBS: [(&str, &str, &str); 6] = [
 /// twice, the second time with the initiator's data in its buffer, and mostly crashes on it
 /// (lio.md, t).
 pub const TPG_PARAMS: [(&str, &str, &str); 1] =
-    [("ImmediateData", "No", "data behind a command that claims to read would have it done twice")];
+    [("ImmediateData", "No", "with immediate data a command that claims to read would run twice")];
 
 /// Text of a credential or of a tag that the kernel takes as "not set".
 pub(crate) const UNSET: &str = "NULL";

@@ -240,17 +240,18 @@ pub(super) fn plan_released(
             let lv = LvId { group, name: LvName::of(volume) };
             let uuid = copy.uuid.clone();
             plan.step(VolumeOp::Rename { lv: lv.clone(), from, uuid }, "it holds what the volume holds");
-            return plan.step(VolumeOp::Disown { lv, volume }, "it is let go, with its data");
+            return plan
+                .step(VolumeOp::Disown { lv, volume }, "its volume is unmanaged: the LV keeps its data");
         }
-        return remove_growths(plan, seen, volume, "its volume is let go");
+        return remove_growths(plan, seen, volume, "its volume is unmanaged");
     };
     if there.is_unzeroed() {
         let why = "its blocks are somebody's old data, or half-wiped: it can only be deleted";
         return plan.block(BlockedKind::Birth, object(), why);
     }
-    remove_growths(plan, seen, volume, "its volume is let go");
-    revert::remove_copies(plan, seen, volume, "its volume is let go");
+    remove_growths(plan, seen, volume, "its volume is unmanaged");
+    revert::remove_copies(plan, seen, volume, "its volume is unmanaged");
     let Ok(group) = there.group.parse::<VgName>() else { return };
     let lv = LvId { group, name: there.name.clone() };
-    plan.step(VolumeOp::Disown { lv, volume }, "it is let go, with its data");
+    plan.step(VolumeOp::Disown { lv, volume }, "its volume is unmanaged: the LV keeps its data");
 }

@@ -22,7 +22,7 @@ pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>)
     };
     plan.step(
         VolumeOp::Retag { lv: lv.clone(), tags },
-        "somebody took them away, and by LVM's identity it is the volume's LV",
+        "its tags were removed; its LVM UUID shows that it is the volume's LV",
     );
     true
 }
@@ -31,8 +31,8 @@ pub(super) fn plan(plan: &mut Plan<VolumeOp>, lv: &LvId, there: Option<&SeenLv>)
 pub(super) fn problem(there: &SeenLv) -> Option<Problem> {
     let tags = (!there.lost_tags.is_empty()).then(|| there.lost_tags.join(" and "))?;
     let text = format!(
-        "somebody took the tag {tags} away. By LVM's identity it is the volume's LV: it gets its tags back. To have the LV without \
-         Mooring, unmanage the volume"
+        "the tag {tags} was removed. The LVM UUID shows that this is the volume's LV: its tags are restored. To use the LV \
+         without Mooring, unmanage the volume"
     );
     Some(Problem { object: format!("LV {}/{}", there.group, there.name), text, cure: Cure::Retry })
 }

@@ -45,7 +45,7 @@ pub(super) fn plan(
         // The volume's old data is gone, and the copy is what it holds now, whatever the spec says
         // since.
         let op = VolumeOp::Rename { lv: lv.clone(), from: copy_lv, uuid: copy.uuid.clone() };
-        plan.step(op, "it holds what the snapshot held, and the volume is not there any more");
+        plan.step(op, "the volume's old LV is gone, and this copy holds what the snapshot held");
         return true;
     };
     if !there.is_tagged() {
@@ -53,7 +53,7 @@ pub(super) fn plan(
     }
     let Some(revert) = spec.revert.filter(|revert| !is_made_by(there, *revert)) else {
         if copy.is_some() {
-            plan.step(VolumeOp::RemoveCopy { lv: copy_lv }, "no revert is wanted that it was made for");
+            plan.step(VolumeOp::RemoveCopy { lv: copy_lv }, "the revert that needed this copy was cancelled");
         }
         return false;
     };
@@ -97,7 +97,7 @@ fn plan_copy(
     }
     if from.size > there.size {
         let why = format!(
-            "it has {}, and volume {} only {}: it is none of this volume",
+            "it has {}, and volume {} only {}: it cannot be a snapshot of this volume",
             from.size, spec.id, there.size
         );
         return plan.block(BlockedKind::Birth, object(), why);
@@ -107,7 +107,7 @@ fn plan_copy(
     }
     let from_lv = LvId { group: copy.group.clone(), name: from.name.clone() };
     let op = VolumeOp::CloneForRevert { lv: copy.clone(), from: from_lv, revert: revert.id };
-    plan.step(op, "the volume is to hold what the snapshot holds");
+    plan.step(op, "the volume is reverted to the snapshot");
     if from.size < there.size {
         let op = VolumeOp::Extend { lv: copy.clone(), size: there.size };
         plan.step(op, "the volume has grown since the snapshot");

@@ -210,7 +210,7 @@ impl Agent for Service {
         let was = self.engine.agent_id();
         self.engine.adopt(cluster, agent).await.map_err(|refusal| refused(&refusal))?;
         if was != agent {
-            tracing::warn!(%was, %agent, %cluster, "this store is new: its controller gave the host its id back");
+            tracing::warn!(%was, %agent, %cluster, "the store was empty: the controller has restored this host's agent id");
         }
         Ok(Response::new(v1::AdoptResponse {}))
     }
@@ -226,14 +226,14 @@ impl Agent for Service {
             None => {
                 return Err(invalid(SpecError::new(
                     "wish",
-                    "is missing: nothing follows from a missing spec",
+                    "is missing: the request has neither a spec nor a tombstone",
                 )));
             }
             Some(Wish::Spec(spec)) => {
                 VolumeRequest::Spec(mooring_api::volume_from_wire(volume, spec).map_err(invalid)?)
             }
             Some(Wish::Tombstone(v1::Tombstone { destroy_data: true, release: true })) => {
-                let why = "a volume that is let go keeps its data: want one of destroy_data and release";
+                let why = "destroy_data and release exclude each other: an unmanaged volume keeps its data";
                 return Err(invalid(SpecError::new("tombstone", why)));
             }
             Some(Wish::Tombstone(v1::Tombstone { release: true, .. })) => VolumeRequest::Release,
@@ -267,7 +267,7 @@ impl Agent for Service {
             None => {
                 return Err(invalid(SpecError::new(
                     "wish",
-                    "is missing: nothing follows from a missing spec",
+                    "is missing: the request has neither a spec nor a tombstone",
                 )));
             }
             Some(Wish::Spec(spec)) => Some(spec),

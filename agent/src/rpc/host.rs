@@ -90,7 +90,7 @@ impl Host for HostService {
         let volume = volume_id(&put.volume_id)?;
         let request = match &put.wish {
             None => {
-                let why = "is missing: nothing follows from a missing spec";
+                let why = "is missing: the request has neither a spec nor a tombstone";
                 return Err(invalid(SpecError::new("wish", why)));
             }
             Some(Wish::Spec(spec)) => {

@@ -30,7 +30,7 @@ impl IdentityService {
         call: impl FnOnce(&Door) -> Result<T, DoorError> + Send + 'static,
     ) -> Result<T, Status> {
         let Some(door) = self.door.clone() else {
-            let text = "this agent has no [tls] in its configuration: no certificate is asked of it";
+            let text = "this agent has no [tls] in its configuration, and so no certificate";
             return Err(status_of(Code::FailedPrecondition, text, Cure::Operator));
         };
         let done = tokio::task::spawn_blocking(move || call(&door)).await;

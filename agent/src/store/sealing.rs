@@ -178,7 +178,8 @@ pub(super) fn prepare(
         // A body that does not open would have ended the start before.
         let idle = keys.ids().skip(1).map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
         tracing::info!(
-            "nothing is sealed by {idle} any more: in {}, all lines below the first key can go; copies of the store of before need them",
+            "nothing is sealed by {idle} any more: in {}, all lines below the first key can be removed, unless older copies of \
+             the store are still needed",
             keys.origin()
         );
     }

@@ -45,7 +45,7 @@ fn a_lost_tag_is_reported_and_restored_under_a_live_session() {
     let told = report(&agent, &v);
     let [problem] = told.problems.as_slice() else { panic!("{told:?}") };
     assert_eq!((told.phase(), problem.object.clone()), (v1::Phase::Failed, format!("LV {}", lv(&v))));
-    assert!(problem.text.contains("somebody took the tag mooring away"), "{problem:?}");
+    assert!(problem.text.contains("the tag mooring was removed"), "{problem:?}");
     agent.switch.go_on();
     eventually("the volume is ready again", || is_ready(&agent, &v));
     assert!(has_tag(&node, &v), "{}", tags(&node, &v));

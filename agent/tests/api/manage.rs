@@ -139,7 +139,7 @@ fn a_snapshot_is_let_go_with_its_data_and_its_volume_stays() {
     assert!(free(&agent).is_some(), "{}", node.lvs());
     eventually("the volume is whole", || agent.get(&v).unwrap().volume.unwrap().phase() == v1::Phase::Ready);
     // The control: the same request destroys a snapshot of ours. And one that is being deleted is
-    // not let go any more.
+    // not unmanaged any more.
     let t = volume(3);
     agent.make(revert::snapshot(&t, &v));
     agent.make(delete_volume(&t, 2));

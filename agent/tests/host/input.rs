@@ -18,7 +18,7 @@ fn malformed_requests_say_which_field() {
     check(v1::PutConnectionRequest { volume_id: "vol1".into(), ..good.clone() }, &["volume_id"]);
     check(v1::PutConnectionRequest { sender: None, ..good.clone() }, &["sender"]);
     check(v1::PutConnectionRequest { stamp: None, ..good.clone() }, &["stamp"]);
-    check(v1::PutConnectionRequest { wish: None, ..good.clone() }, &["wish", "missing spec"]);
+    check(v1::PutConnectionRequest { wish: None, ..good.clone() }, &["wish", "neither a spec"]);
     check(v1::PutConnectionRequest { opaque: vec![0; 65 * 1024], ..good.clone() }, &["opaque"]);
     let with = |change: fn(&mut v1::ConnectionSpec)| {
         let mut spec = agent.spec(1, &[(1, RW)]);

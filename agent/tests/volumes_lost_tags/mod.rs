@@ -88,7 +88,7 @@ fn the_table_of_tags() {
                 }
                 let [problem] = report.problems.as_slice() else { panic!("{report:?}") };
                 assert_eq!((report.phase, problem.cure), (Phase::Failed, Cure::Retry));
-                assert!(problem.text.contains("somebody took the tag"), "{problem:?}");
+                assert!(problem.text.contains("was removed. The LVM UUID shows"), "{problem:?}");
                 // The LV has its tags again, other tags stay, and the volume is as before.
                 let after = recognised(&fake, known);
                 assert_eq!(words(&plan(wanted, &after, id(1))), "-");

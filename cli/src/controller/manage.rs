@@ -122,11 +122,11 @@ impl Display for VolumeUnmanaged {
         let volume = named(self.name.as_deref(), &self.volume_id);
         if self.done {
             let lv = one_line(&self.lv);
-            return write!(f, "volume {volume} is let go; its data stays in the logical volume {lv}");
+            return write!(f, "volume {volume} is unmanaged; its data stays in the logical volume {lv}");
         }
         write!(
             f,
-            "volume {volume}: accepted, not let go yet ({}); repeat the command to wait for it",
+            "volume {volume}: accepted, not unmanaged yet ({}); repeat the command to wait for it",
             self.status
         )
     }
@@ -273,8 +273,8 @@ pub(crate) async fn unmanage(client: &Client, of: &VolumeRef) -> Result<Reply<Vo
         None => Ok(answer(id, name, "gone")),
         Some(now) if now.status == "unmanaging" => Ok(answer(id, name, "unmanaging")),
         Some(now) => Err(Failure::Broken(format!(
-            "volume {id} is not let go: its status is {}. `mooring volume show {id}` says why; repeat the command once its storage \
-             node is well",
+            "volume {id} is not unmanaged: its status is {}. `mooring volume show {id}` says why; repeat the command once its \
+             storage node is well",
             now.status
         ))),
     }

@@ -155,7 +155,7 @@ impl Live {
     /// State of a rotation of the secrets, or the time when the last one ended.
     pub(crate) fn secret_text(&self) -> String {
         match (&self.secret_rotation, &self.secret_rotated_at) {
-            (Some(who), _) => format!("being rotated: its {who} is waited for"),
+            (Some(who), _) => format!("being rotated: waits for its {who}"),
             (None, Some(at)) => format!("rotated {at}"),
             (None, None) => "-".to_owned(),
         }

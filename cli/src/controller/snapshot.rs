@@ -38,11 +38,14 @@ impl Display for SnapshotUnmanaged {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { done, snapshot_id, status, lv } = self;
         if *done {
-            return write!(f, "snapshot {snapshot_id} is let go; its data stays in the logical volume {lv}");
+            return write!(
+                f,
+                "snapshot {snapshot_id} is unmanaged; its data stays in the logical volume {lv}"
+            );
         }
         write!(
             f,
-            "snapshot {snapshot_id}: accepted, not let go yet ({status}); repeat the command to wait for it"
+            "snapshot {snapshot_id}: accepted, not unmanaged yet ({status}); repeat the command to wait for it"
         )
     }
 }
@@ -263,7 +266,7 @@ pub(crate) async fn unmanage(
         None => Ok(answer(id, "gone")),
         Some(now) if now.status == "unmanaging" => Ok(answer(id, "unmanaging")),
         Some(now) => Err(Failure::Broken(format!(
-            "snapshot {id} is not let go: its status is {}. Repeat the command once its storage node is well (`mooring host \
+            "snapshot {id} is not unmanaged: its status is {}. Repeat the command once its storage node is well (`mooring host \
              list`), or delete the snapshot by force",
             now.status
         ))),

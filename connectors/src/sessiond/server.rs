@@ -360,7 +360,7 @@ fn check(spec: &SessionSpec) -> Result<(), String> {
         return Err(format!("recovery_timeout_s: want 1 to {RECOVERY_SECONDS_MAX}"));
     }
     if spec.other_chap.is_some() && spec.chap.is_none() {
-        return Err("other_chap: stands beside no chap".to_owned());
+        return Err("other_chap: needs chap beside it".to_owned());
     }
     for (field, chap) in [("chap", &spec.chap), ("other_chap", &spec.other_chap)] {
         chap.as_ref().map_or(Ok(()), |chap| check_chap(field, chap))?;

@@ -246,10 +246,10 @@ impl Tokens {
             let span = raw.span();
             let (id, token) = token(&file, raw)?;
             if by_id.insert(id, tokens.len()).is_some() {
-                return Err(file.wrong(&span, "id: this token stands there twice"));
+                return Err(file.wrong(&span, "id: this token is listed twice"));
             }
             if tokens.iter().any(|other| other.name == token.name) {
-                return Err(file.wrong(&span, "name: this name stands there twice"));
+                return Err(file.wrong(&span, "name: this name is listed twice"));
             }
             tokens.push(token);
         }

@@ -28,7 +28,7 @@ pub(super) fn release_failed(
     let report = reports::volume_of(answer.report.as_ref(), id);
     let kept = report.is_some_and(|report| report.phase == Phase::Orphan);
     kept.then(|| CallError::Refused {
-        text: format!("{}: it is of a release that cannot let go of volumes: upgrade it", agent.entry.name),
+        text: format!("{}: its release cannot unmanage volumes: upgrade it", agent.entry.name),
         precondition: true,
         id_is_taken: false,
         cure: Cure::Operator,

@@ -83,7 +83,7 @@ impl Flow {
             Some(why) if done => self.end_revert(agent, seen, Some(why)).await,
             None if done => {
                 let name = &agent.entry.name;
-                let why = format!("{name}: it is of a release that cannot revert volumes: upgrade it");
+                let why = format!("{name}: its release cannot revert volumes: upgrade it");
                 self.withdraw_revert(agent, seen, why).await
             }
             None if stuck => self.withdraw_revert(agent, seen, said(agent, &report.problems)).await,

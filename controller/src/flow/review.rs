@@ -48,10 +48,10 @@ fn text(name: &str, what: &str, ours: Option<&Stamp>, theirs: Generation) -> Str
 fn deleted(name: &str, ours: Option<&Stamp>, theirs: Generation) -> String {
     let ours = ours.map_or(Generation::ZERO, |stamp| stamp.generation);
     format!(
-        "agent {name} keeps that this volume was deleted, as generation {theirs}, and this database has {ours}: the database is \
-         older than its agents. If it was restored and nobody said so, stop the controller and start it once with --restored. \
-         Its data is gone, unless it was let go (unmanage: then its LV mooring-ID is still there, rename that first): confirm to make \
-         it again, empty; if nobody wants it, delete that one then"
+        "agent {name} keeps that this volume was deleted, as generation {theirs}, and this database has {ours}: the database \
+         is older than its agents. If it was restored and nobody said so, stop the controller and start it once with \
+         --restored. Its data is gone, unless it was unmanaged (then its LV mooring-ID is still there: rename that first): \
+         confirm to make it again, empty; if nobody needs it, delete that one then"
     )
 }
 

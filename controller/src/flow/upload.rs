@@ -68,7 +68,7 @@ impl Flow {
             None if failed => self.withdraw_upload(agent, seen, said(agent, &report.problems)).await,
             None if done => {
                 let name = &agent.entry.name;
-                let why = format!("{name}: it is of a release that cannot export volumes: upgrade it");
+                let why = format!("{name}: its release cannot export volumes: upgrade it");
                 self.withdraw_upload(agent, seen, why).await
             }
             _ => Ok(Next::After(AGAIN)),

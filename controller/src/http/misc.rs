@@ -34,7 +34,7 @@ const EXTENSIONS: [(&str, &str, &str); 13] = [
     ("os-vol-mig-status-attr", "VolumeMigStatusAttribute", "The migration status of a volume."),
     ("os-vol-tenant-attr", "VolumeTenantAttribute", "The project of a volume."),
     ("os-volume-manage", "VolumeManage", "Logical volumes that are there become volumes."),
-    ("os-volume-unmanage", "VolumeUnmanage", "Volumes are let go, with their data."),
+    ("os-volume-unmanage", "VolumeUnmanage", "Volumes are unmanaged, and keep their data."),
     ("scheduler-stats", "Scheduler_stats", "The pools, as they were last reported."),
 ];
 

@@ -320,11 +320,11 @@ mod tests {
             actions::rows().map(|(name, _)| name).chain(LATER.map(|(name, _)| name)).collect();
         let once: BTreeSet<_> = names.iter().copied().collect();
         assert_eq!(rows.keys().map(String::as_str).collect::<BTreeSet<_>>(), once);
-        assert_eq!(names.len(), once.len(), "a row stands there twice");
+        assert_eq!(names.len(), once.len(), "a row is listed twice");
         let of_snapshots = described.iter().find(|view| view["operationId"] == SNAPSHOT_ACTIONS_OF).unwrap();
         let rows = of_snapshots["x-mooring-actions"].as_object().unwrap();
         rows.iter().for_each(|(name, row)| has_one(name, row));
-        assert_eq!(rows.len(), snapshot_actions::ROWS.len(), "a row stands there twice");
+        assert_eq!(rows.len(), snapshot_actions::ROWS.len(), "a row is listed twice");
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl File<'_> {
             };
             let parsed = Expr::parse(&text).map_err(|error| self.wrong(&name, error.to_string()))?;
             if entries.insert(name.clone(), parsed).is_some() {
-                return Err(self.wrong(&name, "stands there twice"));
+                return Err(self.wrong(&name, "is listed twice"));
             }
         }
         Ok(entries)

@@ -68,7 +68,7 @@ fn the_table_is_sound() {
     names.sort_unstable();
     let all = names.len();
     names.dedup();
-    assert_eq!(names.len(), all, "a name stands there twice");
+    assert_eq!(names.len(), all, "a name is listed twice");
 }
 
 /// The laws of the reference, beside the snapshots.

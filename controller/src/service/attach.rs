@@ -134,8 +134,8 @@ fn one_way(
         && used != initiators
     {
         return Err(Refusal::Conflict(format!(
-            "attachment {} of the same host reaches the volume as {used}, and one host has one way to a volume: ask for that one, \
-             or detach it first",
+            "attachment {} of the same host reaches the volume as {used}, and a host has one path to a volume: ask for that \
+             path, or detach it first",
             other.id
         )));
     }
@@ -150,8 +150,8 @@ fn one_way(
             let whose =
                 if other.native.is_some() { "an enrolled host" } else { "a client of the Block Storage API" };
             Err(Refusal::Conflict(format!(
-                "port {initiators} shows the volume to attachment {} of {whose} already, and both would have one disk there: detach \
-                 that one first",
+                "attachment {} of {whose} already reaches this volume through port {initiators}, and both would share one disk \
+                 on the host: detach that one first",
                 other.id
             )))
         }
@@ -173,8 +173,8 @@ fn one_host(
     match db.other_host(initiators, host, volume.id, place.claimed)? {
         None => Ok(()),
         Some(_) => Err(Refusal::OtherHost(format!(
-            "{initiators} has volumes under another name of a host than {host}, and targets tell the two apart by nothing: give each \
-             machine an initiator name of its own (cloned images share it), or name the host as before"
+            "{initiators} is in use by another host than {host}, and a target cannot tell two hosts with one initiator name \
+             apart: give each machine an initiator name of its own (cloned images share it), or name the host as before"
         ))
         .into()),
     }

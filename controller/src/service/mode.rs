@@ -168,8 +168,7 @@ fn begin(
         return Err(Refusal::Conflict(text).into());
     }
     if new.barrier && new.mode == Mode::ReadWrite {
-        let text =
-            "Invalid input received: a barrier goes with mode ro: what writes has always something in flight";
+        let text = "Invalid input received: a barrier needs mode ro: an attachment that may write always has commands in flight";
         return Err(Refusal::Invalid(text.to_owned()).into());
     }
     let before = db.attachments_of(volume.id)?;

@@ -95,7 +95,7 @@ pub(super) fn of_volume(status: VolumeStatus, fault: Option<String>) -> Option<S
         VolumeStatus::ErrorExtending => "its storage node could not make it larger",
         VolumeStatus::ErrorDeleting => "its storage node could not delete it, or one of its snapshots",
         VolumeStatus::ErrorManaging => "its storage node could not take it over",
-        VolumeStatus::ErrorUnmanaging => "its storage node could not let go of it",
+        VolumeStatus::ErrorUnmanaging => "its storage node could not unmanage it",
         _ => "something is in its way",
     };
     // This one is the controller's own.

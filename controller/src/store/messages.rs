@@ -117,7 +117,7 @@ impl Event {
             Self::Attach => "its host or the volume's storage node refused it, or did not answer in time",
             Self::Extend => "its storage node could not make it larger",
             Self::Manage => "its storage node could not take it over",
-            Self::Unmanage => "its storage node could not let go of it",
+            Self::Unmanage => "its storage node could not unmanage it",
             Self::Revert => "its storage node could not do it, and the volume holds what it held",
             Self::Upload => "its storage node could not write the image",
             Self::Reserve => "a host that may only read reserved it, and was cut off",

@@ -386,8 +386,8 @@ impl Engine {
                     ", once every controller has the new key as its first one"
                 };
                 tracing::info!(
-                    "nothing is sealed by {idle} any more: in {}, all lines below the first key can go{others}; backups of before need \
-                     them",
+                    "nothing is sealed by {idle} any more: in {}, all lines below the first key can be removed{others}, unless older \
+                     backups are still needed",
                     keys.origin()
                 );
             }

@@ -291,7 +291,7 @@ impl Node {
     /// Kills the agent, and removes its state folder.
     pub fn lose_database(&self) {
         self.kill();
-        until("the agent's folder is let go of", || match std::fs::remove_dir_all(&self.config.state_dir) {
+        until("the agent's folder is released", || match std::fs::remove_dir_all(&self.config.state_dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.to_string()),
             _ => Ok(()),
         });

@@ -259,7 +259,7 @@ impl Faults<'_> {
             let tags = self.site.storage()?.sh(&format!("lvs --noheadings -o lv_tags {lv}"))?.ok()?.stdout;
             Ok(tags.split(',').any(|tag| tag.trim() == "mooring").then(|| began.elapsed()))
         })?;
-        check(agent.stderr_so_far().contains("somebody took the tag mooring away"), || {
+        check(agent.stderr_so_far().contains("the tag mooring was removed"), || {
             format!("the agent does not say that the tag was gone: {}", agent.stderr_so_far())
         })?;
         wait_for("the volume to be ready again", Duration::from_secs(30), || {

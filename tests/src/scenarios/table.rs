@@ -406,7 +406,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "volumes",
-        shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and let go; sessions as their type says",
+        shows: "a zeroing seen, slowed and gone on after kill -9; an LV taken over with its data and unmanaged; sessions as their type says",
         tier: Tier::Rotation {
             subject: &["agent/src/lvm", "agent/src/engine/volume/jobs.rs", "targets/src/tuning.rs"],
         },

@@ -199,7 +199,7 @@ impl Acts<'_> {
             ))?
             .ok()?;
         let early = self.control.mooring(&["volume", "unmanage", "theirs"])?;
-        check(!early.status.success(), || "an attached volume was let go".to_owned())?;
+        check(!early.status.success(), || "an attached volume was unmanaged".to_owned())?;
         self.control.json(&["detach", text(&live, "id")?])?;
         let gone = self.control.json(&["volume", "unmanage", "theirs", "--timeout", "120"])?;
         let lv = text(&gone, "lv")?;

@@ -162,7 +162,7 @@ fn check_releasable(cell: &Cell, kept: Option<&KeptSpec<VolumeSpec>>) -> Result<
     let refuse = |why: String| Err(Refusal::precondition(why, Cure::FixSpec));
     match kept.map(|kept| &kept.kind) {
         Some(SpecKind::Tombstone { destroy: true }) => {
-            refuse(format!("volume {} is being deleted: it cannot be let go any more", cell.id))
+            refuse(format!("volume {} is being deleted: it cannot be unmanaged any more", cell.id))
         }
         Some(SpecKind::Spec(_) | SpecKind::Tombstone { .. } | SpecKind::Released) | None => Ok(()),
     }

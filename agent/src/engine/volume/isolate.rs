@@ -327,7 +327,7 @@ impl Engine {
         };
         if news {
             let cut = report.cut;
-            tracing::warn!(volume = %cell.id, ?cut, "the table of a volume's LV is another one");
+            tracing::warn!(volume = %cell.id, ?cut, "the table of a volume's LV has changed");
             self.publish(Change::Volume(report));
             // The export may wait for the isolation, and steps that were left undone may succeed.
             self.wake(cell);

@@ -39,7 +39,7 @@ fn mistakes_are_named_with_their_line() {
     let old = "[[tokens]]\nname = \"a\"\nproject = \"b\"\nadmin = true\nsha256 = \"00\"\n";
     for (text, line, word) in [
         (String::new(), None, "no token"),
-        (format!("{one}\n{one}"), Some(8), "id: this token stands there twice"),
+        (format!("{one}\n{one}"), Some(8), "id: this token is listed twice"),
         (format!("{one}\n{other}"), Some(8), "name: this name"),
         (one.replace("roles", "rolls"), Some(5), "rolls"),
         (one.replace("\"b\"", "\"b/../c\""), Some(4), "project"),

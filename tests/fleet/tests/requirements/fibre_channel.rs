@@ -348,11 +348,11 @@ fn s53_hosts_with_agents_attach_natively_over_fibre_channel() {
     // One port has one disk, which no other program removes.
     let digits = HOST[0].replace(':', "");
     let same = json!({ "wwpns": [digits], "wwnns": [digits], "host": "h1" });
-    assert!(refused(&member, &volume, &same).contains("both would have one disk"));
+    assert!(refused(&member, &volume, &same).contains("both would share one disk"));
     // Under another name it would be two machines with one port.
     let stock = json!({ "wwpns": [digits], "wwnns": [digits], "host": "stock" });
     let body = json!({ "attachment": { "volume_uuid": volume, "connector": stock } });
-    member.post("/attachments", &body).refused(409, "under another name of a host");
+    member.post("/attachments", &body).refused(409, "is in use by another host");
     // It does no more work on the host than before: a restarted agent finds everything in place.
     h1.fabric().take_log();
     h1.restart();
@@ -401,7 +401,7 @@ fn s53_a_host_is_cut_off_natively_over_fibre_channel() {
         status if status == "attached" => Ok(()),
         other => Err(other.to_string()),
     });
-    natively(&admin, &volume, "h1", "rw", "iscsi").refused(400, "one host has one way to a volume");
+    natively(&admin, &volume, "h1", "rw", "iscsi").refused(400, "a host has one path to a volume");
     let second = admin.attach_natively(&volume, "h1", "rw");
     assert_eq!(live(&admin, &second)["transport"], "fc", "who does not say gets the way that is there");
     h1.fabric().hold_open(1, &[mooring_host::Holder::Process { pid: 4711, name: "qemu".to_owned() }]);
