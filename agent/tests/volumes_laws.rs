@@ -677,7 +677,7 @@ fn obstacles_say_what_was_found_and_what_to_do() {
     );
     let (_, text) = blocked(&fake, &Wanted::Doomed { export_gone: true });
     assert!(
-        text.contains("cannot say that its data is gone: volume group vg1 is not on this host"),
+        text.contains("it is not known whether its data is gone: volume group vg1 is not on this host"),
         "{text}"
     );
 
@@ -700,7 +700,7 @@ fn obstacles_say_what_was_found_and_what_to_do() {
     let unmet = report(&Wanted::Volume(spec(1, "vg1", 1032)), &look(&fake), id(1));
     assert_eq!((unmet.phase, unmet.problems.len()), (Phase::Ready, 1), "it is served as it is");
     let (_, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 4)));
-    assert!(text.contains("it has 8 MiB and only 4 MiB are wanted: a volume never shrinks"), "{text}");
+    assert!(text.contains("it has 8 MiB, and its spec says only 4 MiB: a volume never shrinks"), "{text}");
     fake.lvm().add_volume("vg0", &name(1), 8 * MIB, &[LV_TAG]);
     let (kind, text) = blocked(&fake, &Wanted::Doomed { export_gone: true });
     assert!(
@@ -754,7 +754,7 @@ fn faults_of_the_machine() {
     assert_eq!(see().cure(), Cure::Operator);
     fake.lvm().set_missing(false);
     fake.lvm().set_hanging(true);
-    assert!(see().to_string().starts_with("cannot list the volume groups: LVM does not come to an end"));
+    assert!(see().to_string().starts_with("cannot list the volume groups: LVM does not return"));
     assert_eq!(see().cure(), Cure::Retry);
     fake.lvm().set_hanging(false);
     fake.lvm().set_broken(Some("  /dev/mapper/control: open failed: No such device\n"));

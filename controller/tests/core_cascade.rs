@@ -102,7 +102,7 @@ async fn a_cascade_that_an_earlier_release_began_is_asked_for_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_that_no_agent_has_holds_up_nothing() {
     let (rig, id, _) = Rig::thin(0).await;
-    let taken = cured(Code::AlreadyExists, "volume V would be NAA N, which is volume W", "fix_spec");
+    let taken = cured(Code::AlreadyExists, "volume V would have NAA N, which volume W has", "fix_spec");
     rig.storage.state().knobs.refuse_volume = Some(taken);
     let mut nowhere = Vec::new();
     for _ in 0..2 {

@@ -171,7 +171,7 @@ async fn new_volume_ends_in_error_when_its_agent_knows_the_id() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_volume_goes_to_no_other_node_when_its_naa_is_taken() {
-    let taken = cured(Code::AlreadyExists, "volume V would be NAA N, which is volume W", "fix_spec");
+    let taken = cured(Code::AlreadyExists, "volume V would have NAA N, which volume W has", "fix_spec");
     refused_by_its_agent(|rig, _| rig.storage.state().knobs.refuse_volume = Some(taken)).await;
 }
 

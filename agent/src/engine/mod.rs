@@ -412,10 +412,10 @@ impl Engine {
         let mut swept = tokio::spawn(async move { engine.blocking(move || sweeper.first_sweep()).await });
         let in_time = tokio::time::timeout(START_WITHIN, &mut swept).await.is_ok();
         if !in_time && self.is_making() {
-            tracing::info!("exports are being made; requests are taken beside that");
+            tracing::info!("exports are still being made; requests are taken meanwhile");
         } else if !in_time {
             tracing::error!(
-                "the first look at the volume groups does not come to an end; going on without it"
+                "the first look at the volume groups has not ended in time; the agent starts without it"
             );
         }
         let engine = self.clone();

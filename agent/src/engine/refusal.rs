@@ -37,7 +37,8 @@ pub enum Refusal {
     },
     /// Two senders gave one generation different content.
     #[error(
-        "generation {generation} of {object} is kept here with another content: two writers; read the object again"
+        "generation {generation} of {object} is kept here with another content: somebody else changes it, too; read the object \
+         again"
     )]
     Conflict {
         /// The object.
@@ -70,7 +71,8 @@ pub enum Refusal {
     },
     /// Another volume has the volume's identity on the wire.
     #[error(
-        "volume {volume} would be NAA {naa}, which is volume {other}: the first 25 hex digits of their ids agree; choose another id"
+        "volume {volume} would have NAA {naa}, which volume {other} has: the first 25 hex digits of their ids agree; choose \
+         another id"
     )]
     NaaCollision {
         /// The new volume.
@@ -81,9 +83,7 @@ pub enum Refusal {
         other: VolumeId,
     },
     /// The id of a volume that was to be new is known already.
-    #[error(
-        "volume {volume} is to be a new one, and {known}: nothing was made, and what is here stays as it is; choose another id"
-    )]
+    #[error("volume {volume} cannot be made: {known}. Nothing was changed; choose another id")]
     KnownId {
         /// The volume.
         volume: VolumeId,
@@ -150,7 +150,7 @@ impl Refusal {
     /// Refuses a change that could not be checked in time.
     pub(crate) fn busy(volume: VolumeId, stuck: Option<StuckStep>) -> Self {
         let why = stuck.map_or_else(
-            || "it was not looked at in time".to_owned(),
+            || "no look at it has ended in time".to_owned(),
             |stuck| format!("{} has not returned for {:.1} s", stuck.step, stuck.since.as_secs_f64()),
         );
         Self::Busy { volume, why }

@@ -80,7 +80,7 @@ pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyL
 /// volume, and what to do.
 fn provisioning(raw: &RawLv, lvs: &[RawLv]) -> Result<Provisioning, String> {
     if raw.tags.split(',').any(|tag| tag == LV_UNZEROED_TAG) {
-        return Err(format!("it has the tag {LV_UNZEROED_TAG}, which says that it is not to be used"));
+        return Err(format!("it has the tag {LV_UNZEROED_TAG}, which means that its blocks are not zeroed"));
     }
     if matches!(raw.attr(0), b'o' | b'O') {
         // Removing the LV would remove its snapshots, too.
@@ -92,7 +92,7 @@ fn provisioning(raw: &RawLv, lvs: &[RawLv]) -> Result<Provisioning, String> {
     if raw.attr(9) == b'k' {
         // The LV has a device now because somebody activated it by hand.
         return Err(format!(
-            "it is skipped by activation, and would be gone after the next boot: run lvchange --setactivationskip n {}/{}",
+            "LVM skips its activation, so it would have no device after the next boot: run lvchange --setactivationskip n {}/{}",
             raw.group, raw.name
         ));
     }
@@ -155,7 +155,7 @@ mod tests {
             ("Vwi-aotz--", "thin", "unseen", "", "does not show its thin pool vg0/unseen"),
             ("-wi-ao----", "striped", "", "", "of type striped"),
             ("rwi-aor---", "raid1", "", "", "of type raid1"),
-            ("-wi-ao----", "linear", "", "a,mooring-unzeroed", "not to be used"),
+            ("-wi-ao----", "linear", "", "a,mooring-unzeroed", "blocks are not zeroed"),
         ] {
             let refused = of(attr, segtype, pool, tags).unwrap_err();
             assert!(refused.contains(why), "{attr} {segtype}: {refused}");

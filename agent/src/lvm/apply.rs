@@ -208,7 +208,7 @@ fn flush(blocks: &dyn BlockDevices, lvs: [&LvId; 2]) -> Result<(), Error> {
     }
     // LVM's own write reaches the disk soon, and a power cut before that undoes the step as a
     // whole.
-    tracing::debug!(lv = %lvs[0], "no device to flush what LVM has written by");
+    tracing::debug!(lv = %lvs[0], "no active device of the LVs: what LVM has written is not flushed");
     Ok(())
 }
 

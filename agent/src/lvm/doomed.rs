@@ -24,11 +24,11 @@ pub(super) fn plan_doomed(
         return plan.block(
             BlockedKind::Missing,
             object(),
-            "its export is still in the kernel: that goes first",
+            "the kernel still exports it: the export is removed first",
         );
     }
-    remove_growths(plan, seen, volume, "its volume is doomed");
-    revert::remove_copies(plan, seen, volume, "its volume is doomed");
+    remove_growths(plan, seen, volume, "its volume is being deleted");
+    revert::remove_copies(plan, seen, volume, "its volume is being deleted");
     let Some(there) = the_one_of_ours(plan, seen, volume) else { return };
     let Some(group) = seen.groups().iter().find(|group| group.name.as_str() == there.group) else { return };
     let lv = LvId { group: group.name.clone(), name: there.name.clone() };
@@ -36,7 +36,8 @@ pub(super) fn plan_doomed(
         // Without the spec of its export this agent does not know the names under which the LV is
         // served.
         let why = format!(
-            "{lv} is open, so that it may still be exported: its data stays; send the spec of its export, or close what holds it"
+            "{lv} is open and may still be exported, so its data is kept: send the spec of its export, or close what holds it \
+             open"
         );
         return plan.block(BlockedKind::Held, object(), why);
     }
@@ -45,7 +46,7 @@ pub(super) fn plan_doomed(
         // them.
         plan_wipe(plan, &lv, there, group.wipe);
     }
-    plan.step(VolumeOp::Remove { lv }, "it is doomed");
+    plan.step(VolumeOp::Remove { lv }, "its volume is being deleted");
 }
 
 /// Plans the removal of the volume's growths. Nobody ever wrote to them.
@@ -80,7 +81,7 @@ pub(super) fn the_one_of_ours<'a>(
             // of it, and "gone" would be a lie.
             let unread = seen.unread_groups().map(|(group, _)| group);
             for group in seen.missing().iter().chain(unread) {
-                let why = format!("cannot say that its data is gone: {}", absent(group, seen));
+                let why = format!("it is not known whether its data is gone: {}", absent(group, seen));
                 plan.block(BlockedKind::Missing, object(), why);
             }
             None
@@ -95,7 +96,10 @@ pub(super) fn the_one_of_ours<'a>(
             let same = |lv: &&&SeenLv| lv.group == there.group;
             let why = match ours.iter().filter(same).count() {
                 1 => why,
-                _ => format!("several LVs of {} say that they are it: untag those that are not", there.group),
+                _ => format!(
+                    "several LVs of volume group {} carry the tag of this volume: untag all but the right one",
+                    there.group
+                ),
             };
             plan.block(BlockedKind::Foreign, object(), why);
             None
@@ -116,9 +120,11 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
         Wipe::None => return,
         Wipe::Zero => {
             let marks = if stale { Vec::new() } else { marks.clone() };
-            (VolumeOp::Zero { lv: of, size, marks }, "it is doomed: nobody shall find its data")
+            (VolumeOp::Zero { lv: of, size, marks }, "its volume is being deleted: nobody may find its data")
         }
-        Wipe::Discard => (VolumeOp::Discard { lv: of, size }, "it is doomed: nobody needs its data"),
+        Wipe::Discard => {
+            (VolumeOp::Discard { lv: of, size }, "its volume is being deleted: nobody needs its data")
+        }
     };
     if stale || !copied.is_empty() {
         let marks = if stale { marks } else { Vec::new() };
@@ -126,13 +132,16 @@ fn plan_wipe(plan: &mut Plan<VolumeOp>, lv: &LvId, there: &SeenLv, wipe: Wipe) {
         // unzeroed.
         plan.step(
             VolumeOp::Unmark { lv: lv.clone(), marks, copied },
-            "its blocks are not what they were then",
+            "its marks are stale: its blocks have changed since",
         );
     }
     // Tagged first: if the deletion is called off half-way, nobody may take a half-wiped volume for
     // a complete one.
     if !there.is_unzeroed() {
-        plan.step(VolumeOp::MarkUnzeroed { lv: lv.clone() }, "it is doomed, and is being wiped");
+        plan.step(
+            VolumeOp::MarkUnzeroed { lv: lv.clone() },
+            "its volume is being deleted: it is wiped first",
+        );
     }
     if !there.active {
         plan.step(VolumeOp::Activate { lv: lv.clone() }, "it is wiped through its device");

@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The command exceeded its time limit, or its output was too long.
     #[error(
-        "cannot {op}: LVM does not come to an end; see whether a disk under the group hangs (dmsetup info, dmesg)"
+        "cannot {op}: LVM does not return; see whether a disk under the group hangs (dmsetup info, dmesg)"
     )]
     Hung {
         /// Operation that failed.
@@ -142,7 +142,7 @@ pub enum Error {
     },
     /// The kernel still waits for I/O in flight below a device, and the time limit has passed.
     #[error(
-        "cannot {op} yet: what was sent to the disk below has not come back; tried again (see dmesg, and the disk)"
+        "cannot {op} yet: commands that were sent to the disk below have not returned; tried again (see dmesg, and the disk)"
     )]
     InFlight {
         /// Operation that failed.

@@ -82,7 +82,7 @@ pub(super) fn ended_tags(copied: &[Copied]) -> Vec<String> {
 /// Plans the check of the image, before anything is made.
 pub(super) fn plan_check(plan: &mut Plan<VolumeOp>, lv: &LvId, size: ByteSize, image: &ImageSource) {
     let op = VolumeOp::CheckImage { lv: lv.clone(), image: image.clone(), size };
-    plan.step(op, "nothing is made for an image that cannot be read");
+    plan.step(op, "the image is checked before anything is made");
 }
 
 /// Plans the creation of an LV for an image that was checked.
@@ -107,8 +107,8 @@ pub(super) fn plan_new(plan: &mut Plan<VolumeOp>, lv: LvId, size: ByteSize, imag
 pub(super) fn plan_again(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, there: &SeenLv) {
     let Some(image) = &spec.image else {
         let why = format!(
-            "{lv} holds a part of an image at most ({LV_IMPORTING_TAG}), and no spec names which one any more: delete the volume, \
-             and import it again"
+            "{lv} holds at most a part of an image ({LV_IMPORTING_TAG}), and no spec names that image any more: delete the \
+             volume, and import it again"
         );
         return plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
     };
@@ -137,7 +137,7 @@ fn plan_copy(
     thin: bool,
 ) {
     let op = VolumeOp::Import { lv: lv.clone(), size, thin, image: image.clone(), copied };
-    plan.step(op, "it holds a part of its image at most");
+    plan.step(op, "its image is not completely copied yet");
     plan.step(VolumeOp::MarkImported { lv }, "all of its image was copied");
 }
 

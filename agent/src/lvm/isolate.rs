@@ -99,13 +99,13 @@ pub fn plan(wanted: bool, seen: SeenTable, lv: &LvId) -> Plan<IsolateOp> {
         | (true, SeenTable::Errors)
         | (false, SeenTable::Disk { waiting: false }) => {}
         (true, SeenTable::Disk { .. }) => {
-            plan.step(IsolateOp::Isolate { lv }, "its operator wants it cut off");
+            plan.step(IsolateOp::Isolate { lv }, "its spec isolates it");
         }
         (false, SeenTable::Disk { waiting: true }) => {
-            plan.step(IsolateOp::Forget { lv }, "it is not to be cut off (any more)");
+            plan.step(IsolateOp::Forget { lv }, "its spec does not isolate it (any more)");
         }
         (false, SeenTable::Errors) => {
-            plan.step(IsolateOp::PutBack { lv }, "it is not to be cut off (any more)");
+            plan.step(IsolateOp::PutBack { lv }, "its spec does not isolate it (any more)");
         }
     }
     plan
@@ -139,7 +139,7 @@ pub(super) fn hold(plan: &mut Plan<VolumeOp>, object: String) {
     let before = plan.steps.len();
     plan.steps.retain(|step| matches!(step.op, VolumeOp::Activate { .. }));
     if plan.steps.len() < before {
-        let why = "it is cut off from its disk: what is to be done to it waits until that is taken back";
+        let why = "it is cut off from its disk: its other changes wait until it is given back (mooring volume uncut)";
         plan.block(BlockedKind::Held, object, why.to_owned());
     }
 }

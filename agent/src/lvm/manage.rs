@@ -86,7 +86,7 @@ fn why_not(lv: &SeenOther, group: &SeenGroup) -> Option<(BlockedKind, String)> {
         return Some((BlockedKind::Missing, trouble.clone()));
     }
     if LvName::existing(&lv.name).is_err() {
-        return foreign("its name is none that LVM takes: rename it (lvrename)".to_owned());
+        return foreign("Mooring cannot use its name: rename it (lvrename)".to_owned());
     }
     match lv.segtype.as_str() {
         "linear" => {}
@@ -166,7 +166,7 @@ fn asked_for<'a>(
         return Ok(found);
     }
     if named.any(|other| other.name == takes.name.as_str()) {
-        let why = "another LV has the name by now: look again (mooring volume manageable)".to_owned();
+        let why = "another LV has this name now: look again (mooring volume manageable)".to_owned();
         return Err((BlockedKind::Foreign, why));
     }
     let is = |ours: &&SeenLv| ours.group == lv.group.as_str() && ours.name == takes.name;
@@ -196,9 +196,9 @@ pub(super) fn plan_taking(
     let is = if found.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
     let wrong = why_not(found, group).or_else(|| {
         let why = if found.size != spec.size {
-            format!("it has {} ({} bytes), and {} are asked for", found.size, found.size.0, spec.size)
+            format!("it has {} ({} bytes), and the request says {}", found.size, found.size.0, spec.size)
         } else if is != spec.provisioning {
-            format!("it is {}: ask for that", if found.is_thin() { "thin" } else { "thick" })
+            format!("it is {}: request that", if found.is_thin() { "thin" } else { "thick" })
         } else {
             return None;
         };
@@ -209,9 +209,9 @@ pub(super) fn plan_taking(
     }
     if there.is_none() {
         let op = VolumeOp::Rename { lv: lv.clone(), from, uuid: takes.uuid.clone() };
-        plan.step(op, "it is to be the volume");
+        plan.step(op, "the volume takes it over");
     }
-    plan.step(VolumeOp::Own { lv: lv.clone() }, "from here on it is the volume");
+    plan.step(VolumeOp::Own { lv: lv.clone() }, "the volume has taken it over");
     if !found.active {
         plan.step(VolumeOp::Activate { lv }, "it has no device");
     }
@@ -226,7 +226,7 @@ pub(super) fn plan_released(
 ) {
     let object = || format!("volume {volume}");
     if !export_gone {
-        let why = "its export is still in the kernel: that goes first";
+        let why = "the kernel still exports it: the export is removed first";
         return plan.block(BlockedKind::Missing, object(), why);
     }
     let backs: Vec<_> =

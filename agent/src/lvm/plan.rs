@@ -483,7 +483,7 @@ fn plan_volume(
         seen.lvs_of(volume).iter().find(|other| other.group != spec.group.as_str() && other.is_tagged())
     {
         let why = format!(
-            "it lies in volume group {}, and {} is wanted: a volume is not moved; change the spec, or move it by hand",
+            "it lies in volume group {}, and its spec names {}: no volume is moved; change the spec, or move it by hand",
             other.group, spec.group
         );
         return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
@@ -500,7 +500,7 @@ fn plan_volume(
         return;
     }
     if matches!(before, Before::Adopted(_)) && spec.revert.is_some() {
-        let why = "it was adopted, and its export keeps the LV that it had: make a volume from the snapshot";
+        let why = "it was adopted, and its export keeps its LV, so it cannot be reverted: make a volume from the snapshot";
         return plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
     }
     if revert::plan(plan, &lv, spec, there, (seen, group), export_gone) {
@@ -516,7 +516,7 @@ fn plan_volume(
         (Some(there), _) if !there.is_tagged() => block_foreign(plan, &lv),
         (Some(there), wanted) if there.thin != (wanted == Provisioning::Thin) => {
             let (is, want) = if there.thin { ("thin", "thick") } else { ("thick", "thin") };
-            let why = format!("it is {is}, and a {want} one is wanted: it does not change; correct the spec");
+            let why = format!("it is {is}, and its spec says {want}: that cannot change; correct the spec");
             plan.block(BlockedKind::Birth, format!("volume {volume}"), why);
         }
         (there, Provisioning::Thin) => thin::plan(plan, lv, spec, seen, group, there),
@@ -565,7 +565,7 @@ fn two_names(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, seen: &VolumesView, v
         return false;
     }
     let why = format!(
-        "the LVs {} of {} each say that they are it: take the tag {} away from the one that is not",
+        "the LVs {} of volume group {} carry the tag of this volume: remove the tag {} from the wrong one",
         join(names.into_iter()),
         spec.group,
         lv_volume_tag(volume)
@@ -649,7 +649,7 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
             return plan.step(op, "what it grows by is zeroed");
         }
         Some(seen) => {
-            plan.step(VolumeOp::RemoveGrowth { lv: growth.clone() }, "it is not what is missing");
+            plan.step(VolumeOp::RemoveGrowth { lv: growth.clone() }, "it has not the size that is missing");
             available = ByteSize(available.0.saturating_add(seen.size.0));
         }
         None => {}
@@ -669,8 +669,10 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
 }
 
 pub(super) fn block_shrink(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, has: ByteSize) {
-    let why =
-        format!("it has {has} and only {} are wanted: a volume never shrinks; correct the spec", spec.size);
+    let why = format!(
+        "it has {has}, and its spec says only {}: a volume never shrinks; correct the spec",
+        spec.size
+    );
     plan.block(BlockedKind::Birth, format!("volume {}", spec.id), why);
 }
 

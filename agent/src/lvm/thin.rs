@@ -31,7 +31,7 @@ pub(super) fn plan(
             (Some(source), _) => plan_from(plan, lv, spec, (source, seen), group),
             (None, VolumeKind::Volume) => plan_empty(plan, lv, spec, group),
             (None, VolumeKind::Snapshot) => {
-                let why = format!("it was there once, and {lv} is not: what it held is gone; delete it");
+                let why = format!("its LV {lv} is gone, and its data with it: delete the snapshot");
                 plan.block(BlockedKind::Missing, format!("snapshot {}", spec.id), why);
             }
         },
@@ -60,7 +60,7 @@ fn plan_there(plan: &mut Plan<VolumeOp>, lv: LvId, spec: &VolumeSpec, group: &Se
         if has_room(plan, group).is_none() {
             return;
         }
-        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
+        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than its spec says");
     }
     if there.is_unzeroed() {
         plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
@@ -116,7 +116,7 @@ fn plan_from(
     } else if let Some(why) = elsewhere(from, "have snapshots and clones") {
         Some((BlockedKind::Birth, why))
     } else if from.is_unzeroed() {
-        Some((BlockedKind::Held, "it is not finished itself".to_owned()))
+        Some((BlockedKind::Held, "it is not complete yet".to_owned()))
     } else {
         None
     };
@@ -133,14 +133,15 @@ fn plan_from(
     let Some(size) = whole(plan, spec, group) else { return };
     if from.size > size {
         let why = format!(
-            "it has {}, and the volume {} that is to be made from it only {}: a volume never shrinks; correct the spec",
+            "it has {}, and volume {}, which is made from it, only {}: a volume cannot be smaller than its source; correct the \
+             spec",
             from.size, spec.id, spec.size
         );
         return plan.block(BlockedKind::Birth, object(), why);
     }
     plan.step(VolumeOp::Clone { lv: lv.clone(), from: from_lv }, "it is not there");
     if from.size < size {
-        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than wanted");
+        plan.step(VolumeOp::Extend { lv: lv.clone(), size }, "it is smaller than its spec says");
     }
     plan.step(VolumeOp::MarkZeroed { lv }, "it is finished");
 }
@@ -174,7 +175,7 @@ fn whole(plan: &mut Plan<VolumeOp>, spec: &VolumeSpec, group: &SeenGroup) -> Opt
         plan.block(
             BlockedKind::Full,
             format!("volume {}", spec.id),
-            format!("{} are beyond all numbers", spec.size),
+            format!("{} are too much: correct the spec", spec.size),
         );
     }
     size

@@ -82,7 +82,7 @@ pub fn plan_upload(
     }
     if seen.taken {
         let why = format!(
-            "{} is there already, and no file is ever written over: say another name, or take that file away first",
+            "{} exists already, and no file is ever overwritten: choose another name, or remove that file first",
             image.name
         );
         plan.block(BlockedKind::Foreign, format!("image {}", image.name), why);
@@ -93,13 +93,13 @@ pub fn plan_upload(
         SeenPart::Marked => {
             step(UploadOp::GoOn { size, image: image.clone() }, "a part of it is on the disk");
         }
-        SeenPart::Left => step(UploadOp::Remove, "how much of it came to the disk nobody knows"),
+        SeenPart::Left => step(UploadOp::Remove, "it is not known how much of it reached the disk"),
         SeenPart::Nothing | SeenPart::Open | SeenPart::Whole => {}
     }
     if matches!(seen.part, SeenPart::Nothing | SeenPart::Left) {
         step(UploadOp::Make { size, image: image.clone() }, "it is not there");
     }
-    step(UploadOp::Copy { size, image: image.clone() }, "the file holds a part at most");
+    step(UploadOp::Copy { size, image: image.clone() }, "the file is not complete yet");
     step(UploadOp::Publish { image: image.clone() }, "all of it is on the disk");
     plan
 }
@@ -141,7 +141,7 @@ pub(super) fn apply(
 /// Returns the UUID that LVM gave the LV; empty if LVM does not say.
 fn identity(lv: &LvId, hands: Hands<'_>) -> String {
     let said = Lvm(hands.commands).uuid(lv).inspect_err(|error| {
-        tracing::warn!(%lv, error = %Chain(error), "it is not known which LV this is");
+        tracing::warn!(%lv, error = %Chain(error), "cannot read the UUID of an LV");
     });
     said.ok().flatten().unwrap_or_default()
 }

@@ -482,7 +482,7 @@ impl VolumesView {
         let disks = match lvm.disks() {
             Ok(disks) => disks,
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "it is not known whether disks take discards");
+                tracing::warn!(error = %Chain(&error), "cannot list the disks: it is not known whether they take discards");
                 return;
             }
         };

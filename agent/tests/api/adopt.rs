@@ -600,7 +600,7 @@ fn lvs_that_cannot_be_volumes_are_refused() {
     run_script(&tree, TARGETCLI);
     let plan = others.said(What::Plan, &[], false).unwrap();
     assert!(plan.contains("volume group cinder-volumes is not in this agent's configuration"), "{plan}");
-    assert!(plan.contains("mooring-unzeroed, which says that it is not to be used"), "{plan}");
+    assert!(plan.contains("mooring-unzeroed, which means that its blocks are not zeroed"), "{plan}");
     assert!(plan.contains("0 of 2 can be adopted"), "{plan}");
 }
 
@@ -725,7 +725,7 @@ fn thin_lvs_that_would_do_harm_later_are_refused_until_that_is_mended() {
     for (harm, why, cure) in [
         (
             "lvchange --setactivationskip y vg0/data0",
-            "its LV vg0/data0: it is skipped by activation",
+            "its LV vg0/data0: LVM skips its activation",
             "lvchange --setactivationskip n vg0/data0",
         ),
         (

@@ -302,7 +302,7 @@ fn a_group_that_lvm_hangs_at_takes_no_other_with_it() {
         let problems = agent.capabilities().problems;
         problems
             .iter()
-            .any(|problem| problem.object == "volume group vg1" && problem.text.contains("come to an end"))
+            .any(|problem| problem.object == "volume group vg1" && problem.text.contains("does not return"))
     };
     lvm.set_group_hanging("vg1", true);
     eventually("it is said of the group", is_said);
@@ -367,7 +367,7 @@ fn a_deletion_waits_for_no_sick_group_but_the_volumes_own() {
         assert!(!answer.done, "{answer:?}");
         let told = report(id);
         assert_eq!(told.phase(), v1::Phase::Deleting, "{told:?}");
-        assert!(told.problems[0].text.contains("cannot say that its data is gone"), "{told:?}");
+        assert!(told.problems[0].text.contains("it is not known whether its data is gone"), "{told:?}");
     }
     // A new volume would hide the old LV.
     let again = agent.put_volume(put_volume(&in_vg1, 3)).unwrap_err();

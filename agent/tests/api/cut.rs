@@ -112,7 +112,7 @@ fn what_is_in_flight_below_is_waited_for_and_said() {
     node.fake.hold(device(&v));
     node.fake.start_write(one, 1).unwrap();
     let begun = agent.begin(cut(&v, 2));
-    eventually("it is said", || says(&agent, &v, "has not come back"));
+    eventually("it is said", || says(&agent, &v, "have not returned"));
     assert_eq!(state(&agent, &v), PENDING);
     agent.assert_not_done(begun);
     agent.make(put_volume(&w, 1));

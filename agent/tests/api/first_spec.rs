@@ -17,7 +17,7 @@ fn lose_store(node: &Node) {
 }
 
 fn refused(agent: &Agent, id: &str, counter: u64, word: &str) {
-    let words = ["is to be a new one", "choose another id", id, word];
+    let words = ["cannot be made", "choose another id", id, word];
     assert_refused(agent.put_volume(new(id, counter)), Code::AlreadyExists, "fix_spec", &words);
 }
 

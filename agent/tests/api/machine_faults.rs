@@ -137,7 +137,7 @@ fn a_teardown_that_was_blocked_finishes_by_itself() {
     let answer = agent.put_volume(delete_volume(&v, 2)).unwrap();
     let report = answer.report.unwrap();
     assert_eq!((answer.done, report.phase()), (false, v1::Phase::Deleting));
-    assert!(report.problems[0].text.contains("its export is still in the kernel"), "{report:?}");
+    assert!(report.problems[0].text.contains("the kernel still exports it"), "{report:?}");
     assert!(node.lvs().contains(&v));
     node.fake.lio().rmdir(&foreign).unwrap();
     eventually("the volume is gone", || !node.lvs().contains(&v));

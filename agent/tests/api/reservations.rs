@@ -321,7 +321,7 @@ fn an_unreadable_copy_is_refused_and_the_volume_is_not_exported_without() {
     for copy in ["nonsense", "sa_res_key=0x1,future=1", "\n"] {
         let put = v1::PutExportRequest { reservations_copy: copy.to_owned(), ..put_export(&v, 1, &ALL) };
         let refused = agent.put_export(put).unwrap_err();
-        assert!(refused.message().contains("not in this agent's words"), "{refused:?}");
+        assert!(refused.message().contains("cannot read the controller's copy"), "{refused:?}");
     }
     assert!(node.reach(&v).is_empty() && agent.get(&v).unwrap().export.is_none());
     agent.make(put_export(&v, 1, &ALL));

@@ -377,7 +377,7 @@ fn a_name_that_is_taken_is_refused_before_anything_is_made() {
         let lv = LvId { group: "vg0".parse().unwrap(), name: mooring_model::LvName::of(id(1)) };
         let plan = plan_upload(world.part(), (&lv, ByteSize(SIZE)), &world.upload, seen);
         assert_eq!(words(&plan), "Foreign");
-        assert!(plan.blocked[0].why.contains("new.img is there already"), "{}", plan.blocked[0].why);
+        assert!(plan.blocked[0].why.contains("new.img exists already"), "{}", plan.blocked[0].why);
         assert_eq!(world.names(), ["new.img"]);
         // A file that appears meanwhile stays, too, and the part goes.
         std::fs::remove_file(world.folder.path().join("new.img")).unwrap();

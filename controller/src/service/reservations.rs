@@ -127,7 +127,7 @@ fn refusal_of(error: CallError) -> Refusal {
             "{text}: the storage agent does not take this call (is it of an earlier release?)"
         )),
         CallError::Lost(text) | CallError::Stale(text) => Refusal::Unavailable(format!(
-            "{text}: whether it was done is not known; look at the reservations, and ask again"
+            "{text}: it is not known whether it was done; look at the reservations, and ask again"
         )),
     }
 }

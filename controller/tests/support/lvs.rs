@@ -133,7 +133,7 @@ impl State {
         let other = self.volumes.get(id).is_some_and(|kept| kept.stamp != put.stamp);
         let known = other || (self.orphans.contains(id) && !self.volumes.contains_key(id));
         if put.new && known && !self.knobs.reverts.ignores {
-            let text = format!("volume {id} is to be a new one, and its id is known here");
+            let text = format!("volume {id} cannot be made: its id is known here");
             return Err(cured(Code::AlreadyExists, &text, "fix_spec"));
         }
         self.never_shrinks(id, spec.size_bytes)

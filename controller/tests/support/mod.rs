@@ -587,7 +587,7 @@ impl Agent for Fake {
                 return Err(status);
             }
             if !state.knobs.slow_lvm.has_answered(&put) {
-                return Err(cured(Code::Unavailable, "it was not looked at in time", "retry"));
+                return Err(cured(Code::Unavailable, "no look at it has ended in time", "retry"));
             }
             state.check_spec(&put)?;
             if fence(state.volumes.get(&id), put.stamp.as_ref())? == Fence::Newer {

@@ -243,7 +243,7 @@ impl Acts<'_> {
         self.storage(&format!("cp {store} /run/kept.db; {}", in_store("DELETE FROM whole_lvs")))?;
         let agent = self.start()?;
         let said = agent.stderr_so_far();
-        check(said.contains("does not come to an end"), || format!("LVM did not hang: {said}"))?;
+        check(said.contains("has not ended in time"), || format!("LVM did not hang: {said}"))?;
         check(self.served()? == (0, 0), || format!("nothing is known, and served are {:?}", self.served()))?;
         agent.kill()?;
         drop(agent.wait()?);

@@ -47,7 +47,7 @@ impl Engine {
             if let Some(problem) = trouble(portal, now) {
                 tracing::warn!(%portal, "{}", problem.text);
             } else {
-                tracing::info!(%portal, "the portal's address is there");
+                tracing::info!(%portal, "this host has the portal's address now");
             }
         }
         if !portals.is_empty() {

@@ -213,7 +213,7 @@ impl Engine {
         let prefix = &self.shared.config.iqn_prefix;
         if let Some(grant) = spec.grants.iter().find(|grant| prefix.is_reserver(&grant.initiator)) {
             let why = format!(
-                "{} is the name of a storage agent that changes reservations: nobody is granted anything under it",
+                "{} is the initiator name of a storage agent, which changes reservations: it gets no grant",
                 grant.initiator
             );
             return Err(Refusal::precondition(why, Cure::FixSpec));

@@ -46,7 +46,7 @@ impl Observer for Beside<'_> {
     fn after(&mut self, _index: usize, step: &Step<Op>) {
         self.cell.state().knowledge.forget(Stale::BesidePass);
         let mapped = step.op.path();
-        tracing::info!(volume = %self.cell.id, %mapped, "shut out beside a call of the kernel that hangs");
+        tracing::info!(volume = %self.cell.id, %mapped, "an initiator was shut out while a call of the kernel hangs");
     }
 }
 
@@ -95,7 +95,7 @@ impl Engine {
     /// holds up none of the others: each is a plan of its own.
     fn take(&self, op: Op, beside: &mut Beside<'_>) -> bool {
         let mut plan = Plan::default();
-        plan.step(op, "a newer spec takes it away while a call hangs");
+        plan.step(op, "a newer spec revokes it, and a call of the kernel hangs");
         let error = match apply(&plan, &*self.shared.machine.target, beside) {
             Ok(()) => return true,
             Err(Error::Stopped { .. }) => return false,
@@ -106,7 +106,7 @@ impl Engine {
             Error::Step { source, .. } => source,
             other => other,
         };
-        tracing::warn!(volume = %beside.cell.id, error = %Chain(cause), "not shut out before the kernel's call returns");
+        tracing::warn!(volume = %beside.cell.id, error = %Chain(cause), "cannot shut an initiator out before the kernel's call returns");
         true
     }
 }

@@ -96,7 +96,7 @@ impl Engine {
             return;
         }
         if is_blocked {
-            tracing::error!(%portal, "nobody can log in there: the portal's login thread does not answer");
+            tracing::error!(%portal, "nobody can log in at this portal: its login thread does not answer");
         } else {
             tracing::warn!(%portal, "the portal's login thread answers again");
         }
@@ -110,8 +110,7 @@ impl Engine {
         let named: Vec<_> = silent.iter().take(NAMED).map(ToString::to_string).collect();
         let more = silent.len().saturating_sub(NAMED);
         let cause = match (named.as_slice(), more) {
-            ([], _) => "which device that is, this agent does not know: a thread iscsi_np of the kernel waits (ps, state D), dmesg \
-                        names the target"
+            ([], _) => "this agent does not know which device hangs: a thread iscsi_np of the kernel waits (ps, state D), dmesg names the target"
                 .to_owned(),
             (_, 0) => format!("the device of volume {} does not answer", named.join(", ")),
             (_, more) => format!("the devices of volumes {} and of {more} more do not answer", named.join(", ")),

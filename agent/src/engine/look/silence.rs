@@ -217,7 +217,7 @@ impl Engine {
         });
         followed
             .inspect_err(
-                |error| tracing::debug!(volume = %cell.id, %error, "its device cannot be listened to"),
+                |error| tracing::debug!(volume = %cell.id, %error, "cannot see whether the volume's device answers"),
             )
             .ok()
     }
@@ -234,7 +234,7 @@ impl Engine {
         };
         let volume = cell.id;
         if silent.is_some() {
-            tracing::error!(%volume, "its device does not answer: its portals are taken off, for the sake of other volumes' logins");
+            tracing::error!(%volume, "its device does not answer: its portals are taken off, so that logins to other volumes go on");
         } else {
             tracing::warn!(%volume, "its device answers again: its portals are put back");
         }
@@ -275,10 +275,10 @@ impl Engine {
             Ok(false) => {}
             Ok(true) => {
                 cell.state().knowledge.forget(Stale::BesidePass);
-                tracing::info!(volume = %cell.id, "its portals are off, beside a pass that hangs");
+                tracing::info!(volume = %cell.id, "its portals are taken off while its pass hangs");
             }
             Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "its portals stay until its pass has ended");
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "its portals cannot be taken off before its pass has ended");
             }
         }
     }
@@ -301,7 +301,7 @@ impl Engine {
         if flow.is_none_or(|flow| flow == Flow::Idle) {
             return;
         }
-        tracing::warn!(volume = %cell.id, "its portals are off and its device has something in flight: listening to that first");
+        tracing::warn!(volume = %cell.id, "its device has commands in flight: its portals stay off until it answers");
         cell.state().silence.since = Some(self.shared.machine.clock.now());
         wanted.iscsi.withhold();
         let ear = Ear { silent: true, ..Ear::default() };

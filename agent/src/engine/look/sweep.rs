@@ -290,7 +290,11 @@ impl Engine {
             cell.state().knowledge.forget(Stale::LateInVain);
         }
         if let Some(view) = view.filter(|_| !come.is_empty()) {
-            tracing::info!(volumes = come.len(), of = count, "volumes that were late are there");
+            tracing::info!(
+                volumes = come.len(),
+                of = count,
+                "logical volumes that were missing have appeared"
+            );
             let targets = self.note_targets();
             self.wake_as_seen(come, &view, targets.as_ref());
         }

@@ -24,7 +24,7 @@ impl Engine {
                     tracing::warn!(unit = problem.object, "{}", problem.text);
                 }
                 for problem in known.iter().filter(|problem| !now.contains(problem)) {
-                    tracing::info!(unit = problem.object, "what was wrong with it is not so any more");
+                    tracing::info!(unit = problem.object, "the problem of this unit has ended");
                 }
                 known = now;
                 self.lvm().tell();

@@ -178,8 +178,8 @@ impl Engine {
         }
         let Some(kept) = reservations::parse_kept(copy) else {
             let why = format!(
-                "what the controller has kept of the persistent reservations of volume {} is not in this agent's words, and it is \
-                 not exported without them: is this agent of an older release than the one before it?",
+                "this agent cannot read the controller's copy of the persistent reservations of volume {}, and does not export \
+                 the volume without them: is this agent of an older release than the one before it?",
                 cell.id
             );
             return Err(Refusal::precondition(why, Cure::Operator));
@@ -328,7 +328,7 @@ impl Engine {
                     held.failed = Some(Problem {
                         object: format!("persistent reservations of volume {}", cell.id),
                         text: format!(
-                            "a loss of power would bring back what was kept before: {}",
+                            "they cannot be kept, and a loss of power would bring back what was kept before: {}",
                             Chain(&error)
                         ),
                         cure: error.cure(),
@@ -377,7 +377,7 @@ fn watch(folder: &Path) -> Option<mpsc::UnboundedReceiver<BTreeSet<String>>> {
     let told = |errno: Errno| {
         if errno != Errno::ENOENT {
             let folder = folder.display();
-            tracing::warn!(%errno, %folder, "cannot watch persistent reservations: they are looked at now and then only");
+            tracing::warn!(%errno, %folder, "cannot watch persistent reservations: they are looked at from time to time only");
         }
     };
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC).map_err(told).ok()?;

@@ -175,8 +175,8 @@ impl Engine {
                 let stuck =
                     cell.state().stuck().map_or_else(String::new, |stuck| format!(" ({})", stuck.step));
                 let why = format!(
-                    "the reservations of volume {volume} were not changed in time{stuck}: whether they will be is not known; \
-                     look at them, and ask again"
+                    "the reservations of volume {volume} were not changed in time{stuck}: it is not known whether they will \
+                     be; look at them, and ask again"
                 );
                 Err(refused(why, Cure::Retry))
             }
@@ -237,7 +237,7 @@ impl Engine {
             let first = end
                 .problems
                 .first()
-                .map_or_else(|| "something is left to do".to_owned(), |one| one.text.clone());
+                .map_or_else(|| "it has steps left to do".to_owned(), |one| one.text.clone());
             return Err(refused(
                 format!("the export of volume {} is not in force: {first}", cell.id),
                 Cure::Retry,
@@ -289,7 +289,7 @@ impl Engine {
             Err(refusal) if !is_gone(&now, change) || seen.truncated => return Err(refusal),
             Err(refusal) => {
                 let error = Chain(&refusal);
-                tracing::warn!(volume = %cell.id, %error, "reservations are changed, but not as meant");
+                tracing::warn!(volume = %cell.id, %error, "reservations have changed, but not as requested");
             }
             Ok(()) if !is_gone(&now, change) => {
                 let why = format!("the kernel still shows what was to be taken away of volume {}", cell.id);
@@ -426,9 +426,9 @@ impl Engine {
                 let first = plan
                     .blocked
                     .first()
-                    .map_or_else(|| "something is left to do".to_owned(), |one| one.why.clone());
+                    .map_or_else(|| "it has steps left to do".to_owned(), |one| one.why.clone());
                 return Err(refused(
-                    format!("the agent cannot let itself in to volume {}: {first}", cell.id),
+                    format!("the agent cannot grant itself access to volume {}: {first}", cell.id),
                     Cure::Retry,
                 ));
             }
@@ -462,7 +462,7 @@ impl Engine {
         let mut session = opened?;
         send(&mut *session, own.key, seen, change)?;
         if let Err(error) = session.close() {
-            tracing::debug!(error = %Chain(&error), "the session was cut in the place of a logout");
+            tracing::debug!(error = %Chain(&error), "the session was ended without a logout");
         }
         Ok(())
     }
@@ -477,7 +477,7 @@ impl Engine {
         match self.shared.store.keep_reservations(cell.id, &kept) {
             Ok(()) => cell.state().held.has_kept(kept),
             Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "what is lost is kept on");
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "cannot forget registrations that the kernel has lost");
             }
         }
     }

@@ -157,7 +157,7 @@ impl Engine {
             Err(error) => {
                 tracing::error!(
                     volume = %cell.id, initiator = %holder.initiator, error = %Chain(&error),
-                    "a host that may only read has reserved the volume, and is not cut off: that cannot be written down"
+                    "a host that may only read has reserved the volume, and keeps its session: the store cannot record its end"
                 );
                 // The next look finds the holder anew.
                 cell.state().held.forget_holder();

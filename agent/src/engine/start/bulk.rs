@@ -90,7 +90,7 @@ impl Bulk {
         state.progress = now;
         self.at_work.store(true, Ordering::Release);
         if let Err(error) = state.expedite.begin(sys) {
-            tracing::warn!(error = %Chain(&error), "exports are made with normal grace periods: slower");
+            tracing::warn!(error = %Chain(&error), "cannot shorten the kernel's grace periods: exports are made more slowly");
         }
         state.expedite.is_on()
     }
@@ -162,7 +162,7 @@ impl Bulk {
             tracing::warn!(
                 left = state.left.len(),
                 of = state.count,
-                "exports are still to be made: what makes them hangs"
+                "exports are still to be made: their passes hang"
             );
         }
         self.end(&mut state, sys)

@@ -183,7 +183,7 @@ impl Engine {
         self.shared.config.group(&spec.group)?;
         let node = lvm::device_path(spec.group.as_str(), lv.as_str());
         let device = self.shared.machine.blocks.mapped(&node).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the volume waits for LVM");
+            tracing::warn!(%error, "cannot look at the volume's device: the volume waits for LVM");
             None
         });
         lvm::is_whole(&spec, &lv, &whole, device.as_ref())
@@ -223,7 +223,7 @@ impl Engine {
         }
         // The same look has noted for each volume whether its LV is ready.
         for cell in others.iter().filter(|cell| early.contains_key(&cell.id)) {
-            tracing::warn!(volume = %cell.id, "LVM shows the volume otherwise than its device did: looked at again");
+            tracing::warn!(volume = %cell.id, "LVM shows the volume differently than its device did: looking again");
         }
         others
     }

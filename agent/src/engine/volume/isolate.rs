@@ -177,8 +177,7 @@ impl State {
         if let Some(problem) = &self.knowledge.table().problem {
             report.problems.push(problem.clone());
         } else if waits && wanted {
-            let text =
-                "not cut off yet: what was sent to the disk below has not come back, and may still land";
+            let text = "not cut off yet: commands that were sent to the disk below have not returned, and may still land";
             let object = format!("the table of volume {id}");
             report.problems.push(Problem { object, text: text.to_owned(), cure: Cure::Retry });
         }
@@ -214,10 +213,8 @@ impl Cell {
         if new.is_some_and(|new| new.cut.is_none() || same(new)) {
             return Ok(());
         }
-        let why = format!(
-            "volume {} is cut off from its disk: take that back first (mooring volume uncut)",
-            self.id
-        );
+        let why =
+            format!("volume {} is cut off from its disk: give it back first (mooring volume uncut)", self.id);
         Err(Refusal::precondition(why, Cure::FixSpec))
     }
 }
@@ -229,7 +226,8 @@ impl Engine {
         let Some(source) = spec.source.map(mooring_model::Source::id) else { return Ok(()) };
         if self.known_cell(source).is_some_and(|cell| cell.state().wants_isolation().is_some()) {
             let why = format!(
-                "volume {source} is cut off from its disk: nothing is made from it until that is taken back"
+                "volume {source} is cut off from its disk: nothing is made from it until it is given back (mooring volume \
+                 uncut)"
             );
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }

@@ -107,7 +107,7 @@ impl Engine {
             return None;
         }
         let waits = |object, text, cure| {
-            tracing::warn!(volume = %cell.id, %object, error = %text, "a volume that was made waits for it");
+            tracing::warn!(volume = %cell.id, %object, error = %text, "a new volume is not handed out yet");
             let problems = vec![Problem { object, text, cure }];
             Some(VolumeReport { phase: Phase::Creating, problems, ..seen.clone() })
         };
@@ -153,7 +153,7 @@ impl Engine {
         // counts.
         let one_of_each: BTreeMap<_, _> = made.iter().filter_map(|(cell, _)| device_of(cell)).collect();
         if let Err(error) = self.flush_disks(one_of_each.values().map(PathBuf::as_path)) {
-            return tracing::warn!(error = %Chain(&error), "volumes that were made wait for their disk");
+            return tracing::warn!(error = %Chain(&error), "new volumes are not handed out yet: their disk cannot be flushed");
         }
         match self.write_made(&made.iter().filter_map(of).collect::<Vec<_>>()) {
             Ok(kept) => {
@@ -162,7 +162,9 @@ impl Engine {
                 }
             }
             // Each volume's own pass tries the write again, and reports the problem.
-            Err(error) => tracing::warn!(error = %Chain(&error), "volumes that were made wait for the store"),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "new volumes are not handed out yet: the store cannot record them")
+            }
         }
     }
 }

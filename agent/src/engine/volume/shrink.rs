@@ -70,8 +70,10 @@ impl Engine {
     ) -> Result<Option<Held>, Refusal> {
         let Some(old) = old.filter(|old| old.size > spec.size) else { return Ok(None) };
         let never = |has| {
-            let why =
-                format!("volume {} has {has}, and {} are wanted: a volume never shrinks", cell.id, spec.size);
+            let why = format!(
+                "volume {} has {has}, and the spec says {}: a volume never shrinks",
+                cell.id, spec.size
+            );
             Err(Refusal::precondition(why, Cure::FixSpec))
         };
         if spec.kind != VolumeKind::Volume || spec.group != old.group || spec.revert.is_some() {

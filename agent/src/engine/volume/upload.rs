@@ -96,7 +96,7 @@ impl Engine {
             Ok(()) => cell.state().knowledge.learn_uploading(None),
             // The next pass tries again.
             Err(error) => {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "a part of a file is not removed");
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "cannot remove the part of a file; tried again by the next pass");
             }
         }
     }
@@ -198,7 +198,7 @@ impl Engine {
     pub(in crate::engine) fn sweep_parts(&self) {
         let Some(images) = self.images() else { return };
         let left = images.parts().inspect_err(|error| {
-            tracing::debug!(error = %Chain(error), "no parts of files are looked for");
+            tracing::debug!(error = %Chain(error), "cannot list the parts of files");
         });
         for part in left.unwrap_or_default() {
             let specified = self.known_cell(part.volume).is_some_and(|cell| {
@@ -215,7 +215,7 @@ impl Engine {
                     }
                 }
             } else {
-                tracing::info!(%part, "the part of a file that nobody wants any more is removed");
+                tracing::info!(%part, "removing the part of a file that no spec names");
                 images.clear(part);
             }
         }
