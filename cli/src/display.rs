@@ -37,7 +37,7 @@ impl Display for Cut {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match (self.state, &self.since) {
             ("in_force", Some(since)) => write!(f, "cut off from its disk (asked for at {since})"),
-            ("in_force", None) => f.write_str("still cut off from its disk, and is not to be any more"),
+            ("in_force", None) => f.write_str("still cut off from its disk, although that was ended"),
             (_, Some(since)) => {
                 write!(f, "to be cut off from its disk (asked for at {since}), and is not yet")
             }
@@ -451,7 +451,7 @@ impl Display for Planned {
         if self.steps.is_empty() {
             f.write_str("nothing to do")?;
             if self.blocked.is_empty() {
-                f.write_str(": what is wanted is what is there")?;
+                f.write_str(": nothing to do, all is as its spec says")?;
             }
         } else {
             let row = |step: &crate::output::PlannedStep| {

@@ -244,8 +244,8 @@ impl Failure {
             }
             Self::Agent(_) => return self.cure().map(|cure| cure_advice(cure).to_owned()),
             Self::Answer(_) => {
-                "This is a defect, or agent and program are too far apart: compare `mooring agent show` \
-                                with `mooring --version`."
+                "This is a defect, or the releases of agent and program are too far apart: compare `mooring agent show` with \
+                 `mooring --version`."
             }
             _ => return None,
         };

@@ -107,7 +107,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
         ("away", "NOT CUT yet: agent storage is down"),
         ("strange", "not understood"),
         ("silent", "what storage2 grants the host is not known: agent storage2 is down"),
-        ("besides", "NOT CUT yet: agent storage is at it"),
+        ("besides", "NOT CUT yet: agent storage is working on it"),
         ("claimed", "DISPUTED: iqn.2026-01.lab:x is the host's as the users of"),
     ] {
         let ran = rig.run(&["host", "fence", host]);
@@ -125,7 +125,7 @@ fn a_fence_succeeds_only_when_all_of_it_is_proven() {
     rig.run(&["host", "fence", "nosuch"]).refused(3, &["nosuch"]);
     assert!(rig.run(&["host", "fences"]).out.contains("proven"));
     let ran = rig.run(&["host", "unfence", "proven"]);
-    assert!(ran.code == 0 && ran.out.contains("does not come back"), "{ran:?}");
+    assert!(ran.code == 0 && ran.out.contains("its former access is not restored"), "{ran:?}");
     assert_ne!(rig.run(&["host", "unfence", "away"]).code, 0);
     assert_eq!(rig.run(&["host", "unfence", "away", "--anyway"]).code, 0);
 }
@@ -210,7 +210,7 @@ fn volumes_grow_once_however_often_they_are_asked() {
     rig.run(&["volume", "extend", "nosuch", "--size", "4GiB"]).refused(3, &["no volume is named"]);
     rig.fake.state().knobs.looks = u32::MAX;
     let ran = rig.run(&["volume", "extend", "data", "--size", "4GiB", "--timeout", "4"]);
-    assert!(ran.code == 5 && ran.out.contains("grows still"), "{ran:?}");
+    assert!(ran.code == 5 && ran.out.contains("still growing"), "{ran:?}");
     rig.fake.state().knobs.looks = 0;
     assert_eq!(rig.json(&["volume", "extend", "data", "--size", "4GiB"])["size_gib"], 4);
     rig.fake.state().knobs.volume_ends = Some("error".to_owned());
@@ -233,7 +233,7 @@ fn a_growth_is_taken_back_as_long_as_that_can_be() {
     };
     begin(&rig);
     let ran = rig.run(&["volume", "extend", "data", "--cancel", "--timeout", "4"]);
-    assert!(ran.code == 5 && ran.out.contains("not taken back yet"), "{ran:?}");
+    assert!(ran.code == 5 && ran.out.contains("not cancelled yet"), "{ran:?}");
     // The answer is lost, and the repetition finds the work in progress.
     (rig.fake.state().knobs.looks, rig.fake.state().knobs.lost) = (0, 1);
     let back = rig.json(&CANCEL);
@@ -248,7 +248,7 @@ fn a_growth_is_taken_back_as_long_as_that_can_be() {
     rig.fake.state().knobs.volume_ends = Some("error".to_owned());
     assert_eq!(rig.run(&["volume", "extend", "other", "--size", "2GiB"]).code, 1);
     let kept = rig.run(&["volume", "extend", "other", "--cancel"]);
-    assert!(kept.code == 1 && kept.err.contains("is not taken back"), "{kept:?}");
+    assert!(kept.code == 1 && kept.err.contains("is not cancelled"), "{kept:?}");
 }
 
 #[test]
@@ -689,7 +689,7 @@ fn answers_that_make_no_sense() {
         (200, "", 1, "makes no sense"),
         (200, r#"{"hosts":[{"name":7}]}"#, 1, "makes no sense"),
         (204, "", 1, "makes no sense"),
-        (302, "", 1, "points elsewhere"),
+        (302, "", 1, "redirects to another address"),
         (500, "Traceback\u{1b}[2J", 1, "500 Internal Server Error: Traceback\u{fffd}[2J"),
         (404, "<html>nginx</html>", 3, "404 Not Found: <html>nginx"),
         (

@@ -40,7 +40,11 @@ fn what_goes_on_is_waited_for_by_the_same_words_and_cancelled_by_others() {
     let hurried: Vec<_> = WORDS.into_iter().chain(["--timeout", "4"]).collect();
     for _ in 0..2 {
         let said = rig.run(&hurried);
-        assert!(said.out.contains("accepted, not over yet") && said.out.contains("--cancel"), "{}", said.out);
+        assert!(
+            said.out.contains("accepted, not finished yet") && said.out.contains("--cancel"),
+            "{}",
+            said.out
+        );
     }
     assert_eq!(rig.fake.state().count("POST"), before + 1, "it was begun once");
     let mut other = hurried.clone();

@@ -16,7 +16,7 @@ fn secrets_are_rotated_once_and_shown() {
     assert_eq!(rig.fake.state().bodies.last(), Some(&json!({})));
     let said = rig.run(&["volume", "rotate-secrets", "data", "--attachment", attached, "--force"]).out;
     assert!(
-        said.contains("the old ones are worth nothing") && said.contains("2026-11-22T10:00:00Z"),
+        said.contains("the old ones are no longer valid") && said.contains("2026-11-22T10:00:00Z"),
         "{said}"
     );
     let body = json!({ "attachment": attached, "force": true });

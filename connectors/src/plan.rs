@@ -149,7 +149,7 @@ impl Present<'_> {
                 Pages::Flush(disk.reference(block))
             }
             (SessionState::LoggedIn, Identity::Unreadable(why)) => {
-                waits(format!("it does not say who it is ({why})"))
+                waits(format!("it does not identify itself ({why})"))
             }
             (SessionState::Recovering, _) => waits("its session is lost".to_owned()),
             // The disk can no longer be written, or must not be.
@@ -179,10 +179,12 @@ impl Present<'_> {
         }
         match self.pages() {
             Pages::Left => {}
-            Pages::Flush(disk) => self.plan.step(Op::Flush { disk }, "a path goes, and the cache is off"),
+            Pages::Flush(disk) => {
+                self.plan.step(Op::Flush { disk }, "a path is withdrawn, and the cache is off")
+            }
             Pages::Wait { node, why } => {
                 let why = format!(
-                    "a path to it goes, and what was written there cannot be written out now: {why}; the path stays, tried again"
+                    "a path to it is withdrawn, and its written pages cannot be flushed now: {why}; the path stays, tried again"
                 );
                 return self.plan.block(BlockedKind::Missing, node, why);
             }
@@ -215,17 +217,17 @@ impl Present<'_> {
     fn with(&mut self, session: &SessionStatus) {
         let Wanted::Present { generation, anew, .. } = *self.wanted else { return };
         if session.target != self.spec.target || session.initiator != self.spec.initiator {
-            self.unlink_all("the session is another one");
+            self.unlink_all("the session has other names than the spec");
             let why = format!(
-                "there is a session of this volume to {} as {}, and {} as {} is wanted: detach it first",
+                "this volume has a session to {} as {}, and the spec names {} as {}: detach it first",
                 session.target, session.initiator, self.spec.target, self.spec.initiator
             );
             return self.plan.block(BlockedKind::Foreign, self.object(), why);
         }
         let route = self.spec.fc.as_ref().map(|route| route.port);
         if session.fc.as_ref().map(|path| path.port) != route {
-            self.unlink_all("its way is another one");
-            let why = "this host reaches the volume in another way now, over another transport or another port: detach it first";
+            self.unlink_all("its path has changed");
+            let why = "the session uses another transport or port than the spec names: detach it first";
             return self.plan.block(BlockedKind::Foreign, self.object(), why);
         }
         let newer = session.generation < generation;
@@ -236,7 +238,7 @@ impl Present<'_> {
                 if newer || unwritten {
                     self.login("a newer spec: portals and credentials for the next login");
                 } else if session.fc.as_ref().is_some_and(|path| !path.kept) {
-                    self.login("the port that is used is written down");
+                    self.login("the port in use is recorded");
                 }
                 self.disk();
             }
@@ -292,7 +294,7 @@ impl Present<'_> {
                 Identity::Small(how) => self.small(disk, block, how),
                 Identity::Wrong(how) => self.wrong(disk, block, how),
                 Identity::Unreadable(why) => {
-                    let why = format!("does not say who it is ({why}); it is not handed over, tried again");
+                    let why = format!("does not identify itself ({why}); it is not handed over, tried again");
                     self.plan.block(BlockedKind::Missing, block.path.display().to_string(), why);
                 }
                 Identity::NotRead => {}
@@ -439,7 +441,7 @@ impl Present<'_> {
                     self.plan.step(op, "verified");
                 }
                 LinkSeen::Foreign(what) => {
-                    let why = format!("{what} stands where the path for users belongs: remove it");
+                    let why = format!("{what} is in the place of the path for users: remove it");
                     self.plan.block(BlockedKind::Foreign, name.to_string(), why);
                 }
             }

@@ -353,7 +353,7 @@ impl Service {
             Ok(agent) => {
                 let (name, report) = (&agent.entry.name, agent.export(volume.id));
                 let why = report.and_then(|report| obstacle(name, &report.problems));
-                why.unwrap_or_else(|| format!("agent {name} is at it"))
+                why.unwrap_or_else(|| format!("agent {name} is working on it"))
             }
         }
     }

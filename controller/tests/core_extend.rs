@@ -433,7 +433,7 @@ async fn an_agent_that_takes_no_smaller_size_goes_on_and_that_is_said() {
     let kept = rig.until_volume(id, VolumeStatus::ErrorExtending).await;
     assert!(kept.fault.as_deref().is_some_and(|why| why.contains("volumes never shrink here")), "{kept:?}");
     assert_eq!((kept.size_gib, told(&rig, id)), (1, 2));
-    assert!(is_told(&rig, "its growth is not taken back").await);
+    assert!(is_told(&rig, "its growth could not be cancelled").await);
     // The spec has the size that the agent goes on with: a rebuild finds it so.
     release(&rig, id);
     let grown = rig.until_volume(id, VolumeStatus::Available).await;

@@ -127,7 +127,7 @@ async fn a_fence_is_unproven_while_a_storage_node_was_not_heard() {
     assert!(unknown.node == "storage" && unknown.why.contains("down"), "{unknown:?}");
     assert_eq!(rig.storage.granted(volume), [names(&rig, 0)]);
     let refused = rig.service.unfence_host(&admin(), "host1", false).await.map_err(in_words).unwrap_err();
-    assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("nobody knows what storage")));
+    assert!(matches!(&refused, Refusal::Conflict(why) if why.contains("it is not known what storage")));
     // The fence goes on by itself.
     rig.storage.set_down(false);
     let cut = until("the proof", async || {

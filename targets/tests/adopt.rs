@@ -240,7 +240,7 @@ const OBSTACLES: [(&str, &str); 21] = [
     ("write $P/acls/$H/auth/password = short", "12"),
     ("write $P/acls/$H/auth/userid = user\\n", "want 1 to 255 printable"),
     ("write $P/acls/$H/auth/userid_mutual = half", "half of a pair"),
-    ("write $P/attrib/authentication = 0", "nobody asks for"),
+    ("write $P/attrib/authentication = 0", "its portal group demands none"),
     ("rmdir $P/np/10.0.0.1:3260", "it listens nowhere"),
     ("rmdir $P/np/10.0.0.1:3260\nmkdir $P/np/0.0.0.0:3261", "its portal 0.0.0.0:3261"),
     ("unlink $P/lun/lun_0/9c41d07e5a", "shows no backstore"),

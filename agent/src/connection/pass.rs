@@ -50,7 +50,7 @@ impl Connections {
             let made = make(&self.shared.parts, &wanted, &mut memory, &mut ());
             cell.state().note_unwritten(memory.unwritten);
             if let Err(error) = made.left {
-                tracing::warn!(volume = %cell.id, error = %Chain(&error), "not cut yet; tried again by the next pass");
+                tracing::warn!(volume = %cell.id, error = %Chain(&error), "cannot end the session of a revoked host yet; tried again by the next pass");
             }
         }
     }

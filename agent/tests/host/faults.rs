@@ -171,7 +171,7 @@ fn something_foreign_in_the_place_of_a_path_is_left_and_named() {
     std::fs::write(site.attachment_path(1), "mine").unwrap();
     let agent = site.start();
     let report = agent.make_not_done(agent.put(1, 1, &[(1, RW), (2, RW)]));
-    assert!(problems(&report).contains("stands where the path for users belongs"), "{report:?}");
+    assert!(problems(&report).contains("is in the place of the path for users"), "{report:?}");
     site.assert_attached(2, 1);
     agent.make(tombstone(1, 2, false));
     assert_eq!(std::fs::read_to_string(site.attachment_path(1)).unwrap(), "mine");

@@ -213,7 +213,7 @@ fn interrupted(id: &str, text: &str, advice: Option<String>) -> Failure {
 /// Makes the failure for a second interrupt: the user does not wait for the take-back either.
 fn left_alone(id: &str) -> Failure {
     let text =
-        format!("attachment {id} is left to the controller, and may still be attached or on its way out");
+        format!("attachment {id} is left to the controller, and may still be attached, or be detached");
     interrupted(id, &text, Some(way_on(id)))
 }
 

@@ -260,7 +260,7 @@ impl Client {
             return Ok(body);
         }
         if status.is_redirection() {
-            let why = format!("it points elsewhere ({status}), and a token is not sent there");
+            let why = format!("it redirects to another address ({status}), and the token is not sent there");
             return Err(Fault::Nonsense { call: call.name, why });
         }
         Err(Fault::of_answer(status, &body, self.with_token))

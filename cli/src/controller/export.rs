@@ -74,8 +74,8 @@ impl Display for VolumeExported {
             "cancelled" => write!(f, "the export of volume {volume} to {image} is cancelled"),
             _ => write!(
                 f,
-                "volume {volume}: accepted, not over yet; repeat the command to wait for it, `mooring job list` shows how far it \
-                 is, and `mooring volume export {} --cancel` ends it",
+                "volume {volume}: accepted, not finished yet; repeat the command to wait for it, `mooring job list` shows how \
+                 far it is, and `mooring volume export {} --cancel` ends it",
                 self.volume_id
             ),
         }

@@ -143,7 +143,7 @@ impl Disputed {
         let of = |claim: &Claim| format!("{} of volume {}", claim.attachment_id, claim.volume_id);
         let attachments: Vec<_> = self.attachments.iter().map(of).collect();
         let whose = match self.hosts.as_slice() {
-            [] => "nobody but users says whose it is".to_owned(),
+            [] => "only users say whose it is".to_owned(),
             hosts => format!("it is known as {}'s", hosts.join(", ")),
         };
         format!(
@@ -208,7 +208,7 @@ impl Display for OneFence {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let fence = &self.fence;
         let how = match (&fence.lifted_at, fence.is_proven()) {
-            (Some(_), _) => "the fence is lifted; what it had does not come back",
+            (Some(_), _) => "the fence is lifted; its former access is not restored",
             (None, true) => "fenced: nothing of it reaches any volume",
             (None, false) => "the fence is durable and NOT PROVEN yet; repeat the command to see it proven",
         };
@@ -230,7 +230,7 @@ impl Display for OneFence {
             write!(f, "\n{}", table(["ATTACHMENT", "VOLUME", "RECEIPT"], fence.parts.iter().map(row)))?;
         }
         if !fence.exports.is_empty() {
-            f.write_str("\n\nwhat storage nodes granted besides, by no attachment of this database:\n")?;
+            f.write_str("\n\ngrants of storage nodes that belong to no attachment of this database:\n")?;
             let row =
                 |of: &Export| [of.node.clone(), of.volume_id.clone(), of.initiator.clone(), of.in_words()];
             let heads = ["NODE", "VOLUME", "INITIATOR", "RECEIPT"];

@@ -34,7 +34,7 @@ impl Display for SecretsRotated {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let volume = named(self.name.as_deref(), &self.volume_id);
         if self.done {
-            write!(f, "volume {volume}: new secrets; the old ones are worth nothing")?;
+            write!(f, "volume {volume}: new secrets; the old ones are no longer valid")?;
         } else {
             write!(
                 f,

@@ -83,7 +83,8 @@ impl Display for Revoked {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} is dialled no more, and its certificate is worth nothing. What it serves and attaches goes on until it is taken away there",
+            "{} is no longer called by the controller, and its certificate is no longer valid. What it serves and attaches \
+             goes on until it is taken away there",
             one_line(&self.revoked)
         )
     }
@@ -398,11 +399,11 @@ impl Display for VolumeExtended {
         if !self.done && self.cancels {
             write!(
                 f,
-                "\naccepted, and not taken back yet; look with `mooring volume show {}`",
+                "\naccepted, and not cancelled yet; look with `mooring volume show {}`",
                 self.volume.id
             )?;
         } else if !self.done {
-            write!(f, "\naccepted, and grows still; look with `mooring volume show {}`", self.volume.id)?;
+            write!(f, "\naccepted, and still growing; look with `mooring volume show {}`", self.volume.id)?;
         }
         Ok(())
     }

@@ -364,7 +364,7 @@ async fn cancel_extend(client: &Client, before: VolumeRecord) -> Result<Reply<Vo
     }
     if now.status == "error_extending" {
         return Err(Failure::Broken(format!(
-            "the growth of volume {id} is not taken back. `mooring volume show {id}` says why"
+            "the growth of volume {id} is not cancelled. `mooring volume show {id}` says why"
         )));
     }
     let done = now.status != "extending";

@@ -178,8 +178,8 @@ impl Fault {
                 "A change may or may not have been accepted. Look, then repeat the command."
             }
             Self::Nonsense { .. } => {
-                "Something else may listen at this address; or controller and program are too far apart: compare \
-                 `mooring-controller --version` with `mooring --version`."
+                "Something else may listen at this address; or the releases of controller and program are too far apart: \
+                 compare `mooring-controller --version` with `mooring --version`."
             }
         };
         Some(text.to_owned())

@@ -715,7 +715,7 @@ fn fenced(name: &str, word: &str, body: &Value) -> Answer {
     let exports = match name {
         "besides" => {
             json!([{ "node": "storage", "volume_id": id, "initiator": "iqn.2026-01.lab:h", "state": "waiting",
-                              "receipt": null, "waits_for": "agent storage is at it" }])
+                              "receipt": null, "waits_for": "agent storage is working on it" }])
         }
         _ => json!([]),
     };

@@ -48,7 +48,7 @@ pub(crate) fn leaving(method: &str, name: &str, word: &str, body: &Value) -> (u1
             }
         };
     }
-    let obstacle = "host host1 answers: nothing is forgotten of a host that answers";
+    let obstacle = "host host1 answers: a host that answers cannot be forgotten";
     let loss = json!({
         "name": name, "agent_id": "0a0a0a0a-0001-4002-8003-00000000000a", "last_report": "2026-11-21T10:00:00Z",
         "enrolled": true, "volumes": 2, "snapshots": 1, "gib": 30, "attachments": 3, "attached": 0,
@@ -58,9 +58,7 @@ pub(crate) fn leaving(method: &str, name: &str, word: &str, body: &Value) -> (u1
     match (method, name) {
         ("GET", _) => (200, json!({ "loss": loss })),
         (_, "host1") => fault(409, "conflictingRequest", obstacle),
-        _ if body["confirm"] != name => {
-            fault(400, "badRequest", "confirm: want the name of the host once more")
-        }
+        _ if body["confirm"] != name => fault(400, "badRequest", "confirm: repeat the name of the host"),
         _ => (200, json!({ "forgotten": loss })),
     }
 }

@@ -148,7 +148,7 @@ impl Records {
             }
             remove(&link)?;
         }
-        let text = format!("{} is made by somebody else", link.display());
+        let text = format!("{} was not made by Mooring", link.display());
         Err(ClientError::Fabric { text, cure: Cure::Retry })
     }
 

@@ -200,7 +200,10 @@ impl Session {
             // A thread that was slow may have set it running after it was switched off.
             self.checks.off = self.set_offline(kernel);
         } else {
-            self.unknown(kernel, format!("the disk has not said who it is for {} s", unknown_for.as_secs()));
+            self.unknown(
+                kernel,
+                format!("the disk has not identified itself for {} s", unknown_for.as_secs()),
+            );
         }
         // The thread of the check is still at work: no second one.
         let wait = if self.checks.off {
@@ -221,7 +224,7 @@ impl Session {
             }
             if self.checks.off {
                 tracing::warn!(volume = %self.volume(), sid = kernel.sid, problem, "the disk is switched off");
-                problem.push_str("; the disk is offline until it says who it is, and is asked on");
+                problem.push_str("; the disk is offline until it identifies itself; asked again");
                 // Users' I/O fails: "logged in" would be no word for it.
                 self.status.state = SessionState::Recovering;
             }

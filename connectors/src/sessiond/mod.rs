@@ -566,11 +566,14 @@ fn unwanted(context: &Arc<Context>, view: KernelView) -> Result<(), StartError> 
     let (sid, volume) = (view.sid, view.volume);
     match adopt::decide(None, Some(&view)) {
         Action::Destroy => {
-            tracing::warn!(sid, ?volume, "a session of ours that was never whole is destroyed");
+            tracing::warn!(sid, ?volume, "a session of ours whose login was never completed is destroyed");
             let (kernel, shared) = (kernel_of(&view), context.clone());
             let reap = move || {
                 if !teardown::reap(&shared, kernel) {
-                    tracing::error!(sid, "the kernel does not destroy a session that was never whole");
+                    tracing::error!(
+                        sid,
+                        "the kernel does not destroy a session whose login was never completed"
+                    );
                 }
             };
             context.keep(format!("reap-{sid}"), reap).map_err(StartError::Thread)

@@ -93,7 +93,7 @@ fn admit(context: &Arc<Context>, stream: UnixStream) {
     let before = context.clients.fetch_add(1, Ordering::Relaxed);
     if usize::try_from(before).is_ok_and(|before| before >= CONNECTIONS_MAX) {
         context.clients.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!(pid, uid, "a client more than {CONNECTIONS_MAX} is refused");
+        tracing::warn!(pid, uid, "a client is refused: {CONNECTIONS_MAX} are connected");
         let text = format!("more than {CONNECTIONS_MAX} connections; close some");
         // A client that does not read the answer is refused all the same.
         let _ = line::write(&stream, &Answer::Error { kind: ErrorKind::Machine, text });

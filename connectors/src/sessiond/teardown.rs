@@ -112,7 +112,7 @@ impl Session {
         let names = attachments.into_iter().map(LinkName::Attachment).chain([LinkName::Volume(volume)]);
         for name in names {
             if let Err(error) = links.remove(volume, name) {
-                tracing::error!(%volume, path = %name, error = %Chain(&error), "the path of a disk that goes stays");
+                tracing::error!(%volume, path = %name, error = %Chain(&error), "cannot remove the path of a disk that is being removed");
             }
         }
     }

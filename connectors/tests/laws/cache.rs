@@ -149,15 +149,19 @@ fn a_path_whose_pages_cannot_be_written_stays_for_that_pass() {
 fn a_path_stays_while_its_pages_cannot_be_written() {
     // The other attachment has the cache off, or only the one that goes had it off.
     for keeps in [Cache::Off, Cache::On] {
-        for (what, harm) in [("its session is lost", Harm::Lost), ("does not say who it is", Harm::NoUnit)] {
+        for (what, harm) in [("its session is lost", Harm::Lost), ("does not identify itself", Harm::NoUnit)]
+        {
             let stays = (1, Mode::ReadWrite, keeps);
             let site = written_to(&[stays, TWO]);
             harm.befall(&site);
             let door = site.world.door(None);
             let made = make(&door.parts(), &cached(2, &[stays]), &mut Memory::default(), &mut ());
             let left = made.left.unwrap();
-            let found =
-                left.blocked.iter().find(|blocked| blocked.why.contains("a path to it goes")).unwrap();
+            let found = left
+                .blocked
+                .iter()
+                .find(|blocked| blocked.why.contains("a path to it is withdrawn"))
+                .unwrap();
             assert_eq!(found.kind, BlockedKind::Missing, "tried again by itself");
             assert!(found.why.contains(what), "{found:?}");
             assert!(stands(&site) && site.world.is_dirty(volume()) == Some(true));

@@ -31,7 +31,7 @@ pub(super) const WAIT_MS: u32 = 2_000;
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Message about a growth that could not be taken back any more.
-const TOO_LATE: &str = "it had grown already when that was to be taken back: a volume never shrinks";
+const TOO_LATE: &str = "it had grown already when its growth was cancelled: a volume never shrinks";
 
 /// Returns the volume. `None`: it has changed after this pass read it.
 fn same(db: &Db<'_>, seen: &VolumeRow) -> Result<Option<VolumeRow>, Abort> {
@@ -171,7 +171,7 @@ impl Flow {
             self.has_grown(agent, seen).await?;
             return Ok(Next::Again);
         }
-        let why = format!("{}: its growth is not taken back, and goes on: {text}", agent.entry.name);
+        let why = format!("{}: its growth could not be cancelled, and goes on: {text}", agent.entry.name);
         tracing::warn!(volume = %id, error = why, "the agent does not take a growth back");
         let write = move |db: &Db<'_>| {
             let Some(volume) = same(db, &seen)? else { return Ok(SpecChanges::default()) };

@@ -53,7 +53,7 @@ impl Flow {
         let (seen, id) = (&work.volume, work.volume.id);
         let (Some(kept), Some(spec)) = (seen.revert(), &work.volume_spec) else {
             return self
-                .end_revert(agent, seen, Some("nobody knows any more to which snapshot".to_owned()))
+                .end_revert(agent, seen, Some("it is not known any more to which snapshot".to_owned()))
                 .await;
         };
         let done = match self.put_volume(agent, &work.volume, spec, AGENT_WAIT_MS).await {

@@ -64,7 +64,7 @@ pub(super) fn seen_at_target(
     }
     for (initiator, stage) in &waited {
         db.end_rotation(volume, initiator)?;
-        tracing::info!(%volume, %initiator, ?stage, "the target has the secret: the other one is worth nothing");
+        tracing::info!(%volume, %initiator, ?stage, "the target has the new secret: the old one is no longer valid");
     }
     Ok((true, false))
 }

@@ -100,7 +100,7 @@ impl Flow {
         if !agent.store.write("tell a host that was shut out anew", write).await? {
             return Ok(Next::After(FIRST_PAUSE));
         }
-        tracing::info!(volume = %id, host = agent.entry.name, "its target admits it again: the host is told anew");
+        tracing::info!(volume = %id, host = agent.entry.name, "its target admits the host again: its connection is sent anew");
         self.facts.waits.waits_no_more(waiting);
         agent.was_told_anew(id);
         Ok(Next::Again)

@@ -282,7 +282,7 @@ fn chosen(
     })
 }
 
-/// Connects an attachment to its place, and wants its grant from now on. `Some`: nothing was
+/// Connects an attachment to its place, and adds its grant to the specs. `Some`: nothing was
 /// changed, and the text names what must end first.
 pub(super) fn connect(
     facts: &Facts,
@@ -406,9 +406,7 @@ fn repeated(
         return Ok(db.attachments_of(new.volume)?.into_iter().find(same));
     };
     // The sentence is the same for every holder of the id, and tells nothing of them.
-    let id_is_taken = || {
-        Refusal::Conflict(format!("the id {id} is in use as an attachment's, or was once: choose another"))
-    };
+    let id_is_taken = || Refusal::Conflict(format!("the id {id} is or was an attachment's: choose another"));
     if let Some(kept) = db.attachment(id)? {
         // Nothing may be learnt of another project's attachment.
         let same = (caller.admin || kept.project == caller.project)

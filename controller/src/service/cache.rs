@@ -99,7 +99,7 @@ fn seen(facts: &Facts, wanted: &Wanted) -> Result<(), String> {
     let name = &host.entry.name;
     let report =
         host.connection(wanted.volume).report.filter(|report| report.generation >= wanted.generation);
-    let Some(report) = report else { return Err(format!("host {name} is at it")) };
+    let Some(report) = report else { return Err(format!("host {name} is working on it")) };
     // An agent that does not know the flag leaves the cache on. One that does reports none while it
     // has no verified disk.
     let silent = Cache::On;

@@ -453,11 +453,11 @@ impl Service {
             }
             _ => Ok(None),
         };
-        match self.store.write("take away what could not be attached", write).await {
+        match self.store.write("remove what could not be attached", write).await {
             Ok(Some((volume, spec_changes))) => self.flow.go(volume, &spec_changes.hosts),
             Ok(None) => {}
             Err(refusal) => {
-                tracing::warn!(attachment = %id, error = %refusal, "what could not be attached stays");
+                tracing::warn!(attachment = %id, error = %refusal, "what could not be attached cannot be removed");
             }
         }
     }

@@ -189,7 +189,7 @@ fn why_waits(facts: &Facts, db: &Db<'_>, row: &AttachmentRow, volume: VolumeId) 
     Ok(match (facts.agents.up(of.agent), &row.fault) {
         (Err(why), _) => why,
         (Ok(_), Some(fault)) => fault.clone(),
-        (Ok(agent), None) => format!("agent {} is at it", agent.entry.name),
+        (Ok(agent), None) => format!("agent {} is working on it", agent.entry.name),
     })
 }
 
@@ -203,7 +203,7 @@ fn exports(facts: &Facts, db: &Db<'_>, fence: Uuid) -> Result<Vec<FencedExport>,
             (false, Some(receipt), _) => FenceState::Unproven(receipt),
             (false, None, Err(why)) => FenceState::Waits(why),
             (false, None, Ok(agent)) => {
-                let at_it = || format!("agent {} is at it", agent.entry.name);
+                let at_it = || format!("agent {} is working on it", agent.entry.name);
                 FenceState::Waits(taking.fault.unwrap_or_else(at_it))
             }
         };
@@ -236,14 +236,17 @@ fn unknown(facts: &Facts, db: &Db<'_>, fence: Uuid, since: SystemTime) -> Result
         }
     }
     for id in serving.into_iter().filter(|id| facts.agents.by_id(*id).is_none()) {
-        let why =
-            format!("volumes of this database are at agent {id}, which no agent of this configuration is");
+        let why = format!(
+            "volumes of this database belong to agent {id}, and no agent of this configuration has that id"
+        );
         unknown.push(UnknownNode { node: id.to_string(), why });
     }
     for forgotten in db.nodes_forgotten_since(since)? {
         if !compared.contains(&forgotten.name) {
-            let why =
-                format!("{} was forgotten before it said what it grants: nobody ever will", forgotten.name);
+            let why = format!(
+                "{} was forgotten before it said what it grants: that will never be known",
+                forgotten.name
+            );
             unknown.push(UnknownNode { node: forgotten.name, why });
         }
     }
@@ -308,17 +311,13 @@ fn not_lifted(fence: &HostFence) -> String {
     }
     if !fence.unknown.is_empty() {
         let nodes: Vec<_> = fence.unknown.iter().map(|of| of.node.as_str()).collect();
-        why.push(format!("nobody knows what {} grants it", nodes.join(", ")));
+        why.push(format!("it is not known what {} grants it", nodes.join(", ")));
     }
     let open: Vec<_> = fence.open_claims().map(|claim| claim.initiator.to_string()).collect();
     if !open.is_empty() {
-        why.push(format!("nobody but users says whose {} is", open.join(", ")));
+        why.push(format!("only users say whose {} is", open.join(", ")));
     }
-    format!(
-        "host {}: {}; ask again when that is known, or say that it is to be lifted anyway",
-        fence.name,
-        why.join(", and ")
-    )
+    format!("host {}: {}; ask again when that is known, or lift it anyway", fence.name, why.join(", and "))
 }
 
 fn checked(reason: Option<String>) -> Result<Option<String>, Refusal> {

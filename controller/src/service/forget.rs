@@ -76,7 +76,7 @@ fn loss(db: &Db<'_>, name: &str, known: &Known) -> Result<Option<HostLoss>, Abor
     };
     let is_silent = |at: SystemTime| db.now.duration_since(at).is_ok_and(|silent| silent >= FORGET_AFTER);
     let obstacle = match (&known.answers, heard_at.filter(|at| !is_silent(*at))) {
-        (Some(how), _) => Some(format!("host {name} {how}: nothing is forgotten of a host that answers")),
+        (Some(how), _) => Some(format!("host {name} {how}: a host that answers cannot be forgotten")),
         (None, Some(at)) => Some(format!(
             "host {name} was heard {} s ago: it can be forgotten {} minutes after its last word",
             db.now.duration_since(at).unwrap_or_default().as_secs(),
@@ -202,7 +202,7 @@ impl Service {
         self.facts.policies().check("mooring:host_forget", caller, &Target::default())?;
         if confirm != name {
             return Err(Refusal::Invalid(
-                "confirm: want the name of the host once more; `GET` of this address says what would go"
+                "confirm: repeat the name of the host; `GET` of this address shows what would be removed"
                     .to_owned(),
             ));
         }

@@ -46,8 +46,8 @@ fn refuse_survivors(
         return Ok(());
     }
     Err(Refusal::Conflict(format!(
-        "Invalid volume: Volume {id} is attached, and every read and write would end with an error: {}. Detach first, by force if \
-         a host does not answer; or say that they may (force)",
+        "Invalid volume: Volume {id} is attached, and every read and write would end with an error: {}. Detach first, by force \
+         if a host does not answer; or allow that with force",
         who.join(", ")
     )))
 }
@@ -69,7 +69,8 @@ fn set(
         IsolationChange::Isolate { force } => {
             if volume.kind() != VolumeKind::Volume || volume.operation.is_some() {
                 let text = format!(
-                    "Invalid volume: Volume {id} must be there, and nothing may be at work at it, but its status is: {}.",
+                    "Invalid volume: Volume {id} must be complete, and no operation may be running on it, but its status is: \
+                     {}.",
                     volume.status
                 );
                 return Err(Refusal::Conflict(text).into());

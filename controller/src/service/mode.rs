@@ -210,13 +210,15 @@ fn seen(facts: &Facts, wanted: &Wanted) -> Result<(), String> {
     let storage = facts.agents.up(wanted.storage)?;
     let name = &storage.entry.name;
     let report = storage.export(wanted.volume).filter(|report| report.generation >= wanted.export);
-    let Some(report) = report else { return Err(format!("agent {name} is at it")) };
+    let Some(report) = report else { return Err(format!("agent {name} is working on it")) };
     if !wanted.modes.iter().all(|(name, mode)| seen_mode(&report, name) == *mode) {
-        return Err(obstacle(name, &report.problems).unwrap_or_else(|| format!("agent {name} is at it")));
+        return Err(
+            obstacle(name, &report.problems).unwrap_or_else(|| format!("agent {name} is working on it"))
+        );
     }
     if !is_drained(&report, wanted.barrier.as_ref()) {
         return Err(obstacle(name, &report.problems)
-            .unwrap_or_else(|| format!("agent {name} has not said that nothing is in flight any more")));
+            .unwrap_or_else(|| format!("agent {name} has not reported yet that no command is in flight")));
     }
     let Some((host, generation)) = wanted.connection else { return Ok(()) };
     let mode = wanted.modes.first().and_then(|(_, mode)| *mode);
@@ -225,8 +227,8 @@ fn seen(facts: &Facts, wanted: &Wanted) -> Result<(), String> {
     match host.connection(wanted.volume).report {
         Some(report) if report.generation >= generation && report.mode == mode => Ok(()),
         Some(report) if report.generation >= generation => Err(obstacle(name, &report.problems)
-            .unwrap_or_else(|| format!("the disk of {name} is not in its new mode yet"))),
-        _ => Err(format!("host {name} is at it")),
+            .unwrap_or_else(|| format!("the disk of host {name} does not have its new mode yet"))),
+        _ => Err(format!("host {name} is working on it")),
     }
 }
 

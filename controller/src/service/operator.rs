@@ -115,8 +115,8 @@ fn reset_status(
         && let Some(row) = rows.iter().find(|row| !row.holds_nothing())
     {
         return Err(invalid(format!(
-            "Volume {id} has attachment {} ({}), and a record that goes cuts nobody off: use os-force_detach, or DELETE \
-             of the attachment with force",
+            "Volume {id} has attachment {} ({}), and removing its record would not end its access: use os-force_detach, or \
+             DELETE of the attachment with force",
             row.id, row.status
         )));
     }

@@ -88,15 +88,15 @@ fn may_rotate(facts: &Facts, caller: &Caller, row: &AttachmentRow, force: bool) 
             return Ok(());
         }
         return Err(Refusal::Conflict(format!(
-            "attachment {} is of a client that logs in by itself: the secret stands in the connection_info that it was given, and it \
-             could not log in again after a loss of its session. Detach and attach it; or say that it may be so (force), and give the \
-             client its connection_info anew",
+            "attachment {} is of a client that logs in by itself: the secret stands in the connection_info that it was given, \
+             and it could not log in again after a loss of its session. Detach and attach it; or use force, and give the \
+             client its new connection_info",
             row.id
         )));
     };
     let agent = facts.agents.up(host).map_err(|why| {
         let why = format!(
-            "{why}: a host must know the new secret before its target wants it. Nothing was changed; try again when it answers"
+            "{why}: a host must know the new secret before its target demands it. Nothing was changed; try again when it answers"
         );
         told::down(facts, caller, why)
     })?;
@@ -119,7 +119,7 @@ fn not_at_work(volume: &VolumeRow) -> Result<(), Refusal> {
         // Growing does not change access, and may wait long for a host.
         None | Some(Operation::Extending | Operation::ErrorExtending) => Ok(()),
         Some(_) => Err(Refusal::Conflict(format!(
-            "Invalid volume: nothing may be at work at volume {}, but its status is: {}. Try again when it has ended",
+            "Invalid volume: no operation may be running on volume {}, but its status is: {}. Try again when it has ended",
             volume.id, volume.status
         ))),
     }

@@ -16,8 +16,8 @@ use crate::rules::Operation;
 use crate::store::{Abort, Db, VolumeRow};
 
 /// The fault of a snapshot that was given up while its agent makes it.
-const GIVEN_UP: &str = "it was set to error while its storage agent was to make it: it is available if the agent \
-                        makes it after all; delete it otherwise";
+const GIVEN_UP: &str = "it was set to error before its storage agent had made it: it becomes available if the agent still \
+    makes it; delete it otherwise";
 
 /// The fault of a snapshot that was given up before its agent was asked for it.
 const NEVER_SENT: &str =

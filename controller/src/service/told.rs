@@ -18,7 +18,7 @@ pub(super) const IN_REVIEW: &str = "nothing is changed at it until the operator 
 const PROBLEMS: &str = "its host or the volume's storage node has a problem: the operator sees which";
 
 /// The reason why a call is not answered yet.
-const WAITS: &str = "the volume's storage node, or its host, is at it or does not answer";
+const WAITS: &str = "the volume's storage node, or its host, is working on it or does not answer";
 
 /// The reason why a call is refused whose agent is down.
 const DOWN: &str = "the volume's storage node, or its host, is down: ask again when it is up, or ask the operator, who \

@@ -66,8 +66,8 @@ fn begin(
     if !rows.is_empty() {
         let who: Vec<_> = rows.iter().map(|row| told::who(facts, caller, row)).collect();
         let text = format!(
-            "Volume {of} cannot be exported while it is attached: what is copied while somebody writes is no state that it ever \
-             had. Detach {} first, or export a volume that is made from a snapshot of it.",
+            "Volume {of} cannot be exported while it is attached: a copy that is made while somebody writes has a state that \
+             the volume never had. Detach {} first, or export a volume that is made from a snapshot of it.",
             who.join(", ")
         );
         return Err(Refusal::Conflict(text).into());

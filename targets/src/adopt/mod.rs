@@ -75,10 +75,10 @@ impl Offer {
 pub fn judge(seen: &SeenTarget) -> Result<Offer, Vec<String>> {
     let (group, names) = names_of(seen)?;
     let (Some(view), Some(store)) = (&seen.view, &seen.store) else {
-        return Err(vec!["it went while it was looked at: look again".to_owned()]);
+        return Err(vec!["it was removed while it was looked at: look again".to_owned()]);
     };
     let Some(tpg) = view.tpg() else {
-        return Err(vec!["its portal group went while it was looked at: look again".to_owned()]);
+        return Err(vec!["its portal group was removed while it was looked at: look again".to_owned()]);
     };
     let mut judge = Judge { seen, names: &names, reasons: Vec::new() };
     judge.store(store, view);
@@ -138,7 +138,9 @@ pub fn names_of(seen: &SeenTarget) -> Result<(String, ExportNames), Vec<String>>
     if lun.shown > 1 {
         return one(format!("its backstore {path} is shown by {} LUNs: want one", lun.shown));
     }
-    let Some(store) = &seen.store else { return one(format!("its backstore {path} went: look again")) };
+    let Some(store) = &seen.store else {
+        return one(format!("its backstore {path} was removed meanwhile: look again"));
+    };
     let mut reasons = Vec::new();
     let iqn = Iqn::of_target(&seen.iqn).map_err(|error| reasons.push(error.to_string()));
     let number =
@@ -295,8 +297,8 @@ fn grant(initiator: &str, acl: &AclView, asks: bool) -> Result<Grant, String> {
         AclAuth::Inherits => {
             if acl.credentials.as_ref().is_some_and(|known| *known != Credentials::default()) {
                 return Err(
-                    "has CHAP credentials that nobody asks for (authentication=0): set authentication=1, or \
-                            take them away"
+                    "has CHAP credentials, and its portal group demands none (authentication=0): set authentication=1, or take \
+                     them away"
                         .to_owned(),
                 );
             }

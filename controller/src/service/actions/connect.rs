@@ -61,8 +61,8 @@ fn opened<'a>(
             Some(row) => row,
             None => {
                 return Err(Refusal::Invalid(format!(
-                    "Invalid volume: {} attachments of volume {id} share this initiator, and the connector is that of none: use \
-                     the attachments API.",
+                    "Invalid volume: {} attachments of volume {id} share this initiator, and none of them has this connector: \
+                     use the attachments API.",
                     several.len()
                 )));
             }

@@ -75,7 +75,7 @@ impl Fake {
     pub(super) fn given_up(&self, caller: &Caller, name: &str, confirm: &str) -> Result<HostLoss, Refusal> {
         drop(self.ask(caller)?);
         if confirm != name {
-            return Err(Refusal::Invalid("confirm: want the name of the host once more".to_owned()));
+            return Err(Refusal::Invalid("confirm: repeat the name of the host".to_owned()));
         }
         if name == "nosuch" { not_found("Host", name) } else { Ok(loss(name)) }
     }
