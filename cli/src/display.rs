@@ -451,7 +451,7 @@ impl Display for Planned {
         if self.steps.is_empty() {
             f.write_str("nothing to do")?;
             if self.blocked.is_empty() {
-                f.write_str(": nothing to do, all is as its spec says")?;
+                f.write_str(": all is as its spec says")?;
             }
         } else {
             let row = |step: &crate::output::PlannedStep| {

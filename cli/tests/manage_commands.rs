@@ -59,7 +59,7 @@ fn what_fails_says_how_to_give_up() {
 }
 
 #[test]
-fn a_volume_is_let_go_and_its_data_stays() {
+fn a_volume_is_unmanaged_and_its_data_stays() {
     let rig = Rig::new();
     let id = rig.volume("data");
     let gone = rig.json(&["volume", "unmanage", "data"]);

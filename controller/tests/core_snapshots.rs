@@ -231,7 +231,7 @@ async fn what_is_being_unmanaged_is_not_deleted_by_force() {
     for _ in 0..2 {
         act(&rig, snapshots[1], SnapshotAction::ForceDelete).await.unwrap();
     }
-    // What goes is let go, and not destroyed.
+    // What goes is unmanaged, and not destroyed.
     rig.storage.set_down(false);
     until_gone(&rig, snapshots[0]).await;
     assert!(!puts(&rig, snapshots[0]).contains(&"delete".to_owned()), "{:?}", puts(&rig, snapshots[0]));

@@ -628,7 +628,7 @@ fn the_prefix_of_target_names_never_changes() {
 }
 
 #[test]
-fn that_a_volume_was_let_go_is_kept_and_a_later_spec_takes_its_place() {
+fn that_a_volume_was_unmanaged_is_kept_and_a_later_spec_takes_its_place() {
     let (dir, first) = store();
     let keep = |store: &Store, counter: u64, content: &StoredContent| {
         store.put_spec(Kind::Volume, volume(1), &stamp(1, counter, 1), content, b"", &[]).unwrap();

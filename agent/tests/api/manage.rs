@@ -36,7 +36,7 @@ fn node() -> Node {
 }
 
 #[test]
-fn an_lv_is_served_with_what_it_holds_and_let_go_with_it() {
+fn an_lv_is_served_with_what_it_holds_and_unmanaged_with_it() {
     let (node, v) = (node(), volume(1));
     let agent = node.start();
     agent.make(take(&agent, &v, 1));
@@ -117,7 +117,7 @@ fn what_cannot_be_taken_is_refused_and_nothing_of_it_is_kept() {
 }
 
 #[test]
-fn a_snapshot_is_let_go_with_its_data_and_its_volume_stays() {
+fn a_snapshot_is_unmanaged_with_its_data_and_its_volume_stays() {
     let (node, v, s) = (revert::node(), volume(1), volume(2));
     let agent = node.start();
     agent.make(put_volume_spec(&v, 1, revert::thin()));

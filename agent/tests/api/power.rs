@@ -63,7 +63,7 @@ fn an_agent_that_died_before_it_flushed_is_no_excuse() {
 }
 
 #[test]
-fn what_was_let_go_stays_let_go() {
+fn what_was_unmanaged_stays_unmanaged() {
     let (node, v) = (Node::new(), volume(1));
     let agent = node.start();
     agent.make(put_volume(&v, 1));

@@ -265,7 +265,7 @@ fn the_list_says_of_each_lv_whether_and_why_not() {
 
 /// State of volume 2 / end of its export: steps of the unmanage.
 #[test]
-fn the_table_of_what_is_let_go() {
+fn the_table_of_what_is_unmanaged() {
     let released = |export_gone| Wanted::Released { export_gone };
     let fake = world("absent");
     assert_eq!(done(&released(false), &fake, 2), "Missing");
@@ -421,7 +421,7 @@ fn check_end(machine: &Machine, case: &Case, before: &BTreeMap<String, Row>) {
         assert!(pool || !fake.lvm().reads_zeros("vg0", &now["lv_name"]), "{lv} has lost its data");
         match (lv.as_str(), &case.second) {
             (_, Wanted::Released { export_gone: true }) if second => {
-                assert_eq!((&now["lv_name"], now["lv_tags"].as_str()), (lv, ""), "let go, under its name");
+                assert_eq!((&now["lv_name"], now["lv_tags"].as_str()), (lv, ""), "unmanaged, under its name");
             }
             ("data", _) if row != now => {
                 // It may have been given up under its new name. The tag goes only together with
@@ -498,7 +498,7 @@ proptest! {
 
 /// The control of "no data is lost": doomed data is lost.
 #[test]
-fn what_is_doomed_and_not_let_go_is_removed() {
+fn what_is_doomed_and_not_unmanaged_is_removed() {
     let fake = world("plain");
     let machine = Machine::new(&fake, groups());
     let case = Case {

@@ -106,47 +106,47 @@ before / exported: copy extend unmark
 before / apart: copy extend unmark
 before / withdrawn: -
 before / doomed: remove
-before / let go: disown
+before / unmanaged: disown
 no snapshot / exported: Missing
 no snapshot / apart: Missing
 no snapshot / withdrawn: -
 no snapshot / doomed: remove
-no snapshot / let go: disown
+no snapshot / unmanaged: disown
 inactive / exported: copy extend unmark
 inactive / apart: copy extend unmark
 inactive / withdrawn: activate
 inactive / doomed: remove
-inactive / let go: disown
+inactive / unmanaged: disown
 unfinished / exported: unmark
 unfinished / apart: unmark
 unfinished / withdrawn: drop copy
 unfinished / doomed: drop copy remove
-unfinished / let go: drop copy disown
+unfinished / unmanaged: drop copy disown
 of another / exported: drop copy copy extend unmark
 of another / apart: drop copy copy extend unmark
 of another / withdrawn: drop copy
 of another / doomed: drop copy remove
-of another / let go: drop copy disown
+of another / unmanaged: drop copy disown
 not ours / exported: Foreign
 not ours / apart: Foreign
 not ours / withdrawn: -
 not ours / doomed: remove
-not ours / let go: disown
+not ours / unmanaged: disown
 prepared / exported: -
 prepared / apart: exchange rename
 prepared / withdrawn: drop copy
 prepared / doomed: drop copy remove
-prepared / let go: drop copy disown
+prepared / unmanaged: drop copy disown
 exchanging / exported: rename
 exchanging / apart: rename
 exchanging / withdrawn: rename
 exchanging / doomed: drop copy
-exchanging / let go: rename disown
+exchanging / unmanaged: rename disown
 done / exported: -
 done / apart: -
 done / withdrawn: -
 done / doomed: remove
-done / let go: disown
+done / unmanaged: disown
 ";
 
 #[test]
@@ -168,7 +168,7 @@ fn the_table_of_reverts() {
             ("apart", to(1, true)),
             ("withdrawn", Wanted::Volume(thin(12, None))),
             ("doomed", Wanted::Doomed { export_gone: true }),
-            ("let go", Wanted::Released { export_gone: true }),
+            ("unmanaged", Wanted::Released { export_gone: true }),
         ] {
             let fake = stands(state);
             let seen = view_one(&fake.lvm(), &groups(), id(1), &wanted.beside()).unwrap();
