@@ -180,7 +180,7 @@ impl Present<'_> {
         match self.pages() {
             Pages::Left => {}
             Pages::Flush(disk) => {
-                self.plan.step(Op::Flush { disk }, "a path is withdrawn, and the cache is off")
+                self.plan.step(Op::Flush { disk }, "a path is withdrawn, and the cache is off");
             }
             Pages::Wait { node, why } => {
                 let why = format!(

@@ -163,7 +163,7 @@ impl Engine {
             }
             // Each volume's own pass tries the write again, and reports the problem.
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "new volumes are not handed out yet: the store cannot record them")
+                tracing::warn!(error = %Chain(&error), "new volumes are not handed out yet: the store cannot record them");
             }
         }
     }
