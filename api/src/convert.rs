@@ -77,7 +77,10 @@ fn source_from_wire(source: &v1::VolumeSource) -> Result<(Option<Source>, Option
         Some(Of::VolumeId(id)) => Ok((Some(Source::Volume(parse("source.volume_id", id)?)), None)),
         Some(Of::SnapshotId(id)) => Ok((Some(Source::Snapshot(parse("source.snapshot_id", id)?)), None)),
         Some(Of::Image(image)) => Ok((None, Some(image::from_wire(image)?))),
-        None => Err(SpecError::new("source", "names neither a volume, a snapshot nor an image")),
+        None => Err(SpecError::new(
+            "source",
+            "names no source that this release knows: neither a volume, a snapshot nor an image",
+        )),
     }
 }
 

@@ -158,6 +158,11 @@ impl Failure {
         Self::Lost { what: what.into(), fault: Box::new(fault) }
     }
 
+    /// Makes the failure of a look before anything was asked for.
+    pub(crate) fn unasked(self) -> Self {
+        if let Self::Lost { fault, .. } = self { Self::Controller(fault) } else { self }
+    }
+
     /// The exit code.
     pub fn exit(&self) -> Exit {
         match self {
@@ -233,8 +238,10 @@ impl Failure {
                 return connect_advice(address, io_kind(source)?);
             }
             Self::Controller(fault) => return fault.advice(),
+            Self::Lost { fault, .. } if self.exit() != Exit::Pending => return fault.advice(),
+            // Not "repeat": what has ended meanwhile would be done twice.
             Self::Lost { .. } => {
-                "What the controller has accepted goes on without this program. Repeat the command to wait for it."
+                "What the controller has accepted goes on without this program. Look at the object before you repeat the command."
             }
             Self::Left(left) => return left.advice.clone(),
             Self::Silent { .. } => REPEAT,

@@ -128,7 +128,7 @@ async fn a_host_of_an_earlier_release_is_not_asked_for_what_it_cannot() {
     // An attach that does not name the flag succeeds, and shows the flag as unsupported.
     let live = attach(&rig, volume, None).await;
     assert_eq!(flags(&live), (Cache::Off, None));
-    assert!(live.problems.iter().any(|text| text.starts_with("cache_unsupported: host host1")), "{live:?}");
+    assert!(live.problems.iter().any(|text| text.starts_with("cache_unsupported: host1")), "{live:?}");
     let refused =
         rig.service.set_cache(&admin(), live.attachment.id, Cache::Off, LONG).await.map_err(in_words);
     assert!(matches!(refused, Err(Refusal::Conflict(_))), "{refused:?}");

@@ -150,7 +150,7 @@ async fn rotate(rig: &Rig, caller: &Caller, volume: VolumeId) -> Refusal {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotation_of_secrets_tells_its_project_of_no_agent() {
-    const WAITS: &str = "or its host, is at it or does not answer";
+    const WAITS: &str = "or its host, is working on it or does not answer";
     let rig = Rig::new(1).await;
     let volume = rig.volume(true).await;
     let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;

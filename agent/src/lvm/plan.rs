@@ -649,7 +649,7 @@ fn plan_growth(plan: &mut Plan<VolumeOp>, growing: Growing<'_>, spec: &VolumeSpe
             return plan.step(op, "what it grows by is zeroed");
         }
         Some(seen) => {
-            plan.step(VolumeOp::RemoveGrowth { lv: growth.clone() }, "it has not the size that is missing");
+            plan.step(VolumeOp::RemoveGrowth { lv: growth.clone() }, "its size is not what the volume lacks");
             available = ByteSize(available.0.saturating_add(seen.size.0));
         }
         None => {}

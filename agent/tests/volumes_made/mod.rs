@@ -112,7 +112,7 @@ proptest! {
     fn whatever_is_there_only_the_absent_is_planned_otherwise(world in any_world()) {
         let fake = world.build();
         let seen = view(&fake.lvm(), &groups_with(world.wipes)).unwrap();
-        for (id, wanted) in World::wishes(&world) {
+        for (id, wanted) in World::specs(&world) {
             let Wanted::Volume(spec) = wanted else { continue };
             let again = plan(&made(spec), &seen, id);
             for step in &again.steps {

@@ -37,7 +37,8 @@ impl Display for VolumeReverted {
         }
         write!(
             f,
-            "volume {volume}: accepted, not reverted yet; repeat the command to wait for it, or look with `mooring volume show {}`",
+            "volume {volume}: accepted, not reverted yet; look with `mooring volume show {}`: while it is reverting, the same command \
+             waits for it",
             self.volume_id
         )
     }

@@ -65,7 +65,13 @@ pub(crate) async fn rotate(client: &Client, args: &RotateArgs) -> Result<Reply<S
     let (done, of) = match client.read::<Attachments>(call).await {
         Ok(of) => (true, of),
         Err(fault) if fault.status() == Some(504) => {
-            let mut attachments = attachment::of_volume(client, Some(&found.id)).await?;
+            let seen = attachment::of_volume(client, Some(&found.id)).await;
+            let mut attachments = seen.map_err(|failure| match failure {
+                Failure::Controller(fault) => {
+                    Failure::lost(format!("the rotation of volume {}", found.id), *fault)
+                }
+                other => other,
+            })?;
             attachments.retain(|live| live.secret_rotation.is_some());
             (attachments.is_empty(), Attachments { attachments })
         }

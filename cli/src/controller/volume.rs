@@ -299,7 +299,8 @@ pub(crate) async fn extend(client: &Client, args: &ExtendArgs) -> Result<Reply<V
     let mut asked = false;
     loop {
         // A volume that is being extended has the old size until the end.
-        let Some(now) = settled(client, volume, "extending").await? else {
+        let settled = settled(client, volume, "extending").await;
+        let Some(now) = settled.map_err(|failure| if asked { failure } else { failure.unasked() })? else {
             return Err(Failure::Refused("the volume was deleted meanwhile".to_owned()));
         };
         let grows = now.status == "extending";

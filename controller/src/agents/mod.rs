@@ -35,6 +35,7 @@ use tokio::time::Instant;
 use crate::domain::AgentEntry;
 use crate::domain::Transport;
 use crate::rules::transport::Served;
+use crate::schedule::capabilities;
 use crate::store::AgentRow;
 use crate::store::leases::Said;
 use exports::Exports;
@@ -243,6 +244,14 @@ impl Agent {
         let state = self.state();
         let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
         pools.iter().find(|known| known.name == pool).and_then(|pool| pool.discard) == Some(true)
+    }
+
+    /// Returns the reason why a pool takes nothing new, by the last report. `None` also if the
+    /// agent has not reported that.
+    pub(crate) fn closed(&self, pool: &str) -> Option<String> {
+        let state = self.state();
+        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
+        pools.iter().find(|known| known.name == pool).and_then(capabilities::closed)
     }
 
     /// Returns the reasons why a pool has failed, by the last report. Empty if it has not, or if

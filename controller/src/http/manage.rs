@@ -103,7 +103,9 @@ async fn shown<B: Backend>(app: &App<B>, ctx: &Ctx, in_full: bool) -> Answer {
     let host = host(ctx.query.get("host"), ctx.query.get("cluster"))?;
     let known = ctx.query.knows(&["host", "cluster"], ctx.version)?;
     let mut lvs = app.backend().manageable_volumes(&ctx.caller, &host).await?;
-    lvs.retain(|_| known);
+    if !known {
+        return Ok(Json(json!({ "manageable-volumes": [] })));
+    }
     sort(ctx, &mut lvs)?;
     let view = |lv: &ManageableVolume| {
         let mut view = json!({

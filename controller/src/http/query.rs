@@ -43,7 +43,7 @@ impl Query {
         }
         let mut seen = BTreeSet::new();
         if let Some((twice, _)) = pairs.iter().find(|(key, _)| !seen.insert(key)) {
-            let shown: String = twice.chars().take(64).collect();
+            let shown = short(twice);
             return Err(Fault::bad_request(format!("The query string says '{shown}' twice.")));
         }
         Ok(Self(pairs))
@@ -82,7 +82,7 @@ impl Query {
         match self.0.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some((key, _)) => {
-                let shown: String = key.chars().take(64).collect();
+                let shown = short(key);
                 Err(Fault::bad_request(format!(
                     "The query string says '{shown}', which this list does not know."
                 )))
@@ -98,7 +98,7 @@ impl Query {
             .pairs()
             .map(|(key, _)| key)
             .filter(|key| !known.contains(key) && !COMMON.contains(key))
-            .map(|key| key.chars().take(64).collect::<String>())
+            .map(short)
             .collect();
         if !unknown.is_empty() && version >= Version::STRICT_FILTERS {
             return Err(unknown_filters(&unknown));
@@ -136,7 +136,7 @@ impl Query {
             }
             match of.key(plain).filter(|key| key.everybody || ctx.caller.admin) {
                 Some(key) => query.filters.extend(tests(key, value, part, ctx)?),
-                None => unknown.push(plain.chars().take(64).collect::<String>()),
+                None => unknown.push(short(plain)),
             }
         }
         if !unknown.is_empty() {
@@ -148,7 +148,7 @@ impl Query {
         bounded(&query.filters)?;
         for (name, down) in self.orders()? {
             let Some(key) = of.key(name).filter(|key| key.sorts) else {
-                let shown: String = name.chars().take(64).collect();
+                let shown = short(name);
                 return Err(Fault::invalid_input(format!("Sort key supplied is invalid: {shown}")));
             };
             query.sort.push((key, down));
@@ -290,7 +290,7 @@ fn on_host(text: &str) -> Test {
 
 fn truth(name: &str, text: &str) -> Result<bool, Fault> {
     schema::boolean(text).ok_or_else(|| {
-        let shown: String = text.chars().take(64).collect();
+        let shown = short(text);
         Fault::bad_request(format!("Value '{shown}' for '{name}' is not a boolean."))
     })
 }
@@ -356,6 +356,11 @@ fn instant(text: &str) -> Option<Timestamp> {
     }
     let naive: DateTime = text.parse().ok()?;
     TimeZone::UTC.to_timestamp(naive).ok()
+}
+
+/// The beginning of a key or value, for a refusal.
+fn short(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 #[cfg(test)]

@@ -208,7 +208,7 @@ fn failed(reported: &v1::Pool) -> Option<String> {
 /// Returns the reason why a pool takes nothing new, by its agent's report: its agent would refuse
 /// each request. `None`: it takes them, or the agent is of an earlier release and does not report
 /// how full the pool is.
-fn closed(reported: &v1::Pool) -> Option<String> {
+pub(crate) fn closed(reported: &v1::Pool) -> Option<String> {
     let levels = [
         ("data", reported.data_used, THIN_POOL_DATA_CLOSED),
         ("metadata", reported.metadata_used, THIN_POOL_METADATA_CLOSED),

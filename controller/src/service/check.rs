@@ -39,7 +39,8 @@ impl Service {
             }
             Err(_) if agent.can_turn_cache_off() == Some(false) => {
                 let text = format!(
-                    "the agent of attachment {id}'s host is of an earlier release, and cannot look at disks: update it"
+                    "attachment {id}{}: the host's agent is of an earlier release, and cannot look at disks: update it",
+                    told::on_host(&self.facts, caller, &row)
                 );
                 return Err(Refusal::Conflict(text));
             }
@@ -48,7 +49,8 @@ impl Service {
             }
         };
         if check.disk.is_none() {
-            let text = format!("the host of attachment {id} has no verified disk now: see the attachment");
+            let on = told::on_host(&self.facts, caller, &row);
+            let text = format!("attachment {id}{on}: the host has no verified disk now: see the attachment");
             return Err(Refusal::Conflict(text));
         }
         Ok(AttachmentCheck { attachment: id, volume: row.volume, host: name, check })

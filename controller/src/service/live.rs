@@ -129,7 +129,7 @@ pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<
                     add_host(&mut live, &agent.entry.name, &report);
                 }
                 if let Err(why) = cache::may_be(&agent, live.attachment.cache) {
-                    live.problems.push(format!("cache_unsupported: host {}: {why}", agent.entry.name));
+                    live.problems.push(format!("cache_unsupported: {}: {why}", agent.entry.name));
                 }
             }
         }

@@ -214,6 +214,7 @@ fn extend(
         rules::types::check_size(&of.extra_specs, &of.name, to_gib)?;
     }
     quotas::check_extend(facts, db, volume, to_gib)?;
+    volumes::not_closed(facts, caller, volume)?;
     check_space(facts, db, volume, to_gib - from_gib)?;
     db.begin_growth(id, to_gib)?;
     volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
@@ -246,7 +247,6 @@ fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 /// Refuses a growth that certainly does not fit. The agent decides about the rest.
 fn check_space(facts: &Facts, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
     let own = place::own_pool(facts, db, volume)?;
-    volumes::not_closed(own.as_ref(), volume)?;
     let kind = if volume.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
     let left = own.as_ref().and_then(|pool| pool.capacity.available(Some(kind)));
     let more = u64::from(more_gib) * volume_specs::GIB;

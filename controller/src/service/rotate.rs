@@ -95,20 +95,22 @@ fn may_rotate(facts: &Facts, caller: &Caller, row: &AttachmentRow, force: bool) 
         )));
     };
     let agent = facts.agents.up(host).map_err(|why| {
-        let why = format!(
-            "{why}: a host must know the new secret before its target demands it. Nothing was changed; try again when it answers"
-        );
-        told::down(facts, caller, why)
+        Refusal::Unavailable(format!(
+            "{}: a host must know the new secret before its target demands it. Nothing was changed; try again when it answers",
+            told::why_down(facts, caller, why)
+        ))
     })?;
     let Some(report) = agent.connection(row.volume).report else {
-        let text = format!("the host of attachment {} has not said yet how it stands: try again", row.id);
+        let on = told::on_host(facts, caller, row);
+        let text = format!("attachment {}{on}: the host has not said yet how it stands: try again", row.id);
         return Err(Refusal::Unavailable(text));
     };
     if report.secrets.is_none() {
         return Err(Refusal::Conflict(format!(
-            "the host of attachment {0} does not say which secrets it knows: its agent or mooring-sessiond is of an earlier release, \
+            "attachment {0}{1}: the host does not say which secrets it knows: its agent or mooring-sessiond is of an earlier release, \
              or does not answer. Update both and restart them (no session is lost by that), or see `mooring attachment show {0}`",
-            row.id
+            row.id,
+            told::on_host(facts, caller, row)
         )));
     }
     Ok(())

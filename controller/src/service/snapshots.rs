@@ -15,7 +15,7 @@ use super::volumes::check_metadata;
 use super::{Refusal, Service, not_in_review, quotas, text_limit, view, volumes};
 use crate::domain::{AttachStatus, Caller, Hints, MetadataChange, NewSnapshot, Snapshot, VolumeStatus};
 use crate::error::announced_attachments;
-use crate::flow::{Facts, place, volume_specs};
+use crate::flow::{Facts, volume_specs};
 use crate::list::{ListQuery, Page};
 use crate::policy::Target;
 use crate::quota::Delta;
@@ -68,7 +68,7 @@ fn create(facts: &Facts, db: &Db<'_>, caller: &Caller, new: NewSnapshot) -> Resu
     if !volume.is_thin() {
         return Err(Refusal::Invalid(thick(volume.id)).into());
     }
-    volumes::not_closed(place::own_pool(facts, db, &volume)?.as_ref(), &volume)?;
+    volumes::not_closed(facts, caller, &volume)?;
     let type_name = db.type_by_id(volume.type_id)?.map_or_else(String::new, |found| found.name);
     quotas::check(facts, db, &volume.project, &Delta::snapshot(&type_name, volume.size_gib))?;
     let (id, at) = (VolumeId::random(), volume.agent);

@@ -60,7 +60,12 @@ pub(super) fn who(facts: &Facts, caller: &Caller, row: &AttachmentRow) -> String
 
 /// Returns the refusal of a call whose agent is down, for this caller.
 pub(super) fn down(facts: &Facts, caller: &Caller, why: String) -> Refusal {
-    Refusal::Unavailable(words(facts, caller, why, DOWN))
+    Refusal::Unavailable(why_down(facts, caller, why))
+}
+
+/// Returns the reason why an agent does not answer, for this caller.
+pub(super) fn why_down(facts: &Facts, caller: &Caller, why: String) -> String {
+    words(facts, caller, why, DOWN)
 }
 
 /// Returns the reason why a volume's pool cannot serve a new type, for this caller: only one who

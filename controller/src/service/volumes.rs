@@ -15,7 +15,7 @@ use crate::flow::place::{nowhere, zone_of};
 use crate::flow::{self, Facts, volume_specs};
 use crate::policy::Target;
 use crate::rules::{self, Operation};
-use crate::schedule::{Pool, PoolRef};
+use crate::schedule::PoolRef;
 use crate::store::{Abort, AttachmentRow, Db, Event, KeptOperations, Place, VolumeRow, id_is_taken};
 
 /// Most keys in a volume's metadata.
@@ -48,14 +48,14 @@ pub(super) fn not_a_source(db: &Db<'_>, id: VolumeId) -> Result<(), Abort> {
 }
 
 /// Refuses a snapshot or growth of a volume whose pool takes nothing new: its agent would refuse it
-/// after the call was accepted. How full the pool is, operators read at its host.
-pub(super) fn not_closed(own: Option<&Pool>, volume: &VolumeRow) -> Result<(), Refusal> {
-    if own.is_none_or(|pool| pool.capacity.closed.is_none()) {
-        return Ok(());
-    }
+/// after the call was accepted. The reason is that of the agent's last report.
+pub(super) fn not_closed(facts: &Facts, caller: &Caller, volume: &VolumeRow) -> Result<(), Refusal> {
+    let agent = facts.agents.by_id(volume.agent);
+    let Some(why) = agent.and_then(|agent| agent.closed(&volume.pool)) else { return Ok(()) };
+    let next = if told::reads(facts, caller) { why } else { "ask the operator for room".to_owned() };
     Err(Refusal::Invalid(format!(
-        "Invalid volume: the pool of volume {} is almost full, and takes no snapshot and no growth: try again when there is \
-         room in it, or ask the operator",
+        "Invalid volume: the pool of volume {} is almost full, and takes no snapshot and no growth: {next}. Try again some \
+         seconds after there is room in it",
         volume.id
     )))
 }

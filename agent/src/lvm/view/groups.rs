@@ -146,10 +146,11 @@ fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGro
         Some(format!("a disk of volume group {name} is missing: see pvs and vgreduce(8)"))
     } else if attr(0) == Some(b'r') {
         Some(format!("volume group {name} is read-only: run vgchange --permission rw {name}"))
-    } else if matches!(attr(5), Some(b'c' | b's')) {
+    } else if attr(5) == Some(b's') {
         Some(format!(
-            "volume group {name} is shared with other hosts, and Mooring wants groups of one host: once no other host uses \
-             it, run vgchange --lock-type none {name}, see lvmlockd(8)"
+            "volume group {name} is shared with other hosts, and Mooring needs groups of one host: once no other host uses \
+             it, and none of its LVs is active (all hosts detached, vgchange -an {name}), run vgchange --lock-type none {name}, \
+             see lvmlockd(8)"
         ))
     } else {
         None

@@ -150,7 +150,10 @@ impl SeenPool {
                 let taken = self.metadata.unwrap_or(0) / 100;
                 said.push(format!("{taken} % of its metadata are taken: {extend}"));
             }
-            Fullness::Full => said.push(format!("its metadata are full, and writes of hosts fail: {extend}")),
+            Fullness::Full => said.push(format!(
+                "its metadata are full, and writes of hosts fail: {extend}; if it stays read-only, see dmesg and lvconvert \
+                 --repair {group}/{name}"
+            )),
         }
         if self.fullness() == Fullness::Closed {
             said.push("until then it takes no new volume, snapshot or growth".to_owned());

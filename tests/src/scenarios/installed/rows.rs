@@ -24,8 +24,8 @@ pub(super) const ATTACHED: &[Row] = &[
     ("session list --volume verbs", 0, "\"missing\": false"),
     ("volume rotate-secrets verbs --timeout 120", 0, "\"done\": true"),
     ("volume cut verbs", 4, "every read and write would end with an error"),
-    ("host forget storage1", 0, "nothing is forgotten of a host that answers"),
-    ("host forget storage1 --yes", 4, "nothing is forgotten of a host that answers"),
+    ("host forget storage1", 0, "a host that answers cannot be forgotten"),
+    ("host forget storage1 --yes", 4, "a host that answers cannot be forgotten"),
 ];
 
 /// Commands for a volume with a snapshot that nobody has attached, and for all that is no volume.

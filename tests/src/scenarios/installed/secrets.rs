@@ -82,7 +82,7 @@ impl Machine<'_> {
         self.sh("systemctl restart mooring-agent mooring-controller")?;
         for unit in ["mooring-agent", "mooring-controller"] {
             let said = format!(
-                "journalctl --no-pager -o cat -u {unit} | grep -q 'all lines below the first key can go'"
+                "journalctl --no-pager -o cat -u {unit} | grep -q 'all lines below the first key can be removed'"
             );
             wait_for(&format!("{unit} to have sealed everything anew"), Duration::from_secs(30), || {
                 Ok(self.sh(&said).is_ok().then_some(()))
