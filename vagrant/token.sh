@@ -1,6 +1,6 @@
 #!/bin/sh
 # token.sh NAME ROLE: on the controller, prints the line by which NAME joins. Only for a machine that has not joined, or was made
-# anew: an older one of that name is let go.
+# anew: an older one of that name is revoked.
 set -eu
 
 [ $# = 2 ] || { echo "usage: token.sh NAME ROLE" >&2; exit 2; }

@@ -145,9 +145,6 @@ fn slow() -> Rig {
     rig
 }
 
-/// Time within which a host that is force-detached has nothing left.
-const ENDED: Duration = Duration::from_secs(5);
-
 #[test]
 fn an_order_to_end_ends_the_wait_of_a_refused_session() {
     for how in [End::Cut, End::Logout] {
@@ -158,7 +155,7 @@ fn an_order_to_end_ends_the_wait_of_a_refused_session() {
         rig.target.revoke(INITIATOR);
         rig.until("refused", |status| says(status, "0202") && status.retry_in_ms.is_some());
         assert_eq!(rig.links().len(), 3, "its paths wait with it");
-        assert_eq!(rig.client().end(rig.volume, how, ENDED).unwrap(), None);
+        assert_eq!(rig.client().end(rig.volume, how, PATIENCE).unwrap(), None);
         assert_eq!((rig.host.sessions(), rig.host.disks(), rig.links()), (vec![], vec![], vec![]));
         assert_eq!(rig.journal(), Vec::<String>::new());
     }

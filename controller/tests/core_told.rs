@@ -194,7 +194,7 @@ async fn a_refusal_names_hosts_to_those_only_who_see_them() {
     let broken = (v1::ConnectionPhase::Recovering, v1::Problem::default());
     rig.hosts[0].state().knobs.broken = Some(broken);
     let refused = rig.service.check_disk(&user, id).await.unwrap_err();
-    hides(refused, &format!("attachment {id} has no verified disk"), &["host1"]);
+    hides(refused, &format!("attachment {id}: the host has no verified disk"), &["host1"]);
 
     // The older calls.
     let volume = rig.volume(false).await;

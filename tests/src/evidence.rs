@@ -50,10 +50,10 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
     Ok(())
 }
 
-/// Fails if something took longer than a bound that is to be kept. The error is a [`WaitRanOut`]:
-/// the machine may have been too slow.
+/// Fails if something took longer than a bound that is to be kept, with the patience of
+/// [`wait_for`]. The error is a [`WaitRanOut`]: the machine may have been too slow.
 pub fn within(what: &str, took: Duration, limit: Duration) -> Result<()> {
-    if took > limit {
+    if took > limit * PATIENCE {
         let took = took.as_secs_f64();
         return Err(WaitRanOut::new(format!("{what}, which took {took:.1} s"), limit).into());
     }
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn what_took_too_long_is_a_wait_that_ran_out() {
         let limit = Duration::from_secs(2);
-        within("the ACL", limit, limit).unwrap();
-        let late = within("the ACL", Duration::from_millis(2_100), limit).unwrap_err();
+        within("the ACL", limit * PATIENCE, limit).unwrap();
+        let late = within("the ACL", Duration::from_millis(6_100), limit).unwrap_err();
         assert!(late.is::<WaitRanOut>(), "{late}");
-        assert_eq!(late.to_string(), "waited 2 s in vain for the ACL, which took 2.1 s");
+        assert_eq!(late.to_string(), "waited 2 s in vain for the ACL, which took 6.1 s");
     }
 }

@@ -108,7 +108,9 @@ pub(super) fn next(programs: &Programs) -> Result<()> {
 }
 
 fn on(programs: &Programs, kernel: Kernel) -> Result<()> {
-    let mut options = RigOptions::standard(0).named("installed").kernel(kernel);
+    let mut options = RigOptions::standard(0)
+        .named(if kernel == Kernel::Next { "installed-trixie" } else { "installed" })
+        .kernel(kernel);
     if let Some(storage) = options.vms.first_mut() {
         *storage = VmSpec { systemd: true, memory_mib: 1536, ..VmSpec::storage() };
     }

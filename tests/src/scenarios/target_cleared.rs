@@ -21,9 +21,9 @@ const HALF_MINUTE: Duration = Duration::from_secs(30);
 /// Time within which one ACL is back, from the moment that the agent runs again.
 const ACL_BACK: Duration = Duration::from_secs(2);
 /// Time within which everything is back. Some thirty folders, links and values are made anew, and
-/// an emulated processor takes 1 to 3 s for that and for the questions about the tree, a busy one
-/// three times as long. The resync is sixty times as far away.
-const ALL_BACK: Duration = Duration::from_secs(10);
+/// an emulated processor takes 1 to 3 s for that and for the questions about the tree. The resync
+/// is ten minutes away.
+const ALL_BACK: Duration = Duration::from_secs(5);
 /// `SIGSTOP`
 const STOP: u8 = 19;
 /// `SIGCONT`

@@ -341,7 +341,7 @@ echo $code > /root/leaks/code
         let left = said.split_once("It goes with:").context("the tour says how it goes")?.1;
         for words in left.lines().filter_map(|line| line.strip_prefix("  mooring ")) {
             // The attachment that was cut off is gone already.
-            self.mooring(&format!("{words} --timeout 240 || true"))?;
+            self.mooring(&format!("{words} --timeout 240 2>&1 || true"))?;
         }
         let rest = self.mooring("volume list")? + &self.mooring("type list")?;
         check(!rest.contains("mooring-demo"), || format!("of the tour something is left: {rest}"))?;

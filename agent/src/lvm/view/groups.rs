@@ -136,7 +136,7 @@ fn two_of_one_name(listed: &config::Group, first: &RawVg, other: &RawVg) -> Stri
 
 fn seen_group(listed: &config::Group, raw: &RawVg, others: &[&RawVg]) -> SeenGroup {
     let name = &listed.name;
-    // vg_attr(8): w/r, resizeable, exported, partial, policy, clustered or shared.
+    // vg_attr(8): w/r, resizeable, exported, partial, policy, shared.
     let attr = |index: usize| raw.attr.as_bytes().get(index).copied();
     let trouble = if let Some(other) = others.first() {
         Some(two_of_one_name(listed, raw, other))
@@ -378,7 +378,7 @@ mod tests {
             ("wz-pn-", Some("is missing")),
             ("rz--n-", Some("--permission rw vg0")),
             ("wz--ns", Some("--lock-type none vg0")),
-            ("wz--nc", Some("is shared with other hosts")),
+            ("wz--nc", None),
         ] {
             let (name, uuid, attr) = ("vg0".to_owned(), "vg0".to_owned(), attr.to_owned());
             let raw = RawVg { name, uuid, size: 8 << 20, free: 8 << 20, extent: 4 << 20, attr };

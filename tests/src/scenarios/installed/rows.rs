@@ -111,7 +111,6 @@ impl Machine<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     /// The recorded list of the commands of all programs.
     const RECORDED: &str = include_str!(

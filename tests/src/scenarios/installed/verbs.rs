@@ -68,7 +68,7 @@ impl Machine<'_> {
         self.cut(&path)?;
         self.mooring(&format!("detach {id}"))?;
         self.rows(TO_CONTROLLER, &id, DETACHED)?;
-        self.let_go()?;
+        self.snapshot_unmanaged()?;
         self.renamed()?;
         self.by_hand(&id)?;
         self.rows("", &id, BESIDE)?;
@@ -145,7 +145,7 @@ impl Machine<'_> {
     }
 
     /// A snapshot is forgotten, and its LV is kept.
-    fn let_go(&self) -> Result<()> {
+    fn snapshot_unmanaged(&self) -> Result<()> {
         let taken = self.mooring("snapshot create verbs two --timeout 120")?;
         check(taken["done"] == true, || taken.to_string())?;
         let gone = self.mooring("snapshot unmanage two --timeout 120")?;
@@ -172,7 +172,7 @@ impl Machine<'_> {
         let shown: Value = serde_json::from_str(&shown).context("parse the answer of `agent show`")?;
         let to_agent = format!("mooring --agent {AGENT} --cluster {} --json", text(&shown, "cluster_id")?);
         self.rows(&to_agent, id, BY_HAND)?;
-        self.rows(&format!("timeout 5 {to_agent}"), id, ENDLESS)
+        self.rows(&format!("timeout 30 {to_agent}"), id, ENDLESS)
     }
 
     /// A volume from the snapshot; the volume returns to it and gets another type; all are deleted.
