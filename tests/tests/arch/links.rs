@@ -130,7 +130,7 @@ fn places(text: &str) -> Vec<(&str, &str)> {
             }
             if is_long_name(code) {
                 names.push(code);
-            } else if before.ends_with('(') && code.ends_with(".rs") {
+            } else if before.ends_with('(') && Path::new(code).extension().is_some_and(|of| of == "rs") {
                 found.extend(names.drain(..).map(|name| (name, code)));
             }
         }
