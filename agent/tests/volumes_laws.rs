@@ -692,7 +692,7 @@ fn obstacles_say_what_was_found_and_what_to_do() {
     fake.lvm().add_volume("vg1", &name(1), 8 * MIB, &[LV_TAG]);
     let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg0", 8)));
     assert!(
-        kind == BlockedKind::Birth && text.contains("it lies in volume group vg1, and vg0 is wanted"),
+        kind == BlockedKind::Birth && text.contains("it lies in volume group vg1, and its spec names vg0"),
         "{text}"
     );
     let (kind, text) = blocked(&fake, &Wanted::Volume(spec(1, "vg1", 1032)));

@@ -211,7 +211,10 @@ async fn what_cannot_be_rotated_is_refused_and_changes_nothing() {
     // Another operation is at work at the volume; the volume is in review.
     rig.write("UPDATE volumes SET operation = 'uploading'");
     let busy = rotate(&rig, volume, all(), LONG).await.map_err(in_words);
-    assert!(matches!(&busy, Err(Refusal::Conflict(text)) if text.contains("at work")), "{busy:?}");
+    assert!(
+        matches!(&busy, Err(Refusal::Conflict(text)) if text.contains("an operation is running")),
+        "{busy:?}"
+    );
     rig.write("UPDATE volumes SET operation = NULL");
     assert_eq!((at_target(&rig, volume), at_host(&rig, 0, volume)), before);
     assert_eq!(live(&rig, id).await.secret_rotation, None);

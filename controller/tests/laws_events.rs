@@ -113,7 +113,8 @@ impl Run {
         for row in self.rig.texts(sql) {
             let [words, access, of, _] = row.split('|').collect::<Vec<_>>()[..] else { panic!("{row}") };
             assert!(self.legal.contains(words), "no legal row: {row}");
-            // Only a native host has a path, and its path is wanted as soon as its grant is in force.
+            // Only a native host has a path, and its path is wanted as soon as its grant is in
+            // force.
             let wanted = match access.parse::<u8>().unwrap() {
                 20 => "client",
                 access if access % 10 > 0 => "native",

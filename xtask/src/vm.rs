@@ -45,7 +45,8 @@ enum Verb {
     /// Build the VMs' images: root file system, kernel, PID 1. Kept under target/rig; a second
     /// build takes seconds.
     Build {
-        /// The kernel: stable, backports, cloud, or next (of the next Debian release, with its root).
+        /// The kernel: stable, backports, cloud, or next (of the next Debian release, with its
+        /// root).
         #[arg(long, value_name = "KERNEL", default_value = "stable", value_parser = parse_kernel)]
         kernel: Kernel,
         /// Build root file system and kernel again from Debian's present packages.

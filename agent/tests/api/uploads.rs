@@ -251,7 +251,7 @@ fn a_taken_name_a_full_disk_and_no_program_are_told_and_leave_nothing() {
         assert_eq!(problem.cure(), v1::Cure::Operator);
         assert_eq!(names(&folder), ["taken"]);
     };
-    refused(2, "taken", FIRST, v1::ImageFormat::Raw, "taken is there already");
+    refused(2, "taken", FIRST, v1::ImageFormat::Raw, "taken exists already");
     refused(3, "new", SECOND, v1::ImageFormat::Raw, "is full");
     // The copy is not tried again by itself.
     node.fake.images().set_room(None);

@@ -121,7 +121,7 @@ fn not_at_work(volume: &VolumeRow) -> Result<(), Refusal> {
         // Growing does not change access, and may wait long for a host.
         None | Some(Operation::Extending | Operation::ErrorExtending) => Ok(()),
         Some(_) => Err(Refusal::Conflict(format!(
-            "Invalid volume: no operation may be running on volume {}, but its status is: {}. Try again when it has ended",
+            "Invalid volume: an operation is running on volume {} (its status is: {}). Try again when it has ended",
             volume.id, volume.status
         ))),
     }

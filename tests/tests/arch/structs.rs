@@ -1,5 +1,5 @@
-//! Number of fields of a struct in product code. Rows, wire, configuration and layouts of the kernel
-//! are listed: they have a field for each column, key or member.
+//! Number of fields of a struct in product code. Rows, wire, configuration and layouts of the
+//! kernel are listed: they have a field for each column, key or member.
 
 use std::collections::BTreeSet;
 

@@ -153,7 +153,7 @@ fn s53_what_has_no_common_transport_is_refused() {
     let text = refused(&member, &over_fc, &plain.connector());
     assert!(text.contains("no common transport") && text.contains("storage_protocol FC"), "{text}");
     let text = refused(&member, &over_iscsi, &node.connector_over_fc());
-    assert!(text.contains("offers FC, storage agent s2 serves iSCSI"), "{text}");
+    assert!(text.contains("offers FC, storage agent of the volume serves iSCSI"), "{text}");
     let mut half = node.connector_over_fc();
     half.as_object_mut().unwrap().remove("wwnns");
     assert!(refused(&member, &over_fc, &half).contains("wwnns"));
