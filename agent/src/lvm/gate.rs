@@ -29,7 +29,7 @@ const TIMES_USUAL: u32 = 4;
 const HANGS_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// Options of reports that are followed by a value.
-const WITH_VALUE: [&str; 4] = ["--reportformat", "--units", "-o", "--select"];
+const WITH_VALUE: [&str; 5] = ["--config", "--reportformat", "--units", "-o", "--select"];
 
 /// The groups that a report reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn a_report_that_hangs_refuses_those_that_read_all_of_its_groups() {
-        const LINE: &str = "vgs --reportformat json --units b --nosuffix -o vg_name vg1";
+        const LINE: &str =
+            "vgs --config log/report_command_log=0 --reportformat json --units b --nosuffix -o vg_name vg1";
         let (go, wait) = mpsc::channel();
         let gate = Arc::new(Gated::new(Arc::new(Hanging(Mutex::new(wait)))));
         let first = {

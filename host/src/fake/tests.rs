@@ -456,8 +456,7 @@ fn lvm(machine: &FakeMachine, line: &str) -> (i32, String, String) {
     (output.status, String::from_utf8(output.stdout).unwrap(), output.stderr)
 }
 
-const VGS: &str =
-    "vgs --reportformat json --units b --nosuffix -o vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
+const VGS: &str = "vgs --config log/report_command_log=0 --reportformat json --units b --nosuffix -o vg_name,vg_uuid,vg_size,vg_free,vg_extent_size,vg_attr";
 const LVS: &str = "lvs --reportformat json --units b --nosuffix -o lv_name,lv_uuid,vg_name,lv_size,lv_tags,lv_attr,lv_active,lv_path,lv_device_open";
 const CREATE: &str = "lvcreate --yes --wipesignatures n --zero n --size 5000000b --name lv0 --addtag mooring --addtag mooring.new vg0";
 
@@ -542,6 +541,8 @@ fn a_group_that_lvm_cannot_read_hides_no_other() {
     machine.lvm().set_sick("vg1", Some("  unreadable\n"));
     let (status, stdout, stderr) = lvm(&machine, VGS);
     assert_eq!((status, stderr.as_str()), (5, "  unreadable\n"));
+    let by_its_own_settings = VGS.replace("--config log/report_command_log=0 ", "");
+    assert_eq!(lvm(&machine, &by_its_own_settings).2, "", "the report has the messages");
     assert!(stdout.contains("vg0") && !stdout.contains("vg1"), "{stdout}");
     assert_eq!(lvm(&machine, &format!("{VGS} vg0")).0, 0, "only what is named is read");
     let (status, stdout, stderr) = lvm(&machine, &format!("{VGS} vg0 vg2"));

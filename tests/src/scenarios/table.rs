@@ -237,6 +237,13 @@ pub const ALL: &[Scenario] = &[
         run: lvm::run,
     },
     Scenario {
+        name: "lvm-words-trixie",
+        shows: "the same messages from Debian 13's lvm, whose reports have them on standard error only if they are told to",
+        tier: Tier::Full(Needs::NextRelease),
+        usual: 15,
+        run: lvm::next,
+    },
+    Scenario {
         name: "lvm-by-hand",
         shows: "lvremove by hand: refused below an export; of a volume that nobody has it is said, and the deletion works; a guest's group of our group's name inside a volume is neither seen nor touched, over a restart, with the control that sees it",
         tier: Tier::Rotation {
