@@ -108,6 +108,7 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
         "PrivateIPC",
         "PrivateNetwork",
         "PrivateUsers",
+        "RestrictSUIDSGID",
     ] {
         assert!(!service.contains_key(key), "{key}");
         assert!(paths::AGENT_UNIT.contains(&format!("# {key}=: no. ")), "{key}");
@@ -117,8 +118,8 @@ fn stop_is_not_detach_and_the_agent_comes_back() {
     assert_eq!(service["DeviceAllow"], ["block-* rwm", "char-misc rwm"]);
     // Which stand for what is not said about modules.
     assert!(!one(&service, "CapabilityBoundingSet").contains("CAP_SYS_MODULE"));
-    let calls = one(&service, "SystemCallFilter");
-    assert_eq!(calls, "@system-service @mount", "they have no call that loads a module");
+    let calls = &service["SystemCallFilter"];
+    assert_eq!(calls, &["@system-service @mount", "~@resources"], "they have no call that loads a module");
     assert!(one(&service, "CapabilityBoundingSet").contains("CAP_SETFCAP"), "a user namespace for root");
 }
 
