@@ -19,7 +19,7 @@ use crate::volume_ref::VolumeRef;
 pub(crate) const PATH: [&str; 3] = ["mooring", "v1", "attachments"];
 
 /// Gets the attachments of one volume, or all.
-pub(crate) async fn of_volume(client: &Client, volume: Option<&str>) -> Result<Vec<Kept<Live>>, Failure> {
+pub(crate) async fn of_volume(client: &Client, volume: Option<&str>) -> Result<Vec<Kept<Live>>, Fault> {
     let mut call = Call::get("the list of attachments", &PATH);
     if let Some(volume) = volume {
         call = call.query("volume", &volume);

@@ -65,13 +65,8 @@ pub(crate) async fn rotate(client: &Client, args: &RotateArgs) -> Result<Reply<S
     let (done, of) = match client.read::<Attachments>(call).await {
         Ok(of) => (true, of),
         Err(fault) if fault.status() == Some(504) => {
-            let seen = attachment::of_volume(client, Some(&found.id)).await;
-            let mut attachments = seen.map_err(|failure| match failure {
-                Failure::Controller(fault) => {
-                    Failure::lost(format!("the rotation of volume {}", found.id), *fault)
-                }
-                other => other,
-            })?;
+            let lost = |fault| Failure::lost(format!("the rotation of volume {}", found.id), fault);
+            let mut attachments = attachment::of_volume(client, Some(&found.id)).await.map_err(lost)?;
             attachments.retain(|live| live.secret_rotation.is_some());
             (attachments.is_empty(), Attachments { attachments })
         }

@@ -241,32 +241,34 @@ impl Agent {
     /// Returns `true` if a host's discards reach the storage below this pool. `false` also if the
     /// agent has not reported that.
     pub(crate) fn discards(&self, pool: &str) -> bool {
-        let state = self.state();
-        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
-        pools.iter().find(|known| known.name == pool).and_then(|pool| pool.discard) == Some(true)
+        self.reported(pool, |pool| pool.discard) == Some(true)
     }
 
     /// Returns the reason why a pool takes nothing new, by the last report. `None` also if the
     /// agent has not reported that.
     pub(crate) fn closed(&self, pool: &str) -> Option<String> {
-        let state = self.state();
-        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
-        pools.iter().find(|known| known.name == pool).and_then(capabilities::closed)
+        self.reported(pool, capabilities::closed)
     }
 
     /// Returns the reasons why a pool has failed, by the last report. Empty if it has not, or if
     /// the agent does not report that.
     pub(crate) fn pool_faults(&self, pool: &str) -> Vec<String> {
-        let state = self.state();
-        let pools = state.capabilities.as_ref().map_or(&[][..], |seen| &seen.pools);
-        let health = pools.iter().find(|known| known.name == pool).and_then(|pool| pool.health.as_ref());
-        let reasons = health.map_or(&[][..], |health| &health.reasons);
-        let failed = reasons.iter().filter(|reason| reason.level() == v1::HealthLevel::Failed);
         let text = |reason: &v1::HealthReason| {
             let why = reason.problem.as_ref().map_or("", |problem| problem.text.as_str());
             format!("{} pool {pool}: {}: {why}", self.entry.name, reason.code)
         };
-        failed.map(text).collect()
+        let failed = |pool: &v1::Pool| {
+            let reasons = &pool.health.as_ref()?.reasons;
+            let failed = reasons.iter().filter(|reason| reason.level() == v1::HealthLevel::Failed);
+            Some(failed.map(text).collect())
+        };
+        self.reported(pool, failed).unwrap_or_default()
+    }
+
+    /// Reads a fact of a pool in the last report. `None` if no report has the pool or the fact.
+    fn reported<T>(&self, pool: &str, fact: impl FnOnce(&v1::Pool) -> Option<T>) -> Option<T> {
+        let state = self.state();
+        state.capabilities.as_ref()?.pools.iter().find(|known| known.name == pool).and_then(fact)
     }
 
     /// Returns the controller that drives it.

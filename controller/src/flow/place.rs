@@ -211,12 +211,6 @@ pub(crate) fn request(
     Ok(request)
 }
 
-/// Returns a volume's own pool, by its agent's last report. `None`: no report has it.
-pub(crate) fn own_pool(facts: &Facts, db: &Db<'_>, volume: &VolumeRow) -> Result<Option<Pool>, Abort> {
-    let pools = pools(facts, db, Figures::Promises)?;
-    Ok(pools.into_iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool))
-}
-
 /// Returns the best pool for a request; the inner error says why there is none.
 pub(crate) fn choose(facts: &Facts, db: &Db<'_>, request: &Request) -> Result<Result<Place, NoPlace>, Abort> {
     // A type can ask for no other sums.

@@ -213,15 +213,14 @@ pub(crate) fn closed(reported: &v1::Pool) -> Option<String> {
         ("data", reported.data_used, THIN_POOL_DATA_CLOSED),
         ("metadata", reported.metadata_used, THIN_POOL_METADATA_CLOSED),
     ];
-    let full = levels.into_iter().find(|(_, used, closed)| used.is_some_and(|used| used >= *closed));
-    full.map(|(what, used, closed)| {
-        let percent = |parts: u32| parts / 100;
-        format!(
-            "{} % of its {what} are taken, and it takes nothing new from {} % on",
-            percent(used.unwrap_or(closed)),
-            percent(closed)
-        )
-    })
+    let (what, used, closed) = levels
+        .into_iter()
+        .find_map(|(what, used, closed)| Some((what, used.filter(|used| *used >= closed)?, closed)))?;
+    Some(format!(
+        "{} % of its {what} are taken, and it takes nothing new from {} % on",
+        used / 100,
+        closed / 100
+    ))
 }
 
 /// Returns the capabilities that Cinder has no word for. A fact that the agent does not report has

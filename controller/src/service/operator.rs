@@ -11,7 +11,8 @@ use mooring_model::limit::VOLUME_BYTES_MAX;
 use super::{Refusal, Service, failed, manage, not_in_review, quotas, revert, snapshot_actions, volumes};
 use crate::domain::{Caller, VolumeAction, VolumeStatus};
 use crate::error::announced_attachments;
-use crate::flow::{Facts, place, volume_specs};
+use crate::flow::place::{self, Figures};
+use crate::flow::{Facts, volume_specs};
 use crate::rules::{self, Operation};
 use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
@@ -246,9 +247,10 @@ fn cancel_extend(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
 
 /// Refuses a growth that certainly does not fit. The agent decides about the rest.
 fn check_space(facts: &Facts, db: &Db<'_>, volume: &VolumeRow, more_gib: u32) -> Result<(), Abort> {
-    let own = place::own_pool(facts, db, volume)?;
+    let pools = place::pools(facts, db, Figures::Promises)?;
+    let own = pools.iter().find(|pool| pool.agent == volume.agent && pool.name == volume.pool);
     let kind = if volume.is_thin() { Provisioning::Thin } else { Provisioning::Thick };
-    let left = own.as_ref().and_then(|pool| pool.capacity.available(Some(kind)));
+    let left = own.and_then(|pool| pool.capacity.available(Some(kind)));
     let more = u64::from(more_gib) * volume_specs::GIB;
     if left.is_none_or(|left| more <= left) {
         return Ok(());

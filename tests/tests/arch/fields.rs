@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use super::modules::{is_colon, is_for_tests, modules_of, tokens, word};
+use super::modules::{is_colon, is_test_module, modules_of, tokens, word};
 use super::{allowed, sources};
 
 /// The file that defines what all clones of the engine share, and starts it.
@@ -45,8 +45,7 @@ fn uses(stream: TokenStream, fields: &BTreeSet<String>, found: &mut BTreeSet<Str
     for (at, token) in tokens.iter().enumerate() {
         match token {
             TokenTree::Group(group) => {
-                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
-                if name.as_deref() != Some("mod") || !is_for_tests(&tokens, at - 2) {
+                if !is_test_module(&tokens, at) {
                     uses(group.stream(), fields, found);
                 }
             }

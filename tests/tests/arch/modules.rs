@@ -257,9 +257,19 @@ fn names_after(tokens: &[TokenTree], at: usize) -> Vec<String> {
     }
 }
 
+/// True if the group at `at` is the body of a module.
+fn is_module(tokens: &[TokenTree], at: usize) -> bool {
+    at.checked_sub(2).and_then(|before| word(tokens.get(before))).as_deref() == Some("mod")
+}
+
+/// True if the group at `at` is the body of a module that only tests have.
+pub(super) fn is_test_module(tokens: &[TokenTree], at: usize) -> bool {
+    is_module(tokens, at) && is_for_tests(tokens, at - 2)
+}
+
 /// True if the tokens before `at` are `#[cfg(test)]`, also with `any` or `all` around `test`, and
 /// whatever may stand between.
-pub(super) fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
+fn is_for_tests(tokens: &[TokenTree], at: usize) -> bool {
     let mut attributes = Vec::new();
     for token in tokens[..at].iter().rev() {
         match token {
@@ -282,12 +292,8 @@ fn imports(stream: TokenStream, depth: usize, found: &mut BTreeSet<String>) {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         match token {
-            TokenTree::Group(group) => {
-                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
-                let is_module = name.as_deref() == Some("mod") && group.delimiter() == Delimiter::Brace;
-                if !(is_module && is_for_tests(&tokens, at - 2)) {
-                    imports(group.stream(), depth + usize::from(is_module), found);
-                }
+            TokenTree::Group(group) if !is_test_module(&tokens, at) => {
+                imports(group.stream(), depth + usize::from(is_module(&tokens, at)), found);
             }
             TokenTree::Ident(ident) if ident == "crate" => found.extend(names_after(&tokens, at + 1)),
             TokenTree::Ident(ident) if ident == "super" => {
@@ -452,9 +458,7 @@ fn pairs_and_texts(stream: TokenStream, pairs: &mut BTreeSet<String>, texts: &mu
             TokenTree::Group(group) => {
                 let is_doc = matches!(group.delimiter(), Delimiter::Bracket)
                     && group.stream().to_string().starts_with("doc");
-                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
-                let is_test = name.as_deref() == Some("mod") && is_for_tests(&tokens, at - 2);
-                if !is_doc && !is_test {
+                if !is_doc && !is_test_module(&tokens, at) {
                     pairs_and_texts(group.stream(), pairs, texts);
                 }
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 use super::fields::names_of;
-use super::modules::{ORDER, is_for_tests, modules_of, tokens, word};
+use super::modules::{ORDER, is_test_module, modules_of, tokens, word};
 use super::{allowed, sources};
 
 /// Most fields of a struct.
@@ -28,8 +28,7 @@ fn structs(stream: TokenStream, found: &mut Vec<(String, usize)>) {
     for (at, token) in tokens.iter().enumerate() {
         match token {
             TokenTree::Group(group) => {
-                let name = at.checked_sub(2).and_then(|before| word(tokens.get(before)));
-                if name.as_deref() != Some("mod") || !is_for_tests(&tokens, at - 2) {
+                if !is_test_module(&tokens, at) {
                     structs(group.stream(), found);
                 }
             }

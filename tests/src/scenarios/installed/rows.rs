@@ -111,7 +111,6 @@ impl Machine<'_> {
 
 #[cfg(test)]
 mod tests {
-
     /// The recorded list of the commands of all programs.
     const RECORDED: &str = include_str!(
         "../../../../packages/src/snapshots/mooring_packages__commands__commands_and_flags_stay_as_recorded.snap"

@@ -82,22 +82,14 @@ impl Machine<'_> {
         self.rows("", id, ROTATE)?;
         self.sh("systemctl restart mooring-agent mooring-controller")?;
         for unit in ["mooring-agent", "mooring-controller"] {
-            let said = format!(
-                "journalctl --no-pager -o cat -u {unit} | grep -q 'all lines below the first key can be removed'"
-            );
-            wait_for(&format!("{unit} to have sealed everything anew"), Duration::from_secs(30), || {
-                Ok(self.sh(&said).is_ok().then_some(()))
-            })?;
+            self.logs(unit, "all lines below the first key can be removed")?;
         }
         self.logged_in(id)?;
         self.sh(&format!(
             "systemctl stop mooring-controller; mv {KEYS} {SOURCE}; systemctl start --no-block mooring-controller"
         ))?;
-        let refused =
-            "journalctl --no-pager -o cat -u mooring-controller | grep -q 'which is not in .*sealing.key'";
-        wait_for("the controller to refuse a database without its keys", Duration::from_secs(30), || {
-            Ok(self.sh(refused).is_ok().then_some(()))
-        })?;
+        self.logs("mooring-controller", "which is not in .*sealing.key")
+            .context("the controller refuses a database without its keys")?;
         self.sh(&format!(
             "systemctl stop mooring-controller; mkdir -p {DROP_INS}; \
              printf '[Service]\\nLoadCredential=mooring-sealing-key:{SOURCE}\\n' > {DROP_INS}/sealing.conf; \
@@ -117,6 +109,14 @@ impl Machine<'_> {
              credential of systemd it reads and seals secrets",
         );
         Ok(())
+    }
+
+    /// Waits for a line in a unit's journal.
+    fn logs(&self, unit: &str, line: &str) -> Result<()> {
+        let look = format!("journalctl --no-pager -o cat -u {unit} | grep -q '{line}'");
+        wait_for(&format!("{unit} to log '{line}'"), Duration::from_secs(30), || {
+            Ok(self.sh(&look).is_ok().then_some(()))
+        })
     }
 
     /// Waits until the controller reaches the agent and shows the attachment with its session.
