@@ -138,7 +138,7 @@ impl<'a> Trial<'a> {
     }
 
     fn unconfigured(&self) -> Result<()> {
-        self.refuses(false, &["/etc/mooring/controller.toml", "put one there"])
+        self.refuses(false, &["/etc/mooring/controller.toml", "`mooring-controller init` makes it"])
     }
 
     fn read_only(&self) -> Result<()> {
