@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use mooring_model::{AttachmentId, VolumeId};
@@ -25,6 +25,9 @@ const BLOCK: usize = 4096;
 
 /// Time limit for a read or write on this machine: after a lost session it waits for the session.
 const IO_LIMIT: Duration = Duration::from_mins(1);
+
+/// Pause before a forced detach is asked for again. The controller itself waits for some seconds.
+const REPEAT: Duration = Duration::from_secs(1);
 
 /// `demo`.
 pub(crate) async fn demo(client: &Client, args: &DemoArgs) -> Result<Exit, Failure> {
@@ -146,14 +149,14 @@ impl Tour<'_> {
             &["attachment", "list", name],
         )
         .await?;
-        let exit = self
-            .step(
-                &format!(
-                    "{writer} is cut off by force, whatever it is doing. The receipt says whether anything of it may still land."
-                ),
-                &["detach", first, "--force"],
-            )
-            .await?;
+        let cuts = format!(
+            "{writer} is cut off by force, whatever it is doing. The receipt says whether anything of it may still land."
+        );
+        let exit = self.cut_off(&cuts, &["detach", first, "--force"]).await?;
+        if exit != Exit::Ok {
+            say("The tour ends here: nothing proves within --timeout that the host is cut off.")?;
+            return Ok(exit);
+        }
         if let Some(file) = &open {
             is_cut_off(file)?;
         }
@@ -220,6 +223,18 @@ impl Tour<'_> {
             ));
         }
         Ok(path)
+    }
+
+    /// Like [`Self::step`], for a forced detach. A receipt that is not proven yet is asked for
+    /// again, until --timeout: what is shown from here on needs the proof.
+    async fn cut_off(&self, what: &str, words: &[&str]) -> Result<Exit, Failure> {
+        let began = Instant::now();
+        let mut exit = self.step(what, words).await?;
+        while exit == Exit::Pending && began.elapsed().as_secs() < self.client.seconds() {
+            self.client.pause(REPEAT).await;
+            exit = self.step("Not proven yet. The same command again waits for the proof.", words).await?;
+        }
+        Ok(exit)
     }
 
     async fn run(&self, words: &[&str], show: bool) -> Result<Exit, Failure> {

@@ -89,3 +89,28 @@ fn demo_refuses_hosts_that_are_down_or_the_same() {
     assert_eq!(rig.run(&["--json", "demo"]).code, 2);
     assert_eq!(changes(&rig.fake.state()), Vec::<String>::new());
 }
+
+/// Forced detaches that the tour has shown.
+fn forced(out: &str) -> usize {
+    out.lines().filter(|line| line.starts_with("  $ mooring detach ") && line.ends_with(" --force")).count()
+}
+
+#[test]
+fn demo_asks_again_until_the_receipt_is_proven() {
+    let rig = rig();
+    rig.fake.change(|state| state.knobs.unproven_first = 2);
+    let shown = rig.run(&["demo", "--writer", "host1", "--reader", "host2"]);
+    assert_eq!((shown.code, forced(&shown.out)), (0, 3), "{}{}", shown.out, shown.err);
+    assert!(shown.out.contains("host1 comes back"), "{}", shown.out);
+    assert!(is_clean(&rig.fake.state()));
+}
+
+#[test]
+fn demo_ends_where_nothing_proves_the_cut() {
+    let rig = rig();
+    rig.fake.change(|state| state.knobs.unproven = Some(8));
+    let shown = rig.run(&["demo", "--writer", "host1", "--reader", "host2", "--keep", "--timeout", "4"]);
+    assert_eq!(shown.code, 5, "{}{}", shown.out, shown.err);
+    assert!(forced(&shown.out) > 1 && shown.out.contains("The tour ends here"), "{}", shown.out);
+    assert!(!shown.out.contains("host1 comes back"), "{}", shown.out);
+}

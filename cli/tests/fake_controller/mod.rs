@@ -55,6 +55,8 @@ pub(crate) struct Knobs {
     pub(crate) holders: Option<String>,
     /// Receipts are unproven, with this many commands in flight.
     pub(crate) unproven: Option<u32>,
+    /// This many answers have an unproven receipt; later ones have a proven one.
+    pub(crate) unproven_first: u32,
     /// Receipts have this word for their proof.
     pub(crate) proof: Option<&'static str>,
     /// The controller makes up ids of its own.
