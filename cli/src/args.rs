@@ -336,9 +336,10 @@ pub enum VolumeCommand {
     /// Create a volume
     #[command(after_help = "\
 The volume is a logical volume of its full size, zeroed before any host reaches it. LVM rounds the
-size up to whole extents. To repeat a create safely after a lost answer, choose the id yourself:
-the same id with the same arguments succeeds again. The controller's volumes are whole GiB, on a
-storage node that it chooses; the type says whether a volume may be attached to several hosts.
+size up to whole extents. To repeat a create safely after a lost answer, give it a --request-key and
+repeat it with the same one; at an agent, choose the --id: the same id with the same arguments
+succeeds again. The controller's volumes are whole GiB, on a storage node that it chooses; the type
+says whether a volume may be attached to several hosts.
 
 Examples:
   mooring volume create data --size 10GiB

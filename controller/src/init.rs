@@ -76,7 +76,7 @@ pub enum InitError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A file exists, and a controller that joins another one changes none.
-    #[error("{} is there, and says something else than the first controller's: move it away, and run this again", .0.display())]
+    #[error("{} is there, and this machine gets its own from the first controller: move it away, and run this again", .0.display())]
     There(PathBuf),
     /// The first controller's file cannot be used.
     #[error(transparent)]

@@ -347,8 +347,8 @@ impl Rotation<'_> {
             let forget = move |db: &Db<'_>| Ok(db.forget_controller(&own)?);
             self.beside.change("forget a controller that is off", forget).map_err(RotateError::Store)?;
             self.say(&format!(
-                "controller {id} on {} is not waited for. If it comes back, agents refuse it: move its files of the authority and of \
-                 controller/ away, and let it join again (`mooring-controller init --join`)",
+                "controller {id} on {} is not waited for. If it comes back, agents refuse it: move its controller.toml and its files of \
+                 the authority and of controller/ away, and let it join again (`mooring-controller init --join`)",
                 word.host
             ))?;
         }
