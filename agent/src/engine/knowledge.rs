@@ -11,8 +11,6 @@ use mooring_targets::Known;
 use mooring_targets::fc::{Drained, Place};
 
 pub use forget::Stale;
-#[cfg(feature = "faults")]
-pub use forget::keep_stale;
 
 use super::look::pulse::Lives;
 use super::look::watched::Watched;

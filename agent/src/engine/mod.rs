@@ -49,8 +49,6 @@ use tokio::sync::{broadcast, oneshot, watch};
 use tokio::time::Instant;
 
 pub use knowledge::Stale;
-#[cfg(feature = "faults")]
-pub use knowledge::keep_stale;
 pub use refusal::Refusal;
 pub use status::{Planned, PlannedStep, Status};
 

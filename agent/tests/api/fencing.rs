@@ -123,3 +123,10 @@ fn an_epoch_beats_every_counter() {
     agent.make(with_epoch(u64::MAX, u64::MAX, &[("host3", RW)]));
     assert_eq!(node.reach(&v), ["host3 rw"]);
 }
+
+/// The rows whose test is in this file. The library's tests have the others.
+#[cfg(feature = "faults")]
+#[test]
+fn each_test_of_fencing_sees_the_reason_of_its_row() {
+    assert_eq!(crate::stale::unseen(|module| module == "fencing"), (2, Vec::new()));
+}

@@ -45,6 +45,8 @@ mod secrets;
 mod sessions;
 mod shutdown;
 mod silence;
+#[cfg(feature = "faults")]
+mod stale;
 mod stuck;
 mod switch;
 mod thin;

@@ -34,7 +34,7 @@ pub enum BackupError {
     #[error("{}: want a folder whose name is UTF-8", .0.display())]
     Name(PathBuf),
     /// The state folder of the restore is missing.
-    #[error("there is no folder {0}: make it for the controller's user with `install -d -m 0700 -o mooring-controller -g mooring-controller {0}`, then run this again; do not start the controller first: it would make a database of a new cluster", .0.display())]
+    #[error("there is no folder {path}: make it for the controller's user with `install -d -m 0700 -o mooring-controller -g mooring-controller {path}`, then run this again; do not start the controller first: it would make a database of a new cluster", path = .0.display())]
     NoFolder(PathBuf),
     /// A file cannot be read.
     #[error("cannot read {}", .path.display())]

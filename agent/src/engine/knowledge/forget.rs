@@ -1,8 +1,8 @@
 //! The one place where observations are forgotten, by the reason for which they are stale.
 //!
-//! With the feature `faults` each reason can be switched off: `MOORING_AGENT_KEEP_STALE` names one,
-//! or [`keep_stale`] does in a test. A run with a reason switched off shows which check sees that
-//! its observations are used although they are stale.
+//! With the feature `faults` each reason can be switched off: `MOORING_AGENT_KEEP_STALE` names one.
+//! A run with a reason switched off shows which check sees that its observations are used although
+//! they are stale. The tests of this module run each row of the table in docs/simulation.md so.
 //!
 //! What must never happen here: an established fact; a reason that is switched off in a shipped
 //! package.
@@ -140,40 +140,17 @@ pub(super) const fn is_kept(_reason: Stale) -> bool {
 }
 
 #[cfg(feature = "faults")]
-pub(super) use switch::is_kept;
-#[cfg(feature = "faults")]
-pub use switch::keep_stale;
+pub(super) fn is_kept(reason: Stale) -> bool {
+    use std::sync::OnceLock;
 
-#[cfg(feature = "faults")]
-mod switch {
-    use std::sync::{Mutex, OnceLock, PoisonError};
-
-    use super::Stale;
-
-    /// The reason that is switched off from the start of the process, by its name.
-    const KEEP_STALE: &str = "MOORING_AGENT_KEEP_STALE";
-
-    fn kept() -> &'static Mutex<Option<Stale>> {
-        static KEPT: OnceLock<Mutex<Option<Stale>>> = OnceLock::new();
-        KEPT.get_or_init(|| {
-            let name = std::env::var(KEEP_STALE).ok().filter(|name| !name.is_empty());
-            Mutex::new(name.map(|name| {
-                eprintln!("mooring-agent: keeps what is stale because of {name}, as asked");
-                // A run that keeps nothing would show nothing, and look like a success.
-                Stale::named(&name).unwrap_or_else(|| std::process::abort())
-            }))
-        })
-    }
-
-    /// Switches one reason off in this process, in place of the one before; `None` switches none
-    /// off.
-    pub fn keep_stale(reason: Option<Stale>) {
-        *kept().lock().unwrap_or_else(PoisonError::into_inner) = reason;
-    }
-
-    pub(in super::super) fn is_kept(reason: Stale) -> bool {
-        *kept().lock().unwrap_or_else(PoisonError::into_inner) == Some(reason)
-    }
+    static KEPT: OnceLock<Option<Stale>> = OnceLock::new();
+    let kept = KEPT.get_or_init(|| {
+        let name = std::env::var("MOORING_AGENT_KEEP_STALE").ok().filter(|name| !name.is_empty())?;
+        eprintln!("mooring-agent: keeps what is stale because of {name}, as asked");
+        // A run that keeps nothing would show nothing, and look like a success.
+        Some(Stale::named(&name).unwrap_or_else(|| std::process::abort()))
+    });
+    *kept == Some(reason)
 }
 
 #[cfg(test)]

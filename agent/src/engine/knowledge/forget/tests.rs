@@ -18,6 +18,20 @@ fn each_reason_is_listed_once_under_a_name_of_its_own() {
     assert_eq!(Stale::named("no such reason"), None);
 }
 
+#[cfg(feature = "faults")]
+#[path = "../../../../tests/api/stale.rs"]
+mod stale;
+
+#[cfg(feature = "faults")]
+#[test]
+fn each_reason_has_a_row_whose_test_sees_it_switched_off() {
+    let rows: Vec<_> = stale::rows().into_iter().map(|row| row.reason).collect();
+    assert_eq!(rows, Stale::ALL.map(|(_, name)| name));
+    // The others are in the tests `api`, which run them.
+    let (count, unseen) = stale::unseen(|module| module != "fencing");
+    assert_eq!((count, unseen), (rows.len() - 2, Vec::new()));
+}
+
 /// Observations of one volume that these tests learn, beside that its export is unchanged.
 struct Learnt {
     ready: VolumeReport,
