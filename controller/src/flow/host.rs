@@ -331,8 +331,7 @@ fn attached(facts: &Facts, db: &Db<'_>, mut row: AttachmentRow, report: &Connect
     row.steps.push(("logged_in".to_owned(), now.saturating_sub(device_ms).max(granted)));
     row.steps.push(("device_ready".to_owned(), now));
     row.steps.push(("done".to_owned(), now));
-    row.status = AttachmentStatus::Attached;
-    row.attached_at = Some(db.now);
+    row.attached(db.now);
     row.fault = None;
     row
 }

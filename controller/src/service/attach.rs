@@ -464,7 +464,7 @@ fn create(
     row.mode = rules::mode(new.mode, connector, new.instance, &existing, volume.readonly == Some(true))?;
     row.mode_asked = new.mode.is_some();
     if let Some(place) = place {
-        row.status = AttachmentStatus::Attaching;
+        row.attaching();
         let connected = connect(facts, db, &volume, &specs, &mut row, place, &before);
         if let Some(why) = connected.map_err(|why| as_invalid(told::of_connect(facts, caller, why)))? {
             return Ok(Step::Busy(volume.id, why));
@@ -520,8 +520,7 @@ fn update(
     if let Some(why) = connected.map_err(|why| told::of_connect(facts, caller, why))? {
         return Ok(Step::Busy(volume.id, why));
     }
-    row.status = AttachmentStatus::Attaching;
-    row.attached_at = None;
+    row.attaching();
     let mut changed = [row];
     let spec_changes = volume_specs::apply_to(db, &volume, before, &mut changed, &BTreeSet::new())?;
     let [row] = changed;

@@ -237,15 +237,7 @@ fn leave(asked: &Asked, row: &mut AttachmentRow, way: Way) {
         return force_away(asked, row);
     }
     ask(asked, row, false);
-    if row.is_going() {
-        // A repeated call; or an attachment that failed, whose parts are already being taken away.
-    } else if row.native.is_some() && row.had_path() {
-        // The host ends its connection first; then the grant is revoked.
-        row.let_go();
-    } else {
-        row.take_back();
-    }
-    row.status = AttachmentStatus::Detaching;
+    row.leave();
     row.fault = None;
 }
 
@@ -441,7 +433,7 @@ impl Service {
                 ask(&asked_by(db, &owner), &mut row, false);
                 let volume = row.volume;
                 if row.has_grant() {
-                    row.status = AttachmentStatus::Detaching;
+                    row.leave();
                     return Ok(Some((
                         volume,
                         volume_specs::apply(db, volume, &mut [row], &BTreeSet::new())?,

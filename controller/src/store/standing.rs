@@ -1,11 +1,13 @@
 //! Access of an attachment: one grant at its storage agent, and one path at its host.
 //!
-//! The API's calls move an attachment's status, and agents move its access. Only the combinations
-//! of [`LEGAL`] exist; decision 78 has who comes to each of them and who leaves it. Both databases
-//! keep the access as one number, and refuse all other combinations.
+//! The API's calls move an attachment's status, and agents move its access: both by the moves here
+//! alone. Only the combinations of [`LEGAL`] exist; decision 78 has who comes to each of them and
+//! who leaves it. Both databases keep the access as one number, and refuse all other combinations.
 //!
 //! What must never happen here: a grant forgotten that its agent may have; a path kept without a
 //! grant; a combination written that is none of [`LEGAL`].
+
+use std::time::SystemTime;
 
 use mooring_model::Generation;
 
@@ -209,6 +211,18 @@ impl AttachmentRow {
 
 /// Moves of an attachment.
 impl AttachmentRow {
+    /// Begins an attach. The status stays until the client, or the native host, has the device.
+    pub(crate) fn attaching(&mut self) {
+        self.status = AttachmentStatus::Attaching;
+        self.attached_at = None;
+    }
+
+    /// Notes that the client, or the native host, has the device.
+    pub(crate) fn attached(&mut self, now: SystemTime) {
+        self.status = AttachmentStatus::Attached;
+        self.attached_at = Some(now);
+    }
+
     /// Wants a grant from now on. The host gets a path only once the grant is in force.
     pub(crate) fn connected(&mut self) {
         self.access = Access { grant: Grant::Wanted, path: Path::Never };
@@ -236,8 +250,21 @@ impl AttachmentRow {
         self.access.path = Path::Wanted;
     }
 
+    /// Begins a detach without force. An attachment that is going already stays where it is on its
+    /// way.
+    pub(crate) fn leave(&mut self) {
+        if self.is_going() {
+            // A repeated call, or an attachment that failed: its parts are on their way already.
+        } else if self.native.is_some() && self.had_path() {
+            self.let_go();
+        } else {
+            self.take_back();
+        }
+        self.status = AttachmentStatus::Detaching;
+    }
+
     /// Begins a detach of an attachment whose host has, or had, a path: the host gives it up first.
-    pub(crate) fn let_go(&mut self) {
+    fn let_go(&mut self) {
         self.status = AttachmentStatus::Detaching;
         self.access.path = Path::Left;
         if self.wants_grant() {
@@ -303,7 +330,6 @@ impl AttachmentRow {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::SystemTime;
 
     use mooring_model::{AgentId, AttachmentId, VolumeId};
 
@@ -392,15 +418,21 @@ mod tests {
             }
         };
         let (status, client) = (row.status, row.native.is_none());
-        let connect = |row: &mut AttachmentRow, native: bool, status| {
-            (row.native, row.status) = (native.then_some(HOST), status);
+        let connect = |row: &mut AttachmentRow, native: bool| {
+            row.native = native.then_some(HOST);
             row.initiator = "iqn.2026-01.lab:a".parse().ok();
             row.connected();
         };
         let free = matches!(status, Reserved | Attached) && !row.has_grant();
-        can(status == Reserved, &|row| connect(row, true, Attaching));
-        can(free, &|row| connect(row, false, Attaching));
-        can(free && status == Attached, &|row| connect(row, false, Attached));
+        can(status == Reserved, &|row| {
+            connect(row, true);
+            row.attaching();
+        });
+        can(free, &|row| {
+            connect(row, false);
+            row.attaching();
+        });
+        can(free && status == Attached, &|row| connect(row, false));
         can(row.is_coming() && client, &|row| row.saw_grant(1));
         can(row.is_coming() && client, &AttachmentRow::shown_at_attach);
         can(row.is_coming() && !client, &|row| {
@@ -410,18 +442,11 @@ mod tests {
         let granted = row.initiator.is_none() || row.is_granted();
         let complete = matches!(status, Reserved | Attaching) && client && granted;
         let device = status == Attaching && row.wants_path();
-        can(complete || device, &|row| row.status = Attached);
+        can(complete || device, &|row| row.attached(SystemTime::UNIX_EPOCH));
         can(device, &AttachmentRow::failed);
         can(row.is_coming(), &AttachmentRow::refused);
         can(status == Attached && client && row.has_grant(), &AttachmentRow::take_back);
-        let path = !client && row.had_path();
-        can(row.has_grant() && !row.is_going() && path, &AttachmentRow::let_go);
-        can(row.has_grant() && (row.is_going() || !path), &|row| {
-            if !row.is_going() {
-                row.take_back();
-            }
-            row.status = Detaching;
-        });
+        can(row.has_grant(), &AttachmentRow::leave);
         can(row.host_lets_go(), &AttachmentRow::host_let_go);
         can(row.host_lets_go() && status == Detaching, &AttachmentRow::host_refused);
         can(row.is_revoking() && !row.is_forced() && row.had_path(), &AttachmentRow::given_back);

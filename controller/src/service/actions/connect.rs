@@ -111,7 +111,7 @@ fn open(
         let mut row = new_row(db, &volume, &specs, None, AttachmentId::random());
         row.mode = rules::mode(None, place.connector.as_ref(), None, &existing, readonly)?;
         row.legacy = true;
-        row.status = AttachmentStatus::Attaching;
+        row.attaching();
         row
     };
     if let Some(initiator) = row.initiator.as_ref().filter(|_| row.has_grant()) {

@@ -40,9 +40,8 @@ pub(in crate::service) fn complete(
         }
         row.saw_grant(facts.elapsed_ms(id, row.created_at));
     }
-    row.status = AttachmentStatus::Attached;
+    row.attached(db.now);
     row.legacy = false;
-    row.attached_at = Some(db.now);
     row.steps.push(("done".to_owned(), facts.elapsed_ms(id, row.created_at)));
     Ok(Some(row))
 }
