@@ -54,10 +54,15 @@ async fn a_cascade_names_the_snapshot_that_refuses_it() {
     let stuck = snapshots[1];
     let word = "error_unmanaging";
     rig.write(&format!("UPDATE volumes SET operation = '{word}', status = '{word}' WHERE id = '{stuck}'"));
-    let refused = rig.service.delete_volume_with_snapshots(&admin(), id).await.map_err(in_words);
-    let Err(Refusal::Invalid(text)) = &refused else { panic!("{refused:?}") };
-    assert!(text.contains("Snapshot status must be available or error or error_deleting."), "{text}");
-    assert!(text.contains(&format!("Snapshot {stuck} is {word}.")), "{text}");
+    for refused in [
+        rig.service.delete_volume_with_snapshots(&admin(), id).await,
+        rig.service.force_delete_volume(&admin(), id, true).await,
+    ] {
+        let refused = refused.map_err(in_words);
+        let Err(Refusal::Invalid(text)) = &refused else { panic!("{refused:?}") };
+        assert!(text.contains("Snapshot status must be available or error or error_deleting."), "{text}");
+        assert!(text.contains(&format!("Snapshot {stuck} is {word}.")), "{text}");
+    }
     // The refusal has begun nothing.
     let status = rig.service.snapshot(&admin(), snapshots[0]).await.unwrap().status;
     assert_eq!(status, VolumeStatus::Available);

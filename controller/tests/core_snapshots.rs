@@ -219,7 +219,7 @@ async fn what_is_being_unmanaged_is_not_deleted_by_force() {
     rig.service.unmanage_volume(&admin(), volume).await.unwrap();
     for refused in [
         act(&rig, snapshots[0], SnapshotAction::ForceDelete).await,
-        rig.service.force_delete_volume(&admin(), volume).await,
+        rig.service.force_delete_volume(&admin(), volume, false).await,
         rig.service.volume_action(&admin(), volume, VolumeAction::ForceDelete).await,
     ] {
         assert!(

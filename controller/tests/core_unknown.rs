@@ -29,7 +29,7 @@ async fn a_volume_at_work_in_an_unknown_way_is_listed_and_left_alone() {
         ("detach", rig.service.delete_attachment(&admin(), made, false, SHORT).await.map(drop)),
         ("extend", rig.service.volume_action(&admin(), volume, extend).await),
         ("delete", rig.service.delete_volume(&admin(), volume).await),
-        ("delete by force", rig.service.force_delete_volume(&admin(), volume).await),
+        ("delete by force", rig.service.force_delete_volume(&admin(), volume, true).await),
         ("confirm", rig.service.confirm_review(&admin(), volume).await),
     ] {
         assert!(refused.is_err(), "{verb}");

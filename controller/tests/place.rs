@@ -209,7 +209,7 @@ async fn with_the_switch_it_is_accepted_and_ends_in_an_error() {
     rig.service.delete_volume(&admin(), made.id).await.unwrap();
     assert!(matches!(rig.service.volume(&admin(), made.id).await, Err(Refusal::NotFound { .. })));
     let made = create(&rig, sized(20)).await.unwrap();
-    rig.service.force_delete_volume(&admin(), made.id).await.unwrap();
+    rig.service.force_delete_volume(&admin(), made.id, false).await.unwrap();
     assert!(matches!(rig.service.volume(&admin(), made.id).await, Err(Refusal::NotFound { .. })));
 }
 

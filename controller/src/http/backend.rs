@@ -119,8 +119,8 @@ backend! {
     fn cancel_extend(&self, caller: &Caller, id: VolumeId) -> ();
     /// Begins, cancels or shows the image export of a volume.
     fn volume_export(&self, caller: &Caller, id: VolumeId, ask: ExportAsk) -> VolumeExport;
-    /// Deletes a volume whatever its status.
-    fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> ();
+    /// Deletes a volume whatever its status. `cascade`: and its snapshots.
+    fn force_delete_volume(&self, caller: &Caller, id: VolumeId, cascade: bool) -> ();
     /// Creates a volume.
     fn create_volume(&self, caller: &Caller, new: NewVolume) -> Volume;
     /// Volumes.

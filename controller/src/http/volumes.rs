@@ -352,7 +352,7 @@ async fn delete<B: Backend>(
     let cascade = ctx.query.flag("cascade")?;
     let id = volume_id(&id)?;
     if ctx.version >= Version::FORCE_DELETE && ctx.query.flag("force")? {
-        app.backend().force_delete_volume(&ctx.caller, id).await?;
+        app.backend().force_delete_volume(&ctx.caller, id, cascade).await?;
         return Ok(StatusCode::ACCEPTED);
     }
     if cascade {

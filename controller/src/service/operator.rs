@@ -18,11 +18,19 @@ use crate::schedule::Provisioning;
 use crate::store::{Abort, AttachmentRow, Db, VolumeRow};
 
 /// Begins to delete a volume in any status. It must have no attachments but those that failed and
-/// hold nothing: each other row belongs to a grant.
-fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), Abort> {
+/// hold nothing: each other row belongs to a grant. With `cascade` its snapshots go first, and the
+/// status of each must allow that: one may be what the volume is being reverted to. Returns the
+/// snapshots whose deletion has begun.
+fn force_delete(
+    facts: &Facts,
+    db: &Db<'_>,
+    caller: &Caller,
+    volume: &VolumeRow,
+    cascade: bool,
+) -> Result<Vec<VolumeId>, Abort> {
     let leaving = manage::leaving(volume);
     if volume.operation == Some(Operation::Deleting) {
-        return Ok(());
+        return volumes::delete_again(facts, db, caller, volume.id, cascade);
     }
     if volume.operation == Some(Operation::Unmanaging) {
         return Err(snapshot_actions::unmanaging("volume", volume.id));
@@ -37,7 +45,8 @@ fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), 
         );
         return Err(Refusal::Invalid(text).into());
     }
-    if let Some(snapshot) = db.snapshots_of(volume.id)?.first() {
+    let snapshots = db.snapshots_of(volume.id)?;
+    if let Some(snapshot) = snapshots.first().filter(|_| !cascade) {
         let text = format!(
             "Invalid volume: Volume {} has snapshots (the oldest is {}): delete them first",
             volume.id, snapshot.id
@@ -47,11 +56,13 @@ fn force_delete(db: &Db<'_>, caller: &Caller, volume: &VolumeRow) -> Result<(), 
     volumes::not_a_source(db, volume.id)?;
     if !volume.is_placed() {
         // No agent has any part of this volume.
-        return Ok(db.delete_volume(volume.id)?);
+        db.delete_volume(volume.id)?;
+        return Ok(Vec::new());
     }
+    let begun = volumes::delete_snapshots(facts, db, caller, &snapshots)?;
     db.set_operation(volume.id, Some(leaving), None)?;
     volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
-    Ok(())
+    Ok(begun)
 }
 
 fn set_bootable(
@@ -289,7 +300,7 @@ impl Service {
                 VolumeAction::SetBootable(bootable) => set_bootable(&facts, db, &caller, &volume, bootable),
                 VolumeAction::SetReadonly(readonly) => set_readonly(db, &volume, readonly),
                 VolumeAction::ResetStatus { status, attached } => reset_status(db, &volume, status, attached),
-                VolumeAction::ForceDelete => force_delete(db, &caller, &volume),
+                VolumeAction::ForceDelete => force_delete(&facts, db, &caller, &volume, false).map(drop),
                 VolumeAction::Revert(to) => revert::begin(&facts, db, &caller, &volume, to),
                 VolumeAction::Extend { size_gib, online } => {
                     extend(&facts, db, &caller, &volume, size_gib, online)
@@ -315,15 +326,23 @@ impl Service {
         Ok(())
     }
 
-    /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], with a policy of its own.
-    pub async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
+    /// `DELETE` with `force`: as [`VolumeAction::ForceDelete`], with a policy of its own. With
+    /// `cascade`, together with the volume's snapshots: the volume goes last.
+    pub async fn force_delete_volume(
+        &self,
+        caller: &Caller,
+        id: VolumeId,
+        cascade: bool,
+    ) -> Result<(), Refusal> {
         let (facts, caller) = (self.facts.clone(), caller.clone());
         let write = move |db: &Db<'_>| {
             let volume = volumes::find(&facts, db, &caller, id)?;
             facts.policies().check("volume:force_delete", &caller, &volumes::target(&volume))?;
-            force_delete(db, &caller, &volume)
+            force_delete(&facts, db, &caller, &volume, cascade)
         };
-        self.store.write("delete a volume by force", write).await?;
+        for gone in self.store.write("delete a volume by force", write).await? {
+            self.flow.go(gone, &BTreeSet::new());
+        }
         self.flow.go(id, &BTreeSet::new());
         Ok(())
     }

@@ -398,6 +398,33 @@ fn not_deletable(facts: &Facts, caller: &Caller, held_by: Option<&AttachmentRow>
     )
 }
 
+/// Begins to delete these snapshots. Returns their ids.
+pub(super) fn delete_snapshots(
+    facts: &Facts,
+    db: &Db<'_>,
+    caller: &Caller,
+    snapshots: &[VolumeRow],
+) -> Result<Vec<VolumeId>, Abort> {
+    for snapshot in snapshots {
+        snapshots::begin_delete(facts, db, caller, snapshot)?;
+    }
+    Ok(snapshots.iter().map(|snapshot| snapshot.id).collect())
+}
+
+/// Repeats the deletion of a volume. With `cascade`, snapshots that hold it up are tried again.
+/// Returns their ids.
+pub(super) fn delete_again(
+    facts: &Facts,
+    db: &Db<'_>,
+    caller: &Caller,
+    id: VolumeId,
+    cascade: bool,
+) -> Result<Vec<VolumeId>, Abort> {
+    let failed = |one: &VolumeRow| cascade && one.operation == Some(Operation::ErrorDeleting);
+    let again: Vec<_> = db.snapshots_of(id)?.into_iter().filter(failed).collect();
+    delete_snapshots(facts, db, caller, &again)
+}
+
 impl Service {
     /// Creates a volume: `creating` at once, `available` when its agent has made it. 400 if no
     /// reporting agent can take it; 503 if none has ever reported.
@@ -477,13 +504,7 @@ impl Service {
             let row = find(&facts, db, &caller, id)?;
             facts.policies().check("volume:delete", &caller, &target(&row))?;
             if row.operation == Some(Operation::Deleting) {
-                // Snapshots that hold it up are tried again.
-                let failed = |one: &VolumeRow| cascade && one.operation == Some(Operation::ErrorDeleting);
-                let again: Vec<_> = db.snapshots_of(id)?.into_iter().filter(failed).collect();
-                for snapshot in &again {
-                    snapshots::begin_delete(&facts, db, &caller, snapshot)?;
-                }
-                return Ok(again.into_iter().map(|snapshot| snapshot.id).collect());
+                return delete_again(&facts, db, &caller, id, cascade);
             }
             super::not_in_review(&row)?;
             super::isolate::not_isolated(&row)?;
@@ -510,12 +531,10 @@ impl Service {
                 db.delete_volume(id)?;
                 return Ok(Vec::new());
             }
-            for snapshot in &snapshots {
-                snapshots::begin_delete(&facts, db, &caller, snapshot)?;
-            }
+            let begun = delete_snapshots(&facts, db, &caller, &snapshots)?;
             db.set_operation(id, Some(manage::leaving(&row)), None)?;
             volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
-            Ok(snapshots.into_iter().map(|snapshot| snapshot.id).collect())
+            Ok(begun)
         };
         for gone in self.store.write("delete a volume", write).await? {
             self.flow.go(gone, &BTreeSet::new());

@@ -252,8 +252,12 @@ impl Backend for Fake {
         self.ask(caller)?.act(caller, id, action)
     }
 
-    async fn force_delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        self.delete_volume(caller, id).await
+    async fn force_delete_volume(&self, caller: &Caller, id: VolumeId, cascade: bool) -> Result<(), Refusal> {
+        if cascade {
+            self.delete_volume_with_snapshots(caller, id).await
+        } else {
+            self.delete_volume(caller, id).await
+        }
     }
 
     async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {

@@ -143,7 +143,7 @@ async fn a_forced_delete_never_takes_an_attachment_along() {
     assert!(rig.storage.state().volumes[&id.to_string()].spec.is_some());
     for refused in [
         rig.service.volume_action(&of_project("p"), id, VolumeAction::ForceDelete).await,
-        rig.service.force_delete_volume(&of_project("p"), id).await,
+        rig.service.force_delete_volume(&of_project("p"), id, false).await,
     ] {
         assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
     }
@@ -157,6 +157,32 @@ async fn a_forced_delete_never_takes_an_attachment_along() {
     let plain = api.call("3.22", "DELETE", &format!("/volumes/{other}?force=true"), None).await;
     plain.is(400, "Volume status must be available or error");
     rig.service.delete_attachment(&admin(), held.id, false, LONG).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_delete_with_cascade_takes_the_snapshots_first() {
+    let (rig, id, snapshots) = Rig::thin(2).await;
+    let api = Api::of(&rig);
+    let path = format!("/volumes/{id}");
+    // The controls: without `force` the status refuses it, without `cascade` the snapshots do.
+    assert_eq!(act(&api, id, "os-reserve", json!({})).await.status, 202);
+    api.delete(&format!("{path}?cascade=true")).await.is(400, "Volume status must be available or error");
+    api.delete(&format!("{path}?force=true")).await.is(400, "has snapshots");
+    let refused = rig.service.force_delete_volume(&of_project("p"), id, true).await;
+    assert!(matches!(refused, Err(Refusal::Forbidden(_))), "{refused:?}");
+    assert_eq!(api.delete(&format!("{path}?force=true&cascade=true")).await.status, 202);
+    until_gone(&rig, id).await;
+    let calls = rig.storage.state().calls.clone();
+    let deletions = |of: VolumeId| {
+        let word = format!("delete {of} ");
+        let all = calls.iter().enumerate().filter(|(_, call)| call.starts_with(&word));
+        all.map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let of_volume = deletions(id).first().copied();
+    for snapshot in snapshots {
+        let last = deletions(snapshot).last().copied();
+        assert!(last.is_some() && last < of_volume, "{snapshot}: {calls:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
